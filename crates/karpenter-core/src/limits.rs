@@ -73,7 +73,7 @@ fn named_types(claim: &NodeClaim) -> impl Iterator<Item = &String> {
 }
 
 /// Returns the known resources of a node: its capacity, and before its launch also its requests.
-pub(crate) fn known_usage(node: &NodeState) -> Resources {
+pub fn known_usage(node: &NodeState) -> Resources {
     let mut usage = node.capacity();
     if node.is_launching() {
         usage.max_assign(&node.allocatable());

@@ -4,12 +4,14 @@
 //!   capacity decided. [`ring`] keeps the latest records within bounds.
 //! - [`index`]: the reason of each pending pod and each node, since when it has it, and the records that say so.
 //! - [`history`]: both together, fed by the passes.
+//! - [`blocking`]: what blocks a pending pod, and what would help, found by running the scheduler.
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: time is an argument, and equal inputs give equal answers.
 //! The reasons themselves are [`karpenter_core::reason::Reason`].
 
+pub mod blocking;
 pub mod digest;
 pub mod explain;
 pub mod groups;

@@ -10,6 +10,7 @@
     reason = "the environment says how many cases to try"
 )]
 
+mod blocking;
 mod generate;
 
 use std::collections::BTreeSet;

@@ -1,0 +1,401 @@
+//! The answer, as values that serialize to JSON.
+
+use std::cmp::Ordering;
+
+use karpenter_core::resources::quantity;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::atom::{Atom, Side, State, Workload};
+use super::existing::Existing;
+use super::probe::Probe;
+
+/// What blocks a pod, and what would help.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocking {
+    /// The pod alone can be scheduled: it has no place because of the pods that were placed before it.
+    pub fits_alone: bool,
+    /// Constraints that block the pod together. Empty if nothing that can be changed blocks it.
+    pub blocking: BlockingSet,
+    /// Changes that let the pod be scheduled, cheapest first.
+    pub relaxations: Vec<Relaxation>,
+    /// Why existing nodes do not take the pod.
+    pub existing: Existing,
+    /// The search ended early; what is told was verified all the same.
+    pub truncated: bool,
+}
+
+/// Constraints that block a pod together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct BlockingSet {
+    /// The pod does not fit while every other constraint is relaxed.
+    pub exact: bool,
+    /// Without any one of them the others do not block.
+    pub minimal: bool,
+    /// No smaller set blocks.
+    pub minimum: bool,
+    /// The constraints.
+    pub atoms: Vec<Constraint>,
+}
+
+/// A constraint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Constraint {
+    /// Stable id within the question: `pod.spread[0]`, `pool[default].limits[cpu]`.
+    pub id: String,
+    /// Where it comes from.
+    pub side: Side,
+    /// JSON pointer into the object; absent if it is not a field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// What it demands.
+    pub text: String,
+}
+
+/// A change that lets the pod be scheduled.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Relaxation {
+    /// Ids of the constraints that it changes.
+    pub atoms: Vec<String>,
+    /// The side that has to act; for several the last in order.
+    pub side: Side,
+    /// What to change.
+    pub text: String,
+    /// The amount, if a number is changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<Amount>,
+    /// The change as a patch, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patch: Option<Patch>,
+    /// Where the pod would go.
+    pub effect: Effect,
+    /// What the new node would cost in dollars per hour; 0 on an existing node.
+    pub delta_per_hour: f64,
+    /// It was run through the engine in this form.
+    pub exact: bool,
+    /// Another workload whose constraint would not hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affects: Option<String>,
+}
+
+impl Relaxation {
+    /// Orders by: no other workload affected, price, number of changes, side, ids.
+    pub(super) fn order(a: &Self, b: &Self) -> Ordering {
+        let key = |it: &Self| {
+            (
+                it.affects.is_some(),
+                it.atoms.len(),
+                it.side,
+                it.atoms.clone(),
+            )
+        };
+        a.affects
+            .is_some()
+            .cmp(&b.affects.is_some())
+            .then_with(|| a.delta_per_hour.total_cmp(&b.delta_per_hour))
+            .then_with(|| key(a).cmp(&key(b)))
+    }
+}
+
+/// A number that is changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Amount {
+    /// As it is.
+    pub from: String,
+    /// The smallest change that helps.
+    pub to: String,
+}
+
+/// A patch for `kubectl patch`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Patch {
+    /// `json`, `merge` or `strategic`, as `kubectl patch --type` has it.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// `Kind/name`, or `Kind/namespace/name`.
+    pub target: String,
+    /// The patch.
+    pub value: Value,
+}
+
+/// Where a pod would go.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Effect {
+    /// An existing node, or a NodeClaim whose node has not joined.
+    Node(String),
+    /// A new node.
+    NewNode(NewNode),
+}
+
+/// The cheapest new node that would be launched.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NewNode {
+    /// The NodePool.
+    pub node_pool: String,
+    /// The cheapest instance type.
+    pub instance_type: String,
+    /// The number of instance types that could be launched.
+    pub instance_types: usize,
+    /// Dollars per hour.
+    pub price: f64,
+}
+
+/// Escapes a key for a JSON pointer.
+pub(super) fn pointer(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// Describes a constraint.
+pub(super) fn constraint(probe: &Probe<'_>, index: usize) -> Constraint {
+    let atom = &probe.atoms[index];
+    let (id, path, text) = describe(probe, atom);
+    Constraint {
+        id,
+        side: atom.side(),
+        path,
+        text,
+    }
+}
+
+fn describe(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) {
+    let shape = &probe.pod.shape;
+    let at = |path: String| Some(path);
+    match atom {
+        Atom::NodeSelector(key) => (
+            format!("pod.nodeSelector[{key}]"),
+            at(format!("/spec/nodeSelector/{}", pointer(key))),
+            format!(
+                "nodeSelector {key}={}",
+                shape.node_selector.get(key).map_or("", String::as_str)
+            ),
+        ),
+        Atom::NodeAffinity(term, index) => {
+            let expression = &shape.required_nodes[*term].expressions[*index];
+            (
+                format!("pod.nodeAffinity[{term}][{index}]"),
+                at(format!(
+                    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/{term}/matchExpressions/{index}"
+                )),
+                format!(
+                    "node affinity {} {} {}",
+                    expression.key,
+                    expression.operator,
+                    list(&expression.values)
+                )
+                .trim_end()
+                .to_owned(),
+            )
+        }
+        Atom::Spread(index) => {
+            let spread = &shape.spread[*index];
+            (
+                format!("pod.spread[{index}]"),
+                at(format!("/spec/topologySpreadConstraints/{index}")),
+                format!(
+                    "topology spread over {} maxSkew={} (DoNotSchedule)",
+                    spread.topology_key, spread.max_skew
+                ),
+            )
+        }
+        Atom::DefaultSpread => (
+            "pod.defaultSpread".to_owned(),
+            None,
+            "default topology spread of kube-scheduler (DoNotSchedule)".to_owned(),
+        ),
+        Atom::Affinity(index) => (
+            format!("pod.affinity[{index}]"),
+            at(format!(
+                "/spec/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution/{index}"
+            )),
+            format!(
+                "pod affinity by {}",
+                shape.required_affinity[*index].topology_key
+            ),
+        ),
+        Atom::AntiAffinity(index) => (
+            format!("pod.antiAffinity[{index}]"),
+            at(format!(
+                "/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution/{index}"
+            )),
+            format!(
+                "pod anti-affinity by {}",
+                shape.required_anti_affinity[*index].topology_key
+            ),
+        ),
+        Atom::HostPort(index) => {
+            let port = &shape.host_ports[*index];
+            (
+                format!("pod.hostPort[{}/{}]", port.port, port.protocol),
+                None,
+                format!("host port {}/{}", port.port, port.protocol),
+            )
+        }
+        Atom::Volume(index) => {
+            let name = match &shape.volumes[*index] {
+                karpenter_core::pod::VolumeRef::Claim(name) => name.clone(),
+                karpenter_core::pod::VolumeRef::Ephemeral { volume, .. } => volume.clone(),
+            };
+            (
+                format!("pod.volume[{name}]"),
+                None,
+                format!("volume {name}"),
+            )
+        }
+        Atom::ResourceClaim(index) => {
+            let name = &shape.resource_claims[*index].name;
+            (
+                format!("pod.resourceClaim[{name}]"),
+                at(format!("/spec/resourceClaims/{index}")),
+                format!("resource claim {name}"),
+            )
+        }
+        Atom::Request(resource) => (
+            format!("pod.requests[{resource}]"),
+            None,
+            format!(
+                "requests {resource} {}",
+                quantity(resource, shape.requests.get(resource))
+            ),
+        ),
+        Atom::Toleration(taint) => (
+            format!("pod.toleration[{taint}]"),
+            at("/spec/tolerations".to_owned()),
+            format!("does not tolerate taint {taint}"),
+        ),
+        Atom::OtherAntiAffinity(workload, index) => (
+            format!("antiAffinity[{workload}][{index}]"),
+            None,
+            format!("anti-affinity of {workload}"),
+        ),
+        Atom::DaemonSet(namespace, name) => (
+            format!("daemonSet[{namespace}/{name}]"),
+            None,
+            format!("requests of DaemonSet {namespace}/{name}"),
+        ),
+        Atom::Unavailable(pool, capacity_type, zone) => (
+            format!("offer[{pool}/{capacity_type}/{zone}]"),
+            None,
+            format!(
+                "NodePool {pool}: offerings of {capacity_type} in {zone} that are unavailable now"
+            ),
+        ),
+        _ => describe_pool(probe, atom),
+    }
+}
+
+fn describe_pool(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) {
+    let name = atom.pool().unwrap_or_default();
+    let Some(pool) = probe.pool(name) else {
+        return (format!("pool[{name}]"), None, format!("NodePool {name}"));
+    };
+    let template = &pool.spec.template;
+    let (field, path, text) = match atom {
+        Atom::PoolState(_, state) => {
+            let text = match state {
+                State::Deleting => "is being deleted",
+                State::NotReady => "is not Ready",
+                State::Static => "has a fixed number of replicas",
+            };
+            (format!("{state:?}"), None, text.to_owned())
+        }
+        Atom::PoolRequirement(_, index) => {
+            let requirement = &template.spec.requirements[*index];
+            (
+                format!("requirements[{index}]"),
+                Some(format!("/spec/template/spec/requirements/{index}")),
+                format!(
+                    "{} {} {}",
+                    requirement.key,
+                    requirement.operator.as_str(),
+                    list(&requirement.values)
+                )
+                .trim_end()
+                .to_owned(),
+            )
+        }
+        Atom::MinValues(_, index) => {
+            let requirement = &template.spec.requirements[*index];
+            (
+                format!("requirements[{index}].minValues"),
+                Some(format!(
+                    "/spec/template/spec/requirements/{index}/minValues"
+                )),
+                format!(
+                    "minValues {} of {}",
+                    requirement.min_values.unwrap_or_default(),
+                    requirement.key
+                ),
+            )
+        }
+        Atom::PoolLabel(_, key) => (
+            format!("labels[{key}]"),
+            Some(format!("/spec/template/metadata/labels/{}", pointer(key))),
+            format!(
+                "label {key}={}",
+                template
+                    .metadata
+                    .labels
+                    .as_ref()
+                    .and_then(|labels| labels.get(key))
+                    .map_or("", String::as_str)
+            ),
+        ),
+        Atom::Limit(_, resource) => (
+            format!("limits[{resource}]"),
+            Some(format!("/spec/limits/{}", pointer(resource))),
+            format!(
+                "limits {resource} {}",
+                pool.spec
+                    .limits
+                    .get(resource)
+                    .map_or("", |limit| limit.0.as_str())
+            ),
+        ),
+        Atom::PoolTaint(_, index) => {
+            let taint = template
+                .spec
+                .taints
+                .iter()
+                .flatten()
+                .nth(*index)
+                .map(karpenter_core::taints::Taint::parse);
+            (
+                format!("taints[{index}]"),
+                Some(format!("/spec/template/spec/taints/{index}")),
+                format!(
+                    "taint {}",
+                    taint.map(|taint| taint.to_string()).unwrap_or_default()
+                ),
+            )
+        }
+        _ => (String::new(), None, String::new()),
+    };
+    (
+        format!("pool[{name}].{field}"),
+        path,
+        format!("NodePool {name}: {text}"),
+    )
+}
+
+fn list(values: &[String]) -> String {
+    if values.is_empty() {
+        String::new()
+    } else {
+        format!("[{}]", values.join(" "))
+    }
+}
+
+/// Returns the workload as the target of a patch, if its pod template can be changed.
+pub(super) fn target(workload: &Workload) -> Option<String> {
+    let Workload {
+        kind,
+        namespace,
+        name,
+    } = workload;
+    matches!(kind.as_str(), "Deployment" | "StatefulSet")
+        .then(|| format!("{kind}/{namespace}/{name}"))
+}

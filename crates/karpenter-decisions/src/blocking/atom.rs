@@ -1,0 +1,603 @@
+//! The constraints of a question that can be relaxed one by one, and how.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use karpenter_api::conditions::{Condition, HasConditions, types};
+use karpenter_api::labels;
+use karpenter_api::v1::NodePool;
+use karpenter_core::cluster::{Cluster, Snapshot};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::pod::{AffinityTerm, Pod, Shape, Toleration};
+use karpenter_core::requirements::{Operator, Requirement, Requirements};
+use karpenter_core::schedule::ScheduleRequest;
+use karpenter_core::taints::{Effect, Taint};
+
+/// Where a constraint comes from, and who can change it. The order is that in which relaxations of one price are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+pub enum Side {
+    /// The pod.
+    Pod,
+    /// A NodePool.
+    Pool,
+    /// What the cloud offers now.
+    Offer,
+    /// Other workloads of the cluster.
+    Cluster,
+}
+
+/// A constraint that can be relaxed alone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Atom {
+    NodeSelector(String),
+    /// Expression of a term of the required node affinity. Terms are alternatives: relaxing all expressions of one lifts all.
+    NodeAffinity(usize, usize),
+    Spread(usize),
+    DefaultSpread,
+    Affinity(usize),
+    AntiAffinity(usize),
+    HostPort(usize),
+    Volume(usize),
+    ResourceClaim(usize),
+    Request(String),
+    /// A taint that the pod does not tolerate.
+    Toleration(TaintKey),
+    PoolState(String, State),
+    PoolRequirement(String, usize),
+    PoolLabel(String, String),
+    MinValues(String, usize),
+    Limit(String, String),
+    PoolTaint(String, usize),
+    /// Offerings of a NodePool that are marked unavailable: NodePool, capacity type, zone.
+    Unavailable(String, String, String),
+    /// A DaemonSet's overhead on new nodes.
+    DaemonSet(String, String),
+    /// A required anti-affinity term of another workload that selects the pod.
+    OtherAntiAffinity(Workload, usize),
+}
+
+/// Why a NodePool is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum State {
+    Deleting,
+    NotReady,
+    Static,
+}
+
+/// A taint that can be ordered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct TaintKey {
+    pub(super) key: String,
+    pub(super) value: String,
+    pub(super) effect: &'static str,
+}
+
+impl TaintKey {
+    fn of(taint: &Taint) -> Option<Self> {
+        Some(Self {
+            key: taint.key.clone(),
+            value: taint.value.clone(),
+            effect: taint
+                .effect
+                .filter(|effect| *effect != Effect::PreferNoSchedule)?
+                .as_str(),
+        })
+    }
+
+    pub(super) fn toleration(&self) -> Toleration {
+        Toleration {
+            key: self.key.clone(),
+            operator: "Equal".to_owned(),
+            value: self.value.clone(),
+            effect: Effect::parse(self.effect),
+            unknown_effect: false,
+        }
+    }
+}
+
+impl std::fmt::Display for TaintKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { key, value, effect } = self;
+        if value.is_empty() {
+            write!(f, "{key}:{effect}")
+        } else {
+            write!(f, "{key}={value}:{effect}")
+        }
+    }
+}
+
+/// The owner of pods; a pod without a controller is its own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Workload {
+    pub(super) kind: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl Workload {
+    /// Returns the owner that a user edits: for the ReplicaSet of a Deployment that Deployment.
+    pub(super) fn of(pod: &Pod) -> Self {
+        let namespace = pod.key.namespace.clone();
+        let Some(owner) = &pod.shape.controller else {
+            return Self {
+                kind: "Pod".to_owned(),
+                namespace,
+                name: pod.key.name.clone(),
+            };
+        };
+        let hash = pod.shape.labels.get("pod-template-hash");
+        let deployment = hash.and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
+        match (owner.kind.as_str(), deployment) {
+            ("ReplicaSet", Some(name)) => Self {
+                kind: "Deployment".to_owned(),
+                namespace,
+                name: name.to_owned(),
+            },
+            _ => Self {
+                kind: owner.kind.clone(),
+                namespace,
+                name: owner.name.clone(),
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for Workload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// Distinct taints of nodes that become constraints; those of NodePools always do.
+const NODE_TAINTS: usize = 8;
+/// DaemonSets that become constraints.
+const DAEMON_SETS: usize = 16;
+
+/// Lists the constraints of a pod in the order in which they are preferred in an answer: the pod's own first, then those of
+/// NodePools, of the cluster, and of the offerings.
+pub(super) fn atoms(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Pod) -> Vec<Atom> {
+    let mut all = of_pod(snapshot, request, pod);
+    for pool in snapshot.node_pools() {
+        all.extend(of_pool(pool));
+    }
+    all.extend(of_cluster(snapshot, pod));
+    for pool in snapshot.node_pools() {
+        if let Some(Ok(types)) = snapshot.instance_types(pool.name()) {
+            all.extend(of_offerings(pool.name(), types));
+        }
+    }
+    all
+}
+
+fn of_pod(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Pod) -> Vec<Atom> {
+    let shape = &pod.shape;
+    let mut all: Vec<Atom> = shape
+        .node_selector
+        .keys()
+        .cloned()
+        .map(Atom::NodeSelector)
+        .collect();
+    for (index, term) in shape.required_nodes.iter().enumerate() {
+        all.extend(
+            (0..term.expressions.len()).map(|expression| Atom::NodeAffinity(index, expression)),
+        );
+    }
+    let hard = |(index, _): (usize, _)| Atom::Spread(index);
+    all.extend(
+        shape
+            .spread
+            .iter()
+            .enumerate()
+            .filter(|(_, spread)| spread.hard)
+            .map(hard),
+    );
+    if shape.spread.is_empty() && request.default_spread.iter().any(|spread| spread.hard) {
+        all.push(Atom::DefaultSpread);
+    }
+    all.extend((0..shape.required_affinity.len()).map(Atom::Affinity));
+    all.extend((0..shape.required_anti_affinity.len()).map(Atom::AntiAffinity));
+    all.extend((0..shape.host_ports.len()).map(Atom::HostPort));
+    all.extend((0..shape.volumes.len()).map(Atom::Volume));
+    all.extend((0..shape.resource_claims.len()).map(Atom::ResourceClaim));
+    let asked = shape
+        .requests
+        .iter()
+        .filter(|(name, amount)| *name != "pods" && *amount > 0);
+    all.extend(asked.map(|(name, _)| Atom::Request(name.to_owned())));
+    all.extend(
+        taints(snapshot)
+            .filter(|taint| !tolerates(shape, taint))
+            .map(Atom::Toleration),
+    );
+    all
+}
+
+fn tolerates(shape: &Shape, taint: &TaintKey) -> bool {
+    let taint = Taint {
+        key: taint.key.clone(),
+        value: taint.value.clone(),
+        effect: Effect::parse(taint.effect),
+    };
+    taint.is_tolerated_by(&shape.tolerations)
+}
+
+/// The distinct taints of NodePools and, a few, of nodes; without those that Kubernetes and Karpenter set themselves.
+fn taints(snapshot: &Snapshot) -> impl Iterator<Item = TaintKey> {
+    let of_pools = snapshot
+        .node_pools()
+        .flat_map(|pool| pool.spec.template.spec.taints.iter().flatten())
+        .filter_map(|taint| TaintKey::of(&Taint::parse(taint)));
+    let mut all: BTreeSet<TaintKey> = of_pools.collect();
+    let own = |key: &str| {
+        let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+        domain == "karpenter.sh"
+            || domain == "node.kubernetes.io"
+            || domain == "node.cloudprovider.kubernetes.io"
+    };
+    let mut more = 0;
+    for taint in snapshot.nodes().flat_map(|node| node.taints()) {
+        if own(&taint.key) {
+            continue;
+        }
+        let Some(taint) = TaintKey::of(&taint) else {
+            continue;
+        };
+        if more < NODE_TAINTS && all.insert(taint) {
+            more += 1;
+        }
+    }
+    all.into_iter()
+}
+
+fn of_pool(pool: &NodePool) -> Vec<Atom> {
+    let name = pool.name();
+    let template = &pool.spec.template;
+    let mut all = Vec::new();
+    let state = |state| Atom::PoolState(name.to_owned(), state);
+    if pool.is_deleting() {
+        all.push(state(State::Deleting));
+    }
+    if pool.is_static() {
+        all.push(state(State::Static));
+    }
+    if !pool.is_true(types::READY) {
+        all.push(state(State::NotReady));
+    }
+    for (index, requirement) in template.spec.requirements.iter().enumerate() {
+        all.push(Atom::PoolRequirement(name.to_owned(), index));
+        if requirement.min_values.is_some() {
+            all.push(Atom::MinValues(name.to_owned(), index));
+        }
+    }
+    let labels = template.metadata.labels.iter().flatten();
+    all.extend(labels.map(|(key, _)| Atom::PoolLabel(name.to_owned(), key.clone())));
+    all.extend(
+        pool.spec
+            .limits
+            .keys()
+            .map(|resource| Atom::Limit(name.to_owned(), resource.clone())),
+    );
+    let taints = template.spec.taints.iter().flatten().enumerate();
+    let hard = taints.filter(|(_, taint)| TaintKey::of(&Taint::parse(taint)).is_some());
+    all.extend(hard.map(|(index, _)| Atom::PoolTaint(name.to_owned(), index)));
+    all
+}
+
+fn of_offerings(pool: &str, types: &[InstanceType]) -> BTreeSet<Atom> {
+    let offerings = types.iter().flat_map(|kind| kind.offerings.iter());
+    offerings
+        .filter(|offering| !offering.is_launchable())
+        .map(|offering| {
+            let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
+            Atom::Unavailable(
+                pool.to_owned(),
+                text(offering.capacity_type()),
+                text(offering.zone()),
+            )
+        })
+        .collect()
+}
+
+fn of_cluster(snapshot: &Snapshot, pod: &Pod) -> Vec<Atom> {
+    let mut all: BTreeSet<Atom> = BTreeSet::new();
+    for other in snapshot.bound_pods().flat_map(|(_, pods)| pods.pods()) {
+        for (index, term) in other.shape.required_anti_affinity.iter().enumerate() {
+            if selects(term, pod, snapshot) {
+                all.insert(Atom::OtherAntiAffinity(Workload::of(other), index));
+            }
+        }
+    }
+    let daemons = snapshot.daemon_sets().take(DAEMON_SETS);
+    let daemons = daemons.map(|(set, _)| Atom::DaemonSet(set.namespace.clone(), set.name.clone()));
+    all.into_iter().chain(daemons).collect()
+}
+
+/// Reports whether an affinity term of another pod selects the pod.
+fn selects(term: &AffinityTerm, pod: &Pod, snapshot: &Snapshot) -> bool {
+    let namespace = &pod.key.namespace;
+    let of_namespace = term.namespaces.contains(namespace)
+        || term.namespace_selector.as_ref().is_some_and(|selector| {
+            let none = BTreeMap::new();
+            selector.matches(snapshot.namespace_labels(namespace).unwrap_or(&none))
+        });
+    of_namespace && term.selector.matches(&pod.shape.labels)
+}
+
+impl Atom {
+    pub(super) fn side(&self) -> Side {
+        match self {
+            Self::NodeSelector(_)
+            | Self::NodeAffinity(..)
+            | Self::Spread(_)
+            | Self::DefaultSpread
+            | Self::Affinity(_)
+            | Self::AntiAffinity(_)
+            | Self::HostPort(_)
+            | Self::Volume(_)
+            | Self::ResourceClaim(_)
+            | Self::Request(_)
+            | Self::Toleration(_) => Side::Pod,
+            Self::PoolState(..)
+            | Self::PoolRequirement(..)
+            | Self::PoolLabel(..)
+            | Self::MinValues(..)
+            | Self::Limit(..)
+            | Self::PoolTaint(..) => Side::Pool,
+            Self::Unavailable(..) => Side::Offer,
+            Self::DaemonSet(..) | Self::OtherAntiAffinity(..) => Side::Cluster,
+        }
+    }
+
+    /// Returns the NodePool that the constraint belongs to; constraints of the pod and of the cluster concern all.
+    pub(super) fn pool(&self) -> Option<&str> {
+        match self {
+            Self::PoolState(pool, _)
+            | Self::PoolRequirement(pool, _)
+            | Self::PoolLabel(pool, _)
+            | Self::MinValues(pool, _)
+            | Self::Limit(pool, _)
+            | Self::PoolTaint(pool, _)
+            | Self::Unavailable(pool, ..) => Some(pool),
+            _ => None,
+        }
+    }
+
+    /// Reports whether relaxing it changes the pod alone, so that a prepared solver can be asked again.
+    pub(super) fn is_of_pod(&self) -> bool {
+        self.side() == Side::Pod && *self != Self::DefaultSpread
+    }
+}
+
+/// Returns the pod without the relaxed constraints.
+pub(super) fn relaxed_pod<'a>(pod: &Pod, relaxed: impl Iterator<Item = &'a Atom>) -> Arc<Pod> {
+    let mut shape = Shape::clone(&pod.shape);
+    let mut terms: BTreeSet<(usize, usize)> = BTreeSet::new();
+    let mut indices: [BTreeSet<usize>; 6] = Default::default();
+    for atom in relaxed {
+        match atom {
+            Atom::NodeSelector(key) => {
+                shape.node_selector.remove(key);
+            }
+            Atom::NodeAffinity(term, expression) => {
+                terms.insert((*term, *expression));
+            }
+            Atom::Spread(index) => {
+                indices[0].insert(*index);
+            }
+            Atom::Affinity(index) => {
+                indices[1].insert(*index);
+            }
+            Atom::AntiAffinity(index) => {
+                indices[2].insert(*index);
+            }
+            Atom::HostPort(index) => {
+                indices[3].insert(*index);
+            }
+            Atom::Volume(index) => {
+                indices[4].insert(*index);
+            }
+            Atom::ResourceClaim(index) => {
+                indices[5].insert(*index);
+            }
+            Atom::Request(resource) => {
+                shape.requests.remove(resource);
+            }
+            Atom::Toleration(taint) => shape.tolerations.push(taint.toleration()),
+            _ => {}
+        }
+    }
+    drop_terms(&mut shape, &terms);
+    drop_indices(&mut shape.spread, &indices[0]);
+    drop_indices(&mut shape.required_affinity, &indices[1]);
+    drop_indices(&mut shape.required_anti_affinity, &indices[2]);
+    drop_indices(&mut shape.host_ports, &indices[3]);
+    drop_indices(&mut shape.volumes, &indices[4]);
+    drop_indices(&mut shape.resource_claims, &indices[5]);
+    Arc::new(Pod {
+        shape: Arc::new(shape),
+        ..pod.clone()
+    })
+}
+
+/// Removes expressions of the required node affinity. A term without expressions would match no node, where the user who deletes
+/// the last one deletes the term and, with the last term, the affinity.
+fn drop_terms(shape: &mut Shape, dropped: &BTreeSet<(usize, usize)>) {
+    if dropped.is_empty() {
+        return;
+    }
+    let mut unrestricted = false;
+    for (index, term) in shape.required_nodes.iter_mut().enumerate() {
+        let before = term.expressions.len();
+        let mut position = 0;
+        term.expressions.retain(|_| {
+            position += 1;
+            !dropped.contains(&(index, position - 1))
+        });
+        unrestricted |= before > 0 && term.expressions.is_empty() && !term.has_fields;
+    }
+    if unrestricted {
+        shape.required_nodes.clear();
+    }
+}
+
+fn drop_indices<T>(list: &mut Vec<T>, dropped: &BTreeSet<usize>) {
+    let mut position = 0;
+    list.retain(|_| {
+        position += 1;
+        !dropped.contains(&(position - 1))
+    });
+}
+
+/// Returns the NodePool without the relaxed constraints.
+pub(super) fn relaxed_pool<'a>(
+    pool: &NodePool,
+    relaxed: impl Iterator<Item = &'a Atom>,
+) -> NodePool {
+    let mut changed = pool.clone();
+    let (mut requirements, mut min_values, mut taints) =
+        (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let spec = &mut changed.spec;
+    let mut states = Vec::new();
+    for atom in relaxed {
+        match atom {
+            Atom::PoolState(_, state) => states.push(*state),
+            Atom::PoolRequirement(_, index) => {
+                requirements.insert(*index);
+            }
+            Atom::MinValues(_, index) => {
+                min_values.insert(*index);
+            }
+            Atom::PoolLabel(_, key) => {
+                spec.template
+                    .metadata
+                    .labels
+                    .get_or_insert_default()
+                    .remove(key);
+            }
+            Atom::Limit(_, resource) => {
+                spec.limits.remove(resource);
+            }
+            Atom::PoolTaint(_, index) => {
+                taints.insert(*index);
+            }
+            _ => {}
+        }
+    }
+    for index in min_values {
+        spec.template.spec.requirements[index].min_values = None;
+    }
+    // minValues is a constraint of its own and stays.
+    for index in requirements.clone() {
+        let requirement = &mut spec.template.spec.requirements[index];
+        if requirement.min_values.is_some() {
+            (requirement.operator, requirement.values) =
+                (karpenter_api::v1::Operator::Exists, Vec::new());
+            requirements.remove(&index);
+        }
+    }
+    drop_indices(&mut spec.template.spec.requirements, &requirements);
+    drop_indices(spec.template.spec.taints.get_or_insert_default(), &taints);
+    for state in states {
+        match state {
+            State::Deleting => changed.metadata.deletion_timestamp = None,
+            State::Static => changed.spec.replicas = None,
+            State::NotReady => set_ready(changed.conditions_mut()),
+        }
+    }
+    changed
+}
+
+fn set_ready(conditions: &mut Vec<Condition>) {
+    match conditions.iter_mut().find(|condition| condition.type_ == types::READY) {
+        Some(condition) => condition.status = "True".to_owned(),
+        None => conditions.push(Condition {
+            type_: types::READY.to_owned(),
+            status: "True".to_owned(),
+            ..serde_json::from_value(serde_json::json!({
+                "type": types::READY, "status": "True", "reason": "Assumed", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
+            }))
+            .expect("a condition")
+        }),
+    }
+}
+
+/// Returns instance types whose relaxed offerings are available.
+pub(super) fn relaxed_types(
+    types: &[InstanceType],
+    relaxed: &BTreeSet<(&str, &str)>,
+) -> Vec<InstanceType> {
+    let mut types = types.to_vec();
+    for kind in &mut types {
+        let hidden = |capacity_type: Option<&str>, zone: Option<&str>| {
+            relaxed.contains(&(capacity_type.unwrap_or_default(), zone.unwrap_or_default()))
+        };
+        if !kind.offerings.iter().any(|offering| {
+            !offering.is_launchable() && hidden(offering.capacity_type(), offering.zone())
+        }) {
+            continue;
+        }
+        for offering in kind.offerings.iter_mut() {
+            if !offering.is_launchable() && hidden(offering.capacity_type(), offering.zone()) {
+                offering.available = true;
+                offering.reservation_capacity = offering.reservation_capacity.max(1);
+            }
+        }
+        for (capacity_type, zone) in relaxed {
+            admit(&mut kind.requirements, labels::CAPACITY_TYPE, capacity_type);
+            admit(&mut kind.requirements, labels::ZONE, zone);
+        }
+    }
+    types
+}
+
+/// Adds a value to those that an instance type lists: providers list what is available only.
+fn admit(requirements: &mut Requirements, key: &str, value: &str) {
+    let Some(requirement) = requirements
+        .get(key)
+        .filter(|requirement| !requirement.has(value))
+    else {
+        return;
+    };
+    let values = requirement
+        .values()
+        .map(str::to_owned)
+        .chain([value.to_owned()])
+        .collect::<Vec<_>>();
+    requirements.replace(Requirement::new(key, Operator::In, values));
+}
+
+/// Removes relaxed constraints of other workloads from the cluster.
+pub(super) fn relax_cluster<'a>(
+    cluster: &mut Cluster,
+    snapshot: &Snapshot,
+    relaxed: impl Iterator<Item = &'a Atom>,
+) {
+    let mut terms: BTreeMap<&Workload, BTreeSet<usize>> = BTreeMap::new();
+    for atom in relaxed {
+        match atom {
+            Atom::DaemonSet(namespace, name) => {
+                cluster.remove_daemon_set(namespace, name);
+            }
+            Atom::OtherAntiAffinity(workload, term) => {
+                terms.entry(workload).or_default().insert(*term);
+            }
+            _ => {}
+        }
+    }
+    if terms.is_empty() {
+        return;
+    }
+    for pod in snapshot.bound_pods().flat_map(|(_, pods)| pods.pods()) {
+        if pod.shape.required_anti_affinity.is_empty() {
+            continue;
+        }
+        if let Some(dropped) = terms.get(&Workload::of(pod)) {
+            let mut shape = Shape::clone(&pod.shape);
+            drop_indices(&mut shape.required_anti_affinity, dropped);
+            cluster.insert_pod(Pod {
+                shape: Arc::new(shape),
+                ..Pod::clone(pod)
+            });
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What blocks a pending pod, and what would help: verified by running the scheduler.
+//!
+//! A pod has constraints of its own, NodePools and other workloads add theirs, and the cloud offers what it has. [`blocking`] finds
+//! a smallest set of them that blocks the pod together, and the cheapest changes that would let it be scheduled. Every set and
+//! every change is run through the engine in exactly the form in which it is told.
+
+mod answer;
+mod atom;
+mod existing;
+mod probe;
+mod relax;
+mod search;
+
+use std::sync::Arc;
+
+use karpenter_core::cluster::Snapshot;
+use karpenter_core::pod::Pod;
+use karpenter_core::schedule::ScheduleRequest;
+
+pub use answer::{Amount, Blocking, BlockingSet, Constraint, Effect, NewNode, Patch, Relaxation};
+pub use atom::Side;
+pub use existing::Existing;
+
+use answer::constraint;
+use probe::Probe;
+use search::Set;
+
+/// Relaxations that are told.
+const TOLD: usize = 5;
+/// Pairs of constraints that are tried.
+const PAIRS: usize = 64;
+
+/// Finds what blocks a pending pod alone, and what would help.
+///
+/// `request` is that of the pass that left the pod without a place; its `cancel` ends the search early, which the answer then says.
+/// Takes at most 256 runs of the engine.
+///
+/// ```
+/// use jiff::Timestamp;
+/// use karpenter_core::cluster::{Cluster, ClusterConfig};
+/// use karpenter_core::fake;
+/// use karpenter_core::schedule::ScheduleRequest;
+/// use karpenter_decisions::blocking::blocking;
+/// use serde_json::json;
+///
+/// let mut cluster = Cluster::new(ClusterConfig::default());
+/// cluster.apply_node_pool(&serde_json::from_value(json!({
+///     "metadata": { "name": "default" },
+///     "spec": { "template": { "spec": {
+///         "requirements": [], "taints": [{ "key": "team", "value": "search", "effect": "NoSchedule" }],
+///         "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" },
+///     } } },
+///     "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
+/// }))?);
+/// cluster.set_instance_types("default", Ok(fake::instance_types(4).into()));
+/// cluster.apply_pod(&serde_json::from_value(json!({
+///     "metadata": { "name": "web", "namespace": "default", "uid": "1" },
+///     "spec": { "containers": [{ "name": "main", "resources": { "requests": { "cpu": "100m" } } }] },
+///     "status": { "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] },
+/// }))?);
+///
+/// let snapshot = cluster.snapshot();
+/// let pod = snapshot.pod("default", "web").unwrap();
+/// let answer = blocking(&snapshot, &ScheduleRequest::at(Timestamp::UNIX_EPOCH), pod);
+/// let ids: Vec<&str> = answer.blocking.atoms.iter().map(|atom| atom.id.as_str()).collect();
+/// assert_eq!(ids, ["pod.toleration[team=search:NoSchedule]", "pool[default].taints[0]"]);
+/// assert_eq!(answer.relaxations[0].text, "tolerate taint team=search:NoSchedule");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+pub fn blocking(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Arc<Pod>) -> Blocking {
+    let atoms = atom::atoms(snapshot, request, pod);
+    let order: Vec<usize> = (0..atoms.len()).collect();
+    let mut probe = Probe::new(snapshot, request, pod.clone(), atoms);
+    let existing = existing::existing(snapshot, pod);
+    if probe.fits(&Set::new()) == Some(true) {
+        return Blocking {
+            fits_alone: true,
+            existing,
+            truncated: probe.is_exhausted(),
+            ..Blocking::default()
+        };
+    }
+    let found = search::core(&order, &mut |relaxed: &Set| probe.fits(relaxed));
+    let core = found.unwrap_or_default();
+    let sets = search::corrections(&order, &core.set, TOLD, PAIRS, &mut |relaxed: &Set| {
+        probe.fits(relaxed)
+    });
+    let mut relaxations: Vec<Relaxation> = sets
+        .iter()
+        .filter_map(|set| relax::relaxation(&mut probe, set))
+        .collect();
+    relaxations.sort_by(Relaxation::order);
+    relaxations.truncate(TOLD);
+    let atoms = core
+        .set
+        .iter()
+        .map(|index| constraint(&probe, *index))
+        .collect();
+    Blocking {
+        fits_alone: false,
+        blocking: BlockingSet {
+            exact: core.exact,
+            minimal: core.minimal,
+            minimum: core.minimum,
+            atoms,
+        },
+        relaxations,
+        existing,
+        truncated: probe.is_exhausted(),
+    }
+}
+
+/// Lists the constraints of a pod's question, in the order in which they are preferred in an answer.
+pub fn constraints(
+    snapshot: &Snapshot,
+    request: &ScheduleRequest,
+    pod: &Arc<Pod>,
+) -> Vec<Constraint> {
+    let atoms = atom::atoms(snapshot, request, pod);
+    let probe = Probe::new(snapshot, request, pod.clone(), atoms);
+    (0..probe.atoms.len())
+        .map(|index| constraint(&probe, index))
+        .collect()
+}

@@ -1,0 +1,255 @@
+//! Runs the scheduler on a pod alone while constraints are relaxed.
+//!
+//! A pod alone fits if it fits on an existing node, or on a new node of some NodePool, and no NodePool's constraints matter to
+//! another's nodes. So each of these places is asked by itself, and its answer kept by the constraints that concern it: most
+//! questions of a search differ from an earlier one in one place only. A spread constraint counts the domains of all places, so a
+//! pod with one is asked of the whole cluster. What is told to a user is run once more on the whole cluster, by
+//! [`Probe::verify`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use karpenter_api::labels;
+use karpenter_api::v1::NodePool;
+use karpenter_core::cluster::{Cluster, Snapshot};
+use karpenter_core::pod::Pod;
+use karpenter_core::schedule::{Packing, Plan, PodSet, ScheduleRequest, Solver};
+use rustc_hash::FxHashMap;
+
+use super::atom::{Atom, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};
+use super::search::Set;
+
+/// Runs of the engine that one answer may need.
+pub(super) const MAX_RUNS: usize = 256;
+
+/// What is asked by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    /// Existing nodes.
+    Existing,
+    /// New nodes of the NodePool with this number.
+    Pool(usize),
+    /// All of them.
+    Cluster,
+}
+
+/// Runs the scheduler on one pod.
+pub(super) struct Probe<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) request: ScheduleRequest,
+    pub(super) pod: Arc<Pod>,
+    pub(super) atoms: Vec<Atom>,
+    pools: Vec<Arc<NodePool>>,
+    answers: FxHashMap<(Place, Vec<usize>), bool>,
+    /// Solvers by place and the relaxed constraints that are not the pod's own.
+    solvers: FxHashMap<(Place, Vec<usize>), Arc<Solver>>,
+    runs: usize,
+}
+
+impl<'a> Probe<'a> {
+    pub(super) fn new(
+        snapshot: &'a Snapshot,
+        request: &ScheduleRequest,
+        pod: Arc<Pod>,
+        atoms: Vec<Atom>,
+    ) -> Self {
+        let request = ScheduleRequest {
+            pods: PodSet::Given(Vec::new()),
+            buffer_pods: Vec::new(),
+            nominated: Vec::new(),
+            packing: Packing::FewestNodes,
+            progress: None,
+            ..request.clone()
+        };
+        Self {
+            snapshot,
+            request,
+            pod,
+            atoms,
+            pools: snapshot.node_pools().cloned().collect(),
+            answers: FxHashMap::default(),
+            solvers: FxHashMap::default(),
+            runs: 0,
+        }
+    }
+
+    /// Reports whether the answer had to do with fewer runs than it asked for.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.runs >= MAX_RUNS || self.is_cancelled()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.request.cancel.as_ref().is_some_and(|cancel| cancel())
+    }
+
+    fn relaxed<'b>(&'b self, set: &'b Set) -> impl Iterator<Item = &'b Atom> {
+        set.iter().map(|index| &self.atoms[*index])
+    }
+
+    /// Reports whether the pod fits while constraints are relaxed; `None` once the bound on runs is reached.
+    pub(super) fn fits(&mut self, relaxed: &Set) -> Option<bool> {
+        if self.counts_domains(relaxed) {
+            return self.fits_in(Place::Cluster, relaxed);
+        }
+        if self.fits_in(Place::Existing, relaxed)? {
+            return Some(true);
+        }
+        for pool in 0..self.pools.len() {
+            if self.fits_in(Place::Pool(pool), relaxed)? {
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+
+    /// Reports whether a spread constraint is left whose domains are not the nodes themselves.
+    fn counts_domains(&self, relaxed: &Set) -> bool {
+        let kept = |atom: &Atom| match atom {
+            Atom::Spread(index) => self.pod.shape.spread[*index].topology_key != labels::HOSTNAME,
+            Atom::DefaultSpread => true,
+            _ => false,
+        };
+        (self.atoms.iter().enumerate()).any(|(index, atom)| kept(atom) && !relaxed.contains(&index))
+    }
+
+    fn fits_in(&mut self, place: Place, relaxed: &Set) -> Option<bool> {
+        let pool = match place {
+            Place::Pool(index) => Some(self.pools[index].name().to_owned()),
+            Place::Existing | Place::Cluster => None,
+        };
+        let concerns = |index: &&usize| {
+            let of = self.atoms[**index].pool();
+            place == Place::Cluster || of.is_none_or(|of| Some(of) == pool.as_deref())
+        };
+        let key: Vec<usize> = relaxed.iter().filter(concerns).copied().collect();
+        if let Some(answer) = self.answers.get(&(place, key.clone())) {
+            return Some(*answer);
+        }
+        if self.is_exhausted() {
+            return None;
+        }
+        let solver = self.solver(place, &key);
+        let pod = relaxed_pod(&self.pod, key.iter().map(|index| &self.atoms[*index]));
+        let request = self.request_for(pod, key.iter().map(|index| &self.atoms[*index]));
+        let plan = solver.solve(&request);
+        self.runs += 1;
+        let answer = places_all(&plan)?;
+        self.answers.insert((place, key), answer);
+        Some(answer)
+    }
+
+    fn request_for<'b>(
+        &self,
+        pod: Arc<Pod>,
+        mut relaxed: impl Iterator<Item = &'b Atom>,
+    ) -> ScheduleRequest {
+        let mut request = ScheduleRequest {
+            pods: PodSet::Given(vec![pod]),
+            ..self.request.clone()
+        };
+        if relaxed.any(|atom| *atom == Atom::DefaultSpread) {
+            request.default_spread.clear();
+        }
+        request
+    }
+
+    fn solver(&mut self, place: Place, relaxed: &[usize]) -> Arc<Solver> {
+        let shared: Vec<usize> = relaxed
+            .iter()
+            .filter(|index| !self.atoms[**index].is_of_pod())
+            .copied()
+            .collect();
+        if let Some(solver) = self.solvers.get(&(place, shared.clone())) {
+            return solver.clone();
+        }
+        let set: Set = shared.iter().copied().collect();
+        let pools: Vec<usize> = match place {
+            Place::Existing => Vec::new(),
+            Place::Pool(index) => vec![index],
+            Place::Cluster => (0..self.pools.len()).collect(),
+        };
+        let snapshot = self.cluster(&pools, &set);
+        // The resources that the pod requests are dimensions of the solver.
+        let request = self.request_for(self.pod.clone(), std::iter::empty());
+        let solver = Arc::new(Solver::prepare(&snapshot, &request));
+        self.solvers.insert((place, shared), solver.clone());
+        solver
+    }
+
+    /// Returns the cluster with some of its NodePools, and relaxed constraints.
+    fn cluster(&self, pools: &[usize], relaxed: &Set) -> Snapshot {
+        let mut cluster = Cluster::from(self.snapshot.fork());
+        for (index, pool) in self.pools.iter().enumerate() {
+            if !pools.contains(&index) {
+                cluster.remove_node_pool(pool.name());
+                continue;
+            }
+            let of_pool = |atom: &&Atom| atom.pool() == Some(pool.name());
+            let changed = relaxed_pool(pool, self.relaxed(relaxed).filter(of_pool));
+            cluster.apply_node_pool(&changed);
+            let offered: BTreeSet<(&str, &str)> = self
+                .relaxed(relaxed)
+                .filter(of_pool)
+                .filter_map(|atom| match atom {
+                    Atom::Unavailable(_, capacity_type, zone) => {
+                        Some((capacity_type.as_str(), zone.as_str()))
+                    }
+                    _ => None,
+                })
+                .collect();
+            if !offered.is_empty()
+                && let Some(Ok(types)) = self.snapshot.instance_types(pool.name())
+            {
+                cluster.set_instance_types(pool.name(), Ok(relaxed_types(types, &offered).into()));
+            }
+        }
+        relax_cluster(&mut cluster, self.snapshot, self.relaxed(relaxed));
+        cluster.snapshot()
+    }
+
+    /// Runs the pod on the whole cluster with relaxed constraints, and with NodePools and the pod changed further.
+    pub(super) fn verify(&mut self, relaxed: &Set, change: &Change) -> Option<Outcome> {
+        if self.is_exhausted() {
+            return None;
+        }
+        let all: Vec<usize> = (0..self.pools.len()).collect();
+        let mut cluster = Cluster::from(self.cluster(&all, relaxed));
+        for pool in change.pools.values() {
+            cluster.apply_node_pool(pool);
+        }
+        let mut pod = relaxed_pod(&self.pod, self.relaxed(relaxed));
+        if let Some(shape) = &change.shape {
+            pod = Arc::new(Pod {
+                shape: shape.clone(),
+                ..Pod::clone(&pod)
+            });
+        }
+        let request = self.request_for(pod, self.relaxed(relaxed));
+        let plan = Solver::prepare(&cluster.snapshot(), &request).solve(&request);
+        self.runs += 1;
+        places_all(&plan).map(|fits| Outcome { fits, plan })
+    }
+
+    /// Returns the NodePool of a name.
+    pub(super) fn pool(&self, name: &str) -> Option<&Arc<NodePool>> {
+        self.pools.iter().find(|pool| pool.name() == name)
+    }
+}
+
+/// Changes that go less far than lifting a constraint.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Change {
+    pub(super) shape: Option<Arc<karpenter_core::pod::Shape>>,
+    pub(super) pools: BTreeMap<String, NodePool>,
+}
+
+/// What a run on the whole cluster came to.
+pub(super) struct Outcome {
+    pub(super) fits: bool,
+    pub(super) plan: Plan,
+}
+
+/// Reports whether the plan places its pod; `None` if the run was cancelled.
+fn places_all(plan: &Plan) -> Option<bool> {
+    plan.undecided.is_empty().then(|| plan.unplaced.is_empty())
+}

@@ -1,0 +1,539 @@
+//! Turns constraints whose relaxation helps into the smallest change that helps, and says what it would cost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use karpenter_api::v1::Operator;
+use karpenter_core::pod::{Pod, Shape, Toleration};
+use karpenter_core::resources::quantity;
+use karpenter_core::schedule::PlannedNodeClaim;
+use serde_json::{Value, json};
+
+use super::answer::{Amount, Effect, NewNode, Patch, Relaxation, constraint, pointer, target};
+use super::atom::{Atom, Side, Workload};
+use super::probe::{Change, Outcome, Probe};
+use super::search::Set;
+
+/// Values that are tried for a requirement that excludes what the pod needs.
+const VALUES: usize = 3;
+/// The largest `maxSkew` that is suggested.
+const MAX_SKEW: i32 = 1024;
+
+/// A change that goes less far than lifting a constraint, and was run.
+struct Refined {
+    text: String,
+    amount: Option<Amount>,
+    patch: Option<Patch>,
+    outcome: Outcome,
+}
+
+/// Returns the change that relaxes these constraints; `None` if a run of the whole cluster does not confirm that it helps.
+pub(super) fn relaxation(probe: &mut Probe<'_>, set: &Set) -> Option<Relaxation> {
+    let lifted = probe
+        .verify(set, &Change::default())
+        .filter(|outcome| outcome.fits)?;
+    let single = match set.iter().copied().collect::<Vec<_>>()[..] {
+        [index] => Some(probe.atoms[index].clone()),
+        _ => None,
+    };
+    let refined = single.and_then(|atom| refine(probe, &atom, &lifted));
+    let (mut atoms, mut texts, mut patches, mut affects, mut side) =
+        (Vec::new(), Vec::new(), Vec::new(), None, Side::Pod);
+    for index in set {
+        let atom = &probe.atoms[*index];
+        atoms.push(constraint(probe, *index).id);
+        texts.push(lift_text(probe, atom));
+        patches.extend(lift_patch(probe, atom));
+        side = side.max(atom.side());
+        if let Atom::OtherAntiAffinity(workload, _) = atom {
+            affects = Some(workload.to_string());
+        }
+    }
+    let (text, change, patch, outcome) = match refined {
+        Some(refined) => (refined.text, refined.amount, refined.patch, refined.outcome),
+        None => {
+            let one = (set.len() == 1).then(|| patches.pop()).flatten();
+            (texts.join(" and "), None, one, lifted)
+        }
+    };
+    Some(Relaxation {
+        atoms,
+        side,
+        text,
+        change,
+        patch,
+        effect: effect(&outcome)?,
+        // An empty sum is -0.0.
+        delta_per_hour: outcome.plan.hourly_price() + 0.0,
+        exact: true,
+        affects,
+    })
+}
+
+fn effect(outcome: &Outcome) -> Option<Effect> {
+    if let Some(placement) = outcome.plan.existing.first() {
+        return Some(Effect::Node(placement.node.clone()));
+    }
+    let claim = outcome.plan.new_claims.first()?;
+    Some(Effect::NewNode(NewNode {
+        node_pool: claim.node_pool.clone(),
+        instance_type: claim.instance_types.first().cloned().unwrap_or_default(),
+        instance_types: claim.instance_types.len(),
+        price: claim.hourly_price,
+    }))
+}
+
+/// Finds the smallest change of one constraint that helps; `None` if it can only be lifted.
+fn refine(probe: &mut Probe<'_>, atom: &Atom, lifted: &Outcome) -> Option<Refined> {
+    match atom {
+        Atom::Spread(index) => max_skew(probe, *index),
+        Atom::Request(resource) => request(probe, resource),
+        Atom::Limit(pool, resource) => limit(probe, pool, resource, lifted),
+        Atom::MinValues(pool, index) => min_values(probe, pool, *index),
+        Atom::PoolRequirement(pool, index) => requirement(probe, pool, *index, lifted),
+        _ => None,
+    }
+}
+
+/// Runs the pod with a changed shape.
+fn with_shape(probe: &mut Probe<'_>, change: impl FnOnce(&mut Shape)) -> Option<Outcome> {
+    let mut shape = Shape::clone(&probe.pod.shape);
+    change(&mut shape);
+    let change = Change {
+        shape: Some(Arc::new(shape)),
+        ..Change::default()
+    };
+    probe.verify(&Set::new(), &change)
+}
+
+/// Finds the smallest of `low + 1 ..= high` for which the run fits. `high` must fit or be out of the question.
+fn smallest(
+    low: i64,
+    high: i64,
+    mut run: impl FnMut(i64) -> Option<Outcome>,
+) -> Option<(i64, Outcome)> {
+    let mut best = (high, run(high).filter(|outcome| outcome.fits)?);
+    let mut low = low;
+    while best.0 - low > 1 {
+        let middle = low + (best.0 - low) / 2;
+        match run(middle)? {
+            outcome if outcome.fits => best = (middle, outcome),
+            _ => low = middle,
+        }
+    }
+    Some(best)
+}
+
+fn max_skew(probe: &mut Probe<'_>, index: usize) -> Option<Refined> {
+    let now = probe.pod.shape.spread[index].max_skew;
+    let mut run = |skew: i64| {
+        with_shape(probe, |shape| {
+            shape.spread[index].max_skew = i32::try_from(skew).unwrap_or(MAX_SKEW)
+        })
+    };
+    let mut high = i64::from(now.max(1)) * 2;
+    while high <= i64::from(MAX_SKEW) && !run(high)?.fits {
+        high *= 2;
+    }
+    let (skew, outcome) = smallest(i64::from(now), high, run)?;
+    let path = format!("/topologySpreadConstraints/{index}/maxSkew");
+    Some(Refined {
+        text: format!("topologySpreadConstraints[{index}] maxSkew {now} -> {skew}"),
+        amount: Some(Amount {
+            from: now.to_string(),
+            to: skew.to_string(),
+        }),
+        patch: template_patch(&probe.pod, "replace", &path, json!(skew)),
+        outcome,
+    })
+}
+
+/// The unit in which a request is suggested.
+fn unit(resource: &str) -> i64 {
+    match resource {
+        "memory" | "ephemeral-storage" => 1 << 20,
+        _ => 1,
+    }
+}
+
+/// Finds the largest request that fits.
+fn request(probe: &mut Probe<'_>, resource: &str) -> Option<Refined> {
+    let (unit, now) = (unit(resource), probe.pod.shape.requests.get(resource));
+    let units = now / unit;
+    // Counted from above, so that the smallest reduction is found.
+    let (less, outcome) = smallest(0, units, |less| {
+        with_shape(probe, |shape| {
+            shape.requests.set(resource, (units - less) * unit)
+        })
+    })?;
+    let most = (units - less) * unit;
+    if most == 0 {
+        return None;
+    }
+    let (from, to) = (
+        quantity(resource, now).to_string(),
+        quantity(resource, most).to_string(),
+    );
+    Some(Refined {
+        text: format!("requests {resource} {from} -> {to}"),
+        amount: Some(Amount { from, to }),
+        patch: None,
+        outcome,
+    })
+}
+
+/// Runs the pod with a changed NodePool.
+fn with_pool(
+    probe: &mut Probe<'_>,
+    pool: &str,
+    change: impl FnOnce(&mut karpenter_api::v1::NodePool),
+) -> Option<Outcome> {
+    let mut changed = probe.pool(pool)?.as_ref().clone();
+    change(&mut changed);
+    let change = Change {
+        shape: None,
+        pools: BTreeMap::from([(pool.to_owned(), changed)]),
+    };
+    probe.verify(&Set::new(), &change)
+}
+
+/// Finds the lowest limit that admits the smallest node that the pod fits on.
+fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) -> Option<Refined> {
+    let claim = lifted
+        .plan
+        .new_claims
+        .first()
+        .filter(|claim| claim.node_pool == pool)?;
+    let used: i64 = probe
+        .snapshot
+        .nodes()
+        .filter(|node| node.node_pool() == Some(pool))
+        .map(|node| karpenter_core::limits::known_usage(node).get(resource))
+        .sum();
+    let needed = match resource {
+        "nodes" => 1,
+        _ => {
+            let types = probe.snapshot.instance_types(pool)?.as_ref().ok()?;
+            let fits = |name: &str| claim.instance_types.iter().any(|fits| fits == name);
+            types
+                .iter()
+                .filter(|kind| fits(&kind.name))
+                .map(|kind| kind.capacity.get(resource))
+                .min()?
+        }
+    };
+    let to = quantity(resource, used + needed).to_string();
+    let set = |to: &str| {
+        let to = to.to_owned();
+        move |pool: &mut karpenter_api::v1::NodePool| {
+            if let Some(limit) = pool.spec.limits.get_mut(resource) {
+                limit.0 = to;
+            }
+        }
+    };
+    let outcome = with_pool(probe, pool, set(&to)).filter(|outcome| outcome.fits)?;
+    let less = quantity(resource, used + needed - 1).to_string();
+    if with_pool(probe, pool, set(&less))?.fits {
+        return None;
+    }
+    let from = probe.pool(pool)?.spec.limits.get(resource)?.0.clone();
+    Some(Refined {
+        text: format!("NodePool {pool}: limits {resource} {from} -> {to}"),
+        patch: pool_patch(
+            pool,
+            "merge",
+            json!({ "spec": { "limits": { resource: to } } }),
+        ),
+        amount: Some(Amount { from, to }),
+        outcome,
+    })
+}
+
+fn min_values(probe: &mut Probe<'_>, pool: &str, index: usize) -> Option<Refined> {
+    let requirement = probe
+        .pool(pool)?
+        .spec
+        .template
+        .spec
+        .requirements
+        .get(index)?
+        .clone();
+    let now = requirement.min_values?;
+    let (less, outcome) = smallest(0, now - 1, |less| {
+        with_pool(probe, pool, |pool| {
+            pool.spec.template.spec.requirements[index].min_values = Some(now - less)
+        })
+    })?;
+    let to = now - less;
+    let path = format!("/spec/template/spec/requirements/{index}/minValues");
+    Some(Refined {
+        text: format!(
+            "NodePool {pool}: minValues of {} {now} -> {to}",
+            requirement.key
+        ),
+        amount: Some(Amount {
+            from: now.to_string(),
+            to: to.to_string(),
+        }),
+        patch: pool_patch(
+            pool,
+            "json",
+            json!([{ "op": "replace", "path": path, "value": to }]),
+        ),
+        outcome,
+    })
+}
+
+/// Finds a value whose admission by the requirement helps.
+fn requirement(
+    probe: &mut Probe<'_>,
+    pool: &str,
+    index: usize,
+    lifted: &Outcome,
+) -> Option<Refined> {
+    let claim = lifted
+        .plan
+        .new_claims
+        .first()
+        .filter(|claim| claim.node_pool == pool)?;
+    let requirement = probe
+        .pool(pool)?
+        .spec
+        .template
+        .spec
+        .requirements
+        .get(index)?
+        .clone();
+    let adds = match requirement.operator {
+        Operator::In => true,
+        Operator::NotIn => false,
+        _ => return None,
+    };
+    let candidates = values(probe, claim, &requirement.key);
+    let open = candidates
+        .into_iter()
+        .filter(|value| requirement.values.contains(value) != adds);
+    for value in open.take(VALUES) {
+        let changed = with_pool(probe, pool, |pool| {
+            let values = &mut pool.spec.template.spec.requirements[index].values;
+            if adds {
+                values.push(value.clone())
+            } else {
+                values.retain(|listed| *listed != value)
+            }
+        });
+        let Some(outcome) = changed.filter(|outcome| outcome.fits) else {
+            continue;
+        };
+        let path = format!("/spec/template/spec/requirements/{index}/values");
+        let position = requirement
+            .values
+            .iter()
+            .position(|listed| *listed == value);
+        let (verb, operation) = match position {
+            None => (
+                "add",
+                json!([{ "op": "add", "path": format!("{path}/-"), "value": value }]),
+            ),
+            Some(position) => (
+                "remove",
+                json!([{ "op": "remove", "path": format!("{path}/{position}") }]),
+            ),
+        };
+        return Some(Refined {
+            text: format!(
+                "NodePool {pool}: {} {}: {verb} {value}",
+                requirement.key,
+                requirement.operator.as_str()
+            ),
+            amount: None,
+            patch: pool_patch(pool, "json", operation),
+            outcome,
+        });
+    }
+    None
+}
+
+/// Returns the values of a label that the planned node may have: those of its requirement, else those of its cheapest type.
+fn values(probe: &Probe<'_>, claim: &PlannedNodeClaim, key: &str) -> Vec<String> {
+    let of_claim = claim
+        .claim
+        .spec
+        .requirements
+        .iter()
+        .find(|requirement| requirement.key == key);
+    if let Some(requirement) = of_claim.filter(|requirement| requirement.operator == Operator::In) {
+        return requirement.values.clone();
+    }
+    let Some(Ok(types)) = probe.snapshot.instance_types(&claim.node_pool) else {
+        return Vec::new();
+    };
+    let cheapest = types
+        .iter()
+        .find(|kind| Some(&kind.name) == claim.instance_types.first());
+    let Some(cheapest) = cheapest else {
+        return Vec::new();
+    };
+    let of_type = cheapest
+        .requirements
+        .get(key)
+        .map(|requirement| requirement.values().map(str::to_owned).collect::<Vec<_>>());
+    let of_offerings = || {
+        cheapest
+            .offerings
+            .iter()
+            .filter_map(|offering| offering.single(key))
+            .map(str::to_owned)
+            .collect()
+    };
+    of_type
+        .filter(|values| !values.is_empty())
+        .unwrap_or_else(of_offerings)
+}
+
+// Lifting a constraint -------------------------------------------------------------------------------------------------
+
+fn lift_text(probe: &Probe<'_>, atom: &Atom) -> String {
+    let index = probe
+        .atoms
+        .iter()
+        .position(|other| other == atom)
+        .unwrap_or_default();
+    let text = constraint(probe, index).text;
+    match atom {
+        Atom::Toleration(taint) => format!("tolerate taint {taint}"),
+        Atom::Unavailable(pool, capacity_type, zone) => {
+            format!("wait until {capacity_type} capacity is available in {zone} (NodePool {pool})")
+        }
+        Atom::OtherAntiAffinity(workload, _) => format!("drop the anti-affinity of {workload}"),
+        Atom::DaemonSet(..) => format!("without {text}"),
+        _ => match text.split_once(": ") {
+            Some((pool, rest)) if atom.side() == Side::Pool => format!("{pool}: drop {rest}"),
+            _ => format!("drop {text}"),
+        },
+    }
+}
+
+fn lift_patch(probe: &Probe<'_>, atom: &Atom) -> Option<Patch> {
+    let pod = &probe.pod;
+    let pod_path = |path: &str| template_patch(pod, "remove", path, Value::Null);
+    let affinity = |kind: &str, index: &usize| {
+        format!("/affinity/{kind}/requiredDuringSchedulingIgnoredDuringExecution/{index}")
+    };
+    match atom {
+        Atom::NodeSelector(key) => pod_path(&format!("/nodeSelector/{}", pointer(key))),
+        Atom::Spread(index) => pod_path(&format!("/topologySpreadConstraints/{index}")),
+        Atom::Affinity(index) => pod_path(&affinity("podAffinity", index)),
+        Atom::AntiAffinity(index) => pod_path(&affinity("podAntiAffinity", index)),
+        Atom::NodeAffinity(term, index) => {
+            let terms = &pod.shape.required_nodes;
+            // Without its last expression a term would match no node.
+            (terms[*term].expressions.len() > 1).then_some(())?;
+            pod_path(&format!(
+                "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/{term}/matchExpressions/{index}"
+            ))
+        }
+        Atom::Toleration(taint) => {
+            let target = target(&Workload::of(pod))?;
+            let mut all: Vec<Value> = pod
+                .shape
+                .tolerations
+                .iter()
+                .filter(|toleration| !is_default(toleration))
+                .map(toleration)
+                .collect();
+            all.push(toleration(&taint.toleration()));
+            let value = json!({ "spec": { "template": { "spec": { "tolerations": all } } } });
+            Some(Patch {
+                kind: "strategic",
+                target,
+                value,
+            })
+        }
+        Atom::Limit(pool, resource) => pool_patch(
+            pool,
+            "merge",
+            json!({ "spec": { "limits": { resource: null } } }),
+        ),
+        Atom::PoolRequirement(pool, index) => {
+            let path = format!("/spec/template/spec/requirements/{index}");
+            let requirement = probe
+                .pool(pool)?
+                .spec
+                .template
+                .spec
+                .requirements
+                .get(*index)?
+                .clone();
+            match requirement.min_values {
+                None => remove(pool, &path),
+                // minValues stays.
+                Some(_) => {
+                    let exists = json!({ "key": requirement.key, "operator": "Exists", "minValues": requirement.min_values });
+                    pool_patch(
+                        pool,
+                        "json",
+                        json!([{ "op": "replace", "path": path, "value": exists }]),
+                    )
+                }
+            }
+        }
+        Atom::MinValues(pool, index) => remove(
+            pool,
+            &format!("/spec/template/spec/requirements/{index}/minValues"),
+        ),
+        Atom::PoolLabel(pool, key) => remove(
+            pool,
+            &format!("/spec/template/metadata/labels/{}", pointer(key)),
+        ),
+        Atom::PoolTaint(pool, index) => {
+            remove(pool, &format!("/spec/template/spec/taints/{index}"))
+        }
+        _ => None,
+    }
+}
+
+/// Reports whether admission gave the toleration to the pod: it does not stand in the pod template.
+fn is_default(toleration: &Toleration) -> bool {
+    matches!(
+        toleration.key.as_str(),
+        "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable"
+    )
+}
+
+fn toleration(toleration: &Toleration) -> Value {
+    let mut value = json!({ "key": toleration.key, "operator": toleration.operator });
+    if !toleration.value.is_empty() {
+        value["value"] = json!(toleration.value);
+    }
+    if let Some(effect) = toleration.effect {
+        value["effect"] = json!(effect.as_str());
+    }
+    value
+}
+
+/// Returns a patch of the pod template of the pod's workload.
+fn template_patch(pod: &Pod, operation: &str, path: &str, value: Value) -> Option<Patch> {
+    let target = target(&Workload::of(pod))?;
+    let mut step = json!({ "op": operation, "path": format!("/spec/template/spec{path}") });
+    if !value.is_null() {
+        step["value"] = value;
+    }
+    Some(Patch {
+        kind: "json",
+        target,
+        value: json!([step]),
+    })
+}
+
+fn remove(pool: &str, path: &str) -> Option<Patch> {
+    pool_patch(pool, "json", json!([{ "op": "remove", "path": path }]))
+}
+
+fn pool_patch(pool: &str, kind: &'static str, value: Value) -> Option<Patch> {
+    Some(Patch {
+        kind,
+        target: format!("NodePool/{pool}"),
+        value,
+    })
+}

@@ -1,0 +1,482 @@
+//! What blocks a pending pod, and what would help: one cluster for each typical mistake.
+
+use jiff::Timestamp;
+use karpenter_core::cluster::{Cluster, ClusterConfig};
+use karpenter_core::fake::{instance_type, offering, well_known};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::schedule::{DefaultSpread, ScheduleRequest};
+use karpenter_decisions::blocking::{Blocking, Effect, Relaxation, Side, blocking};
+use serde_json::{Value, json};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// A cluster with one NodePool of four instance types: 2, 4, 8 and 16 cores with twice as many GiB, in three zones.
+struct World {
+    cluster: Cluster,
+    request: ScheduleRequest,
+}
+
+fn types() -> Vec<InstanceType> {
+    [2, 4, 8, 16]
+        .map(|cpu| {
+            instance_type(&format!("m-{cpu}"))
+                .cpu(cpu)
+                .gib(2 * cpu)
+                .pods(20)
+                .build()
+        })
+        .into()
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
+}
+
+fn set(object: &mut Value, pointer: &str, value: Value) {
+    let mut at = object;
+    for part in pointer.split('/').skip(1) {
+        at = match part.parse::<usize>() {
+            Ok(index) => &mut at[index],
+            Err(_) => &mut at[part.replace("~1", "/")],
+        };
+    }
+    *at = value;
+}
+
+fn node_pool(name: &str, fields: &[(&str, Value)]) -> Value {
+    let mut pool = json!({
+        "metadata": { "name": name, "uid": name },
+        "spec": { "template": { "spec": {
+            "requirements": [], "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" },
+        } } },
+        "status": { "conditions": [{
+            "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] },
+    });
+    for (pointer, value) in fields {
+        set(&mut pool, pointer, value.clone());
+    }
+    pool
+}
+
+/// A pending pod of Deployment shop/web that requests one core.
+fn pod(name: &str, fields: &[(&str, Value)]) -> Value {
+    let mut pod = json!({
+        "metadata": {
+            "name": name, "namespace": "shop", "uid": name, "labels": { "app": "web", "pod-template-hash": "7c9" },
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7c9", "uid": "rs", "controller": true }],
+        },
+        "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] },
+        "status": { "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] },
+    });
+    for (pointer, value) in fields {
+        set(&mut pod, pointer, value.clone());
+    }
+    pod
+}
+
+impl World {
+    fn new() -> Self {
+        let config = ClusterConfig {
+            well_known: well_known(),
+            ..ClusterConfig::default()
+        };
+        Self {
+            cluster: Cluster::new(config),
+            request: ScheduleRequest::at(Timestamp::UNIX_EPOCH),
+        }
+    }
+
+    fn pool(self, name: &str, fields: &[(&str, Value)]) -> Self {
+        self.pool_of(name, fields, types())
+    }
+
+    fn pool_of(mut self, name: &str, fields: &[(&str, Value)], types: Vec<InstanceType>) -> Self {
+        self.cluster.apply_node_pool(&read(node_pool(name, fields)));
+        self.cluster.set_instance_types(name, Ok(types.into()));
+        self
+    }
+
+    /// Adds a Ready node of a NodePool with 4 cores and its pods.
+    fn node(mut self, name: &str, zone: &str, pods: Vec<Value>) -> Self {
+        self.cluster.apply_node(&read(json!({
+            "metadata": { "name": name, "uid": name, "labels": {
+                "karpenter.sh/nodepool": "default", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
+                ZONE: zone, "kubernetes.io/hostname": name, "karpenter.sh/capacity-type": "spot", "kubernetes.io/arch": "amd64",
+            } },
+            "spec": { "providerID": format!("fake://{name}") },
+            "status": {
+                "capacity": { "cpu": "4", "memory": "8Gi", "pods": "20" }, "allocatable": { "cpu": "4", "memory": "8Gi", "pods": "20" },
+                "conditions": [{ "type": "Ready", "status": "True" }],
+            },
+        })));
+        for mut pod in pods {
+            pod["spec"]["nodeName"] = json!(name);
+            pod["status"] = json!({ "phase": "Running" });
+            self.cluster.apply_pod(&read(pod));
+        }
+        self
+    }
+
+    fn ask(mut self, pod: Value) -> Blocking {
+        self.cluster.apply_pod(&read(pod.clone()));
+        let snapshot = self.cluster.snapshot();
+        let pod = snapshot
+            .pod("shop", pod["metadata"]["name"].as_str().unwrap())
+            .unwrap();
+        blocking(&snapshot, &self.request, pod)
+    }
+}
+
+fn ids(answer: &Blocking) -> Vec<&str> {
+    assert!(
+        answer.blocking.exact && answer.blocking.minimal && !answer.truncated,
+        "{answer:#?}"
+    );
+    answer
+        .blocking
+        .atoms
+        .iter()
+        .map(|atom| atom.id.as_str())
+        .collect()
+}
+
+fn texts(answer: &Blocking) -> Vec<&str> {
+    answer
+        .relaxations
+        .iter()
+        .map(|relaxation| relaxation.text.as_str())
+        .collect()
+}
+
+fn patch(relaxation: &Relaxation) -> (&str, &str, String) {
+    let patch = relaxation.patch.as_ref().expect("a patch");
+    (patch.kind, &patch.target, patch.value.to_string())
+}
+
+fn in_zone(zone: &str) -> (&'static str, Value) {
+    ("/spec/nodeSelector", json!({ ZONE: zone }))
+}
+
+fn zones(zones: &[&str]) -> (&'static str, Value) {
+    (
+        "/spec/template/spec/requirements",
+        json!([{ "key": ZONE, "operator": "In", "values": zones }]),
+    )
+}
+
+#[test]
+fn a_zone_that_no_node_pool_allows_is_blocked_by_the_selector_and_each_requirement() {
+    let world = World::new()
+        .pool("a", &[zones(&["test-zone-1"])])
+        .pool("b", &[zones(&["test-zone-2"])])
+        .node("n1", "test-zone-1", vec![]);
+    let answer = world.ask(pod("p", &[in_zone("test-zone-3")]));
+    assert_eq!(
+        ids(&answer),
+        [
+            &format!("pod.nodeSelector[{ZONE}]") as &str,
+            "pool[a].requirements[0]",
+            "pool[b].requirements[0]"
+        ]
+    );
+    assert!(answer.blocking.minimum || answer.blocking.atoms.len() == 3);
+    let first = &answer.relaxations[0];
+    assert_eq!(
+        (first.text.as_str(), first.delta_per_hour),
+        (
+            &format!("drop nodeSelector {ZONE}=test-zone-3") as &str,
+            0.0
+        )
+    );
+    assert_eq!(first.effect, Effect::Node("n1".to_owned()));
+    assert_eq!(
+        patch(first),
+        ("json", "Deployment/shop/web", r#"[{"op":"remove","path":"/spec/template/spec/nodeSelector/topology.kubernetes.io~1zone"}]"#.to_owned())
+    );
+    let second = &answer.relaxations[1];
+    assert_eq!(
+        second.text,
+        format!("NodePool a: {ZONE} In: add test-zone-3")
+    );
+    assert_eq!(
+        patch(second),
+        ("json", "NodePool/a", r#"[{"op":"add","path":"/spec/template/spec/requirements/0/values/-","value":"test-zone-3"}]"#.to_owned())
+    );
+    assert_eq!(
+        answer.existing.reasons,
+        [("NodeSelector".to_owned(), 1)].into()
+    );
+}
+
+#[test]
+fn a_limit_is_raised_to_what_the_smallest_node_needs() {
+    let used: Vec<Value> = vec![pod(
+        "other",
+        &[("/spec/containers/0/resources/requests/cpu", json!("4"))],
+    )];
+    let world = World::new()
+        .pool("default", &[("/spec/limits", json!({ "cpu": "5" }))])
+        .node("n1", "test-zone-1", used);
+    let answer = world.ask(pod(
+        "p",
+        &[("/spec/containers/0/resources/requests/cpu", json!("3"))],
+    ));
+    assert_eq!(
+        ids(&answer),
+        ["pod.requests[cpu]", "pool[default].limits[cpu]"]
+    );
+    let limit = answer
+        .relaxations
+        .iter()
+        .find(|relaxation| relaxation.side == Side::Pool)
+        .unwrap();
+    assert_eq!(limit.text, "NodePool default: limits cpu 5 -> 8");
+    assert_eq!(
+        patch(limit),
+        (
+            "merge",
+            "NodePool/default",
+            r#"{"spec":{"limits":{"cpu":"8"}}}"#.to_owned()
+        )
+    );
+}
+
+#[test]
+fn an_untolerated_taint_is_tolerated_or_removed() {
+    let taint = json!([{ "key": "team", "value": "search", "effect": "NoSchedule" }]);
+    let answer = World::new()
+        .pool("default", &[("/spec/template/spec/taints", taint)])
+        .ask(pod("p", &[]));
+    assert_eq!(
+        ids(&answer),
+        [
+            "pod.toleration[team=search:NoSchedule]",
+            "pool[default].taints[0]"
+        ]
+    );
+    assert!(answer.blocking.minimum);
+    assert_eq!(
+        texts(&answer),
+        [
+            "tolerate taint team=search:NoSchedule",
+            "NodePool default: drop taint team=search:NoSchedule"
+        ]
+    );
+    assert_eq!(
+        patch(&answer.relaxations[0]),
+        (
+            "strategic",
+            "Deployment/shop/web",
+            r#"{"spec":{"template":{"spec":{"tolerations":[{"effect":"NoSchedule","key":"team","operator":"Equal","value":"search"}]}}}}"#
+                .to_owned()
+        )
+    );
+    assert_eq!(
+        answer.relaxations[0].delta_per_hour,
+        answer.relaxations[1].delta_per_hour
+    );
+}
+
+#[test]
+fn a_request_too_large_for_every_type_is_lowered_to_the_largest_that_fits() {
+    let request = (
+        "/spec/containers/0/resources/requests/memory",
+        json!("40Gi"),
+    );
+    let answer = World::new().pool("default", &[]).ask(pod("p", &[request]));
+    assert_eq!(ids(&answer), ["pod.requests[memory]"]);
+    // 32 GiB, less the 10 MiB of the kubelet.
+    assert_eq!(texts(&answer), ["requests memory 40Gi -> 32758Mi"]);
+}
+
+#[test]
+fn an_architecture_that_nothing_has_is_the_pods_own_mistake() {
+    let arch = (
+        "/spec/nodeSelector",
+        json!({ "kubernetes.io/arch": "arm64" }),
+    );
+    let answer = World::new().pool("default", &[]).ask(pod("p", &[arch]));
+    assert_eq!(ids(&answer), ["pod.nodeSelector[kubernetes.io/arch]"]);
+    assert_eq!(
+        texts(&answer),
+        ["drop nodeSelector kubernetes.io/arch=arm64"]
+    );
+}
+
+#[test]
+fn a_misspelt_label_is_the_pods_own_mistake() {
+    let arch = (
+        "/spec/nodeSelector",
+        json!({ "kubernetes.io/arhc": "amd64" }),
+    );
+    let answer = World::new().pool("default", &[]).ask(pod("p", &[arch]));
+    assert_eq!(ids(&answer), ["pod.nodeSelector[kubernetes.io/arhc]"]);
+}
+
+#[test]
+fn min_values_are_lowered_to_what_there_is() {
+    let requirement = json!([{ "key": "node.kubernetes.io/instance-type", "operator": "Exists", "minValues": 7 }]);
+    let answer = World::new()
+        .pool(
+            "default",
+            &[("/spec/template/spec/requirements", requirement)],
+        )
+        .ask(pod("p", &[]));
+    assert_eq!(ids(&answer), ["pool[default].requirements[0].minValues"]);
+    assert_eq!(
+        texts(&answer),
+        ["NodePool default: minValues of node.kubernetes.io/instance-type 7 -> 4"]
+    );
+}
+
+#[test]
+fn a_spread_that_one_zone_cannot_meet_is_relaxed_by_its_skew() {
+    let spread = json!([{
+        "maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": { "matchLabels": { "app": "web" } },
+    }]);
+    let web = |name: &str| pod(name, &[("/spec/topologySpreadConstraints", spread.clone())]);
+    // Nothing can be launched in test-zone-2, which counts because of its node.
+    let world = World::new()
+        .pool("default", &[zones(&["test-zone-1"])])
+        .node("n1", "test-zone-1", vec![web("w1"), web("w2"), web("w3")])
+        .node(
+            "n2",
+            "test-zone-2",
+            vec![pod(
+                "full",
+                &[
+                    ("/metadata/labels", json!({})),
+                    ("/spec/containers/0/resources/requests/cpu", json!("4")),
+                ],
+            )],
+        );
+    let answer = world.ask(web("p"));
+    assert!(ids(&answer).contains(&"pod.spread[0]"), "{answer:#?}");
+    let skew = answer
+        .relaxations
+        .iter()
+        .find(|relaxation| relaxation.text.contains("maxSkew"))
+        .unwrap();
+    assert_eq!(skew.text, "topologySpreadConstraints[0] maxSkew 1 -> 4");
+    assert_eq!(
+        patch(skew),
+        (
+            "json",
+            "Deployment/shop/web",
+            r#"[{"op":"replace","path":"/spec/template/spec/topologySpreadConstraints/0/maxSkew","value":4}]"#.to_owned()
+        )
+    );
+}
+
+#[test]
+fn an_offering_that_is_unavailable_can_be_waited_for() {
+    let mut spot = offering("spot", "test-zone-1", 0.1);
+    spot.available = false;
+    let kind = instance_type("m-2")
+        .offerings(vec![spot, offering("on-demand", "test-zone-2", 0.3)])
+        .build();
+    let selector = ("/spec/nodeSelector", json!({ ZONE: "test-zone-1" }));
+    let answer = World::new()
+        .pool_of("default", &[], vec![kind])
+        .ask(pod("p", &[selector]));
+    assert_eq!(
+        ids(&answer),
+        [
+            &format!("pod.nodeSelector[{ZONE}]") as &str,
+            "offer[default/spot/test-zone-1]"
+        ]
+    );
+    assert_eq!(
+        texts(&answer),
+        [
+            "wait until spot capacity is available in test-zone-1 (NodePool default)",
+            &format!("drop nodeSelector {ZONE}=test-zone-1"),
+        ]
+    );
+}
+
+#[test]
+fn the_anti_affinity_of_another_workload_names_it_and_comes_last() {
+    let anti = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+        "topologyKey": ZONE, "labelSelector": { "matchLabels": { "app": "web" } },
+    }] } });
+    let mut other = pod("db-0", &[("/spec/affinity", anti)]);
+    other["metadata"]["labels"] = json!({ "app": "db" });
+    other["metadata"]["ownerReferences"][0] = json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "db", "controller": true });
+    let world = World::new()
+        .pool("default", &[zones(&["test-zone-1"])])
+        .node("n1", "test-zone-1", vec![other]);
+    let answer = world.ask(pod("p", &[]));
+    assert!(
+        ids(&answer).contains(&"antiAffinity[StatefulSet shop/db][0]"),
+        "{answer:#?}"
+    );
+    let last = answer.relaxations.last().unwrap();
+    assert_eq!(last.affects.as_deref(), Some("StatefulSet shop/db"));
+    assert_eq!(last.text, "drop the anti-affinity of StatefulSet shop/db");
+}
+
+#[test]
+fn a_node_pool_that_is_not_ready_blocks() {
+    let conditions = json!([{ "type": "Ready", "status": "False", "reason": "No", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    let answer = World::new()
+        .pool("default", &[("/status/conditions", conditions)])
+        .ask(pod("p", &[]));
+    assert_eq!(ids(&answer), ["pool[default].NotReady"]);
+    assert_eq!(
+        answer.blocking.atoms[0].text,
+        "NodePool default: is not Ready"
+    );
+}
+
+#[test]
+fn the_default_spread_of_the_scheduler_blocks_like_one_of_the_pod() {
+    let mut world = World::new().pool("default", &[zones(&["test-zone-1"])]);
+    world.request.default_spread = vec![DefaultSpread {
+        topology_key: "rack".to_owned(),
+        max_skew: 1,
+        min_domains: None,
+        hard: true,
+        honor_affinity: true,
+        honor_taints: false,
+    }];
+    world.cluster.apply_replica_set(&read(json!({
+        "metadata": { "name": "web-7c9", "namespace": "shop", "uid": "rs" }, "spec": { "selector": { "matchLabels": { "app": "web" } } },
+    })));
+    assert_eq!(ids(&world.ask(pod("p", &[]))), ["pod.defaultSpread"]);
+}
+
+#[test]
+fn two_mistakes_at_once_need_two_changes() {
+    let fields = [
+        (
+            "/spec/nodeSelector",
+            json!({ "kubernetes.io/arch": "arm64" }),
+        ),
+        (
+            "/spec/containers/0/resources/requests/memory",
+            json!("40Gi"),
+        ),
+    ];
+    let answer = World::new().pool("default", &[]).ask(pod("p", &fields));
+    assert_eq!(ids(&answer), ["pod.nodeSelector[kubernetes.io/arch]"]);
+    assert_eq!(
+        texts(&answer),
+        ["drop nodeSelector kubernetes.io/arch=arm64 and drop requests memory 40Gi"]
+    );
+}
+
+#[test]
+fn a_pod_that_fits_alone_is_said_to() {
+    let answer = World::new().pool("default", &[]).ask(pod("p", &[]));
+    assert!(answer.fits_alone);
+    assert!(answer.blocking.atoms.is_empty() && answer.relaxations.is_empty());
+}
+
+#[test]
+fn without_node_pools_nothing_that_can_be_changed_blocks() {
+    let answer = World::new().ask(pod("p", &[]));
+    assert!(!answer.fits_alone);
+    assert!(answer.blocking.atoms.is_empty() && answer.relaxations.is_empty());
+}

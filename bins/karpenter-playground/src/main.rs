@@ -4,7 +4,7 @@ mod args;
 mod demo;
 mod kubeconfig;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -72,7 +72,9 @@ async fn run(args: &Args) -> Result<bool> {
         seed: args.seed,
         ..LocalClusterSettings::default()
     };
+    let decisions = decisions_address(args)?;
     settings.options.feature_gates = args.feature_gates;
+    settings.options.decisions_port = decisions.map_or(0, |address| address.port());
     if let Some(path) = &args.instance_types {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
@@ -85,7 +87,7 @@ async fn run(args: &Args) -> Result<bool> {
         .context("cannot start the control plane")?;
     break_things(&cluster, args.faults);
 
-    let _served = serve(&cluster.testbed, args, None).await?;
+    let _served = serve(&cluster.testbed, args, decisions).await?;
     serve_metrics(&cluster.registry, args).await?;
     println!("ready");
 
@@ -128,7 +130,20 @@ async fn serve(
         args.kubeconfig.display()
     );
     println!("then try:     kubectl get nodepools,nodeclaims,nodes");
+    if decisions.is_some() {
+        println!("and ask:      kubectl karpenter why pods");
+    }
     Ok(served)
+}
+
+/// Returns a free loopback address for the decisions of the controllers; `None` if the feature gate is off.
+fn decisions_address(args: &Args) -> Result<Option<SocketAddr>> {
+    if !args.feature_gates.decision_records {
+        return Ok(None);
+    }
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let address = listener.and_then(|listener| listener.local_addr());
+    address.map(Some).context("cannot find a free port")
 }
 
 /// Serves the metrics until the process exits, if `--metrics` is set, and prints their address.
@@ -168,19 +183,21 @@ async fn run_aws(args: &Args) -> Result<()> {
         older_generations: true,
         ..aws::AwsClusterSettings::default()
     };
+    let decisions = decisions_address(args)?.filter(|_| !args.no_controllers);
     settings.options.feature_gates = args.feature_gates;
+    settings.options.decisions_port = decisions.map_or(0, |address| address.port());
     if args.no_controllers {
         let cluster = aws::AwsCluster::start(&settings)
             .await
             .context("starting AWS")?;
-        wait_on_aws(&cluster, args).await?;
+        wait_on_aws(&cluster, args, decisions).await?;
         cluster.shutdown().await;
     } else {
         let cluster = aws::LocalCluster::start(settings)
             .await
             .context("starting AWS")?;
         serve_metrics(&cluster.registry, args).await?;
-        wait_on_aws(&cluster.aws, args).await?;
+        wait_on_aws(&cluster.aws, args, decisions).await?;
         cluster.shutdown().await;
     }
     Ok(())
@@ -188,9 +205,13 @@ async fn run_aws(args: &Args) -> Result<()> {
 
 /// Serves the API server, prints all addresses, and waits for Ctrl-C.
 #[cfg(feature = "aws")]
-async fn wait_on_aws(cluster: &karpenter_lab::aws::AwsCluster, args: &Args) -> Result<()> {
+async fn wait_on_aws(
+    cluster: &karpenter_lab::aws::AwsCluster,
+    args: &Args,
+    decisions: Option<SocketAddr>,
+) -> Result<()> {
     use karpenter_lab::aws::{CLUSTER, REGION};
-    let _served = serve(&cluster.testbed, args, None).await?;
+    let _served = serve(&cluster.testbed, args, decisions).await?;
     println!("AWS at        {}", cluster.endpoint());
     println!(
         "use it with:  export AWS_ENDPOINT_URL={} AWS_REGION={REGION} AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x",

@@ -15,6 +15,7 @@ pub mod output;
 mod pause;
 mod stream;
 pub mod transport;
+mod why;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -37,6 +38,7 @@ enum Command {
     Convert(convert::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
+    Why(why::Args),
     /// Print completions of a command line, as kubectl asks `kubectl_complete-karpenter` for them.
     #[command(name = completion::COMMAND, hide = true, disable_help_flag = true)]
     Complete(completion::Args),
@@ -57,6 +59,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Convert(args) => convert::run(&args),
         Command::Pause(args) => run(args.run()),
         Command::Resume(args) => run(args.run()),
+        Command::Why(args) => run(args.run()),
         Command::Complete(args) => completion::run(Cli::command(), args),
     };
     outcome.unwrap_or_else(|error| {

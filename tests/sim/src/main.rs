@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         busy: Duration::from_secs_f64((arguments.hours * 3600.0).max(0.0)),
         keep_trace: arguments.trace,
         elects: arguments.elects.then_some(true),
-        ..Settings::default()
+        ..SimulationSettings::default()
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = match arguments.trace {

@@ -73,7 +73,7 @@ fn the_same_seed_gives_the_same_events() {
 
 /// The requests of a simulation and its metrics, with or without records of decisions.
 fn observable(seed: u64, decision_records: bool) -> (Vec<String>, u64, Vec<String>) {
-    let settings = Settings {
+    let settings = SimulationSettings {
         keep_trace: true,
         decision_records,
         ..minutes(20)

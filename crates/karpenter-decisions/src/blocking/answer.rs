@@ -23,6 +23,7 @@ pub struct Blocking {
     /// Why existing nodes do not take the pod.
     pub existing: Existing,
     /// The search ended early; what is told was verified all the same.
+    #[serde(skip)]
     pub truncated: bool,
 }
 

@@ -356,14 +356,12 @@ fn requirement(
 
 /// Returns the values of a label that the planned node may have: those of its requirement, else those of its cheapest type.
 fn values(probe: &Probe<'_>, claim: &PlannedNodeClaim, key: &str) -> Vec<String> {
-    let of_claim = claim
-        .claim
-        .spec
-        .requirements
-        .iter()
+    let requirements = claim.to_node_claim().spec.requirements;
+    let of_claim = requirements
+        .into_iter()
         .find(|requirement| requirement.key == key);
     if let Some(requirement) = of_claim.filter(|requirement| requirement.operator == Operator::In) {
-        return requirement.values.clone();
+        return requirement.values;
     }
     let Some(Ok(types)) = probe.snapshot.instance_types(&claim.node_pool) else {
         return Vec::new();

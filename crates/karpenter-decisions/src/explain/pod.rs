@@ -6,6 +6,7 @@ use karpenter_core::pod::Pod;
 use serde::Serialize;
 
 use super::{Metadata, Observed, Question, Told};
+use crate::blocking::Blocking;
 use crate::index::{Key, Known};
 use crate::passes::class;
 use crate::record::RecordId;
@@ -40,6 +41,24 @@ pub struct PodExplanation {
     pub pools: Vec<PoolReason>,
     /// The records of the last decisions about the pod, latest first.
     pub records: Vec<RecordId>,
+    /// What blocks the pod, and what would help; absent unless it was asked for.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub blocking: Option<Blocking>,
+}
+
+impl PodExplanation {
+    /// Reports whether the last decision left the pod without a place, so that [`blocking`](crate::blocking::blocking) has an answer.
+    pub fn is_unschedulable(&self) -> bool {
+        self.state == "Pending" && !self.pools.is_empty()
+    }
+
+    /// Adds what blocks the pod.
+    #[must_use]
+    pub fn with_blocking(mut self, blocking: Blocking) -> Self {
+        self.observed.truncated |= blocking.truncated;
+        self.blocking = Some(blocking);
+        self
+    }
 }
 
 /// An event in the life of a pending pod.
@@ -126,6 +145,7 @@ pub fn explain_pod(question: &Question<'_>, namespace: &str, name: &str) -> Opti
         }),
         pools: pools.collect(),
         records,
+        blocking: None,
     })
 }
 

@@ -1,5 +1,7 @@
 //! Answers to questions, from the model and the history.
 
+use karpenter_core::schedule::ScheduleRequest;
+use karpenter_decisions::blocking::blocking;
 use karpenter_decisions::explain::{
     Question, explain_node, explain_node_claim, explain_node_pool, explain_pod,
 };
@@ -15,11 +17,12 @@ use crate::model::View;
 /// The version of the engine in answers.
 const ENGINE: &str = env!("CARGO_PKG_VERSION");
 
-/// Answers a question at `now`.
+/// Answers a question at `now`. What blocks a pod is searched for with the request of the last scheduling pass.
 pub(super) fn answer(
     ask: &Ask,
     view: &View,
     history: &History,
+    search: Option<&ScheduleRequest>,
     now: jiff::Timestamp,
 ) -> Result<Value, Failure> {
     let messages = |uid: &str| view.scheduler_message(uid).map(str::to_owned);
@@ -40,7 +43,7 @@ pub(super) fn answer(
             let observed = question.observed(history.nodes().left_out() > 0);
             value(&groups::of_nodes(&view.snapshot, history, observed))
         }
-        Ask::Explain { subject, uid } => explain(&question, view, subject, uid.as_deref()),
+        Ask::Explain { subject, uid } => explain(&question, view, subject, uid.as_deref(), search),
     }
 }
 
@@ -49,10 +52,18 @@ fn explain(
     view: &View,
     subject: &Subject,
     uid: Option<&str>,
+    search: Option<&ScheduleRequest>,
 ) -> Result<Value, Failure> {
     let (kind, name, answer) = match subject {
         Subject::Pod { namespace, name } => {
-            let answer = explain_pod(question, namespace, name);
+            let mut answer = explain_pod(question, namespace, name);
+            if let (Some(explanation), Some(request)) = (&answer, search)
+                && explanation.is_unschedulable()
+                && let Some(pod) = question.snapshot.pod(namespace, name)
+            {
+                let found = blocking(question.snapshot, request, pod);
+                answer = answer.map(|answer| answer.with_blocking(found));
+            }
             ("Pod", name, answer.map(|answer| value(&answer)))
         }
         Subject::Node(name) => {

@@ -13,16 +13,17 @@ mod status;
 mod stream;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::disruption::{Command, CommandInvalidated, DisruptionPlan};
-use karpenter_core::schedule::{Plan, PlannedNodeClaim, ScheduleRequest};
+use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, ScheduleRequest};
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::record::DecisionRecord;
 use karpenter_decisions::ring::Recorded;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
 pub use metrics::register;
@@ -40,6 +41,8 @@ const BEHIND: usize = 256;
 /// The decisions of this replica since it leads.
 pub struct Decisions {
     history: Mutex<History>,
+    /// The request of the last scheduling pass.
+    scheduled: Mutex<Option<ScheduleRequest>>,
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
@@ -69,6 +72,7 @@ impl Decisions {
         let (new, _) = broadcast::channel(BEHIND);
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
+            scheduled: Mutex::default(),
             log: Log::open(log),
             new,
             holder,
@@ -85,9 +89,18 @@ impl Decisions {
         self.history().clone()
     }
 
+    /// Returns a request like that of the last scheduling pass, which ends its search once `cancel` says so.
+    fn search(&self, now: Timestamp, cancel: Cancel) -> Option<ScheduleRequest> {
+        let request = self.scheduled.lock().clone()?;
+        Some(ScheduleRequest {
+            now,
+            cancel: Some(cancel),
+            ..request
+        })
+    }
+
     fn history(&self) -> MutexGuard<'_, History> {
-        // After a panic the history may lack a pass.
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.lock()
     }
 
     /// Records a scheduling pass. `claims` are the NodeClaims of the planned nodes.
@@ -100,6 +113,7 @@ impl Decisions {
     ) {
         let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
         let names: Vec<Option<&str>> = names.collect();
+        *self.scheduled.lock() = Some(made.request.clone());
         self.record(cx, made, |history, input| {
             history.provisioned(input, plan, &names)
         });

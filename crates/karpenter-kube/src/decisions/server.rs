@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{Method, Request, Response, StatusCode};
@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::query::{Ask, Select, parse};
+use super::query::{Ask, Select, Subject, parse};
 use super::status::{Body, Failure, json, with_body};
 use super::{Decisions, answers, stream};
 use crate::context::Context;
@@ -33,6 +33,8 @@ const CONNECTIONS: usize = 32;
 const STREAMS: usize = 8;
 /// The maximum number of questions that are answered at the same time.
 const QUESTIONS: usize = 8;
+/// How long what blocks a pod is searched for; an answer that is cut short says so.
+const SEARCH: Duration = Duration::from_millis(250);
 /// How long a client may take to send the headers of a request.
 const HEADERS: Duration = Duration::from_secs(10);
 /// The longest body of a request.
@@ -44,6 +46,7 @@ struct Server {
     connections: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     questions: Semaphore,
+    search: Semaphore,
 }
 
 /// Serves answers on the loopback addresses until `stop`. A port that is taken is a log line: answers are not worth a failed start.
@@ -57,6 +60,7 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
         connections: Arc::new(Semaphore::new(CONNECTIONS)),
         streams: Arc::new(Semaphore::new(STREAMS)),
         questions: Semaphore::new(QUESTIONS),
+        search: Semaphore::new(1),
     });
     let addresses: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     for address in addresses.map(|address| SocketAddr::from((address, port))) {
@@ -142,8 +146,18 @@ impl Server {
             return Err(Failure::not_synced());
         };
         let (view, history, now) = (self.cx.view(), decisions.so_far(), self.cx.clock.now());
+        // One search at a time, so that questions never take more than one core from the controllers.
+        let _search = match &ask {
+            Ask::Explain {
+                subject: Subject::Pod { .. },
+                ..
+            } => self.search.acquire().await.ok(),
+            _ => None,
+        };
+        let began = Instant::now();
+        let search = decisions.search(now, Arc::new(move || began.elapsed() > SEARCH));
         let answered = compute("the explanation", move || {
-            answers::answer(&ask, &view, &history, now)
+            answers::answer(&ask, &view, &history, search.as_ref(), now)
         });
         let value = answered
             .await

@@ -11,7 +11,7 @@ use karpenter_core::schedule::ScheduleRequest;
 use karpenter_kube::decisions::Made;
 use karpenter_kube::options::{DecisionLog, FeatureGates, Options};
 use karpenter_kwok::KwokNodeClass;
-use karpenter_lab::stack::{Settings, Stack};
+use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-fn serving(port: u16, change: impl FnOnce(&mut Options)) -> Settings {
+fn serving(port: u16, change: impl FnOnce(&mut Options)) -> LocalClusterSettings {
     let mut settings = settings();
     settings.options.decisions_port = port;
     change(&mut settings.options);
@@ -147,7 +147,7 @@ async fn a_pending_pod_has_its_reason_its_age_and_the_record_that_says_so() {
     assert_eq!(world.metric(series), Some(3.0));
     let pool = get(port, "nodepools/default/explanation").await;
     assert_eq!(pool["reason"]["id"], "Used", "{pool}");
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// Conformance: DEC-006
@@ -200,7 +200,7 @@ async fn a_kept_node_has_all_its_blockers_its_price_and_its_claim_the_pods_it_wa
         world.metric(&format!("karpenter_decisions_nodes_kept{series}")),
         Some(1.0)
     );
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// Conformance: EXP-17
@@ -214,8 +214,8 @@ async fn after_a_restart_reasons_are_back_with_the_first_pass_and_at_least_as_ol
     let before = explain_first_pod(&world, port).await;
     assert_eq!(before["reason"]["atLeast"], Value::Null, "{before}");
 
-    world.stack.stop_controllers().await;
-    world.stack.start_controllers();
+    world.cluster.stop_controllers().await;
+    world.cluster.start_controllers();
     world.pass(30).await;
     let after = explain_first_pod(&world, port).await;
     assert_eq!(after["reason"]["id"], before["reason"]["id"]);
@@ -227,7 +227,7 @@ async fn after_a_restart_reasons_are_back_with_the_first_pass_and_at_least_as_ol
         1,
         "the history is gone"
     );
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// Conformance: DASH-08
@@ -264,7 +264,7 @@ async fn requests_for_a_foreign_host_and_forms_of_foreign_sites_are_refused() {
     }
     let json = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n";
     assert_eq!(request(port, "POST", "decisions", json).await.code, 413);
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// Conformance: DASH-10
@@ -328,7 +328,7 @@ async fn only_get_and_head_are_served_and_no_request_writes() {
         );
     }
     assert_eq!(version().await, before);
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// Conformance: DEC-007
@@ -375,7 +375,7 @@ async fn hostile_names_get_a_status_that_does_not_repeat_them() {
         missing.json()["details"],
         json!({"kind": "Node", "name": "no-such-node"})
     );
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// Opens a stream of events and returns it once its headers have arrived, with what followed them.
@@ -395,7 +395,7 @@ fn watch(port: u16) -> (TcpStream, String) {
 
 /// Records a decision of about twelve kibibytes.
 fn decide(world: &World, number: usize) {
-    let cx = world.stack.context().unwrap();
+    let cx = world.cluster.context().unwrap();
     let view = cx.view();
     let made = Made {
         view: &view,
@@ -447,7 +447,7 @@ async fn a_slow_reader_is_closed_at_256_records_behind_and_a_ninth_stream_is_ref
     let (_, head) = blocking(move || watch(port)).await;
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     drop(streams);
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// Conformance: DEC-008
@@ -475,7 +475,7 @@ async fn a_list_continues_where_it_ended_and_a_dropped_record_is_gone() {
         (gone.code, &gone.json()["reason"]),
         (410, &json!("Expired"))
     );
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// Conformance: DASH-15
@@ -498,12 +498,12 @@ async fn without_the_feature_gate_there_is_no_port_and_no_metric() {
     assert!(refused);
     assert!(
         !world
-            .stack
+            .cluster
             .registry
             .render()
             .contains("karpenter_decisions_")
     );
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// Conformance: DEC-010
@@ -514,7 +514,7 @@ async fn a_taken_port_does_not_stop_the_controllers() {
     let world = world(port).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// Conformance: DEC-004
@@ -528,7 +528,7 @@ async fn the_decision_log_has_each_record_as_a_line() {
     world.create(&pool("default", json!({}))).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
     // The thread of the log ends with the controllers.
     let read = move || {
         loop {
@@ -554,9 +554,9 @@ async fn a_follower_names_the_pod_of_the_leader() {
         options.disable_leader_election = false;
         options.leader_election_namespace = "default".into();
     });
-    let stack = Stack::without_controllers(settings).await.unwrap();
-    let client = stack.client();
-    let mut world = World { stack, client };
+    let cluster = LocalCluster::without_controllers(settings).await.unwrap();
+    let client = cluster.client();
+    let mut world = World { cluster, client };
     let lease: Lease = serde_json::from_value(json!({
         "metadata": {"name": "karpenter-leader-election", "namespace": "default"},
         "spec": {"holderIdentity": "karpenter-7d9f_0123456789abcdef", "leaseDurationSeconds": 3600},
@@ -564,12 +564,12 @@ async fn a_follower_names_the_pod_of_the_leader() {
     .unwrap();
     let api = Api::namespaced(world.client.clone(), "default");
     api.create(&PostParams::default(), &lease).await.unwrap();
-    world.stack.start_controllers();
+    world.cluster.start_controllers();
     world.pass(20).await;
     let answer = request(port, "GET", "decisions", "Host: localhost\r\n").await;
     assert_eq!(answer.code, 503);
     assert!(answer.head.contains("retry-after"), "{answer:?}");
     let details = json!({"kind": "Pod", "name": "karpenter-7d9f"});
     assert_eq!(answer.json()["details"], details);
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }

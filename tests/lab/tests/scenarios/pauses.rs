@@ -21,7 +21,7 @@ async fn annotate(world: &World, pool: &str, value: Option<&str>) {
 }
 
 fn in_seconds(world: &World, seconds: u64) -> Timestamp {
-    world.stack.clock.now() + Duration::from_secs(seconds)
+    world.cluster.clock.now() + Duration::from_secs(seconds)
 }
 
 /// Returns type and message of the events of a NodePool with this reason, in the order of their messages.
@@ -93,7 +93,7 @@ async fn nothing_voluntary_happens_until_a_pause_ends_by_itself_and_pending_pods
             w.metric(PAUSED).is_none()
         })
         .await;
-    assert!(world.stack.clock.now() >= until);
+    assert!(world.cluster.clock.now() >= until);
     world
         .until(900, "the drifted nodes are replaced", async |w| {
             let left = uids(w).await;

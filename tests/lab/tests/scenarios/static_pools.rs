@@ -311,7 +311,7 @@ async fn drifted_nodes_of_a_paused_nodepool_are_replaced_after_the_pause() {
     let spec = json!({"replicas": 2, "limits": {"nodes": "4"}});
     world.create(&pool("fixed", spec)).await;
     until_alive(&world, 2).await;
-    let until = world.stack.clock.now() + std::time::Duration::from_secs(900);
+    let until = world.cluster.clock.now() + std::time::Duration::from_secs(900);
     let value = format!("until={until};reasons=Drifted");
     let patch = json!({"metadata": {"annotations": {"operations.karpenter.sh/paused": value}}});
     let api: Api<NodePool> = world.api();
@@ -320,7 +320,7 @@ async fn drifted_nodes_of_a_paused_nodepool_are_replaced_after_the_pause() {
         .unwrap();
     until_drifted(&world).await;
     world.pass(600).await;
-    assert_eq!(world.stack.cloud.launched(), 2);
+    assert_eq!(world.cluster.cloud.launched(), 2);
     // A node that is missing is launched all the same.
     change(&world, json!({"replicas": 3})).await;
     until_alive(&world, 3).await;
@@ -330,7 +330,7 @@ async fn drifted_nodes_of_a_paused_nodepool_are_replaced_after_the_pause() {
             claims.len() == 3 && claims.iter().all(is_new)
         })
         .await;
-    assert!(world.stack.clock.now() >= until);
+    assert!(world.cluster.clock.now() >= until);
 }
 
 /// Conformance: DIS-087

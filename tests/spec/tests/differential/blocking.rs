@@ -9,14 +9,14 @@ use karpenter_core::instance_type::InstanceType;
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::schedule::schedule;
 use karpenter_decisions::blocking::{Constraint, Effect, Relaxation, blocking, constraints};
-use karpenter_spec::{Settings, World, cost, engine, pod_id, solve};
+use karpenter_spec::{SolveSettings, World, cost, engine, pod_id, solve};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
 use super::generate::{Features, world};
 
-const SETTINGS: Settings = Settings {
+const SETTINGS: SolveSettings = SolveSettings {
     respect_preferences: false,
     strict_min_values: true,
     strict_reserved: true,

@@ -1,0 +1,327 @@
+//! `kubectl karpenter why`: why a pod is pending, a node is kept, a NodeClaim was launched, a NodePool is not used.
+
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use clap::Subcommand;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use serde_json::{Value, json};
+
+use crate::cluster::Access;
+use crate::flags::{Format, KubectlFlags};
+use crate::output::{self, Layout};
+use crate::transport::{Server, ServerFlags};
+
+/// Explain why pods are pending, nodes are kept, NodeClaims were launched, NodePools are not used.
+///
+/// Karpenter's leader answers from its last decisions. For a pod that it could not schedule it also tells which constraints block it
+/// together, and which changes would help, cheapest first; both were run through the scheduling engine.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kubectl karpenter why pod -n shop checkout-6f7d-x2x4q
+  kubectl karpenter why deploy -n shop checkout -o wide
+  kubectl karpenter why node ip-10-0-3-7
+  kubectl karpenter why pods
+  kubectl karpenter why nodes")]
+pub struct Args {
+    #[command(subcommand)]
+    subject: Subject,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subject {
+    /// Why a pod is pending.
+    #[command(visible_alias = "po")]
+    Pod(Named),
+    /// Why the pods of a Deployment are pending; one of them is explained.
+    #[command(visible_alias = "deployment")]
+    Deploy(Named),
+    /// Why a node is kept.
+    #[command(visible_alias = "no")]
+    Node(Named),
+    /// What a NodeClaim was launched for.
+    #[command(name = "nodeclaim")]
+    NodeClaim(Named),
+    /// Whether a NodePool is used, and what its limits and budgets allow.
+    #[command(name = "nodepool")]
+    NodePool(Named),
+    /// Pending pods by reason.
+    Pods(Listed),
+    /// Nodes by the reason why they are kept, with their price.
+    Nodes(Listed),
+}
+
+/// One object.
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// Name of the object.
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// All objects of a kind.
+#[derive(Debug, clap::Args)]
+struct Listed {
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Exit with 2 if the answer is that something blocks.
+    #[arg(long)]
+    exit_code: bool,
+    #[command(flatten)]
+    server: ServerFlags,
+    #[command(flatten)]
+    kubectl: KubectlFlags,
+}
+
+/// The exit code of `--exit-code` if something blocks.
+const BLOCKED: u8 = 2;
+
+impl Args {
+    /// Asks and prints; returns the exit code.
+    pub(crate) async fn run(&self) -> anyhow::Result<ExitCode> {
+        let (common, answer) = self.subject.ask().await?;
+        let text = match common.kubectl.output {
+            Some(Format::Json) => output::json(&answer)?,
+            Some(Format::Yaml) => output::yaml(&answer)?,
+            Some(Format::Name) => names(&answer),
+            wide => {
+                let layout = Layout::of_stdout(!common.kubectl.no_headers);
+                text::render(&answer, wide == Some(Format::Wide), layout)
+            }
+        };
+        output::print(&text)?;
+        let code = if common.exit_code && blocks(&answer) {
+            BLOCKED
+        } else {
+            0
+        };
+        Ok(ExitCode::from(code))
+    }
+}
+
+impl Subject {
+    async fn ask(&self) -> anyhow::Result<(&Common, Value)> {
+        let (common, path) = match self {
+            Self::Pod(named) => {
+                let namespace = named.common.namespace()?;
+                (
+                    &named.common,
+                    format!(
+                        "/namespaces/{namespace}/pods/{}/explanation",
+                        segment(&named.name)?
+                    ),
+                )
+            }
+            Self::Deploy(named) => {
+                let (namespace, pod) = named.pending_pod().await?;
+                (
+                    &named.common,
+                    format!("/namespaces/{namespace}/pods/{pod}/explanation"),
+                )
+            }
+            Self::Node(named) => (
+                &named.common,
+                format!("/nodes/{}/explanation", segment(&named.name)?),
+            ),
+            Self::NodeClaim(named) => (
+                &named.common,
+                format!("/nodeclaims/{}/explanation", segment(&named.name)?),
+            ),
+            Self::NodePool(named) => (
+                &named.common,
+                format!("/nodepools/{}/explanation", segment(&named.name)?),
+            ),
+            Self::Pods(listed) => (&listed.common, "/explanations?of=pods&by=reason".to_owned()),
+            Self::Nodes(listed) => (
+                &listed.common,
+                "/explanations?of=nodes&by=reason".to_owned(),
+            ),
+        };
+        let mut server = Server::connect(&common.kubectl, &common.server).await?;
+        let answer: Value = server.get(&path).await?;
+        Ok((common, answer))
+    }
+}
+
+impl Common {
+    /// Returns the namespace of the options, else of the kubeconfig's context.
+    fn namespace(&self) -> anyhow::Result<String> {
+        if let Some(namespace) = &self.kubectl.namespace {
+            return segment(namespace);
+        }
+        let config = crate::cluster::kubeconfig(&self.kubectl)?;
+        let context = config
+            .as_ref()
+            .and_then(|config| self.kubectl.selected_context(config));
+        let namespace = context.and_then(|named| named.context.as_ref()?.namespace.clone());
+        segment(
+            namespace
+                .as_deref()
+                .filter(|name| !name.is_empty())
+                .unwrap_or("default"),
+        )
+    }
+}
+
+impl Named {
+    /// Returns namespace and name of a pending pod of the Deployment, or of any of its pods.
+    async fn pending_pod(&self) -> anyhow::Result<(String, String)> {
+        let namespace = self.common.namespace()?;
+        let cluster = self.common.kubectl.connect().await?;
+        let access = |verb, group, resource, name| Access {
+            verb,
+            group,
+            resource,
+            namespace: Some(&namespace),
+            name,
+        };
+        let kind = ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(
+            "apps",
+            "v1",
+            "Deployment",
+        ));
+        let deployments: Api<DynamicObject> =
+            Api::namespaced_with(cluster.client.clone(), &namespace, &kind);
+        let deployment = deployments.get(&self.name).await;
+        let deployment = deployment.map_err(|error| {
+            access("get", "apps", "deployments", Some(self.name.as_str())).failed(&cluster, error)
+        })?;
+        let selector: k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector =
+            serde_json::from_value(deployment.data["spec"]["selector"].clone()).map_err(
+                |error| {
+                    anyhow!(
+                        "cannot read the selector of Deployment {}: {error}",
+                        self.name
+                    )
+                },
+            )?;
+        let selector = kube::core::Selector::try_from(selector)
+            .map_err(|error| anyhow!("invalid selector of Deployment {}: {error}", self.name))?;
+        let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &namespace);
+        let listed = pods
+            .list(&ListParams::default().labels_from(&selector))
+            .await;
+        let listed =
+            listed.map_err(|error| access("list", "", "pods", None).failed(&cluster, error))?;
+        let is_pending = |pod: &&Pod| {
+            pod.spec
+                .as_ref()
+                .is_some_and(|spec| spec.node_name.is_none())
+        };
+        let pod = listed
+            .items
+            .iter()
+            .find(is_pending)
+            .or(listed.items.first());
+        let Some(name) = pod.and_then(|pod| pod.metadata.name.clone()) else {
+            bail!("Deployment {namespace}/{} has no pods", self.name);
+        };
+        Ok((namespace, name))
+    }
+}
+
+/// Returns a name as a segment of a path.
+fn segment(name: &str) -> anyhow::Result<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    if name.is_empty() || name.len() > 253 || !name.chars().all(is_plain) || name.starts_with('.') {
+        bail!("invalid name `{name}`: must be a DNS subdomain name");
+    }
+    Ok(name.to_owned())
+}
+
+/// Reports whether the answer says that something blocks a pod or a node.
+fn blocks(answer: &Value) -> bool {
+    match answer["kind"].as_str() {
+        Some("PodExplanation") => {
+            answer["state"] == "Pending"
+                && answer["pools"]
+                    .as_array()
+                    .is_some_and(|pools| !pools.is_empty())
+        }
+        Some("NodeExplanation" | "NodeClaimExplanation") => answer["blockers"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty()),
+        Some("ReasonGroupList") => answer["items"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty()),
+        _ => false,
+    }
+}
+
+/// Returns the objects of an answer, one a line.
+fn names(answer: &Value) -> String {
+    let kind = match answer["kind"].as_str().unwrap_or_default() {
+        "PodExplanation" => "pod",
+        "NodeExplanation" => "node",
+        "NodeClaimExplanation" => "nodeclaim.karpenter.sh",
+        "NodePoolExplanation" => "nodepool.karpenter.sh",
+        _ => "",
+    };
+    let none = json!([]);
+    let samples = answer["items"]
+        .as_array()
+        .or(none.as_array())
+        .into_iter()
+        .flatten();
+    let of_groups = samples.flat_map(|group| group["samples"].as_array().into_iter().flatten());
+    let of = if answer["of"] == "pods" {
+        "pod"
+    } else {
+        "node"
+    };
+    let mut lines: Vec<String> = of_groups
+        .map(|sample| {
+            format!(
+                "{of}/{}",
+                output::escaped(sample["name"].as_str().unwrap_or_default())
+            )
+        })
+        .collect();
+    if !kind.is_empty() {
+        lines.push(format!(
+            "{kind}/{}",
+            output::escaped(answer["metadata"]["name"].as_str().unwrap_or_default())
+        ));
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_more_than_a_segment_of_a_path_is_refused() {
+        for name in [
+            "",
+            "../nodes",
+            "a/b",
+            "a?b=c",
+            "a b",
+            "\u{1b}[31m",
+            &"x".repeat(254),
+        ] {
+            let error = segment(name).unwrap_err().to_string();
+            assert!(error.starts_with("invalid name"), "{error}");
+        }
+        assert_eq!(segment("web-7c9.shop").unwrap(), "web-7c9.shop");
+    }
+
+    #[test]
+    fn only_a_pending_pod_without_a_place_is_blocked() {
+        let pod = |state: &str, pools: Value| json!({ "kind": "PodExplanation", "state": state, "pools": pools });
+        assert!(blocks(&pod("Pending", json!([{ "name": "default" }]))));
+        assert!(!blocks(&pod("Pending", json!([]))));
+        assert!(!blocks(&pod("Bound", json!([{ "name": "default" }]))));
+    }
+}

@@ -36,10 +36,10 @@ pub struct Args {
 enum Subject {
     /// Why a pod is pending.
     #[command(visible_alias = "po")]
-    Pod(Named),
+    Pod(Searched),
     /// Why the pods of a Deployment are pending; one of them is explained.
     #[command(visible_alias = "deployment")]
-    Deploy(Named),
+    Deploy(Searched),
     /// Why a node is kept.
     #[command(visible_alias = "no")]
     Node(Named),
@@ -63,6 +63,16 @@ struct Named {
     name: String,
     #[command(flatten)]
     common: Common,
+}
+
+/// One object whose explanation includes a search.
+#[derive(Debug, clap::Args)]
+struct Searched {
+    /// How long Karpenter searches for what blocks a pod, at most 5s.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = timeout)]
+    timeout: String,
+    #[command(flatten)]
+    named: Named,
 }
 
 /// All objects of a kind.
@@ -112,22 +122,14 @@ impl Args {
 impl Subject {
     async fn ask(&self) -> anyhow::Result<(&Common, Value)> {
         let (common, path) = match self {
-            Self::Pod(named) => {
+            Self::Pod(Searched { timeout, named }) => {
                 let namespace = named.common.namespace()?;
-                (
-                    &named.common,
-                    format!(
-                        "/namespaces/{namespace}/pods/{}/explanation",
-                        segment(&named.name)?
-                    ),
-                )
+                let pod = segment(&named.name)?;
+                (&named.common, pod_path(&namespace, &pod, timeout))
             }
-            Self::Deploy(named) => {
+            Self::Deploy(Searched { timeout, named }) => {
                 let (namespace, pod) = named.pending_pod().await?;
-                (
-                    &named.common,
-                    format!("/namespaces/{namespace}/pods/{pod}/explanation"),
-                )
+                (&named.common, pod_path(&namespace, &pod, timeout))
             }
             Self::Node(named) => (
                 &named.common,
@@ -228,6 +230,19 @@ impl Named {
         };
         Ok((namespace, name))
     }
+}
+
+fn pod_path(namespace: &str, pod: &str, timeout: &str) -> String {
+    format!("/namespaces/{namespace}/pods/{pod}/explanation?timeout={timeout}")
+}
+
+/// Checks a duration; the server reads the same text.
+fn timeout(text: &str) -> Result<String, String> {
+    let parsed = karpenter_api::duration::parse(text).map_err(|error| error.to_string())?;
+    if parsed.as_secs() > 5 {
+        return Err("must be at most 5s".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// Returns a name as a segment of a path.

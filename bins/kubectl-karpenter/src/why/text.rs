@@ -277,10 +277,19 @@ fn node(answer: &Value) -> String {
     }
     let planned = &answer["launch"]["planned"];
     if !planned.is_null() {
+        let types: Vec<&Value> = list(&planned["instanceTypes"]).collect();
+        let more = types.len() as u64 + planned["moreInstanceTypes"].as_u64().unwrap_or_default();
+        let names: Vec<Cow<'_, str>> = list(&planned["names"]).map(text).collect();
         let _ = writeln!(
             out,
-            "  Launched by record {}: {planned}",
-            text(&answer["launch"]["record"])
+            "  Launched for {} pods ({}): {more} instance types from ${:.4}/h, the cheapest {}  record {}",
+            planned["pods"],
+            names.join(", "),
+            planned["pricePerHour"].as_f64().unwrap_or_default(),
+            types
+                .first()
+                .map_or_else(String::new, |first| text(first).into_owned()),
+            text(&answer["launch"]["record"]),
         );
     }
     let records: Vec<Cow<'_, str>> = list(&answer["records"]).map(text).collect();

@@ -49,7 +49,9 @@ pub struct PodExplanation {
 impl PodExplanation {
     /// Reports whether the last decision left the pod without a place, so that [`blocking`](crate::blocking::blocking) has an answer.
     pub fn is_unschedulable(&self) -> bool {
-        self.state == "Pending" && !self.pools.is_empty()
+        let of_pools = |reason: &Told| matches!(reason.id, "NoNodePools" | "NoInstanceTypes");
+        self.state == "Pending"
+            && (!self.pools.is_empty() || self.reason.as_ref().is_some_and(of_pools))
     }
 
     /// Adds what blocks the pod.

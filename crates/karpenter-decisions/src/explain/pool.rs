@@ -91,7 +91,8 @@ pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePool
         nodes: nodes().count(),
         price_per_hour: nodes()
             .map(|node| crate::passes::finite(prices.of(node)))
-            .sum(),
+            // An empty sum is -0.0.
+            .fold(0.0, |sum, price| sum + price),
         limits: limits
             .iter()
             .map(|(resource, limit)| LimitNow {

@@ -43,7 +43,9 @@ pub(super) fn answer(
             let observed = question.observed(history.nodes().left_out() > 0);
             value(&groups::of_nodes(&view.snapshot, history, observed))
         }
-        Ask::Explain { subject, uid } => explain(&question, view, subject, uid.as_deref(), search),
+        Ask::Explain { subject, uid, .. } => {
+            explain(&question, view, subject, uid.as_deref(), search)
+        }
     }
 }
 

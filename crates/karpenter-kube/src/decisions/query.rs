@@ -1,6 +1,7 @@
 //! What a request asks: path and query, parsed strictly.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_core::reason::Reason;
@@ -19,6 +20,8 @@ const MAX_LIMIT: usize = 5000;
 const MAX_NAME: usize = 253;
 /// The longest name of a namespace.
 const MAX_NAMESPACE: usize = 63;
+/// The longest search for what blocks a pod.
+const MAX_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub(super) enum Ask {
         subject: Subject,
         /// Its expected uid.
         uid: Option<String>,
+        /// How long what blocks a pod is searched for.
+        timeout: Option<Duration>,
     },
 }
 
@@ -88,16 +93,16 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
         ["namespaces", namespace, "pods", pod, "explanation"] => {
             let namespace = name(namespace, MAX_NAMESPACE)?;
             let name = name(pod, MAX_NAME)?;
-            explain(Subject::Pod { namespace, name }, &mut parameters)
+            explain(Subject::Pod { namespace, name }, &mut parameters)?
         }
         ["nodes", node, "explanation"] => {
-            explain(Subject::Node(name(node, MAX_NAME)?), &mut parameters)
+            explain(Subject::Node(name(node, MAX_NAME)?), &mut parameters)?
         }
         ["nodeclaims", claim, "explanation"] => {
-            explain(Subject::NodeClaim(name(claim, MAX_NAME)?), &mut parameters)
+            explain(Subject::NodeClaim(name(claim, MAX_NAME)?), &mut parameters)?
         }
         ["nodepools", pool, "explanation"] => {
-            explain(Subject::NodePool(name(pool, MAX_NAME)?), &mut parameters)
+            explain(Subject::NodePool(name(pool, MAX_NAME)?), &mut parameters)?
         }
         _ => return Err(Failure::unknown_path()),
     };
@@ -105,9 +110,22 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
     Ok(ask)
 }
 
-fn explain(subject: Subject, parameters: &mut Parameters) -> Ask {
+fn explain(subject: Subject, parameters: &mut Parameters) -> Result<Ask, Failure> {
     let uid = parameters.take("uid");
-    Ask::Explain { subject, uid }
+    let timeout = parameters.take("timeout").map(|text| {
+        let parsed = karpenter_api::duration::parse(&text).ok();
+        let timeout = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
+        timeout
+            .filter(|timeout| *timeout <= MAX_TIMEOUT)
+            .ok_or_else(|| {
+                Failure::bad_request("invalid timeout: must be a duration of at most 5s")
+            })
+    });
+    Ok(Ask::Explain {
+        subject,
+        uid,
+        timeout: timeout.transpose()?,
+    })
 }
 
 fn explanations(parameters: &mut Parameters) -> Result<Ask, Failure> {
@@ -265,6 +283,7 @@ mod tests {
         let expected = Ask::Explain {
             subject: Subject::Node("a-1.b".into()),
             uid: None,
+            timeout: None,
         };
         assert_eq!(ask("nodes/%61-1.b/explanation"), Ok(expected));
         assert_eq!(

@@ -147,15 +147,16 @@ impl Server {
         };
         let (view, history, now) = (self.cx.view(), decisions.so_far(), self.cx.clock.now());
         // One search at a time, so that questions never take more than one core from the controllers.
-        let _search = match &ask {
+        let (_search, timeout) = match &ask {
             Ask::Explain {
                 subject: Subject::Pod { .. },
+                timeout,
                 ..
-            } => self.search.acquire().await.ok(),
-            _ => None,
+            } => (self.search.acquire().await.ok(), timeout.unwrap_or(SEARCH)),
+            _ => (None, SEARCH),
         };
         let began = Instant::now();
-        let search = decisions.search(now, Arc::new(move || began.elapsed() > SEARCH));
+        let search = decisions.search(now, Arc::new(move || began.elapsed() > timeout));
         let answered = compute("the explanation", move || {
             answers::answer(&ask, &view, &history, search.as_ref(), now)
         });

@@ -19,12 +19,12 @@ use serde_json::{Value, json};
 use crate::world::{World, pool, settings};
 
 /// Returns a port that no server listens on.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
 
-fn serving(port: u16, change: impl FnOnce(&mut Options)) -> LocalClusterSettings {
+pub(crate) fn serving(port: u16, change: impl FnOnce(&mut Options)) -> LocalClusterSettings {
     let mut settings = settings();
     settings.options.decisions_port = port;
     change(&mut settings.options);
@@ -94,7 +94,7 @@ async fn request(port: u16, method: &str, path: &str, headers: &str) -> Answer {
     send(port, request).await
 }
 
-async fn get(port: u16, path: &str) -> Value {
+pub(crate) async fn get(port: u16, path: &str) -> Value {
     let answer = request(port, "GET", path, "Host: localhost\r\n").await;
     assert_eq!(answer.code, 200, "{path}: {answer:?}");
     assert!(
@@ -108,10 +108,14 @@ async fn get(port: u16, path: &str) -> Value {
     answer.json()
 }
 
-async fn explain_first_pod(world: &World, port: u16) -> Value {
+pub(crate) async fn explain_first_pod(world: &World, port: u16) -> Value {
     let pod: Pod = world.pods().await.remove(0);
     let name = pod.metadata.name.unwrap();
-    get(port, &format!("namespaces/default/pods/{name}/explanation")).await
+    get(
+        port,
+        &format!("namespaces/default/pods/{name}/explanation?timeout=5s"),
+    )
+    .await
 }
 
 /// Conformance: DEC-005

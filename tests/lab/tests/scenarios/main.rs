@@ -7,6 +7,7 @@ mod world;
 
 mod ageing;
 mod bad_input;
+mod blocking;
 mod buffers;
 mod claims;
 mod controllers;

@@ -388,7 +388,7 @@ fn check(world: &World) -> Result<bool, String> {
     Ok(true)
 }
 
-/// EXP-04
+/// Conformance: EXP-04
 #[test]
 fn what_is_told_to_block_blocks_and_what_is_told_to_help_helps() {
     let wanted: usize = std::env::var("KARPENTER_SPEC_CASES")

@@ -1,0 +1,211 @@
+//! What blocks a pending pod, and what would help, over HTTP; and that what is told to help does, once it is done.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use karpenter_api::v1::NodePool;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::decisions::{explain_first_pod, free_port, serving};
+use crate::world::{World, pool};
+use karpenter_kwok::KwokNodeClass;
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// A cluster whose controllers serve on a port, with NodePools.
+async fn world(port: u16, pools: &[(&str, Value)]) -> World {
+    let world = World::bare(serving(port, |_| ())).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    for (name, spec) in pools {
+        world.create(&pool(name, spec.clone())).await;
+    }
+    world
+}
+
+fn zones(zones: &[&str]) -> Value {
+    json!({ "template": { "spec": { "requirements": [{ "key": ZONE, "operator": "In", "values": zones }] } } })
+}
+
+fn ids(told: &Value) -> Vec<&str> {
+    let atoms = told["blocking"]["atoms"].as_array();
+    let atoms = atoms.unwrap_or_else(|| panic!("{told}"));
+    assert_eq!(told["blocking"]["exact"], true, "{told}");
+    atoms
+        .iter()
+        .filter_map(|atom| atom["id"].as_str())
+        .collect()
+}
+
+/// Returns the relaxation whose text begins so.
+fn relaxation<'a>(told: &'a Value, text: &str) -> &'a Value {
+    let all = told["relaxations"].as_array().into_iter().flatten();
+    let begins = |one: &&Value| one["text"].as_str().is_some_and(|it| it.starts_with(text));
+    all.clone()
+        .find(begins)
+        .unwrap_or_else(|| panic!("{text}: {told}"))
+}
+
+/// Applies a patch of an answer, as `kubectl patch` does.
+async fn apply(world: &World, patch: &Value) {
+    let target: Vec<&str> = patch["target"].as_str().unwrap().split('/').collect();
+    let params = PatchParams::default();
+    let value = &patch["value"];
+    match (target[..].first(), patch["type"].as_str()) {
+        (Some(&"NodePool"), Some("merge")) => {
+            let api: Api<NodePool> = Api::all(world.client.clone());
+            api.patch(target[1], &params, &Patch::Merge(value))
+                .await
+                .unwrap();
+        }
+        (Some(&"Deployment"), Some(kind)) => {
+            let api: Api<Deployment> = Api::namespaced(world.client.clone(), target[1]);
+            let patch = match kind {
+                "json" => Patch::Json(serde_json::from_value(value.clone()).unwrap()),
+                _ => Patch::Strategic(value.clone()),
+            };
+            api.patch::<Value>(target[2], &params, &patch)
+                .await
+                .unwrap();
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Conformance: EXP-01
+#[tokio::test(start_paused = true)]
+async fn a_zone_that_no_node_pool_allows_is_blocked_by_the_selector_and_each_requirement() {
+    let port = free_port();
+    let pools = [
+        ("a", zones(&["test-zone-a"])),
+        ("b", zones(&["test-zone-b"])),
+    ];
+    let world = world(port, &pools).await;
+    world.deploy("there", 1).await;
+    world.until_running(1, 300).await;
+    world.delete_deployments(&["there"]).await;
+    let selector = json!({ "nodeSelector": { ZONE: "test-zone-c" } });
+    world.deploy_with("lost", 1, selector).await;
+    world
+        .until(60, "the pod of lost is the only one", async |w| {
+            w.pods().await.len() == 1
+        })
+        .await;
+    world.pass(15).await;
+
+    let told = explain_first_pod(&world, port).await;
+    let selector = format!("pod.nodeSelector[{ZONE}]");
+    assert_eq!(
+        ids(&told),
+        [
+            &selector,
+            "pool[a].requirements[0]",
+            "pool[b].requirements[0]"
+        ]
+    );
+    let first = &told["relaxations"][0];
+    assert_eq!(first["atoms"], json!([selector]), "{told}");
+    assert_eq!(first["deltaPerHour"], 0.0, "{told}");
+    assert!(first["effect"]["node"].is_string(), "{told}");
+    apply(&world, &first["patch"]).await;
+    world.until_running(1, 60).await;
+    world.cluster.shutdown().await;
+}
+
+/// Conformance: EXP-02
+#[tokio::test(start_paused = true)]
+async fn a_limit_is_told_with_its_amounts_and_raising_it_exactly_so_far_places_the_pod() {
+    let port = free_port();
+    let world = world(port, &[("default", json!({ "limits": { "cpu": "6" } }))]).await;
+    let three = json!({ "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "3" } } }] });
+    world.deploy_with("web", 1, three.clone()).await;
+    world.until_running(1, 300).await;
+    world.deploy_with("more", 1, three).await;
+    world.pass(30).await;
+
+    let running = world.pods().await;
+    let pending = running
+        .iter()
+        .find(|pod| pod.spec.as_ref().unwrap().node_name.is_none())
+        .unwrap();
+    let name = pending.metadata.name.clone().unwrap();
+    let told = crate::decisions::get(
+        port,
+        &format!("namespaces/default/pods/{name}/explanation?timeout=5s"),
+    )
+    .await;
+    assert_eq!(told["reason"]["id"], "LimitReached", "{told}");
+    let amounts =
+        json!({ "resource": "cpu", "limit": "6", "used": "4", "needed": "4", "shortBy": "2" });
+    assert_eq!(told["reason"]["parameters"], amounts, "{told}");
+    let raise = relaxation(&told, "NodePool default: limits cpu 6 -> 8");
+    assert_eq!(raise["change"], json!({ "from": "6", "to": "8" }));
+    // One core less is not enough.
+    let less = json!({ "target": "NodePool/default", "type": "merge", "value": { "spec": { "limits": { "cpu": "7" } } } });
+    apply(&world, &less).await;
+    world.pass(60).await;
+    assert_eq!(world.nodes().await.len(), 1);
+    apply(&world, &raise["patch"]).await;
+    world.until_running(2, 300).await;
+    world.cluster.shutdown().await;
+}
+
+/// Conformance: EXP-03
+#[tokio::test(start_paused = true)]
+async fn an_untolerated_taint_is_tolerated_or_removed_at_one_price() {
+    let port = free_port();
+    let taint = json!([{ "key": "team", "value": "search", "effect": "NoSchedule" }]);
+    let pools = [(
+        "default",
+        json!({ "template": { "spec": { "taints": taint } } }),
+    )];
+    let world = world(port, &pools).await;
+    world.deploy("web", 1).await;
+    world.pass(30).await;
+
+    let told = explain_first_pod(&world, port).await;
+    assert_eq!(
+        ids(&told),
+        [
+            "pod.toleration[team=search:NoSchedule]",
+            "pool[default].taints[0]"
+        ]
+    );
+    let sides: Vec<&Value> = told["relaxations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["side"])
+        .collect();
+    assert_eq!(sides, ["Pod", "Pool"], "{told}");
+    assert_eq!(
+        told["relaxations"][0]["deltaPerHour"],
+        told["relaxations"][1]["deltaPerHour"]
+    );
+    apply(&world, &told["relaxations"][0]["patch"]).await;
+    world.until_running(1, 300).await;
+    world.cluster.shutdown().await;
+}
+
+/// Conformance: EXP-07
+#[tokio::test(start_paused = true)]
+async fn a_pod_too_large_for_every_type_is_told_the_largest_request_that_fits() {
+    let port = free_port();
+    let world = world(port, &[("default", json!({}))]).await;
+    let huge = json!({ "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "1000" } } }] });
+    world.deploy_with("huge", 1, huge).await;
+    world.pass(30).await;
+
+    let told = explain_first_pod(&world, port).await;
+    assert_eq!(told["reason"]["id"], "TooLarge", "{told}");
+    assert_eq!(ids(&told), ["pod.requests[cpu]"]);
+    let lower = relaxation(&told, "requests cpu 1k -> ");
+    let fits = lower["change"]["to"].as_str().unwrap();
+    let requests = json!({ "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": fits } } }] });
+    world.deploy_with("fits", 1, requests).await;
+    world
+        .until(300, "the pod of fits runs", async |w| {
+            w.nodes().await.len() == 1
+        })
+        .await;
+    world.cluster.shutdown().await;
+}

@@ -22,8 +22,26 @@ use crate::mutants::Score;
 struct Catalogue {
     catalogue: String,
     source: String,
+    /// What the ids begin with, beside the catalogue's own name.
+    #[serde(default)]
+    families: Vec<String>,
     #[serde(default)]
     line: Vec<Line>,
+}
+
+impl Catalogue {
+    /// Returns what the ids of the catalogue begin with.
+    fn prefixes(&self) -> impl Iterator<Item = &str> {
+        let families = self.families.iter().map(String::as_str);
+        std::iter::once(self.catalogue.as_str()).chain(families)
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.prefixes().any(|prefix| {
+            id.strip_prefix(prefix)
+                .is_some_and(|rest| rest.starts_with('-'))
+        })
+    }
 }
 
 #[derive(Deserialize)]
@@ -109,9 +127,7 @@ fn read_catalogues(root: &Path) -> anyhow::Result<Vec<Catalogue>> {
         let catalogue: Catalogue = toml::from_str(&fs::read_to_string(&path)?)
             .with_context(|| format!("cannot read {}", path.display()))?;
         for line in &catalogue.line {
-            if !line.id.starts_with(&format!("{}-", catalogue.catalogue))
-                || !known.insert(line.id.clone())
-            {
+            if !catalogue.has(&line.id) || !known.insert(line.id.clone()) {
                 bail!(
                     "{}: id `{}` does not belong to this catalogue, or is not unique",
                     path.display(),
@@ -159,10 +175,7 @@ fn collect(root: &Path, catalogues: &[Catalogue]) -> anyhow::Result<Coverage> {
         }
     }
     let differences = fs::read_to_string(root.join("docs/DIFFERENCES.md"))?;
-    let prefixes: Vec<&str> = catalogues
-        .iter()
-        .map(|catalogue| catalogue.catalogue.as_str())
-        .collect();
+    let prefixes: Vec<&str> = catalogues.iter().flat_map(Catalogue::prefixes).collect();
     for (number, id) in scan::difference_tags(&differences, &prefixes) {
         if !ids.contains(id.as_str()) {
             problems.push(format!(
@@ -306,9 +319,9 @@ mod tests {
         ] {
             fs::create_dir_all(root.path().join(directory)).unwrap();
         }
-        let catalogue = "catalogue = \"XYZ\"\nsource = \"a page\"\n\
+        let catalogue = "catalogue = \"XYZ\"\nsource = \"a page\"\nfamilies = [\"UVW\"]\n\
             [[line]]\nid = \"XYZ-1\"\nsection = \"S\"\ntext = \"a | <b> `<c>`\"\n[[line]]\nid = \"XYZ-2\"\nsection = \"S\"\ntext = \"two\"\n\
-            [[line]]\nid = \"XYZ-3\"\nsection = \"T\"\ntext = \"three\"\n";
+            [[line]]\nid = \"UVW-3\"\nsection = \"T\"\ntext = \"three\"\n";
         fs::write(root.path().join("tests/conformance/XYZ.toml"), catalogue).unwrap();
         fs::write(root.path().join("docs/DIFFERENCES.md"), differences).unwrap();
         fs::write(
@@ -333,7 +346,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("| XYZ-2 | two | *difference* |"), "{text}");
-        assert!(text.contains("### T\n\n| Id | Line | Covered by |\n|---|---|---|\n| XYZ-3 | three | **missing** |"), "{text}");
+        assert!(text.contains("### T\n\n| Id | Line | Covered by |\n|---|---|---|\n| UVW-3 | three | **missing** |"), "{text}");
         run(root.path(), true, false).unwrap();
     }
 

@@ -52,7 +52,7 @@ async fn uids(world: &World) -> Vec<String> {
 
 const PAUSED: &str = "karpenter_nodepools_paused{nodepool=\"default\"}";
 
-/// Scenario ROLL-10.
+/// Conformance: ROLL-10
 #[tokio::test(start_paused = true)]
 async fn nothing_voluntary_happens_until_a_pause_ends_by_itself_and_pending_pods_get_nodes() {
     let world = World::new().await;
@@ -148,7 +148,7 @@ async fn a_pause_does_not_stop_deletion_by_users_and_expiration() {
     world.until_running(2, 120).await;
 }
 
-/// Scenario ROLL-11.
+/// Conformance: ROLL-11
 #[tokio::test(start_paused = true)]
 async fn a_pause_lets_commands_in_flight_finish() {
     let world = World::new().await;
@@ -177,7 +177,7 @@ async fn a_pause_lets_commands_in_flight_finish() {
         .await;
 }
 
-/// Scenario ROLL-11.
+/// Conformance: ROLL-11
 #[tokio::test(start_paused = true)]
 async fn a_pause_drops_proposals_that_are_not_validated_yet() {
     let (world, _) = oversized().await;

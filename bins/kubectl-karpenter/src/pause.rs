@@ -228,8 +228,10 @@ impl Pools {
     /// Reads the NodePools of the command, so that nothing is written if one of them does not exist.
     async fn select(&self, cluster: &Cluster) -> anyhow::Result<Vec<DynamicObject>> {
         if self.names.is_empty() {
-            let mut params = ListParams::default();
-            params.label_selector = self.kubectl.selector.clone();
+            let params = ListParams {
+                label_selector: self.kubectl.selector.clone(),
+                ..ListParams::default()
+            };
             let found = list(cluster, &params).await?;
             if found.is_empty() {
                 bail!("no NodePools found");

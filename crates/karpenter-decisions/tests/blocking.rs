@@ -1,5 +1,12 @@
 //! What blocks a pending pod, and what would help: one cluster for each typical mistake.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what fails here fails the test"
+)]
+
 use jiff::Timestamp;
 use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::fake::{instance_type, offering, well_known};

@@ -150,10 +150,10 @@ fn failure(leader: &Leader, said: &str) -> anyhow::Error {
     if said.contains("orbidden") {
         return needs(access("get", "pods"));
     }
-    let lines = said
+    let mut lines = said
         .lines()
         .map(|line| line.trim_start_matches("error: ").trim());
-    let line = lines.filter(|line| !line.is_empty()).next_back();
+    let line = lines.rfind(|line| !line.is_empty());
     anyhow!(
         "`kubectl port-forward` to pod {} in namespace {} failed: {}; pass --server URL",
         leader.pod,

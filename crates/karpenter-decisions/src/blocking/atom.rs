@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use karpenter_api::conditions::{Condition, HasConditions, types};
+use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_core::cluster::{Cluster, Snapshot};
@@ -508,15 +509,18 @@ pub(super) fn relaxed_pool<'a>(
 }
 
 fn set_ready(conditions: &mut Vec<Condition>) {
-    match conditions.iter_mut().find(|condition| condition.type_ == types::READY) {
+    match conditions
+        .iter_mut()
+        .find(|condition| condition.type_ == types::READY)
+    {
         Some(condition) => condition.status = "True".to_owned(),
         None => conditions.push(Condition {
             type_: types::READY.to_owned(),
             status: "True".to_owned(),
-            ..serde_json::from_value(serde_json::json!({
-                "type": types::READY, "status": "True", "reason": "Assumed", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
-            }))
-            .expect("a condition")
+            reason: "Assumed".to_owned(),
+            message: String::new(),
+            last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
+            observed_generation: None,
         }),
     }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use karpenter_api::labels;
 use karpenter_core::cluster::{NodeState, Snapshot};
 use karpenter_core::pod::{HostPort, LabelExpr, Pod};
-use karpenter_core::resources::Resources;
 use serde::Serialize;
 
 /// Existing nodes by the first test that a pod fails on them.
@@ -59,9 +58,7 @@ fn first_failure(snapshot: &Snapshot, node: &NodeState, pod: &Pod) -> String {
     let used = snapshot
         .node_pods(node.name())
         .map(|pods| pods.requests().clone());
-    let available = node
-        .allocatable()
-        .saturating_sub(&used.unwrap_or_else(Resources::new));
+    let available = node.allocatable().saturating_sub(&used.unwrap_or_default());
     if let Some((resource, _)) = shape
         .requests
         .iter()

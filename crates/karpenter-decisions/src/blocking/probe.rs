@@ -251,5 +251,7 @@ pub(super) struct Outcome {
 
 /// Reports whether the plan places its pod; `None` if the run was cancelled.
 fn places_all(plan: &Plan) -> Option<bool> {
-    plan.undecided.is_empty().then(|| plan.unplaced.is_empty())
+    plan.undecided
+        .is_empty()
+        .then_some(plan.unplaced.is_empty())
 }

@@ -1,5 +1,7 @@
 //! A few simulations for every test run; `cargo xtask sim` runs any number.
 
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 use std::time::Duration;
 
 use karpenter_sim::{Report, SimulationSettings, run};

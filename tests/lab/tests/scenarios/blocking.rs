@@ -1,5 +1,7 @@
 //! What blocks a pending pod, and what would help, over HTTP; and that what is told to help does, once it is done.
 
+#![expect(clippy::panic, reason = "what fails here fails the test")]
+
 use k8s_openapi::api::apps::v1::Deployment;
 use karpenter_api::v1::NodePool;
 use kube::Api;

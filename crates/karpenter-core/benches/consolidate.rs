@@ -4,6 +4,7 @@
 //! `multi-1000` is the same cluster with 40 % of its resources requested; `whatif` evaluates one node.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

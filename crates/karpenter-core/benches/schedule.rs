@@ -4,6 +4,7 @@
 //! `burst` and `wide` are clusters its users report, `growth` doubles one dimension at a time.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -17,7 +17,7 @@ pub mod stores;
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
@@ -34,6 +34,7 @@ use karpenter_core::requirements::Requirements;
 use karpenter_core::resources::Resources;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::events::{Event, Recorder, reference};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 
 use crate::api::labels::{GROUP, tags};
@@ -157,7 +158,6 @@ impl Ec2Provider {
     fn launched_for(&self) -> MutexGuard<'_, HashMap<String, (String, Timestamp)>> {
         self.launched_for
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Publishes an event about an object whose node class does not exist.

@@ -1,7 +1,6 @@
 //! Launches by the provider: from a NodeClaim to a NodeClaim.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, types};
@@ -292,7 +291,6 @@ async fn an_unavailable_pool_is_not_launched_until_its_mark_expires() {
     let unavailable = world.aws.offered.unavailable();
     unavailable
         .lock()
-        .unwrap_or_else(PoisonError::into_inner)
         .expire(later);
     let again = create(&world, "d", &narrow).await.unwrap();
     assert_eq!(

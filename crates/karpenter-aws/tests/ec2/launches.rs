@@ -1,6 +1,6 @@
 //! Whole launches: the calls to EC2, and the evaluation of the response.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use karpenter_api::labels as core_labels;
@@ -21,6 +21,7 @@ use karpenter_core::offering::Offering;
 use karpenter_core::provider::CloudProviderError;
 use karpenter_core::requirements::{Operator, Requirement, Requirements};
 use karpenter_core::resources::Resources;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::support::{Log, World};
@@ -289,7 +290,7 @@ async fn a_spread_group_that_is_full_in_a_zone_is_so_for_every_type() {
             "you have reached the limit of instances in this spread placement group in us-west-2a",
         )]);
     case.launch().await.unwrap();
-    let unavailable = case.launcher.unavailable.lock().unwrap();
+    let unavailable = case.launcher.unavailable.lock();
     let marked = |name: &str, zone: &str, placement| {
         unavailable.is_marked(CapacityType::OnDemand, name, zone, placement)
     };

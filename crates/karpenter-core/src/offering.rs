@@ -45,6 +45,35 @@ impl Offering {
         }
     }
 
+    /// Creates an available on-demand offering in a zone.
+    ///
+    /// ```
+    /// use karpenter_core::offering::Offering;
+    ///
+    /// let offering = Offering::on_demand("hall-1", 0.10).with_available(false);
+    /// assert_eq!((offering.zone(), offering.capacity_type()), (Some("hall-1"), Some("on-demand")));
+    /// assert!(!offering.is_launchable());
+    /// ```
+    pub fn on_demand(zone: &str, price: f64) -> Self {
+        Self::of(zone, labels::CAPACITY_TYPE_ON_DEMAND, price)
+    }
+
+    /// Creates an available spot offering in a zone.
+    pub fn spot(zone: &str, price: f64) -> Self {
+        Self::of(zone, labels::CAPACITY_TYPE_SPOT, price)
+    }
+
+    fn of(zone: &str, capacity_type: &str, price: f64) -> Self {
+        let place = [(labels::ZONE, zone), (labels::CAPACITY_TYPE, capacity_type)];
+        Self::new(place.into_iter().collect(), price)
+    }
+
+    /// Sets whether it can be launched now.
+    #[must_use]
+    pub fn with_available(self, available: bool) -> Self {
+        Self { available, ..self }
+    }
+
     /// Reports whether it is available and its price is a number.
     pub fn is_launchable(&self) -> bool {
         self.available && !self.price.is_nan()

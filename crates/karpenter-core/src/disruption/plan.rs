@@ -12,6 +12,7 @@ use crate::cluster::Snapshot;
 
 /// The result of a disruption pass.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct DisruptionPlan {
     /// Commands to start, in this order.
     pub commands: Vec<Command>,

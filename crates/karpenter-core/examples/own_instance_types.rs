@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use karpenter_api::v1::{NodeClassReference, NodePool};
 use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::offering::Offering;
+use karpenter_core::offering::{Offering, Price};
 use karpenter_core::pod::Pod;
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::{Policy, Query, schedule};
@@ -20,7 +20,8 @@ fn instance_type(name: &str, cores: i64, price: f64) -> InstanceType {
         .with("cpu", cores * 1000)
         .with("memory", cores << 32)
         .with("pods", 50);
-    InstanceType::linux(name, "amd64", capacity).with_offering(Offering::on_demand("hall-1", price))
+    InstanceType::linux(name, "amd64", capacity)
+        .with_offering(Offering::on_demand("hall-1", Price::per_hour(price)))
 }
 
 fn main() {

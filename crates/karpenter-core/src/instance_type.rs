@@ -55,14 +55,14 @@ impl InstanceType {
     ///
     /// ```
     /// use karpenter_core::instance_type::InstanceType;
-    /// use karpenter_core::offering::Offering;
+    /// use karpenter_core::offering::{Offering, Price};
     /// use karpenter_core::resources::Resources;
     ///
     /// // CPUs are counted in thousandths, other resources in whole units.
     /// let capacity = Resources::new().with("cpu", 4000).with("memory", 8 << 30).with("pods", 110);
     /// let small = InstanceType::linux("small", "amd64", capacity)
-    ///     .with_offering(Offering::on_demand("hall-1", 0.10))
-    ///     .with_offering(Offering::spot("hall-2", 0.04));
+    ///     .with_offering(Offering::on_demand("hall-1", Price::per_hour(0.10)))
+    ///     .with_offering(Offering::spot("hall-2", Price::per_hour(0.04)));
     /// assert_eq!(small.offerings.len(), 2);
     /// ```
     pub fn linux(name: &str, arch: &str, capacity: Resources) -> Self {

@@ -8,14 +8,14 @@
 //! use karpenter_api::v1::{NodeClassReference, NodePool};
 //! use karpenter_core::cluster::{Cluster, ClusterConfig};
 //! use karpenter_core::instance_type::InstanceType;
-//! use karpenter_core::offering::Offering;
+//! use karpenter_core::offering::{Offering, Price};
 //! use karpenter_core::pod::Pod;
 //! use karpenter_core::resources::Resources;
 //! use karpenter_core::schedule::{Policy, Query, schedule};
 //!
 //! // What can be launched. CPUs are counted in thousandths, other resources in whole units.
 //! let capacity = Resources::new().with("cpu", 4000).with("memory", 16 << 30).with("pods", 110);
-//! let small = InstanceType::linux("small", "amd64", capacity).with_offering(Offering::on_demand("hall-1", 0.10));
+//! let small = InstanceType::linux("small", "amd64", capacity).with_offering(Offering::on_demand("hall-1", Price::per_hour(0.10)));
 //!
 //! // For whom, and which pods wait.
 //! let class = NodeClassReference { group: "example.com".into(), kind: "Rack".into(), name: "any".into() };

@@ -7,7 +7,7 @@ use karpenter_api::labels;
 use karpenter_api::v1::{NodeClassReference, NodePool};
 use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::offering::Offering;
+use karpenter_core::offering::{Offering, Price};
 use karpenter_core::pod::{Pod, PodIgnored};
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::{
@@ -44,10 +44,10 @@ fn cluster(instance_types_for: &str) -> Cluster {
     let mut cluster = Cluster::new(ClusterConfig::default());
     cluster.apply_node_pool(&pool("halls"));
     let small = [
-        Offering::on_demand("hall-1", 0.10),
-        Offering::spot("hall-2", 0.04),
+        Offering::on_demand("hall-1", Price::per_hour(0.10)),
+        Offering::spot("hall-2", Price::per_hour(0.04)),
     ];
-    let large = [Offering::on_demand("hall-1", 0.36)];
+    let large = [Offering::on_demand("hall-1", Price::per_hour(0.36))];
     let all = [
         instance_type("small", 2, &small),
         instance_type("large", 8, &large),
@@ -194,7 +194,7 @@ fn a_solver_answers_queries_about_resources_that_it_was_not_compiled_for() {
     let mut cluster = cluster("halls");
     let capacity = cpu(8).with("pods", 50).with("example.com/laser", 2);
     let laser = InstanceType::linux("laser", "amd64", capacity)
-        .with_offering(Offering::on_demand("hall-1", 2.0));
+        .with_offering(Offering::on_demand("hall-1", Price::per_hour(2.0)));
     cluster.set_instance_types("halls", Ok([laser].into()));
     let solver = Solver::prepare(&cluster.snapshot(), &policy());
     let asking = |lasers: i64| {

@@ -82,7 +82,7 @@ impl Pod {
     /// Returns why the pod is not pending; `None` if it [is provisionable](Self::is_provisionable).
     ///
     /// ```
-    /// use karpenter_core::cluster::corev1;
+    /// use karpenter_api::k8s_openapi::api::core::v1 as corev1;
     /// use karpenter_core::pod::{Pod, PodIgnored};
     ///
     /// let mut pod = corev1::Pod::default();

@@ -49,15 +49,15 @@ use crate::cluster::Snapshot;
 /// use karpenter_api::v1::{NodeClassReference, NodePool};
 /// use karpenter_core::cluster::{Cluster, ClusterConfig};
 /// use karpenter_core::instance_type::InstanceType;
-/// use karpenter_core::offering::Offering;
+/// use karpenter_core::offering::{Offering, Price};
 /// use karpenter_core::pod::Pod;
 /// use karpenter_core::resources::Resources;
 /// use karpenter_core::schedule::{Policy, Query, schedule};
 ///
 /// // Two instance types, each with one offering. CPUs are counted in thousandths.
 /// let sized = |cores: i64| Resources::new().with("cpu", cores * 1000).with("memory", cores << 31).with("pods", 20);
-/// let four = InstanceType::linux("four", "amd64", sized(4)).with_offering(Offering::on_demand("a", 0.2));
-/// let eight = InstanceType::linux("eight", "amd64", sized(8)).with_offering(Offering::on_demand("a", 0.4));
+/// let four = InstanceType::linux("four", "amd64", sized(4)).with_offering(Offering::on_demand("a", Price::per_hour(0.2)));
+/// let eight = InstanceType::linux("eight", "amd64", sized(8)).with_offering(Offering::on_demand("a", Price::per_hour(0.4)));
 ///
 /// // A NodePool and three pending pods.
 /// let class = NodeClassReference { group: "example.com".into(), kind: "Rack".into(), name: "any".into() };

@@ -185,21 +185,14 @@ impl Builder {
         } else {
             Arc::clone(&metered)
         };
-        let profile = provider.profile().clone();
         let kinds = Kinds {
-            node_classes: profile.node_classes.clone(),
+            node_classes: provider.profile().node_classes.clone(),
             node_overlays: self.options.feature_gates.node_overlay,
             devices: !self.options.ignore_dra_requests,
             workload_selectors: !self.options.scheduler_config.default_spread.is_empty(),
         };
-        let config = ClusterConfig {
-            well_known: profile.well_known,
-            node_classes: profile.node_classes,
-            reservation_id_label: profile.reservation_id_label,
-            // The provider's instance types already have overlays applied.
-            node_overlays: false,
-            ..ClusterConfig::default()
-        };
+        // NodeOverlays stay off in the model: the provider's instance types already have them applied.
+        let config = ClusterConfig::of(provider.profile());
         let (model, handle) = Model::new(config, &kinds.awaited());
         let (recorder, events) = Recorder::new(self.clients.api.clone(), self.clock);
         let elector = (!self.options.disable_leader_election).then(|| {

@@ -139,7 +139,6 @@ impl Case {
         self.launcher
             .unavailable
             .lock()
-            .unwrap()
             .is_marked(capacity_type, name, zone, None)
     }
 
@@ -520,13 +519,7 @@ async fn a_subnet_without_free_addresses_is_marked_and_its_pool_is_not() {
     case.world.fake.set_free_addresses(subnet, 0);
     let instance = case.launch().await.unwrap();
     assert_ne!(&instance.subnet_id, subnet);
-    assert!(
-        case.launcher
-            .unavailable
-            .lock()
-            .unwrap()
-            .is_subnet_marked(subnet)
-    );
+    assert!(case.launcher.unavailable.lock().is_subnet_marked(subnet));
     assert!(!case.is_marked(CapacityType::OnDemand, "m5.large", "us-west-2a"));
 }
 

@@ -22,10 +22,9 @@ pub struct Args {
     /// Cloud provider to use.
     #[arg(long, value_enum, default_value_t = Provider::Kwok)]
     pub provider: Provider,
-    /// Start only the control plane, the fake of AWS and its instances, without Karpenter, so that you can start your own
-    /// `karpenter`.
-    #[cfg(feature = "aws")]
-    #[arg(long)]
+    /// Start only the control plane (with `--provider aws` also the fake of AWS and its instances), without Karpenter, so that you
+    /// can start your own controllers, such as those of another provider.
+    #[arg(long, conflicts_with_all = ["demo", "exit_when_idle"])]
     pub no_controllers: bool,
     /// Kubernetes versions for which `--provider aws` has images, comma-separated; the first is the version of the control plane.
     #[cfg(feature = "aws")]

@@ -72,7 +72,7 @@ async fn run(args: &Args) -> Result<bool> {
         seed: args.seed,
         ..LocalClusterSettings::default()
     };
-    let decisions = decisions_address(args)?;
+    let decisions = decisions_address(args)?.filter(|_| !args.no_controllers);
     settings.options.feature_gates = args.feature_gates;
     settings.options.decisions_port = decisions.map_or(0, |address| address.port());
     if let Some(path) = &args.instance_types {
@@ -82,9 +82,12 @@ async fn run(args: &Args) -> Result<bool> {
             .and_then(|types| types.iter().map(|t| t.instance_type()).collect());
         settings.instance_types = types.with_context(|| format!("reading {}", path.display()))?;
     }
-    let cluster = LocalCluster::start(settings)
+    let mut cluster = LocalCluster::without_controllers(settings)
         .await
         .context("cannot start the control plane")?;
+    if !args.no_controllers {
+        cluster.start_controllers();
+    }
     break_things(&cluster, args.faults);
 
     let _served = serve(&cluster.testbed, args, decisions).await?;

@@ -313,7 +313,7 @@ fn main() {
         run.parameter("pods", 20_000);
         let request = request();
         let all = Candidates::new(&snapshot, &request.surroundings, now());
-        let simulator = Simulator::new(&snapshot, &request.schedule, &all.prices);
+        let simulator = Simulator::new(&snapshot, &request.policy, &request.query, &all.prices);
         let rules = Rules {
             spot_to_spot: true,
             max_replacements: 1,

@@ -1,5 +1,22 @@
 //! What Karpenter decided and why: records of passes, the current reason of each pending pod and each node, and explanations.
 //!
+//! ```
+//! use jiff::Timestamp;
+//! use karpenter_core::cluster::{Cluster, ClusterConfig};
+//! use karpenter_core::pod::Pod;
+//! use karpenter_core::resources::Resources;
+//! use karpenter_decisions::history::History;
+//! use karpenter_decisions::stage::standing;
+//!
+//! // A pod that no pass has decided on yet.
+//! let mut cluster = Cluster::new(ClusterConfig::default());
+//! cluster.insert_pod(Pod::pending("shop", "web", Resources::new().with("cpu", 500)));
+//! let snapshot = cluster.snapshot();
+//! let pod = snapshot.pod("shop", "web").unwrap();
+//! let standing = standing(&snapshot, &History::new(Timestamp::UNIX_EPOCH), pod, None).unwrap();
+//! assert_eq!(standing.id, "Batching");
+//! ```
+//!
 //! - [`record`]: a [`DecisionRecord`](record::DecisionRecord) says what one pass of the provisioner, of disruption or of static
 //!   capacity decided. [`ring`] keeps the latest records within bounds.
 //! - [`index`]: the reason of each pending pod and each node, since when it has it, and the records that say so.

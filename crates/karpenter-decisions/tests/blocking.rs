@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::fake::{instance_type, offering, well_known};
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::schedule::{DefaultSpread, ScheduleRequest};
+use karpenter_core::schedule::{DefaultSpread, Policy};
 use karpenter_decisions::blocking::{Blocking, Effect, Relaxation, Side, blocking};
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// A cluster with one NodePool of four instance types: 2, 4, 8 and 16 cores with twice as many GiB, in three zones.
 struct World {
     cluster: Cluster,
-    request: ScheduleRequest,
+    policy: Policy,
 }
 
 fn types() -> Vec<InstanceType> {
@@ -90,7 +90,7 @@ impl World {
         };
         Self {
             cluster: Cluster::new(config),
-            request: ScheduleRequest::at(Timestamp::UNIX_EPOCH),
+            policy: Policy::at(Timestamp::UNIX_EPOCH),
         }
     }
 
@@ -131,7 +131,7 @@ impl World {
         let pod = snapshot
             .pod("shop", pod["metadata"]["name"].as_str().unwrap())
             .unwrap();
-        blocking(&snapshot, &self.request, pod)
+        blocking(&snapshot, &self.policy, None, pod)
     }
 }
 
@@ -440,7 +440,7 @@ fn a_node_pool_that_is_not_ready_blocks() {
 #[test]
 fn the_default_spread_of_the_scheduler_blocks_like_one_of_the_pod() {
     let mut world = World::new().pool("default", &[zones(&["test-zone-1"])]);
-    world.request.default_spread = vec![DefaultSpread {
+    world.policy.default_spread = vec![DefaultSpread {
         topology_key: "rack".to_owned(),
         max_skew: 1,
         min_domains: None,

@@ -1,7 +1,5 @@
 //! Metrics of offerings.
 
-use std::sync::PoisonError;
-
 use karpenter_api::v1::NodePool;
 use karpenter_aws::providers::instance_type::unavailable::{CapacityType, Pool};
 use kube::api::DeleteParams;
@@ -130,7 +128,6 @@ async fn an_offering_is_available_if_one_pool_can_use_it() {
                 .offered
                 .unavailable()
                 .lock()
-                .unwrap_or_else(PoisonError::into_inner)
                 .mark(pool.clone(), world.fake.clock().now());
             (world.metric(&available("spot", "b")).abs() < 0.01).then_some(())
         })

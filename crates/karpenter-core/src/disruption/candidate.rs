@@ -13,6 +13,7 @@ use karpenter_api::v1::{ConsolidationPolicy, NodeClaim, NodePool};
 use super::blockers;
 use super::cost::{eviction_cost, lifetime_remaining, price, reschedule_cost};
 use super::prices::PriceLists;
+use super::replacement::MinValuesUnmet;
 use super::staying::StayingPods;
 use crate::cluster::pdb::PdbLimits;
 use crate::cluster::{NodeState, Snapshot};
@@ -176,10 +177,7 @@ pub enum NotConsolidatable {
     /// No replacement is cheaper.
     NotCheaper,
     /// The cheaper instance types do not satisfy minValues.
-    MinValues {
-        /// The unmet minValues.
-        reason: String,
-    },
+    MinValues(MinValuesUnmet),
     /// Spot nodes are not replaced by spot nodes: the feature gate is off.
     SpotToSpotDisabled,
     /// Too few cheaper spot instance types.
@@ -251,7 +249,7 @@ impl fmt::Display for NotConsolidatable {
                 write!(f, "Can't remove without creating {count} candidates")
             }
             Self::NotCheaper => f.write_str("Can't replace with a cheaper node"),
-            Self::MinValues { reason } => write!(f, "Filtering by price: {reason}"),
+            Self::MinValues(unmet) => write!(f, "Filtering by price: {unmet}"),
             Self::SpotToSpotDisabled => f.write_str(
                 "SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node",
             ),

@@ -38,6 +38,7 @@ pub use budgets::Budgets;
 pub use candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, Surroundings};
 pub use command::{Command, CommandId, Decision, Method, Verdict, VerdictKind};
 pub use plan::{DisruptionPlan, plan};
+pub use replacement::MinValuesUnmet;
 pub use request::{DisruptionRequest, MultiNodeSearch, Stopwatch};
 pub use staying::{PodStays, StayingPods};
 pub use validate::{CommandInvalidated, validate};

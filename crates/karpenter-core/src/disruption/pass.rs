@@ -32,7 +32,12 @@ pub(super) type Alone = BTreeMap<String, Result<Move, NotConsolidatable>>;
 impl Pass<'_> {
     /// Returns a simulator of the snapshot including the commands so far.
     pub(super) fn simulator(&self) -> Simulator {
-        Simulator::new(&self.snapshot, &self.request.schedule, &self.prices)
+        Simulator::new(
+            &self.snapshot,
+            &self.request.policy,
+            &self.request.query,
+            &self.prices,
+        )
     }
 
     /// Applies a command to the snapshot: its nodes are marked for deletion, its replacements are launching.

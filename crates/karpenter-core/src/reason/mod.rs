@@ -10,7 +10,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use engine::{pod_reason, pool_reasons};
+pub use engine::{ignored_reason, pod_reason, pool_reasons};
 
 /// Declares the reasons: variant, parameters, text.
 macro_rules! reasons {

@@ -32,7 +32,7 @@ fn first_type(world: World) -> Option<String> {
     world
         .with([asked()])
         .plan()
-        .new_claims
+        .new_node_claims
         .first()
         .map(|draft| draft.instance_types[0].clone())
 }
@@ -121,7 +121,7 @@ fn a_daemon_that_cannot_run_on_the_node_uses_nothing() {
     let mut world = with_daemon(tainted(), |_| ());
     world.add(asked().tolerate(json!({ "operator": "Exists" })));
     assert_eq!(
-        world.plan().new_claims[0].instance_types[0],
+        world.plan().new_node_claims[0].instance_types[0],
         "small-instance-type"
     );
     let selecting = |set: &mut Value| spec(set)["nodeSelector"] = json!({ "other": "yes" });
@@ -216,8 +216,8 @@ fn the_overhead_of_each_type_is_that_of_the_daemons_it_runs() {
         .cluster
         .apply_daemon_set(&read(sized("b", "large", "1")));
     let plan = world.with([asked()]).plan();
-    assert_eq!(*plan.new_claims[0].instance_types, ["large"]);
-    assert_eq!(plan.new_claims[0].requests.get("cpu"), 2000);
+    assert_eq!(*plan.new_node_claims[0].instance_types, ["large"]);
+    assert_eq!(plan.new_node_claims[0].requests.get("cpu"), 2000);
 }
 
 /// Conformance: SCH-072
@@ -247,7 +247,7 @@ fn a_daemon_may_select_labels_that_registration_sets() {
     for label in ["karpenter.sh/initialized", "karpenter.sh/registered"] {
         let selecting = |set: &mut Value| spec(set)["nodeSelector"] = json!({ label: "true" });
         let world = with_daemon(World::new(), selecting).with([asked()]);
-        let draft = world.plan().new_claims.remove(0);
+        let draft = world.plan().new_node_claims.remove(0);
         assert_eq!(draft.instance_types[0], "default-instance-type");
         assert!(
             !draft
@@ -270,10 +270,15 @@ fn a_claim_requests_its_pods_and_one_set_of_daemons() {
     let plan = with_daemon(World::new(), small)
         .with(copies(&pod("p").cpu("1"), 2))
         .plan();
-    let requests = &plan.new_claims[0].requests;
+    let requests = &plan.new_node_claims[0].requests;
     assert_eq!((requests.get("cpu"), requests.get("pods")), (3000, 3));
     assert_eq!(
-        plan.new_claims[0].to_node_claim().spec.resources.requests["cpu"].0,
+        plan.new_node_claims[0]
+            .to_node_claim()
+            .spec
+            .resources
+            .requests["cpu"]
+            .0,
         "3"
     );
 }
@@ -297,7 +302,7 @@ fn the_requests_of_a_running_daemon_pod_are_not_reserved_again() {
         with_daemon(World::new(), small).with([node("n"), unexpected, pod("q").cpu("1100m")]);
     let plan = world.plan();
     assert_eq!(
-        (plan.existing.len(), plan.new_claims.len()),
+        (plan.existing.len(), plan.new_node_claims.len()),
         (0, 1),
         "what bound pods use is not free, and the rest is not negative"
     );

@@ -35,7 +35,7 @@ fn owned(name: &str) -> Object {
 
 fn world(defaults: Vec<DefaultSpread>) -> World {
     let mut world = World::new();
-    world.request.default_spread = defaults;
+    world.policy.default_spread = defaults;
     world
         .cluster
         .apply_replica_set(&read(replica_set("rs", json!({ "app": "x" }))));
@@ -79,7 +79,7 @@ fn owned_pods_without_constraints_are_spread_by_default() {
 fn min_domains_and_softness_of_a_default_are_kept() {
     let single = |defaults: DefaultSpread| {
         let mut world = World::empty().with_pool(pool("default").needs(ZONE, "In", &[Z1]));
-        world.request.default_spread = vec![defaults];
+        world.policy.default_spread = vec![defaults];
         world
             .cluster
             .apply_replica_set(&read(replica_set("rs", json!({ "app": "x" }))));
@@ -205,7 +205,7 @@ fn buffer(name: &str, namespace: &str, cpu: &str) -> Arc<Pod> {
 #[test]
 fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
     let mut world = World::new().with([pod("p").cpu("100m")]);
-    world.request.buffer_pods = vec![buffer("b-0", "one", "500"), buffer("b-0", "two", "1")];
+    world.query.buffer_pods = vec![buffer("b-0", "one", "500"), buffer("b-0", "two", "1")];
     let plan = world.plan();
     let unplaced: Vec<_> = plan
         .unplaced
@@ -214,7 +214,7 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
         .collect();
     assert_eq!(unplaced, [("one", true)]);
     assert_eq!(
-        plan.new_claims
+        plan.new_node_claims
             .iter()
             .map(|draft| draft.pods.len())
             .sum::<usize>(),
@@ -222,7 +222,7 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
         "virtual pods are listed apart"
     );
     assert_eq!(
-        plan.new_claims
+        plan.new_node_claims
             .iter()
             .map(|draft| draft.buffer_pods.len())
             .sum::<usize>(),
@@ -234,7 +234,7 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
 #[test]
 fn a_buffer_does_not_take_a_node_from_a_real_pod() {
     let mut world = World::new().with([node("n"), pod("p").cpu("3")]);
-    world.request.buffer_pods = vec![buffer("b-0", "default", "4")];
+    world.query.buffer_pods = vec![buffer("b-0", "default", "4")];
     let plan = world.plan();
     assert_eq!(plan.existing[0].pod.name, "p");
 }

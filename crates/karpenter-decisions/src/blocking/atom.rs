@@ -11,7 +11,7 @@ use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::{AffinityTerm, Pod, Shape, Toleration};
 use karpenter_core::requirements::{Operator, Requirement, Requirements};
-use karpenter_core::schedule::ScheduleRequest;
+use karpenter_core::schedule::Policy;
 use karpenter_core::taints::{Effect, Taint};
 
 /// Where a constraint comes from, and who can change it. The order is that in which relaxations of one price are listed.
@@ -156,8 +156,8 @@ const DAEMON_SETS: usize = 16;
 
 /// Lists the constraints of a pod in the order in which they are preferred in an answer: the pod's own first, then those of
 /// NodePools, of the cluster, and of the offerings.
-pub(super) fn atoms(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Pod) -> Vec<Atom> {
-    let mut all = of_pod(snapshot, request, pod);
+pub(super) fn atoms(snapshot: &Snapshot, policy: &Policy, pod: &Pod) -> Vec<Atom> {
+    let mut all = of_pod(snapshot, policy, pod);
     for pool in snapshot.node_pools() {
         all.extend(of_pool(pool));
     }
@@ -170,7 +170,7 @@ pub(super) fn atoms(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Pod) -
     all
 }
 
-fn of_pod(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Pod) -> Vec<Atom> {
+fn of_pod(snapshot: &Snapshot, policy: &Policy, pod: &Pod) -> Vec<Atom> {
     let shape = &pod.shape;
     let mut all: Vec<Atom> = shape
         .node_selector
@@ -192,7 +192,7 @@ fn of_pod(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Pod) -> Vec<Atom
             .filter(|(_, spread)| spread.hard)
             .map(hard),
     );
-    if shape.spread.is_empty() && request.default_spread.iter().any(|spread| spread.hard) {
+    if shape.spread.is_empty() && policy.default_spread.iter().any(|spread| spread.hard) {
         all.push(Atom::DefaultSpread);
     }
     all.extend((0..shape.required_affinity.len()).map(Atom::Affinity));

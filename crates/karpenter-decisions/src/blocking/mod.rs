@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::Pod;
-use karpenter_core::schedule::ScheduleRequest;
+use karpenter_core::schedule::{Cancel, Policy};
 
 pub use answer::{Amount, Blocking, BlockingSet, Constraint, Effect, NewNode, Patch, Relaxation};
 pub use atom::Side;
@@ -32,14 +32,14 @@ const PAIRS: usize = 64;
 
 /// Finds what blocks a pending pod alone, and what would help.
 ///
-/// `request` is that of the pass that left the pod without a place; its `cancel` ends the search early, which the answer then says.
+/// `policy` is that of the pass that left the pod without a place. `cancel` ends the search early, which the answer then says.
 /// Takes at most 256 runs of the engine.
 ///
 /// ```
 /// use jiff::Timestamp;
 /// use karpenter_core::cluster::{Cluster, ClusterConfig};
 /// use karpenter_core::fake;
-/// use karpenter_core::schedule::ScheduleRequest;
+/// use karpenter_core::schedule::Policy;
 /// use karpenter_decisions::blocking::blocking;
 /// use serde_json::json;
 ///
@@ -61,16 +61,21 @@ const PAIRS: usize = 64;
 ///
 /// let snapshot = cluster.snapshot();
 /// let pod = snapshot.pod("default", "web").unwrap();
-/// let answer = blocking(&snapshot, &ScheduleRequest::at(Timestamp::UNIX_EPOCH), pod);
+/// let answer = blocking(&snapshot, &Policy::at(Timestamp::UNIX_EPOCH), None, pod);
 /// let ids: Vec<&str> = answer.blocking.atoms.iter().map(|atom| atom.id.as_str()).collect();
 /// assert_eq!(ids, ["pod.toleration[team=search:NoSchedule]", "pool[default].taints[0]"]);
 /// assert_eq!(answer.relaxations[0].text, "tolerate taint team=search:NoSchedule");
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-pub fn blocking(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Arc<Pod>) -> Blocking {
-    let atoms = atom::atoms(snapshot, request, pod);
+pub fn blocking(
+    snapshot: &Snapshot,
+    policy: &Policy,
+    cancel: Option<Cancel>,
+    pod: &Arc<Pod>,
+) -> Blocking {
+    let atoms = atom::atoms(snapshot, policy, pod);
     let order: Vec<usize> = (0..atoms.len()).collect();
-    let mut probe = Probe::new(snapshot, request, pod.clone(), atoms);
+    let mut probe = Probe::new(snapshot, policy, cancel, pod.clone(), atoms);
     let existing = existing::existing(snapshot, pod);
     if probe.fits(&Set::new()) == Some(true) {
         return Blocking {
@@ -111,13 +116,9 @@ pub fn blocking(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Arc<Pod>) 
 }
 
 /// Lists the constraints of a pod's question, in the order in which they are preferred in an answer.
-pub fn constraints(
-    snapshot: &Snapshot,
-    request: &ScheduleRequest,
-    pod: &Arc<Pod>,
-) -> Vec<Constraint> {
-    let atoms = atom::atoms(snapshot, request, pod);
-    let probe = Probe::new(snapshot, request, pod.clone(), atoms);
+pub fn constraints(snapshot: &Snapshot, policy: &Policy, pod: &Arc<Pod>) -> Vec<Constraint> {
+    let atoms = atom::atoms(snapshot, policy, pod);
+    let probe = Probe::new(snapshot, policy, None, pod.clone(), atoms);
     (0..probe.atoms.len())
         .map(|index| constraint(&probe, index))
         .collect()

@@ -13,7 +13,7 @@ use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::pod::Pod;
-use karpenter_core::schedule::{Packing, Plan, PodSet, ScheduleRequest, Solver};
+use karpenter_core::schedule::{Cancel, Packing, Plan, PodSet, Policy, Query, Solver, schedule};
 use rustc_hash::FxHashMap;
 
 use super::atom::{Atom, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};
@@ -36,7 +36,8 @@ enum Place {
 /// Runs the scheduler on one pod.
 pub(super) struct Probe<'a> {
     pub(super) snapshot: &'a Snapshot,
-    pub(super) request: ScheduleRequest,
+    policy: Policy,
+    cancel: Option<Cancel>,
     pub(super) pod: Arc<Pod>,
     pub(super) atoms: Vec<Atom>,
     pools: Vec<Arc<NodePool>>,
@@ -49,21 +50,15 @@ pub(super) struct Probe<'a> {
 impl<'a> Probe<'a> {
     pub(super) fn new(
         snapshot: &'a Snapshot,
-        request: &ScheduleRequest,
+        policy: &Policy,
+        cancel: Option<Cancel>,
         pod: Arc<Pod>,
         atoms: Vec<Atom>,
     ) -> Self {
-        let request = ScheduleRequest {
-            pods: PodSet::Given(Vec::new()),
-            buffer_pods: Vec::new(),
-            nominated: Vec::new(),
-            packing: Packing::FewestNodes,
-            progress: None,
-            ..request.clone()
-        };
         Self {
             snapshot,
-            request,
+            policy: policy.clone().with_packing(Packing::FewestNodes),
+            cancel,
             pod,
             atoms,
             pools: snapshot.node_pools().cloned().collect(),
@@ -79,7 +74,7 @@ impl<'a> Probe<'a> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.request.cancel.as_ref().is_some_and(|cancel| cancel())
+        self.cancel.as_ref().is_some_and(|cancel| cancel())
     }
 
     fn relaxed<'b>(&'b self, set: &'b Set) -> impl Iterator<Item = &'b Atom> {
@@ -130,27 +125,25 @@ impl<'a> Probe<'a> {
         }
         let solver = self.solver(place, &key);
         let pod = relaxed_pod(&self.pod, key.iter().map(|index| &self.atoms[*index]));
-        let request = self.request_for(pod, key.iter().map(|index| &self.atoms[*index]));
-        let plan = solver.solve(&request);
+        let plan = solver.solve(&self.query(pod));
         self.runs += 1;
         let answer = places_all(&plan)?;
         self.answers.insert((place, key), answer);
         Some(answer)
     }
 
-    fn request_for<'b>(
-        &self,
-        pod: Arc<Pod>,
-        mut relaxed: impl Iterator<Item = &'b Atom>,
-    ) -> ScheduleRequest {
-        let mut request = ScheduleRequest {
-            pods: PodSet::Given(vec![pod]),
-            ..self.request.clone()
-        };
+    fn query(&self, pod: Arc<Pod>) -> Query {
+        let mut query = Query::new(PodSet::Given(vec![pod]));
+        query.cancel.clone_from(&self.cancel);
+        query
+    }
+
+    fn policy<'b>(&self, mut relaxed: impl Iterator<Item = &'b Atom>) -> Policy {
+        let mut policy = self.policy.clone();
         if relaxed.any(|atom| *atom == Atom::DefaultSpread) {
-            request.default_spread.clear();
+            policy.default_spread.clear();
         }
-        request
+        policy
     }
 
     fn solver(&mut self, place: Place, relaxed: &[usize]) -> Arc<Solver> {
@@ -170,8 +163,9 @@ impl<'a> Probe<'a> {
         };
         let snapshot = self.cluster(&pools, &set);
         // The resources that the pod requests are dimensions of the solver.
-        let request = self.request_for(self.pod.clone(), std::iter::empty());
-        let solver = Arc::new(Solver::prepare(&snapshot, &request));
+        let policy = self.policy(self.relaxed(&set));
+        let query = self.query(self.pod.clone());
+        let solver = Arc::new(Solver::prepare_for(&snapshot, &policy, &query));
         self.solvers.insert((place, shared), solver.clone());
         solver
     }
@@ -224,8 +218,8 @@ impl<'a> Probe<'a> {
                 ..Pod::clone(&pod)
             });
         }
-        let request = self.request_for(pod, self.relaxed(relaxed));
-        let plan = Solver::prepare(&cluster.snapshot(), &request).solve(&request);
+        let policy = self.policy(self.relaxed(relaxed));
+        let plan = schedule(&cluster.snapshot(), &policy, &self.query(pod));
         self.runs += 1;
         places_all(&plan).map(|fits| Outcome { fits, plan })
     }

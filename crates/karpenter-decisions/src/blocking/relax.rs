@@ -74,7 +74,7 @@ fn effect(outcome: &Outcome) -> Option<Effect> {
     if let Some(placement) = outcome.plan.existing.first() {
         return Some(Effect::Node(placement.node.clone()));
     }
-    let claim = outcome.plan.new_claims.first()?;
+    let claim = outcome.plan.new_node_claims.first()?;
     Some(Effect::NewNode(NewNode {
         node_pool: claim.node_pool.clone(),
         instance_type: claim.instance_types.first().cloned().unwrap_or_default(),
@@ -201,7 +201,7 @@ fn with_pool(
 fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) -> Option<Refined> {
     let claim = lifted
         .plan
-        .new_claims
+        .new_node_claims
         .first()
         .filter(|claim| claim.node_pool == pool)?;
     let used: i64 = probe
@@ -293,7 +293,7 @@ fn requirement(
 ) -> Option<Refined> {
     let claim = lifted
         .plan
-        .new_claims
+        .new_node_claims
         .first()
         .filter(|claim| claim.node_pool == pool)?;
     let requirement = probe

@@ -1,6 +1,8 @@
 //! Answers to questions, from the model and the history.
 
-use karpenter_core::schedule::ScheduleRequest;
+use std::sync::Arc;
+
+use karpenter_core::schedule::{Cancel, Policy};
 use karpenter_decisions::blocking::blocking;
 use karpenter_decisions::explain::{
     Question, explain_node, explain_node_claim, explain_node_pool, explain_pod,
@@ -17,12 +19,20 @@ use crate::model::View;
 /// The version of the engine in answers.
 const ENGINE: &str = env!("CARGO_PKG_VERSION");
 
-/// Answers a question at `now`. What blocks a pod is searched for with the request of the last scheduling pass.
+/// How the constraints that block a pod are searched for.
+pub(super) struct Search {
+    /// The policy of the last scheduling pass.
+    pub(super) policy: Policy,
+    /// Ends the search early.
+    pub(super) cancel: Cancel,
+}
+
+/// Answers a question at `now`. What blocks a pod is searched for with the policy of the last scheduling pass.
 pub(super) fn answer(
     ask: &Ask,
     view: &View,
     history: &History,
-    search: Option<&ScheduleRequest>,
+    search: Option<&Search>,
     now: jiff::Timestamp,
 ) -> Result<Value, Failure> {
     let messages = |uid: &str| view.scheduler_message(uid).map(str::to_owned);
@@ -54,16 +64,21 @@ fn explain(
     view: &View,
     subject: &Subject,
     uid: Option<&str>,
-    search: Option<&ScheduleRequest>,
+    search: Option<&Search>,
 ) -> Result<Value, Failure> {
     let (kind, name, answer) = match subject {
         Subject::Pod { namespace, name } => {
             let mut answer = explain_pod(question, namespace, name);
-            if let (Some(explanation), Some(request)) = (&answer, search)
+            if let (Some(explanation), Some(search)) = (&answer, search)
                 && explanation.is_unschedulable()
                 && let Some(pod) = question.snapshot.pod(namespace, name)
             {
-                let found = blocking(question.snapshot, request, pod);
+                let found = blocking(
+                    question.snapshot,
+                    &search.policy,
+                    Some(Arc::clone(&search.cancel)),
+                    pod,
+                );
                 answer = answer.map(|answer| answer.with_blocking(found));
             }
             ("Pod", name, answer.map(|answer| value(&answer)))

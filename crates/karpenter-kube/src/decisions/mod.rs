@@ -19,7 +19,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::disruption::{Command, CommandInvalidated, DisruptionPlan};
-use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, ScheduleRequest};
+use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy};
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::record::DecisionRecord;
 use karpenter_decisions::ring::Recorded;
@@ -41,8 +41,8 @@ const BEHIND: usize = 256;
 /// The decisions of this replica since it leads.
 pub struct Decisions {
     history: Mutex<History>,
-    /// The request of the last scheduling pass.
-    scheduled: Mutex<Option<ScheduleRequest>>,
+    /// The policy of the last scheduling pass.
+    scheduled: Mutex<Option<Policy>>,
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
@@ -59,8 +59,8 @@ impl std::fmt::Debug for Decisions {
 pub struct Made<'a> {
     /// The view that it decided on.
     pub view: &'a View,
-    /// The request to the engine.
-    pub request: &'a ScheduleRequest,
+    /// The policy of the pass.
+    pub policy: &'a Policy,
     /// How long it took.
     pub took: Duration,
 }
@@ -89,14 +89,9 @@ impl Decisions {
         self.history().clone()
     }
 
-    /// Returns a request like that of the last scheduling pass, which ends its search once `cancel` says so.
-    fn search(&self, now: Timestamp, cancel: Cancel) -> Option<ScheduleRequest> {
-        let request = self.scheduled.lock().clone()?;
-        Some(ScheduleRequest {
-            now,
-            cancel: Some(cancel),
-            ..request
-        })
+    /// Returns the policy of the last scheduling pass, at `now`.
+    fn policy(&self, now: Timestamp) -> Option<Policy> {
+        Some(self.scheduled.lock().clone()?.with_now(now))
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
@@ -113,7 +108,7 @@ impl Decisions {
     ) {
         let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
         let names: Vec<Option<&str>> = names.collect();
-        *self.scheduled.lock() = Some(made.request.clone());
+        *self.scheduled.lock() = Some(made.policy.clone());
         self.record(cx, made, |history, input| {
             history.provisioned(input, plan, &names)
         });
@@ -160,7 +155,7 @@ impl Decisions {
     ) {
         let input = Input {
             snapshot: &made.view.snapshot,
-            request: made.request,
+            policy: made.policy,
             took: made.took,
             now: cx.clock.now(),
         };

@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::answers::Search;
 use super::query::{Ask, Select, Subject, parse};
 use super::status::{Body, Failure, json, with_body};
 use super::{Decisions, answers, stream};
@@ -156,7 +157,10 @@ impl Server {
             _ => (None, SEARCH),
         };
         let began = Instant::now();
-        let search = decisions.search(now, Arc::new(move || began.elapsed() > timeout));
+        let search = decisions.policy(now).map(|policy| Search {
+            policy,
+            cancel: Arc::new(move || began.elapsed() > timeout),
+        });
         let answered = compute("the explanation", move || {
             answers::answer(&ask, &view, &history, search.as_ref(), now)
         });

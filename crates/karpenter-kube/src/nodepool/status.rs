@@ -227,7 +227,7 @@ impl Controller for Status {
         let class = view.node_class(reference);
         let mut after = NodePool::clone(before);
         after.initialize_conditions(now);
-        let mut warnings = validate(&mut after, self.cx.provider.well_known(), now);
+        let mut warnings = validate(&mut after, &self.cx.provider.profile().well_known, now);
         if before.is_static() && !self.cx.options.feature_gates.static_capacity {
             warnings.push(GATE_CLOSED.to_owned());
         }

@@ -18,4 +18,4 @@ pub use catalogue::refresh_instance_types;
 pub use ledger::PodLedger;
 pub use nominations::Nominations;
 pub use provisioner::Provisioner;
-pub(crate) use provisioner::request;
+pub(crate) use provisioner::policy;

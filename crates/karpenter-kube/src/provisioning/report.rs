@@ -102,7 +102,7 @@ pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger
         let pool = pool.and_then(|name| view.node_pool(name));
         pool.is_some_and(|pool| pool.is_true(types::NODE_REGISTRATION_HEALTHY))
     };
-    let new = plan.new_claims.iter().flat_map(|claim| {
+    let new = plan.new_node_claims.iter().flat_map(|claim| {
         let healthy = healthy(Some(&claim.node_pool));
         claim.pods.iter().map(move |pod| (pod, healthy))
     });
@@ -200,10 +200,10 @@ fn pools(cx: &Context, view: &View, plan: &Plan) {
 
 /// Logs the number of new NodeClaims, and of pods on nodes that are launching.
 pub(super) fn computed(plan: &Plan) {
-    if !plan.new_claims.is_empty() {
-        let pods: usize = plan.new_claims.iter().map(|c| c.pods.len()).sum();
+    if !plan.new_node_claims.is_empty() {
+        let pods: usize = plan.new_node_claims.iter().map(|c| c.pods.len()).sum();
         tracing::info!(
-            nodeclaims = plan.new_claims.len(),
+            nodeclaims = plan.new_node_claims.len(),
             pods,
             "computed new nodeclaim(s) to fit pod(s)"
         );
@@ -218,7 +218,7 @@ pub(super) fn nominations(
     claims: &[Option<Arc<NodeClaim>>],
 ) {
     let mut targets: BTreeMap<&PodKey, String> = BTreeMap::new();
-    for (draft, claim) in plan.new_claims.iter().zip(claims) {
+    for (draft, claim) in plan.new_node_claims.iter().zip(claims) {
         if let Some(claim) = claim {
             targets.extend(
                 draft

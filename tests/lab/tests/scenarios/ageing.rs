@@ -10,7 +10,7 @@ use karpenter_api::hash;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::provider::CloudProvider;
-use karpenter_core::static_capacity;
+use karpenter_core::schedule::PlannedNodeClaim;
 use karpenter_kube::context::Context;
 use karpenter_kube::operator::{Operator, OperatorError};
 use karpenter_kube::provisioning::launch::create_claims;
@@ -365,7 +365,7 @@ async fn a_nodeclaim_has_the_hash_that_its_nodepool_had_when_it_was_planned() {
         NodePool::clone(cx.view().node_pool("default").unwrap())
     };
     let planned = known(None).await;
-    let draft = static_capacity::draft(&planned, cx.provider.well_known());
+    let draft = PlannedNodeClaim::from_template(&planned, &cx.provider.profile().well_known);
     let label = json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}});
     patch::<NodePool>(&world, "default", label).await;
     let edited = known(Some("a")).await;

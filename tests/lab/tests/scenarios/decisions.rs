@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karpenter_core::schedule::ScheduleRequest;
+use karpenter_core::schedule::Policy;
 use karpenter_kube::decisions::Made;
 use karpenter_kube::options::{DecisionLog, FeatureGates, Options};
 use karpenter_kwok::KwokNodeClass;
@@ -403,7 +403,7 @@ fn decide(world: &World, number: usize) {
     let view = cx.view();
     let made = Made {
         view: &view,
-        request: &ScheduleRequest::at(cx.clock.now()),
+        policy: &Policy::at(cx.clock.now()),
         took: Duration::ZERO,
     };
     let pool = format!("{number}-{}", "x".repeat(12_000));

@@ -4,7 +4,7 @@
 //! UPSTREAM: pkg/controllers/interruption/controller.go
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use karpenter_api::labels as core_labels;
 use karpenter_api::v1::NodeClaim;
@@ -133,10 +133,7 @@ impl Handler {
                     placement: None,
                 };
                 let unavailable = self.offered.unavailable();
-                unavailable
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .mark(pool, self.cx.clock.now());
+                unavailable.lock().mark(pool, self.cx.clock.now());
             }
             Kind::CapacityReservationInterrupted => {
                 if let Some(id) = claim.label(labels::CAPACITY_RESERVATION_ID) {

@@ -3,7 +3,7 @@
 //! UPSTREAM: pkg/providers/instance/instance.go
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use karpenter_api::labels as core_labels;
@@ -14,6 +14,7 @@ use karpenter_core::provider::CloudProviderError;
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_kube::events::{Event, Recorder, reference};
 use karpenter_kube::metrics::{Counter, Registry};
+use parking_lot::Mutex;
 
 use crate::api::labels::{resources, tags};
 use crate::api::{EC2NodeClass, Subnet, labels};
@@ -264,10 +265,7 @@ impl Launcher {
                 .find_map(|s| s.zone_id.clone())
                 .unwrap_or_default()
         };
-        let mut unavailable = self
-            .unavailable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut unavailable = self.unavailable.lock();
         let capacity_type =
             CapacityType::from_label(request.capacity_type).unwrap_or(CapacityType::OnDemand);
         let pool = |instance_type: &str, zone: &str| Pool {

@@ -89,6 +89,16 @@ impl Pools {
                 outcome,
             });
         }
+        for name in snapshot.instance_type_pools() {
+            if snapshot.node_pool(name).is_none() {
+                reports.push(PoolReport {
+                    node_pool: name.to_owned(),
+                    outcome: PoolOutcome::NotFound {
+                        similar: similar_pool(snapshot, name),
+                    },
+                });
+            }
+        }
         promise_to_waiting(snapshot, &mut reservations);
         Self {
             algebra: algebra.freeze(),
@@ -98,6 +108,17 @@ impl Pools {
             reports,
         }
     }
+}
+
+/// Returns the NodePool whose name is most similar to `name`, if one differs in two characters at most.
+pub(crate) fn similar_pool(snapshot: &Snapshot, name: &str) -> Option<String> {
+    let near = |pool: &Arc<NodePool>| {
+        let distance = strsim::osa_distance(pool.name(), name);
+        // A name of two characters is similar to all others of two characters.
+        (distance <= 2 && distance < name.len()).then(|| (distance, pool.name().to_owned()))
+    };
+    let (_, nearest) = snapshot.node_pools().filter_map(near).min()?;
+    Some(nearest)
 }
 
 /// A NodePool with its instance types, or why it is not used.

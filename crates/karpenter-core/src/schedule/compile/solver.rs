@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cluster::Snapshot;
 use crate::dra::Inventory;
-use crate::pod::{Pod, Shape, Toleration};
+use crate::pod::{Shape, Toleration};
 use crate::requirements::{Requirement, Requirements};
 use crate::schedule::compile::algebra::Algebra;
 use crate::schedule::compile::bits::Bits;
@@ -24,7 +24,7 @@ use crate::schedule::compile::pools::Pools;
 use crate::schedule::compile::template::Template;
 use crate::schedule::compile::vectors::Dimensions;
 use crate::schedule::report::plan::PoolReport;
-use crate::schedule::request::{PodSet, ScheduleRequest};
+use crate::schedule::request::{Policy, Query};
 use crate::schedule::topology::group::{BaseCounts, GroupIdentity};
 use crate::taints::{Effect, Taint, untolerated};
 
@@ -50,9 +50,10 @@ pub(crate) struct NodeDomains {
     pub(crate) of_node: IndexVec<NodeIdx, Option<DomainId>>,
 }
 
-/// A compiled [`Snapshot`] that answers any number of [`ScheduleRequest`]s.
+/// A compiled [`Snapshot`] that answers any number of [`Query`]s, from any number of threads.
 pub struct Solver {
     pub(crate) snapshot: Snapshot,
+    pub(crate) policy: Policy,
     pub(crate) algebra: Algebra,
     pub(crate) dimensions: Dimensions,
     pub(crate) catalogues: IndexVec<CatalogueId, Catalogue>,
@@ -82,13 +83,31 @@ impl std::fmt::Debug for Solver {
 }
 
 impl Solver {
-    /// Compiles a snapshot. Uses the time, the policies and the resource names of the pods of `request`.
-    pub fn prepare(snapshot: &Snapshot, request: &ScheduleRequest) -> Self {
-        let daemons = daemons(snapshot, request);
-        let dimensions = dimensions(snapshot, request, &daemons);
-        let pools = Pools::compile(snapshot, request.min_values_policy, &daemons, &dimensions);
+    /// Compiles a snapshot; `policy` holds for all queries.
+    ///
+    /// ```
+    /// use jiff::Timestamp;
+    /// use karpenter_core::cluster::{Cluster, ClusterConfig};
+    /// use karpenter_core::schedule::{PodSet, Policy, Query, Solver};
+    ///
+    /// let cluster = Cluster::new(ClusterConfig::default());
+    /// let solver = Solver::prepare(&cluster.snapshot(), &Policy::at(Timestamp::UNIX_EPOCH));
+    /// let today = solver.solve(&Query::new(PodSet::Waiting));
+    /// let without = solver.solve(&Query::new(PodSet::Waiting).with_removed_nodes(["node-1".to_owned()]));
+    /// assert_eq!(today, without);
+    /// ```
+    pub fn prepare(snapshot: &Snapshot, policy: &Policy) -> Self {
+        Self::prepare_for(snapshot, policy, &Query::default())
+    }
+
+    /// Compiles a snapshot as [`prepare`](Self::prepare) does, for queries whose pods request resources that no pod of the snapshot
+    /// requests: those of `query`. [`solve`](Self::solve) compiles the snapshot anew for a query with other resources.
+    pub fn prepare_for(snapshot: &Snapshot, policy: &Policy, query: &Query) -> Self {
+        let daemons = daemons(snapshot, policy);
+        let dimensions = dimensions(snapshot, query, &daemons);
+        let pools = Pools::compile(snapshot, policy.min_values_policy, &daemons, &dimensions);
         let nodes = existing_nodes(snapshot, &daemons, &dimensions);
-        let bound = BoundPods::compile(snapshot, request.now, &nodes.index);
+        let bound = BoundPods::compile(snapshot, policy.now, &nodes.index);
         let soft = |taints: &[Taint]| {
             taints
                 .iter()
@@ -105,6 +124,7 @@ impl Solver {
                     || pools.catalogues[template.catalogue].has_reservations
             }),
             snapshot: snapshot.clone(),
+            policy: policy.clone(),
             algebra: pools.algebra,
             dimensions,
             catalogues: pools.catalogues,
@@ -254,7 +274,7 @@ impl Solver {
 }
 
 /// Returns the resources that pods request, which are the only ones that are compared.
-fn dimensions(snapshot: &Snapshot, request: &ScheduleRequest, daemons: &[Daemon]) -> Dimensions {
+fn dimensions(snapshot: &Snapshot, query: &Query, daemons: &[Daemon]) -> Dimensions {
     let mut names: BTreeSet<&str> = BTreeSet::new();
     let mut seen: FxHashSet<*const Shape> = FxHashSet::default();
     for (_, pods) in snapshot.bound_pods() {
@@ -266,11 +286,7 @@ fn dimensions(snapshot: &Snapshot, request: &ScheduleRequest, daemons: &[Daemon]
     {
         names.extend(pod.shape.requests.iter().map(|(name, _)| name));
     }
-    let given: &[Arc<Pod>] = match &request.pods {
-        PodSet::Waiting => &[],
-        PodSet::Given(pods) | PodSet::WaitingAnd(pods) => pods,
-    };
-    for pod in given.iter().chain(&request.buffer_pods) {
+    for pod in query.own_pods() {
         names.extend(pod.shape.requests.iter().map(|(name, _)| name));
     }
     for daemon in daemons {

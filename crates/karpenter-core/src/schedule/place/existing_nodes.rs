@@ -13,7 +13,7 @@ use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::subtract;
 use crate::schedule::pods::class::Class;
 use crate::schedule::pods::volumes::Volumes;
-use crate::schedule::request::ScheduleRequest;
+use crate::schedule::request::Query;
 
 /// The ports and volumes that a pass added to a node.
 #[derive(Debug, Default)]
@@ -40,10 +40,10 @@ pub(crate) struct ExistingNodes<'a> {
 }
 
 impl<'a> ExistingNodes<'a> {
-    pub(crate) fn new(solver: &'a Solver, request: &ScheduleRequest) -> Self {
+    pub(crate) fn new(solver: &'a Solver, query: &Query) -> Self {
         let node = |name: &String| solver.node_index.get(name).copied();
         let mut usable = Bits::full(solver.nodes.len());
-        for index in request.without.iter().filter_map(node) {
+        for index in query.without.iter().filter_map(node) {
             usable.remove(index);
         }
         let present: Bits<NodeIdx> = usable.clone();
@@ -56,7 +56,7 @@ impl<'a> ExistingNodes<'a> {
             solver,
             present,
             usable,
-            avoid: solver.nodes_named(&request.avoid),
+            avoid: solver.nodes_named(&query.avoid),
             remaining: solver.remaining.clone(),
             width: solver.width(),
             loads: FxHashMap::default(),

@@ -379,7 +379,7 @@ impl SchedulingPass<'_> {
         let Some(unmet) = unmet_min_values(catalogue, &self.rows.algebra, fit.set, rows) else {
             return Ok(());
         };
-        if !candidate.is_new || self.request.min_values_policy == MinValuesPolicy::Strict {
+        if !candidate.is_new || self.solver.policy.min_values_policy == MinValuesPolicy::Strict {
             return Err(Refusal::MinValues(unmet));
         }
         let mut relaxed = self.rows.algebra.requirements(fit.set);

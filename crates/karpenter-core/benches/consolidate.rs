@@ -249,7 +249,7 @@ fn savings(plan: &DisruptionPlan) -> f64 {
 
 fn main() {
     let mut suite = Suite::from_args("consolidate");
-    for nodes in [1000, 5000] {
+    for nodes in [1000, 5000, 10_000, 20_000, 50_000, 100_000] {
         suite.case(&format!("single-{nodes}"), |run| {
             let snapshot = fleet(nodes, Load::Full);
             let found = pass(&snapshot, Duration::ZERO);

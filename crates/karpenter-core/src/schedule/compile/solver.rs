@@ -3,19 +3,20 @@
 //! Compiling reads every object once; a pass afterwards costs what it touches. Disruption planning prepares one [`Solver`] per
 //! snapshot and simulates the removal of many sets of nodes with it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use index_vec::IndexVec;
+use index_vec::{Idx as _, IndexVec};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cluster::Snapshot;
 use crate::dra::Inventory;
 use crate::pod::{Shape, Toleration};
 use crate::requirements::{Requirement, Requirements};
-use crate::schedule::compile::algebra::Algebra;
+use crate::schedule::compile::algebra::{Algebra, ReqId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::bound_pods::BoundPods;
+use crate::schedule::compile::capacity_index::CapacityIndex;
 use crate::schedule::compile::catalogue::{Catalogue, Reservations};
 use crate::schedule::compile::daemons::{Daemon, daemons};
 use crate::schedule::compile::ids::{CatalogueId, DomainId, NodeIdx, TemplateId};
@@ -25,7 +26,9 @@ use crate::schedule::compile::template::Template;
 use crate::schedule::compile::vectors::Dimensions;
 use crate::schedule::report::plan::PoolReport;
 use crate::schedule::request::{Policy, Query};
-use crate::schedule::topology::group::{BaseCounts, GroupIdentity};
+use crate::schedule::topology::group::{
+    BaseCounts, GroupIdentity, GroupKind, NodeFilter, is_hostname,
+};
 use crate::taints::{Effect, Taint, untolerated};
 
 /// Nodes by name.
@@ -37,17 +40,36 @@ struct Cache {
     meeting: FxHashMap<Requirement, Arc<Bits<NodeIdx>>>,
     tolerating: FxHashMap<Vec<Toleration>, Arc<Bits<NodeIdx>>>,
     counts: FxHashMap<GroupIdentity, Arc<BaseCounts>>,
-    domains: FxHashMap<String, Arc<NodeDomains>>,
+    domains: FxHashMap<String, Arc<LabelDomains>>,
     /// The nodes of the last `avoid` list: all simulations of a disruption pass share one list.
     avoid: Option<NamedNodes>,
 }
 
-/// The values of one label over the nodes.
+/// The values of one label: those of nodes first, then those that only new nodes can have.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NodeDomains {
+pub(crate) struct LabelDomains {
     pub(crate) names: IndexVec<DomainId, Arc<str>>,
-    /// Index into `names` for each node; `None` without the label.
+    pub(crate) ids: FxHashMap<Arc<str>, DomainId>,
+    /// The nodes with each value.
+    pub(crate) nodes: IndexVec<DomainId, Bits<NodeIdx>>,
+    /// The value of each node; `None` without the label.
     pub(crate) of_node: IndexVec<NodeIdx, Option<DomainId>>,
+    /// The values that new nodes of each template can have.
+    pub(crate) of_template: IndexVec<TemplateId, Bits<DomainId>>,
+}
+
+impl LabelDomains {
+    /// Returns the id of a value, which is added if it is new.
+    fn id(&mut self, value: &str) -> DomainId {
+        if let Some(id) = self.ids.get(value) {
+            return *id;
+        }
+        let value: Arc<str> = value.into();
+        self.nodes.push(Bits::default());
+        let id = self.names.push(value.clone());
+        self.ids.insert(value, id);
+        id
+    }
 }
 
 /// A compiled [`Snapshot`] that answers any number of [`Query`]s, from any number of threads.
@@ -62,7 +84,12 @@ pub struct Solver {
     pub(crate) pools: Vec<PoolReport>,
     pub(crate) nodes: IndexVec<NodeIdx, ExistingNode>,
     pub(crate) node_index: FxHashMap<String, NodeIdx>,
-    pub(crate) remaining: Vec<i64>,
+    /// Free resources, node by node.
+    remaining: Vec<i64>,
+    /// Nodes on which no resource is exceeded.
+    pub(crate) sound: Bits<NodeIdx>,
+    /// The nodes by their free resources; built on first use.
+    room: OnceLock<CapacityIndex<NodeIdx>>,
     pub(crate) bound: BoundPods,
     /// Some node or NodePool has a taint with effect PreferNoSchedule.
     pub(crate) has_soft_taints: bool,
@@ -131,6 +158,11 @@ impl Solver {
             reservations: pools.reservations,
             templates: pools.templates,
             pools: pools.reports,
+            sound: (nodes.nodes.iter_enumerated())
+                .filter(|(_, node)| !node.broken)
+                .map(|(index, _)| index)
+                .collect(),
+            room: OnceLock::new(),
             nodes: nodes.nodes,
             node_index: nodes.index,
             remaining: nodes.remaining,
@@ -166,6 +198,17 @@ impl Solver {
             keep(&mut cache, value.clone());
         }
         value
+    }
+
+    /// Returns the free resources of a node, before a pass.
+    pub(crate) fn remaining_on(&self, node: NodeIdx) -> &[i64] {
+        &self.remaining[node.index() * self.width()..][..self.width()]
+    }
+
+    /// Returns the nodes with room for `requests`, before a pass.
+    pub(crate) fn nodes_with_room(&self, requests: &[i64]) -> Bits<NodeIdx> {
+        let index = || CapacityIndex::new(&self.sound, &self.remaining, self.width());
+        self.room.get_or_init(index).with_room_for(requests)
     }
 
     /// Returns the nodes that meet a requirement.
@@ -221,19 +264,23 @@ impl Solver {
             .collect()
     }
 
-    /// Returns the values of a label over the nodes.
-    pub(crate) fn node_domains(&self, key: &str) -> Arc<NodeDomains> {
+    /// Returns the values of a label.
+    pub(crate) fn label_domains(&self, key: &str) -> Arc<LabelDomains> {
         self.cached(
             |cache| cache.domains.get(key).cloned(),
             || {
-                let mut ids: FxHashMap<Arc<str>, DomainId> = FxHashMap::default();
-                let mut domains = NodeDomains::default();
-                for node in &self.nodes {
-                    let index = node.label(key).map(|value| {
-                        *ids.entry(value.into())
-                            .or_insert_with(|| domains.names.push(value.into()))
-                    });
-                    domains.of_node.push(index);
+                let mut domains = LabelDomains::default();
+                for (node, existing) in self.nodes.iter_enumerated() {
+                    let domain = existing.label(key).map(|value| domains.id(value));
+                    if let Some(domain) = domain {
+                        domains.nodes[domain].insert(node);
+                    }
+                    domains.of_node.push(domain);
+                }
+                for template in &self.templates {
+                    let values = self.values_of_template(template, key);
+                    let ids = values.into_iter().map(|value| domains.id(value)).collect();
+                    domains.of_template.push(ids);
                 }
                 Arc::new(domains)
             },
@@ -243,33 +290,76 @@ impl Solver {
         )
     }
 
-    /// Returns the nodes of the bound pods that a group selects.
+    /// Returns the values of a label that nodes of a template can have.
+    fn values_of_template(&self, template: &Template, key: &str) -> BTreeSet<&str> {
+        let mut values: BTreeSet<&str> = BTreeSet::new();
+        // No requirement is on another label.
+        let Some(key) = self.algebra.find_key(key) else {
+            return values;
+        };
+        let own = self.algebra.get(template.set, key);
+        let own = own.map(|req| self.algebra.requirement(req));
+        if let Some(own) = own.filter(|own| !own.is_complement()) {
+            values.extend(own.values());
+        }
+        let catalogue = &self.catalogues[template.catalogue];
+        let mut seen: FxHashSet<ReqId> = FxHashSet::default();
+        for row in template.rows.iter() {
+            let req = catalogue.requirement(row, key);
+            let Some(req) = req.filter(|req| seen.insert(*req)) else {
+                continue;
+            };
+            let requirement = self.algebra.requirement(req);
+            if !requirement.is_complement() {
+                let within = |value: &&str| own.is_none_or(|own| own.has(value));
+                values.extend(requirement.values().filter(within));
+            }
+        }
+        values
+    }
+
+    /// Returns the pods that a group counts on all nodes before a pass.
     pub(crate) fn base_counts(&self, identity: &GroupIdentity) -> Arc<BaseCounts> {
         self.cached(
             |cache| cache.counts.get(identity).cloned(),
             || {
-                let mut places: BTreeMap<NodeIdx, u32> = BTreeMap::new();
-                let selected = |shape: &Shape| {
-                    identity.selects(&shape.namespace, &shape.labels, &self.snapshot)
+                let places = match identity.kind {
+                    GroupKind::Inverse => self.bound.places_of_term(identity),
+                    _ => self.bound.places_of_selected(identity, &self.snapshot),
                 };
-                for bound in self
-                    .bound
-                    .shapes
-                    .iter()
-                    .filter(|bound| selected(&bound.shape))
-                {
-                    for (node, count) in &bound.places {
-                        *places.entry(*node).or_default() += count;
-                    }
-                }
-                Arc::new(BaseCounts {
-                    places: places.into_iter().collect(),
-                })
+                let filter = &identity.filter;
+                let passing = filter
+                    .is_set()
+                    .then(|| Arc::new(self.nodes_passing(filter)));
+                let domains =
+                    (!is_hostname(&identity.key)).then(|| self.label_domains(&identity.key));
+                Arc::new(BaseCounts::new(
+                    places,
+                    passing,
+                    domains.as_deref(),
+                    identity.max_skew,
+                ))
             },
             |cache, counts| {
                 cache.counts.insert(identity.clone(), counts);
             },
         )
+    }
+
+    /// Returns the nodes that pass the node filter of a spread constraint.
+    fn nodes_passing(&self, filter: &NodeFilter) -> Bits<NodeIdx> {
+        let mut nodes = Bits::full(self.nodes.len());
+        if let Some(terms) = &filter.terms {
+            let mut any = Bits::default();
+            for term in terms {
+                any.unite(&self.nodes_meeting_all(term));
+            }
+            nodes.intersect(&any);
+        }
+        if let Some(tolerations) = &filter.tolerations {
+            nodes.intersect(&self.nodes_tolerated(tolerations));
+        }
+        nodes
     }
 }
 

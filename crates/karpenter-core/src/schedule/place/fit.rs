@@ -215,7 +215,7 @@ impl SchedulingPass<'_> {
             return self.fit_domains(candidate, class, narrowed, rest, allowed);
         }
         let order = &self.topology.groups[domains.order];
-        let names = &self.topology.axes[domains.axis].domains;
+        let names = self.topology.axes[domains.axis].domains();
         let mut ordered: SmallVec<[(u32, DomainId); 8]> = open
             .iter()
             .map(|domain| (order.in_domain(domain), domain))

@@ -116,7 +116,7 @@ impl SchedulingPass<'_> {
         }
         self.devices = Devices::new(self.solver, &self.queue, &self.nodes.present);
         self.topology
-            .count_existing_pods(&mut self.rows.algebra, &self.queue, &self.nodes.present);
+            .count_existing_pods(&mut self.rows.algebra, &self.queue, &self.nodes);
         self.topology.link(&mut self.queue.classes);
         self.planned.least = self.queue.least_requests(self.solver.width());
     }
@@ -311,7 +311,14 @@ impl SchedulingPass<'_> {
             tolerations.push(Toleration::any_prefer_no_schedule());
         }
         let mut nodes = self.nodes.usable.clone();
-        nodes.intersect(&self.solver.nodes_meeting_all(&all));
+        nodes.intersect(
+            &self
+                .solver
+                .nodes_with_room(&self.queue.classes[class].requests),
+        );
+        for requirement in all.iter() {
+            nodes.intersect(&self.solver.nodes_meeting(requirement));
+        }
         nodes.intersect(&self.solver.nodes_tolerated(&tolerations));
         if !self.queue.classes[class].volume_requirements.is_empty() {
             let mut reachable = Bits::default();
@@ -320,8 +327,6 @@ impl SchedulingPass<'_> {
             }
             nodes.intersect(&reachable);
         }
-        let mut refused_nodes = Bits::full(self.solver.nodes.len());
-        refused_nodes.subtract(&nodes);
         let templates = self.solver.templates.iter_enumerated();
         let tolerated_templates: Bits<TemplateId> = templates
             .filter(|(_, template)| untolerated(&template.taints, &tolerations).is_none())
@@ -332,7 +337,7 @@ impl SchedulingPass<'_> {
             strict: self.rows.algebra.set(&strict, known),
             tolerations: Arc::new(tolerations),
             owned,
-            refused_nodes,
+            open_nodes: nodes,
             refused_planned: Bits::default(),
             refused_templates: Bits::default(),
             tolerated_templates,

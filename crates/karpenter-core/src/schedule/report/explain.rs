@@ -212,7 +212,7 @@ impl SchedulingPass<'_> {
             constraint: self.topology.groups[group].constraint(),
             key: axis.name.clone(),
             domains: domains
-                .map(|domain| axis.domains[domain].to_string())
+                .map(|domain| axis.domains()[domain].to_string())
                 .collect(),
         }
     }

@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 
 use karpenter_core::resources::quantity;
+use karpenter_core::schedule::PlannedNodeClaim;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::atom::{Atom, Side, State, Workload};
+use super::atom::{Atom, Side, State};
 use super::existing::Existing;
 use super::probe::Probe;
 
@@ -143,6 +144,18 @@ pub struct NewNode {
     pub instance_types: usize,
     /// Dollars per hour.
     pub price: f64,
+}
+
+impl NewNode {
+    /// Describes a planned node.
+    pub(crate) fn of(claim: &PlannedNodeClaim) -> Self {
+        Self {
+            node_pool: claim.node_pool.clone(),
+            instance_type: claim.instance_types.first().cloned().unwrap_or_default(),
+            instance_types: claim.instance_types.len(),
+            price: claim.hourly_price,
+        }
+    }
 }
 
 /// Escapes a key for a JSON pointer.
@@ -388,15 +401,4 @@ fn list(values: &[String]) -> String {
     } else {
         format!("[{}]", values.join(" "))
     }
-}
-
-/// Returns the workload as the target of a patch, if its pod template can be changed.
-pub(super) fn target(workload: &Workload) -> Option<String> {
-    let Workload {
-        kind,
-        namespace,
-        name,
-    } = workload;
-    matches!(kind.as_str(), "Deployment" | "StatefulSet")
-        .then(|| format!("{kind}/{namespace}/{name}"))
 }

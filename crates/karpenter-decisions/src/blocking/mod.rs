@@ -19,6 +19,7 @@ use karpenter_core::schedule::ScheduleRequest;
 
 pub use answer::{Amount, Blocking, BlockingSet, Constraint, Effect, NewNode, Patch, Relaxation};
 pub use atom::Side;
+pub(crate) use atom::{admit_offering, set_ready};
 pub use existing::Existing;
 
 use answer::constraint;

@@ -63,8 +63,12 @@ impl PdbState {
             name: name.to_owned(),
             min_available: min_available.map(text),
             max_unavailable: max_unavailable.map(text),
-            allowed: status.and_then(|status| status.disruptions_allowed).unwrap_or_default(),
-            healthy: status.and_then(|status| status.current_healthy).unwrap_or_default(),
+            allowed: status
+                .and_then(|status| status.disruptions_allowed)
+                .unwrap_or_default(),
+            healthy: status
+                .and_then(|status| status.current_healthy)
+                .unwrap_or_default(),
             expected,
             desired,
             impossible: expected <= desired,

@@ -17,6 +17,12 @@ use super::probe::Probe;
 pub struct Blocking {
     /// The pod alone can be scheduled: it has no place because of the pods that were placed before it.
     pub fits_alone: bool,
+    /// Where the pod would go alone, if it fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+    /// What its new node would cost in dollars per hour, if it fits alone; 0 on an existing node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delta_per_hour: Option<f64>,
     /// Constraints that block the pod together. Empty if nothing that can be changed blocks it.
     pub blocking: BlockingSet,
     /// Changes that let the pod be scheduled, cheapest first.

@@ -39,6 +39,8 @@ pub(super) struct Probe<'a> {
     pub(super) request: ScheduleRequest,
     pub(super) pod: Arc<Pod>,
     pub(super) atoms: Vec<Atom>,
+    /// Constraints that are relaxed in every run.
+    pub(super) dropped: Set,
     pools: Vec<Arc<NodePool>>,
     answers: FxHashMap<(Place, Vec<usize>), bool>,
     /// Solvers by place and the relaxed constraints that are not the pod's own.
@@ -66,6 +68,7 @@ impl<'a> Probe<'a> {
             request,
             pod,
             atoms,
+            dropped: Set::new(),
             pools: snapshot.node_pools().cloned().collect(),
             answers: FxHashMap::default(),
             solvers: FxHashMap::default(),
@@ -88,6 +91,7 @@ impl<'a> Probe<'a> {
 
     /// Reports whether the pod fits while constraints are relaxed; `None` once the bound on runs is reached.
     pub(super) fn fits(&mut self, relaxed: &Set) -> Option<bool> {
+        let relaxed = &relaxed.union(&self.dropped).copied().collect();
         if self.counts_domains(relaxed) {
             return self.fits_in(Place::Cluster, relaxed);
         }
@@ -212,6 +216,7 @@ impl<'a> Probe<'a> {
         if self.is_exhausted() {
             return None;
         }
+        let relaxed = &relaxed.union(&self.dropped).copied().collect();
         let all: Vec<usize> = (0..self.pools.len()).collect();
         let mut cluster = Cluster::from(self.cluster(&all, relaxed));
         for pool in change.pools.values() {

@@ -64,14 +64,19 @@ pub(super) fn relaxation(probe: &mut Probe<'_>, set: &Set) -> Option<Relaxation>
         change,
         patch,
         effect: effect(&outcome)?,
-        // An empty sum is -0.0.
-        delta_per_hour: outcome.plan.hourly_price() + 0.0,
+        delta_per_hour: price(&outcome),
         exact: true,
         affects,
     })
 }
 
-fn effect(outcome: &Outcome) -> Option<Effect> {
+/// Returns the price of the nodes that are launched, in dollars per hour.
+pub(super) fn price(outcome: &Outcome) -> f64 {
+    // An empty sum is -0.0.
+    outcome.plan.hourly_price() + 0.0
+}
+
+pub(super) fn effect(outcome: &Outcome) -> Option<Effect> {
     if let Some(placement) = outcome.plan.existing.first() {
         return Some(Effect::Node(placement.node.clone()));
     }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Metadata, Observed, Question, Told};
 use crate::blocking::Blocking;
+use crate::change::Change;
 use crate::index::{Key, Known};
 use crate::passes::class;
 use crate::record::RecordId;
@@ -41,6 +42,9 @@ pub struct PodExplanation {
     pub pools: Vec<PoolReason>,
     /// The records of the last decisions about the pod, latest first.
     pub records: Vec<RecordId>,
+    /// The changes that were asked for; what blocks the pod is what does after them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
     /// What blocks the pod, and what would help; absent unless it was asked for.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub blocking: Option<Blocking>,
@@ -52,6 +56,13 @@ impl PodExplanation {
         let of_pools = |reason: &Told| matches!(reason.id, "NoNodePools" | "NoInstanceTypes");
         self.state == "Pending"
             && (!self.pools.is_empty() || self.reason.as_ref().is_some_and(of_pools))
+    }
+
+    /// Says after which changes the pod is blocked.
+    #[must_use]
+    pub fn with_changes(mut self, changes: &[Change]) -> Self {
+        self.changes = changes.iter().map(ToString::to_string).collect();
+        self
     }
 
     /// Adds what blocks the pod.
@@ -147,6 +158,7 @@ pub fn explain_pod(question: &Question<'_>, namespace: &str, name: &str) -> Opti
         }),
         pools: pools.collect(),
         records,
+        changes: Vec::new(),
         blocking: None,
     })
 }

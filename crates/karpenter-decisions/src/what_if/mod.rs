@@ -324,12 +324,12 @@ impl WhatIf {
     }
 
     /// Returns what deleting or replacing each of the nodes alone would save once no policy blocks it: no PodDisruptionBudget,
-    /// annotation, nomination, budget or pause. Nodes that would be kept all the same are left out; so are, after a cancelled
-    /// search, the last ones.
+    /// annotation, nomination, budget or pause. Nodes that would be kept all the same are left out. Also returns whether all nodes
+    /// were run: a cancelled search leaves out the last ones.
     pub fn releasable<'n>(
         &self,
         nodes: impl IntoIterator<Item = &'n str>,
-    ) -> BTreeMap<String, Savings> {
+    ) -> (BTreeMap<String, Savings>, bool) {
         let names: Vec<&str> = nodes.into_iter().collect();
         let copy = self.without_policies(&names);
         let simulator = self.simulator.with_policies_of(&copy);
@@ -338,14 +338,14 @@ impl WhatIf {
         for name in names {
             let assessed = assessor.assess(name);
             if self.is_cancelled() {
-                break;
+                return (found, false);
             }
             if let Some(Ok(command)) = assessed {
                 let savings = WouldBe::of(&command).savings_per_hour;
                 found.insert(name.to_owned(), savings);
             }
         }
-        found
+        (found, true)
     }
 
     /// Returns a copy of the snapshot without the policies that block the nodes.

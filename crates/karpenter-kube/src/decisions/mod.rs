@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::disruption::{Command, CommandInvalidated, DisruptionPlan};
+use karpenter_core::disruption::{
+    Command, CommandInvalidated, DisruptionPlan, DisruptionRequest, MultiNodeSearch,
+};
 use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, ScheduleRequest};
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::record::DecisionRecord;
@@ -43,6 +45,8 @@ pub struct Decisions {
     history: Mutex<History>,
     /// The request of the last scheduling pass.
     scheduled: Mutex<Option<ScheduleRequest>>,
+    /// The request of the last disruption pass.
+    disrupted: Mutex<Option<DisruptionRequest>>,
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
@@ -73,6 +77,7 @@ impl Decisions {
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
             scheduled: Mutex::default(),
+            disrupted: Mutex::default(),
             log: Log::open(log),
             new,
             holder,
@@ -82,6 +87,7 @@ impl Decisions {
     /// Begins the history: this replica leads since `now`.
     pub fn begin(&self, now: Timestamp) {
         *self.history() = History::new(now);
+        *self.disrupted.lock() = None;
     }
 
     /// Returns the history so far, which no later pass changes.
@@ -97,6 +103,23 @@ impl Decisions {
             cancel: Some(cancel),
             ..request
         })
+    }
+
+    /// Returns a request like that of the last disruption pass, else of provisioning, which ends its search once `cancel` says so.
+    fn disruption(&self, now: Timestamp, cancel: Cancel) -> DisruptionRequest {
+        let mut request = self.disrupted.lock().clone();
+        let request = request.get_or_insert_with(|| DisruptionRequest {
+            schedule: ScheduleRequest {
+                nominated: Vec::new(),
+                ..self
+                    .search(now, Arc::clone(&cancel))
+                    .unwrap_or_else(|| ScheduleRequest::at(now))
+            },
+            ..DisruptionRequest::at(now)
+        });
+        request.schedule.now = now;
+        request.schedule.cancel = Some(cancel);
+        request.clone()
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
@@ -120,7 +143,23 @@ impl Decisions {
     }
 
     /// Records a disruption pass.
-    pub fn disrupted(&self, cx: &Context, made: Made<'_>, plan: &DisruptionPlan) {
+    pub fn disrupted(
+        &self,
+        cx: &Context,
+        made: Made<'_>,
+        request: &DisruptionRequest,
+        plan: &DisruptionPlan,
+    ) {
+        *self.disrupted.lock() = Some(DisruptionRequest {
+            // Those of the pass belong to it.
+            multi_node: MultiNodeSearch {
+                cancel: None,
+                ..request.multi_node.clone()
+            },
+            single_node_cancel: None,
+            stopwatch: None,
+            ..request.clone()
+        });
         self.record(cx, made, |history, input| history.disrupted(input, plan));
     }
 

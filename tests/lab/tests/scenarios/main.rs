@@ -16,6 +16,7 @@ mod disruption;
 mod events;
 mod failures;
 mod joining;
+mod kept;
 mod kwok;
 mod leadership;
 mod leaving;

@@ -155,6 +155,19 @@ fn blocking(answer: &Value, wide: bool, out: &mut String) {
             out.push_str(
                 "  Alone it would fit: pods that were placed before it took the resources.\n",
             );
+            for taker in list(&answer["competition"]["takers"]) {
+                let requests = taker["requests"].as_object().into_iter().flatten();
+                let requests: Vec<String> = requests
+                    .map(|(name, amount)| format!("{} {}", escaped(name), text(amount)))
+                    .collect();
+                let _ = writeln!(
+                    out,
+                    "    {} ({} pods: {})",
+                    text(&taker["owner"]),
+                    taker["pods"],
+                    requests.join(", ")
+                );
+            }
         } else if !answer["effect"].is_null() {
             let price = answer["deltaPerHour"].as_f64().unwrap_or_default();
             let place = effect(&answer["effect"]);

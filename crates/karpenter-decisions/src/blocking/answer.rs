@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::atom::{Atom, Side, State};
+use super::competition::Competition;
 use super::existing::Existing;
 use super::probe::Probe;
 
@@ -17,6 +18,9 @@ use super::probe::Probe;
 pub struct Blocking {
     /// The pod alone can be scheduled: it has no place because of the pods that were placed before it.
     pub fits_alone: bool,
+    /// The pods that were placed before it, if it fits alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub competition: Option<Competition>,
     /// Where the pod would go alone, if it fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,

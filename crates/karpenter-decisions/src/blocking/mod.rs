@@ -6,6 +6,7 @@
 
 mod answer;
 mod atom;
+mod competition;
 mod existing;
 mod probe;
 mod relax;
@@ -20,6 +21,7 @@ use karpenter_core::schedule::ScheduleRequest;
 pub use answer::{Amount, Blocking, BlockingSet, Constraint, Effect, NewNode, Patch, Relaxation};
 pub use atom::Side;
 pub(crate) use atom::{admit_offering, set_ready};
+pub use competition::{Competition, Taker};
 pub use existing::Existing;
 
 use answer::constraint;
@@ -72,7 +74,11 @@ const PAIRS: usize = 64;
 /// ```
 pub fn blocking(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Arc<Pod>) -> Blocking {
     let atoms = atom::atoms(snapshot, request, pod);
-    find(Probe::new(snapshot, request, pod.clone(), atoms))
+    let mut found = find(Probe::new(snapshot, request, pod.clone(), atoms));
+    if found.fits_alone {
+        found.competition = competition::competition(snapshot, request, pod, found.effect.as_ref());
+    }
+    found
 }
 
 /// Like [`blocking`], after the changes that concern the pod itself: `changed` has the cluster, what the pod tolerates in addition,
@@ -144,6 +150,7 @@ fn find(mut probe: Probe<'_>) -> Blocking {
         .collect();
     Blocking {
         fits_alone: false,
+        competition: None,
         effect: None,
         delta_per_hour: None,
         blocking: BlockingSet {

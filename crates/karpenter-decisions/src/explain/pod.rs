@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_core::pod::Pod;
+use karpenter_core::reason::Reason;
 use serde::Serialize;
 
 use super::{Metadata, Observed, Question, Told};
@@ -69,6 +70,17 @@ impl PodExplanation {
     #[must_use]
     pub fn with_blocking(mut self, blocking: Blocking) -> Self {
         self.observed.truncated |= blocking.truncated;
+        // The pass tells what it found for the last pod; here the pod was run alone.
+        if let Some(competition) = &blocking.competition {
+            let owners = competition.takers.iter();
+            let takers = owners.map(|taker| taker.owner.clone()).collect();
+            let (since, least) = match &self.reason {
+                Some(told) => (told.since, told.at_least),
+                None => (None, false),
+            };
+            let reason = Reason::Competition { takers };
+            self.reason = Some(Told::with_id(reason.id(), Some(&reason), since, least));
+        }
         self.blocking = Some(blocking);
         self
     }

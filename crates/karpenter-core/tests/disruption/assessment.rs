@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use karpenter_core::disruption::prices::PriceLists;
 use karpenter_core::disruption::simulation::Simulator;
-use karpenter_core::disruption::{Assessor, Command, DisruptionRequest, VerdictKind, plan};
+use karpenter_core::disruption::{
+    Assessor, Command, DisruptionRequest, NotConsolidatable, VerdictKind, plan,
+};
 use serde_json::json;
 
 use crate::fixture::{World, now};
@@ -67,7 +69,7 @@ fn a_node_that_can_be_deleted_or_replaced_is() {
         .run([node("a", "huge")])
         .with([running("p", "a", "1")]);
     agree(&world, &["a"]);
-    assert_eq!(assess(&world, "a").unwrap().savings, 1.4);
+    assert!((assess(&world, "a").unwrap().savings - 1.4).abs() < 1e-9);
 }
 
 #[test]
@@ -116,9 +118,14 @@ fn the_score_of_a_balanced_pool_is_that_of_a_pass() {
         .with_types(sizes())
         .with_pool(balanced)
         .run([node("a", "large"), node("b", "small")])
-        .with((0..7).map(|i| running(&format!("p{i}"), "a", "500m")))
-        .with([running("q", "b", "2")]);
+        .with((0..14).map(|i| running(&format!("p{i}"), "a", "250m")))
+        .with([running("q", "b", "2").annotation("karpenter.sh/do-not-disrupt", "true")]);
     agree(&world, &["a", "b"]);
+    let why = assess(&world, "a").unwrap_err();
+    assert!(
+        matches!(why, VerdictKind::Kept(NotConsolidatable::Score { .. })),
+        "{why:?}"
+    );
 }
 
 #[test]

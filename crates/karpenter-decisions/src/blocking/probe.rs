@@ -16,7 +16,7 @@ use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Packing, Plan, PodSet, ScheduleRequest, Solver};
 use rustc_hash::FxHashMap;
 
-use super::atom::{Atom, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};
+use super::atom::{Atom, Side, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};
 use super::search::Set;
 
 /// Runs of the engine that one answer may need.
@@ -45,6 +45,8 @@ pub(super) struct Probe<'a> {
     answers: FxHashMap<(Place, Vec<usize>), bool>,
     /// Solvers by place and the relaxed constraints that are not the pod's own.
     solvers: FxHashMap<(Place, Vec<usize>), Arc<Solver>>,
+    /// Solvers of the cluster by the relaxed constraints of other workloads: the others differ from them in NodePools only.
+    bases: FxHashMap<Vec<usize>, Arc<Solver>>,
     runs: usize,
 }
 
@@ -72,6 +74,7 @@ impl<'a> Probe<'a> {
             pools: snapshot.node_pools().cloned().collect(),
             answers: FxHashMap::default(),
             solvers: FxHashMap::default(),
+            bases: FxHashMap::default(),
             runs: 0,
         }
     }
@@ -173,10 +176,27 @@ impl<'a> Probe<'a> {
             Place::Cluster => (0..self.pools.len()).collect(),
         };
         let snapshot = self.cluster(&pools, &set);
+        let request = self.request_for(self.pod.clone(), std::iter::empty());
+        let base = self.base(&set);
+        let solver = Arc::new(base.with_node_pools_of(&snapshot, &request));
+        self.solvers.insert((place, shared), solver.clone());
+        solver
+    }
+
+    /// Returns the solver of the whole cluster in which the relaxed constraints of other workloads do not hold.
+    fn base(&mut self, relaxed: &Set) -> Arc<Solver> {
+        let of_others = |index: &&usize| self.atoms[**index].side() == Side::Cluster;
+        let key: Vec<usize> = relaxed.iter().filter(of_others).copied().collect();
+        if let Some(solver) = self.bases.get(&key) {
+            return solver.clone();
+        }
+        let mut cluster = Cluster::from(self.snapshot.fork());
+        let set: Set = key.iter().copied().collect();
+        relax_cluster(&mut cluster, self.snapshot, self.relaxed(&set));
         // The resources that the pod requests are dimensions of the solver.
         let request = self.request_for(self.pod.clone(), std::iter::empty());
-        let solver = Arc::new(Solver::prepare(&snapshot, &request));
-        self.solvers.insert((place, shared), solver.clone());
+        let solver = Arc::new(Solver::prepare(&cluster.snapshot(), &request));
+        self.bases.insert(key, solver.clone());
         solver
     }
 
@@ -230,7 +250,10 @@ impl<'a> Probe<'a> {
             });
         }
         let request = self.request_for(pod, self.relaxed(relaxed));
-        let plan = Solver::prepare(&cluster.snapshot(), &request).solve(&request);
+        let base = self.base(relaxed);
+        let plan = base
+            .with_node_pools_of(&cluster.snapshot(), &request)
+            .solve(&request);
         self.runs += 1;
         places_all(&plan).map(|fits| Outcome { fits, plan })
     }

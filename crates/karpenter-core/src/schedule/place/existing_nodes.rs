@@ -57,7 +57,7 @@ impl<'a> ExistingNodes<'a> {
             present,
             usable,
             avoid: solver.nodes_named(&request.avoid),
-            remaining: solver.remaining.clone(),
+            remaining: solver.remaining.to_vec(),
             width: solver.width(),
             loads: FxHashMap::default(),
         }

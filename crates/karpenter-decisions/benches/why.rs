@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use karpenter_bench::{Run, Suite};
+use karpenter_bench::{Run, Suite, cpu_time};
 use karpenter_core::cluster::{Cluster, ClusterConfig, Snapshot};
 use karpenter_core::disruption::{DisruptionRequest, plan};
 use karpenter_core::fake;
@@ -155,22 +155,26 @@ fn pending(cluster: &mut Cluster, spec: impl Fn(usize) -> Value) -> Snapshot {
     cluster.snapshot()
 }
 
-/// Measures single questions, and records their percentiles in milliseconds.
+/// Measures single questions, and records the percentiles of their time and of their processor time in milliseconds.
 fn percentiles(run: &mut Run, asked: usize, mut ask: impl FnMut(usize)) {
-    let mut took: Vec<Duration> = (0..asked)
-        .map(|index| {
-            let began = Instant::now();
-            ask(index);
-            began.elapsed()
-        })
-        .collect();
-    for elapsed in &took {
-        run.sample(1, *elapsed);
+    let (mut took, mut busy) = (Vec::new(), Vec::new());
+    for index in 0..asked {
+        let (began, cpu) = (Instant::now(), cpu_time());
+        ask(index);
+        let elapsed = began.elapsed();
+        busy.push(match cpu_time().zip(cpu) {
+            Some((after, before)) => after.saturating_sub(before),
+            None => elapsed,
+        });
+        run.sample(1, elapsed);
+        took.push(elapsed);
     }
-    took.sort_unstable();
-    let at = |share: usize| took[(took.len() * share / 100).min(took.len() - 1)];
-    for share in [50, 99] {
-        run.record(&format!("p{share}_ms"), at(share).as_secs_f64() * 1e3);
+    for (name, mut times) in [("", took), ("cpu_", busy)] {
+        times.sort_unstable();
+        for share in [50, 99] {
+            let at = times[(times.len() * share / 100).min(times.len() - 1)];
+            run.record(&format!("{name}p{share}_ms"), at.as_secs_f64() * 1e3);
+        }
     }
 }
 

@@ -31,5 +31,6 @@ mod requests;
 mod restarts;
 mod scale;
 mod security;
+mod stages;
 mod static_pools;
 mod termination;

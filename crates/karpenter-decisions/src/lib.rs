@@ -22,6 +22,7 @@
 //! - [`index`]: the reason of each pending pod and each node, since when it has it, and the records that say so.
 //! - [`history`]: both together, fed by the passes.
 //! - [`blocking`]: what blocks a pending pod, and what would help, found by running the scheduler.
+//! - [`what_if`]: what would be done with a node after a [`change`]: without a PodDisruptionBudget, with another budget.
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
 //!
@@ -29,16 +30,20 @@
 //! The reasons themselves are [`karpenter_core::reason::Reason`].
 
 pub mod blocking;
+pub mod change;
 pub mod digest;
 pub mod explain;
 pub mod groups;
 pub mod history;
 pub mod index;
 mod passes;
+pub mod pdb;
 pub mod prices;
 pub mod record;
 pub mod ring;
 pub mod stage;
+pub mod what_if;
+pub mod workload;
 
 /// Group and version of all answers.
 pub const API_VERSION: &str = "decisions.karpenter.sh/v1alpha1";

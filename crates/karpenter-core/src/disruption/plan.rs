@@ -121,6 +121,7 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             prices: all.prices.clone(),
             drafted: 0,
             alone: std::mem::take(&mut alone),
+            shared: None,
         };
         plan.eligible.insert(method, pass.candidates.len());
         let started = request.stopwatch.as_ref().map(|passed| passed());
@@ -148,20 +149,11 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
 
 /// Returns the candidates of a method, in order; those with `eventual_only` are candidates of the drift methods alone.
 fn eligible(all: &Candidates, method: Method) -> Vec<Candidate> {
-    let may = |candidate: &&Candidate| {
-        (method.is_eventual() || !candidate.eventual_only)
-            && match method {
-                Method::Emptiness => candidate.not_empty().is_none(),
-                Method::StaticDrift => {
-                    candidate.node_pool.is_static() && candidate.drifted_at().is_some()
-                }
-                Method::Drift => {
-                    !candidate.node_pool.is_static() && candidate.drifted_at().is_some()
-                }
-                Method::MultiNode | Method::SingleNode => candidate.unconsolidatable().is_none(),
-            }
-    };
-    all.candidates.iter().filter(may).cloned().collect()
+    let candidates = all.candidates.iter();
+    candidates
+        .filter(|candidate| method.may_take(candidate))
+        .cloned()
+        .collect()
 }
 
 /// Returns the verdict for every node. For a drifted node, the reason that blocks drift replaces that against consolidation.

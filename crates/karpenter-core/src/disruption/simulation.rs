@@ -37,13 +37,13 @@ pub struct Simulator {
     policy: Policy,
     query: Query,
     prices: Arc<PriceLists>,
-    pdbs: PdbLimits,
+    pdbs: Arc<PdbLimits>,
     /// Nodes whose pods changed too recently to receive more by consolidation.
     avoid: Arc<[String]>,
     /// Pods to schedule whatever the candidates are: pending ones, and those of deleting nodes.
-    waiting: BTreeSet<PodKey>,
+    waiting: Arc<BTreeSet<PodKey>>,
     /// Pods of deleting nodes, which may be placed on uninitialized nodes.
-    leaving: BTreeSet<PodKey>,
+    leaving: Arc<BTreeSet<PodKey>>,
 }
 
 impl Simulator {
@@ -69,10 +69,10 @@ impl Simulator {
         let pending = snapshot.pending_pods().map(|pod| pod.key.clone());
         Self {
             prices: prices.clone(),
-            pdbs: PdbLimits::new(snapshot),
+            pdbs: Arc::new(PdbLimits::new(snapshot)),
             avoid: avoided_nodes(snapshot, policy.now).into(),
-            waiting: pending.chain(leaving.iter().cloned()).collect(),
-            leaving,
+            waiting: Arc::new(pending.chain(leaving.iter().cloned()).collect()),
+            leaving: Arc::new(leaving),
             solver: Arc::new(Solver::prepare_for(snapshot, &policy, query)),
             snapshot: snapshot.fork(),
             policy,
@@ -80,9 +80,36 @@ impl Simulator {
         }
     }
 
+    /// Returns a simulator of a changed copy of the snapshot. Only what does not decide where pods fit may have changed:
+    /// PodDisruptionBudgets, annotations, nominations, the `disruption` of NodePools, and conditions of NodeClaims.
+    ///
+    /// Far cheaper than [`Self::new`], because the copy is compiled only if pods are leaving deleting nodes:
+    /// PodDisruptionBudgets decide which of them can.
+    #[must_use]
+    pub fn with_policies_of(&self, copy: &Snapshot) -> Self {
+        if !self.leaving.is_empty() {
+            return Self::new(copy, &self.request, &self.prices);
+        }
+        Self {
+            snapshot: copy.fork(),
+            pdbs: Arc::new(PdbLimits::new(copy)),
+            avoid: avoided_nodes(copy, self.request.now).into(),
+            ..self.clone()
+        }
+    }
+
     /// Returns the snapshot.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    /// Returns the limits of PodDisruptionBudgets.
+    pub(super) fn pdbs(&self) -> &PdbLimits {
+        &self.pdbs
+    }
+
+    pub(super) fn price_lists(&self) -> &Arc<PriceLists> {
+        &self.prices
     }
 
     /// Returns the prices of instance types.

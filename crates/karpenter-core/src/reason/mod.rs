@@ -184,7 +184,10 @@ reasons! {
         problem: String,
     } "{problem}";
     /// The pod fits alone, but not beside the pods that were placed before it.
-    Competition {} "the pod fits alone, but not beside other pending pods";
+    Competition {
+        /// The owners of the pods, as `Kind namespace/name`, the largest first.
+        takers: Vec<String>,
+    } "the pod fits alone, but not beside pods of {}", list(takers);
     /// Not all pods of the pod's group have a place.
     GangIncomplete {} "not all pods of the group have a place";
 

@@ -3,10 +3,12 @@
 use std::cmp::Ordering;
 
 use karpenter_core::resources::quantity;
+use karpenter_core::schedule::PlannedNodeClaim;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::atom::{Atom, Side, State, Workload};
+use super::atom::{Atom, Side, State};
+use super::competition::Competition;
 use super::existing::Existing;
 use super::probe::Probe;
 
@@ -16,6 +18,15 @@ use super::probe::Probe;
 pub struct Blocking {
     /// The pod alone can be scheduled: it has no place because of the pods that were placed before it.
     pub fits_alone: bool,
+    /// The pods that were placed before it, if it fits alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub competition: Option<Competition>,
+    /// Where the pod would go alone, if it fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+    /// What its new node would cost in dollars per hour, if it fits alone; 0 on an existing node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delta_per_hour: Option<f64>,
     /// Constraints that block the pod together. Empty if nothing that can be changed blocks it.
     pub blocking: BlockingSet,
     /// Changes that let the pod be scheduled, cheapest first.
@@ -143,6 +154,18 @@ pub struct NewNode {
     pub instance_types: usize,
     /// Dollars per hour.
     pub price: f64,
+}
+
+impl NewNode {
+    /// Describes a planned node.
+    pub(crate) fn of(claim: &PlannedNodeClaim) -> Self {
+        Self {
+            node_pool: claim.node_pool.clone(),
+            instance_type: claim.instance_types.first().cloned().unwrap_or_default(),
+            instance_types: claim.instance_types.len(),
+            price: claim.hourly_price,
+        }
+    }
 }
 
 /// Escapes a key for a JSON pointer.
@@ -388,15 +411,4 @@ fn list(values: &[String]) -> String {
     } else {
         format!("[{}]", values.join(" "))
     }
-}
-
-/// Returns the workload as the target of a patch, if its pod template can be changed.
-pub(super) fn target(workload: &Workload) -> Option<String> {
-    let Workload {
-        kind,
-        namespace,
-        name,
-    } = workload;
-    matches!(kind.as_str(), "Deployment" | "StatefulSet")
-        .then(|| format!("{kind}/{namespace}/{name}"))
 }

@@ -6,6 +6,7 @@
 
 mod answer;
 mod atom;
+mod competition;
 mod existing;
 mod probe;
 mod relax;
@@ -14,16 +15,20 @@ mod search;
 use std::sync::Arc;
 
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::pod::Pod;
+use karpenter_core::pod::{Pod, Shape};
 use karpenter_core::schedule::{Cancel, Policy};
 
 pub use answer::{Amount, Blocking, BlockingSet, Constraint, Effect, NewNode, Patch, Relaxation};
 pub use atom::Side;
+pub(crate) use atom::{admit_offering, set_ready};
+pub use competition::{Competition, Taker};
 pub use existing::Existing;
 
 use answer::constraint;
-use probe::Probe;
+use probe::{Change, Probe};
 use search::Set;
+
+use crate::change::{Changed, InvalidChange};
 
 /// Relaxations that are told.
 const TOLD: usize = 5;
@@ -74,12 +79,67 @@ pub fn blocking(
     pod: &Arc<Pod>,
 ) -> Blocking {
     let atoms = atom::atoms(snapshot, policy, pod);
-    let order: Vec<usize> = (0..atoms.len()).collect();
-    let mut probe = Probe::new(snapshot, policy, cancel, pod.clone(), atoms);
-    let existing = existing::existing(snapshot, pod);
+    let mut found = find(Probe::new(
+        snapshot,
+        policy,
+        cancel.clone(),
+        pod.clone(),
+        atoms,
+    ));
+    if found.fits_alone {
+        found.competition =
+            competition::competition(snapshot, policy, cancel, pod, found.effect.as_ref());
+    }
+    found
+}
+
+/// Like [`blocking`], after the changes that concern the pod itself: `changed` has the cluster, what the pod tolerates in addition,
+/// and the constraints that are dropped.
+///
+/// # Errors
+/// If the pod has no constraint of a dropped id.
+pub fn blocking_after(
+    changed: &Changed,
+    policy: &Policy,
+    cancel: Option<Cancel>,
+    pod: &Arc<Pod>,
+) -> Result<Blocking, InvalidChange> {
+    let mut shape = Shape::clone(&pod.shape);
+    shape
+        .tolerations
+        .extend(changed.tolerations.iter().cloned());
+    let pod = Arc::new(Pod {
+        shape: Arc::new(shape),
+        ..Pod::clone(pod)
+    });
+    let atoms = atom::atoms(&changed.snapshot, policy, &pod);
+    let mut probe = Probe::new(&changed.snapshot, policy, cancel, pod, atoms);
+    let ids: Vec<String> = (0..probe.atoms.len())
+        .map(|index| constraint(&probe, index).id)
+        .collect();
+    for id in &changed.dropped {
+        let index = ids.iter().position(|known| known == id);
+        let index = index.ok_or_else(|| InvalidChange::NotFound {
+            kind: "constraint",
+            name: id.chars().take(128).collect(),
+        })?;
+        probe.dropped.insert(index);
+    }
+    Ok(find(probe))
+}
+
+fn find(mut probe: Probe<'_>) -> Blocking {
+    let order: Vec<usize> = (0..probe.atoms.len())
+        .filter(|index| !probe.dropped.contains(index))
+        .collect();
+    let existing = existing::existing(probe.snapshot, &probe.pod);
     if probe.fits(&Set::new()) == Some(true) {
+        let place = probe.verify(&Set::new(), &Change::default());
+        let place = place.filter(|outcome| outcome.fits);
         return Blocking {
             fits_alone: true,
+            delta_per_hour: place.as_ref().map(relax::price),
+            effect: place.as_ref().and_then(relax::effect),
             existing,
             truncated: probe.is_exhausted(),
             ..Blocking::default()
@@ -103,6 +163,9 @@ pub fn blocking(
         .collect();
     Blocking {
         fits_alone: false,
+        competition: None,
+        effect: None,
+        delta_per_hour: None,
         blocking: BlockingSet {
             exact: core.exact,
             minimal: core.minimal,

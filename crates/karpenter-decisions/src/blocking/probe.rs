@@ -16,7 +16,7 @@ use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Cancel, Packing, Plan, PodSet, Policy, Query, Solver, schedule};
 use rustc_hash::FxHashMap;
 
-use super::atom::{Atom, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};
+use super::atom::{Atom, Side, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};
 use super::search::Set;
 
 /// Runs of the engine that one answer may need.
@@ -40,10 +40,14 @@ pub(super) struct Probe<'a> {
     cancel: Option<Cancel>,
     pub(super) pod: Arc<Pod>,
     pub(super) atoms: Vec<Atom>,
+    /// Constraints that are relaxed in every run.
+    pub(super) dropped: Set,
     pools: Vec<Arc<NodePool>>,
     answers: FxHashMap<(Place, Vec<usize>), bool>,
     /// Solvers by place and the relaxed constraints that are not the pod's own.
     solvers: FxHashMap<(Place, Vec<usize>), Arc<Solver>>,
+    /// Solvers of the cluster by the relaxed constraints of other workloads: the others differ from them in NodePools only.
+    bases: FxHashMap<Vec<usize>, Arc<Solver>>,
     runs: usize,
 }
 
@@ -61,9 +65,11 @@ impl<'a> Probe<'a> {
             cancel,
             pod,
             atoms,
+            dropped: Set::new(),
             pools: snapshot.node_pools().cloned().collect(),
             answers: FxHashMap::default(),
             solvers: FxHashMap::default(),
+            bases: FxHashMap::default(),
             runs: 0,
         }
     }
@@ -83,6 +89,7 @@ impl<'a> Probe<'a> {
 
     /// Reports whether the pod fits while constraints are relaxed; `None` once the bound on runs is reached.
     pub(super) fn fits(&mut self, relaxed: &Set) -> Option<bool> {
+        let relaxed = &relaxed.union(&self.dropped).copied().collect();
         if self.counts_domains(relaxed) {
             return self.fits_in(Place::Cluster, relaxed);
         }
@@ -162,11 +169,29 @@ impl<'a> Probe<'a> {
             Place::Cluster => (0..self.pools.len()).collect(),
         };
         let snapshot = self.cluster(&pools, &set);
+        let policy = self.policy(self.relaxed(&set));
+        let base = self.base(&set);
+        let solver = Arc::new(base.with_node_pools_of(&snapshot, &policy));
+        self.solvers.insert((place, shared), solver.clone());
+        solver
+    }
+
+    /// Returns the solver of the whole cluster in which the relaxed constraints of other workloads do not hold.
+    fn base(&mut self, relaxed: &Set) -> Arc<Solver> {
+        let of_others = |index: &&usize| self.atoms[**index].side() == Side::Cluster;
+        let key: Vec<usize> = relaxed.iter().filter(of_others).copied().collect();
+        if let Some(solver) = self.bases.get(&key) {
+            return solver.clone();
+        }
+        let mut cluster = Cluster::from(self.snapshot.fork());
+        let set: Set = key.iter().copied().collect();
+        relax_cluster(&mut cluster, self.snapshot, self.relaxed(&set));
         // The resources that the pod requests are dimensions of the solver.
         let policy = self.policy(self.relaxed(&set));
         let query = self.query(self.pod.clone());
-        let solver = Arc::new(Solver::prepare_for(&snapshot, &policy, &query));
-        self.solvers.insert((place, shared), solver.clone());
+        let solver = Solver::prepare_for(&cluster.snapshot(), &policy, &query);
+        let solver = Arc::new(solver);
+        self.bases.insert(key, solver.clone());
         solver
     }
 
@@ -206,6 +231,7 @@ impl<'a> Probe<'a> {
         if self.is_exhausted() {
             return None;
         }
+        let relaxed = &relaxed.union(&self.dropped).copied().collect();
         let all: Vec<usize> = (0..self.pools.len()).collect();
         let mut cluster = Cluster::from(self.cluster(&all, relaxed));
         for pool in change.pools.values() {
@@ -219,7 +245,10 @@ impl<'a> Probe<'a> {
             });
         }
         let policy = self.policy(self.relaxed(relaxed));
-        let plan = schedule(&cluster.snapshot(), &policy, &self.query(pod));
+        let base = self.base(relaxed);
+        let plan = base
+            .with_node_pools_of(&cluster.snapshot(), &policy)
+            .solve(&self.query(pod));
         self.runs += 1;
         places_all(&plan).map(|fits| Outcome { fits, plan })
     }

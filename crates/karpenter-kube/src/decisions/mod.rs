@@ -18,8 +18,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::disruption::{Command, CommandInvalidated, DisruptionPlan};
-use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy};
+use karpenter_core::disruption::{
+    Command, CommandInvalidated, DisruptionPlan, DisruptionRequest, MultiNodeSearch,
+};
+use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, Policy};
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::record::DecisionRecord;
 use karpenter_decisions::ring::Recorded;
@@ -43,6 +45,8 @@ pub struct Decisions {
     history: Mutex<History>,
     /// The policy of the last scheduling pass.
     scheduled: Mutex<Option<Policy>>,
+    /// The request of the last disruption pass.
+    disrupted: Mutex<Option<DisruptionRequest>>,
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
@@ -73,6 +77,7 @@ impl Decisions {
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
             scheduled: Mutex::default(),
+            disrupted: Mutex::default(),
             log: Log::open(log),
             new,
             holder,
@@ -82,6 +87,7 @@ impl Decisions {
     /// Begins the history: this replica leads since `now`.
     pub fn begin(&self, now: Timestamp) {
         *self.history() = History::new(now);
+        *self.disrupted.lock() = None;
     }
 
     /// Returns the history so far, which no later pass changes.
@@ -92,6 +98,19 @@ impl Decisions {
     /// Returns the policy of the last scheduling pass, at `now`.
     fn policy(&self, now: Timestamp) -> Option<Policy> {
         Some(self.scheduled.lock().clone()?.with_now(now))
+    }
+
+    /// Returns a request like that of the last disruption pass, else of provisioning, which ends its search once `cancel` says so.
+    fn disruption(&self, now: Timestamp, cancel: Cancel) -> DisruptionRequest {
+        let mut request = self.disrupted.lock().clone();
+        let request = request.get_or_insert_with(|| {
+            let mut request = DisruptionRequest::at(now);
+            request.policy = self.policy(now).unwrap_or(request.policy);
+            request
+        });
+        request.policy.now = now;
+        request.query.cancel = Some(cancel);
+        request.clone()
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
@@ -115,7 +134,23 @@ impl Decisions {
     }
 
     /// Records a disruption pass.
-    pub fn disrupted(&self, cx: &Context, made: Made<'_>, plan: &DisruptionPlan) {
+    pub fn disrupted(
+        &self,
+        cx: &Context,
+        made: Made<'_>,
+        request: &DisruptionRequest,
+        plan: &DisruptionPlan,
+    ) {
+        *self.disrupted.lock() = Some(DisruptionRequest {
+            // Those of the pass belong to it.
+            multi_node: MultiNodeSearch {
+                cancel: None,
+                ..request.multi_node.clone()
+            },
+            single_node_cancel: None,
+            stopwatch: None,
+            ..request.clone()
+        });
         self.record(cx, made, |history, input| history.disrupted(input, plan));
     }
 

@@ -16,12 +16,13 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use karpenter_core::schedule::Cancel;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::answers::Search;
+use super::answers::Requests;
 use super::query::{Ask, Select, Subject, parse};
 use super::status::{Body, Failure, json, with_body};
 use super::{Decisions, answers, stream};
@@ -34,8 +35,10 @@ const CONNECTIONS: usize = 32;
 const STREAMS: usize = 8;
 /// The maximum number of questions that are answered at the same time.
 const QUESTIONS: usize = 8;
-/// How long what blocks a pod is searched for; an answer that is cut short says so.
+/// How long what blocks a pod or a node is searched for; an answer that is cut short says so.
 const SEARCH: Duration = Duration::from_millis(250);
+/// How long is searched for what all nodes would save.
+const SEARCH_NODES: Duration = Duration::from_secs(1);
 /// How long a client may take to send the headers of a request.
 const HEADERS: Duration = Duration::from_secs(10);
 /// The longest body of a request.
@@ -150,19 +153,22 @@ impl Server {
         // One search at a time, so that questions never take more than one core from the controllers.
         let (_search, timeout) = match &ask {
             Ask::Explain {
-                subject: Subject::Pod { .. },
+                subject: Subject::Pod { .. } | Subject::Node(_),
                 timeout,
                 ..
             } => (self.search.acquire().await.ok(), timeout.unwrap_or(SEARCH)),
+            Ask::NodesByReason => (self.search.acquire().await.ok(), SEARCH_NODES),
             _ => (None, SEARCH),
         };
         let began = Instant::now();
-        let search = decisions.policy(now).map(|policy| Search {
-            policy,
-            cancel: Arc::new(move || began.elapsed() > timeout),
-        });
+        let cancel: Cancel = Arc::new(move || began.elapsed() > timeout);
+        let requests = Requests {
+            disruption: decisions.disruption(now, Arc::clone(&cancel)),
+            scheduling: decisions.policy(now),
+            cancel,
+        };
         let answered = compute("the explanation", move || {
-            answers::answer(&ask, &view, &history, search.as_ref(), now)
+            answers::answer(&ask, &view, &history, requests, now)
         });
         let value = answered
             .await

@@ -312,17 +312,17 @@ impl Disruption {
             request.multi_node.cancel = Some(Arc::new(|| true));
             request.single_node_cancel = Some(Arc::new(|| true));
         }
-        let (snapshot, asked) = (view.snapshot.fork(), request.policy.clone());
+        let (snapshot, asked) = (view.snapshot.fork(), request.clone());
         let started = Instant::now();
         let plan = compute("the disruption planner", move || plan(&snapshot, &request)).await?;
         report::planned(&self.cx, view, &plan, consolidate);
         if let Some(decisions) = &self.cx.decisions {
             let made = Made {
                 view,
-                policy: &asked,
+                policy: &asked.policy,
                 took: started.elapsed(),
             };
-            decisions.disrupted(&self.cx, made, &plan);
+            decisions.disrupted(&self.cx, made, &asked, &plan);
         }
         if consolidate {
             self.unseen_pools = plan.unseen_pools.clone();

@@ -41,8 +41,8 @@ async fn world(port: u16) -> World {
 
 /// A response.
 #[derive(Debug)]
-struct Answer {
-    code: u16,
+pub(crate) struct Answer {
+    pub(crate) code: u16,
     head: String,
     body: String,
 }
@@ -61,7 +61,7 @@ impl Answer {
         }
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 }
@@ -88,7 +88,7 @@ async fn send(port: u16, request: String) -> Answer {
     .await
 }
 
-async fn request(port: u16, method: &str, path: &str, headers: &str) -> Answer {
+pub(crate) async fn request(port: u16, method: &str, path: &str, headers: &str) -> Answer {
     let path = format!("/apis/decisions.karpenter.sh/v1alpha1/{path}");
     let request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
     send(port, request).await

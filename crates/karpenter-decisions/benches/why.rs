@@ -15,7 +15,7 @@ use karpenter_core::cluster::{Cluster, ClusterConfig, Snapshot};
 use karpenter_core::disruption::{DisruptionRequest, plan};
 use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::schedule::ScheduleRequest;
+use karpenter_core::schedule::{PodSet, Policy, Query};
 use karpenter_decisions::blocking::blocking;
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::what_if::WhatIf;
@@ -242,7 +242,7 @@ fn main() {
         for step in 0..64_i64 {
             let input = Input {
                 snapshot: &snapshot,
-                request: &request,
+                policy: &policy,
                 took: Duration::ZERO,
                 now: now() + jiff::SignedDuration::from_secs(step),
             };

@@ -88,12 +88,12 @@ impl Simulator {
     #[must_use]
     pub fn with_policies_of(&self, copy: &Snapshot) -> Self {
         if !self.leaving.is_empty() {
-            return Self::new(copy, &self.request, &self.prices);
+            return Self::new(copy, &self.policy, &self.query, &self.prices);
         }
         Self {
             snapshot: copy.fork(),
             pdbs: Arc::new(PdbLimits::new(copy)),
-            avoid: avoided_nodes(copy, self.request.now).into(),
+            avoid: avoided_nodes(copy, self.policy.now).into(),
             ..self.clone()
         }
     }

@@ -46,7 +46,7 @@ impl<'a> ExistingNodes<'a> {
         let node = |name: &String| solver.node_index.get(name).copied();
         let deleted: SmallVec<_> = query.without.iter().filter_map(node).collect();
         let mut present = Bits::full(solver.nodes.len());
-        let mut usable = solver.sound.clone();
+        let mut usable = Bits::clone(&solver.sound);
         for index in &deleted {
             present.remove(*index);
             usable.remove(*index);

@@ -31,6 +31,5 @@ mod requests;
 mod restarts;
 mod scale;
 mod security;
-mod stages;
 mod static_pools;
 mod termination;

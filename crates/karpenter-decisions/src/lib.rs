@@ -5,6 +5,7 @@
 //! - [`index`]: the reason of each pending pod and each node, since when it has it, and the records that say so.
 //! - [`history`]: both together, fed by the passes.
 //! - [`blocking`]: what blocks a pending pod, and what would help, found by running the scheduler.
+//! - [`doctor`]: what blocks nodes, what it costs, whose it is, and how to unblock it.
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
 //!
@@ -13,6 +14,7 @@
 
 pub mod blocking;
 pub mod digest;
+pub mod doctor;
 pub mod explain;
 pub mod groups;
 pub mod history;
@@ -22,6 +24,7 @@ pub mod prices;
 pub mod record;
 pub mod ring;
 pub mod stage;
+mod workload;
 
 /// Group and version of all answers.
 pub const API_VERSION: &str = "decisions.karpenter.sh/v1alpha1";

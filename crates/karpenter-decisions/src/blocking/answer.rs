@@ -6,9 +6,10 @@ use karpenter_core::resources::quantity;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::atom::{Atom, Side, State, Workload};
+use super::atom::{Atom, Side, State};
 use super::existing::Existing;
 use super::probe::Probe;
+use crate::workload::Workload;
 
 /// What blocks a pod, and what would help.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

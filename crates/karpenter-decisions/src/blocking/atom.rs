@@ -14,6 +14,8 @@ use karpenter_core::requirements::{Operator, Requirement, Requirements};
 use karpenter_core::schedule::ScheduleRequest;
 use karpenter_core::taints::{Effect, Taint};
 
+use crate::workload::Workload;
+
 /// Where a constraint comes from, and who can change it. The order is that in which relaxations of one price are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub enum Side {
@@ -104,48 +106,6 @@ impl std::fmt::Display for TaintKey {
         } else {
             write!(f, "{key}={value}:{effect}")
         }
-    }
-}
-
-/// The owner of pods; a pod without a controller is its own.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Workload {
-    pub(super) kind: String,
-    pub(super) namespace: String,
-    pub(super) name: String,
-}
-
-impl Workload {
-    /// Returns the owner that a user edits: for the ReplicaSet of a Deployment that Deployment.
-    pub(super) fn of(pod: &Pod) -> Self {
-        let namespace = pod.key.namespace.clone();
-        let Some(owner) = &pod.shape.controller else {
-            return Self {
-                kind: "Pod".to_owned(),
-                namespace,
-                name: pod.key.name.clone(),
-            };
-        };
-        let hash = pod.shape.labels.get("pod-template-hash");
-        let deployment = hash.and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
-        match (owner.kind.as_str(), deployment) {
-            ("ReplicaSet", Some(name)) => Self {
-                kind: "Deployment".to_owned(),
-                namespace,
-                name: name.to_owned(),
-            },
-            _ => Self {
-                kind: owner.kind.clone(),
-                namespace,
-                name: owner.name.clone(),
-            },
-        }
-    }
-}
-
-impl std::fmt::Display for Workload {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
     }
 }
 

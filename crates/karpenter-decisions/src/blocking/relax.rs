@@ -10,9 +10,10 @@ use karpenter_core::schedule::PlannedNodeClaim;
 use serde_json::{Value, json};
 
 use super::answer::{Amount, Effect, NewNode, Patch, Relaxation, constraint, pointer, target};
-use super::atom::{Atom, Side, Workload};
+use super::atom::{Atom, Side};
 use super::probe::{Change, Outcome, Probe};
 use super::search::Set;
+use crate::workload::Workload;
 
 /// Values that are tried for a requirement that excludes what the pod needs.
 const VALUES: usize = 3;

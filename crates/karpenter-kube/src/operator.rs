@@ -484,6 +484,10 @@ impl ControllerRegistry {
         if let Some(buffers) = buffers {
             self.capacity_buffers(buffers, Arc::clone(&batcher), conditions);
         }
+        if cx.options.feature_gates.scheduling_hints {
+            let explaining = provisioner.clone();
+            self.task(move |stop| async move { explaining.explain_events(stop).await });
+        }
         self.periodic(provisioner);
 
         self.controller(Lifecycle::new(Arc::clone(&cx), health));
@@ -509,6 +513,10 @@ impl ControllerRegistry {
         self.controller_with(Arc::clone(&eviction_queue), evictions);
         self.controller(Termination::new(Arc::clone(&cx), eviction_queue));
 
+        if cx.decisions.is_some() {
+            let cx = Arc::clone(&cx);
+            self.task(move |stop| decisions::report_regularly(cx, stop));
+        }
         self.periodic(disruption::Disruption::new(cx));
     }
 }

@@ -28,6 +28,44 @@ pub struct Blocking {
     pub truncated: bool,
 }
 
+impl Blocking {
+    /// Says in a sentence what blocks the pod, and the cheapest change that helps; `None` if nothing was found.
+    pub fn sentence(&self) -> Option<String> {
+        if self.fits_alone {
+            let text =
+                "The pod would fit alone: pods that were placed before it took the resources.";
+            return Some(text.to_owned());
+        }
+        let atoms = &self.blocking.atoms;
+        if atoms.is_empty() {
+            return None;
+        }
+        let told: Vec<String> = atoms.iter().map(Constraint::of_whom).collect();
+        let together = match told.len() {
+            1 => "",
+            2 => ", both together",
+            _ => ", all together",
+        };
+        let mut text = format!("In the way: {}{together}.", told.join("; "));
+        let harmless = self.relaxations.iter().find(|it| it.affects.is_none());
+        if let Some(change) = harmless {
+            text.push_str(&format!(" This change alone would help: {}.", change.text));
+        }
+        Some(text)
+    }
+}
+
+impl Constraint {
+    /// Returns the text with its subject.
+    fn of_whom(&self) -> String {
+        match self.side {
+            Side::Pod if self.text.starts_with("does not") => format!("the pod {}", self.text),
+            Side::Pod => format!("the pod's {}", self.text),
+            Side::Pool | Side::Offer | Side::Cluster => self.text.clone(),
+        }
+    }
+}
+
 /// Constraints that block a pod together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BlockingSet {

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::SignedDuration;
+use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::LabelSelector;
 
 use super::evidence::Evidence;
@@ -125,14 +127,33 @@ fn wrong(scan: &Scan<'_>, pdb: &Pdb<'_>, selected: &Selected) -> Option<Evidence
 
 /// Returns the evidence if no number of ready pods allows an eviction.
 fn impossible(pdb: &Pdb<'_>, selected: &Selected) -> Option<Evidence> {
-    let spec = pdb.object.spec.as_ref()?;
-    let status = pdb.object.status.as_ref();
+    let (rule, pods) = never_allows(pdb.object, selected.pods)?;
+    let pdb = pdb.id();
+    Some(Evidence::PdbImpossible { pdb, rule, pods })
+}
+
+/// Returns the rule of a PodDisruptionBudget that can never allow an eviction, as `minAvailable 1 of 1`.
+pub(crate) fn impossible_rule(snapshot: &Snapshot, pdb: &PodDisruptionBudget) -> Option<String> {
+    let selector = pdb.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    let selector = LabelSelector::parse(selector);
+    let namespace = pdb.metadata.namespace.as_deref().unwrap_or_default();
+    let pods = snapshot.pods().filter(|pod| {
+        pod.is_active() && pod.key.namespace == namespace && selector.matches(&pod.shape.labels)
+    });
+    let (rule, pods) = never_allows(pdb, pods.count())?;
+    Some(format!("{rule} of {pods}"))
+}
+
+/// Returns the rule, and the number of pods that it counts, if no number of ready pods allows an eviction. `selected` pods exist.
+fn never_allows(pdb: &PodDisruptionBudget, selected: usize) -> Option<(String, i64)> {
+    let spec = pdb.spec.as_ref()?;
+    let status = pdb.status.as_ref();
     // The pods that their controllers want, of which some may not exist.
     let expected = status
         .filter(|_| is_current(pdb))
         .map(|status| i64::from(status.expected_pods.unwrap_or_default()))
         .filter(|expected| *expected > 0)
-        .unwrap_or_else(|| i64::try_from(selected.pods).unwrap_or(i64::MAX));
+        .unwrap_or_else(|| i64::try_from(selected).unwrap_or(i64::MAX));
     let (rule, blocks) = match (&spec.min_available, &spec.max_unavailable) {
         (Some(min), _) => {
             let needed = resolve(min, expected)?;
@@ -144,9 +165,7 @@ fn impossible(pdb: &Pdb<'_>, selected: &Selected) -> Option<Evidence> {
         }
         (None, None) => return None,
     };
-    let pods = expected;
-    let pdb = pdb.id();
-    blocks.then_some(Evidence::PdbImpossible { pdb, rule, pods })
+    blocks.then_some((rule, expected))
 }
 
 /// Returns a number of pods; Kubernetes rounds percentages up.
@@ -168,11 +187,11 @@ fn text(value: &IntOrString) -> String {
     }
 }
 
-fn is_current(pdb: &Pdb<'_>) -> bool {
-    let observed = pdb.object.status.as_ref();
+fn is_current(pdb: &PodDisruptionBudget) -> bool {
+    let observed = pdb.status.as_ref();
     let observed = observed.and_then(|status| status.observed_generation);
-    match pdb.object.metadata.generation {
-        None => observed.is_some() || pdb.object.status.is_some(),
+    match pdb.metadata.generation {
+        None => pdb.status.is_some(),
         Some(generation) => observed.is_some_and(|observed| observed >= generation),
     }
 }
@@ -186,6 +205,6 @@ fn stale(pdb: &Pdb<'_>) -> Option<String> {
     });
     match failed {
         Some(condition) => Some(condition.message.clone()),
-        None => (!is_current(pdb)).then(String::new),
+        None => (!is_current(pdb.object)).then(String::new),
     }
 }

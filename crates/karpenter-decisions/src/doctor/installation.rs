@@ -33,6 +33,12 @@ pub struct MissingKind {
 }
 
 impl Installation {
+    /// Returns the number of checks that can be made.
+    pub fn checks(&self) -> usize {
+        let known = Check::ALL.into_iter();
+        known.filter(|check| self.is_known_for(*check)).count()
+    }
+
     /// Reports whether a check can be made.
     pub(super) fn is_known_for(&self, check: Check) -> bool {
         match check {

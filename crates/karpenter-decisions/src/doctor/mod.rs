@@ -32,6 +32,7 @@ use karpenter_core::cluster::Snapshot;
 use karpenter_core::schedule::ScheduleRequest;
 use serde::Serialize;
 
+pub(crate) use budgets::impossible_rule;
 pub use check::{Check, Severity};
 pub use evidence::Evidence;
 pub use installation::{Installation, MissingKind, MissingPermission};

@@ -1,8 +1,10 @@
 //! Why a node is kept, and what a NodeClaim was launched for.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::labels;
 use karpenter_api::v1::DisruptionReason;
 use karpenter_core::cluster::NodeState;
@@ -12,6 +14,7 @@ use karpenter_core::resources::{Resources, quantity};
 use serde::Serialize;
 
 use super::{Metadata, Observed, Question, Told};
+use crate::doctor::impossible_rule;
 use crate::history::node_key;
 use crate::index::{Entry, Known};
 use crate::passes::finite;
@@ -113,6 +116,9 @@ pub struct Blocker {
     /// The reason.
     #[serde(flatten)]
     pub reason: Told,
+    /// The rule of a PodDisruptionBudget that can never allow an eviction, as `minAvailable 1 of 1`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub never: Option<String>,
 }
 
 /// The decision to launch a NodeClaim.
@@ -271,6 +277,21 @@ fn all_blockers(question: &Question<'_>, node: &NodeState) -> Vec<Blocker> {
             all.push(Reason::from(&NotConsolidatable::Budget { node_pool }));
         }
     }
-    let told = all.iter().map(Told::of);
-    told.map(|reason| Blocker { reason }).collect()
+    let blocker = |reason: &Reason| Blocker {
+        never: match reason {
+            Reason::Pdb { pod, budget } => never(question, pod, budget),
+            _ => None,
+        },
+        reason: Told::of(reason),
+    };
+    all.iter().map(blocker).collect()
+}
+
+/// Returns the rule of a PodDisruptionBudget that can never allow an eviction.
+fn never(question: &Question<'_>, pod: &str, budget: &str) -> Option<String> {
+    let (namespace, _) = pod.split_once('/')?;
+    let mut of_namespace = question.snapshot.pdbs_of(namespace);
+    let named = |pdb: &&Arc<PodDisruptionBudget>| pdb.metadata.name.as_deref() == Some(budget);
+    let pdb = of_namespace.find(named)?;
+    impossible_rule(question.snapshot, pdb)
 }

@@ -15,7 +15,7 @@ use super::status::{Failure, value};
 use crate::model::View;
 
 /// The version of the engine in answers.
-const ENGINE: &str = env!("CARGO_PKG_VERSION");
+pub(super) const ENGINE: &str = env!("CARGO_PKG_VERSION");
 
 /// Answers a question at `now`. What blocks a pod is searched for with the request of the last scheduling pass.
 pub(super) fn answer(
@@ -43,6 +43,8 @@ pub(super) fn answer(
             let observed = question.observed(history.nodes().left_out() > 0);
             value(&groups::of_nodes(&view.snapshot, history, observed))
         }
+        // The server answers it: it reviews the installation first.
+        Ask::Blockers { .. } => Err(Failure::unknown_path()),
         Ask::Explain { subject, uid, .. } => {
             explain(&question, view, subject, uid.as_deref(), search)
         }
@@ -85,7 +87,11 @@ fn explain(
             ("NodePool", name, answer.map(|answer| value(&answer)))
         }
     };
-    let answer = answer.ok_or_else(|| Failure::not_found(kind, name))??;
+    let missing = || match subject {
+        Subject::Pod { namespace, name } => Failure::not_found_in(kind, namespace, name),
+        _ => Failure::not_found(kind, name),
+    };
+    let answer = answer.ok_or_else(missing)??;
     match uid {
         Some(uid) if answer["metadata"]["uid"] != uid => Err(Failure::conflict(kind, name)),
         _ => Ok(answer),

@@ -5,6 +5,8 @@
 //! in a log line.
 
 mod answers;
+mod doctor;
+mod installation;
 mod log;
 mod metrics;
 mod query;
@@ -26,6 +28,8 @@ use karpenter_decisions::ring::Recorded;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
+pub use doctor::report_regularly;
+pub use installation::RULES;
 pub use metrics::register;
 pub use server::serve;
 
@@ -33,6 +37,7 @@ use crate::context::Context;
 use crate::lease::Holder;
 use crate::model::View;
 use crate::options::DecisionLog;
+use doctor::Doctor;
 use log::Log;
 
 /// How many records the reader of a stream may be behind.
@@ -43,6 +48,7 @@ pub struct Decisions {
     history: Mutex<History>,
     /// The request of the last scheduling pass.
     scheduled: Mutex<Option<ScheduleRequest>>,
+    doctor: Doctor,
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
@@ -73,6 +79,7 @@ impl Decisions {
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
             scheduled: Mutex::default(),
+            doctor: Doctor::default(),
             log: Log::open(log),
             new,
             holder,

@@ -46,18 +46,15 @@ fn summary(report: &Value) -> String {
         true => format!(" (about ${cost:.2} a day)"),
         false => String::new(),
     };
-    let mut text = match (blocking, warnings) {
-        (0, 0) => format!("Nothing blocks nodes. {ran} checks, no finding.\n"),
-        (0, _) => format!(
-            "Nothing blocks nodes{cost}. {ran} checks, {}.\n",
-            plural(warnings, "warning", "warnings")
-        ),
-        _ => format!(
-            "{} nodes{cost}, {}. {ran} checks.\n",
-            plural(blocking, "problem blocks", "problems block"),
-            plural(warnings, "warning", "warnings")
-        ),
+    let blocked = match blocking {
+        0 => "Nothing blocks".to_owned(),
+        _ => plural(blocking, "problem blocks", "problems block"),
     };
+    let warned = match warnings {
+        0 => String::new(),
+        _ => format!(", {}", plural(warnings, "warning", "warnings")),
+    };
+    let mut text = format!("{blocked} nodes{warned}{cost}. {ran} checks.\n");
     if report["observed"]["truncated"] == true {
         text.push_str("The list is incomplete: only the worst findings are shown.\n");
     }
@@ -85,7 +82,15 @@ pub(super) fn paragraphs(report: &Value) -> String {
                     "; {n} of its nodes are also blocked by something else, and not counted"
                 ),
             };
-            line("cost", &format!("{dollars} a day{also}"));
+            let cost = finding["costPerDay"].as_f64().unwrap_or_default();
+            let cost = match cost >= 0.005 {
+                true => format!("{dollars} a day{also}"),
+                false if also.is_empty() => {
+                    "nothing now: its pods fit on no other node, and on no cheaper one".to_owned()
+                }
+                false => format!("nothing by a fix of this alone{also}"),
+            };
+            line("cost", &cost);
         }
         line("since", &age(&finding["since"], report));
         line("nodes", &nodes(finding));
@@ -193,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_paragraph_says_what_it_costs_whose_it_is_and_what_to_do() {
-        let expected = r"1 problem blocks nodes (about $18.43 a day), 1 warning. 2 checks.
+        let expected = r"1 problem blocks nodes, 1 warning (about $18.43 a day). 2 checks.
 
 BLOCKS  PodDisruptionBudget shop/payments can never allow an eviction
   cost   $18.43 a day
@@ -241,7 +246,7 @@ WARNS   7 pods in namespace shop stuck terminating
     #[test]
     fn no_finding_is_said_in_words() {
         let report = json!({ "observed": { "at": "2026-01-10T00:00:00Z" }, "ran": ["A", "B"], "costPerDay": 0.0, "checks": [] });
-        let expected = "Nothing blocks nodes. 2 checks, no finding.\n";
+        let expected = "Nothing blocks nodes. 2 checks.\n";
         assert_eq!(paragraphs(&report), expected);
         let layout = Layout {
             width: None,

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use karpenter_core::pod::VolumeRef;
 use karpenter_core::resources::quantity;
 use serde::Serialize;
 use serde_json::Value;
@@ -29,7 +30,8 @@ pub struct Blocking {
 }
 
 impl Blocking {
-    /// Says in a sentence what blocks the pod, and the cheapest change that helps; `None` if nothing was found.
+    /// Says in a sentence what blocks the pod, and the cheapest change that helps; `None` if nothing was found, or the search was cut
+    /// short.
     pub fn sentence(&self) -> Option<String> {
         if self.fits_alone {
             let text =
@@ -37,7 +39,8 @@ impl Blocking {
             return Some(text.to_owned());
         }
         let atoms = &self.blocking.atoms;
-        if atoms.is_empty() {
+        // A set of a search that was cut short may have constraints that do not matter.
+        if atoms.is_empty() || !self.blocking.minimal {
             return None;
         }
         let told: Vec<String> = atoms.iter().map(Constraint::of_whom).collect();
@@ -276,13 +279,13 @@ fn describe(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) 
         }
         Atom::Volume(index) => {
             let name = match &shape.volumes[*index] {
-                karpenter_core::pod::VolumeRef::Claim(name) => name.clone(),
-                karpenter_core::pod::VolumeRef::Ephemeral { volume, .. } => volume.clone(),
+                VolumeRef::Claim(name) => name.clone(),
+                VolumeRef::Ephemeral { volume, .. } => volume.clone(),
             };
             (
                 format!("pod.volume[{name}]"),
                 None,
-                format!("volume {name}"),
+                format!("volume {name}{}", place(probe, &shape.volumes[*index])),
             )
         }
         Atom::ResourceClaim(index) => {
@@ -324,6 +327,28 @@ fn describe(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) 
             ),
         ),
         _ => describe_pool(probe, atom),
+    }
+}
+
+/// Returns the place of a bound volume, as ` in us-west-2a`.
+fn place(probe: &Probe<'_>, volume: &VolumeRef) -> String {
+    let key = &probe.pod.key;
+    let claim = match volume {
+        VolumeRef::Claim(name) => name.clone(),
+        VolumeRef::Ephemeral { volume, .. } => format!("{}-{volume}", key.name),
+    };
+    let claim = probe.snapshot.volume_claim(&key.namespace, &claim);
+    let name = claim.and_then(|claim| claim.volume_name.as_deref());
+    let bound = name.and_then(|name| probe.snapshot.volume(name));
+    let terms = bound.into_iter().flat_map(|volume| &volume.alternatives);
+    let places: Vec<String> = terms
+        .flatten()
+        .filter(|expression| expression.operator == "In")
+        .map(|expression| expression.values.join(" "))
+        .collect();
+    match places.is_empty() {
+        true => String::new(),
+        false => format!(" in {}", places.join(" or ")),
     }
 }
 

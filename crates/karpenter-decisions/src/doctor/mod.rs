@@ -22,6 +22,7 @@ mod installation;
 mod pods;
 mod savings;
 mod scan;
+mod sentences;
 mod volumes;
 
 use std::cmp::Ordering;

@@ -3,7 +3,7 @@
 //! `fleet-5000` is a cluster of 5,000 nodes in 20 NodePools with 100,000 pods and 2,000 PodDisruptionBudgets, of which a tenth
 //! are impossible, 200 protected pods, and 700 instance types.
 //!
-//! Conformance: SURGE-15
+//! The goal is a second (SURGE-15).
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 

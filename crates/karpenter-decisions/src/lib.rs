@@ -23,6 +23,7 @@
 //! - [`history`]: both together, fed by the passes.
 //! - [`blocking`]: what blocks a pending pod, and what would help, found by running the scheduler.
 //! - [`what_if`]: what would be done with a node after a [`change`]: without a PodDisruptionBudget, with another budget.
+//! - [`doctor`]: what blocks nodes, what it costs, whose it is, and how to unblock it.
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
 //!
@@ -32,6 +33,7 @@
 pub mod blocking;
 pub mod change;
 pub mod digest;
+pub mod doctor;
 pub mod explain;
 pub mod groups;
 pub mod history;

@@ -487,3 +487,39 @@ fn without_node_pools_nothing_that_can_be_changed_blocks() {
     assert!(!answer.fits_alone);
     assert!(answer.blocking.atoms.is_empty() && answer.relaxations.is_empty());
 }
+
+#[test]
+fn a_label_that_only_the_node_pool_gives_is_not_in_the_way_of_a_pod_that_asks_for_it() {
+    let labelled = [
+        (
+            "/spec/template/metadata",
+            json!({ "labels": { "intent": "apps" } }),
+        ),
+        (
+            "/spec/template/spec/requirements",
+            json!([{ "key": "example.com/team", "operator": "In", "values": ["a", "b"] }]),
+        ),
+    ];
+    let wants = |memory: &str| {
+        let fields = [
+            (
+                "/spec/nodeSelector",
+                json!({ "intent": "apps", "example.com/team": "a" }),
+            ),
+            (
+                "/spec/containers/0/resources/requests/memory",
+                json!(memory),
+            ),
+        ];
+        World::new()
+            .pool("default", &labelled)
+            .ask(pod("p", &fields))
+    };
+    assert!(wants("1Gi").fits_alone);
+    assert_eq!(ids(&wants("64Gi")), ["pod.requests[memory]"]);
+    let other = ("/spec/nodeSelector", json!({ "intent": "web" }));
+    let answer = World::new()
+        .pool("default", &labelled)
+        .ask(pod("p", &[other]));
+    assert!(ids(&answer).contains(&"pod.nodeSelector[intent]"));
+}

@@ -1,7 +1,7 @@
 //! `kubectl karpenter why`: why a pod is pending, a node is kept, a NodeClaim was launched, a NodePool is not used.
 
 mod kept;
-mod text;
+pub(crate) mod text;
 
 use std::process::ExitCode;
 
@@ -298,11 +298,19 @@ fn timeout(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Returns a name as a segment of a path.
-fn segment(name: &str) -> anyhow::Result<String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    if name.is_empty() || name.len() > 253 || !name.chars().all(is_plain) || name.starts_with('.') {
-        bail!("invalid name `{name}`: must be a DNS subdomain name");
+/// Returns a name as a segment of a path. Only what can be the name of an object is asked for: the server knows no other path, so
+/// that an unknown path means another version.
+pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_plain = |byte: u8| inner(byte) || matches!(byte, b'-' | b'.');
+    let bytes = name.as_bytes();
+    let is_name = bytes.len() <= 253
+        && bytes.iter().all(|byte| is_plain(*byte))
+        && bytes.first().is_some_and(|byte| inner(*byte))
+        && bytes.last().is_some_and(|byte| inner(*byte));
+    if !is_name {
+        let shown: String = name.chars().take(64).collect();
+        bail!("invalid name `{shown}`: must be a DNS subdomain name, such as web-7c9");
     }
     Ok(name.to_owned())
 }
@@ -376,6 +384,11 @@ mod tests {
             "a/b",
             "a?b=c",
             "a b",
+            "Web",
+            "web_1",
+            "-web",
+            "web.",
+            "<script>",
             "\u{1b}[31m",
             &"x".repeat(254),
         ] {

@@ -21,16 +21,16 @@ pub(super) fn render(answer: &Value, wide: bool, layout: Layout) -> String {
 }
 
 /// Returns a string of the answer, escaped for a terminal.
-pub(super) fn text<'a>(value: &'a Value) -> Cow<'a, str> {
+pub(crate) fn text<'a>(value: &'a Value) -> Cow<'a, str> {
     escaped(value.as_str().unwrap_or_default())
 }
 
-pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
 /// Returns how long ago a time was, as kubectl writes ages.
-fn age(since: &Value, answer: &Value) -> String {
+pub(crate) fn age(since: &Value, answer: &Value) -> String {
     let time = |value: &Value| value.as_str()?.parse::<Timestamp>().ok();
     let (Some(since), Some(now)) = (time(since), time(&answer["observed"]["at"])) else {
         return String::new();
@@ -112,12 +112,12 @@ fn pod(answer: &Value, wide: bool) -> String {
     blocking(answer, wide, &mut out);
     let pools: Vec<String> = list(&answer["pools"])
         .map(|pool| {
-            format!(
-                "{} {} ({})",
-                text(&pool["name"]),
-                text(&pool["reason"]["id"]),
-                text(&pool["reason"]["text"])
-            )
+            let (name, id) = (text(&pool["name"]), text(&pool["reason"]["id"]));
+            // The reason of the closest NodePool is that of the pod.
+            match pool["reason"]["text"] == answer["reason"]["text"] {
+                true => format!("{name} {id} (as above)"),
+                false => format!("{name} {id} ({})", text(&pool["reason"]["text"])),
+            }
         })
         .collect();
     if !pools.is_empty() {
@@ -448,7 +448,7 @@ Pending 14m  shop/web-7c9-x2 (1 of 3 alike)  reason LimitReached for 3m
     +$0.0412/h  pool     NodePool default: limits cpu 100 -> 104  (new m-8 in NodePool default)
     +$0.0000/h  cluster  drop the anti-affinity of StatefulSet shop/db  (joins n1)
                         affects StatefulSet shop/db
-  NodePools: default LimitReached (cpu 96 of 100 in use, needs 8, short by 4)
+  NodePools: default LimitReached (as above)
   Existing nodes: 41 looked at: 36 InsufficientResources/cpu, 5 Taint
   Decisions: mic0-7
 ";

@@ -334,7 +334,7 @@ reasons! {
     Budget {
         /// The NodePool.
         node_pool: String,
-    } "the disruption budget of NodePool {node_pool} is used up";
+    } "the disruption budgets of NodePool {node_pool} allow no further node now";
     /// The search ended before the node was evaluated.
     NotEvaluated {} "the search ended before this node";
     /// The saving does not pay back the cost of the move.

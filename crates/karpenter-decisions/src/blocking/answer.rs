@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use karpenter_core::pod::VolumeRef;
 use karpenter_core::resources::quantity;
 use karpenter_core::schedule::PlannedNodeClaim;
 use serde::Serialize;
@@ -11,6 +12,7 @@ use super::atom::{Atom, Side, State};
 use super::competition::Competition;
 use super::existing::Existing;
 use super::probe::Probe;
+use crate::workload::Workload;
 
 /// What blocks a pod, and what would help.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -36,6 +38,46 @@ pub struct Blocking {
     /// The search ended early; what is told was verified all the same.
     #[serde(skip)]
     pub truncated: bool,
+}
+
+impl Blocking {
+    /// Says in a sentence what blocks the pod, and the cheapest change that helps; `None` if nothing was found, or the search was cut
+    /// short.
+    pub fn sentence(&self) -> Option<String> {
+        if self.fits_alone {
+            let text =
+                "The pod would fit alone: pods that were placed before it took the resources.";
+            return Some(text.to_owned());
+        }
+        let atoms = &self.blocking.atoms;
+        // A set of a search that was cut short may have constraints that do not matter.
+        if atoms.is_empty() || !self.blocking.minimal {
+            return None;
+        }
+        let told: Vec<String> = atoms.iter().map(Constraint::of_whom).collect();
+        let together = match told.len() {
+            1 => "",
+            2 => ", both together",
+            _ => ", all together",
+        };
+        let mut text = format!("In the way: {}{together}.", told.join("; "));
+        let harmless = self.relaxations.iter().find(|it| it.affects.is_none());
+        if let Some(change) = harmless {
+            text.push_str(&format!(" This change alone would help: {}.", change.text));
+        }
+        Some(text)
+    }
+}
+
+impl Constraint {
+    /// Returns the text with its subject.
+    fn of_whom(&self) -> String {
+        match self.side {
+            Side::Pod if self.text.starts_with("does not") => format!("the pod {}", self.text),
+            Side::Pod => format!("the pod's {}", self.text),
+            Side::Pool | Side::Offer | Side::Cluster => self.text.clone(),
+        }
+    }
 }
 
 /// Constraints that block a pod together.
@@ -260,13 +302,13 @@ fn describe(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) 
         }
         Atom::Volume(index) => {
             let name = match &shape.volumes[*index] {
-                karpenter_core::pod::VolumeRef::Claim(name) => name.clone(),
-                karpenter_core::pod::VolumeRef::Ephemeral { volume, .. } => volume.clone(),
+                VolumeRef::Claim(name) => name.clone(),
+                VolumeRef::Ephemeral { volume, .. } => volume.clone(),
             };
             (
                 format!("pod.volume[{name}]"),
                 None,
-                format!("volume {name}"),
+                format!("volume {name}{}", place(probe, &shape.volumes[*index])),
             )
         }
         Atom::ResourceClaim(index) => {
@@ -308,6 +350,28 @@ fn describe(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) 
             ),
         ),
         _ => describe_pool(probe, atom),
+    }
+}
+
+/// Returns the place of a bound volume, as ` in us-west-2a`.
+fn place(probe: &Probe<'_>, volume: &VolumeRef) -> String {
+    let key = &probe.pod.key;
+    let claim = match volume {
+        VolumeRef::Claim(name) => name.clone(),
+        VolumeRef::Ephemeral { volume, .. } => format!("{}-{volume}", key.name),
+    };
+    let claim = probe.snapshot.volume_claim(&key.namespace, &claim);
+    let name = claim.and_then(|claim| claim.volume_name.as_deref());
+    let bound = name.and_then(|name| probe.snapshot.volume(name));
+    let terms = bound.into_iter().flat_map(|volume| &volume.alternatives);
+    let places: Vec<String> = terms
+        .flatten()
+        .filter(|expression| expression.operator == "In")
+        .map(|expression| expression.values.join(" "))
+        .collect();
+    match places.is_empty() {
+        true => String::new(),
+        false => format!(" in {}", places.join(" or ")),
     }
 }
 

@@ -14,6 +14,7 @@ use karpenter_core::requirements::{Operator, Requirement, Requirements};
 use karpenter_core::schedule::Policy;
 use karpenter_core::taints::{Effect, Taint};
 
+use super::wanted::is_wanted;
 use crate::workload::Workload;
 
 /// Where a constraint comes from, and who can change it. The order is that in which relaxations of one price are listed.
@@ -119,7 +120,12 @@ const DAEMON_SETS: usize = 16;
 pub(super) fn atoms(snapshot: &Snapshot, policy: &Policy, pod: &Pod) -> Vec<Atom> {
     let mut all = of_pod(snapshot, policy, pod);
     for pool in snapshot.node_pools() {
-        all.extend(of_pool(pool));
+        let of_pool = of_pool(pool);
+        all.extend(
+            of_pool
+                .into_iter()
+                .filter(|atom| !is_wanted(snapshot, pod, pool, atom)),
+        );
     }
     all.extend(of_cluster(snapshot, pod));
     for pool in snapshot.node_pools() {

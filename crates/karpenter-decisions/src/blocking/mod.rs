@@ -11,6 +11,7 @@ mod existing;
 mod probe;
 mod relax;
 mod search;
+mod wanted;
 
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ use super::status::{Failure, value};
 use crate::model::View;
 
 /// The version of the engine in answers.
-const ENGINE: &str = env!("CARGO_PKG_VERSION");
+pub(super) const ENGINE: &str = env!("CARGO_PKG_VERSION");
 
 /// The settings with which questions are run: those of the last passes.
 pub(super) struct Requests {
@@ -59,6 +59,8 @@ pub(super) fn answer(
             let what_if = WhatIf::new(&view.snapshot, requests.disruption);
             value(&groups.with_releasable(&view.snapshot, history, &what_if))
         }
+        // The server answers it: it reviews the installation first.
+        Ask::Blockers { .. } => Err(Failure::unknown_path()),
         Ask::Explain {
             subject,
             uid,
@@ -71,8 +73,12 @@ pub(super) fn answer(
                 Subject::NodeClaim(name) => ("NodeClaim", name),
                 Subject::NodePool(name) => ("NodePool", name),
             };
+            let missing = || match subject {
+                Subject::Pod { namespace, name } => Failure::not_found_in(kind, namespace, name),
+                _ => Failure::not_found(kind, name),
+            };
             let answer = explain(&question, view, subject, changes, requests)?;
-            let answer = answer.ok_or_else(|| Failure::not_found(kind, name))?;
+            let answer = answer.ok_or_else(missing)?;
             match uid {
                 Some(uid) if answer["metadata"]["uid"] != *uid => {
                     Err(Failure::conflict(kind, name))

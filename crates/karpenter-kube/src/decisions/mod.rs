@@ -5,6 +5,8 @@
 //! in a log line.
 
 mod answers;
+mod doctor;
+mod installation;
 mod log;
 mod metrics;
 mod query;
@@ -28,6 +30,8 @@ use karpenter_decisions::ring::Recorded;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
+pub use doctor::report_regularly;
+pub use installation::RULES;
 pub use metrics::register;
 pub use server::serve;
 
@@ -35,6 +39,7 @@ use crate::context::Context;
 use crate::lease::Holder;
 use crate::model::View;
 use crate::options::DecisionLog;
+use doctor::Doctor;
 use log::Log;
 
 /// How many records the reader of a stream may be behind.
@@ -47,6 +52,7 @@ pub struct Decisions {
     scheduled: Mutex<Option<Policy>>,
     /// The request of the last disruption pass.
     disrupted: Mutex<Option<DisruptionRequest>>,
+    doctor: Doctor,
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
@@ -78,6 +84,7 @@ impl Decisions {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
             scheduled: Mutex::default(),
             disrupted: Mutex::default(),
+            doctor: Doctor::default(),
             log: Log::open(log),
             new,
             holder,

@@ -33,6 +33,11 @@ pub(super) enum Ask {
     PodsByReason,
     /// Counts of nodes by reason.
     NodesByReason,
+    /// What blocks nodes, in a namespace or everywhere.
+    Blockers {
+        /// The namespace.
+        namespace: Option<String>,
+    },
     /// An explanation of an object.
     Explain {
         /// The object.
@@ -93,6 +98,17 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
     let ask = match segments.as_slice() {
         ["decisions"] => Ask::Decisions(select(&mut parameters)?),
         ["explanations"] => explanations(&mut parameters)?,
+        ["blockers"] => {
+            let namespace = parameters.take("namespace");
+            let namespace = namespace.map(|text| {
+                let name = name(&text, MAX_NAMESPACE);
+                name.map_err(|_| {
+                    Failure::bad_request("invalid namespace: must be the name of a namespace")
+                })
+            });
+            let namespace = namespace.transpose()?;
+            Ask::Blockers { namespace }
+        }
         ["namespaces", namespace, "pods", pod, "explanation"] => {
             let namespace = name(namespace, MAX_NAMESPACE)?;
             let name = name(pod, MAX_NAME)?;
@@ -354,6 +370,9 @@ mod tests {
             "nodes/a/explanation?if=budget.default%3Dlots",
             "nodepools/a/explanation?if=budget.default%3D1",
             "nodes/a/explanation?uid=a&uid=b",
+            "blockers?namespace=A",
+            "blockers?namespace=",
+            "blockers?namespaces=a",
         ] {
             let failure = ask(query).unwrap_err().response();
             assert_eq!(failure.status(), 400, "{query}");

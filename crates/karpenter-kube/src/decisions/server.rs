@@ -149,6 +149,12 @@ impl Server {
         let Ok(_permit) = self.questions.acquire().await else {
             return Err(Failure::not_synced());
         };
+        if let Ask::Blockers { namespace } = ask {
+            let _search = self.search.acquire().await.ok();
+            let report = decisions.doctor.report(&self.cx, namespace).await;
+            let report = report.map_err(|error| Failure::internal(&error))?;
+            return Ok(json(StatusCode::OK, &*report));
+        }
         let (view, history, now) = (self.cx.view(), decisions.so_far(), self.cx.clock.now());
         // One search at a time, so that questions never take more than one core from the controllers.
         let (_search, timeout) = match &ask {

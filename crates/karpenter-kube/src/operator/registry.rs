@@ -25,7 +25,7 @@ use crate::nodeclaim::pod_events::PodEvents;
 use crate::nodepool::{Hash, RegistrationHealth, Status};
 use crate::observability::Conditions;
 use crate::provisioning::{Batcher, PodLedger, Provisioner};
-use crate::{disruption, observability, static_capacity};
+use crate::{decisions, disruption, observability, static_capacity};
 
 pub(super) type Start = Box<dyn FnOnce(&Tasks) + Send>;
 pub(super) type Always = Box<dyn FnOnce(&TaskTracker, CancellationToken) + Send>;
@@ -214,6 +214,10 @@ impl ControllerRegistry {
         if let Some(buffers) = buffers {
             self.capacity_buffers(buffers, Arc::clone(&batcher), conditions);
         }
+        if cx.options.feature_gates.scheduling_hints {
+            let explaining = provisioner.clone();
+            self.task(move |stop| async move { explaining.explain_events(stop).await });
+        }
         self.periodic(provisioner);
 
         self.controller(Lifecycle::new(Arc::clone(&cx), health));
@@ -240,6 +244,10 @@ impl ControllerRegistry {
         self.controller_with(Arc::clone(&eviction_queue), evictions);
         self.controller(Termination::new(Arc::clone(&cx), eviction_queue));
 
+        if cx.decisions.is_some() {
+            let cx = Arc::clone(&cx);
+            self.task(move |stop| decisions::report_regularly(cx, stop));
+        }
         self.periodic(disruption::Disruption::new(cx));
     }
 }

@@ -5,6 +5,7 @@
 
 mod batcher;
 mod catalogue;
+mod hints;
 pub mod launch;
 mod ledger;
 mod nominations;

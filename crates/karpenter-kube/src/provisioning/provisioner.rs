@@ -25,7 +25,9 @@ use karpenter_core::schedule::{
     Cancel, Plan, PodSet, Policy, PreferencePolicy, Query, ReservedMode, schedule,
 };
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+use super::hints::Hints;
 use super::nominations::{Overdue, Standing};
 use super::progress::SchedulingSeries;
 use super::soft_constraints::SoftConstraints;
@@ -49,6 +51,7 @@ pub struct Provisioner {
     ledger: Arc<PodLedger>,
     nominations: Arc<Nominations>,
     soft_constraints: Arc<SoftConstraints>,
+    hints: Arc<Hints>,
 }
 
 impl Provisioner {
@@ -61,7 +64,13 @@ impl Provisioner {
             ledger,
             nominations: Arc::default(),
             soft_constraints: Arc::default(),
+            hints: Arc::default(),
         }
+    }
+
+    /// Explains the events about pods that were not placed, until `stop` (feature gate `SchedulingHints`).
+    pub async fn explain_events(&self, stop: CancellationToken) {
+        self.hints.run(&self.cx, stop).await;
     }
 
     /// Triggers a batch if a change of the model needs a plan. Runs on the model's task.
@@ -185,7 +194,9 @@ impl Provisioner {
             .metrics
             .scheduler_scheduling_duration_seconds
             .observe(&["provisioner"], started.elapsed().as_secs_f64());
-        report::outcome(&self.cx, &view, &plan, &self.ledger);
+        let gates = &self.cx.options.feature_gates;
+        let hints = gates.scheduling_hints.then_some(&*self.hints);
+        report::outcome(&self.cx, &view, &plan, &self.ledger, hints);
         report::computed(&plan);
         report::overdue(&self.cx, &view, &plan, &standing.overdue);
 

@@ -13,6 +13,7 @@ use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{Plan, PoolOutcome, Unschedulable};
 
 use super::PodLedger;
+use super::hints::{self, Failed, Hints};
 use super::ledger::Decided;
 use super::nominations::Overdue;
 use crate::context::Context;
@@ -96,7 +97,13 @@ fn target_of(node: &NodeState) -> String {
 }
 
 /// Publishes events for pods that were not placed, and for NodePools that could not be used.
-pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger) {
+pub(super) fn outcome(
+    cx: &Context,
+    view: &View,
+    plan: &Plan,
+    ledger: &PodLedger,
+    hints: Option<&Hints>,
+) {
     let now = cx.clock.now();
     let healthy = |pool: Option<&str>| {
         let pool = pool.and_then(|name| view.node_pool(name));
@@ -115,6 +122,7 @@ pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger
         ledger.decided(&pod.uid, Decided::Placed { healthy }, now, &cx.metrics);
     }
     let (mut ignored, mut unschedulable) = (0, 0);
+    let mut failed = Vec::new();
     for unplaced in plan.unplaced.iter().filter(|u| !u.buffer) {
         ledger.decided(&unplaced.pod.uid, Decided::Unplaced, now, &cx.metrics);
         match unplaced.why {
@@ -128,10 +136,20 @@ pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger
                 pod_reference(&unplaced.pod),
                 events::FAILED_SCHEDULING,
                 message,
-            );
-            cx.recorder.publish(event.every(Duration::from_secs(300)));
+            )
+            .every(hints::WINDOW);
+            match hints {
+                None => cx.recorder.publish(event),
+                Some(_) => failed.push(Failed {
+                    pod: unplaced.pod.clone(),
+                    event,
+                }),
+            }
             tracing::debug!(Pod = logging::object(Some(&unplaced.pod.namespace), &unplaced.pod.name), error = %unplaced.why, "could not schedule pod");
         }
+    }
+    if let Some(hints) = hints {
+        hints.publish(cx, &view.snapshot, super::policy(cx), failed);
     }
     cx.metrics
         .scheduler_ignored_pods_count

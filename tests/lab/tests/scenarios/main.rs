@@ -13,6 +13,7 @@ mod claims;
 mod controllers;
 mod decisions;
 mod disruption;
+mod doctor;
 mod events;
 mod failures;
 mod joining;

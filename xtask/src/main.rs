@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod conformance;
 mod crds;
+mod docs;
 mod mutants;
 mod realcluster;
 mod sim;
@@ -40,6 +41,13 @@ enum Command {
         /// Print a summary line per catalogue instead of writing the file.
         #[arg(long)]
         summary: bool,
+    },
+    /// Write the generated pages of docs/reference. Those about flags and metrics are written by tests: `UPDATE_REFERENCE=1 cargo
+    /// test --workspace reference_page`.
+    Docs {
+        /// Only check that the pages are up to date.
+        #[arg(long)]
+        check: bool,
     },
     /// Run benchmarks; by default all of them.
     Bench {
@@ -109,6 +117,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Crds { check } => crds::run(&root, check),
         Command::Conformance { check, summary } => conformance::run(&root, check, summary),
+        Command::Docs { check } => docs::run(&root, check),
         Command::Bench { json, names } => bench::run(&root, json, &names),
         Command::Sim {
             seeds,

@@ -7,7 +7,7 @@ use std::{fmt, fs};
 
 use anyhow::{Context as _, bail};
 
-use crate::{conformance, crds, docs, realcluster, words};
+use crate::{conformance, crds, docs, plots, realcluster, words};
 
 /// Crates that must stay free of I/O, clients and runtimes, and the dependencies that they must not have.
 const PURE: [&str; 4] = [
@@ -52,6 +52,9 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     });
     step("reference", &mut || {
         docs::run(root, true).map(|()| String::new())
+    });
+    step("plots", &mut || {
+        plots::run(root, true).map(|()| String::new())
     });
     step("dependencies", &mut || dependencies(root));
     step("words", &mut || words::check(root));

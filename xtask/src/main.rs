@@ -6,6 +6,7 @@ mod conformance;
 mod crds;
 mod docs;
 mod mutants;
+mod plots;
 mod realcluster;
 mod sim;
 mod walkthrough;
@@ -46,6 +47,12 @@ enum Command {
     /// test --workspace reference_page`.
     Docs {
         /// Only check that the pages are up to date.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Draw the charts of docs/performance.md from its tables.
+    Plots {
+        /// Only check that the pictures are up to date.
         #[arg(long)]
         check: bool,
     },
@@ -118,6 +125,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Crds { check } => crds::run(&root, check),
         Command::Conformance { check, summary } => conformance::run(&root, check, summary),
         Command::Docs { check } => docs::run(&root, check),
+        Command::Plots { check } => plots::run(&root, check),
         Command::Bench { json, names } => bench::run(&root, json, &names),
         Command::Sim {
             seeds,

@@ -8,6 +8,7 @@ mod docs;
 mod mutants;
 mod plots;
 mod realcluster;
+mod release;
 mod sim;
 mod walkthrough;
 mod words;
@@ -105,6 +106,8 @@ enum Command {
         #[arg(long)]
         record: bool,
     },
+    /// Build what a release consists of: binaries, archives, images, charts, CRDs, SBOMs, checksums.
+    Release(release::Options),
     /// Run all checks of CI.
     Ci,
 }
@@ -141,6 +144,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             sample,
             record,
         } => mutants::run(&root, &modules, &since, &sample, record),
+        Command::Release(options) => release::run(&root, &options),
         Command::Ci => ci::run(&root),
     }
 }

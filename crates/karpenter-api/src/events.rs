@@ -56,5 +56,7 @@ pub const DISRUPTION_PAUSED: &str = "DisruptionPaused";
 pub const INVALID_NODE_POOL: &str = "InvalidNodePool";
 /// On any object: it cannot be read and is ignored. Not upstream's.
 pub const INVALID_OBJECT: &str = "InvalidObject";
+/// On a NodeOverlay or CapacityBuffer: it has no effect, because its feature gate is off. Not upstream's.
+pub const FEATURE_GATE_CLOSED: &str = "FeatureGateClosed";
 /// On any object: the value of an annotation `operations.karpenter.sh/…` is invalid, and counts as absent. Not upstream's.
 pub const INVALID_KNOB: &str = "InvalidKnob";

@@ -23,6 +23,7 @@ use crate::admin::{Certificate, CertificateError, Probe, Profiler, Site};
 use crate::capacity_buffer::{Buffers, Resolution, Stores, Watches};
 use crate::client::Clients;
 use crate::clock::Clock;
+use crate::closed_gates::ClosedGates;
 use crate::context::{Acting, Context};
 use crate::controller::{Controller, Periodic, Queue, WorkQueue, run, run_periodic};
 use crate::decisions::Decisions;
@@ -503,6 +504,8 @@ impl ControllerRegistry {
             self.controller(static_capacity::Provisioning::new(Arc::clone(&cx)));
             self.controller(static_capacity::Deprovisioning::new(Arc::clone(&cx)));
         }
+
+        self.periodic(ClosedGates::new(Arc::clone(&cx)));
 
         let evictions = Queue::new();
         let eviction_queue = Arc::new(EvictionQueue::new(Arc::clone(&cx), evictions.clone()));

@@ -4,8 +4,11 @@ mod bench;
 mod ci;
 mod conformance;
 mod crds;
+mod docs;
 mod mutants;
+mod plots;
 mod realcluster;
+mod release;
 mod sim;
 mod walkthrough;
 mod words;
@@ -40,6 +43,19 @@ enum Command {
         /// Print a summary line per catalogue instead of writing the file.
         #[arg(long)]
         summary: bool,
+    },
+    /// Write the generated pages of docs/reference. Those about flags and metrics are written by tests: `UPDATE_REFERENCE=1 cargo
+    /// test --workspace reference_page`.
+    Docs {
+        /// Only check that the pages are up to date.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Draw the charts of docs/performance.md from its tables.
+    Plots {
+        /// Only check that the pictures are up to date.
+        #[arg(long)]
+        check: bool,
     },
     /// Run benchmarks; by default all of them.
     Bench {
@@ -90,6 +106,8 @@ enum Command {
         #[arg(long)]
         record: bool,
     },
+    /// Build what a release consists of: binaries, archives, images, charts, CRDs, SBOMs, checksums.
+    Release(release::Options),
     /// Run all checks of CI.
     Ci,
 }
@@ -109,6 +127,8 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Crds { check } => crds::run(&root, check),
         Command::Conformance { check, summary } => conformance::run(&root, check, summary),
+        Command::Docs { check } => docs::run(&root, check),
+        Command::Plots { check } => plots::run(&root, check),
         Command::Bench { json, names } => bench::run(&root, json, &names),
         Command::Sim {
             seeds,
@@ -124,6 +144,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             sample,
             record,
         } => mutants::run(&root, &modules, &since, &sample, record),
+        Command::Release(options) => release::run(&root, &options),
         Command::Ci => ci::run(&root),
     }
 }

@@ -152,4 +152,17 @@ mod tests {
             );
         }
     }
+
+    /// The feature `aws` adds flags.
+    #[cfg(not(feature = "aws"))]
+    #[test]
+    fn reference_page_man_page_and_completions_have_the_flags() -> anyhow::Result<()> {
+        use clap::CommandFactory as _;
+        let intro = "# Flags of karpenter-playground\n\n[On a laptop](../getting-started/playground.md) explains them with examples. \
+            A build with `--features aws` also has `--provider aws`, `--no-controllers` and `--kubernetes`.\n";
+        let flags = reference::flags(&Args::command(), &|_| None);
+        reference::page("karpenter-playground", &format!("{intro}\n{flags}"))?;
+        reference::man_pages(&Args::command())?;
+        reference::completions(&Args::command())
+    }
 }

@@ -46,6 +46,12 @@ enum Command {
     Complete(completion::Args),
 }
 
+/// Returns the command line of the plugin, for its documentation.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Runs the plugin with these arguments, the first of which is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {

@@ -46,6 +46,7 @@
 //! | [`node`] | how is a node drained, and when is it unhealthy? |
 //! | [`nodepool`] | what does a NodePool's status say? |
 //! | [`static_capacity`], [`capacity_buffer`], [`overlay`] | what do the feature gates of these names do? |
+//! | [`closed_gates`] | which objects have no effect because their gate is off? |
 //! | [`disruption`] | which nodes are disrupted? |
 //! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | what do users and operators see? |
 //! | [`decisions`] | what was decided, and why is a pod pending or a node kept? |
@@ -86,6 +87,7 @@ pub mod admin;
 pub mod capacity_buffer;
 pub mod client;
 pub mod clock;
+pub mod closed_gates;
 pub mod context;
 pub mod controller;
 mod cooldown;

@@ -38,7 +38,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 
 use crate::api::labels::{GROUP, tags};
-use crate::api::{EC2NodeClass, labels};
+use crate::api::{EC2NodeClass, events, labels};
 use crate::kubelet;
 use crate::providers::instance::filter::{Request, capacity_type, filter};
 use crate::providers::instance::launcher::{LaunchRequest, Launcher};
@@ -190,7 +190,7 @@ impl Ec2Provider {
     fn publish_missing_class(&self, about: ObjectReference) {
         self.launcher.publish(Event::warning(
             about,
-            "FailedResolvingNodeClass",
+            events::FAILED_RESOLVING_NODE_CLASS,
             "Failed resolving NodeClass",
         ));
     }

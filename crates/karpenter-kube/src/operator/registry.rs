@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::capacity_buffer::{Resolution, Stores, Watches};
+use crate::closed_gates::ClosedGates;
 use crate::context::Context;
 use crate::controller::{Controller, Periodic, Queue, WorkQueue, run, run_periodic};
 use crate::model::{Change, Model, View};
@@ -238,6 +239,8 @@ impl ControllerRegistry {
             self.controller(static_capacity::Provisioning::new(Arc::clone(&cx)));
             self.controller(static_capacity::Deprovisioning::new(Arc::clone(&cx)));
         }
+
+        self.periodic(ClosedGates::new(Arc::clone(&cx)));
 
         let evictions = Queue::new();
         let eviction_queue = Arc::new(EvictionQueue::new(Arc::clone(&cx), evictions.clone()));

@@ -131,7 +131,10 @@ pub(super) fn outcome(
             _ => unschedulable += 1,
         }
         if !unplaced.why.is_silent() {
-            let message = format!("Failed to schedule pod, {}", unplaced.why);
+            let mut message = format!("Failed to schedule pod, {}", unplaced.why);
+            if unplaced.why == Unschedulable::NoNodePools {
+                message.push_str(&not_ready(view, plan));
+            }
             let event = Event::warning(
                 pod_reference(&unplaced.pod),
                 events::FAILED_SCHEDULING,
@@ -165,6 +168,26 @@ pub(super) fn outcome(
         .scheduler_pending_pods_by_effective_zone_count
         .replace_all(by_zone);
     pools(cx, view, plan);
+}
+
+/// Returns what is to be said of the NodePools that exist and are not ready, after upstream's text that there is none.
+fn not_ready(view: &View, plan: &Plan) -> String {
+    let pools = plan.pools.iter();
+    let pools = pools.filter(|report| report.outcome == PoolOutcome::NotReady);
+    let mut text = String::new();
+    for pool in pools.filter_map(|report| view.node_pool(&report.node_pool)) {
+        let ready = pool.condition(types::READY);
+        let message = ready.map(|ready| ready.message.as_str());
+        let because = match message.unwrap_or_default() {
+            "" => "it has no condition Ready yet",
+            message => message,
+        };
+        text.push_str(&format!(
+            "; nodepool \"{}\" is not ready, {because}",
+            pool.name()
+        ));
+    }
+    text
 }
 
 fn pools(cx: &Context, view: &View, plan: &Plan) {

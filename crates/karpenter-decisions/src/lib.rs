@@ -7,6 +7,7 @@
 //! - [`blocking`]: what blocks a pending pod, and what would help, found by running the scheduler.
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
+//! - [`overview`]: the state of the cluster in numbers, and its changes.
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: time is an argument, and equal inputs give equal answers.
 //! The reasons themselves are [`karpenter_core::reason::Reason`].
@@ -17,6 +18,7 @@ pub mod explain;
 pub mod groups;
 pub mod history;
 pub mod index;
+pub mod overview;
 mod passes;
 pub mod prices;
 pub mod record;

@@ -15,6 +15,7 @@ use karpenter_core::reason::Reason;
 use serde::Serialize;
 use serde_json::Value;
 
+pub(crate) use node::state as node_state;
 pub use node::{
     Blocker, NodeClaimExplanation, NodeExplanation, Usage, explain_node, explain_node_claim,
 };

@@ -7,6 +7,7 @@ mod crds;
 mod mutants;
 mod realcluster;
 mod sim;
+mod vendor_web;
 mod walkthrough;
 mod words;
 
@@ -90,6 +91,9 @@ enum Command {
         #[arg(long)]
         record: bool,
     },
+    /// Fetch the third-party files of the dashboard from npm, in the versions of
+    /// crates/karpenter-dashboard/assets/vendor/VENDOR.toml, and write their checksums.
+    VendorWeb,
     /// Run all checks of CI.
     Ci,
 }
@@ -124,6 +128,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             sample,
             record,
         } => mutants::run(&root, &modules, &since, &sample, record),
+        Command::VendorWeb => vendor_web::run(&root),
         Command::Ci => ci::run(&root),
     }
 }

@@ -15,7 +15,7 @@ use super::status::{Failure, value};
 use crate::model::View;
 
 /// The version of the engine in answers.
-const ENGINE: &str = env!("CARGO_PKG_VERSION");
+pub(super) const ENGINE: &str = env!("CARGO_PKG_VERSION");
 
 /// Answers a question at `now`. What blocks a pod is searched for with the request of the last scheduling pass.
 pub(super) fn answer(
@@ -35,6 +35,8 @@ pub(super) fn answer(
     };
     match ask {
         Ask::Decisions(select) => decisions(select, history),
+        // The overview is shared by all clients.
+        Ask::Overview { .. } => Err(Failure::unknown_path()),
         Ask::PodsByReason => {
             let observed = question.observed(history.pods().left_out() > 0);
             value(&groups::of_pods(&view.snapshot, history, observed))

@@ -7,6 +7,8 @@
 mod answers;
 mod log;
 mod metrics;
+mod overview;
+mod page;
 mod query;
 mod server;
 mod status;
@@ -14,6 +16,7 @@ mod stream;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -34,6 +37,7 @@ use crate::lease::Holder;
 use crate::model::View;
 use crate::options::DecisionLog;
 use log::Log;
+use overview::Feed;
 
 /// How many records the reader of a stream may be behind.
 const BEHIND: usize = 256;
@@ -46,6 +50,9 @@ pub struct Decisions {
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
+    /// Counts the changes of the history.
+    revision: AtomicU64,
+    feed: Feed,
 }
 
 impl std::fmt::Debug for Decisions {
@@ -76,12 +83,21 @@ impl Decisions {
             log: Log::open(log),
             new,
             holder,
+            revision: AtomicU64::default(),
+            feed: Feed::default(),
         }
     }
 
     /// Begins the history: this replica leads since `now`.
     pub fn begin(&self, now: Timestamp) {
         *self.history() = History::new(now);
+        self.revision.fetch_add(1, Ordering::Relaxed);
+        self.feed.begin();
+    }
+
+    /// Returns a number that changes with the history.
+    fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
     }
 
     /// Returns the history so far, which no later pass changes.
@@ -174,6 +190,7 @@ impl Decisions {
             }
             recorded
         }));
+        self.revision.fetch_add(1, Ordering::Relaxed);
         match recorded {
             Ok(Recorded::New(record)) => {
                 if let Some(log) = &self.log {

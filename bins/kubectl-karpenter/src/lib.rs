@@ -10,6 +10,7 @@
 pub mod cluster;
 mod completion;
 mod convert;
+mod dashboard;
 pub mod flags;
 pub mod output;
 mod pause;
@@ -36,6 +37,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Convert(convert::Args),
+    Dashboard(dashboard::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Why(why::Args),
@@ -57,6 +59,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Convert(args) => convert::run(&args),
+        Command::Dashboard(args) => run(args.run()),
         Command::Pause(args) => run(args.run()),
         Command::Resume(args) => run(args.run()),
         Command::Why(args) => run(args.run()),

@@ -7,7 +7,7 @@ use std::{fmt, fs};
 
 use anyhow::{Context as _, bail};
 
-use crate::{conformance, crds, docs, plots, realcluster, words};
+use crate::{conformance, crds, docs, plots, realcluster, vendor_web, words};
 
 /// Crates that must stay free of I/O, clients and runtimes, and the dependencies that they must not have.
 const PURE: [&str; 4] = [
@@ -57,6 +57,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
         plots::run(root, true).map(|()| String::new())
     });
     step("dependencies", &mut || dependencies(root));
+    step("vendored", &mut || vendor_web::check(root));
     step("words", &mut || words::check(root));
     step("clippy", &mut || {
         cargo(

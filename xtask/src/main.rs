@@ -10,6 +10,7 @@ mod plots;
 mod realcluster;
 mod release;
 mod sim;
+mod vendor_web;
 mod walkthrough;
 mod words;
 
@@ -108,6 +109,9 @@ enum Command {
     },
     /// Build what a release consists of: binaries, archives, images, charts, CRDs, SBOMs, checksums.
     Release(release::Options),
+    /// Fetch the third-party files of the dashboard from npm, in the versions of
+    /// crates/karpenter-dashboard/assets/vendor/VENDOR.toml, and write their checksums.
+    VendorWeb,
     /// Run all checks of CI.
     Ci,
 }
@@ -145,6 +149,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             record,
         } => mutants::run(&root, &modules, &since, &sample, record),
         Command::Release(options) => release::run(&root, &options),
+        Command::VendorWeb => vendor_web::run(&root),
         Command::Ci => ci::run(&root),
     }
 }

@@ -57,6 +57,9 @@ pub struct Args {
     /// Run a demo: scale a Deployment to 500 pods and back to none.
     #[arg(long)]
     pub demo: bool,
+    /// Open the dashboard in the browser.
+    #[arg(long)]
+    pub open: bool,
     /// Seed of generated names and injected faults.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,

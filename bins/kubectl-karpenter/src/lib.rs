@@ -10,6 +10,7 @@
 pub mod cluster;
 mod completion;
 mod convert;
+mod dashboard;
 mod doctor;
 pub mod flags;
 pub mod output;
@@ -37,6 +38,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Convert(convert::Args),
+    Dashboard(dashboard::Args),
     Doctor(doctor::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
@@ -65,6 +67,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Convert(args) => convert::run(&args),
+        Command::Dashboard(args) => run(args.run()),
         Command::Doctor(args) => run(args.run()),
         Command::Pause(args) => run(args.run()),
         Command::Resume(args) => run(args.run()),

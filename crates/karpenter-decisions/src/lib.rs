@@ -26,6 +26,7 @@
 //! - [`doctor`]: what blocks nodes, what it costs, whose it is, and how to unblock it.
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
+//! - [`overview`]: the state of the cluster in numbers, and its changes.
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: time is an argument, and equal inputs give equal answers.
 //! The reasons themselves are [`karpenter_core::reason::Reason`].
@@ -38,6 +39,7 @@ pub mod explain;
 pub mod groups;
 pub mod history;
 pub mod index;
+pub mod overview;
 mod passes;
 pub mod pdb;
 pub mod prices;

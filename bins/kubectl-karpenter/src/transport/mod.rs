@@ -168,6 +168,11 @@ impl Server {
         &self.route.url
     }
 
+    /// Returns a client of the server, for requests of any path.
+    pub fn client(&self) -> Client {
+        self.route.client.clone()
+    }
+
     /// Asks a question: GET of a path below the group and version, with its query: `/decisions?limit=5`.
     ///
     /// # Errors

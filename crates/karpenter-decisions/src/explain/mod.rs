@@ -15,6 +15,7 @@ use karpenter_core::reason::Reason;
 use serde::Serialize;
 use serde_json::Value;
 
+pub(crate) use node::state as node_state;
 pub use node::{NodeClaimExplanation, NodeExplanation, Usage, explain_node, explain_node_claim};
 pub use pod::{Alike, PodExplanation, PoolReason, Stage, explain_pod};
 pub use pool::{BudgetNow, LimitNow, NodePoolExplanation, explain_node_pool};

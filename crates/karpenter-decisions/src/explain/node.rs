@@ -223,7 +223,8 @@ fn is_in_flight(entry: Option<&Entry>) -> bool {
     entry.and_then(|entry| entry.known().id()) == Some(Reason::InFlight {}.id())
 }
 
-fn state(node: &NodeState, entry: Option<&Entry>) -> &'static str {
+/// Returns the state of a node, as [`NodeNow::state`].
+pub(crate) fn state(node: &NodeState, entry: Option<&Entry>) -> &'static str {
     if node.is_deleting() {
         "Terminating"
     } else if node.node.is_none() {

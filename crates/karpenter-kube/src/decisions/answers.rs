@@ -49,6 +49,8 @@ pub(super) fn answer(
     };
     match ask {
         Ask::Decisions(select) => decisions(select, history),
+        // The overview is shared by all clients.
+        Ask::Overview { .. } => Err(Failure::unknown_path()),
         Ask::PodsByReason => {
             let observed = question.observed(history.pods().left_out() > 0);
             value(&groups::of_pods(&view.snapshot, history, observed))

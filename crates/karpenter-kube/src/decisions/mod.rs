@@ -9,6 +9,8 @@ mod doctor;
 mod installation;
 mod log;
 mod metrics;
+mod overview;
+mod page;
 mod query;
 mod server;
 mod status;
@@ -16,6 +18,7 @@ mod stream;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -41,6 +44,7 @@ use crate::model::View;
 use crate::options::DecisionLog;
 use doctor::Doctor;
 use log::Log;
+use overview::Feed;
 
 /// How many records the reader of a stream may be behind.
 const BEHIND: usize = 256;
@@ -56,6 +60,9 @@ pub struct Decisions {
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
+    /// Counts the changes of the history.
+    revision: AtomicU64,
+    feed: Feed,
 }
 
 impl std::fmt::Debug for Decisions {
@@ -88,6 +95,8 @@ impl Decisions {
             log: Log::open(log),
             new,
             holder,
+            revision: AtomicU64::default(),
+            feed: Feed::default(),
         }
     }
 
@@ -95,6 +104,13 @@ impl Decisions {
     pub fn begin(&self, now: Timestamp) {
         *self.history() = History::new(now);
         *self.disrupted.lock() = None;
+        self.revision.fetch_add(1, Ordering::Relaxed);
+        self.feed.begin();
+    }
+
+    /// Returns a number that changes with the history.
+    fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
     }
 
     /// Returns the history so far, which no later pass changes.
@@ -211,6 +227,7 @@ impl Decisions {
             }
             recorded
         }));
+        self.revision.fetch_add(1, Ordering::Relaxed);
         match recorded {
             Ok(Recorded::New(record)) => {
                 if let Some(log) = &self.log {

@@ -29,6 +29,11 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) enum Ask {
     /// Records, as a list or as a stream.
     Decisions(Select),
+    /// The state of the cluster in numbers, or as a stream.
+    Overview {
+        /// Whether it is asked for as a stream.
+        watch: bool,
+    },
     /// Counts of pods by reason.
     PodsByReason,
     /// Counts of nodes by reason.
@@ -97,6 +102,9 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
     let mut parameters = Parameters::parse(query.unwrap_or_default())?;
     let ask = match segments.as_slice() {
         ["decisions"] => Ask::Decisions(select(&mut parameters)?),
+        ["overview"] => Ask::Overview {
+            watch: watch(&mut parameters)?,
+        },
         ["explanations"] => explanations(&mut parameters)?,
         ["blockers"] => {
             let namespace = parameters.take("namespace");
@@ -200,11 +208,7 @@ fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
         let id = text.parse();
         id.map_err(|_| Failure::bad_request("invalid continue: must come from a list"))
     });
-    let watch = match parameters.take("watch").as_deref() {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err(Failure::bad_request("invalid watch: must be true or false")),
-    };
+    let watch = watch(parameters)?;
     Ok(Select {
         since: since.transpose()?,
         kind: kind.transpose()?,
@@ -214,6 +218,15 @@ fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
         after: after.transpose()?,
         watch,
     })
+}
+
+/// Returns whether a stream is asked for.
+fn watch(parameters: &mut Parameters) -> Result<bool, Failure> {
+    match parameters.take("watch").as_deref() {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(Failure::bad_request("invalid watch: must be true or false")),
+    }
 }
 
 /// Returns the name in a segment of the path, if an object can have it.
@@ -362,6 +375,8 @@ mod tests {
             "decisions?limit=1&limit=2",
             "decisions?continue=x",
             "decisions?watch=1",
+            "overview?watch=1",
+            "overview?since=2026-01-01T00:00:00Z",
             "decisions?subject=%ff",
             "explanations",
             "explanations?of=claims",

@@ -43,8 +43,8 @@ async fn world(port: u16) -> World {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
-    head: String,
-    body: String,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
@@ -67,11 +67,11 @@ impl Answer {
 }
 
 /// Runs blocking work: virtual time does not pass meanwhile, but the server answers.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
-fn connect(port: u16) -> TcpStream {
+pub(crate) fn connect(port: u16) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let limit = Some(Duration::from_secs(60));
     stream.set_read_timeout(limit).unwrap();
@@ -79,7 +79,7 @@ fn connect(port: u16) -> TcpStream {
 }
 
 /// Sends a request as it is.
-async fn send(port: u16, request: String) -> Answer {
+pub(crate) async fn send(port: u16, request: String) -> Answer {
     blocking(move || {
         let mut stream = connect(port);
         stream.write_all(request.as_bytes()).unwrap();

@@ -25,6 +25,7 @@ mod limits;
 mod lines;
 mod observability;
 mod overlays;
+mod overview;
 mod pauses;
 mod provisioning;
 mod repair;

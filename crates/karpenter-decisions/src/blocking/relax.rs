@@ -9,7 +9,7 @@ use karpenter_core::resources::quantity;
 use karpenter_core::schedule::PlannedNodeClaim;
 use serde_json::{Value, json};
 
-use super::answer::{Amount, Effect, NewNode, Patch, Relaxation, constraint, pointer, target};
+use super::answer::{Amount, Effect, NewNode, Patch, Relaxation, constraint, pointer};
 use super::atom::{Atom, Side};
 use super::probe::{Change, Outcome, Probe};
 use super::search::Set;

@@ -40,18 +40,18 @@ fn world() -> World {
 fn agree(change: &dyn Fn(&mut Cluster)) {
     let world = world();
     let before = world.cluster.snapshot();
-    let solver = Solver::prepare(&before, &world.request);
+    let solver = Solver::prepare_for(&before, &world.policy, &world.query);
     let mut changed = Cluster::from(before.fork());
     change(&mut changed);
     let copy = changed.snapshot();
-    let anew = Solver::prepare(&copy, &world.request).solve(&world.request);
-    let shared = solver.with_node_pools_of(&copy, &world.request);
-    assert_eq!(shared.solve(&world.request), anew);
+    let anew = Solver::prepare_for(&copy, &world.policy, &world.query).solve(&world.query);
+    let shared = solver.with_node_pools_of(&copy, &world.policy);
+    assert_eq!(shared.solve(&world.query), anew);
     // Once more: what the first plan cached must not change the second.
-    assert_eq!(shared.solve(&world.request), anew);
+    assert_eq!(shared.solve(&world.query), anew);
     assert_eq!(
-        solver.solve(&world.request),
-        Solver::prepare(&before, &world.request).solve(&world.request),
+        solver.solve(&world.query),
+        Solver::prepare_for(&before, &world.policy, &world.query).solve(&world.query),
         "the solver itself is unchanged"
     );
 }

@@ -12,7 +12,6 @@ use super::atom::{Atom, Side, State};
 use super::competition::Competition;
 use super::existing::Existing;
 use super::probe::Probe;
-use crate::workload::Workload;
 
 /// What blocks a pod, and what would help.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

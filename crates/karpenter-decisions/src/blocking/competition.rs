@@ -80,7 +80,7 @@ pub(super) fn competition(
     }
     let mut takers: Vec<_> = takers.into_iter().collect();
     let size = |requests: &Resources| (requests.get("cpu"), requests.get("memory"));
-    takers.sort_by(|(_, (a, _)), (_, (b, _))| size(b).cmp(&size(a)));
+    takers.sort_by_key(|(_, (requests, _))| std::cmp::Reverse(size(requests)));
     let more = takers.len().saturating_sub(NAMED);
     takers.truncate(NAMED);
     let taken: Vec<Arc<Pod>> = takers

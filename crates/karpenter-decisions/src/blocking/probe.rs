@@ -13,7 +13,7 @@ use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::pod::Pod;
-use karpenter_core::schedule::{Cancel, Packing, Plan, PodSet, Policy, Query, Solver, schedule};
+use karpenter_core::schedule::{Cancel, Packing, Plan, PodSet, Policy, Query, Solver};
 use rustc_hash::FxHashMap;
 
 use super::atom::{Atom, Side, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};

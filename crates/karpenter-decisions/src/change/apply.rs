@@ -14,6 +14,9 @@ use karpenter_core::pod::{Pod, Toleration};
 
 use super::{Change, InvalidChange, MAX_CHANGES};
 
+/// The instance types of a NodePool.
+type Types = Arc<[InstanceType]>;
+
 /// A question after its changes.
 #[derive(Clone)]
 pub struct Changed {
@@ -239,7 +242,8 @@ impl Making {
     ) -> Result<(), InvalidChange> {
         let snapshot = self.cluster.snapshot();
         let mut found = false;
-        let mut made: Vec<(Arc<[InstanceType]>, Arc<[InstanceType]>)> = Vec::new();
+        // NodePools that share a catalogue share the changed one.
+        let mut made: Vec<(Types, Types)> = Vec::new();
         for pool in snapshot.node_pools() {
             let Some(Ok(types)) = snapshot.instance_types(pool.name()) else {
                 continue;
@@ -271,7 +275,7 @@ fn offered(
     instance_type: &str,
     zone: &str,
     capacity_type: &str,
-) -> Option<Arc<[InstanceType]>> {
+) -> Option<Types> {
     let mut types = types.to_vec();
     let kind = types.iter_mut().find(|kind| kind.name == instance_type)?;
     let mut offerings = kind.offerings.iter_mut();

@@ -132,18 +132,6 @@ fn impossible(pdb: &Pdb<'_>, selected: &Selected) -> Option<Evidence> {
     Some(Evidence::PdbImpossible { pdb, rule, pods })
 }
 
-/// Returns the rule of a PodDisruptionBudget that can never allow an eviction, as `minAvailable 1 of 1`.
-pub(crate) fn impossible_rule(snapshot: &Snapshot, pdb: &PodDisruptionBudget) -> Option<String> {
-    let selector = pdb.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    let selector = LabelSelector::parse(selector);
-    let namespace = pdb.metadata.namespace.as_deref().unwrap_or_default();
-    let pods = snapshot.pods().filter(|pod| {
-        pod.is_active() && pod.key.namespace == namespace && selector.matches(&pod.shape.labels)
-    });
-    let (rule, pods) = never_allows(pdb, pods.count())?;
-    Some(format!("{rule} of {pods}"))
-}
-
 /// Returns the rule, and the number of pods that it counts, if no number of ready pods allows an eviction. `selected` pods exist.
 fn never_allows(pdb: &PodDisruptionBudget, selected: usize) -> Option<(String, i64)> {
     let spec = pdb.spec.as_ref()?;

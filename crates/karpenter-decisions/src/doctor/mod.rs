@@ -33,7 +33,6 @@ use karpenter_core::cluster::Snapshot;
 use karpenter_core::schedule::{Cancel, Policy};
 use serde::Serialize;
 
-pub(crate) use budgets::impossible_rule;
 pub use check::{Check, Severity};
 pub use evidence::Evidence;
 pub use installation::{Installation, MissingKind, MissingPermission};

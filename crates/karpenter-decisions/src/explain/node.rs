@@ -1,7 +1,6 @@
 //! Why a node is kept, and what a NodeClaim was launched for.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use karpenter_api::labels;
 use karpenter_core::cluster::NodeState;

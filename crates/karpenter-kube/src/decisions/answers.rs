@@ -1,7 +1,5 @@
 //! Answers to questions, from the model and the history.
 
-use std::sync::Arc;
-
 use karpenter_core::disruption::DisruptionRequest;
 use karpenter_core::schedule::{Cancel, Policy};
 use karpenter_decisions::blocking::{blocking, blocking_after};

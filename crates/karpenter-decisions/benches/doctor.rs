@@ -127,7 +127,7 @@ fn report(snapshot: &Snapshot) -> BlockerReport {
     let examination = Examination {
         snapshot,
         policy: &Policy::at(now()),
-            cancel: None,
+        cancel: None,
         spot_to_spot: false,
         installation: &Installation::default(),
     };

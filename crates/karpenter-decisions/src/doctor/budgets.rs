@@ -6,7 +6,6 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::LabelSelector;
 
 use super::evidence::Evidence;

@@ -190,10 +190,9 @@ mod tests {
             node: (*node).to_owned(),
             buffer: true,
         };
-        Plan {
-            existing: placements.iter().map(placement).collect(),
-            ..Plan::default()
-        }
+        let mut plan = Plan::default();
+        plan.existing = placements.iter().map(placement).collect();
+        plan
     }
 
     fn node(name: &str) -> k8s_openapi::api::core::v1::Node {

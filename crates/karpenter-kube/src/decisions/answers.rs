@@ -129,8 +129,7 @@ fn explain_pod_after(
         return Ok(None);
     };
     let searched = explanation.is_unschedulable() || !changes.is_empty();
-    if let (Some(policy), Some(pod)) =
-        (requests.scheduling, question.snapshot.pod(namespace, name))
+    if let (Some(policy), Some(pod)) = (requests.scheduling, question.snapshot.pod(namespace, name))
         && explanation.state == "Pending"
         && searched
     {

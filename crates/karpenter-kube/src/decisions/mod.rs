@@ -23,9 +23,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::disruption::{
-    Command, CommandInvalidated, DisruptionPlan, DisruptionRequest, MultiNodeSearch,
-};
+use karpenter_core::disruption::{Command, CommandInvalidated, DisruptionPlan, DisruptionRequest};
 use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, Policy};
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::record::DecisionRecord;
@@ -164,16 +162,12 @@ impl Decisions {
         request: &DisruptionRequest,
         plan: &DisruptionPlan,
     ) {
-        *self.disrupted.lock() = Some(DisruptionRequest {
-            // Those of the pass belong to it.
-            multi_node: MultiNodeSearch {
-                cancel: None,
-                ..request.multi_node.clone()
-            },
-            single_node_cancel: None,
-            stopwatch: None,
-            ..request.clone()
-        });
+        let mut kept = request.clone();
+        // Those of the pass belong to it.
+        kept.multi_node.cancel = None;
+        kept.single_node_cancel = None;
+        kept.stopwatch = None;
+        *self.disrupted.lock() = Some(kept);
         self.record(cx, made, |history, input| history.disrupted(input, plan));
     }
 

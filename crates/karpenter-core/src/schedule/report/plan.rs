@@ -67,7 +67,6 @@ pub struct IgnoredPod {
 
 /// A pod placed on an existing node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Placement {
     /// The pod.
     pub pod: PodKey,

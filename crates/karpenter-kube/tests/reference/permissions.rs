@@ -17,7 +17,7 @@ fn words(line: &str, key: &str) -> Option<Vec<String>> {
     )
 }
 
-/// Conformance: DEC-013
+/// Conformance: DEC-016
 #[test]
 fn the_chart_grants_what_the_doctor_looks_for() {
     let path = "../../charts/karpenter/templates/clusterrole-core.yaml";

@@ -32,7 +32,7 @@ fn finding<'a>(report: &'a Value, id: &str) -> Option<&'a Value> {
     all.find(|finding| finding["id"] == id)
 }
 
-/// Conformance: SURGE-13, DEC-011
+/// Conformance: SURGE-13, DEC-014
 #[tokio::test(start_paused = true)]
 async fn an_impossible_budget_is_told_with_what_consolidation_saves_once_it_is_gone() {
     let port = free_port();
@@ -92,7 +92,7 @@ async fn an_impossible_budget_is_told_with_what_consolidation_saves_once_it_is_g
     world.cluster.shutdown().await;
 }
 
-/// Conformance: DEC-012
+/// Conformance: DEC-015
 #[tokio::test(start_paused = true)]
 async fn with_the_feature_gate_an_event_says_in_a_second_line_what_blocks_the_pod() {
     let message = async |hints: bool| {

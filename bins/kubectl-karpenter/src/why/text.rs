@@ -481,11 +481,15 @@ Pending 14m  shop/web-7c9-x2 (1 of 3 alike)  reason LimitReached for 3m
     fn nodes_are_counted_by_reason_with_their_price() {
         let answer = json!({
             "kind": "ReasonGroupList", "of": "nodes", "observed": { "at": "2026-11-23T09:14:02Z" },
-            "items": [{ "reason": "Pdb", "count": 12, "pricePerHour": 9.216, "oldest": "2026-11-14T09:14:02Z", "samples": [{ "name": "ip-10-0-3-7" }] }],
+            "items": [
+                { "reason": "Pdb", "count": 12, "pricePerHour": 9.216, "releasablePerHour": 7.104, "oldest": "2026-11-14T09:14:02Z", "samples": [{ "name": "ip-10-0-3-7" }] },
+                { "reason": "PodsStay", "count": 31, "pricePerHour": 22.4, "oldest": "2026-11-23T07:14:02Z", "samples": [{ "name": "ip-10-0-9-1" }] },
+            ],
         });
         let expected = "\
-REASON   COUNT   $/H      OLDEST   EXAMPLES
-Pdb      12      9.2160   9d       ip-10-0-3-7
+REASON     COUNT   $/H       RELEASABLE $/H   OLDEST   EXAMPLES
+Pdb        12      9.2160    7.1040           9d       ip-10-0-3-7
+PodsStay   31      22.4000   -                2h       ip-10-0-9-1
 ";
         assert_eq!(render(&answer, false, PIPED), expected);
         let none = json!({ "kind": "ReasonGroupList", "of": "pods", "observed": { "at": "2026-11-23T09:14:02Z" }, "items": [] });

@@ -115,12 +115,16 @@ async fn instances_that_left_their_reservation_are_labeled_on_demand() {
         (is_on_demand(&claim) && is_on_demand(&node)).then_some(())
     };
     world.until("both to be labeled", relabeled).await;
-    // The other controllers of this process compute their patches from the labels as they were written.
+    // The other controllers of this process compute their patches from the labels as they were written, which are kept once the
+    // API server has answered.
     let cx = world.cx.as_ref().unwrap();
-    let known = cx.node_writes.latest(&Arc::new(node));
-    assert!(is_on_demand(&*known), "{:?}", known.metadata);
-    let known = cx.claim_writes.latest(&Arc::new(claim));
-    assert!(is_on_demand(&*known), "{:?}", known.metadata);
+    let (node, claim) = (Arc::new(node), Arc::new(claim));
+    let kept = async || {
+        let known = is_on_demand(&*cx.node_writes.latest(&node))
+            && is_on_demand(&*cx.claim_writes.latest(&claim));
+        known.then_some(())
+    };
+    world.until("both writes to be kept", kept).await;
 
     // The node still has the label, as if the controller had stopped between the two writes.
     let old: Value = OF_RESERVATIONS

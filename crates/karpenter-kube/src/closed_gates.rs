@@ -19,8 +19,8 @@ use crate::controller::{Doing, Periodic, ReconcileError, is_not_found};
 use crate::events::{Event, reference};
 use crate::logging;
 
-/// Interval between passes. Only metadata is listed, so that it costs little in clusters that have none of these objects.
-const INTERVAL: Duration = Duration::from_secs(60);
+/// Interval between passes: an idle controller should send few requests. Only metadata is listed.
+const INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// How many objects of a kind are reported at most.
 const REPORTED: u32 = 100;
 /// How often the event about an object is repeated.

@@ -149,7 +149,7 @@ function Item({ item }) {
         "launched",
         "Launched",
         `${item.nodeClaim ?? "a NodeClaim that could not be created"} of ${item.nodePool} for ${plural(item.pods, "pod")} (${named(item.names, item.pods)}): ${types}${more > 0 ? ` and ${more} more types` : ""}`,
-        "from " + perHour(item.pricePerHour),
+        `from ${perHour(item.pricePerHour)}`,
       );
     }
     case "Placed":

@@ -240,7 +240,9 @@ impl ControllerRegistry {
             self.controller(static_capacity::Deprovisioning::new(Arc::clone(&cx)));
         }
 
-        self.periodic(ClosedGates::new(Arc::clone(&cx)));
+        if !(cx.options.feature_gates.node_overlay && cx.options.feature_gates.capacity_buffer) {
+            self.periodic(ClosedGates::new(Arc::clone(&cx)));
+        }
 
         let evictions = Queue::new();
         let eviction_queue = Arc::new(EvictionQueue::new(Arc::clone(&cx), evictions.clone()));

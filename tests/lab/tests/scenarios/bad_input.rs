@@ -424,11 +424,11 @@ async fn objects_whose_feature_gate_is_off_have_an_event_and_one_log_line() {
     create_any(&world, &overlays, discount).await;
     let says = "NodeOverlay has no effect, because the feature gate NodeOverlay is off";
     world
-        .until(120, "the event", async |world| {
+        .until(900, "the event", async |world| {
             event_contains(world, "FeatureGateClosed", says).await
         })
         .await;
-    world.pass(300).await;
+    world.pass(1500).await;
     let events = world.events().await;
     let of_gates = events
         .iter()

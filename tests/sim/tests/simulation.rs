@@ -83,7 +83,12 @@ fn observable(seed: u64, decision_records: bool) -> (Vec<String>, u64, Vec<Strin
     let report = run(seed, &settings).unwrap();
     let lines = report.metrics.lines();
     // What a process measures of itself differs in any two runs.
-    let excluded = ["process_", "tokio_", "karpenter_decisions_"];
+    let excluded = [
+        "process_",
+        "tokio_",
+        "karpenter_decisions_",
+        "karpenter_blockers",
+    ];
     let measured = |line: &str| excluded.iter().any(|name| line.contains(name));
     let upstream = lines.filter(|line| !measured(line)).map(str::to_owned);
     (report.trace, report.launched, upstream.collect())

@@ -17,6 +17,7 @@ use karpenter_core::schedule::{PodSet, Policy, Query, schedule};
 use karpenter_decisions::blocking::blocking;
 use karpenter_decisions::explain::{Question, explain_node, explain_pod};
 use karpenter_decisions::history::{History, Input};
+use karpenter_decisions::what_if::WhatIf;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -240,6 +241,8 @@ impl Seed {
             engine: "test",
         };
         let told = explain_node(&question, name).unwrap();
+        let what_if = WhatIf::new(&snapshot, request).node(name).unwrap();
+        let told = told.with_what_if(what_if, &[]);
         print(&json!(told), &["why", "node", name]).await
     }
 }

@@ -126,12 +126,7 @@ impl CloudProvider for FakeCloud {
     }
 
     fn node_classes(&self) -> Vec<NodeClassKind> {
-        vec![NodeClassKind {
-            group: "karpenter.test.sh".into(),
-            version: "v1alpha1".into(),
-            kind: "TestNodeClass".into(),
-            plural: "testnodeclasses".into(),
-        }]
+        vec![super::node_class_kind()]
     }
 
     fn reservation_id_label(&self) -> &str {

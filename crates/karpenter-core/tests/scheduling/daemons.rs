@@ -24,7 +24,7 @@ fn with_daemon(mut world: World, change: impl FnOnce(&mut Value)) -> World {
 }
 
 /// Returns the pod of the scenarios, which needs the default type with a daemon and the small one without.
-fn asked() -> Object {
+fn asked() -> Object<Pod> {
     pod("p").cpu("1").memory("1Gi")
 }
 
@@ -55,7 +55,7 @@ fn a_daemon_pod_uses_its_requests() {
         first_type(with_daemon(World::new(), |_| ())).as_deref(),
         COUNTED
     );
-    let startup = pool("default").set(
+    let startup = node_pool("default").set(
         "/spec/template/spec/startupTaints",
         json!([{ "key": "s", "effect": "NoSchedule" }]),
     );
@@ -83,7 +83,7 @@ fn a_daemon_pod_that_fits_no_instance_type_leaves_no_room_for_pods() {
     assert_eq!(first_type(with_daemon(World::new(), init)), None);
 }
 
-fn live(cpu: &str) -> Object {
+fn live(cpu: &str) -> Object<Pod> {
     pod("d-live")
         .namespace("kube-system")
         .cpu(cpu)
@@ -117,7 +117,7 @@ fn a_daemon_s_init_container_counts() {
 /// Conformance: SCH-067
 #[test]
 fn a_daemon_that_cannot_run_on_the_node_uses_nothing() {
-    let tainted = || World::empty().with_pool(pool("default").taint("t", "t", "NoSchedule"));
+    let tainted = || World::empty().with_pool(node_pool("default").taint("t", "t", "NoSchedule"));
     let mut world = with_daemon(tainted(), |_| ());
     world.add(asked().tolerate(json!({ "operator": "Exists" })));
     assert_eq!(
@@ -139,7 +139,7 @@ fn a_daemon_that_cannot_run_on_the_node_uses_nothing() {
 /// Conformance: SCH-068
 #[test]
 fn a_daemon_s_node_affinity_is_followed() {
-    let labeled = || World::empty().with_pool(pool("default").node_label("team", "a"));
+    let labeled = || World::empty().with_pool(node_pool("default").node_label("team", "a"));
     let by_label = |set: &mut Value| spec(set)["nodeSelector"] = json!({ "team": "a" });
     assert_eq!(
         first_type(with_daemon(labeled(), by_label)).as_deref(),
@@ -177,7 +177,7 @@ fn a_daemon_s_preferences_do_not_matter() {
         first_type(with_daemon(World::new(), preferring)).as_deref(),
         COUNTED
     );
-    let soft = World::empty().with_pool(pool("default").taint("t", "t", "PreferNoSchedule"));
+    let soft = World::empty().with_pool(node_pool("default").taint("t", "t", "PreferNoSchedule"));
     assert_eq!(first_type(with_daemon(soft, |_| ())).as_deref(), COUNTED);
 }
 
@@ -185,7 +185,7 @@ fn a_daemon_s_preferences_do_not_matter() {
 #[test]
 fn the_node_a_daemon_pod_is_pinned_to_does_not_matter() {
     let pinned = live("2").require("kubernetes.io/hostname", "In", &["elsewhere"]);
-    let labeled = World::empty().with_pool(pool("default").node_label("foo", "bar"));
+    let labeled = World::empty().with_pool(node_pool("default").node_label("foo", "bar"));
     let template = |set: &mut Value| spec(set)["affinity"] = affinity("foo", "In", &["bar"]);
     assert_eq!(
         first_type(with_daemon(labeled, template).with([pinned])).as_deref(),
@@ -285,7 +285,7 @@ fn the_requests_of_a_running_daemon_pod_are_not_reserved_again() {
         spec(set)["containers"][0]["resources"] = json!({ "requests": { "cpu": "1" } })
     };
     let running = live("1").on("n");
-    let world = with_daemon(World::new(), small).with([node("n"), running]);
+    let world = with_daemon(World::new(), small).with((node("n"), running));
     let plan = world.with([pod("p").cpu("3")]).plan();
     assert_eq!(plan.existing.len(), 1, "4 cores less the daemon's one");
     let unexpected = pod("x")
@@ -294,7 +294,7 @@ fn the_requests_of_a_running_daemon_pod_are_not_reserved_again() {
         .owned_by("apps/v1", "DaemonSet", "other")
         .on("n");
     let world =
-        with_daemon(World::new(), small).with([node("n"), unexpected, pod("q").cpu("1100m")]);
+        with_daemon(World::new(), small).with((node("n"), unexpected, pod("q").cpu("1100m")));
     let plan = world.plan();
     assert_eq!(
         (plan.existing.len(), plan.new_claims.len()),
@@ -302,7 +302,7 @@ fn the_requests_of_a_running_daemon_pod_are_not_reserved_again() {
         "what bound pods use is not free, and the rest is not negative"
     );
     let world =
-        with_daemon(World::new(), small).with([node("n"), live("3").on("n"), pod("q").cpu("1")]);
+        with_daemon(World::new(), small).with((node("n"), live("3").on("n"), pod("q").cpu("1")));
     assert_eq!(world.plan().existing.len(), 1);
 }
 
@@ -313,7 +313,7 @@ fn a_daemon_that_does_not_run_on_a_node_reserves_nothing_there() {
         spec(set)["nodeSelector"] = json!({ "karpenter.sh/capacity-type": "spot" });
         spec(set)["containers"][0]["resources"] = json!({ "requests": { "cpu": "10000" } });
     };
-    let spot = pool("default").needs(CAPACITY_TYPE, "In", &["spot"]);
+    let spot = node_pool("default").requires(CAPACITY_TYPE, "In", &["spot"]);
     let plan = with_daemon(World::empty().with_pool(spot), huge)
         .with([node("n")])
         .with(copies(&pod("p").cpu("3"), 2))

@@ -9,7 +9,6 @@ use karpenter_core::fake;
 use karpenter_core::fake::{instance_type, offering, reserved};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::limits::LimitHeadroom;
-use karpenter_core::pod::Pod;
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::{
@@ -56,7 +55,7 @@ fn a_spread_continues_in_zones_without_a_reservation() {
         .gib(4)
         .offerings(offerings)
         .build()];
-    let pool = pool("default").needs(CAPACITY_TYPE, "In", &["on-demand", "reserved"]);
+    let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "reserved"]);
     let spread = pod("p")
         .cpu("3")
         .label("app", "x")
@@ -96,7 +95,7 @@ fn reservations_that_are_not_tracked_are_used_like_any_offering() {
     let world = |mode: ReservedMode| {
         let mut world = World::empty()
             .with_types(types.clone())
-            .with_pool(pool("default"))
+            .with_pool(node_pool("default"))
             .with(copies(&pod("p").cpu("3"), 2));
         world.request.reserved_mode = mode;
         world.plan()
@@ -114,9 +113,10 @@ fn reservations_that_are_not_tracked_are_used_like_any_offering() {
 #[test]
 fn limits_may_leave_fewer_values_than_min_values() {
     let world = |policy: MinValuesPolicy| {
-        let pool = pool("default")
-            .limit("cpu", "3")
-            .needs_min(INSTANCE_TYPE, "Exists", &[], 2);
+        let pool =
+            node_pool("default")
+                .limit("cpu", "3")
+                .requires_min(INSTANCE_TYPE, "Exists", &[], 2);
         let mut world = World::empty()
             .with_types(types(&[2, 4, 8]))
             .with_pool(pool)
@@ -154,7 +154,7 @@ fn limits_may_leave_fewer_values_than_min_values() {
 fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
     let world = World::empty()
         .with_types(types(&[2, 4, 8]))
-        .with_pool(pool("default").limit("cpu", "12"))
+        .with_pool(node_pool("default").limit("cpu", "12"))
         .with(copies(
             &pod("p")
                 .cpu("1500m")
@@ -181,14 +181,14 @@ fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {
     let plan = |limit: &str| {
         World::empty()
             .with_types(types(&[2]))
-            .with_pool(pool("default").limit("cpu", limit))
+            .with_pool(node_pool("default").limit("cpu", limit))
             .with([pod("p")])
             .plan()
     };
     assert!(all_placed(&plan("2")));
     assert!(!all_placed(&plan("1999m")));
     let none = World::empty()
-        .with_pool(pool("default").limit("nodes", "0"))
+        .with_pool(node_pool("default").limit("nodes", "0"))
         .with([pod("p")]);
     assert_eq!(
         reason(&none),
@@ -203,7 +203,7 @@ fn launching_a_plan_checks_the_limits_left_by_other_plans() {
     let apart = apart.anti_affinity(HOSTNAME, ("app", "x"));
     let mut world = World::empty()
         .with_types(types(&[2, 4, 8]))
-        .with_pool(pool("default").limit("cpu", "12"))
+        .with_pool(node_pool("default").limit("cpu", "12"))
         .with(copies(&apart, 2));
     let plan = world.plan();
     let [large, small] = &plan.new_claims[..] else {
@@ -277,10 +277,7 @@ fn a_volume_of_two_zones_is_placed_on_the_existing_node() {
         let mut world = World::new();
         world.cluster.apply_volume_claim(&read(bound("c", "v")));
         world.cluster.apply_volume(&read(volume("v", terms)));
-        world.with([
-            node("n").set("/metadata/labels/topology.kubernetes.io~1zone", json!(Z2)),
-            pod("p").cpu("1").volume("c"),
-        ])
+        world.with((node("n").zone(Z2), pod("p").cpu("1").volume("c")))
     };
     let plan = world(json!([in_zone(Z1), in_zone(Z2)])).plan();
     assert_eq!(plan.existing.len(), 1);
@@ -298,11 +295,11 @@ fn a_volume_s_zone_does_not_shrink_the_spread() {
         .cluster
         .apply_volume(&read(volume("v", json!([in_zone(Z1)]))));
     let spread = |name: &str| pod(name).label("app", "x").spread(ZONE, 1, ("app", "x"));
-    let world = world.with([
+    let world = world.with((
         node("n"),
         spread("a").on("n"),
         spread("p").cpu("1").volume("c"),
-    ]);
+    ));
     assert!(!all_placed(&world.plan()));
     assert!(why(&world.plan(), "p").contains(
         "unsatisfiable topology constraint for topology spread, key=topology.kubernetes.io/zone"
@@ -314,13 +311,13 @@ fn a_volume_s_zone_does_not_shrink_the_spread() {
 #[test]
 fn resources_a_node_does_not_list_matter_only_to_pods_that_request_them() {
     let bound = pod("b").request("ephemeral-storage", "1Gi").on("n");
-    let world = World::new().with([node("n"), bound, pod("p").cpu("1")]);
+    let world = World::new().with((node("n"), bound, pod("p").cpu("1")));
     assert_eq!(
         world.plan().existing.len(),
         1,
         "what a bound pod uses does not matter to other pods"
     );
-    let mut world = World::new().with([node("n"), pod("p").cpu("1")]);
+    let mut world = World::new().with((node("n"), pod("p").cpu("1")));
     world.cluster.apply_daemon_set(&read(json!({
         "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
         "spec": { "selector": {}, "template": { "metadata": {}, "spec": { "containers": [
@@ -332,7 +329,7 @@ fn resources_a_node_does_not_list_matter_only_to_pods_that_request_them() {
         1,
         "nor does what a daemon will request"
     );
-    let asking = World::new().with([node("n"), pod("p").request("ephemeral-storage", "1Gi")]);
+    let asking = World::new().with((node("n"), pod("p").request("ephemeral-storage", "1Gi")));
     assert!(
         asking.plan().existing.is_empty(),
         "a pod that requests it does not fit"
@@ -344,11 +341,11 @@ fn resources_a_node_does_not_list_matter_only_to_pods_that_request_them() {
 fn an_overcommitted_node_gets_no_pods() {
     let allocatable = json!({ "cpu": "4", "memory": "4Gi", "pods": "5", "example.com/gpu": "0" });
     let holds = pod("b").request("example.com/gpu", "1").on("n");
-    let world = World::new().with([
+    let world = World::new().with((
         node("n").set("/status/allocatable", allocatable),
         holds,
         pod("p"),
-    ]);
+    ));
     assert!(world.plan().existing.is_empty());
 }
 
@@ -361,7 +358,7 @@ fn overhead_of_a_resource_that_a_type_lacks_reduces_nothing() {
         .set("ephemeral-storage", 1 << 30);
     let world = World::empty()
         .with_types([small].into_iter().collect())
-        .with_pool(pool("default"))
+        .with_pool(node_pool("default"))
         .with([pod("p").cpu("1")]);
     assert!(all_placed(&world.plan()));
 }
@@ -379,7 +376,7 @@ fn a_pod_resized_in_place_counts_with_its_new_requests() {
         });
         let big = pod("b").cpu("3500m").on("n").set("/status", status);
         World::new()
-            .with([node("n"), big, pod("p").cpu("2")])
+            .with((node("n"), big, pod("p").cpu("2")))
             .plan()
             .existing
             .len()
@@ -399,7 +396,7 @@ fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
     let taint = json!({ "key": "warming", "effect": "NoSchedule" });
     let world = |initialized: &str| {
         let claim = json!({
-            "metadata": { "name": "c", "uid": "c", "labels": { POOL: "default" } },
+            "metadata": { "name": "c", "uid": "c", "labels": { NODE_POOL: "default" } },
             "spec": {
                 "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" },
                 "requirements": [], "startupTaints": [taint],
@@ -415,7 +412,7 @@ fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
             ] } } },
         })));
         world
-            .with([
+            .with((
                 node("n")
                     .set(
                         "/metadata/labels/karpenter.sh~1initialized",
@@ -426,7 +423,7 @@ fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
                 pod("q")
                     .cpu("500m")
                     .tolerate(json!({ "operator": "Exists" })),
-            ])
+            ))
             .plan()
     };
     // Three of four cores are reserved for the daemon: one pod fits.
@@ -438,25 +435,21 @@ fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
 /// Conformance: SCH-185
 #[test]
 fn a_failed_stateful_set_pod_of_a_deleting_node_is_replaced() {
-    let deleting = node("n").set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
-    let unmanaged = ["karpenter.sh~1nodepool", "karpenter.test.sh~1testnodeclass"];
-    let deleting = unmanaged.iter().fold(deleting, |node, label| {
-        let mut node = node;
-        let labels = node.0["metadata"]["labels"].as_object_mut();
-        labels.unwrap().remove(&label.replace("~1", "/"));
-        node
-    });
+    let deleting = node("n").deleted("2026-01-01T00:00:00Z");
+    let deleting = deleting
+        .without_label(NODE_POOL)
+        .without_label("karpenter.test.sh/testnodeclass");
     let ending = |kind: &str| {
         pod("p")
             .cpu("1")
             .owned_by("apps/v1", kind, "o")
             .on("n")
-            .set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))
+            .deleted("2026-01-01T00:00:00Z")
             .set("/status/phase", json!("Failed"))
     };
     let claims = |kind: &str| {
         World::new()
-            .with([deleting.clone(), ending(kind)])
+            .with((deleting.clone(), ending(kind)))
             .plan()
             .new_claims
             .len()
@@ -467,8 +460,8 @@ fn a_failed_stateful_set_pod_of_a_deleting_node_is_replaced() {
 /// Conformance: SCH-186
 #[test]
 fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
-    let kept = |change: fn(Object) -> Object, budgets: &[Value]| {
-        let mut world = World::new().with([
+    let kept = |change: fn(Object<Pod>) -> Object<Pod>, budgets: &[Value]| {
+        let mut world = World::new().with((
             node("n"),
             change(
                 pod("p")
@@ -477,7 +470,7 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
                     .owned_by("apps/v1", "ReplicaSet", "o")
                     .on("n"),
             ),
-        ]);
+        ));
         for budget in budgets {
             world.cluster.apply_pdb(&read(budget.clone()));
         }
@@ -490,7 +483,7 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
             "spec": { limit: value, "selector": { "matchLabels": { "app": "x" } } },
         })
     };
-    let as_is = |pod: Object| pod;
+    let as_is = |pod: Object<Pod>| pod;
     assert!(!kept(as_is, &[]));
     assert!(kept(
         |pod| pod.annotation("karpenter.sh/do-not-disrupt", "true"),
@@ -527,16 +520,12 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
 fn one_of_several_alternatives_may_exclude_node_pools() {
     let either = pod("p")
         .cpu("1")
-        .require_term(&[(POOL, "DoesNotExist", &[])])
+        .require_term(&[(NODE_POOL, "DoesNotExist", &[])])
         .require_term(&[(ZONE, "In", &[Z2])]);
     let plan = World::new().with([either.clone()]).plan();
     assert_eq!(values(&plan.new_claims[0], ZONE), [Z2]);
-    let mut foreign = node("n");
-    foreign.0["metadata"]["labels"]
-        .as_object_mut()
-        .unwrap()
-        .remove(POOL);
-    let plan = World::new().with([foreign, either]).plan();
+    let foreign = node("n").without_label(NODE_POOL);
+    let plan = World::new().with((foreign, either)).plan();
     assert_eq!(
         plan.existing.len(),
         1,
@@ -549,8 +538,8 @@ fn one_of_several_alternatives_may_exclude_node_pools() {
 fn preferences_are_dropped_one_by_one_until_the_pod_fits() {
     let absent = ("app", "absent");
     // No pool has z3, so only that preference is dropped; those after it in the order are kept.
-    let zones = || pool("default").needs(ZONE, "In", &[Z1, Z2]);
-    let world = |pod: Object| World::empty().with_pool(zones()).with([pod]).plan();
+    let zones = || node_pool("default").requires(ZONE, "In", &[Z1, Z2]);
+    let world = |pod: Object<Pod>| World::empty().with_pool(zones()).with([pod]).plan();
     let pod = || pod("p").label("app", "x").cpu("1");
     // Pod affinity is dropped first: the node preference after it is kept.
     let plan = world(
@@ -626,9 +615,9 @@ fn the_selector_of_a_controller_of_another_api_group_is_not_used() {
 #[test]
 fn bounds_are_inclusive_or_exclusive() {
     let listed = |key: &str, operator: &str, value: &str, on_pool: bool| {
-        let (mut own, mut asked) = (pool("default"), pod("p"));
+        let (mut own, mut asked) = (node_pool("default"), pod("p"));
         if on_pool {
-            own = own.needs(key, operator, &[value]);
+            own = own.requires(key, operator, &[value]);
         } else {
             asked = asked.require(key, operator, &[value]);
         }
@@ -671,7 +660,11 @@ fn bounds_are_inclusive_or_exclusive() {
 #[test]
 fn requirements_are_normalized_on_both_sides() {
     let plan = World::empty()
-        .with_pool(pool("default").needs("failure-domain.beta.kubernetes.io/zone", "In", &[Z1, Z2]))
+        .with_pool(node_pool("default").requires(
+            "failure-domain.beta.kubernetes.io/zone",
+            "In",
+            &[Z1, Z2],
+        ))
         .with([pod("p")
             .select("failure-domain.beta.kubernetes.io/zone", Z2)
             .select("beta.kubernetes.io/arch", "amd64")])
@@ -691,19 +684,29 @@ fn requirements_are_normalized_on_both_sides() {
 /// Conformance: SCH-213
 #[test]
 fn pools_of_equal_weight_are_tried_in_descending_order_of_names() {
-    let chosen = |pools: Vec<Object>| {
+    let chosen = |pools: Vec<Object<NodePool>>| {
         let world = pools.into_iter().fold(World::empty(), World::with_pool);
         world.with([pod("p")]).plan().new_claims[0]
             .node_pool
             .clone()
     };
-    assert_eq!(chosen(vec![pool("a"), pool("c"), pool("b")]), "c");
-    assert_eq!(chosen(vec![pool("a").weight(1), pool("c"), pool("b")]), "a");
+    assert_eq!(
+        chosen(vec![node_pool("a"), node_pool("c"), node_pool("b")]),
+        "c"
+    );
     assert_eq!(
         chosen(vec![
-            pool("a").weight(1),
-            pool("c").weight(1),
-            pool("b").weight(2)
+            node_pool("a").weight(1),
+            node_pool("c"),
+            node_pool("b")
+        ]),
+        "a"
+    );
+    assert_eq!(
+        chosen(vec![
+            node_pool("a").weight(1),
+            node_pool("c").weight(1),
+            node_pool("b").weight(2)
         ]),
         "b"
     );
@@ -713,8 +716,8 @@ fn pools_of_equal_weight_are_tried_in_descending_order_of_names() {
 #[test]
 fn a_pool_whose_instance_types_are_unknown_is_skipped() {
     let mut world = World::empty()
-        .with_pool(pool("heavy").weight(9))
-        .with_pool(pool("light"))
+        .with_pool(node_pool("heavy").weight(9))
+        .with_pool(node_pool("light"))
         .with([pod("p")]);
     world
         .cluster
@@ -742,15 +745,15 @@ fn a_pool_whose_instance_types_are_unknown_is_skipped() {
 /// Conformance: SCH-257
 #[test]
 fn buffers_come_after_smaller_pods_and_follow_their_own_rules() {
-    let buffer = |name: &str, change: fn(Object) -> Object| {
+    let buffer = |name: &str, change: fn(Object<Pod>) -> Object<Pod>| {
         let pod = change(
             pod(name)
                 .cpu("3")
                 .annotation("karpenter.sh/capacity-buffer-fake-pod", "true"),
         );
-        Arc::new(Pod::parse(&read(pod.0)))
+        Arc::new(karpenter_core::pod::Pod::parse(&pod.build()))
     };
-    let mut world = World::new().with([node("n"), pod("p").cpu("2")]);
+    let mut world = World::new().with((node("n"), pod("p").cpu("2")));
     world.request.buffer_pods = vec![
         buffer("near", |pod| pod.select(ZONE, Z3)),
         buffer("nowhere", |pod| pod.select(ZONE, "mars")),
@@ -771,12 +774,12 @@ fn a_given_pod_no_longer_counts_on_its_old_node() {
             .label("app", "x")
             .anti_affinity(HOSTNAME, ("app", "x"))
     };
-    let mut world = World::new().with([
+    let mut world = World::new().with((
         node("n"),
         node("other"),
         member("p").on("n"),
         member("q").on("other"),
-    ]);
+    ));
     let given = world
         .cluster
         .snapshot()

@@ -10,7 +10,7 @@ use crate::fixture::*;
 fn claim(name: &str, provider_id: &str) -> Value {
     json!({
         "metadata": { "name": name, "uid": name, "labels": {
-            POOL: "default", ZONE: Z1, INSTANCE_TYPE: "default-instance-type", CAPACITY_TYPE: "on-demand", ARCH: "amd64",
+            NODE_POOL: "default", ZONE: Z1, INSTANCE_TYPE: "default-instance-type", CAPACITY_TYPE: "on-demand", ARCH: "amd64",
         } },
         "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
         "status": { "providerID": provider_id, "capacity": { "cpu": "4", "memory": "4Gi", "pods": "5" },
@@ -33,7 +33,7 @@ fn nodes(world: &World) -> Vec<Arc<NodeState>> {
 /// Conformance: DIS-001
 #[test]
 fn pods_that_are_not_bound_or_have_ended_use_nothing() {
-    let mut world = World::new().with([node("n"), pod("p").cpu("1")]);
+    let mut world = World::new().with((node("n"), pod("p").cpu("1")));
     assert_eq!(used(&world, "n"), 0);
     world.add(pod("p").cpu("1").on("n"));
     assert_eq!(used(&world, "n"), 1000);
@@ -46,7 +46,7 @@ fn pods_that_are_not_bound_or_have_ended_use_nothing() {
 /// Conformance: DIS-002
 #[test]
 fn a_node_is_freed_once_when_its_pod_is_deleted_or_recreated_on_another_node() {
-    let mut world = World::new().with([node("n"), node("m"), pod("other").cpu("1").on("n")]);
+    let mut world = World::new().with((node("n"), node("m"), pod("other").cpu("1").on("n")));
     world.add(pod("p").cpu("1").on("n"));
     world.cluster.remove_pod("default", "p");
     world.cluster.remove_pod("default", "p");
@@ -94,10 +94,8 @@ fn a_node_and_its_claim_are_one_node_state_which_is_removed_with_both() {
 #[test]
 fn a_node_that_gets_its_provider_id_later_stays_one_node_state() {
     let mut world = World::new();
-    let mut early = node("n").set("/spec/providerID", json!(""));
-    let labels = early.0["metadata"]["labels"].as_object_mut().unwrap();
-    labels.remove(POOL);
-    world.add(early);
+    let early = node("n").set("/spec/providerID", "");
+    world.add(early.without_label(NODE_POOL));
     assert_eq!(nodes(&world).len(), 1);
     world.add(node("n"));
     assert_eq!(nodes(&world).len(), 1);
@@ -137,8 +135,7 @@ fn labels_and_annotations_are_the_claim_s_until_the_node_is_registered() {
             .set("/metadata/labels/example.com~1team", json!("of node"))
             .set("/metadata/annotations/example.com~1note", json!("of node"));
         if !registered {
-            let labels = node.0["metadata"]["labels"].as_object_mut().unwrap();
-            labels.remove("karpenter.sh/registered");
+            node = node.without_label(REGISTERED);
         }
         let mut owner = claim("c", "fake://n");
         owner["metadata"]["labels"]["example.com/team"] = json!("of claim");
@@ -181,7 +178,7 @@ fn attached() -> World {
     world
 }
 
-fn tenant() -> Object {
+fn tenant() -> Object<Pod> {
     pod("tenant").host_port(8080).volume("a").on("n")
 }
 
@@ -192,8 +189,8 @@ fn copy(world: &World) -> World {
 }
 
 /// Returns how many of these pods fit on the existing node.
-fn fitting(world: &World, pods: &[Object]) -> usize {
-    copy(world).with(pods.iter().cloned()).plan().existing.len()
+fn fitting(world: &World, pods: &[Object<Pod>]) -> usize {
+    copy(world).with(pods.to_vec()).plan().existing.len()
 }
 
 fn assert_usage_is_right(world: &World) {
@@ -242,7 +239,7 @@ fn a_pod_that_is_applied_again_counts_once() {
 fn anti_affinity_of_a_pod_whose_node_is_deleted_does_not_count() {
     let web = ("app", "web");
     let away = pod("away").label("app", "web").anti_affinity(ZONE, web);
-    let mut world = World::new().with([node("n"), away.on("n")]);
+    let mut world = World::new().with((node("n"), away.on("n")));
     let newcomer = pod("p").label("app", "web").select(ZONE, Z1);
     assert!(!all_placed(&copy(&world).with([newcomer.clone()]).plan()));
     world.cluster.remove_node("n");
@@ -255,11 +252,11 @@ fn daemon_set(uid: &str) -> Value {
             "spec": { "selector": {}, "template": { "spec": { "containers": [{ "name": "c" }] } } } })
 }
 
-fn daemon(name: &str, cpu: &str, created: &str) -> Object {
+fn daemon(name: &str, cpu: &str, created: &str) -> Object<Pod> {
     pod(name)
         .cpu(cpu)
         .owned_by("apps/v1", "DaemonSet", "d")
-        .set("/metadata/creationTimestamp", json!(created))
+        .created(created)
         .on("n")
 }
 
@@ -303,14 +300,13 @@ const TAINTS: [(&str, &str); 6] = [
     ("example.com/own", "NoSchedule"),
 ];
 
-fn tainted(initialized: bool) -> Object {
+fn tainted(initialized: bool) -> Object<Node> {
     let mut tainted = node("n");
     for (key, effect) in TAINTS {
         tainted = tainted.push("/spec/taints", json!({ "key": key, "effect": effect }));
     }
     if !initialized {
-        let labels = tainted.0["metadata"]["labels"].as_object_mut().unwrap();
-        labels.remove("karpenter.sh/initialized");
+        tainted = tainted.without_label(INITIALIZED);
     }
     tainted
 }
@@ -335,10 +331,9 @@ fn ephemeral_and_startup_taints_of_an_uninitialized_node_do_not_count() {
 fn the_same_taints_count_on_initialized_and_unmanaged_nodes() {
     let all = TAINTS.map(|(key, _)| key);
     assert_eq!(keys(&starting(World::new().with([tainted(true)]))), all);
-    let mut foreign = tainted(false);
-    let labels = foreign.0["metadata"]["labels"].as_object_mut().unwrap();
-    labels.remove("karpenter.test.sh/testnodeclass");
-    labels.remove(POOL);
+    let foreign = tainted(false)
+        .without_label("karpenter.test.sh/testnodeclass")
+        .without_label(NODE_POOL);
     assert_eq!(keys(&World::new().with([foreign])), all);
 }
 
@@ -354,7 +349,7 @@ fn the_epoch_counts_changes_that_may_allow_consolidation_and_not_readiness() {
             .on("n")
             .set("/status/conditions", ready(status))
     };
-    let mut world = World::new().with([node("n"), running("True")]);
+    let mut world = World::new().with((node("n"), running("True")));
     let epoch = |world: &World| world.cluster.snapshot().epoch();
     let before = epoch(&world);
     world.add(running("False"));
@@ -408,7 +403,7 @@ fn nodes_and_node_claims_are_found_by_provider_id_and_node_claims_by_node_pool()
     assert_eq!(of_pool("another").len(), 0);
 
     let mut moved = claim("b", "fake://other");
-    moved["metadata"]["labels"][POOL] = json!("another");
+    moved["metadata"]["labels"][NODE_POOL] = json!("another");
     world.cluster.apply_node_claim(&read(moved));
     world.cluster.remove_node("n");
     world.cluster.remove_node_claim("a");
@@ -502,7 +497,7 @@ fn a_change_of_a_node_that_no_decision_depends_on_is_not_counted() {
         "machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "6", "osImage": "", "containerRuntimeVersion": "",
         "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "", "architecture": "",
     }));
-    let delta = world.cluster.apply_node(&read(addressed.0));
+    let delta = world.cluster.apply_node(&addressed.build());
     assert!(delta.is_change());
     assert_ne!(delta.before, delta.after);
     let snapshot = world.cluster.snapshot();

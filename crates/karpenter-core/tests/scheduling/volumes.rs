@@ -160,7 +160,7 @@ fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
         "the class does not exist"
     );
     let configured = |change: fn(&mut karpenter_core::cluster::ClusterConfig)| {
-        World::configured(change).with_pool(pool("default"))
+        World::configured(change).with_pool(node_pool("default"))
     };
     let provisioner = || {
         configured(|config| {
@@ -191,7 +191,7 @@ fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
     assert!(is_placed(world(&[unbound], &[], &[class("class", &[])])));
 }
 
-fn zone_of(world: World, asked: Object) -> Option<String> {
+fn zone_of(world: World, asked: Object<Pod>) -> Option<String> {
     let plan = world.with([asked]).plan();
     plan.new_claims
         .first()
@@ -457,15 +457,10 @@ fn a_volume_does_not_shrink_the_domains_of_a_spread() {
     let asked = pod("p")
         .label("app", "x")
         .spread_with(ZONE, 1, app, json!({ "minDomains": 3 }));
-    copies(&asked, 3).into_iter().for_each(|pod| all.add(pod));
+    all.add(copies(&asked, 3));
     all.launch_and_bind();
     assert_eq!(all.skew(ZONE, app), [1, 1, 1]);
-    all.add(
-        asked
-            .set("/metadata/name", json!("z"))
-            .set("/metadata/uid", json!("z"))
-            .volume("c"),
-    );
+    all.add(asked.renamed("z").volume("c"));
     all.launch_and_bind();
     assert_eq!(all.skew(ZONE, app), [2, 1, 1]);
     assert!(

@@ -15,7 +15,7 @@ fn zone(world: World) -> String {
     zones.keys().map(EffectiveZone::to_string).collect()
 }
 
-fn with_volume(pod: Object) -> World {
+fn with_volume(pod: Object<Pod>) -> World {
     world(
         &[bound("data", "disk")],
         &[volume("disk", json!([in_zone(Z2)]))],
@@ -24,15 +24,13 @@ fn with_volume(pod: Object) -> World {
     .with([pod.volume("data")])
 }
 
-fn running(name: &str, zone: &str) -> [Object; 2] {
+fn running(name: &str, zone: &str) -> impl Applied {
     let node = node(name).label(ZONE, zone);
-    [
-        node,
-        pod(&format!("on-{name}")).label("app", "web").on(name),
-    ]
+    let pod = pod(&format!("on-{name}")).label("app", "web").on(name);
+    (node, pod)
 }
 
-fn web() -> Object {
+fn web() -> Object<Pod> {
     pod("p").label("app", "web")
 }
 

@@ -75,6 +75,12 @@ impl<K: Launches> Object<K> {
         )
     }
 
+    /// Removes all requirements.
+    #[must_use]
+    pub fn without_requirements(self) -> Self {
+        self.set_spec("requirements", json!([]))
+    }
+
     /// Adds a taint of the nodes.
     #[must_use]
     pub fn taint(self, key: &str, value: &str, effect: &str) -> Self {
@@ -109,6 +115,13 @@ impl Object<NodePool> {
         self.set(&format!("/spec/template/metadata/labels/{key}"), value)
     }
 
+    /// Sets an annotation of the nodes.
+    #[must_use]
+    pub fn node_annotation(self, key: &str, value: &str) -> Self {
+        let key = key.replace('/', "~1");
+        self.set(&format!("/spec/template/metadata/annotations/{key}"), value)
+    }
+
     /// Sets the weight.
     #[must_use]
     pub fn weight(self, weight: i32) -> Self {
@@ -126,6 +139,16 @@ impl Object<NodePool> {
     #[must_use]
     pub fn budget(self, nodes: &str) -> Self {
         self.push("/spec/disruption/budgets", json!({ "nodes": nodes }))
+    }
+
+    /// Sets the disruption budgets for all reasons, and removes the previous ones.
+    #[must_use]
+    pub fn budgets(self, nodes: &[&str]) -> Self {
+        let budgets: Vec<Value> = nodes
+            .iter()
+            .map(|nodes| json!({ "nodes": nodes }))
+            .collect();
+        self.set("/spec/disruption/budgets", budgets)
     }
 
     /// Sets when a node is consolidatable: a duration as `30s`, or `Never`.

@@ -100,6 +100,12 @@ impl<K> Object<K> {
         at
     }
 
+    /// Removes what a user does not write: UID and status.
+    #[must_use]
+    pub fn as_written(self) -> Self {
+        self.remove("/metadata/uid").remove("/status")
+    }
+
     /// Sets name and UID.
     #[must_use]
     pub fn renamed(self, name: &str) -> Self {

@@ -6,22 +6,21 @@ use serde_json::json;
 
 use crate::fixture::*;
 
-fn claim(name: &str) -> serde_json::Value {
-    json!({
-        "metadata": { "name": format!("{name}-claim"), "uid": format!("{name}-claim"), "labels": {
-            NODE_POOL: "default", ZONE: Z1, INSTANCE_TYPE: "default-instance-type", CAPACITY_TYPE: "on-demand", ARCH: "amd64",
-        } },
-        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
-        "status": { "providerID": format!("fake://{name}"), "capacity": { "cpu": "4", "memory": "4Gi", "pods": "5" },
-                    "allocatable": { "cpu": "4", "memory": "4Gi", "pods": "5" } },
-    })
+/// Returns the NodeClaim of a node, which is not registered.
+fn claim(name: &str) -> Object<NodeClaim> {
+    claim_of(&node(name))
+        .remove("/status/nodeName")
+        .remove("/status/conditions")
+        .without_label("karpenter.test.sh/testnodeclass")
+        .without_label(OS)
 }
 
-fn with_claim(mut world: World, name: &str, change: impl FnOnce(&mut serde_json::Value)) -> World {
-    let mut value = claim(name);
-    change(&mut value);
-    world.cluster.apply_node_claim(&read(value));
-    world
+fn with_claim(
+    world: World,
+    name: &str,
+    change: impl FnOnce(Object<NodeClaim>) -> Object<NodeClaim>,
+) -> World {
+    world.with(change(claim(name)))
 }
 
 fn uninitialized(name: &str) -> Object<Node> {
@@ -60,7 +59,7 @@ fn a_node_is_used_if_the_pod_admits_its_zone() {
 #[test]
 fn a_deleting_node_is_not_used() {
     let mut world = with_claim(World::new(), "n", |claim| {
-        claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+        claim.deleted("2026-01-01T00:00:00Z")
     });
     world.add(node("n"));
     world.add(pod("p"));
@@ -105,7 +104,7 @@ fn an_initialized_node_comes_first() {
     let mut world = World::new();
     for index in 0..100 {
         let name = format!("n-{index:02}");
-        world = with_claim(world, &name, |_| ());
+        world = with_claim(world, &name, |claim| claim);
         if index % 2 == 0 {
             world.add(if index == 50 {
                 node(&name)
@@ -153,10 +152,10 @@ fn pods_planned_but_not_bound_do_not_launch_another_node() {
 /// Conformance: SCH-084
 #[test]
 fn a_resource_the_kubelet_has_not_reported_yet_comes_from_the_claim() {
-    let gpu = |value: &mut serde_json::Value| {
-        for list in ["capacity", "allocatable"] {
-            value["status"][list][fake::GPU_VENDOR_A] = json!("2");
-        }
+    let gpu = |claim: Object<NodeClaim>| {
+        claim
+            .set("/status/capacity/fake.com~1vendor-a", "2")
+            .set("/status/allocatable/fake.com~1vendor-a", "2")
     };
     let world = with_claim(World::new(), "n", gpu);
     let zero = uninitialized("n").set(
@@ -225,7 +224,7 @@ fn tainted(node: Object<Node>, key: &str, effect: &str) -> Object<Node> {
 #[test]
 fn ephemeral_taints_of_an_uninitialized_node_do_not_matter() {
     let usable = |node: Object<Node>| {
-        with_claim(World::new(), "n", |_| ())
+        with_claim(World::new(), "n", |claim| claim)
             .with((node, pod("p")))
             .plan()
             .existing
@@ -250,7 +249,7 @@ fn a_startup_taint_matters_once_the_node_is_initialized() {
     let startup = json!([{ "key": "startup", "value": "v", "effect": "NoSchedule" }]);
     let usable = |node: Object<Node>| {
         let world = with_claim(World::new(), "n", |claim| {
-            claim["spec"]["startupTaints"] = startup.clone()
+            claim.set("/spec/startupTaints", startup.clone())
         });
         world.with((node, pod("p"))).plan().existing.len() == 1
     };
@@ -334,7 +333,7 @@ fn a_nominated_pod_keeps_its_node_before_larger_pods_are_placed() {
         pod("small").cpu("1"),
         pod("large").cpu("4"),
     ));
-    let world = with_claim(world, "b", |_| ());
+    let world = with_claim(world, "b", |claim| claim);
     let world = with_nominations(world, &[("small", "b-claim")]);
     let plan = world.plan();
     assert_eq!(node_of(&plan, "small").as_deref(), Some("b"));

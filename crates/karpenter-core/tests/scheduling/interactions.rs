@@ -18,7 +18,7 @@ use karpenter_core::schedule::{
 use serde_json::{Value, json};
 
 use crate::fixture::*;
-use crate::volumes::{bound, in_zone, volume};
+use crate::volumes::bound;
 
 /// Returns instance types with the given numbers of cores and as many GiB, at $0.1 per core.
 fn types(cores: &[i64]) -> Arc<[InstanceType]> {
@@ -273,15 +273,13 @@ fn launching_a_plan_checks_the_limits_left_by_other_plans() {
 /// Conformance: SCH-223
 #[test]
 fn a_volume_of_two_zones_is_placed_on_the_existing_node() {
-    let world = |terms: Value| {
-        let mut world = World::new();
-        world.cluster.apply_volume_claim(&read(bound("c", "v")));
-        world.cluster.apply_volume(&read(volume("v", terms)));
+    let world = |volume: Object<PersistentVolume>| {
+        let world = World::new().with((bound("c", "v"), volume));
         world.with((node("n").zone(Z2), pod("p").cpu("1").volume("c")))
     };
-    let plan = world(json!([in_zone(Z1), in_zone(Z2)])).plan();
+    let plan = world(persistent_volume("v").zone(Z1).zone(Z2)).plan();
     assert_eq!(plan.existing.len(), 1);
-    let plan = world(json!([in_zone(Z1)])).plan();
+    let plan = world(persistent_volume("v").zone(Z1)).plan();
     assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
 }
 
@@ -289,11 +287,7 @@ fn a_volume_of_two_zones_is_placed_on_the_existing_node() {
 #[test]
 fn a_volume_s_zone_does_not_shrink_the_spread() {
     // One pod counts in z1; the volume forces a second one there, which the spread does not admit.
-    let mut world = World::new();
-    world.cluster.apply_volume_claim(&read(bound("c", "v")));
-    world
-        .cluster
-        .apply_volume(&read(volume("v", json!([in_zone(Z1)]))));
+    let world = World::new().with((bound("c", "v"), persistent_volume("v").zone(Z1)));
     let spread = |name: &str| pod(name).label("app", "x").spread(ZONE, 1, ("app", "x"));
     let world = world.with((
         node("n"),
@@ -318,12 +312,7 @@ fn resources_a_node_does_not_list_matter_only_to_pods_that_request_them() {
         "what a bound pod uses does not matter to other pods"
     );
     let mut world = World::new().with((node("n"), pod("p").cpu("1")));
-    world.cluster.apply_daemon_set(&read(json!({
-        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
-        "spec": { "selector": {}, "template": { "metadata": {}, "spec": { "containers": [
-            { "name": "c", "resources": { "requests": { "example.com/plug": "1" } } },
-        ] } } },
-    })));
+    world.add(daemon_set("d").request("example.com/plug", "1"));
     assert_eq!(
         world.plan().existing.len(),
         1,
@@ -395,23 +384,12 @@ fn a_pod_resized_in_place_counts_with_its_new_requests() {
 fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
     let taint = json!({ "key": "warming", "effect": "NoSchedule" });
     let world = |initialized: &str| {
-        let claim = json!({
-            "metadata": { "name": "c", "uid": "c", "labels": { NODE_POOL: "default" } },
-            "spec": {
-                "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" },
-                "requirements": [], "startupTaints": [taint],
-            },
-            "status": { "providerID": "fake://n" },
-        });
-        let mut world = World::new();
-        world.cluster.apply_node_claim(&read(claim));
-        world.cluster.apply_daemon_set(&read(json!({
-            "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
-            "spec": { "selector": {}, "template": { "metadata": {}, "spec": { "containers": [
-                { "name": "c", "resources": { "requests": { "cpu": "3" } } },
-            ] } } },
-        })));
-        world
+        let claim = node_claim("c")
+            .pool("default")
+            .startup_taint("warming", "NoSchedule")
+            .launched("fake://n");
+        World::new()
+            .with((claim, daemon_set("d").cpu("3")))
             .with((
                 node("n")
                     .set(
@@ -460,7 +438,7 @@ fn a_failed_stateful_set_pod_of_a_deleting_node_is_replaced() {
 /// Conformance: SCH-186
 #[test]
 fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
-    let kept = |change: fn(Object<Pod>) -> Object<Pod>, budgets: &[Value]| {
+    let kept = |change: fn(Object<Pod>) -> Object<Pod>, budgets: &[Object<PodDisruptionBudget>]| {
         let mut world = World::new().with((
             node("n"),
             change(
@@ -472,16 +450,15 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
             ),
         ));
         for budget in budgets {
-            world.cluster.apply_pdb(&read(budget.clone()));
+            world.add(budget.clone());
         }
         world.cluster.mark_for_deletion(&["fake://n"]);
         world.plan().new_claims.is_empty()
     };
     let budget = |name: &str, limit: &str, value: Value| {
-        json!({
-            "metadata": { "name": name, "namespace": "default" },
-            "spec": { limit: value, "selector": { "matchLabels": { "app": "x" } } },
-        })
+        pdb(name)
+            .of(("app", "x"))
+            .set(&format!("/spec/{limit}"), value)
     };
     let as_is = |pod: Object<Pod>| pod;
     assert!(!kept(as_is, &[]));

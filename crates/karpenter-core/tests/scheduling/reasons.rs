@@ -147,13 +147,7 @@ fn daemons_that_differ_by_type_show_as_a_range() {
         .with_types(types.into_iter().map(|t| t.gib(4).build()).collect())
         .with_pool(node_pool("default"))
         .with([pod("p").cpu("64")]);
-    world.cluster.apply_daemon_set(&read(json!({
-        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
-        "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
-            "nodeSelector": { INSTANCE_TYPE: "b" },
-            "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }],
-        } } },
-    })));
+    world.add(daemon_set("d").cpu("1").select(INSTANCE_TYPE, "b"));
     let text = text(world);
     assert!(
         text.contains(r#"resources=min={"cpu":"64","pods":"1"}, max={"cpu":"65","pods":"2"}"#),
@@ -165,13 +159,10 @@ fn daemons_that_differ_by_type_show_as_a_range() {
 #[test]
 fn volume_and_label_requirements_have_different_texts() {
     let mut world = World::empty().with_pool(node_pool("default").requires(ZONE, "In", &[Z1]));
-    world
-        .cluster
-        .apply_volume_claim(&read(crate::volumes::bound("c", "v")));
-    world.cluster.apply_volume(&read(crate::volumes::volume(
-        "v",
-        json!([crate::volumes::in_zone(Z2)]),
-    )));
+    world.add((
+        crate::volumes::bound("c", "v"),
+        persistent_volume("v").zone(Z2),
+    ));
     let volumes = text(world.with([pod("p").volume("c")]));
     assert!(
         volumes.contains("incompatible volume requirements, key topology.kubernetes.io/zone"),
@@ -243,13 +234,7 @@ fn unmet_min_values_are_the_reason_also_where_host_ports_exclude_the_other_types
         .with_types(types.into_iter().map(|t| t.gib(4).build()).collect())
         .with_pool(node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], 2))
         .with([pod("p").host_port(80)]);
-    world.cluster.apply_daemon_set(&read(json!({
-        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
-        "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
-            "nodeSelector": { INSTANCE_TYPE: "b" },
-            "containers": [{ "name": "c", "ports": [{ "containerPort": 80, "hostPort": 80 }] }],
-        } } },
-    })));
+    world.add(daemon_set("d").host_port(80).select(INSTANCE_TYPE, "b"));
     let Incompatibility::MinValues {
         key,
         min_values,

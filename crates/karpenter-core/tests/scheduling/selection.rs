@@ -82,10 +82,8 @@ fn an_unhealthy_pod_that_its_budget_always_allows_to_evict_is_replaced() {
                 json!([{ "type": "Ready", "status": ready }]),
             );
         let mut world = World::new().with((node("n"), pod));
-        world.cluster.apply_pdb(&read(json!({
-            "metadata": { "name": "b", "namespace": "default" },
-            "spec": { "maxUnavailable": 0, "unhealthyPodEvictionPolicy": policy, "selector": { "matchLabels": { "app": "x" } } },
-        })));
+        let never = pdb("b").of(("app", "x")).max_unavailable(0);
+        world.add(never.set("/spec/unhealthyPodEvictionPolicy", policy));
         world.cluster.mark_for_deletion(&["fake://n"]);
         world.plan().new_claims.len()
     };
@@ -125,25 +123,25 @@ fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
     );
     assert_eq!(claims(|node| node, true), 1);
 
+    let live = || {
+        let claim = node_claim("c").pool("default");
+        claim.launched("fake://n").set("/status/capacity/cpu", "4")
+    };
     let with_claim = |condition: Option<&str>, deleted: bool| {
-        let mut claim = json!({
-            "metadata": { "name": "c", "uid": "c", "labels": { NODE_POOL: "default" } },
-            "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
-            "status": { "providerID": "fake://n", "capacity": { "cpu": "4" } },
-        });
+        let mut claim = live();
         if deleted {
-            claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            claim = claim.deleted("2026-01-01T00:00:00Z");
         }
         if let Some(condition) = condition {
-            claim["status"]["conditions"] = json!([{ "type": condition, "status": "True", "reason": condition,
-                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+            claim = claim.is(condition);
         }
-        let mut world = World::empty()
+        World::empty()
             .with_pool(node_pool("default").limit("cpu", "4"))
             .with(full(|node| node))
-            .with([pod("p").cpu("1")]);
-        world.cluster.apply_node_claim(&read(claim));
-        world.plan().new_claims.len()
+            .with((pod("p").cpu("1"), claim))
+            .plan()
+            .new_claims
+            .len()
     };
     assert_eq!(with_claim(None, false), 0);
     assert_eq!(with_claim(None, true), 1);
@@ -155,11 +153,7 @@ fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
         .with_pool(node_pool("default").limit("cpu", "4"))
         .with(full(deleting))
         .with([pod("p").cpu("1")]);
-    world.cluster.apply_node_claim(&read(json!({
-        "metadata": { "name": "c", "uid": "c", "labels": { NODE_POOL: "default" } },
-        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
-        "status": { "providerID": "fake://n", "capacity": { "cpu": "4" } },
-    })));
+    world.add(live());
     assert_eq!(world.plan().new_claims.len(), 0);
 }
 
@@ -238,13 +232,7 @@ fn a_claim_asks_for_the_least_that_daemons_take_of_any_of_its_types() {
         .with_pool(node_pool("default"))
         .with([pod("p").cpu("1")]);
     for (name, cpu) in types {
-        world.cluster.apply_daemon_set(&read(json!({
-            "metadata": { "name": name, "namespace": "kube-system", "uid": name },
-            "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
-                "nodeSelector": { INSTANCE_TYPE: name },
-                "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }],
-            } } },
-        })));
+        world.add(daemon_set(name).cpu(cpu).select(INSTANCE_TYPE, name));
     }
     assert_eq!(world.plan().new_claims[0].instance_types.len(), 2);
     assert_eq!(asked(&world, "cpu"), json!("1500m"));
@@ -311,16 +299,10 @@ fn alternatives_of_a_daemon_are_tried_afresh_for_each_type() {
         .with_types(types.map(build).into_iter().collect())
         .with_pool(node_pool("default"))
         .with([pod("p").cpu("1")]);
-    let terms = [
-        term(&[(INSTANCE_TYPE, "In", &["a"])]),
-        term(&[(INSTANCE_TYPE, "In", &["b"])]),
-    ];
-    world.cluster.apply_daemon_set(&read(json!({
-        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
-        "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
-            "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } } },
-            "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }],
-        } } },
-    })));
+    let on_a_or_b = daemon_set("d")
+        .cpu("1")
+        .require(INSTANCE_TYPE, "In", &["a"])
+        .require(INSTANCE_TYPE, "In", &["b"]);
+    world.add(on_a_or_b);
     assert_eq!(*world.plan().new_claims[0].instance_types, ["c"]);
 }

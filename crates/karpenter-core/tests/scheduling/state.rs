@@ -3,19 +3,18 @@
 use std::sync::Arc;
 
 use karpenter_core::cluster::NodeState;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::fixture::*;
 
-fn claim(name: &str, provider_id: &str) -> Value {
-    json!({
-        "metadata": { "name": name, "uid": name, "labels": {
-            NODE_POOL: "default", ZONE: Z1, INSTANCE_TYPE: "default-instance-type", CAPACITY_TYPE: "on-demand", ARCH: "amd64",
-        } },
-        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
-        "status": { "providerID": provider_id, "capacity": { "cpu": "4", "memory": "4Gi", "pods": "5" },
-                    "allocatable": { "cpu": "4", "memory": "4Gi", "pods": "5" } },
-    })
+/// Returns a NodeClaim like the node of the fixtures.
+fn claim(name: &str, provider_id: &str) -> Object<NodeClaim> {
+    claim_of(&node("n").set("/spec/providerID", provider_id))
+        .renamed(name)
+        .remove("/status/nodeName")
+        .remove("/status/conditions")
+        .without_label("karpenter.test.sh/testnodeclass")
+        .without_label(OS)
 }
 
 /// Returns the millicores that the pods of a node request.
@@ -69,15 +68,11 @@ fn a_node_and_its_claim_are_one_node_state_which_is_removed_with_both() {
     for claim_first in [true, false] {
         let mut world = World::new();
         if claim_first {
-            world
-                .cluster
-                .apply_node_claim(&read(claim("n", "fake://n")));
+            world.add(claim("n", "fake://n"));
         }
         world.add(node("n"));
         if !claim_first {
-            world
-                .cluster
-                .apply_node_claim(&read(claim("n", "fake://n")));
+            world.add(claim("n", "fake://n"));
         }
         let [only] = &nodes(&world)[..] else {
             panic!("{:?}", nodes(&world))
@@ -99,9 +94,7 @@ fn a_node_that_gets_its_provider_id_later_stays_one_node_state() {
     assert_eq!(nodes(&world).len(), 1);
     world.add(node("n"));
     assert_eq!(nodes(&world).len(), 1);
-    world
-        .cluster
-        .apply_node_claim(&read(claim("c", "fake://n")));
+    world.add(claim("c", "fake://n"));
     let [only] = &nodes(&world)[..] else {
         panic!("{:?}", nodes(&world))
     };
@@ -112,9 +105,7 @@ fn a_node_that_gets_its_provider_id_later_stays_one_node_state() {
 #[test]
 fn a_node_of_a_pool_counts_once_its_provider_id_says_whose_it_is() {
     let mut world = World::new();
-    world
-        .cluster
-        .apply_node_claim(&read(claim("c", "fake://n")));
+    world.add(claim("c", "fake://n"));
     world.add(node("n").set("/spec/providerID", json!("")));
     let [state] = &nodes(&world)[..] else {
         panic!("{:?}", nodes(&world))
@@ -137,11 +128,11 @@ fn labels_and_annotations_are_the_claim_s_until_the_node_is_registered() {
         if !registered {
             node = node.without_label(REGISTERED);
         }
-        let mut owner = claim("c", "fake://n");
-        owner["metadata"]["labels"]["example.com/team"] = json!("of claim");
-        owner["metadata"]["annotations"] = json!({ "example.com/note": "of claim" });
+        let owner = claim("c", "fake://n")
+            .label("example.com/team", "of claim")
+            .annotation("example.com/note", "of claim");
         let mut world = World::new().with([node]);
-        world.cluster.apply_node_claim(&read(owner));
+        world.add(owner);
         let node = nodes(&world).remove(0);
         let of = |all: &std::collections::BTreeMap<String, String>, key: &str| all[key].clone();
         [
@@ -156,17 +147,11 @@ fn labels_and_annotations_are_the_claim_s_until_the_node_is_registered() {
 /// Returns a node that can attach two volumes, with a pod that uses one of them and a host port.
 fn attached() -> World {
     let mut world = World::new().with([node("n")]);
-    world
-        .cluster
-        .apply_node_claim(&read(claim("c", "fake://n")));
-    world.cluster.apply_csi_node(&read(json!({
-        "metadata": { "name": "n" }, "spec": { "drivers": [{ "name": "ebs.csi.aws.com", "nodeID": "n", "allocatable": { "count": 2 } }] },
-    })));
+    world.add(claim("c", "fake://n"));
+    world.add(csi_node("n").driver("ebs.csi.aws.com", 2));
     for name in ["a", "b", "c"] {
-        world.cluster.apply_volume_claim(&read(json!({
-            "metadata": { "name": name, "namespace": "default", "uid": name, "annotations": { "pv.kubernetes.io/bind-completed": "yes" } },
-            "spec": { "volumeName": name, "storageClassName": "class" }, "status": { "phase": "Bound" },
-        })));
+        let bound = crate::volumes::bound(name, name);
+        world.add(bound.set("/status/phase", "Bound"));
         world.cluster.apply_volume(&read(json!({
             "metadata": { "name": name }, "spec": { "csi": { "driver": "ebs.csi.aws.com", "volumeHandle": name } },
         })));
@@ -217,9 +202,7 @@ fn assert_usage_is_right(world: &World) {
 fn an_update_of_claim_or_node_keeps_the_usage_of_the_pods() {
     let mut world = attached();
     assert_usage_is_right(&world);
-    let mut changed = claim("c", "fake://n");
-    changed["metadata"]["labels"]["example.com/team"] = json!("a");
-    world.cluster.apply_node_claim(&read(changed));
+    world.add(claim("c", "fake://n").label("example.com/team", "a"));
     assert_usage_is_right(&world);
     world.add(node("n").set("/metadata/labels/example.com~1team", json!("a")));
     assert_usage_is_right(&world);
@@ -247,9 +230,8 @@ fn anti_affinity_of_a_pod_whose_node_is_deleted_does_not_count() {
     assert!(all_placed(&world.plan()));
 }
 
-fn daemon_set(uid: &str) -> Value {
-    json!({ "metadata": { "name": "d", "namespace": "default", "uid": uid },
-            "spec": { "selector": {}, "template": { "spec": { "containers": [{ "name": "c" }] } } } })
+fn set_d(uid: &str) -> Object<DaemonSet> {
+    daemon_set("d").namespace("default").uid(uid)
 }
 
 fn daemon(name: &str, cpu: &str, created: &str) -> Object<Pod> {
@@ -264,7 +246,7 @@ fn daemon(name: &str, cpu: &str, created: &str) -> Object<Pod> {
 #[test]
 fn the_newest_pod_of_a_daemon_set_represents_it() {
     let mut world = World::new().with([node("n")]);
-    world.cluster.apply_daemon_set(&read(daemon_set("d")));
+    world.add(set_d("d"));
     let newest = |world: &World| -> Vec<Option<String>> {
         let snapshot = world.cluster.snapshot();
         let pods = snapshot
@@ -280,9 +262,7 @@ fn the_newest_pod_of_a_daemon_set_represents_it() {
     assert_eq!(newest(&world), [Some("second".to_owned())]);
     world.cluster.remove_daemon_set("default", "d");
     assert_eq!(newest(&world), []);
-    world
-        .cluster
-        .apply_daemon_set(&read(daemon_set("of the same name")));
+    world.add(set_d("of the same name"));
     assert_eq!(newest(&world), [None], "another DaemonSet");
 }
 
@@ -312,10 +292,7 @@ fn tainted(initialized: bool) -> Object<Node> {
 }
 
 fn starting(mut world: World) -> World {
-    let mut value = claim("c", "fake://n");
-    value["spec"]["startupTaints"] =
-        json!([{ "key": "example.com/starting", "effect": "NoSchedule" }]);
-    world.cluster.apply_node_claim(&read(value));
+    world.add(claim("c", "fake://n").startup_taint("example.com/starting", "NoSchedule"));
     world
 }
 
@@ -387,7 +364,7 @@ fn with_id(world: &World, id: &str) -> (Vec<String>, Vec<String>) {
 fn nodes_and_node_claims_are_found_by_provider_id_and_node_claims_by_node_pool() {
     let mut world = World::new().with([node("n")]);
     for (name, id) in [("b", "fake://n"), ("a", ""), ("c", "fake://other")] {
-        world.cluster.apply_node_claim(&read(claim(name, id)));
+        world.add(claim(name, id));
     }
     let before = world.cluster.snapshot();
     let found = with_id(&world, "fake://n");
@@ -402,9 +379,7 @@ fn nodes_and_node_claims_are_found_by_provider_id_and_node_claims_by_node_pool()
     assert_eq!(of_pool("default"), ["a", "b", "c"]);
     assert_eq!(of_pool("another").len(), 0);
 
-    let mut moved = claim("b", "fake://other");
-    moved["metadata"]["labels"][NODE_POOL] = json!("another");
-    world.cluster.apply_node_claim(&read(moved));
+    world.add(claim("b", "fake://other").pool("another"));
     world.cluster.remove_node("n");
     world.cluster.remove_node_claim("a");
     assert_eq!(with_id(&world, "fake://n"), (vec![], vec![]));
@@ -465,12 +440,8 @@ fn two_nodes_with_one_provider_id_both_have_its_node_claim() {
         for name in order {
             world.add(node(name).set("/spec/providerID", json!("fake://x")));
         }
-        world
-            .cluster
-            .apply_node_claim(&read(claim("c", "fake://x")));
-        let mut deleting = claim("c", "fake://x");
-        deleting["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        world.cluster.apply_node_claim(&read(deleting));
+        world.add(claim("c", "fake://x"));
+        world.add(claim("c", "fake://x").deleted("2026-01-01T00:00:00Z"));
         let all = nodes(&world);
         assert_eq!(all.len(), 2);
         assert!(all.iter().all(|node| node.is_deleting()), "{order:?}");

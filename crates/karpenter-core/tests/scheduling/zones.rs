@@ -4,7 +4,7 @@ use karpenter_core::schedule::EffectiveZone;
 use serde_json::json;
 
 use crate::fixture::*;
-use crate::volumes::{bound, in_zone, volume, world};
+use crate::volumes::{bound, world};
 
 const WEB: (&str, &str) = ("app", "web");
 
@@ -18,7 +18,7 @@ fn zone(world: World) -> String {
 fn with_volume(pod: Object<Pod>) -> World {
     world(
         &[bound("data", "disk")],
-        &[volume("disk", json!([in_zone(Z2)]))],
+        &[persistent_volume("disk").zone(Z2)],
         &[],
     )
     .with([pod.volume("data")])

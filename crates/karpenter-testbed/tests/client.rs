@@ -17,12 +17,8 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 fn pod(name: &str) -> Pod {
-    serde_json::from_value(json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": "a"}},
-        "spec": {"containers": [{"name": "c", "image": "i"}]},
-    }))
-    .unwrap()
+    let pod = karpenter_fixtures::pod(name).label("app", "a");
+    pod.as_written().remove("/metadata/namespace").build()
 }
 
 #[tokio::test]

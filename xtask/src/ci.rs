@@ -7,7 +7,7 @@ use std::{fmt, fs};
 
 use anyhow::{Context as _, bail};
 
-use crate::{conformance, crds, realcluster, words};
+use crate::{conformance, crds, docs, plots, realcluster, vendor_web, words};
 
 /// Crates that must stay free of I/O, clients and runtimes, and the dependencies that they must not have.
 const PURE: [&str; 5] = [
@@ -51,7 +51,14 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     step("conformance", &mut || {
         conformance::run(root, true, false).map(|()| String::new())
     });
+    step("reference", &mut || {
+        docs::run(root, true).map(|()| String::new())
+    });
+    step("plots", &mut || {
+        plots::run(root, true).map(|()| String::new())
+    });
     step("dependencies", &mut || dependencies(root));
+    step("vendored", &mut || vendor_web::check(root));
     step("words", &mut || words::check(root));
     step("clippy", &mut || {
         cargo(
@@ -67,7 +74,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
             ],
         )
     });
-    step("docs", &mut || docs(root));
+    step("rustdoc", &mut || rustdoc(root));
     // Some tests need a real API server; the program that builds one is built with them.
     step("build", &mut || {
         cargo(root, &["test", "--workspace", "--no-run", "--quiet"])
@@ -177,7 +184,7 @@ fn cargo(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
 }
 
 /// Builds the documentation of all public items; warnings are errors.
-fn docs(root: &Path) -> anyhow::Result<String> {
+fn rustdoc(root: &Path) -> anyhow::Result<String> {
     let status = Command::new("cargo")
         .args(["doc", "--workspace", "--no-deps", "--quiet"])
         .env("RUSTDOCFLAGS", "-D warnings")

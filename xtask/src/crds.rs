@@ -77,7 +77,7 @@ fn files() -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 /// Returns every CRD, with its file name. Karpenter's own CRDs reserve the label domain of AWS.
-fn definitions() -> Vec<(&'static str, Value)> {
+pub(crate) fn definitions() -> Vec<(&'static str, Value)> {
     use karpenter_aws::api;
     let mut all = karpenter_api::crd::all(&[api::restricted_domain()], &[api::overlay_domain()]);
     all.push((EC2_NODE_CLASSES, api::crd()));

@@ -4,9 +4,13 @@ mod bench;
 mod ci;
 mod conformance;
 mod crds;
+mod docs;
 mod mutants;
+mod plots;
 mod realcluster;
+mod release;
 mod sim;
+mod vendor_web;
 mod walkthrough;
 mod words;
 
@@ -40,6 +44,19 @@ enum Command {
         /// Print a summary line per catalogue instead of writing the file.
         #[arg(long)]
         summary: bool,
+    },
+    /// Write the generated pages of docs/reference. Those about flags and metrics are written by tests: `UPDATE_REFERENCE=1 cargo
+    /// test --workspace reference_page`.
+    Docs {
+        /// Only check that the pages are up to date.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Draw the charts of docs/performance.md from its tables.
+    Plots {
+        /// Only check that the pictures are up to date.
+        #[arg(long)]
+        check: bool,
     },
     /// Run benchmarks; by default all of them.
     Bench {
@@ -90,6 +107,11 @@ enum Command {
         #[arg(long)]
         record: bool,
     },
+    /// Build what a release consists of: binaries, archives, images, charts, CRDs, SBOMs, checksums.
+    Release(release::Options),
+    /// Fetch the third-party files of the dashboard from npm, in the versions of
+    /// crates/karpenter-dashboard/assets/vendor/VENDOR.toml, and write their checksums.
+    VendorWeb,
     /// Run all checks of CI.
     Ci,
 }
@@ -109,6 +131,8 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Crds { check } => crds::run(&root, check),
         Command::Conformance { check, summary } => conformance::run(&root, check, summary),
+        Command::Docs { check } => docs::run(&root, check),
+        Command::Plots { check } => plots::run(&root, check),
         Command::Bench { json, names } => bench::run(&root, json, &names),
         Command::Sim {
             seeds,
@@ -124,6 +148,8 @@ fn run(command: Command) -> anyhow::Result<()> {
             sample,
             record,
         } => mutants::run(&root, &modules, &since, &sample, record),
+        Command::Release(options) => release::run(&root, &options),
+        Command::VendorWeb => vendor_web::run(&root),
         Command::Ci => ci::run(&root),
     }
 }

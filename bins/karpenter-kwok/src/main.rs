@@ -69,3 +69,16 @@ async fn run() -> Result<()> {
         .await?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reference_page_and_man_page_have_the_flags() -> Result<()> {
+        let intro = "# Settings of karpenter-kwok\n\nThe controller for [simulated nodes](../getting-started/kwok.md).\n";
+        let flags = reference::flags(&Args::command(), &reference::chart_values()?);
+        reference::page("karpenter-kwok", &format!("{intro}\n{flags}"))?;
+        reference::man_pages(&Args::command())
+    }
+}

@@ -22,10 +22,9 @@ pub struct Args {
     /// Cloud provider to use.
     #[arg(long, value_enum, default_value_t = Provider::Kwok)]
     pub provider: Provider,
-    /// Start only the control plane, the fake of AWS and its instances, without Karpenter, so that you can start your own
-    /// `karpenter`.
-    #[cfg(feature = "aws")]
-    #[arg(long)]
+    /// Start only the control plane (with `--provider aws` also the fake of AWS and its instances), without Karpenter, so that you
+    /// can start your own controllers, such as those of another provider.
+    #[arg(long, conflicts_with_all = ["demo", "exit_when_idle"])]
     pub no_controllers: bool,
     /// Kubernetes versions for which `--provider aws` has images, comma-separated; the first is the version of the control plane.
     #[cfg(feature = "aws")]
@@ -58,6 +57,9 @@ pub struct Args {
     /// Run a demo: scale a Deployment to 500 pods and back to none.
     #[arg(long)]
     pub demo: bool,
+    /// Open the dashboard in the browser.
+    #[arg(long)]
+    pub open: bool,
     /// Seed of generated names and injected faults.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
@@ -152,5 +154,18 @@ mod tests {
                 "{bad}"
             );
         }
+    }
+
+    /// The feature `aws` adds flags.
+    #[cfg(not(feature = "aws"))]
+    #[test]
+    fn reference_page_man_page_and_completions_have_the_flags() -> anyhow::Result<()> {
+        use clap::CommandFactory as _;
+        let intro = "# Flags of karpenter-playground\n\n[On a laptop](../getting-started/playground.md) explains them with examples. \
+            A build with `--features aws` also has `--provider aws`, `--no-controllers` and `--kubernetes`.\n";
+        let flags = reference::flags(&Args::command(), &|_| None);
+        reference::page("karpenter-playground", &format!("{intro}\n{flags}"))?;
+        reference::man_pages(&Args::command())?;
+        reference::completions(&Args::command())
     }
 }

@@ -5,7 +5,7 @@ mod demo;
 mod kubeconfig;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -72,7 +72,7 @@ async fn run(args: &Args) -> Result<bool> {
         seed: args.seed,
         ..LocalClusterSettings::default()
     };
-    let decisions = decisions_address(args)?;
+    let decisions = decisions_address(args)?.filter(|_| !args.no_controllers);
     settings.options.feature_gates = args.feature_gates;
     settings.options.decisions_port = decisions.map_or(0, |address| address.port());
     if let Some(path) = &args.instance_types {
@@ -82,14 +82,18 @@ async fn run(args: &Args) -> Result<bool> {
             .and_then(|types| types.iter().map(|t| t.instance_type()).collect());
         settings.instance_types = types.with_context(|| format!("reading {}", path.display()))?;
     }
-    let cluster = LocalCluster::start(settings)
+    let mut cluster = LocalCluster::without_controllers(settings)
         .await
         .context("cannot start the control plane")?;
+    if !args.no_controllers {
+        cluster.start_controllers();
+    }
     break_things(&cluster, args.faults);
 
     let _served = serve(&cluster.testbed, args, decisions).await?;
     serve_metrics(&cluster.registry, args).await?;
     println!("ready");
+    open(args, decisions);
 
     let started = cluster.clock.now();
     manifests::apply_files(&cluster.client(), &args.apply).await?;
@@ -130,10 +134,32 @@ async fn serve(
         args.kubeconfig.display()
     );
     println!("then try:     kubectl get nodepools,nodeclaims,nodes");
-    if decisions.is_some() {
+    if let Some(decisions) = decisions {
         println!("and ask:      kubectl karpenter why pods");
+        println!("dashboard at  http://{decisions}/");
     }
     Ok(served)
+}
+
+/// Opens the dashboard in the user's browser, if `--open` is set.
+fn open(args: &Args, decisions: Option<SocketAddr>) {
+    let Some(decisions) = decisions.filter(|_| args.open) else {
+        return;
+    };
+    let program = if cfg!(target_os = "macos") {
+        "open"
+    } else {
+        "xdg-open"
+    };
+    let started = Command::new(program)
+        .arg(format!("http://{decisions}/"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    if let Err(error) = started {
+        eprintln!("karpenter-playground: cannot open the dashboard with {program}: {error}");
+    }
 }
 
 /// Returns a free loopback address for the decisions of the controllers; `None` if the feature gate is off.
@@ -224,6 +250,7 @@ async fn wait_on_aws(
         );
     }
     println!("ready");
+    open(args, decisions);
     manifests::apply_files(&cluster.client(), &args.apply).await?;
     tokio::signal::ctrl_c()
         .await

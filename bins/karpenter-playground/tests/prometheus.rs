@@ -24,8 +24,8 @@ impl Drop for Process {
     }
 }
 
-fn dashboards() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/dashboards")
+fn chart() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/karpenter")
 }
 
 /// Starts the playground with the pods of the demo; returns it with the address of its metrics.
@@ -95,7 +95,7 @@ fn prometheus_scrapes_the_metrics_and_evaluates_every_query_of_the_dashboards() 
     }
     let home = TempDir::new().unwrap();
     let (_playground, metrics) = playground(home.path());
-    let alerts = dashboards().join("alerts.yaml").canonicalize().unwrap();
+    let alerts = chart().join("alerts.yaml").canonicalize().unwrap();
     let config = home.path().join("prometheus.yaml");
     let text = format!(
         "global: {{scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 250ms}}\n\
@@ -144,7 +144,7 @@ fn prometheus_scrapes_the_metrics_and_evaluates_every_query_of_the_dashboards() 
     assert!(series > 100.0, "{series}");
 
     let mut asked = 0;
-    for file in std::fs::read_dir(dashboards()).unwrap() {
+    for file in std::fs::read_dir(chart().join("dashboards")).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_none_or(|extension| extension != "json") {
             continue;
@@ -171,7 +171,7 @@ fn prometheus_scrapes_the_metrics_and_evaluates_every_query_of_the_dashboards() 
 fn promtool_accepts_the_alert_rules() {
     let check = Command::new("promtool")
         .args(["check", "rules"])
-        .arg(dashboards().join("alerts.yaml"))
+        .arg(chart().join("alerts.yaml"))
         .output();
     let Ok(output) = check else {
         skipped("promtool", "it is not in PATH");

@@ -80,3 +80,16 @@ async fn run() -> Result<()> {
         .await?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reference_page_and_man_page_have_the_flags() -> Result<()> {
+        let intro = "# Settings of karpenter\n\nThe controller for AWS. [Settings](../settings.md) explains what they have in common.\n";
+        let flags = reference::flags(&Args::command(), &reference::chart_values()?);
+        reference::page("karpenter", &format!("{intro}\n{flags}"))?;
+        reference::man_pages(&Args::command())
+    }
+}

@@ -10,6 +10,8 @@
 pub mod cluster;
 mod completion;
 mod convert;
+mod dashboard;
+mod doctor;
 pub mod flags;
 pub mod output;
 mod pause;
@@ -36,12 +38,20 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Convert(convert::Args),
+    Dashboard(dashboard::Args),
+    Doctor(doctor::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Why(why::Args),
     /// Print completions of a command line, as kubectl asks `kubectl_complete-karpenter` for them.
     #[command(name = completion::COMMAND, hide = true, disable_help_flag = true)]
     Complete(completion::Args),
+}
+
+/// Returns the command line of the plugin, for its documentation.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the plugin with these arguments, the first of which is the name of the program.
@@ -57,6 +67,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Convert(args) => convert::run(&args),
+        Command::Dashboard(args) => run(args.run()),
+        Command::Doctor(args) => run(args.run()),
         Command::Pause(args) => run(args.run()),
         Command::Resume(args) => run(args.run()),
         Command::Why(args) => run(args.run()),

@@ -52,5 +52,11 @@ pub const DO_NOT_DISRUPT_GRACE_PERIOD_ELAPSED: &str = "DoNotDisruptGracePeriodEl
 pub const FINALIZED: &str = "Finalized";
 /// On a NodePool: a pause of its disruption begins or ends. Not upstream's.
 pub const DISRUPTION_PAUSED: &str = "DisruptionPaused";
+/// On a NodePool: a field is ignored, or has an effect that its author is unlikely to want; the message names it.
+pub const INVALID_NODE_POOL: &str = "InvalidNodePool";
+/// On any object: it cannot be read and is ignored. Not upstream's.
+pub const INVALID_OBJECT: &str = "InvalidObject";
+/// On a NodeOverlay or CapacityBuffer: it has no effect, because its feature gate is off. Not upstream's.
+pub const FEATURE_GATE_CLOSED: &str = "FeatureGateClosed";
 /// On any object: the value of an annotation `operations.karpenter.sh/…` is invalid, and counts as absent. Not upstream's.
 pub const INVALID_KNOB: &str = "InvalidKnob";

@@ -90,7 +90,7 @@ pub mod annotations {
     /// On a NodePool and its NodeClaims: the kubelet settings of its v1beta1 version, as JSON. They replace those of the
     /// NodeClass.
     pub const KUBELET_COMPATIBILITY: &str = "compatibility.karpenter.sh/v1beta1-kubelet-conversion";
-    /// On a NodePool: its voluntary disruption is paused; the value is that of [`crate::pause`]. Not upstream's.
+    /// On a NodePool: its voluntary disruption is paused; `kubectl karpenter pause` writes the value. Not upstream's.
     pub const PAUSED: &str = "operations.karpenter.sh/paused";
     /// Set by releases before v1; no component reads it.
     pub const COMPATIBILITY_PROVIDER: &str = "compatibility.karpenter.sh/provider";

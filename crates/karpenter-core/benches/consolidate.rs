@@ -4,6 +4,7 @@
 //! `multi-1000` is the same cluster with 40 % of its resources requested; `whatif` evaluates one node.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -192,7 +193,7 @@ fn savings(plan: &DisruptionPlan) -> f64 {
 
 fn main() {
     let mut suite = Suite::from_args("consolidate");
-    for nodes in [1000, 5000] {
+    for nodes in [1000, 5000, 10_000, 20_000, 50_000, 100_000] {
         suite.case(&format!("single-{nodes}"), |run| {
             let snapshot = fleet(nodes, Load::Full);
             let found = pass(&snapshot, Duration::ZERO);
@@ -256,7 +257,7 @@ fn main() {
         run.parameter("pods", 20_000);
         let request = request();
         let all = Candidates::new(&snapshot, &request.surroundings, now());
-        let simulator = Simulator::new(&snapshot, &request.schedule, &all.prices);
+        let simulator = Simulator::new(&snapshot, &request.policy, &request.query, &all.prices);
         let rules = Rules {
             spot_to_spot: true,
             max_replacements: 1,

@@ -4,6 +4,7 @@
 //! `burst` and `wide` are clusters its users report, `growth` doubles one dimension at a time.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -187,8 +188,12 @@ fn with_nodes(cluster: &mut Cluster, nodes: usize, pods_each: usize) {
     }
 }
 
-fn request() -> ScheduleRequest {
-    ScheduleRequest::at(Timestamp::UNIX_EPOCH)
+fn policy() -> Policy {
+    Policy::at(Timestamp::UNIX_EPOCH)
+}
+
+fn schedule(snapshot: &Snapshot, policy: &Policy) -> Plan {
+    karpenter_core::schedule::schedule(snapshot, policy, &Query::default())
 }
 
 fn seconds(work: impl Fn()) -> f64 {
@@ -212,7 +217,7 @@ fn growth_seconds([pods, nodes, kinds, pools]: [usize; 4]) -> f64 {
     with_nodes(&mut cluster, nodes, 20);
     let snapshot = with_pods(cluster, workloads("pending", pods, 200, true));
     seconds(|| {
-        schedule(&snapshot, &request());
+        schedule(&snapshot, &policy());
     })
 }
 
@@ -222,74 +227,67 @@ fn main() {
     suite.case("cold-diverse-20000", |run| {
         let snapshot = with_pods(cluster(1, &fake::instance_types(400)), diverse(20_000));
         let (start, busy) = (Instant::now(), karpenter_bench::cpu_time());
-        let plan = schedule(&snapshot, &request());
+        let plan = schedule(&snapshot, &policy());
         let (took, after) = (start.elapsed(), karpenter_bench::cpu_time());
         if let (Some(before), Some(after)) = (busy, after) {
             run.record("first_run_cpu_seconds", (after - before).as_secs_f64());
         }
         run.parameter("pods", 20_000);
-        run.record("claims", plan.new_claims.len());
+        run.record("claims", plan.new_node_claims.len());
         run.sample(20_000, took);
     });
     for count in [1, 50, 100, 500, 1000, 1500, 2000, 5000, 10_000, 20_000] {
         suite.case(&format!("diverse-{count}"), |run| {
             let snapshot = with_pods(cluster(1, &fake::instance_types(400)), diverse(count));
-            let plan = schedule(&snapshot, &request());
+            let plan = schedule(&snapshot, &policy());
             run.parameter("pods", count);
-            run.record("claims", plan.new_claims.len());
+            run.record("claims", plan.new_node_claims.len());
             run.record("unplaced", plan.unplaced.len());
-            run.measure(count, || schedule(&snapshot, &request()));
+            run.measure(count, || schedule(&snapshot, &policy()));
         });
     }
-    for policy in [PreferencePolicy::Respect, PreferencePolicy::Ignore] {
-        let name = if policy == PreferencePolicy::Respect {
+    for preferred in [PreferencePolicy::Respect, PreferencePolicy::Ignore] {
+        let name = if preferred == PreferencePolicy::Respect {
             "preferences-4000"
         } else {
             "preferences-ignored-4000"
         };
         suite.case(name, |run| {
             let snapshot = with_pods(cluster(1, &fake::instance_types(400)), preferences(4000));
-            let request = ScheduleRequest {
-                preference_policy: policy,
-                ..request()
-            };
-            run.record("claims", schedule(&snapshot, &request).new_claims.len());
-            run.measure(4000, || schedule(&snapshot, &request));
+            let policy = policy().with_preference_policy(preferred);
+            run.record("claims", schedule(&snapshot, &policy).new_node_claims.len());
+            run.measure(4000, || schedule(&snapshot, &policy));
         });
     }
     suite.case("burst-33k", |run| {
         let mut cluster = cluster(20, &types(700));
         with_nodes(&mut cluster, 2000, 20);
         let snapshot = with_pods(cluster, workloads("pending", 33_000, 300, true));
-        let plan = schedule(&snapshot, &request());
-        run.record("claims", plan.new_claims.len());
+        let plan = schedule(&snapshot, &policy());
+        run.record("claims", plan.new_node_claims.len());
         run.record("existing", plan.existing.len());
         run.record("unplaced", plan.unplaced.len());
-        run.measure(33_000, || schedule(&snapshot, &request()));
+        run.measure(33_000, || schedule(&snapshot, &policy()));
     });
     suite.case("wide-100k", |run| {
         let snapshot = with_pods(
             cluster(1, &types(800)),
             workloads("pending", 100_000, 200, false),
         );
-        let plan = schedule(&snapshot, &request());
-        run.record("claims", plan.new_claims.len());
+        let plan = schedule(&snapshot, &policy());
+        run.record("claims", plan.new_node_claims.len());
         run.record("unplaced", plan.unplaced.len());
-        run.measure(100_000, || schedule(&snapshot, &request()));
+        run.measure(100_000, || schedule(&snapshot, &policy()));
     });
     suite.case("what-if-1000", |run| {
         let mut cluster = cluster(1, &types(700));
         with_nodes(&mut cluster, 1000, 20);
         let snapshot = cluster.snapshot();
-        let solver = Solver::prepare(&snapshot, &request());
+        let solver = Solver::prepare(&snapshot, &policy());
         let pods = snapshot.pods_on("node-00500").to_vec();
-        let request = ScheduleRequest {
-            pods: karpenter_core::schedule::PodSet::Given(pods),
-            without: vec!["node-00500".to_owned()],
-            ..request()
-        };
-        run.record("unplaced", solver.solve(&request).unplaced.len());
-        run.measure(1, || solver.solve(&request));
+        let query = Query::new(PodSet::Given(pods)).with_removed_nodes(["node-00500".to_owned()]);
+        run.record("unplaced", solver.solve(&query).unplaced.len());
+        run.measure(1, || solver.solve(&query));
     });
     suite.case("growth", |run| {
         let base = [5000, 500, 200, 5];

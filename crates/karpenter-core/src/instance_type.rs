@@ -1,8 +1,10 @@
 //! Instance types that a provider can launch.
 
+use karpenter_api::labels;
+
 use crate::dra::DeviceTemplate;
 use crate::offering::{Offering, Offerings};
-use crate::requirements::Requirements;
+use crate::requirements::{Operator, Requirement, Requirements};
 use crate::resources::Resources;
 
 /// Resources of an instance that are not available to pods.
@@ -48,6 +50,30 @@ pub struct InstanceType {
 }
 
 impl InstanceType {
+    /// Creates an instance type for Linux without offerings and overhead, with the labels that most pods and NodePools ask for:
+    /// instance type, architecture (`amd64`, `arm64`) and operating system.
+    ///
+    /// ```
+    /// use karpenter_core::instance_type::InstanceType;
+    /// use karpenter_core::offering::{Offering, Price};
+    /// use karpenter_core::resources::Resources;
+    ///
+    /// // CPUs are counted in thousandths, other resources in whole units.
+    /// let capacity = Resources::new().with("cpu", 4000).with("memory", 8 << 30).with("pods", 110);
+    /// let small = InstanceType::linux("small", "amd64", capacity)
+    ///     .with_offering(Offering::on_demand("hall-1", Price::per_hour(0.10)))
+    ///     .with_offering(Offering::spot("hall-2", Price::per_hour(0.04)));
+    /// assert_eq!(small.offerings.len(), 2);
+    /// ```
+    pub fn linux(name: &str, arch: &str, capacity: Resources) -> Self {
+        let labels = [
+            (labels::INSTANCE_TYPE, name),
+            (labels::ARCH, arch),
+            (labels::OS, "linux"),
+        ];
+        Self::new(name, labels.into_iter().collect(), capacity)
+    }
+
     /// Creates an instance type without offerings and overhead.
     pub fn new(name: &str, requirements: Requirements, capacity: Resources) -> Self {
         Self {
@@ -59,6 +85,33 @@ impl InstanceType {
             devices: Vec::new(),
             capacity_overlay: false,
         }
+    }
+
+    /// Adds an offering. The zones of all offerings are values of the instance type's own zone label.
+    #[must_use]
+    pub fn with_offering(mut self, offering: Offering) -> Self {
+        if let Some(zone) = offering.zone() {
+            let known = self.requirements.get(labels::ZONE);
+            let zones = known.into_iter().flat_map(Requirement::values);
+            let zones: Vec<&str> = zones.chain([zone]).collect();
+            let zones = Requirement::new(labels::ZONE, Operator::In, zones);
+            self.requirements.replace(zones);
+        }
+        self.offerings.push(offering);
+        self
+    }
+
+    /// Sets the part of the capacity that is not available to pods.
+    #[must_use]
+    pub fn with_overhead(self, overhead: Overhead) -> Self {
+        Self { overhead, ..self }
+    }
+
+    /// Sets the values that its nodes can have for one label more.
+    #[must_use]
+    pub fn with_requirement(mut self, requirement: Requirement) -> Self {
+        self.requirements.replace(requirement);
+        self
     }
 
     /// Returns the resources available to pods: capacity minus overhead; hugepages are subtracted from memory, at least zero.

@@ -12,6 +12,41 @@ use crate::resources::Resources;
 /// The label with the id of a capacity reservation, unless the provider has its own (`CloudProvider::reservation_id_label`).
 pub const DEFAULT_RESERVATION_ID: &str = "karpenter.sh/reservation-id";
 
+/// A price, so that dollars per month are not taken for dollars per hour: clouds bill either way, and the engine counts hours.
+/// Everywhere else prices are numbers in dollars per hour, and named so.
+///
+/// ```
+/// use karpenter_core::offering::Price;
+///
+/// assert_eq!(Price::per_month(73.0).dollars_per_hour(), Price::per_hour(0.1).dollars_per_hour());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Price {
+    dollars_per_hour: f64,
+}
+
+impl Price {
+    /// A month as clouds count it: a twelfth of a year.
+    const HOURS_PER_MONTH: f64 = 730.0;
+
+    /// Returns a price in dollars per hour. Any currency does, if it is the same for all offerings.
+    pub const fn per_hour(dollars: f64) -> Self {
+        Self {
+            dollars_per_hour: dollars,
+        }
+    }
+
+    /// Returns a price in dollars per month of 730 hours.
+    pub const fn per_month(dollars: f64) -> Self {
+        Self::per_hour(dollars / Self::HOURS_PER_MONTH)
+    }
+
+    /// Returns dollars per hour.
+    pub const fn dollars_per_hour(self) -> f64 {
+        self.dollars_per_hour
+    }
+}
+
 /// A combination of zone, capacity type and price in which an instance type can be launched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offering {
@@ -32,7 +67,7 @@ pub struct Offering {
 }
 
 impl Offering {
-    /// Creates an available offering without reservation and overrides.
+    /// Creates an available offering without reservation and overrides; the price is in dollars per hour.
     pub fn new(requirements: Requirements, price: f64) -> Self {
         Self {
             requirements,
@@ -43,6 +78,35 @@ impl Offering {
             overhead_override: None,
             price_overlay: false,
         }
+    }
+
+    /// Creates an available on-demand offering in a zone.
+    ///
+    /// ```
+    /// use karpenter_core::offering::{Offering, Price};
+    ///
+    /// let offering = Offering::on_demand("hall-1", Price::per_hour(0.10)).with_available(false);
+    /// assert_eq!((offering.zone(), offering.capacity_type()), (Some("hall-1"), Some("on-demand")));
+    /// assert!(!offering.is_launchable());
+    /// ```
+    pub fn on_demand(zone: &str, price: Price) -> Self {
+        Self::of(zone, labels::CAPACITY_TYPE_ON_DEMAND, price)
+    }
+
+    /// Creates an available spot offering in a zone.
+    pub fn spot(zone: &str, price: Price) -> Self {
+        Self::of(zone, labels::CAPACITY_TYPE_SPOT, price)
+    }
+
+    fn of(zone: &str, capacity_type: &str, price: Price) -> Self {
+        let place = [(labels::ZONE, zone), (labels::CAPACITY_TYPE, capacity_type)];
+        Self::new(place.into_iter().collect(), price.dollars_per_hour())
+    }
+
+    /// Sets whether it can be launched now.
+    #[must_use]
+    pub fn with_available(self, available: bool) -> Self {
+        Self { available, ..self }
     }
 
     /// Reports whether it is available and its price is a number.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::SignedDuration;
 use karpenter_api::duration::Duration;
+use karpenter_api::kube_core::Resource;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_api::validation::WellKnown;
@@ -26,6 +27,111 @@ pub struct NodeClassKind {
     pub kind: String,
     /// Plural name, as in URLs.
     pub plural: String,
+}
+
+impl NodeClassKind {
+    /// Returns the kind of a custom resource.
+    ///
+    /// ```
+    /// use karpenter_api::v1::NodePool;
+    /// use karpenter_core::provider::NodeClassKind;
+    ///
+    /// let kind = NodeClassKind::of::<NodePool>();
+    /// assert_eq!((kind.group.as_str(), kind.plural.as_str()), ("karpenter.sh", "nodepools"));
+    /// ```
+    pub fn of<K: Resource<DynamicType = ()>>() -> Self {
+        Self {
+            group: K::group(&()).into_owned(),
+            version: K::version(&()).into_owned(),
+            kind: K::kind(&()).into_owned(),
+            plural: K::plural(&()).into_owned(),
+        }
+    }
+}
+
+/// What never changes about a provider, as long as a process runs.
+///
+/// ```
+/// use karpenter_api::validation::WellKnown;
+/// use karpenter_core::provider::{NodeClassKind, ProviderProfile};
+///
+/// let class = NodeClassKind {
+///     group: "example.com".to_owned(),
+///     version: "v1".to_owned(),
+///     kind: "Rack".to_owned(),
+///     plural: "racks".to_owned(),
+/// };
+/// let profile = ProviderProfile::new("racks", [class])
+///     .with_well_known(WellKnown::default().with_restricted_domain("example.com"));
+/// assert_eq!(profile.node_classes[0].kind, "Rack");
+/// assert!(profile.repair_policies.is_empty());
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ProviderProfile {
+    /// The name, for metrics.
+    pub name: String,
+    /// The supported NodeClass kinds; the first is the default.
+    pub node_classes: Vec<NodeClassKind>,
+    /// The labels, resources and values that the provider knows.
+    pub well_known: WellKnown,
+    /// The label with the reservation id of a reserved offering and of its nodes; the engine counts the instances left in a
+    /// reservation by it.
+    pub reservation_id_label: String,
+    /// The conditions of an unhealthy node; an empty list disables repair.
+    pub repair_policies: Vec<RepairPolicy>,
+    /// The termination grace period of NodePools without one; `None` is unlimited.
+    pub default_termination_grace_period: Option<Duration>,
+}
+
+impl ProviderProfile {
+    /// Returns the profile of a provider without labels of its own, repair and default termination grace period.
+    pub fn new(
+        name: impl Into<String>,
+        node_classes: impl IntoIterator<Item = NodeClassKind>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            node_classes: node_classes.into_iter().collect(),
+            well_known: WellKnown::default(),
+            reservation_id_label: DEFAULT_RESERVATION_ID.to_owned(),
+            repair_policies: Vec::new(),
+            default_termination_grace_period: None,
+        }
+    }
+
+    /// Sets the labels, resources and values that the provider knows.
+    #[must_use]
+    pub fn with_well_known(self, well_known: WellKnown) -> Self {
+        Self { well_known, ..self }
+    }
+
+    /// Sets the label with the reservation id.
+    #[must_use]
+    pub fn with_reservation_id_label(self, label: impl Into<String>) -> Self {
+        Self {
+            reservation_id_label: label.into(),
+            ..self
+        }
+    }
+
+    /// Sets the conditions of an unhealthy node.
+    #[must_use]
+    pub fn with_repair_policies(self, policies: impl IntoIterator<Item = RepairPolicy>) -> Self {
+        Self {
+            repair_policies: policies.into_iter().collect(),
+            ..self
+        }
+    }
+
+    /// Sets the termination grace period of NodePools without one.
+    #[must_use]
+    pub fn with_default_termination_grace_period(self, period: Duration) -> Self {
+        Self {
+            default_termination_grace_period: Some(period),
+            ..self
+        }
+    }
 }
 
 /// When a node counts as unhealthy and is replaced.
@@ -81,25 +187,8 @@ pub trait Overlays: Send + Sync {
 /// A cloud provider.
 #[async_trait]
 pub trait CloudProvider: Send + Sync + 'static {
-    /// Returns the name, for metrics.
-    fn name(&self) -> &str;
-    /// Returns the labels, resources and values that the provider knows.
-    fn well_known(&self) -> &WellKnown;
-    /// Returns the supported NodeClass kinds; the first is the default.
-    fn node_classes(&self) -> Vec<NodeClassKind>;
-    /// Returns the label with the reservation id of a reserved offering and of its nodes; the engine counts the instances left in a
-    /// reservation by it.
-    fn reservation_id_label(&self) -> &str {
-        DEFAULT_RESERVATION_ID
-    }
-    /// Returns the conditions of an unhealthy node; an empty list disables repair.
-    fn repair_policies(&self) -> Vec<RepairPolicy> {
-        Vec::new()
-    }
-    /// Returns the termination grace period of NodePools without one; `None` is unlimited.
-    fn default_termination_grace_period(&self) -> Option<Duration> {
-        None
-    }
+    /// Returns what never changes about the provider.
+    fn profile(&self) -> &ProviderProfile;
     /// Provides the NodeOverlays of the cluster, before any launch, if the feature is enabled. A provider that chooses among the
     /// instance types of a NodeClaim by price or capacity in [`create`](Self::create) applies them.
     fn use_overlays(&self, overlays: Arc<dyn Overlays>) {

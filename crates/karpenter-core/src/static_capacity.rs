@@ -12,19 +12,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_api::validation::WellKnown;
-use karpenter_api::{hash, labels};
 
 use crate::cluster::{NodeState, Snapshot};
 use crate::disruption::cost::{eviction_cost, lifetime_remaining};
 use crate::pod::{DoNotDisrupt, Pod, do_not_disrupt};
 use crate::quantity::Quantity;
-use crate::requirements::Requirements;
 use crate::resources::NODES;
-use crate::schedule::PlannedNodeClaim;
 
 /// The nodes of a NodePool by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,50 +151,6 @@ impl Reservations {
             0
         }
     }
-}
-
-/// Returns a NodeClaim of a static NodePool, as its template describes it: the provider chooses the instance type.
-pub fn draft(pool: &NodePool, names: &WellKnown) -> PlannedNodeClaim {
-    let class = &pool.spec.template.spec.node_class_ref;
-    let mut claim = pool.spec.template.to_node_claim();
-    let own = claim.metadata.labels.get_or_insert_default();
-    own.insert(labels::NODE_POOL.to_owned(), pool.name().to_owned());
-    own.insert(
-        labels::node_class(&class.group, &class.kind),
-        class.name.clone(),
-    );
-    // An invalid requirement makes the NodePool invalid, and then no NodeClaim is created for it.
-    if let Ok(mut requirements) = Requirements::from_api(&claim.spec.requirements, names) {
-        requirements.add_all(&Requirements::from_labels(own.iter(), names));
-        let custom = requirements.labels(|key| !names.contains(key) && !own.contains_key(key));
-        own.extend(custom);
-        claim.spec.requirements = requirements.to_node_selector_requirements();
-    }
-    let marks = claim.metadata.annotations.get_or_insert_default();
-    marks.insert(
-        annotations::NODE_POOL_HASH.to_owned(),
-        hash::node_pool(pool),
-    );
-    marks.insert(
-        annotations::NODE_POOL_HASH_VERSION.to_owned(),
-        hash::NODE_POOL_HASH_VERSION.to_owned(),
-    );
-    if let Some(kubelet) = pool.kubelet_compatibility() {
-        marks.insert(
-            annotations::KUBELET_COMPATIBILITY.to_owned(),
-            kubelet.to_owned(),
-        );
-    }
-    claim.metadata.generate_name = Some(format!("{}-", pool.name()));
-    claim.metadata.owner_references = Some(vec![OwnerReference {
-        api_version: "karpenter.sh/v1".to_owned(),
-        kind: NodePool::KIND.to_owned(),
-        name: pool.name().to_owned(),
-        uid: pool.uid().to_owned(),
-        block_owner_deletion: Some(true),
-        controller: None,
-    }]);
-    PlannedNodeClaim::new(pool.name(), claim)
 }
 
 /// Returns the active NodeClaims in the order in which scaling down deletes them: not launched yet; empty; by disruption cost;
@@ -432,78 +383,6 @@ mod tests {
         assert_eq!(population(3, 0, 2).excess(3), 0);
         assert_eq!(node_limit(&pool(json!({ "limits": { "nodes": "7" } }))), 7);
         assert_eq!(replicas(&pool(json!({ "replicas": 7 }))), Some(7));
-    }
-
-    #[test]
-    fn a_draft_has_the_kubelet_settings_of_v1beta1() {
-        let mut pool = pool(json!({ "replicas": 1 }));
-        let kubelet = (
-            annotations::KUBELET_COMPATIBILITY.to_owned(),
-            r#"{"maxPods":20}"#.to_owned(),
-        );
-        pool.metadata.annotations = Some([kubelet].into());
-        let claim = draft(&pool, &crate::fake::well_known()).to_node_claim();
-        assert_eq!(claim.kubelet_compatibility(), Some(r#"{"maxPods":20}"#));
-    }
-
-    /// Conformance: API-076
-    #[test]
-    fn a_draft_is_the_template_with_owner_labels_and_hash() {
-        let mut pool = pool(json!({ "replicas": 1 }));
-        pool.metadata.uid = Some("u".to_owned());
-        pool.spec.template.metadata.labels = Some([("team".to_owned(), "a".to_owned())].into());
-        pool.spec.template.spec.requirements = serde_json::from_value(json!([
-            { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"] },
-            { "key": "custom", "operator": "In", "values": ["x"] },
-        ]))
-        .unwrap();
-        let claim = draft(&pool, &crate::fake::well_known()).to_node_claim();
-        assert_eq!(
-            (
-                claim.metadata.generate_name.as_deref(),
-                claim.metadata.name.as_deref()
-            ),
-            (Some("p-"), None)
-        );
-        let labels: Vec<(String, String)> =
-            claim.metadata.labels.clone().unwrap().into_iter().collect();
-        let expected = [
-            ("custom", "x"),
-            ("g/k", "n"),
-            ("karpenter.sh/nodepool", "p"),
-            ("team", "a"),
-        ];
-        assert_eq!(
-            labels,
-            expected.map(|(key, value)| (key.to_owned(), value.to_owned()))
-        );
-        let keys: Vec<&str> = claim
-            .spec
-            .requirements
-            .iter()
-            .map(|r| r.key.as_str())
-            .collect();
-        assert_eq!(
-            keys,
-            [
-                "custom",
-                "g/k",
-                "karpenter.sh/capacity-type",
-                "karpenter.sh/nodepool",
-                "team"
-            ]
-        );
-        let owner = &claim.metadata.owner_references.as_ref().unwrap()[0];
-        assert_eq!(
-            (owner.uid.as_str(), owner.block_owner_deletion),
-            ("u", Some(true))
-        );
-        let marks = claim.metadata.annotations.clone().unwrap();
-        assert_eq!(marks[annotations::NODE_POOL_HASH], hash::node_pool(&pool));
-        assert_eq!(
-            marks[annotations::NODE_POOL_HASH_VERSION],
-            hash::NODE_POOL_HASH_VERSION
-        );
     }
 
     fn claim(cluster: &mut Cluster, name: &str, launched: bool) -> NodeClaim {

@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::fake;
-use karpenter_core::schedule::{ScheduleRequest, schedule};
+use karpenter_core::schedule::{Policy, Query, schedule};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -201,15 +201,15 @@ proptest! {
     ) {
         let count = pods.len();
         let listed: Vec<(usize, Value)> = pods.into_iter().enumerate().collect();
-        let request = ScheduleRequest::at(Timestamp::UNIX_EPOCH);
-        let plan = schedule(&cluster(listed.clone(), requirements.clone()).snapshot(), &request);
-        let placed: usize = plan.new_claims.iter().map(|draft| draft.pods.len()).sum();
+        let (policy, query) = (Policy::at(Timestamp::UNIX_EPOCH), Query::default());
+        let plan = schedule(&cluster(listed.clone(), requirements.clone()).snapshot(), &policy, &query);
+        let placed: usize = plan.new_node_claims.iter().map(|draft| draft.pods.len()).sum();
         prop_assert_eq!(placed + plan.existing.len() + plan.unplaced.len(), count);
         for unplaced in &plan.unplaced {
             prop_assert!(!unplaced.why.to_string().is_empty());
         }
         let reversed = cluster(listed.into_iter().rev(), requirements);
-        prop_assert_eq!(schedule(&reversed.snapshot(), &request), plan, "the plan depends on the order in which objects arrive");
+        prop_assert_eq!(schedule(&reversed.snapshot(), &policy, &query), plan, "the plan depends on the order in which objects arrive");
     }
 }
 
@@ -225,7 +225,8 @@ fn a_pod_with_ten_thousand_labels_is_left_with_a_reason() {
     });
     let plan = schedule(
         &cluster([(0, pod)], vec![]).snapshot(),
-        &ScheduleRequest::at(Timestamp::UNIX_EPOCH),
+        &Policy::at(Timestamp::UNIX_EPOCH),
+        &Query::default(),
     );
     assert_eq!(plan.unplaced.len(), 1);
 }

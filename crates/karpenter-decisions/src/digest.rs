@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use karpenter_core::schedule::ScheduleRequest;
+use karpenter_core::schedule::Policy;
 use serde::{Serialize, Serializer};
 
 /// A BLAKE3 digest; shown in hexadecimal digits.
@@ -17,27 +17,12 @@ impl Digest {
         Self(*blake3::hash(&json).as_bytes())
     }
 
-    /// Returns the digest of the input of a pass: the epoch of the snapshot and the settings of the request.
+    /// Returns the digest of the input of a pass: the epoch of the snapshot and the policy.
     ///
     /// It tells apart passes over different states of one model. It is not a digest of the cluster's content, which needs a
     /// serialized snapshot.
-    pub fn of_input(epoch: u64, request: &ScheduleRequest) -> Self {
-        let ScheduleRequest {
-            now,
-            preference_policy,
-            min_values_policy,
-            reserved_mode,
-            default_spread,
-            ignore_dra_requests,
-            packing,
-            max_instance_types,
-            nominated,
-            ..
-        } = request;
-        let buffers = request.buffer_pods.len();
-        let text = format!(
-            "{epoch}\n{now}\n{preference_policy:?}\n{min_values_policy:?}\n{reserved_mode:?}\n{default_spread:?}\n{ignore_dra_requests}\n{packing:?}\n{max_instance_types}\n{nominated:?}\n{buffers}"
-        );
+    pub fn of_input(epoch: u64, policy: &Policy) -> Self {
+        let text = format!("{epoch}\n{policy:?}");
         Self(*blake3::hash(text.as_bytes()).as_bytes())
     }
 }

@@ -11,6 +11,7 @@ use crate::history::{History, node_key};
 use crate::passes::finite;
 use crate::prices::Prices;
 use crate::stage::standing;
+use crate::what_if::WhatIf;
 
 /// How many objects a group names.
 const SAMPLES: usize = 3;
@@ -26,6 +27,10 @@ pub struct ReasonGroup {
     /// Price of the nodes in dollars per hour; absent for pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<f64>,
+    /// What deleting or replacing each of the nodes alone would save, in dollars per hour, without the policies that block it;
+    /// absent if no policy blocks them, or it was not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub releasable_per_hour: Option<f64>,
     /// Since when the object has the reason that has it longest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest: Option<Timestamp>,
@@ -141,4 +146,48 @@ pub fn of_nodes(snapshot: &Snapshot, history: &History, observed: Observed) -> R
         group.samples.truncate(SAMPLES);
     }
     ReasonGroupList::new("nodes", observed, groups.into_values().collect())
+}
+
+/// The reasons of nodes that a user can release by changing a policy.
+const POLICIES: [&str; 7] = [
+    "Nominated",
+    "NodeDoNotDisrupt",
+    "PodDoNotDisrupt",
+    "SeveralPdbs",
+    "Pdb",
+    "Budget",
+    "Paused",
+];
+
+impl ReasonGroupList {
+    /// Adds what the nodes would save, each alone, without the policies that block them.
+    #[must_use]
+    pub fn with_releasable(
+        mut self,
+        snapshot: &Snapshot,
+        history: &History,
+        what_if: &WhatIf,
+    ) -> Self {
+        let mut blocked: Vec<(&'static str, &str)> = Vec::new();
+        for node in snapshot.nodes() {
+            let entry = history.nodes().get(node_key(node));
+            let id = entry.and_then(|entry| entry.known().id());
+            blocked.extend(
+                id.filter(|id| POLICIES.contains(id))
+                    .map(|id| (id, node.name())),
+            );
+        }
+        let (savings, complete) = what_if.releasable(blocked.iter().map(|(_, name)| *name));
+        self.observed.truncated |= !complete;
+        for group in &mut self.items {
+            if !POLICIES.contains(&group.reason) {
+                continue;
+            }
+            let of_group = blocked.iter().filter(|(id, _)| *id == group.reason);
+            let of_group = of_group.filter_map(|(_, name)| savings.get(*name));
+            // An empty sum is -0.0.
+            group.releasable_per_hour = Some(of_group.map(|it| it.list).sum::<f64>() + 0.0);
+        }
+        self
+    }
 }

@@ -11,7 +11,7 @@ use karpenter_core::disruption::{
 };
 use karpenter_core::pod::PodKey;
 use karpenter_core::reason::Reason;
-use karpenter_core::schedule::{Plan, PlannedNodeClaim, ScheduleRequest};
+use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy};
 use rustc_hash::FxHashSet;
 
 use crate::digest::Digest;
@@ -26,8 +26,8 @@ use crate::ring::{Bounds, Recorded, Ring};
 pub struct Input<'a> {
     /// The snapshot that the pass decided on.
     pub snapshot: &'a Snapshot,
-    /// The request to the engine.
-    pub request: &'a ScheduleRequest,
+    /// The policy of the pass.
+    pub policy: &'a Policy,
     /// Duration of the pass.
     pub took: Duration,
     /// When the pass ended.
@@ -109,7 +109,7 @@ impl History {
         let (mut classes, mut whys) = (Classes::default(), Whys::default());
         let mut totals = Totals::default();
         let mut items = Vec::new();
-        for (at, planned) in plan.new_claims.iter().enumerate() {
+        for (at, planned) in plan.new_node_claims.iter().enumerate() {
             let claim = claims.get(at).copied().flatten();
             items.push(launched(planned, claim));
             totals.launched += 1;
@@ -179,7 +179,7 @@ impl History {
         }
         let reports = plan.pools.iter();
         self.pools = reports
-            .map(|report| (report.node_pool.clone(), Reason::from(&report.outcome)))
+            .map(|report| (report.node_pool.clone(), Reason::from(report)))
             .collect();
         let truncated = !plan.undecided.is_empty();
         let recorded = self.record(Pass::Provisioning, input, truncated, totals, items);
@@ -301,7 +301,7 @@ impl History {
         let outcome = Outcome {
             pass,
             epoch,
-            input: Digest::of_input(epoch, input.request),
+            input: Digest::of_input(epoch, input.policy),
             took_ms: u64::try_from(input.took.as_millis()).unwrap_or(u64::MAX),
             truncated,
             totals,

@@ -115,16 +115,21 @@ pub(crate) fn launched(planned: &PlannedNodeClaim, node_claim: Option<&str>) -> 
     }
 }
 
+/// Returns the reason of a method, as in records.
+pub(crate) fn disruption_reason(method: Method) -> &'static str {
+    match method {
+        Method::Emptiness => "empty",
+        Method::StaticDrift | Method::Drift => "drifted",
+        Method::MultiNode | Method::SingleNode => "underutilized",
+    }
+}
+
 /// Returns the item of a command; `rejected` if validation did.
 pub(crate) fn disrupted(command: &Command, rejected: Option<&Reason>) -> Item {
     let types = command.replacements.iter();
     let types = types.flat_map(|planned| planned.instance_types.iter());
     Item::Disrupted {
-        reason: match command.method {
-            Method::Emptiness => "empty",
-            Method::StaticDrift | Method::Drift => "drifted",
-            Method::MultiNode | Method::SingleNode => "underutilized",
-        },
+        reason: disruption_reason(command.method),
         decision: command.decision().as_str(),
         count: command.candidates.len(),
         names: named(command.candidates.iter().map(Candidate::name)),

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use karpenter_api::conditions::{Condition, HasConditions, reasons, types};
 use karpenter_core::cluster::{NodeState, Snapshot};
-use karpenter_core::pod::Pod;
-use karpenter_core::reason::Reason;
+use karpenter_core::pod::{Pod, PodIgnored};
+use karpenter_core::reason::{Reason, ignored_reason};
 
 use crate::history::History;
 use crate::index::{Entry, Key, Known};
@@ -43,29 +43,13 @@ pub fn standing(
     pod: &Pod,
     message: Option<&str>,
 ) -> Option<Standing> {
-    if pod.node_name.is_some() || !pod.is_active() || pod.is_mirror() {
+    if !pod.is_active() {
         return None;
     }
-    let undecided = |reason| Some(Standing::new(reason, pod.created_at));
-    if pod.is_owned_by_daemon_set() {
-        return undecided(Reason::DaemonSetPod {});
-    }
-    if pod.gated {
-        return undecided(Reason::SchedulingGated {});
-    }
-    if let Some(node) = &pod.nominated_node {
-        let node = node.clone();
+    if let Some(why) = pod.ignored() {
         return Some(Standing {
-            at_least: true,
-            ..Standing::new(Reason::Preempting { node }, pod.created_at)
-        });
-    }
-    if !pod.unschedulable {
-        return undecided(match &pod.scheduler_name {
-            Some(scheduler) => Reason::OtherScheduler {
-                scheduler: scheduler.clone(),
-            },
-            None => Reason::NotMarkedUnschedulable {},
+            at_least: matches!(why, PodIgnored::Preempting { .. }),
+            ..Standing::new(ignored_reason(&why)?, pod.created_at)
         });
     }
     let Some(entry) = history.pods().get(Key::of(&pod.key.uid)) else {

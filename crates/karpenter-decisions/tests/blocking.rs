@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use karpenter_core::cluster::Cluster;
 use karpenter_core::fake::{cluster_config, instance_type, offering};
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::schedule::{DefaultSpread, ScheduleRequest};
+use karpenter_core::schedule::{DefaultSpread, Policy};
 use karpenter_decisions::blocking::{Blocking, Effect, Relaxation, Side, blocking};
 use karpenter_fixtures::{
     ARCH, CAPACITY_TYPE, INSTANCE_TYPE, NodePool, Object, Pod, Z1, Z2, Z3, ZONE, node, node_pool,
@@ -22,7 +22,7 @@ use serde_json::json;
 /// A cluster with one NodePool of four instance types: 2, 4, 8 and 16 cores with twice as many GiB, in three zones.
 struct World {
     cluster: Cluster,
-    request: ScheduleRequest,
+    policy: Policy,
 }
 
 fn types() -> Vec<InstanceType> {
@@ -395,4 +395,40 @@ fn without_node_pools_nothing_that_can_be_changed_blocks() {
     let answer = World::new().ask(web("p"));
     assert!(!answer.fits_alone);
     assert!(answer.blocking.atoms.is_empty() && answer.relaxations.is_empty());
+}
+
+#[test]
+fn a_label_that_only_the_node_pool_gives_is_not_in_the_way_of_a_pod_that_asks_for_it() {
+    let labelled = [
+        (
+            "/spec/template/metadata",
+            json!({ "labels": { "intent": "apps" } }),
+        ),
+        (
+            "/spec/template/spec/requirements",
+            json!([{ "key": "example.com/team", "operator": "In", "values": ["a", "b"] }]),
+        ),
+    ];
+    let wants = |memory: &str| {
+        let fields = [
+            (
+                "/spec/nodeSelector",
+                json!({ "intent": "apps", "example.com/team": "a" }),
+            ),
+            (
+                "/spec/containers/0/resources/requests/memory",
+                json!(memory),
+            ),
+        ];
+        World::new()
+            .pool("default", &labelled)
+            .ask(pod("p", &fields))
+    };
+    assert!(wants("1Gi").fits_alone);
+    assert_eq!(ids(&wants("64Gi")), ["pod.requests[memory]"]);
+    let other = ("/spec/nodeSelector", json!({ "intent": "web" }));
+    let answer = World::new()
+        .pool("default", &labelled)
+        .ask(pod("p", &[other]));
+    assert!(ids(&answer).contains(&"pod.nodeSelector[intent]"));
 }

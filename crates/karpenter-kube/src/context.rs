@@ -83,7 +83,7 @@ pub struct Context {
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context")
-            .field("provider", &self.provider.name())
+            .field("provider", &self.provider.profile().name)
             .finish_non_exhaustive()
     }
 }
@@ -183,7 +183,8 @@ impl Context {
     #[must_use]
     pub fn is_managed(&self, class: &NodeClassReference) -> bool {
         self.provider
-            .node_classes()
+            .profile()
+            .node_classes
             .iter()
             .any(|kind| kind.group == class.group && kind.kind == class.kind)
     }

@@ -1,5 +1,33 @@
 //! Controllers of Karpenter: they watch the cluster, decide when the engine plans, and carry out its plans.
 //!
+//! A provider's program builds an [`operator::Operator`] from its
+//! [`CloudProvider`](karpenter_core::provider::CloudProvider), and runs it:
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use karpenter_core::provider::CloudProvider;
+//! use karpenter_kube::client::Clients;
+//! use karpenter_kube::metrics::Registry;
+//! use karpenter_kube::operator::Operator;
+//! use karpenter_kube::options::Options;
+//! use karpenter_kube::process::stop_on_signal;
+//! use tokio_util::sync::CancellationToken;
+//!
+//! async fn run(provider: Arc<dyn CloudProvider>, options: Options) -> Result<(), Box<dyn std::error::Error>> {
+//!     let config = kube::Config::infer().await?;
+//!     let registry = Registry::new();
+//!     let clients = Clients::connect(&config, options.kube_client_qps, options.kube_client_burst, &registry)?;
+//!     let stop = CancellationToken::new();
+//!     tokio::spawn(stop_on_signal(stop.clone()));
+//!     Operator::builder(provider, clients, options).registry(registry).run(stop).await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! `examples/third-party-provider` in the repository is such a program with its provider; the book's page "Writing a provider"
+//! explains it.
+//!
 //! ```text
 //! API server ──watch──▶ model (one task) ──publish──▶ View ──▶ controllers ──▶ engine (pure) ──▶ plan ──▶ writes
 //!                          ▲                                                                               │
@@ -18,6 +46,7 @@
 //! | [`node`] | how is a node drained, and when is it unhealthy? |
 //! | [`nodepool`] | what does a NodePool's status say? |
 //! | [`static_capacity`], [`capacity_buffer`], [`overlay`] | what do the feature gates of these names do? |
+//! | [`closed_gates`] | which objects have no effect because their gate is off? |
 //! | [`disruption`] | which nodes are disrupted? |
 //! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | what do users and operators see? |
 //! | [`decisions`] | what was decided, and why is a pod pending or a node kept? |
@@ -32,7 +61,7 @@
 //! 1. A struct with an `Arc<Context>` in the module of its subject (`nodeclaim/expiration.rs`), one controller per file.
 //! 2. [`controller::Controller`]: `name` (upstream's), `kind` (for logs), `triggered_by` (adds keys to the queue, quickly:
 //!    it runs on the model's task), `reconcile` (returns [`controller::Next`]); `concurrency` and `backoff` if they differ.
-//! 3. One line in `ControllerRegistry::built_in` in `operator.rs`. A provider's own controllers go through `Builder::with`.
+//! 3. One line in `ControllerRegistry::built_in` in `operator/registry.rs`. A provider's own controllers go through `Builder::with`.
 //!
 //! A controller that works on all objects in passes implements [`controller::Periodic`] and is added with `ControllerRegistry::periodic`.
 //!
@@ -58,6 +87,7 @@ pub mod admin;
 pub mod capacity_buffer;
 pub mod client;
 pub mod clock;
+pub mod closed_gates;
 pub mod context;
 pub mod controller;
 mod cooldown;

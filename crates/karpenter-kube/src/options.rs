@@ -354,6 +354,8 @@ pub struct FeatureGates {
     pub capacity_buffer: bool,
     /// Keep records of decisions in memory, and serve explanations on a loopback port.
     pub decision_records: bool,
+    /// Add what blocks a pod to its `FailedScheduling` events.
+    pub scheduling_hints: bool,
 }
 
 impl Default for FeatureGates {
@@ -366,6 +368,7 @@ impl Default for FeatureGates {
             static_capacity: false,
             capacity_buffer: false,
             decision_records: true,
+            scheduling_hints: false,
         }
     }
 }
@@ -389,6 +392,7 @@ impl FromStr for FeatureGates {
                 "StaticCapacity" => gates.static_capacity = value,
                 "CapacityBuffer" => gates.capacity_buffer = value,
                 "DecisionRecords" => gates.decision_records = value,
+                "SchedulingHints" => gates.scheduling_hints = value,
                 // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
                 _ => {}
             }

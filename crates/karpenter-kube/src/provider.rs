@@ -5,12 +5,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use karpenter_api::duration::Duration;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, NodeClassKind, Overlays, RegistrationHook, RepairPolicy,
+    CloudProvider, CloudProviderError, Overlays, ProviderProfile, RegistrationHook,
 };
 use tokio::time::Instant;
 
@@ -25,7 +23,9 @@ pub struct Metered {
 
 impl std::fmt::Debug for Metered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Metered").field(&self.inner.name()).finish()
+        f.debug_tuple("Metered")
+            .field(&self.inner.profile().name)
+            .finish()
     }
 }
 
@@ -44,7 +44,7 @@ impl Metered {
         let started = Instant::now();
         let answer = call.await;
         let controller = current_controller();
-        let name = self.inner.name();
+        let name = self.inner.profile().name.as_str();
         let took = started.elapsed().as_secs_f64();
         self.metrics
             .cloudprovider_duration_seconds
@@ -63,23 +63,8 @@ impl Metered {
 
 #[async_trait]
 impl CloudProvider for Metered {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn well_known(&self) -> &WellKnown {
-        self.inner.well_known()
-    }
-    fn node_classes(&self) -> Vec<NodeClassKind> {
-        self.inner.node_classes()
-    }
-    fn reservation_id_label(&self) -> &str {
-        self.inner.reservation_id_label()
-    }
-    fn repair_policies(&self) -> Vec<RepairPolicy> {
-        self.inner.repair_policies()
-    }
-    fn default_termination_grace_period(&self) -> Option<Duration> {
-        self.inner.default_termination_grace_period()
+    fn profile(&self) -> &ProviderProfile {
+        self.inner.profile()
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         self.inner.registration_hooks()

@@ -1,5 +1,26 @@
 //! Karpenter without a cloud: simulated instances, and a worked example of a provider.
 //!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use karpenter_kube::client::Clients;
+//! use karpenter_kube::clock::Clock;
+//! use karpenter_kube::operator::Operator;
+//! use karpenter_kube::options::Options;
+//! use karpenter_kwok::{Cloud, KwokProvider, catalogue, controllers};
+//! use tokio_util::sync::CancellationToken;
+//!
+//! async fn run(clients: Clients, options: Options) -> Result<(), Box<dyn std::error::Error>> {
+//!     let types = catalogue::generate().iter().map(|entry| entry.instance_type()).collect::<Result<_, _>>()?;
+//!     let provider = KwokProvider::new(clients.api.clone(), Clock::real(), types, Cloud::new());
+//!     let provider = Arc::new(provider);
+//!     let kwok = Arc::clone(&provider);
+//!     let operator = Operator::builder(provider, clients, options).with(|registry| controllers::add(registry, kwok));
+//!     operator.run(CancellationToken::new()).await?;
+//!     Ok(())
+//! }
+//! ```
+//!
 //! | module | question it answers |
 //! |---|---|
 //! | [`node_class`] | what is configured for simulated instances? |

@@ -21,7 +21,7 @@ use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::offering::Offering;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, NodeClassKind, Overlays, RepairPolicy,
+    CloudProvider, CloudProviderError, NodeClassKind, Overlays, ProviderProfile, RepairPolicy,
 };
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_kube::clock::Clock;
@@ -50,7 +50,7 @@ pub struct KwokProvider {
     registration_client: Client,
     clock: Clock,
     cloud: Cloud,
-    well_known: WellKnown,
+    profile: ProviderProfile,
     types: Arc<[InstanceType]>,
     offered: Mutex<Offered>,
     overlays: OnceLock<Arc<dyn Overlays>>,
@@ -75,6 +75,23 @@ impl std::fmt::Debug for KwokProvider {
 /// Returns the error of a failed request to the API server.
 fn unreachable(action: &str, error: &kube::Error) -> CloudProviderError {
     CloudProviderError::other(format!("{action}, {error}"))
+}
+
+fn profile(well_known: WellKnown) -> ProviderProfile {
+    let unhealthy = ["False", "Unknown"].map(|status| RepairPolicy {
+        condition_type: "Ready".into(),
+        condition_status: status.into(),
+        toleration: jiff::SignedDuration::from_mins(10),
+    });
+    let class = NodeClassKind {
+        group: GROUP.into(),
+        version: KwokNodeClass::VERSION.into(),
+        kind: KwokNodeClass::KIND.into(),
+        plural: KwokNodeClass::PLURAL.into(),
+    };
+    ProviderProfile::new("kwok", [class])
+        .with_well_known(well_known)
+        .with_repair_policies(unhealthy)
 }
 
 impl KwokProvider {
@@ -107,7 +124,7 @@ impl KwokProvider {
             client,
             clock,
             cloud,
-            well_known,
+            profile: profile(well_known),
             types,
             offered,
             overlays: OnceLock::new(),
@@ -163,8 +180,9 @@ impl KwokProvider {
             message: error.to_string(),
             source: None,
         };
-        let requirements = Requirements::from_api(&claim.spec.requirements, &self.well_known)
-            .map_err(|e| invalid(&e))?;
+        let requirements =
+            Requirements::from_api(&claim.spec.requirements, &self.profile.well_known)
+                .map_err(|e| invalid(&e))?;
         let now = self.clock.now();
         let accepts = |theirs: &Requirements| requirements.intersects(theirs).is_ok();
         let named = requirements.get(labels::INSTANCE_TYPE);
@@ -450,31 +468,8 @@ fn claim_of_node(node: &Node) -> NodeClaim {
 
 #[async_trait]
 impl CloudProvider for KwokProvider {
-    fn name(&self) -> &str {
-        "kwok"
-    }
-
-    fn well_known(&self) -> &WellKnown {
-        &self.well_known
-    }
-
-    fn node_classes(&self) -> Vec<NodeClassKind> {
-        vec![NodeClassKind {
-            group: GROUP.into(),
-            version: KwokNodeClass::VERSION.into(),
-            kind: KwokNodeClass::KIND.into(),
-            plural: KwokNodeClass::PLURAL.into(),
-        }]
-    }
-
-    fn repair_policies(&self) -> Vec<RepairPolicy> {
-        ["False", "Unknown"]
-            .map(|status| RepairPolicy {
-                condition_type: "Ready".into(),
-                condition_status: status.into(),
-                toleration: jiff::SignedDuration::from_mins(10),
-            })
-            .into()
+    fn profile(&self) -> &ProviderProfile {
+        &self.profile
     }
 
     fn use_overlays(&self, overlays: Arc<dyn Overlays>) {

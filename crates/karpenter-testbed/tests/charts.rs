@@ -160,6 +160,30 @@ fn helm_lint_accepts_the_charts() {
     }
 }
 
+#[test]
+fn dashboards_are_config_maps_for_the_sidecar_of_grafana_and_explain_each_panel() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    assert!(objects(&template("karpenter", TODAY), "ConfigMap").is_empty());
+    let values = format!("{TODAY}\ndashboards: {{enabled: true, namespace: monitoring}}\n");
+    let maps = objects(&template("karpenter", &values), "ConfigMap");
+    let mut panels = 0;
+    for map in &maps {
+        assert_eq!(map["metadata"]["namespace"], "monitoring");
+        assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+        for (file, text) in map["data"].as_object().unwrap() {
+            let board: serde_json::Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+            for panel in board["panels"].as_array().unwrap() {
+                let description = panel["description"].as_str().unwrap_or_default();
+                assert!(description.ends_with('.'), "{file}: {}", panel["title"]);
+                panels += 1;
+            }
+        }
+    }
+    assert_eq!((maps.len(), panels), (4, 42));
+}
+
 /// Conformance: AWS-helm-01
 #[test]
 fn the_deployment_is_as_reviewed() {

@@ -2,9 +2,10 @@
 //!
 //! A provider has three parts: a NodeClass that users write (`LagoonClass`), a controller that maintains the readiness of
 //! the class, and the [`CloudProvider`] itself. Everything else (scheduling, lifecycle, disruption, metrics, events) comes
-//! with `karpenter-kube`. See `tests/cluster.rs` for a cluster that runs on it, and [`operator`] for the contents of
-//! `main`.
+//! with `karpenter-kube`. `main.rs` is the program, and says how to try it; `tests/cluster.rs` runs a cluster on it in virtual
+//! time.
 
+pub mod kubelets;
 pub mod lagoon;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::{InstanceType, Overhead};
 use karpenter_core::offering::Offering;
-use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind};
+use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind, ProviderProfile};
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_core::resources::Resources;
 use karpenter_kube::client::Clients;
@@ -39,6 +40,7 @@ pub const GROUP: &str = "lagoon.example.com";
 /// Prefix of provider ids.
 pub const PROVIDER_PREFIX: &str = "lagoon://";
 
+// ANCHOR: class
 /// Configuration of instances, written by users.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -80,6 +82,7 @@ impl HasConditions for LagoonClass {
         &mut self.status.get_or_insert_default().conditions
     }
 }
+// ANCHOR_END: class
 
 /// Maintains the condition Ready of classes: NodePools are used only while their class is ready.
 #[derive(Debug)]
@@ -87,6 +90,7 @@ struct Readiness {
     cx: Arc<Context>,
 }
 
+// ANCHOR: readiness
 impl Controller for Readiness {
     type Key = ObjectKey;
 
@@ -131,28 +135,32 @@ impl Controller for Readiness {
         Ok(Next::Wait)
     }
 }
+// ANCHOR_END: readiness
 
 /// Launches instances for NodeClaims.
 pub struct LagoonProvider {
     client: Client,
     cloud: Lagoon,
     cluster: String,
-    well_known: WellKnown,
+    profile: ProviderProfile,
 }
 
 impl LagoonProvider {
+    // ANCHOR: profile
     /// Creates a provider for one cluster.
     #[must_use]
     pub fn new(client: Client, cloud: Lagoon, cluster: &str) -> Self {
-        let well_known = WellKnown::default().with_restricted_domain(GROUP);
+        let profile = ProviderProfile::new("lagoon", [NodeClassKind::of::<LagoonClass>()])
+            .with_well_known(WellKnown::default().with_restricted_domain(GROUP));
         let cluster = cluster.to_owned();
         Self {
             client,
             cloud,
             cluster,
-            well_known,
+            profile,
         }
     }
+    // ANCHOR_END: profile
 
     async fn class(&self, claim: &NodeClaim) -> Result<LagoonClass, CloudProviderError> {
         let name = &claim.spec.node_class_ref.name;
@@ -244,27 +252,14 @@ impl LagoonProvider {
 
 #[async_trait]
 impl CloudProvider for LagoonProvider {
-    fn name(&self) -> &str {
-        "lagoon"
+    fn profile(&self) -> &ProviderProfile {
+        &self.profile
     }
 
-    fn well_known(&self) -> &WellKnown {
-        &self.well_known
-    }
-
-    fn node_classes(&self) -> Vec<NodeClassKind> {
-        let [version, kind, plural] = ["v1", "LagoonClass", "lagoonclasses"].map(str::to_owned);
-        vec![NodeClassKind {
-            group: GROUP.to_owned(),
-            version,
-            kind,
-            plural,
-        }]
-    }
-
+    // ANCHOR: create
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
         let class = self.class(claim).await?;
-        let wanted = Requirements::from_api(&claim.spec.requirements, &self.well_known);
+        let wanted = Requirements::from_api(&claim.spec.requirements, &self.profile.well_known);
         let wanted = wanted.map_err(|error| CloudProviderError::other(error.to_string()))?;
         let sizes = self.catalogue();
         let mut options: Vec<(&InstanceType, &Offering)> = sizes
@@ -293,6 +288,7 @@ impl CloudProvider for LagoonProvider {
         };
         Ok(self.claim_of(&launched.ok_or_else(exhausted)?, claim.name()))
     }
+    // ANCHOR_END: create
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
         let instance = self.instance(claim.status.provider_id.as_deref().unwrap_or_default())?;
@@ -332,7 +328,8 @@ impl CloudProvider for LagoonProvider {
     }
 }
 
-/// Returns the operator: `operator(..).run(stop).await` is what `main` does after reading options and connecting.
+// ANCHOR: operator
+/// Returns the operator: `operator(..).run(stop).await` is what `main` does after it has read the options and connected.
 #[must_use]
 pub fn operator(
     clients: impl Into<Clients>,
@@ -347,3 +344,4 @@ pub fn operator(
         controllers.controller(Readiness { cx });
     })
 }
+// ANCHOR_END: operator

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -12,14 +11,13 @@ use karpenter_api::{crd, labels};
 use karpenter_kube::clock::Clock;
 use karpenter_kube::options::Options;
 use karpenter_testbed::loops::Loops;
-use karpenter_testbed::loops::node_agent::annotations::FAKE_NODE;
 use karpenter_testbed::{Testbed, loops};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, CustomResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use third_party_provider::lagoon::{Lagoon, SIZES};
-use third_party_provider::{LagoonClass, PROVIDER_PREFIX, operator};
+use third_party_provider::{LagoonClass, kubelets, operator};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A testbed cluster with Karpenter on the imaginary cloud, in virtual time.
@@ -58,7 +56,9 @@ impl World {
         };
         let karpenter = operator(testbed.client(), cloud.clone(), "test", options).clock(clock);
         tokio::spawn(karpenter.run(stop.clone()));
-        tokio::spawn(boot(testbed.client(), cloud.clone(), clock, stop.clone()));
+        let (client, name) = (testbed.client(), "test".to_owned());
+        let instances = kubelets::join(client, cloud.clone(), name, clock, stop.clone());
+        tokio::spawn(instances);
         let client = testbed.client();
         let world = Self {
             client,
@@ -161,39 +161,6 @@ impl World {
                 .map(|c| &c.status.conditions)
                 .collect::<Vec<_>>()
         );
-    }
-}
-
-/// Simulates the instances: they boot, and join the cluster.
-async fn boot(client: Client, cloud: Lagoon, clock: Clock, stop: CancellationToken) {
-    let (nodes, claims): (Api<Node>, Api<NodeClaim>) = (Api::all(client.clone()), Api::all(client));
-    let mut booted = BTreeSet::new();
-    while !stop.is_cancelled() {
-        clock.sleep(Duration::from_secs(1)).await;
-        for instance in cloud.instances("test") {
-            if booted.contains(&instance.id) {
-                continue;
-            }
-            let id = format!("{PROVIDER_PREFIX}{}", instance.id);
-            let known = claims.list(&ListParams::default()).await.unwrap();
-            let Some(claim) = known
-                .items
-                .into_iter()
-                .find(|c| c.status.provider_id.as_ref() == Some(&id))
-            else {
-                continue;
-            };
-            booted.insert(instance.id.clone());
-            let node = json!({
-                "metadata": { "name": instance.id, "annotations": { FAKE_NODE: "fake" }, "labels": {
-                    labels::HOSTNAME: instance.id, labels::OS: "linux", labels::ARCH: "amd64", labels::ZONE: instance.island,
-                } },
-                "spec": { "providerID": id, "taints": [{ "key": "karpenter.sh/unregistered", "effect": "NoExecute" }] },
-                "status": { "capacity": claim.status.capacity, "allocatable": claim.status.allocatable },
-            });
-            let node: Node = serde_json::from_value(node).unwrap();
-            nodes.create(&PostParams::default(), &node).await.unwrap();
-        }
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) async fn differs(sim: &Simulation) -> Vec<String> {
         return vec!["the controllers are not running".to_owned()];
     };
     let kinds = Kinds {
-        node_classes: cx.provider.node_classes(),
+        node_classes: cx.provider.profile().node_classes.clone(),
         devices: !cx.options.ignore_dra_requests,
         ..Kinds::default()
     };

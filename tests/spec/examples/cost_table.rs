@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use karpenter_core::schedule::{Packing, ScheduleRequest, schedule};
+use karpenter_core::schedule::{Packing, Query, schedule};
 use karpenter_spec::clusters::{Shape, cluster};
 use karpenter_spec::replay::{Launch, replay};
 use karpenter_spec::{SolveSettings, World, check, cost, engine, solve};
@@ -35,30 +35,20 @@ fn main() {
     for seed in first..first + cases {
         let world = cluster(seed, if large { Shape::LARGE } else { Shape::SMALL });
         let snapshot = engine::snapshot(&world);
-        let request = engine::request(SolveSettings::default());
-        let plan = schedule(&snapshot, &request);
+        let (policy, query) = (engine::policy(SolveSettings::default()), Query::default());
+        let plan = schedule(&snapshot, &policy, &query);
         let ours = engine::solution(&plan);
         let theirs = if large {
-            let packing = Packing::FewestNodes;
-            engine::solution(&schedule(
-                &snapshot,
-                &ScheduleRequest {
-                    packing,
-                    ..request.clone()
-                },
-            ))
+            let policy = policy.clone().with_packing(Packing::FewestNodes);
+            engine::solution(&schedule(&snapshot, &policy, &query))
         } else {
             solve(&world, SolveSettings::default())
         };
         let replayed = replay(&world, &ours, Launch::Cheapest);
         if !replayed.stuck.is_empty() || !replayed.empty.is_empty() {
             stuck += 1;
-            let packing = Packing::FewestNodes;
-            let unpacked = ScheduleRequest {
-                packing,
-                ..request.clone()
-            };
-            let unpacked = engine::solution(&schedule(&snapshot, &unpacked));
+            let policy = policy.clone().with_packing(Packing::FewestNodes);
+            let unpacked = engine::solution(&schedule(&snapshot, &policy, &query));
             println!(
                 "seed {seed}: {replayed:?}\n    first fit's: {:?}",
                 replay(&world, &unpacked, Launch::Cheapest)
@@ -120,7 +110,11 @@ fn without_preferences(world: &World) -> Option<f64> {
         respect_preferences: false,
         ..SolveSettings::default()
     };
-    let plan = schedule(&engine::snapshot(world), &engine::request(settings));
+    let plan = schedule(
+        &engine::snapshot(world),
+        &engine::policy(settings),
+        &Query::default(),
+    );
     let (ours, theirs) = (engine::solution(&plan), solve(world, settings));
     (ours.unplaced == theirs.unplaced)
         .then(|| Some(cost(world, &ours)? / cost(world, &theirs)?.max(1e-9)))

@@ -8,9 +8,7 @@ use karpenter_core::cluster::{Cluster, ClusterConfig, Snapshot};
 use karpenter_core::pod::PodKey;
 use karpenter_core::provider::NodeClassKind;
 use karpenter_core::requirements::{Requirements, Unaliased};
-use karpenter_core::schedule::{
-    MinValuesPolicy, Plan, PreferencePolicy, ReservedMode, ScheduleRequest,
-};
+use karpenter_core::schedule::{MinValuesPolicy, Plan, Policy, PreferencePolicy, ReservedMode};
 
 use crate::pod::PodId;
 use crate::solve::{Claim, Solution, SolveSettings};
@@ -93,20 +91,20 @@ pub fn snapshot(world: &World) -> Snapshot {
     cluster(world).snapshot()
 }
 
-/// Returns the engine's request for a pass with these settings.
-pub fn request(settings: SolveSettings) -> ScheduleRequest {
-    let mut request = ScheduleRequest::at(Timestamp::UNIX_EPOCH);
-    request.ignore_dra_requests = false;
+/// Returns the engine's policy for a pass with these settings.
+pub fn policy(settings: SolveSettings) -> Policy {
+    let mut policy = Policy::at(Timestamp::UNIX_EPOCH);
+    policy.ignore_dra_requests = false;
     if !settings.respect_preferences {
-        request.preference_policy = PreferencePolicy::Ignore;
+        policy.preference_policy = PreferencePolicy::Ignore;
     }
     if !settings.strict_min_values {
-        request.min_values_policy = MinValuesPolicy::BestEffort;
+        policy.min_values_policy = MinValuesPolicy::BestEffort;
     }
     if !settings.strict_reserved {
-        request.reserved_mode = ReservedMode::Fallback;
+        policy.reserved_mode = ReservedMode::Fallback;
     }
-    request
+    policy
 }
 
 /// Converts the engine's plan into a solution.
@@ -115,7 +113,7 @@ pub fn solution(plan: &Plan) -> Solution {
         namespace: key.namespace.to_string(),
         name: key.name.to_string(),
     };
-    let claims = plan.new_claims.iter().map(|draft| {
+    let claims = plan.new_node_claims.iter().map(|draft| {
         let claim = draft.to_node_claim();
         let mut requirements =
             Requirements::from_api(&claim.spec.requirements, &Unaliased).unwrap_or_default();

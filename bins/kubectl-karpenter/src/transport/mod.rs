@@ -168,6 +168,11 @@ impl Server {
         &self.route.url
     }
 
+    /// Returns a client of the server, for requests of any path.
+    pub fn client(&self) -> Client {
+        self.route.client.clone()
+    }
+
     /// Asks a question: GET of a path below the group and version, with its query: `/decisions?limit=5`.
     ///
     /// # Errors
@@ -354,6 +359,13 @@ impl Route {
             ));
         };
         let details = status.details.as_ref();
+        // An object that does not exist is named; a path that the server does not know is not.
+        if code == StatusCode::NOT_FOUND && details.is_none_or(|it| it.name.is_empty()) {
+            return Refusal::Other(format!(
+                "Karpenter at {} does not know this question; the plugin and Karpenter should be of one version",
+                self.url
+            ));
+        }
         let later = retry_after
             .or_else(|| details.map(|details| u64::from(details.retry_after_seconds)))
             .filter(|seconds| *seconds > 0);

@@ -1,14 +1,16 @@
 //! `kubectl karpenter why`: why a pod is pending, a node is kept, a NodeClaim was launched, a NodePool is not used.
 
-mod text;
+mod kept;
+pub(crate) mod text;
 
 use std::process::ExitCode;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Subcommand;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use crate::cluster::Access;
@@ -25,6 +27,7 @@ use crate::transport::{Server, ServerFlags};
   kubectl karpenter why pod -n shop checkout-6f7d-x2x4q
   kubectl karpenter why deploy -n shop checkout -o wide
   kubectl karpenter why node ip-10-0-3-7
+  kubectl karpenter why node ip-10-0-3-7 --if without-pdb=shop/payments --if budget.default=20%
   kubectl karpenter why pods
   kubectl karpenter why nodes")]
 pub struct Args {
@@ -40,9 +43,9 @@ enum Subject {
     /// Why the pods of a Deployment are pending; one of them is explained.
     #[command(visible_alias = "deployment")]
     Deploy(Searched),
-    /// Why a node is kept.
+    /// Why a node is kept, what it would save, and what would help.
     #[command(visible_alias = "no")]
-    Node(Named),
+    Node(Searched),
     /// What a NodeClaim was launched for.
     #[command(name = "nodeclaim")]
     NodeClaim(Named),
@@ -68,9 +71,12 @@ struct Named {
 /// One object whose explanation includes a search.
 #[derive(Debug, clap::Args)]
 struct Searched {
-    /// How long Karpenter searches for what blocks a pod, at most 5s.
+    /// How long Karpenter searches for what blocks it, at most 5s.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = timeout)]
     timeout: String,
+    /// Ask what would be if something were different; may be repeated.
+    #[arg(long = "if", value_name = "CHANGE", long_help = IF_HELP)]
+    changes: Vec<String>,
     #[command(flatten)]
     named: Named,
 }
@@ -92,6 +98,25 @@ struct Common {
     #[command(flatten)]
     kubectl: KubectlFlags,
 }
+
+const IF_HELP: &str = "\
+Ask what would be if something were different; may be repeated:
+  budget.POOL=20%|N                  the NodePool's disruption budget
+  policy.POOL=POLICY                 the NodePool's consolidationPolicy
+  consolidate-after.POOL=30s|Never   the NodePool's consolidateAfter
+  limits.POOL.RESOURCE=QUANTITY      a limit of the NodePool
+  pool=FILE                          a NodePool (YAML or JSON) added or replaced
+  offer=TYPE/ZONE/CAPACITY-TYPE      the offering is available
+  without-pdb=NAMESPACE/NAME         no such PodDisruptionBudget
+  without-annotation=NAMESPACE/POD   a pod without karpenter.sh/do-not-disrupt
+  without-annotation=NODE            a node without it
+  without-pause=POOL                 no pause of the NodePool
+  without-nomination=NODE            no pending pod is nominated to the node
+  consolidatable=NODE                consolidateAfter has passed
+  spot-to-spot=true                  spot nodes may replace spot nodes
+  tolerate=KEY[=VALUE]:EFFECT        the pod tolerates the taint
+  drop=ID                            the pod without a constraint, by its id in -o json
+  now=TIME                           the time at which budgets and pauses are read (RFC 3339)";
 
 /// The exit code of `--exit-code` if something blocks.
 const BLOCKED: u8 = 2;
@@ -122,19 +147,23 @@ impl Args {
 impl Subject {
     async fn ask(&self) -> anyhow::Result<(&Common, Value)> {
         let (common, path) = match self {
-            Self::Pod(Searched { timeout, named }) => {
+            Self::Pod(searched) => {
+                let named = &searched.named;
                 let namespace = named.common.namespace()?;
                 let pod = segment(&named.name)?;
-                (&named.common, pod_path(&namespace, &pod, timeout))
+                let path = format!("/namespaces/{namespace}/pods/{pod}/explanation");
+                (&named.common, searched.path(&path)?)
             }
-            Self::Deploy(Searched { timeout, named }) => {
-                let (namespace, pod) = named.pending_pod().await?;
-                (&named.common, pod_path(&namespace, &pod, timeout))
+            Self::Deploy(searched) => {
+                let (namespace, pod) = searched.named.pending_pod().await?;
+                let path = format!("/namespaces/{namespace}/pods/{pod}/explanation");
+                (&searched.named.common, searched.path(&path)?)
             }
-            Self::Node(named) => (
-                &named.common,
-                format!("/nodes/{}/explanation", segment(&named.name)?),
-            ),
+            Self::Node(searched) => {
+                let named = &searched.named;
+                let path = format!("/nodes/{}/explanation", segment(&named.name)?);
+                (&named.common, searched.path(&path)?)
+            }
             Self::NodeClaim(named) => (
                 &named.common,
                 format!("/nodeclaims/{}/explanation", segment(&named.name)?),
@@ -232,8 +261,32 @@ impl Named {
     }
 }
 
-fn pod_path(namespace: &str, pod: &str, timeout: &str) -> String {
-    format!("/namespaces/{namespace}/pods/{pod}/explanation?timeout={timeout}")
+impl Searched {
+    /// Returns the path with its query.
+    fn path(&self, path: &str) -> anyhow::Result<String> {
+        let mut path = format!("{path}?timeout={}", self.timeout);
+        for text in &self.changes {
+            let change = change(text)?;
+            let encoded = utf8_percent_encode(&change, NON_ALPHANUMERIC);
+            path.push_str(&format!("&if={encoded}"));
+        }
+        Ok(path)
+    }
+}
+
+/// Returns a change as the server reads it: `pool=FILE` with the NodePool instead of the name of its file.
+fn change(text: &str) -> anyhow::Result<String> {
+    let Some(file) = text.strip_prefix("pool=") else {
+        return Ok(text.to_owned());
+    };
+    let content =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read NodePool {file}"))?;
+    let pool: Value = serde_saphyr::from_str(&content)
+        .map_err(|error| anyhow!("cannot read NodePool {file}: {error}"))?;
+    if pool["kind"] != "NodePool" {
+        bail!("{file} is not a NodePool");
+    }
+    Ok(format!("pool={pool}"))
 }
 
 /// Checks a duration; the server reads the same text.
@@ -245,11 +298,19 @@ fn timeout(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Returns a name as a segment of a path.
-fn segment(name: &str) -> anyhow::Result<String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    if name.is_empty() || name.len() > 253 || !name.chars().all(is_plain) || name.starts_with('.') {
-        bail!("invalid name `{name}`: must be a DNS subdomain name");
+/// Returns a name as a segment of a path. Only what can be the name of an object is asked for: the server knows no other path, so
+/// that an unknown path means another version.
+pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_plain = |byte: u8| inner(byte) || matches!(byte, b'-' | b'.');
+    let bytes = name.as_bytes();
+    let is_name = bytes.len() <= 253
+        && bytes.iter().all(|byte| is_plain(*byte))
+        && bytes.first().is_some_and(|byte| inner(*byte))
+        && bytes.last().is_some_and(|byte| inner(*byte));
+    if !is_name {
+        let shown: String = name.chars().take(64).collect();
+        bail!("invalid name `{shown}`: must be a DNS subdomain name, such as web-7c9");
     }
     Ok(name.to_owned())
 }
@@ -323,6 +384,11 @@ mod tests {
             "a/b",
             "a?b=c",
             "a b",
+            "Web",
+            "web_1",
+            "-web",
+            "web.",
+            "<script>",
             "\u{1b}[31m",
             &"x".repeat(254),
         ] {

@@ -6,13 +6,14 @@ use std::fmt::Write as _;
 use jiff::{SpanRound, Timestamp, Unit};
 use serde_json::Value;
 
+use super::kept;
 use crate::output::{Layout, Table, escaped};
 
 /// Renders an answer. `wide` adds the patches and the text of each NodePool's reason.
 pub(super) fn render(answer: &Value, wide: bool, layout: Layout) -> String {
     match answer["kind"].as_str() {
         Some("PodExplanation") => pod(answer, wide),
-        Some("NodeExplanation" | "NodeClaimExplanation") => node(answer),
+        Some("NodeExplanation" | "NodeClaimExplanation") => node(answer, wide),
         Some("NodePoolExplanation") => node_pool(answer, layout),
         Some("ReasonGroupList") => groups(&answer["items"], &answer["observed"], layout),
         _ => String::new(),
@@ -20,16 +21,16 @@ pub(super) fn render(answer: &Value, wide: bool, layout: Layout) -> String {
 }
 
 /// Returns a string of the answer, escaped for a terminal.
-fn text<'a>(value: &'a Value) -> Cow<'a, str> {
+pub(crate) fn text<'a>(value: &'a Value) -> Cow<'a, str> {
     escaped(value.as_str().unwrap_or_default())
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
 /// Returns how long ago a time was, as kubectl writes ages.
-fn age(since: &Value, answer: &Value) -> String {
+pub(crate) fn age(since: &Value, answer: &Value) -> String {
     let time = |value: &Value| value.as_str()?.parse::<Timestamp>().ok();
     let (Some(since), Some(now)) = (time(since), time(&answer["observed"]["at"])) else {
         return String::new();
@@ -111,12 +112,12 @@ fn pod(answer: &Value, wide: bool) -> String {
     blocking(answer, wide, &mut out);
     let pools: Vec<String> = list(&answer["pools"])
         .map(|pool| {
-            format!(
-                "{} {} ({})",
-                text(&pool["name"]),
-                text(&pool["reason"]["id"]),
-                text(&pool["reason"]["text"])
-            )
+            let (name, id) = (text(&pool["name"]), text(&pool["reason"]["id"]));
+            // The reason of the closest NodePool is that of the pod.
+            match pool["reason"]["text"] == answer["reason"]["text"] {
+                true => format!("{name} {id} (as above)"),
+                false => format!("{name} {id} ({})", text(&pool["reason"]["text"])),
+            }
         })
         .collect();
     if !pools.is_empty() {
@@ -145,8 +146,33 @@ fn pod(answer: &Value, wide: bool) -> String {
 }
 
 fn blocking(answer: &Value, wide: bool, out: &mut String) {
+    let changes: Vec<Cow<'_, str>> = list(&answer["changes"]).map(text).collect();
+    if !changes.is_empty() {
+        let _ = writeln!(out, "  With {}:", changes.join(", "));
+    }
     if answer["fitsAlone"] == true {
-        out.push_str("  Alone it would fit: pods that were placed before it took the resources.\n");
+        if changes.is_empty() {
+            out.push_str(
+                "  Alone it would fit: pods that were placed before it took the resources.\n",
+            );
+            for taker in list(&answer["competition"]["takers"]) {
+                let requests = taker["requests"].as_object().into_iter().flatten();
+                let requests: Vec<String> = requests
+                    .map(|(name, amount)| format!("{} {}", escaped(name), text(amount)))
+                    .collect();
+                let _ = writeln!(
+                    out,
+                    "    {} ({} pods: {})",
+                    text(&taker["owner"]),
+                    taker["pods"],
+                    requests.join(", ")
+                );
+            }
+        } else if !answer["effect"].is_null() {
+            let price = answer["deltaPerHour"].as_f64().unwrap_or_default();
+            let place = effect(&answer["effect"]);
+            let _ = writeln!(out, "  It fits: +${price:.4}/h  ({place})");
+        }
         return;
     }
     let atoms: Vec<&Value> = list(&answer["blocking"]["atoms"]).collect();
@@ -211,7 +237,7 @@ fn effect(effect: &Value) -> String {
 }
 
 /// Returns the `kubectl patch` that makes a change.
-fn patch(patch: &Value) -> String {
+pub(super) fn patch(patch: &Value) -> String {
     let target = patch["target"].as_str().unwrap_or_default();
     let parts: Vec<&str> = target.split('/').collect();
     let object = match parts[..] {
@@ -241,7 +267,7 @@ fn quoted(argument: &str) -> String {
     format!("'{}'", safe.replace('\'', r"'\''"))
 }
 
-fn node(answer: &Value) -> String {
+fn node(answer: &Value, wide: bool) -> String {
     let of = |key: &str| text(&answer[key]).into_owned();
     let price = answer["pricePerHour"].as_f64().unwrap_or_default();
     let share = |resource: &str| answer["usage"][resource]["share"].as_f64();
@@ -267,14 +293,7 @@ fn node(answer: &Value) -> String {
     if !why.is_empty() {
         let _ = writeln!(out, "  Kept: {why}: {}", text(&answer["reason"]["text"]));
     }
-    for blocker in list(&answer["blockers"]) {
-        let _ = writeln!(
-            out,
-            "  Blocked by {}: {}",
-            text(&blocker["id"]),
-            text(&blocker["text"])
-        );
-    }
+    out.push_str(&kept::render(answer, wide));
     let planned = &answer["launch"]["planned"];
     if !planned.is_null() {
         let types: Vec<&Value> = list(&planned["instanceTypes"]).collect();
@@ -341,7 +360,14 @@ fn groups(items: &Value, observed: &Value, layout: Layout) -> String {
     let answer = serde_json::json!({ "observed": observed });
     let priced = list(items).any(|group| !group["pricePerHour"].is_null());
     let mut table = match priced {
-        true => Table::new(&["REASON", "COUNT", "$/H", "OLDEST", "EXAMPLES"]),
+        true => Table::new(&[
+            "REASON",
+            "COUNT",
+            "$/H",
+            "RELEASABLE $/H",
+            "OLDEST",
+            "EXAMPLES",
+        ]),
         false => Table::new(&["REASON", "COUNT", "OLDEST", "EXAMPLES"]),
     };
     for group in list(items) {
@@ -363,6 +389,8 @@ fn groups(items: &Value, observed: &Value, layout: Layout) -> String {
                 "{:.4}",
                 group["pricePerHour"].as_f64().unwrap_or_default()
             ));
+            let releasable = group["releasablePerHour"].as_f64();
+            cells.push(releasable.map_or_else(|| "-".to_owned(), |sum| format!("{sum:.4}")));
         }
         cells.push(age(&group["oldest"], &answer));
         cells.push(examples.join(", "));
@@ -420,7 +448,7 @@ Pending 14m  shop/web-7c9-x2 (1 of 3 alike)  reason LimitReached for 3m
     +$0.0412/h  pool     NodePool default: limits cpu 100 -> 104  (new m-8 in NodePool default)
     +$0.0000/h  cluster  drop the anti-affinity of StatefulSet shop/db  (joins n1)
                         affects StatefulSet shop/db
-  NodePools: default LimitReached (cpu 96 of 100 in use, needs 8, short by 4)
+  NodePools: default LimitReached (as above)
   Existing nodes: 41 looked at: 36 InsufficientResources/cpu, 5 Taint
   Decisions: mic0-7
 ";

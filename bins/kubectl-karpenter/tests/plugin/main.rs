@@ -2,8 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod answers;
+mod dashboard;
 mod fixture;
 mod kubectl;
+mod mistakes;
 mod pause;
 mod transport;
 

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::fixture::Cluster;
 
 /// A server that gives every question the same answer.
-struct Decisions {
+pub struct Decisions {
     port: u16,
     heads: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
@@ -29,7 +29,7 @@ impl Drop for Decisions {
 
 impl Decisions {
     /// Answers with a code, further headers, and a body.
-    async fn answering(code: &str, headers: &str, body: &str) -> Self {
+    pub async fn answering(code: &str, headers: &str, body: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let heads: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -62,15 +62,15 @@ impl Decisions {
         Self::answering("200 OK", "", r#"{"kind":"DecisionRecordList"}"#).await
     }
 
-    async fn refusing(code: &str, headers: &str, status: Value) -> Self {
+    pub async fn refusing(code: &str, headers: &str, status: Value) -> Self {
         Self::answering(code, headers, &status.to_string()).await
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    fn heads(&self) -> Vec<String> {
+    pub fn heads(&self) -> Vec<String> {
         self.heads.lock().unwrap().clone()
     }
 }
@@ -103,7 +103,7 @@ async fn failures(kubectl: &KubectlFlags, flags: &ServerFlags) -> Vec<String> {
 }
 
 /// Creates the lease of Karpenter's leader.
-fn lease(cluster: &Cluster, namespace: &str, pod: &str) {
+pub fn lease(cluster: &Cluster, namespace: &str, pod: &str) {
     cluster.testbed.load([json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": { "name": "karpenter-leader-election", "namespace": namespace },

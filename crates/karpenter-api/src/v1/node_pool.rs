@@ -7,9 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ use crate::duration::{Duration, NillableDuration};
 use crate::labels::annotations;
 use crate::serialization::{default_if_null, open_enum};
 use crate::v1::{
-    NodeClaim, NodeClaimSpec, NodeClassReference, NodeSelectorRequirementWithMinValues,
+    NodeClaim, NodeClaimSpec, NodeClassReference, NodeSelectorRequirementWithMinValues, Operator,
 };
 use crate::{ResourceList, resource};
 
@@ -33,6 +34,65 @@ resource! {
 }
 
 impl NodePool {
+    /// Returns a NodePool that is ready to launch nodes of a node class, for programs without an API server: elsewhere the
+    /// controllers maintain the condition Ready. Its time is 1970.
+    ///
+    /// ```
+    /// use karpenter_api::v1::{NodeClassReference, NodePool};
+    ///
+    /// let class = NodeClassReference {
+    ///     group: "example.com".to_owned(),
+    ///     kind: "Rack".to_owned(),
+    ///     name: "any".to_owned(),
+    /// };
+    /// let pool = NodePool::ready("halls", class)
+    ///     .with_requirement("kubernetes.io/arch", "In", ["amd64"])
+    ///     .with_limit("cpu", "100");
+    /// assert_eq!(pool.spec.limits["cpu"].0, "100");
+    /// ```
+    pub fn ready(name: &str, node_class: NodeClassReference) -> Self {
+        let mut pool = Self::new(name, NodePoolSpec::default());
+        pool.spec.template.spec.node_class_ref = node_class;
+        for condition in Self::TYPES.dependents {
+            pool.set_true(condition, Timestamp::UNIX_EPOCH);
+        }
+        pool.set_true(types::READY, Timestamp::UNIX_EPOCH);
+        pool
+    }
+
+    /// Adds a requirement on the nodes; `operator` is one of Kubernetes (`In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`, `Lt`).
+    #[must_use]
+    pub fn with_requirement<'a>(
+        mut self,
+        key: &str,
+        operator: &str,
+        values: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let requirement = NodeSelectorRequirementWithMinValues {
+            key: key.to_owned(),
+            operator: Operator::from(operator),
+            values: values.into_iter().map(str::to_owned).collect(),
+            min_values: None,
+        };
+        self.spec.template.spec.requirements.push(requirement);
+        self
+    }
+
+    /// Sets the limit on a resource that the nodes may have together, as a quantity (`100`, `400Gi`).
+    #[must_use]
+    pub fn with_limit(mut self, resource: &str, quantity: &str) -> Self {
+        let quantity = Quantity(quantity.to_owned());
+        self.spec.limits.insert(resource.to_owned(), quantity);
+        self
+    }
+
+    /// Sets the weight: NodePools with a higher weight are tried first.
+    #[must_use]
+    pub fn with_weight(mut self, weight: i32) -> Self {
+        self.spec.weight = Some(weight);
+        self
+    }
+
     /// Returns `weight`; an absent one is 0.
     pub fn weight(&self) -> i32 {
         self.spec.weight.unwrap_or(0)

@@ -11,6 +11,7 @@
 mod ami;
 mod canonical_json;
 mod definition;
+pub mod events;
 pub mod hash;
 pub mod labels;
 mod node_class;

@@ -17,7 +17,7 @@ pub mod stores;
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
@@ -25,19 +25,20 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use karpenter_api::conditions::{HasConditions, Status, types};
 use karpenter_api::labels as core_labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, NodeClassKind, Overlays, RegistrationHook, RepairPolicy,
+    CloudProvider, CloudProviderError, NodeClassKind, Overlays, ProviderProfile, RegistrationHook,
+    RepairPolicy,
 };
 use karpenter_core::requirements::Requirements;
 use karpenter_core::resources::Resources;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::events::{Event, Recorder, reference};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 
 use crate::api::labels::{GROUP, tags};
-use crate::api::{EC2NodeClass, labels};
+use crate::api::{EC2NodeClass, events, labels};
 use crate::kubelet;
 use crate::providers::instance::filter::{Request, capacity_type, filter};
 use crate::providers::instance::launcher::{LaunchRequest, Launcher};
@@ -63,7 +64,7 @@ pub struct Ec2Provider {
     placement_groups: PlacementGroups,
     offered: Arc<Offered>,
     clock: Clock,
-    well_known: WellKnown,
+    profile: ProviderProfile,
     strict_min_values: bool,
     overlays: OnceLock<Arc<dyn Overlays>>,
     /// Names of the NodeClaims that this process launched instances for, by instance ID: `list` may return an instance
@@ -104,6 +105,33 @@ fn with_kubelet_settings<'a>(
     })
 }
 
+fn profile() -> ProviderProfile {
+    let class = NodeClassKind {
+        group: GROUP.into(),
+        version: "v1".into(),
+        kind: "EC2NodeClass".into(),
+        plural: "ec2nodeclasses".into(),
+    };
+    let unhealthy = [
+        ("Ready", "False", 30),
+        ("Ready", "Unknown", 30),
+        ("AcceleratedHardwareReady", "False", 10),
+        ("StorageReady", "False", 30),
+        ("NetworkingReady", "False", 30),
+        ("KernelReady", "False", 30),
+        ("ContainerRuntimeReady", "False", 30),
+    ];
+    let unhealthy = unhealthy.map(|(condition, status, minutes)| RepairPolicy {
+        condition_type: condition.into(),
+        condition_status: status.into(),
+        toleration: SignedDuration::from_mins(minutes),
+    });
+    ProviderProfile::new("aws", [class])
+        .with_well_known(crate::api::well_known())
+        .with_reservation_id_label(labels::CAPACITY_RESERVATION_ID)
+        .with_repair_policies(unhealthy)
+}
+
 impl Ec2Provider {
     /// Creates the provider. `strict_min_values` is whether the policy for minValues is Strict.
     #[must_use]
@@ -122,7 +150,7 @@ impl Ec2Provider {
             placement_groups,
             offered,
             clock,
-            well_known: crate::api::well_known(),
+            profile: profile(),
             strict_min_values,
             overlays: OnceLock::new(),
             launched_for: Mutex::default(),
@@ -155,16 +183,14 @@ impl Ec2Provider {
     }
 
     fn launched_for(&self) -> MutexGuard<'_, HashMap<String, (String, Timestamp)>> {
-        self.launched_for
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.launched_for.lock()
     }
 
     /// Publishes an event about an object whose node class does not exist.
     fn publish_missing_class(&self, about: ObjectReference) {
         self.launcher.publish(Event::warning(
             about,
-            "FailedResolvingNodeClass",
+            events::FAILED_RESOLVING_NODE_CLASS,
             "Failed resolving NodeClass",
         ));
     }
@@ -338,43 +364,8 @@ impl Ec2Provider {
 
 #[async_trait]
 impl CloudProvider for Ec2Provider {
-    fn name(&self) -> &str {
-        "aws"
-    }
-
-    fn well_known(&self) -> &WellKnown {
-        &self.well_known
-    }
-
-    fn node_classes(&self) -> Vec<NodeClassKind> {
-        vec![NodeClassKind {
-            group: GROUP.into(),
-            version: "v1".into(),
-            kind: "EC2NodeClass".into(),
-            plural: "ec2nodeclasses".into(),
-        }]
-    }
-
-    fn reservation_id_label(&self) -> &str {
-        labels::CAPACITY_RESERVATION_ID
-    }
-
-    fn repair_policies(&self) -> Vec<RepairPolicy> {
-        [
-            ("Ready", "False", 30),
-            ("Ready", "Unknown", 30),
-            ("AcceleratedHardwareReady", "False", 10),
-            ("StorageReady", "False", 30),
-            ("NetworkingReady", "False", 30),
-            ("KernelReady", "False", 30),
-            ("ContainerRuntimeReady", "False", 30),
-        ]
-        .map(|(condition, status, minutes)| RepairPolicy {
-            condition_type: condition.into(),
-            condition_status: status.into(),
-            toleration: SignedDuration::from_mins(minutes),
-        })
-        .into()
+    fn profile(&self) -> &ProviderProfile {
+        &self.profile
     }
 
     fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
@@ -385,12 +376,14 @@ impl CloudProvider for Ec2Provider {
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
         let class = self.class_for_launch(claim)?;
         let now = self.clock.now();
-        let requirements = Requirements::from_api(&claim.spec.requirements, &self.well_known)
-            .map_err(|error| CloudProviderError::Create {
-                reason: "InvalidRequirements".into(),
-                message: error.to_string(),
-                source: None,
-            })?;
+        let requirements =
+            Requirements::from_api(&claim.spec.requirements, &self.profile.well_known).map_err(
+                |error| CloudProviderError::Create {
+                    reason: "InvalidRequirements".into(),
+                    message: error.to_string(),
+                    source: None,
+                },
+            )?;
         let group = self.placement_group(&class).await?;
         let seen = with_kubelet_settings(&class, claim.kubelet_compatibility())?;
         let announced = self.launcher.fleets.announce();

@@ -1,6 +1,6 @@
 //! Node classes and NodePools as the API server has them, for reading without a call.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kube::events::Recorder;
@@ -10,6 +10,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{reflector, watcher};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +32,7 @@ impl std::fmt::Debug for Listeners {
 impl Listeners {
     fn notify(&self, class: &EC2NodeClass, now: Option<&Arc<EC2NodeClass>>) {
         let name = class.metadata.name.as_deref().unwrap_or_default();
-        let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let listeners = self.0.lock();
         listeners.iter().for_each(|listener| listener(name, now));
     }
 }
@@ -95,11 +96,7 @@ impl Stores {
         &self,
         listener: impl Fn(&str, Option<&Arc<EC2NodeClass>>) + Send + Sync + 'static,
     ) {
-        let mut listeners = self
-            .listeners
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.0.lock();
         listeners.push(Box::new(listener));
     }
 

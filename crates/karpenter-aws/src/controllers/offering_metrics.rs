@@ -3,7 +3,7 @@
 //! UPSTREAM: pkg/controllers/metrics/metrics.go, pkg/providers/instancetype/metrics.go
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::labels as core_labels;
@@ -12,6 +12,7 @@ use karpenter_core::provider::{CloudProvider, ErrorCode};
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Periodic, ReconcileError, compute};
 use karpenter_kube::metrics::Registry;
+use parking_lot::Mutex;
 
 use crate::cloud_provider::Ec2Provider;
 use crate::cloud_provider::stores::Stores;
@@ -78,7 +79,7 @@ impl OfferingMetrics {
 }
 
 fn rows(shown: &Shown) -> Arc<[Row]> {
-    Arc::clone(&shown.lock().unwrap_or_else(PoisonError::into_inner))
+    Arc::clone(&shown.lock())
 }
 
 /// Registers the metrics of all instance types, whether they have available offerings or not.
@@ -178,7 +179,7 @@ impl Periodic for OfferingMetrics {
         }
         let reserved = self.reserved;
         let merged = compute("merging offerings", move || merge(&lists, reserved)).await?;
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = merged.into();
+        *self.shown.lock() = merged.into();
         Ok(INTERVAL)
     }
 }

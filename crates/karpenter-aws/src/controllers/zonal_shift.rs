@@ -18,18 +18,13 @@ use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Doing, Periodic, ReconcileError};
 use karpenter_kube::events::{Event, reference};
 
-use crate::api::{EC2NodeClass, labels};
+use crate::api::{EC2NodeClass, events, labels};
 use crate::cloud_provider::stores::Stores;
 use crate::providers::instance_type::shifted_zones::ShiftedZones;
 use crate::providers::version::control_plane;
 use crate::sdk::{Aws, AwsError};
 
 const INTERVAL: Duration = Duration::from_secs(30);
-
-/// Event reason on a NodePool: a zone it can use has an active zonal shift.
-pub const ACTIVE: &str = "ZonalShiftActive";
-/// Event reason on a NodePool: the zonal shift of a zone it can use has ended.
-pub const CLEARED: &str = "ZonalShiftCleared";
 
 /// The cluster's registration for zonal shifts.
 #[derive(Clone, Debug)]
@@ -159,12 +154,12 @@ impl ZonalShift {
                     let message = format!(
                         "Zonal shift detected: offerings in zone {zone} ({zone_id}) are unavailable for this NodePool"
                     );
-                    Event::warning(reference(&*pool), ACTIVE, message)
+                    Event::warning(reference(&*pool), events::ZONAL_SHIFT_ACTIVE, message)
                 } else {
                     let message = format!(
                         "Zonal shift cleared: offerings in zone {zone} ({zone_id}) are restored for this NodePool"
                     );
-                    Event::normal(reference(&*pool), CLEARED, message)
+                    Event::normal(reference(&*pool), events::ZONAL_SHIFT_CLEARED, message)
                 };
                 self.cx.recorder.publish(event.dedupe_by_message());
             }

@@ -5,7 +5,7 @@
 
 pub mod discovery;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_kube::clock::Clock;
@@ -13,6 +13,7 @@ use karpenter_kube::events::Recorder;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::ControllerRegistry;
 use kube::Client;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud_provider::Ec2Provider;

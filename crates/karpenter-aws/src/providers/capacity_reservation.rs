@@ -5,12 +5,13 @@
 //! UPSTREAM: pkg/providers/capacityreservation/provider.go, pkg/cache/capacityreservation
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_ec2::types as ec2;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::api::{
     CapacityReservation, CapacityReservationSelectorTerm, ReservationState, ReservationType,
@@ -37,7 +38,7 @@ pub struct ReservationCounts(Arc<Mutex<HashMap<String, u32>>>);
 
 impl ReservationCounts {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Returns the number of instances left; zero if the reservation is unknown.

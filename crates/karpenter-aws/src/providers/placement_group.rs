@@ -3,9 +3,10 @@
 //! UPSTREAM: pkg/providers/placementgroup/provider.go
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::api::PlacementGroupSelector;
@@ -103,7 +104,7 @@ impl PlacementGroups {
         Ok(group)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(bool, String), CachedGroup>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<(bool, String), CachedGroup>> {
+        self.known.lock()
     }
 }

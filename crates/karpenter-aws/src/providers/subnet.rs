@@ -6,13 +6,14 @@
 //! UPSTREAM: pkg/providers/subnet/subnet.go
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_ec2::types::Filter;
 use karpenter_api::labels::CAPACITY_TYPE;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::resources::PODS;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::api::{EC2NodeClass, Subnet};
@@ -48,7 +49,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Free>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free.lock()
     }
 }
 

@@ -9,11 +9,12 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 
@@ -150,8 +151,8 @@ where
     I: Send + 'static,
     O: Send + 'static,
 {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<K, Bucket<I, O>>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<K, Bucket<I, O>>> {
+        self.buckets.lock()
     }
 
     async fn batch(self: Arc<Self>, key: K, arrived: Arc<Notify>) {

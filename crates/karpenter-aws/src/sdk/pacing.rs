@@ -5,9 +5,9 @@
 //! service that does not answer at all is not called for a moment, and then probed with a single call.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::clients::jittered;
@@ -92,7 +92,7 @@ impl Pacing {
         operation: &'static str,
         now: Instant,
     ) -> Result<Option<Instant>, Open> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let circuit = state.circuits.entry(service).or_default();
         if let Some(until) = circuit.until {
             if now < until {
@@ -124,7 +124,7 @@ impl Pacing {
     /// Records the outcome of a call.
     pub fn record(&self, service: &'static str, operation: &'static str, outcome: Outcome) {
         let now = Instant::now();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let circuit = state.circuits.entry(service).or_default();
         if outcome == Outcome::Failed {
             circuit.failures += 1;
@@ -161,7 +161,7 @@ impl Pacing {
 
     /// Returns the rate limit of `operation` in calls per second, if there is one.
     pub fn rate(&self, operation: &str) -> Option<f64> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         state.lanes.get(operation).and_then(|lane| lane.rate)
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_sdk_ec2::types::{Filter, Tag};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::api::EC2NodeClass;
@@ -67,7 +67,7 @@ impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
 
     /// Returns the answer, if it has not expired.
     pub fn get(&self, key: &K) -> Option<V> {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = self.answers.lock();
         answers
             .get(key)
             .filter(|(until, _)| Instant::now() < *until)
@@ -77,14 +77,14 @@ impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
     /// Caches an answer, and removes expired ones.
     pub fn put(&self, key: K, answer: V) {
         let now = Instant::now();
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock();
         answers.retain(|_, (until, _)| now < *until);
         answers.insert(key, (now + self.ttl, answer));
     }
 
     /// Removes an answer.
     pub fn forget(&self, key: &K) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock();
         answers.remove(key);
     }
 }

@@ -1,7 +1,5 @@
 //! Messages of the interruption queue.
 
-use std::sync::PoisonError;
-
 use karpenter_api::v1::NodeClaim;
 use karpenter_aws::providers::instance_type::unavailable::CapacityType;
 use kube::api::DeleteParams;
@@ -40,7 +38,7 @@ async fn spot(world: &World, name: &str) -> (NodeClaim, String) {
 
 fn is_marked(world: &World, capacity_type: CapacityType) -> bool {
     let unavailable = world.aws.offered.unavailable();
-    let unavailable = unavailable.lock().unwrap_or_else(PoisonError::into_inner);
+    let unavailable = unavailable.lock();
     unavailable.is_marked(capacity_type, "m5.large", ZONE, None)
 }
 

@@ -1,7 +1,6 @@
 //! Launches by the provider: from a NodeClaim to a NodeClaim.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, types};
@@ -290,10 +289,7 @@ async fn an_unavailable_pool_is_not_launched_until_its_mark_expires() {
     world.fake.set_shortages(vec![]);
     let later = world.fake.clock().now() + SignedDuration::from_secs(181);
     let unavailable = world.aws.offered.unavailable();
-    unavailable
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .expire(later);
+    unavailable.lock().expire(later);
     let again = create(&world, "d", &narrow).await.unwrap();
     assert_eq!(
         (label(&again, TYPE), label(&again, WHERE)),
@@ -360,8 +356,10 @@ async fn conditions_of_broken_nodes_have_their_time() {
     let policies: Vec<_> = world
         .aws
         .provider
-        .repair_policies()
-        .into_iter()
+        .profile()
+        .repair_policies
+        .iter()
+        .cloned()
         .map(|p| {
             let minutes = p.toleration.as_mins();
             (p.condition_type, p.condition_status, minutes)

@@ -1,6 +1,6 @@
 //! Metrics of offerings.
 
-use std::sync::PoisonError;
+use std::collections::BTreeMap;
 
 use karpenter_api::v1::NodePool;
 use karpenter_aws::providers::instance_type::unavailable::{CapacityType, Pool};
@@ -20,6 +20,7 @@ fn available(capacity_type: &str, zone: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_metric_of_aws_has_upstream_s_name_and_labels() {
     let world = World::new().await;
+    let known = world.registry.descriptions();
     let offering = ["instance_type", "capacity_type", "zone"];
     let call = ["service", "action"];
     let answer = ["service", "action", "status_code"];
@@ -70,8 +71,8 @@ async fn every_metric_of_aws_has_upstream_s_name_and_labels() {
         ("aws_sdk_go_request_attempt_total", &answer),
         ("aws_sdk_go_request_attempt_duration_seconds", &call),
     ] {
-        let found = world.registry.labels_of(name);
-        assert_eq!(found.as_deref().unwrap_or_default(), labels, "{name}");
+        let found = known.get(name).map(|metric| metric.labels.as_slice());
+        assert_eq!(found.unwrap_or_default(), labels, "{name}");
         assert!(found.is_some(), "{name}");
     }
     let names = world.registry.names();
@@ -83,6 +84,60 @@ async fn every_metric_of_aws_has_upstream_s_name_and_labels() {
     ] {
         assert!(names.iter().any(|known| known == name), "{name}");
     }
+}
+
+/// Returns the heading of a metric in the reference.
+fn heading(name: &str) -> &'static str {
+    let headings = [
+        ("karpenter_build_info", "Cluster"),
+        ("karpenter_pods_", "Pods"),
+        ("karpenter_nodes_", "Nodes"),
+        ("karpenter_nodeclaims_", "NodeClaims"),
+        ("karpenter_nodepools_", "NodePools"),
+        ("karpenter_scheduler_", "Scheduling"),
+        ("karpenter_voluntary_disruption_", "Disruption"),
+        ("karpenter_consolidation_", "Disruption"),
+        ("karpenter_cluster_", "Cluster"),
+        ("karpenter_decisions_", "Decisions"),
+        ("karpenter_", "Cloud provider"),
+        ("aws_sdk_go_", "Cloud provider"),
+        ("operator_", "Conditions of objects"),
+        ("controller_runtime_", "Controllers and work queues"),
+        ("workqueue_", "Controllers and work queues"),
+        ("client_go_", "Requests to the API server"),
+        ("", "Process"),
+    ];
+    let found = headings.iter().find(|(prefix, _)| name.starts_with(prefix));
+    found.unwrap().1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reference_page_of_metrics_has_every_metric_that_is_registered() {
+    let world = World::new().await;
+    let code = |name: &String| format!("`{name}`");
+    let mut sections: BTreeMap<&str, String> = BTreeMap::new();
+    for (name, metric) in world.registry.descriptions() {
+        let labels: Vec<String> = metric.labels.iter().map(code).collect();
+        sections
+            .entry(heading(&name))
+            .or_default()
+            .push_str(&format!(
+                "| `{name}` | {} | {} | {} |\n",
+                metric.kind,
+                labels.join(", "),
+                reference::cell(metric.help.trim_end_matches('.')),
+            ));
+    }
+    assert!(sections.len() > 10, "{sections:?}");
+    let mut page = "# Metrics\n\nThe metrics that the controller for AWS registers, including those without series yet. \
+        [Metrics, dashboards, alerts](../metrics.md) says which of them answers which question.\n"
+        .to_owned();
+    for (heading, rows) in sections {
+        page.push_str(&format!(
+            "\n## {heading}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n{rows}"
+        ));
+    }
+    reference::page("metrics", &page).unwrap();
 }
 
 /// Conformance: AWS-metrics-01
@@ -130,7 +185,6 @@ async fn an_offering_is_available_if_one_pool_can_use_it() {
                 .offered
                 .unavailable()
                 .lock()
-                .unwrap_or_else(PoisonError::into_inner)
                 .mark(pool.clone(), world.fake.clock().now());
             (world.metric(&available("spot", "b")).abs() < 0.01).then_some(())
         })

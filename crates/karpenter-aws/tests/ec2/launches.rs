@@ -1,6 +1,6 @@
 //! Whole launches: the calls to EC2, and the evaluation of the response.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use karpenter_api::labels as core_labels;
@@ -21,6 +21,7 @@ use karpenter_core::offering::Offering;
 use karpenter_core::provider::CloudProviderError;
 use karpenter_core::requirements::{Operator, Requirement, Requirements};
 use karpenter_core::resources::Resources;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::support::{Log, World};
@@ -138,7 +139,6 @@ impl Case {
         self.launcher
             .unavailable
             .lock()
-            .unwrap()
             .is_marked(capacity_type, name, zone, None)
     }
 
@@ -289,7 +289,7 @@ async fn a_spread_group_that_is_full_in_a_zone_is_so_for_every_type() {
             "you have reached the limit of instances in this spread placement group in us-west-2a",
         )]);
     case.launch().await.unwrap();
-    let unavailable = case.launcher.unavailable.lock().unwrap();
+    let unavailable = case.launcher.unavailable.lock();
     let marked = |name: &str, zone: &str, placement| {
         unavailable.is_marked(CapacityType::OnDemand, name, zone, placement)
     };
@@ -519,13 +519,7 @@ async fn a_subnet_without_free_addresses_is_marked_and_its_pool_is_not() {
     case.world.fake.set_free_addresses(subnet, 0);
     let instance = case.launch().await.unwrap();
     assert_ne!(&instance.subnet_id, subnet);
-    assert!(
-        case.launcher
-            .unavailable
-            .lock()
-            .unwrap()
-            .is_subnet_marked(subnet)
-    );
+    assert!(case.launcher.unavailable.lock().is_subnet_marked(subnet));
     assert!(!case.is_marked(CapacityType::OnDemand, "m5.large", "us-west-2a"));
 }
 

@@ -7,7 +7,6 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Event;
 use karpenter_api::conditions::HasConditions;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_api::validation::WellKnown;
 use karpenter_aws::api::EC2NodeClass;
 use karpenter_aws::context::{AwsContext, AwsSettings};
 use karpenter_aws::controllers::node_class::NodeClasses;
@@ -15,7 +14,7 @@ use karpenter_aws::operator::AwsOperator;
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{AwsFake, Builder, Server};
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind};
+use karpenter_core::provider::{CloudProvider, CloudProviderError, ProviderProfile};
 use karpenter_kube::clock::Clock;
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Controller, Next, ObjectKey, ReconcileError};
@@ -71,20 +70,12 @@ pub fn is(status: &str, reason: &str) -> (String, String) {
 }
 
 /// A provider of other node classes: Karpenter's own controllers ignore ours, and only the model is used.
-struct Elsewhere(WellKnown);
+struct Elsewhere(ProviderProfile);
 
 #[async_trait]
 impl CloudProvider for Elsewhere {
-    fn name(&self) -> &str {
-        "elsewhere"
-    }
-
-    fn well_known(&self) -> &WellKnown {
+    fn profile(&self) -> &ProviderProfile {
         &self.0
-    }
-
-    fn node_classes(&self) -> Vec<NodeClassKind> {
-        Vec::new()
     }
 
     async fn create(&self, _: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
@@ -162,7 +153,7 @@ impl World {
         let operator = AwsOperator::new(connected, client.clone(), clock, &registry, configured)
             .await
             .unwrap();
-        let provider = Arc::new(Elsewhere(WellKnown::default()));
+        let provider = Arc::new(Elsewhere(ProviderProfile::new("elsewhere", [])));
         let (aws, watches) = operator.into_context();
         let options = Options {
             metrics_port: 0,

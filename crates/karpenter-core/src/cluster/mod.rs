@@ -40,7 +40,7 @@ pub use workload::{ControllerSelector, DaemonSet};
 use crate::instance_type::InstanceType;
 use crate::offering::DEFAULT_RESERVATION_ID;
 use crate::pod::{Owner, Pod, Shape};
-use crate::provider::NodeClassKind;
+use crate::provider::{NodeClassKind, ProviderProfile};
 use crate::resources::Resources;
 use shared::Shared;
 use state::{State, StoredNode};
@@ -62,6 +62,26 @@ pub struct ClusterConfig {
     pub node_overlays: bool,
 }
 
+impl ClusterConfig {
+    /// Returns the configuration for a provider.
+    ///
+    /// ```
+    /// use karpenter_core::cluster::ClusterConfig;
+    /// use karpenter_core::provider::ProviderProfile;
+    ///
+    /// let profile = ProviderProfile::new("racks", []).with_reservation_id_label("example.com/contract");
+    /// assert_eq!(ClusterConfig::of(&profile).reservation_id_label, "example.com/contract");
+    /// ```
+    pub fn of(profile: &ProviderProfile) -> Self {
+        Self {
+            well_known: profile.well_known.clone(),
+            node_classes: profile.node_classes.clone(),
+            reservation_id_label: profile.reservation_id_label.clone(),
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for ClusterConfig {
     fn default() -> Self {
         Self {
@@ -76,6 +96,18 @@ impl Default for ClusterConfig {
 }
 
 /// The model of the cluster; see the module documentation.
+///
+/// ```
+/// use karpenter_core::cluster::{Cluster, ClusterConfig};
+/// use karpenter_core::pod::Pod;
+/// use karpenter_core::resources::Resources;
+///
+/// let mut cluster = Cluster::new(ClusterConfig::default());
+/// cluster.insert_pod(Pod::pending("default", "web", Resources::new().with("cpu", 500)));
+/// let before = cluster.snapshot();
+/// cluster.remove_pod("default", "web");
+/// assert_eq!((before.pod_count(), cluster.snapshot().pod_count()), (1, 0));
+/// ```
 #[derive(Debug)]
 pub struct Cluster {
     state: State,

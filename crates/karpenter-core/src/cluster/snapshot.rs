@@ -270,6 +270,11 @@ impl Snapshot {
         self.state.instance_types.get(pool)
     }
 
+    /// Iterates over the names of the NodePools whose instance types were set; such a NodePool need not exist.
+    pub fn instance_type_pools(&self) -> impl Iterator<Item = &str> {
+        self.state.instance_types.keys().map(String::as_str)
+    }
+
     /// Iterates over DaemonSets by namespace and name, each with its newest pod, if there is one.
     pub fn daemon_sets(&self) -> impl Iterator<Item = (&Arc<DaemonSet>, Option<&Arc<Pod>>)> {
         self.state

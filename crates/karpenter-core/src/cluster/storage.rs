@@ -68,6 +68,8 @@ pub struct Volume {
     pub provisioner: Option<String>,
     /// Alternative node terms for nodes that can attach it. Empty means all nodes.
     pub alternatives: Vec<Vec<LabelExpr>>,
+    /// Whether it is on the disk of a node (`local` or `hostPath`).
+    pub local: bool,
 }
 
 /// The CSI driver that replaces the in-tree EBS plugin.
@@ -122,6 +124,7 @@ impl Volume {
                 .or_else(|| ebs.then(|| "kubernetes.io/aws-ebs".to_owned())),
             driver: csi.or_else(|| ebs.then(|| EBS_DRIVER.to_owned())),
             alternatives,
+            local,
         }
     }
 }

@@ -35,6 +35,17 @@ pub fn blockers(
     surroundings: &Surroundings,
     now: Timestamp,
 ) -> Vec<NotDisruptable> {
+    all(snapshot, node, surroundings, &PdbLimits::new(snapshot), now)
+}
+
+/// Like [`blockers`], for many nodes of one snapshot.
+pub(super) fn all(
+    snapshot: &Snapshot,
+    node: &NodeState,
+    surroundings: &Surroundings,
+    pdbs: &PdbLimits,
+    now: Timestamp,
+) -> Vec<NotDisruptable> {
     let has_types = |pool: &str| {
         let types = snapshot.instance_types(pool);
         types.is_some_and(|types| types.as_ref().is_ok_and(|types| !types.is_empty()))
@@ -42,8 +53,7 @@ pub fn blockers(
     let mut all: Vec<NotDisruptable> =
         of_node(snapshot, node, surroundings, has_types, now).collect();
     if let Some(node) = &node.node {
-        let pdbs = PdbLimits::new(snapshot);
-        all.extend(of_pods(snapshot.pods_on(&node.name), &pdbs, now));
+        all.extend(of_pods(snapshot.pods_on(&node.name), pdbs, now));
     }
     all
 }

@@ -8,6 +8,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::pause::Pause;
 use karpenter_api::v1::DisruptionReason;
 
+use super::candidate::NotConsolidatable;
 use crate::cluster::{NodeState, Snapshot};
 
 /// The remaining budgets of all NodePools, for one reason.
@@ -82,6 +83,15 @@ impl Budgets {
     /// Returns the pause of a NodePool, if it covers the reason.
     pub fn pause(&self, pool: &str) -> Option<&Pause> {
         self.pauses.get(pool)
+    }
+
+    /// Returns why no node of a NodePool without remaining budget may be disrupted: it is paused, or the budget is used up.
+    pub(super) fn refusal(&self, pool: &str) -> NotConsolidatable {
+        let node_pool = pool.to_owned();
+        match self.pause(pool).cloned() {
+            Some(pause) => NotConsolidatable::Paused { node_pool, pause },
+            None => NotConsolidatable::Budget { node_pool },
+        }
     }
 
     /// Iterates over the budgets of all NodePools, by name.

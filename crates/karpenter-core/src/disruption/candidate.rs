@@ -8,11 +8,12 @@ use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
 use karpenter_api::pause::Pause;
-use karpenter_api::v1::{ConsolidationPolicy, NodeClaim, NodePool};
+use karpenter_api::v1::{NodeClaim, NodePool};
 
 use super::blockers;
 use super::cost::{eviction_cost, lifetime_remaining, price, reschedule_cost};
 use super::prices::PriceLists;
+use super::replacement::MinValuesUnmet;
 use super::staying::StayingPods;
 use crate::cluster::pdb::PdbLimits;
 use crate::cluster::{NodeState, Snapshot};
@@ -72,7 +73,7 @@ pub enum NotDisruptable {
 
 impl NotDisruptable {
     /// Reports whether the drift methods ignore it for nodes with a termination grace period, which ends such pods anyway.
-    fn yields_to_grace_period(&self) -> bool {
+    pub(super) fn yields_to_grace_period(&self) -> bool {
         matches!(
             self,
             Self::PodDoNotDisrupt { .. } | Self::SeveralPdbs { .. } | Self::Pdb { .. }
@@ -176,10 +177,7 @@ pub enum NotConsolidatable {
     /// No replacement is cheaper.
     NotCheaper,
     /// The cheaper instance types do not satisfy minValues.
-    MinValues {
-        /// The unmet minValues.
-        reason: String,
-    },
+    MinValues(MinValuesUnmet),
     /// Spot nodes are not replaced by spot nodes: the feature gate is off.
     SpotToSpotDisabled,
     /// Too few cheaper spot instance types.
@@ -251,7 +249,7 @@ impl fmt::Display for NotConsolidatable {
                 write!(f, "Can't remove without creating {count} candidates")
             }
             Self::NotCheaper => f.write_str("Can't replace with a cheaper node"),
-            Self::MinValues { reason } => write!(f, "Filtering by price: {reason}"),
+            Self::MinValues(unmet) => write!(f, "Filtering by price: {unmet}"),
             Self::SpotToSpotDisabled => f.write_str(
                 "SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node",
             ),
@@ -307,6 +305,53 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// Returns the candidate that a node would be if nothing blocked it; `None` without a NodeClaim, a Node, or a NodePool whose
+    /// instance types are known.
+    pub(super) fn of(
+        snapshot: &Snapshot,
+        state: &Arc<NodeState>,
+        surroundings: &Surroundings,
+        prices: &PriceLists,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let (claim, node) = (state.claim.clone()?, state.node.as_ref()?);
+        let pool_name = state.node_pool()?;
+        let node_pool = snapshot.node_pool(pool_name)?.clone();
+        let list = prices.of(pool_name).filter(|list| !list.is_empty())?;
+        let pods = snapshot.pods_on(&node.name).to_vec();
+        let type_name = state.labels().get(labels::INSTANCE_TYPE);
+        let instance_type = type_name.and_then(|name| list.place(name));
+        let price = price(state, instance_type.map(|place| list.instance_type(place)));
+        let reschedulable = pods
+            .iter()
+            .map(|pod| &**pod)
+            .filter(|pod| pod.is_reschedulable());
+        let reschedule_cost = reschedule_cost(reschedulable);
+        let eviction: f64 = pods.iter().map(|pod| eviction_cost(pod)).sum();
+        let buffer_pods = surroundings
+            .buffer_pods
+            .get(state.name())
+            .copied()
+            .unwrap_or_default();
+        let is_recent_replacement = state
+            .claim_name()
+            .is_some_and(|name| surroundings.recent_replacements.contains(name));
+        Some(Self {
+            node: state.clone(),
+            disruption_cost: eviction * lifetime_remaining(&claim, now),
+            claim,
+            node_pool,
+            instance_types: list.instance_types().clone(),
+            instance_type,
+            price,
+            pods,
+            reschedule_cost,
+            buffer_pods,
+            eventual_only: false,
+            is_recent_replacement,
+        })
+    }
+
     /// Returns the name of the Node.
     pub fn name(&self) -> &str {
         self.node.name()
@@ -322,7 +367,7 @@ impl Candidate {
         self.node_pool.metadata.name.as_deref().unwrap_or_default()
     }
 
-    fn label(&self, key: &str) -> Option<&str> {
+    pub(super) fn label(&self, key: &str) -> Option<&str> {
         self.node.labels().get(key).map(String::as_str)
     }
 
@@ -360,87 +405,6 @@ impl Candidate {
     pub fn drifted_at(&self) -> Option<Timestamp> {
         let drifted = self.claim.condition(types::DRIFTED)?;
         (drifted.status == "True").then_some(drifted.last_transition_time.0)
-    }
-
-    /// Reports whether the Node has the `do-not-consolidate` annotation of releases up to v0.32, which drift and expiration ignore.
-    fn refuses_consolidation(&self) -> bool {
-        self.node
-            .annotations()
-            .get(labels::annotations::DO_NOT_CONSOLIDATE)
-            .is_some_and(|value| value == "true")
-    }
-
-    /// Returns why consolidation cannot act on the candidate, as far as that is known without a simulation.
-    pub fn unconsolidatable(&self) -> Option<NotConsolidatable> {
-        let node_pool = || self.pool_name().to_owned();
-        let disruption = &self.node_pool.spec.disruption;
-        if self.node_pool.is_static() {
-            return Some(NotConsolidatable::Static);
-        }
-        if self.instance_type.is_none() {
-            let name = self.instance_type_name().unwrap_or_default().to_owned();
-            return Some(NotConsolidatable::InstanceTypeUnknown { name });
-        }
-        for label in [labels::CAPACITY_TYPE, labels::ZONE] {
-            if self.label(label).is_none() {
-                return Some(NotConsolidatable::NoLabel { label });
-            }
-        }
-        if disruption.consolidate_after.value().is_none() {
-            return Some(NotConsolidatable::Disabled {
-                node_pool: node_pool(),
-            });
-        }
-        if self.refuses_consolidation() {
-            return Some(NotConsolidatable::NodeDoNotConsolidate);
-        }
-        if self.is_empty() && self.buffer_pods == 0 {
-            return Some(NotConsolidatable::Empty);
-        }
-        if disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty {
-            return Some(NotConsolidatable::WhenEmpty {
-                node_pool: node_pool(),
-            });
-        }
-        let too_recent = !self.is_consolidatable() || self.is_recent_replacement;
-        too_recent.then_some(NotConsolidatable::TooRecent)
-    }
-
-    /// Returns why emptiness cannot delete the candidate; `None` if it can.
-    pub fn not_empty(&self) -> Option<NotConsolidatable> {
-        let node_pool = || self.pool_name().to_owned();
-        if self.node_pool.is_static() {
-            return Some(NotConsolidatable::Static);
-        }
-        if self
-            .node_pool
-            .spec
-            .disruption
-            .consolidate_after
-            .value()
-            .is_none()
-        {
-            return Some(NotConsolidatable::Disabled {
-                node_pool: node_pool(),
-            });
-        }
-        // The annotation has no effect in a NodePool with policy WhenEmpty.
-        let only_empty =
-            self.node_pool.spec.disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty;
-        if self.refuses_consolidation() && !only_empty {
-            return Some(NotConsolidatable::NodeDoNotConsolidate);
-        }
-        if self.buffer_pods > 0 {
-            return Some(NotConsolidatable::BufferPods {
-                node: self.name().to_owned(),
-            });
-        }
-        if !self.is_empty() {
-            return Some(NotConsolidatable::WhenEmpty {
-                node_pool: node_pool(),
-            });
-        }
-        (!self.is_consolidatable()).then_some(NotConsolidatable::TooRecent)
     }
 }
 
@@ -497,65 +461,28 @@ impl Candidates {
 }
 
 /// Returns the candidate, with what blocks it for methods that do not end at a grace period; the error blocks it for all.
-fn candidate(
+pub(super) fn candidate(
     snapshot: &Snapshot,
     state: &Arc<NodeState>,
     surroundings: &Surroundings,
     (pdbs, prices): (&PdbLimits, &PriceLists),
     now: Timestamp,
 ) -> Result<(Candidate, Option<NotDisruptable>), NotDisruptable> {
-    let list = |pool: &str| prices.of(pool).filter(|list| !list.is_empty());
-    let has_types = |pool: &str| list(pool).is_some();
-    let blocked = blockers::of_node(snapshot, state, surroundings, has_types, now).next();
+    let has_types = |pool: &str| prices.of(pool).is_some_and(|list| !list.is_empty());
+    if let Some(blocked) = blockers::of_node(snapshot, state, surroundings, has_types, now).next() {
+        return Err(blocked);
+    }
     // INVARIANT: each part that is missing is a blocker of its own.
-    let parts = (|| {
-        let (claim, node) = (state.claim.clone()?, state.node.as_ref()?);
-        let pool_name = state.node_pool()?;
-        let node_pool = snapshot.node_pool(pool_name)?.clone();
-        Some((claim, node, node_pool, list(pool_name)?))
-    })();
-    let (claim, node, node_pool, list) = match (blocked, parts) {
-        (None, Some(parts)) => parts,
-        (blocked, _) => return Err(blocked.unwrap_or(NotDisruptable::NotManaged)),
+    let Some(mut candidate) = Candidate::of(snapshot, state, surroundings, prices, now) else {
+        return Err(NotDisruptable::NotManaged);
     };
-
-    let pods = snapshot.pods_on(&node.name).to_vec();
-    let blocked = blockers::of_pods(&pods, pdbs, now).next();
+    let blocked = blockers::of_pods(&candidate.pods, pdbs, now).next();
     if let Some(blocked) = &blocked
-        && !(blocked.yields_to_grace_period() && claim.spec.termination_grace_period.is_some())
+        && !(blocked.yields_to_grace_period()
+            && candidate.claim.spec.termination_grace_period.is_some())
     {
         return Err(blocked.clone());
     }
-    let type_name = state.labels().get(labels::INSTANCE_TYPE);
-    let instance_type = type_name.and_then(|name| list.place(name));
-    let price = price(state, instance_type.map(|place| list.instance_type(place)));
-    let reschedulable = pods
-        .iter()
-        .map(|pod| &**pod)
-        .filter(|pod| pod.is_reschedulable());
-    let reschedule_cost = reschedule_cost(reschedulable);
-    let eviction: f64 = pods.iter().map(|pod| eviction_cost(pod)).sum();
-    let buffer_pods = surroundings
-        .buffer_pods
-        .get(state.name())
-        .copied()
-        .unwrap_or_default();
-    let is_recent_replacement = state
-        .claim_name()
-        .is_some_and(|name| surroundings.recent_replacements.contains(name));
-    let candidate = Candidate {
-        node: state.clone(),
-        disruption_cost: eviction * lifetime_remaining(&claim, now),
-        claim,
-        node_pool,
-        instance_types: list.instance_types().clone(),
-        instance_type,
-        price,
-        pods,
-        reschedule_cost,
-        buffer_pods,
-        eventual_only: blocked.is_some(),
-        is_recent_replacement,
-    };
+    candidate.eventual_only = blocked.is_some();
     Ok((candidate, blocked))
 }

@@ -63,7 +63,7 @@ pub fn judge(
     }
     let price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
     let placements = outcome.placements;
-    match outcome.new_claims.as_slice() {
+    match outcome.new_node_claims.as_slice() {
         [] => Ok(Move {
             replacements: vec![],
             placements,
@@ -166,7 +166,7 @@ fn cheaper(
 fn filter(replacement: &mut Replacement<'_>, price: f64) -> Result<(), NotConsolidatable> {
     replacement
         .cheaper_than(price)
-        .map_err(|reason| NotConsolidatable::MinValues { reason })?;
+        .map_err(NotConsolidatable::MinValues)?;
     if replacement.len() == 0 {
         Err(NotConsolidatable::NotCheaper)
     } else {

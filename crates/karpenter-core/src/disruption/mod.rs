@@ -16,6 +16,7 @@
 //! UPSTREAM: pkg/controllers/disruption. DIFFERS: every candidate is evaluated, on all cores; multi-node consolidation starts
 //! from upstream's ordered prefix and then improves it; one pass may return several commands.
 
+mod assessment;
 pub mod balanced;
 mod blockers;
 pub mod budgets;
@@ -23,6 +24,7 @@ pub mod candidate;
 pub mod command;
 pub mod consolidation;
 pub mod cost;
+mod gates;
 mod methods;
 mod pass;
 mod plan;
@@ -33,11 +35,13 @@ pub mod simulation;
 mod staying;
 mod validate;
 
+pub use assessment::Assessor;
 pub use blockers::blockers;
 pub use budgets::Budgets;
 pub use candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, Surroundings};
 pub use command::{Command, CommandId, Decision, Method, Verdict, VerdictKind};
 pub use plan::{DisruptionPlan, plan};
+pub use replacement::MinValuesUnmet;
 pub use request::{DisruptionRequest, MultiNodeSearch, Stopwatch};
 pub use staying::{PodStays, StayingPods};
 pub use validate::{CommandInvalidated, validate};

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Budgets;
+use super::balanced::Totals;
 use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
 use super::command::{Command, Method};
 use super::consolidation::Move;
@@ -24,6 +25,14 @@ pub(super) struct Pass<'a> {
     pub(super) drafted: usize,
     /// Cached results of candidates evaluated alone, by name.
     pub(super) alone: Alone,
+    /// What passes over single nodes share.
+    pub(super) shared: Option<&'a Shared>,
+}
+
+/// A simulator and the totals of a snapshot, made once for many passes over it.
+pub(super) struct Shared {
+    pub(super) simulator: Simulator,
+    pub(super) totals: Totals,
 }
 
 /// Results of deleting one node alone, by its name.
@@ -32,7 +41,23 @@ pub(super) type Alone = BTreeMap<String, Result<Move, NotConsolidatable>>;
 impl Pass<'_> {
     /// Returns a simulator of the snapshot including the commands so far.
     pub(super) fn simulator(&self) -> Simulator {
-        Simulator::new(&self.snapshot, &self.request.schedule, &self.prices)
+        match self.shared {
+            Some(shared) => shared.simulator.clone(),
+            None => Simulator::new(
+                &self.snapshot,
+                &self.request.policy,
+                &self.request.query,
+                &self.prices,
+            ),
+        }
+    }
+
+    /// Returns the totals of the snapshot for the Balanced policy.
+    pub(super) fn totals(&self, candidates: &[Candidate]) -> Totals {
+        match self.shared {
+            Some(shared) => shared.totals.clone(),
+            None => Totals::new(&self.snapshot, candidates, &self.prices),
+        }
     }
 
     /// Applies a command to the snapshot: its nodes are marked for deletion, its replacements are launching.
@@ -52,6 +77,7 @@ impl Pass<'_> {
             cluster.apply_node_claim(&claim);
         }
         self.snapshot = cluster.snapshot();
+        self.shared = None;
         self.alone.clear();
         for candidate in &command.candidates {
             self.budgets.take(candidate.pool_name());
@@ -83,12 +109,7 @@ impl Found {
     /// Records that a candidate is kept because its NodePool is paused, or because the NodePool's budget is used up.
     pub(super) fn keep_for_budget(&mut self, candidate: &Candidate, budgets: &Budgets) {
         self.budget_blocked = true;
-        let node_pool = candidate.pool_name().to_owned();
-        let why = match budgets.pause(&node_pool).cloned() {
-            Some(pause) => NotConsolidatable::Paused { node_pool, pause },
-            None => NotConsolidatable::Budget { node_pool },
-        };
-        self.keep(candidate, why);
+        self.keep(candidate, budgets.refusal(candidate.pool_name()));
     }
 }
 

@@ -12,6 +12,7 @@ use crate::cluster::Snapshot;
 
 /// The result of a disruption pass.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct DisruptionPlan {
     /// Commands to start, in this order.
     pub commands: Vec<Command>,
@@ -39,32 +40,25 @@ pub struct DisruptionPlan {
 /// use karpenter_core::cluster::{Cluster, ClusterConfig};
 /// use karpenter_core::disruption::{DisruptionRequest, VerdictKind, plan};
 /// use karpenter_core::instance_type::InstanceType;
-/// use karpenter_core::offering::Offering;
+/// use karpenter_core::offering::{Offering, Price};
+/// use karpenter_core::pod::Pod;
 /// use karpenter_core::resources::Resources;
-/// use serde_json::{Value, json};
+/// use karpenter_api::v1::{NodeClassReference, NodePool};
+/// use serde_json::json;
 ///
 /// let capacity = || Resources::new().with("cpu", 4000).with("memory", 8 << 30).with("pods", 20);
-/// let place = [("topology.kubernetes.io/zone", "a"), ("karpenter.sh/capacity-type", "on-demand")];
-/// let labels = [("node.kubernetes.io/instance-type", "four"), ("topology.kubernetes.io/zone", "a")];
-/// let mut four = InstanceType::new("four", labels.into_iter().collect(), capacity());
-/// four.offerings.push(Offering::new(place.into_iter().collect(), 0.2));
-///
+/// let four = InstanceType::linux("four", "amd64", capacity()).with_offering(Offering::on_demand("a", Price::per_hour(0.2)));
+/// let class = NodeClassReference { group: "example.com".into(), kind: "Rack".into(), name: "any".into() };
+/// let mut pool = NodePool::ready("default", class.clone());
+/// pool.spec.disruption = serde_json::from_value(json!({ "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] }))?;
 /// let mut cluster = Cluster::new(ClusterConfig::default());
-/// let class = json!({ "group": "example.com", "kind": "Rack", "name": "any" });
-/// let is_true = |name: &str| json!({
-///     "type": name, "status": "True", "reason": name, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-/// });
-/// cluster.apply_node_pool(&serde_json::from_value(json!({
-///     "metadata": { "name": "default" },
-///     "spec": {
-///         "template": { "spec": { "requirements": [], "nodeClassRef": class } },
-///         "disruption": { "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] },
-///     },
-///     "status": { "conditions": [is_true("Ready")] },
-/// }))?);
+/// cluster.apply_node_pool(&pool);
 /// cluster.set_instance_types("default", Ok([four].into()));
 ///
 /// // Two initialized nodes; a pod runs on one of them.
+/// let is_true = |name: &str| json!({
+///     "type": name, "status": "True", "reason": name, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+/// });
 /// for name in ["busy", "idle"] {
 ///     let labels = json!({
 ///         "karpenter.sh/nodepool": "default", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
@@ -84,12 +78,9 @@ pub struct DisruptionPlan {
 ///         "status": { "capacity": amounts, "allocatable": amounts, "conditions": [is_true("Ready")] },
 ///     }))?);
 /// }
-/// let mut pod: Value = json!({
-///     "metadata": { "name": "web", "namespace": "default", "uid": "web" },
-///     "spec": { "nodeName": "busy", "containers": [{ "name": "main", "resources": { "requests": { "cpu": "3" } } }] },
-///     "status": { "phase": "Running" },
-/// });
-/// cluster.apply_pod(&serde_json::from_value(pod.take())?);
+/// let mut pod = Pod::pending("default", "web", Resources::new().with("cpu", 3000));
+/// pod.node_name = Some("busy".to_owned());
+/// cluster.insert_pod(pod);
 ///
 /// let now: Timestamp = "2026-01-02T00:00:00Z".parse()?;
 /// let plan = plan(&cluster.snapshot(), &DisruptionRequest::at(now));
@@ -130,6 +121,7 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             prices: all.prices.clone(),
             drafted: 0,
             alone: std::mem::take(&mut alone),
+            shared: None,
         };
         plan.eligible.insert(method, pass.candidates.len());
         let started = request.stopwatch.as_ref().map(|passed| passed());
@@ -157,20 +149,11 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
 
 /// Returns the candidates of a method, in order; those with `eventual_only` are candidates of the drift methods alone.
 fn eligible(all: &Candidates, method: Method) -> Vec<Candidate> {
-    let may = |candidate: &&Candidate| {
-        (method.is_eventual() || !candidate.eventual_only)
-            && match method {
-                Method::Emptiness => candidate.not_empty().is_none(),
-                Method::StaticDrift => {
-                    candidate.node_pool.is_static() && candidate.drifted_at().is_some()
-                }
-                Method::Drift => {
-                    !candidate.node_pool.is_static() && candidate.drifted_at().is_some()
-                }
-                Method::MultiNode | Method::SingleNode => candidate.unconsolidatable().is_none(),
-            }
-    };
-    all.candidates.iter().filter(may).cloned().collect()
+    let candidates = all.candidates.iter();
+    candidates
+        .filter(|candidate| method.may_take(candidate))
+        .cloned()
+        .collect()
 }
 
 /// Returns the verdict for every node. For a drifted node, the reason that blocks drift replaces that against consolidation.

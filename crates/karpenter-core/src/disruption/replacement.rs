@@ -8,6 +8,19 @@ use super::prices::{Admitted, PriceList};
 use crate::requirements::{Requirement, Requirements};
 use crate::schedule::PlannedNodeClaim;
 
+/// Fewer different values are left for a replacement than minValues requires. [`Display`](std::fmt::Display) gives upstream's text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("minValues requirement is not met for label(s) (label(s)=[{key}])")]
+#[non_exhaustive]
+pub struct MinValuesUnmet {
+    /// The label.
+    pub key: String,
+    /// The minimum.
+    pub min_values: u32,
+    /// The number of values left.
+    pub found: u32,
+}
+
 /// A replacement's draft with its instance types and their prices.
 #[derive(Debug)]
 pub struct Replacement<'a> {
@@ -76,7 +89,7 @@ impl<'a> Replacement<'a> {
     }
 
     /// Keeps instance types whose worst-case price is below `limit`; the error names unmet minValues.
-    pub fn cheaper_than(&mut self, limit: f64) -> Result<(), String> {
+    pub fn cheaper_than(&mut self, limit: f64) -> Result<(), MinValuesUnmet> {
         let (list, admitted) = (self.list, &self.admitted);
         self.types
             .retain(|place| list.worst_launch(*place, admitted) < limit);
@@ -97,7 +110,7 @@ impl<'a> Replacement<'a> {
         self.types.truncate(keep);
     }
 
-    fn min_values_of(&self, types: &[usize]) -> Result<(), String> {
+    fn min_values_of(&self, types: &[usize]) -> Result<(), MinValuesUnmet> {
         for requirement in self.requirements.iter() {
             let Some(least) = requirement.min_values() else {
                 continue;
@@ -111,10 +124,11 @@ impl<'a> Replacement<'a> {
                 .flat_map(|values| values.values())
                 .collect();
             if values.len() < least as usize {
-                return Err(format!(
-                    "minValues requirement is not met for label(s) (label(s)=[{}])",
-                    requirement.key()
-                ));
+                return Err(MinValuesUnmet {
+                    key: requirement.key().to_owned(),
+                    min_values: least,
+                    found: values.len() as u32,
+                });
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::candidate::Surroundings;
 use super::command::Method;
 use super::consolidation::Rules;
-use crate::schedule::{Cancel, ScheduleRequest};
+use crate::schedule::{Cancel, Policy, Query};
 
 /// The limits of the search of multi-node consolidation.
 #[derive(Clone, Default)]
@@ -24,10 +24,25 @@ pub struct MultiNodeSearch {
 pub type Stopwatch = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The input of a disruption pass.
+///
+/// ```
+/// use jiff::Timestamp;
+/// use karpenter_core::disruption::DisruptionRequest;
+///
+/// let request = DisruptionRequest::at(Timestamp::UNIX_EPOCH)
+///     .with_spot_to_spot(true)
+///     .with_max_commands(1);
+/// assert_eq!(request.now(), Timestamp::UNIX_EPOCH);
+/// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct DisruptionRequest {
-    /// The settings of the scheduling simulation, and the time of the pass.
-    pub schedule: ScheduleRequest,
+    /// The settings of the scheduling simulation, and the time of the pass. Reserved capacity falls back to other capacity, and
+    /// packing is for the fewest nodes, whatever it says.
+    pub policy: Policy,
+    /// Capacity buffers' pods, nominations and the end of each simulation. Its pods and nodes are those of the candidates,
+    /// whatever it says.
+    pub query: Query,
     /// Commands in flight, capacity buffers, and recently launched replacements.
     pub surroundings: Surroundings,
     /// Whether spot nodes may be replaced by spot nodes (feature gate).
@@ -54,7 +69,8 @@ impl DisruptionRequest {
     /// Returns a request at `now` with upstream's defaults.
     pub fn at(now: Timestamp) -> Self {
         Self {
-            schedule: ScheduleRequest::at(now),
+            policy: Policy::at(now),
+            query: Query::default(),
             surroundings: Surroundings::default(),
             spot_to_spot: false,
             multi_node: MultiNodeSearch::default(),
@@ -68,9 +84,60 @@ impl DisruptionRequest {
         }
     }
 
+    /// Sets the settings of the scheduling simulation, and the time of the pass.
+    #[must_use]
+    pub fn with_policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// Sets what each simulation asks, apart from the candidates.
+    #[must_use]
+    pub fn with_query(self, query: Query) -> Self {
+        Self { query, ..self }
+    }
+
+    /// Sets commands in flight, capacity buffers, and recently launched replacements.
+    #[must_use]
+    pub fn with_surroundings(self, surroundings: Surroundings) -> Self {
+        Self {
+            surroundings,
+            ..self
+        }
+    }
+
+    /// Sets whether spot nodes may be replaced by spot nodes.
+    #[must_use]
+    pub fn with_spot_to_spot(self, spot_to_spot: bool) -> Self {
+        Self {
+            spot_to_spot,
+            ..self
+        }
+    }
+
+    /// Sets the limits of the search of multi-node consolidation.
+    #[must_use]
+    pub fn with_multi_node(self, multi_node: MultiNodeSearch) -> Self {
+        Self { multi_node, ..self }
+    }
+
+    /// Sets the maximum number of commands.
+    #[must_use]
+    pub fn with_max_commands(self, max_commands: usize) -> Self {
+        Self {
+            max_commands,
+            ..self
+        }
+    }
+
+    /// Sets the number of worker threads.
+    #[must_use]
+    pub fn with_threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
     /// Returns the time of the pass.
     pub fn now(&self) -> Timestamp {
-        self.schedule.now
+        self.policy.now
     }
 
     pub(super) fn rules(&self, method: Method) -> Rules {

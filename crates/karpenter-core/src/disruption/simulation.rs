@@ -14,14 +14,14 @@ use crate::cluster::pdb::PdbLimits;
 use crate::cluster::{Cluster, NodeState, Snapshot};
 use crate::pod::{Pod, PodKey};
 use crate::schedule::{
-    Packing, Placement, PlannedNodeClaim, PodSet, ReservedMode, ScheduleRequest, Solver,
+    Packing, Placement, PlannedNodeClaim, PodSet, Policy, Query, ReservedMode, Solver,
 };
 
 /// The result of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Planned nodes to launch.
-    pub new_claims: Vec<PlannedNodeClaim>,
+    pub new_node_claims: Vec<PlannedNodeClaim>,
     /// Pods placed on existing nodes.
     pub placements: Vec<Placement>,
     /// Pods of the deleted nodes that cannot be scheduled, and why. Pods that were pending before are not included.
@@ -34,28 +34,34 @@ pub struct Simulator {
     snapshot: Snapshot,
     /// The snapshot, compiled once for all simulations.
     solver: Arc<Solver>,
-    request: ScheduleRequest,
+    policy: Policy,
+    query: Query,
     prices: Arc<PriceLists>,
-    pdbs: PdbLimits,
+    pdbs: Arc<PdbLimits>,
     /// Nodes whose pods changed too recently to receive more by consolidation.
     avoid: Arc<[String]>,
     /// Pods to schedule whatever the candidates are: pending ones, and those of deleting nodes.
-    waiting: BTreeSet<PodKey>,
+    waiting: Arc<BTreeSet<PodKey>>,
     /// Pods of deleting nodes, which may be placed on uninitialized nodes.
-    leaving: BTreeSet<PodKey>,
+    leaving: Arc<BTreeSet<PodKey>>,
 }
 
 impl Simulator {
-    /// Creates a simulator with the settings of `request`, except that reserved capacity falls back to other capacity and packing
-    /// is for the fewest nodes.
-    pub fn new(snapshot: &Snapshot, request: &ScheduleRequest, prices: &Arc<PriceLists>) -> Self {
-        let mut request = request.clone();
-        request.reserved_mode = match request.reserved_mode {
+    /// Creates a simulator with the settings of `policy`, except that reserved capacity falls back to other capacity and packing is
+    /// for the fewest nodes. Each simulation asks `query`, with the candidates' pods and without the candidates.
+    pub fn new(
+        snapshot: &Snapshot,
+        policy: &Policy,
+        query: &Query,
+        prices: &Arc<PriceLists>,
+    ) -> Self {
+        let mut policy = policy.clone();
+        policy.reserved_mode = match policy.reserved_mode {
             ReservedMode::Off => ReservedMode::Off,
             ReservedMode::Strict | ReservedMode::Fallback => ReservedMode::Fallback,
         };
         // A command launches at most one replacement.
-        request.packing = Packing::FewestNodes;
+        policy.packing = Packing::FewestNodes;
         let leaving: BTreeSet<PodKey> = snapshot
             .pods_of_deleting_nodes()
             .map(|pod| pod.key.clone())
@@ -63,19 +69,47 @@ impl Simulator {
         let pending = snapshot.pending_pods().map(|pod| pod.key.clone());
         Self {
             prices: prices.clone(),
-            pdbs: PdbLimits::new(snapshot),
-            avoid: avoided_nodes(snapshot, request.now).into(),
-            waiting: pending.chain(leaving.iter().cloned()).collect(),
-            leaving,
-            solver: Arc::new(Solver::prepare(snapshot, &request)),
+            pdbs: Arc::new(PdbLimits::new(snapshot)),
+            avoid: avoided_nodes(snapshot, policy.now).into(),
+            waiting: Arc::new(pending.chain(leaving.iter().cloned()).collect()),
+            leaving: Arc::new(leaving),
+            solver: Arc::new(Solver::prepare_for(snapshot, &policy, query)),
             snapshot: snapshot.fork(),
-            request,
+            policy,
+            query: query.clone(),
+        }
+    }
+
+    /// Returns a simulator of a changed copy of the snapshot. Only what does not decide where pods fit may have changed:
+    /// PodDisruptionBudgets, annotations, nominations, the `disruption` of NodePools, and conditions of NodeClaims.
+    ///
+    /// Far cheaper than [`Self::new`], because the copy is compiled only if pods are leaving deleting nodes:
+    /// PodDisruptionBudgets decide which of them can.
+    #[must_use]
+    pub fn with_policies_of(&self, copy: &Snapshot) -> Self {
+        if !self.leaving.is_empty() {
+            return Self::new(copy, &self.policy, &self.query, &self.prices);
+        }
+        Self {
+            snapshot: copy.fork(),
+            pdbs: Arc::new(PdbLimits::new(copy)),
+            avoid: avoided_nodes(copy, self.policy.now).into(),
+            ..self.clone()
         }
     }
 
     /// Returns the snapshot.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    /// Returns the limits of PodDisruptionBudgets.
+    pub(super) fn pdbs(&self) -> &PdbLimits {
+        &self.pdbs
+    }
+
+    pub(super) fn price_lists(&self) -> &Arc<PriceLists> {
+        &self.prices
     }
 
     /// Returns the prices of instance types.
@@ -85,7 +119,7 @@ impl Simulator {
 
     /// Returns the time of the pass.
     pub fn now(&self) -> Timestamp {
-        self.request.now
+        self.policy.now
     }
 
     /// Returns a simulator of the cluster after the candidates were deleted and their pods moved as `placements` says.
@@ -109,28 +143,28 @@ impl Simulator {
                 cluster.insert_pod(pod);
             }
         }
-        Self::new(&cluster.snapshot(), &self.request, &self.prices)
+        Self::new(&cluster.snapshot(), &self.policy, &self.query, &self.prices)
     }
 
     /// Simulates deleting the candidates. `consolidating` places no pods on nodes that changed recently.
     pub fn remove(&self, candidates: &[&Candidate], consolidating: bool) -> Outcome {
-        let now = self.request.now;
-        let mut request = self.request.clone();
+        let now = self.policy.now;
+        let mut query = self.query.clone();
         let moving: Vec<Arc<Pod>> = candidates
             .iter()
             .flat_map(|candidate| candidate.reschedulable())
             .filter(|pod| !self.pdbs.never_moves(pod, now))
             .cloned()
             .collect();
-        request.pods = PodSet::WaitingAnd(moving);
-        request.without = candidates
+        query.pods = PodSet::WaitingAnd(moving);
+        query.without = candidates
             .iter()
             .map(|candidate| candidate.name().to_owned())
             .collect();
         if consolidating {
-            request.avoid.clone_from(&self.avoid);
+            query.avoid.clone_from(&self.avoid);
         }
-        let plan = self.solver.solve(&request);
+        let plan = self.solver.solve(&query);
         let mut stuck = StayingPods::default();
         for unplaced in plan.unplaced {
             if !self.waiting.contains(&unplaced.pod) && !unplaced.buffer {
@@ -157,7 +191,7 @@ impl Simulator {
             stuck.push(|| (pod, PodStays::Undecided));
         }
         Outcome {
-            new_claims: plan.new_claims,
+            new_node_claims: plan.new_node_claims,
             placements: plan.existing,
             stuck,
         }

@@ -103,15 +103,15 @@ pub fn validate(
     {
         return Err(CommandInvalidated::Budget);
     }
-    let simulator = Simulator::new(snapshot, &request.schedule, &all.prices);
+    let simulator = Simulator::new(snapshot, &request.policy, &request.query, &all.prices);
     let outcome = simulator.remove(&current.iter().collect::<Vec<_>>(), true);
-    if !outcome.stuck.is_empty() || outcome.new_claims.len() != command.replacements.len() {
+    if !outcome.stuck.is_empty() || outcome.new_node_claims.len() != command.replacements.len() {
         return Err(CommandInvalidated::Scheduling);
     }
     let still_do = command
         .replacements
         .iter()
-        .zip(&outcome.new_claims)
+        .zip(&outcome.new_node_claims)
         .all(|(planned, now)| {
             let now: BTreeSet<&String> = now.instance_types.iter().collect();
             planned.instance_types.iter().all(|name| now.contains(name))

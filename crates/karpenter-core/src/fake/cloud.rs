@@ -9,19 +9,20 @@ use async_trait::async_trait;
 use jiff::SignedDuration;
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_api::validation::WellKnown;
 
 use super::{catalogue, well_known};
 use crate::instance_type::InstanceType;
 use crate::offering::Offering;
-use crate::provider::{CloudProvider, CloudProviderError, NodeClassKind, RepairPolicy};
+use crate::provider::{
+    CloudProvider, CloudProviderError, NodeClassKind, ProviderProfile, RepairPolicy,
+};
 use crate::requirements::Requirements;
 use crate::resources::Resources;
 
 /// A cloud in memory.
 #[derive(Debug)]
 pub struct FakeCloud {
-    well_known: WellKnown,
+    profile: ProviderProfile,
     state: Mutex<State>,
 }
 
@@ -39,11 +40,28 @@ impl Default for FakeCloud {
     }
 }
 
+fn profile() -> ProviderProfile {
+    let class = NodeClassKind {
+        group: "karpenter.test.sh".into(),
+        version: "v1alpha1".into(),
+        kind: "TestNodeClass".into(),
+        plural: "testnodeclasses".into(),
+    };
+    ProviderProfile::new("fake", [class])
+        .with_well_known(well_known())
+        .with_reservation_id_label(super::RESERVATION_ID)
+        .with_repair_policies([RepairPolicy {
+            condition_type: "BadNode".into(),
+            condition_status: "False".into(),
+            toleration: SignedDuration::from_mins(30),
+        }])
+}
+
 impl FakeCloud {
     /// Creates a cloud without instances that offers these instance types.
     pub fn new(types: Arc<[InstanceType]>) -> Self {
         Self {
-            well_known: well_known(),
+            profile: profile(),
             state: Mutex::new(State {
                 types,
                 instances: BTreeMap::new(),
@@ -143,7 +161,7 @@ impl CloudProvider for FakeCloud {
 
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
         let invalid = |error: &dyn std::fmt::Display| CloudProviderError::other(error.to_string());
-        let wanted = Requirements::from_api(&claim.spec.requirements, &self.well_known)
+        let wanted = Requirements::from_api(&claim.spec.requirements, &self.profile.well_known)
             .map_err(|error| invalid(&error))?;
         let requests = Resources::requests_from(&claim.spec.resources.requests)
             .map_err(|error| invalid(&error))?;
@@ -280,7 +298,7 @@ mod tests {
                 .is_node_claim_not_found()
         );
         assert!(now(cloud.get(&id)).unwrap_err().is_node_claim_not_found());
-        let [policy] = &cloud.repair_policies()[..] else {
+        let [policy] = &cloud.profile().repair_policies[..] else {
             panic!("one policy")
         };
         assert_eq!(

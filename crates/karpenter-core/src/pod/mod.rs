@@ -25,7 +25,7 @@ pub use constraints::{AffinityTerm, LabelExpr, NodeTerm, SpreadConstraint, Toler
 pub use ports::HostPort;
 pub(crate) use ports::conflict as ports_conflict;
 pub use requests::{Requests, pod_limits, pod_requests};
-pub use selection::{DoNotDisrupt, do_not_disrupt, protected_until};
+pub use selection::{DoNotDisrupt, PodIgnored, do_not_disrupt, protected_until};
 pub use selector::{LabelSelector, SelectorExpr, SelectorOp};
 pub use validate::{InvalidPod, VolumeProblem, validate};
 
@@ -235,6 +235,80 @@ pub struct Pod {
 const KEPT_ANNOTATIONS: [&str; 1] = ["controller.kubernetes.io/pod-deletion-cost"];
 
 impl Pod {
+    /// Returns a pod that kube-scheduler found no node for, for programs without a cluster. Its uid is `namespace/name`.
+    ///
+    /// ```
+    /// use karpenter_core::pod::Pod;
+    /// use karpenter_core::resources::Resources;
+    ///
+    /// let pod = Pod::pending("default", "web-1", Resources::new().with("cpu", 500))
+    ///     .with_label("app", "web")
+    ///     .with_node_selector("kubernetes.io/arch", "amd64");
+    /// assert!(pod.is_provisionable());
+    /// ```
+    pub fn pending(namespace: &str, name: &str, requests: Resources) -> Self {
+        let shape = Shape {
+            namespace: namespace.to_owned(),
+            requests: requests.with("pods", 1),
+            ..Shape::default()
+        };
+        Self {
+            key: PodKey::new(namespace, name, &format!("{namespace}/{name}")),
+            shape: Arc::new(shape),
+            limits: Arc::default(),
+            annotations: BTreeMap::new(),
+            created_at: None,
+            deleted_at: None,
+            started_at: None,
+            node_name: None,
+            nominated_node: None,
+            phase: Phase::Pending,
+            unschedulable: true,
+            gated: false,
+            ready: false,
+            ready_since: None,
+            scheduled_since: None,
+            owners: Arc::from([]),
+            termination_grace_seconds: None,
+            scheduler_name: None,
+        }
+    }
+
+    /// Changes the fields that scheduling reads.
+    #[must_use]
+    pub fn with_shape(mut self, change: impl FnOnce(&mut Shape)) -> Self {
+        change(Arc::make_mut(&mut self.shape));
+        self
+    }
+
+    /// Adds a label.
+    #[must_use]
+    pub fn with_label(self, key: &str, value: &str) -> Self {
+        self.with_shape(|shape| {
+            shape.labels.insert(key.to_owned(), value.to_owned());
+        })
+    }
+
+    /// Adds a label to the node selector.
+    #[must_use]
+    pub fn with_node_selector(self, key: &str, value: &str) -> Self {
+        self.with_shape(|shape| {
+            shape.node_selector.insert(key.to_owned(), value.to_owned());
+        })
+    }
+
+    /// Adds a toleration.
+    #[must_use]
+    pub fn with_toleration(self, toleration: Toleration) -> Self {
+        self.with_shape(|shape| shape.tolerations.push(toleration))
+    }
+
+    /// Adds a topology spread constraint.
+    #[must_use]
+    pub fn with_spread(self, constraint: SpreadConstraint) -> Self {
+        self.with_shape(|shape| shape.spread.push(constraint))
+    }
+
     /// Parses a Kubernetes pod.
     pub fn parse(pod: &corev1::Pod) -> Self {
         let meta = &pod.metadata;

@@ -2,6 +2,8 @@
 //!
 //! UPSTREAM: pkg/utils/pod/scheduling.go
 
+use std::fmt;
+
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::labels::annotations::{DO_NOT_DISRUPT, DO_NOT_EVICT};
 
@@ -18,7 +20,101 @@ pub enum DoNotDisrupt {
     Invalid,
 }
 
+/// Why a pod is not placed by a scheduling pass over the waiting pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PodIgnored {
+    /// The pod is bound to a node.
+    Bound {
+        /// The node.
+        node: String,
+    },
+    /// The pod is being deleted.
+    Terminating,
+    /// The pod has succeeded or failed.
+    Terminated,
+    /// The pod is the mirror pod of a static pod, which belongs to its node.
+    Static,
+    /// A DaemonSet owns the pod: its node must exist first.
+    DaemonSet,
+    /// The pod has scheduling gates.
+    SchedulingGated,
+    /// kube-scheduler evicts other pods to make room for the pod.
+    Preempting {
+        /// The node.
+        node: String,
+    },
+    /// Another scheduler is responsible for the pod and has not marked it unschedulable.
+    OtherScheduler {
+        /// The scheduler.
+        scheduler: String,
+    },
+    /// kube-scheduler has not marked the pod unschedulable: its condition PodScheduled is not False for reason Unschedulable.
+    NotMarkedUnschedulable,
+}
+
+impl fmt::Display for PodIgnored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bound { node } => write!(f, "the pod is bound to node {node}"),
+            Self::Terminating => f.write_str("the pod is terminating"),
+            Self::Terminated => f.write_str("the pod has terminated"),
+            Self::Static => f.write_str("the pod is a static pod of its node"),
+            Self::DaemonSet => f.write_str("no node is launched for a pod of a DaemonSet"),
+            Self::SchedulingGated => f.write_str("the pod has scheduling gates"),
+            Self::Preempting { node } => {
+                write!(f, "kube-scheduler preempts pods on node {node} for the pod")
+            }
+            Self::OtherScheduler { scheduler } => {
+                write!(
+                    f,
+                    "scheduler {scheduler} has not marked the pod unschedulable"
+                )
+            }
+            Self::NotMarkedUnschedulable => {
+                f.write_str("kube-scheduler has not marked the pod unschedulable")
+            }
+        }
+    }
+}
+
 impl Pod {
+    /// Returns why the pod is not pending; `None` if it [is provisionable](Self::is_provisionable).
+    ///
+    /// ```
+    /// use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+    /// use karpenter_core::pod::{Pod, PodIgnored};
+    ///
+    /// let mut pod = corev1::Pod::default();
+    /// assert_eq!(Pod::parse(&pod).ignored(), Some(PodIgnored::NotMarkedUnschedulable));
+    /// pod.spec.get_or_insert_default().node_name = Some("node-1".to_owned());
+    /// assert_eq!(Pod::parse(&pod).ignored().unwrap().to_string(), "the pod is bound to node node-1");
+    /// ```
+    pub fn ignored(&self) -> Option<PodIgnored> {
+        if self.is_provisionable() {
+            None
+        } else if let Some(node) = self.node_name.clone() {
+            Some(PodIgnored::Bound { node })
+        } else if self.deleted_at.is_some() {
+            Some(PodIgnored::Terminating)
+        } else if self.is_terminal() {
+            Some(PodIgnored::Terminated)
+        } else if self.is_mirror() {
+            Some(PodIgnored::Static)
+        } else if self.is_owned_by_daemon_set() {
+            Some(PodIgnored::DaemonSet)
+        } else if self.gated {
+            Some(PodIgnored::SchedulingGated)
+        } else if let Some(node) = self.nominated_node.clone() {
+            Some(PodIgnored::Preempting { node })
+        } else {
+            Some(match self.scheduler_name.clone() {
+                Some(scheduler) => PodIgnored::OtherScheduler { scheduler },
+                None => PodIgnored::NotMarkedUnschedulable,
+            })
+        }
+    }
+
     /// Reports whether a new node can help the pod: kube-scheduler found no node for it and is not preempting pods for it, and it is
     /// neither part of a DaemonSet nor a static pod.
     ///
@@ -193,6 +289,61 @@ mod tests {
         assert!(
             !pod(|p| p["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"))
                 .is_provisionable()
+        );
+    }
+
+    #[test]
+    fn a_pod_is_ignored_exactly_if_it_is_not_provisionable() {
+        assert_eq!(pod(|_| ()).ignored(), None);
+        let why = |change: &dyn Fn(&mut Value)| {
+            let pod = pod(|value| change(value));
+            assert!(!pod.is_provisionable());
+            pod.ignored().unwrap().to_string()
+        };
+        let reason = |reason: &'static str| {
+            move |p: &mut Value| p["status"]["conditions"][0]["reason"] = json!(reason)
+        };
+        assert_eq!(
+            why(&reason("SchedulingGated")),
+            "the pod has scheduling gates"
+        );
+        assert_eq!(
+            why(&reason("SchedulerError")),
+            "kube-scheduler has not marked the pod unschedulable"
+        );
+        assert_eq!(
+            why(&|p| {
+                p["spec"]["schedulerName"] = json!("batch");
+                p["status"]["conditions"] = json!([]);
+            }),
+            "scheduler batch has not marked the pod unschedulable"
+        );
+        assert_eq!(
+            why(&|p| p["spec"]["nodeName"] = json!("n")),
+            "the pod is bound to node n"
+        );
+        assert_eq!(
+            why(&|p| p["status"]["nominatedNodeName"] = json!("n")),
+            "kube-scheduler preempts pods on node n for the pod"
+        );
+        assert_eq!(
+            why(&|p| p["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
+            "the pod is terminating"
+        );
+        assert_eq!(
+            why(&owned("apps/v1", "DaemonSet")),
+            "no node is launched for a pod of a DaemonSet"
+        );
+        assert_eq!(
+            why(&owned("v1", "Node")),
+            "the pod is a static pod of its node"
+        );
+        assert_eq!(
+            why(&|p| {
+                p["status"]["phase"] = json!("Succeeded");
+                p["status"]["conditions"] = json!([]);
+            }),
+            "the pod has terminated"
         );
     }
 

@@ -5,11 +5,12 @@ use crate::disruption::{
     CommandInvalidated, NotConsolidatable, NotDisruptable, PodStays, StayingPods,
 };
 use crate::limits::LimitExceeded;
+use crate::pod::PodIgnored;
 use crate::requirements::Incompatible;
 use crate::resources::{NODES, quantity};
 use crate::schedule::{
     ExceededLimit, Incompatibility, InstanceTypeMismatch, PoolIncompatibility, PoolOutcome,
-    Unschedulable,
+    PoolReport, Unschedulable,
 };
 
 /// Returns the reason of a pod without a place; of several NodePools that of the one that came closest to launching a node.
@@ -30,6 +31,9 @@ pub fn pod_reason(why: &Unschedulable) -> Reason {
             }
             closest.map_or(Reason::NoNodePools {}, |pool| Reason::from(&pool.reason))
         }
+        Unschedulable::UnknownNodePool { name, similar: _ } => Reason::NoNodePool {
+            node_pool: name.clone(),
+        },
         Unschedulable::Devices(failure) => Reason::DevicesUnavailable {
             problem: failure.to_string(),
         },
@@ -48,12 +52,31 @@ pub fn pool_reasons(why: &Unschedulable) -> impl Iterator<Item = (&str, Reason)>
         Unschedulable::Invalid(_)
         | Unschedulable::NoNodePools
         | Unschedulable::NoInstanceTypes
+        | Unschedulable::UnknownNodePool { .. }
         | Unschedulable::Devices(_)
         | Unschedulable::MinValuesAfterTruncation => &[],
     };
     pools
         .iter()
         .map(|pool| (pool.node_pool.as_str(), Reason::from(&pool.reason)))
+}
+
+/// Returns the reason of a pod that a pass was not asked to place; `None` if it is not pending: bound, terminating, terminated or
+/// static.
+pub fn ignored_reason(why: &PodIgnored) -> Option<Reason> {
+    Some(match why {
+        PodIgnored::Bound { .. }
+        | PodIgnored::Terminating
+        | PodIgnored::Terminated
+        | PodIgnored::Static => return None,
+        PodIgnored::DaemonSet => Reason::DaemonSetPod {},
+        PodIgnored::SchedulingGated => Reason::SchedulingGated {},
+        PodIgnored::Preempting { node } => Reason::Preempting { node: node.clone() },
+        PodIgnored::OtherScheduler { scheduler } => Reason::OtherScheduler {
+            scheduler: scheduler.clone(),
+        },
+        PodIgnored::NotMarkedUnschedulable => Reason::NotMarkedUnschedulable {},
+    })
 }
 
 /// Returns how many kinds of checks the pod has passed in a NodePool. A limit counts as a late one: without it, the NodePool might
@@ -163,9 +186,12 @@ impl From<&InstanceTypeMismatch> for Reason {
     }
 }
 
-impl From<&PoolOutcome> for Reason {
-    fn from(outcome: &PoolOutcome) -> Self {
-        match outcome {
+impl From<&PoolReport> for Reason {
+    fn from(report: &PoolReport) -> Self {
+        match &report.outcome {
+            PoolOutcome::NotFound { similar: _ } => Self::NoNodePool {
+                node_pool: report.node_pool.clone(),
+            },
             PoolOutcome::Used => Self::Used {},
             PoolOutcome::Static => Self::Static {},
             PoolOutcome::Deleting => Self::Deleting {},
@@ -285,8 +311,8 @@ impl From<&NotConsolidatable> for Reason {
                 Self::SeveralReplacements { count: *count }
             }
             NotConsolidatable::NotCheaper => Self::NotCheaper {},
-            NotConsolidatable::MinValues { reason } => Self::MinValues {
-                problem: reason.to_string(),
+            NotConsolidatable::MinValues(unmet) => Self::MinValues {
+                problem: unmet.to_string(),
             },
             NotConsolidatable::SpotToSpotDisabled => Self::SpotToSpotDisabled {},
             NotConsolidatable::SpotToSpotFlexibility { needed, found } => {

@@ -10,7 +10,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use engine::{pod_reason, pool_reasons};
+pub use engine::{ignored_reason, pod_reason, pool_reasons};
 
 /// Declares the reasons: variant, parameters, text.
 macro_rules! reasons {
@@ -184,7 +184,10 @@ reasons! {
         problem: String,
     } "{problem}";
     /// The pod fits alone, but not beside the pods that were placed before it.
-    Competition {} "the pod fits alone, but not beside other pending pods";
+    Competition {
+        /// The owners of the pods, as `Kind namespace/name`, the largest first.
+        takers: Vec<String>,
+    } "the pod fits alone, but not beside pods of {}", list(takers);
     /// Not all pods of the pod's group have a place.
     GangIncomplete {} "not all pods of the group have a place";
 
@@ -331,7 +334,7 @@ reasons! {
     Budget {
         /// The NodePool.
         node_pool: String,
-    } "the disruption budget of NodePool {node_pool} is used up";
+    } "the disruption budgets of NodePool {node_pool} allow no further node now";
     /// The search ended before the node was evaluated.
     NotEvaluated {} "the search ended before this node";
     /// The saving does not pay back the cost of the move.

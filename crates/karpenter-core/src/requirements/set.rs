@@ -51,6 +51,7 @@ impl AllowUndefined<'_> {
 
 /// A key on which two sets of requirements are incompatible.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Conflict {
     /// The key is required, but the other side does not define it.
     Undefined {
@@ -66,6 +67,15 @@ pub enum Conflict {
         /// The existing requirement.
         existing: Requirement,
     },
+    /// A name of a NodePool is required that no NodePool has.
+    UnknownNodePool {
+        /// The incoming requirement.
+        incoming: Requirement,
+        /// The existing requirement.
+        existing: Requirement,
+        /// A NodePool with a similar name.
+        similar: Option<String>,
+    },
 }
 
 impl fmt::Display for Conflict {
@@ -78,6 +88,23 @@ impl fmt::Display for Conflict {
             }
             Conflict::Disjoint { incoming, existing } => {
                 write!(f, "key {}, {incoming} not in {existing}", incoming.key())
+            }
+            Conflict::UnknownNodePool {
+                incoming,
+                existing,
+                similar,
+            } => {
+                let names: Vec<&str> = incoming.values().collect();
+                let names = names.join("\", \"");
+                let key = incoming.key();
+                write!(
+                    f,
+                    "key {key}, {incoming} not in {existing} (nodepool \"{names}\" not found"
+                )?;
+                match similar {
+                    Some(similar) => write!(f, ", typo of \"{similar}\"?)"),
+                    None => f.write_str(")"),
+                }
             }
         }
     }

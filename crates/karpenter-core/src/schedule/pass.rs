@@ -25,14 +25,14 @@ use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::pods::queue::PodQueue;
 use crate::schedule::report::plan::Plan;
 use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
-use crate::schedule::request::{PodSet, ScheduleRequest};
+use crate::schedule::request::{PodSet, Query};
 use crate::schedule::strategy::{Attempt, Strategy};
 use crate::schedule::topology::domains::Topology;
 
 /// The state of a scheduling pass; see the module documentation.
 pub(crate) struct SchedulingPass<'a> {
     pub(crate) solver: &'a Solver,
-    pub(crate) request: &'a ScheduleRequest,
+    pub(crate) query: &'a Query,
     pub(crate) strategy: Strategy,
     pub(crate) rows: RowCache<'a>,
     pub(crate) queue: PodQueue,
@@ -44,35 +44,60 @@ pub(crate) struct SchedulingPass<'a> {
     pub(crate) epoch: u64,
     /// Set if no NodePool can be used.
     pub(crate) no_usable_pool: Option<Unschedulable>,
+    /// A pod requests a resource that the solver was not compiled for, so that no node was checked for it.
+    pub(crate) unknown_resources: bool,
     /// Allocates devices for resource claims, if some pod has any.
     pub(crate) devices: Option<Box<Devices<'a>>>,
 }
 
 impl<'a> SchedulingPass<'a> {
-    pub(crate) fn new(
-        solver: &'a Solver,
-        request: &'a ScheduleRequest,
-        strategy: Strategy,
-    ) -> Self {
+    pub(crate) fn new(solver: &'a Solver, query: &'a Query, strategy: Strategy) -> Self {
         Self {
             solver,
-            request,
+            query,
             strategy,
             rows: RowCache::new(solver),
             queue: PodQueue::default(),
             topology: Topology::new(solver),
-            nodes: ExistingNodes::new(solver, request),
+            nodes: ExistingNodes::new(solver, query),
             planned: PlannedNodes::default(),
-            budgets: PoolBudgets::new(solver, request),
+            budgets: PoolBudgets::new(solver, query),
             epoch: 1,
             no_usable_pool: None,
+            unknown_resources: false,
             devices: None,
         }
+    }
+
+    /// Returns why no NodePool has instance types.
+    fn no_instance_types(&self) -> Unschedulable {
+        let mut misspelt = self.solver.pools.iter().filter_map(|pool| {
+            let PoolOutcome::NotFound { similar } = &pool.outcome else {
+                return None;
+            };
+            Some(Unschedulable::UnknownNodePool {
+                name: pool.node_pool.clone(),
+                similar: similar.clone(),
+            })
+        });
+        let has_types = self
+            .solver
+            .pools
+            .iter()
+            .any(|pool| matches!(pool.outcome, PoolOutcome::NoCompatibleInstanceTypes { .. }));
+        let misspelt = if has_types { None } else { misspelt.next() };
+        misspelt.unwrap_or(Unschedulable::NoInstanceTypes)
     }
 
     /// Runs the steps of the pass: collects the pods and counts those of the cluster, places, repacks, reports.
     pub(crate) fn solve(mut self) -> Attempt {
         self.collect();
+        if self.unknown_resources {
+            return Attempt {
+                unknown_resources: true,
+                ..Attempt::default()
+            };
+        }
         let any_dynamic = self.solver.pools.iter().any(|pool| {
             matches!(
                 pool.outcome,
@@ -85,9 +110,9 @@ impl<'a> SchedulingPass<'a> {
         if !any_dynamic {
             self.no_usable_pool = Some(Unschedulable::NoNodePools);
         } else if self.solver.templates.is_empty() {
-            self.no_usable_pool = Some(Unschedulable::NoInstanceTypes);
+            self.no_usable_pool = Some(self.no_instance_types());
         }
-        let pending_by_zone = if matches!(self.request.pods, PodSet::Waiting) {
+        let pending_by_zone = if matches!(self.query.pods, PodSet::Waiting) {
             self.pending_by_zone()
         } else {
             BTreeMap::new()
@@ -106,6 +131,7 @@ impl<'a> SchedulingPass<'a> {
             dropped,
             left_out,
             hasty,
+            unknown_resources: false,
         }
     }
 }

@@ -17,8 +17,8 @@
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::repack::dissolve::{MANY_PODS, NODE_OVERHEAD_FEW};
-use crate::schedule::report::plan::Plan;
-use crate::schedule::request::{Packing, ScheduleRequest};
+use crate::schedule::report::plan::{IgnoredPod, Plan};
+use crate::schedule::request::{Packing, PodSet, Query};
 use crate::schedule::strategy::{Attempt, MOST_PODS, Order, Strategy};
 
 /// For more pods, strategies that compare the price increase of each node are skipped.
@@ -40,29 +40,53 @@ const STRATEGIES: [Strategy; 6] = [
 ];
 
 impl Solver {
-    /// Places the pods of `request`. May be called any number of times, from any number of threads.
-    pub fn solve(&self, request: &ScheduleRequest) -> Plan {
-        best_plan(self, request)
+    /// Places the pods of `query`. May be called any number of times, from any number of threads.
+    pub fn solve(&self, query: &Query) -> Plan {
+        let mut plan = best_plan(self, query).unwrap_or_else(|| {
+            let solver = Self::prepare_for(&self.snapshot, &self.policy, query);
+            best_plan(&solver, query).unwrap_or_default()
+        });
+        if matches!(query.pods, PodSet::Waiting | PodSet::Unbound) {
+            self.list_ignored(&query.pods, &mut plan);
+        }
+        plan
+    }
+
+    /// Lists the pods of the snapshot that are not of this set.
+    fn list_ignored(&self, asked: &PodSet, plan: &mut Plan) {
+        let mut unbound = 0;
+        for pod in self.snapshot.unbound_pods() {
+            unbound += 1;
+            if !asked.includes(pod)
+                && let Some(why) = pod.ignored()
+            {
+                let pod = pod.key.clone();
+                plan.ignored.push(IgnoredPod { pod, why });
+            }
+        }
+        plan.bound_pods = self.snapshot.pod_count().saturating_sub(unbound);
     }
 }
 
-fn best_plan(solver: &Solver, request: &ScheduleRequest) -> Plan {
-    let attempt = |request: &ScheduleRequest, strategy| {
-        SchedulingPass::new(solver, request, strategy).solve()
-    };
-    let first = attempt(request, Strategy::default());
-    let cancelled = || request.cancel.as_ref().is_some_and(|cancel| cancel());
+/// Returns the best plan; `None` if the solver was not compiled for a resource that a pod of the query requests.
+fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
+    let attempt = |query: &Query, strategy| SchedulingPass::new(solver, query, strategy).solve();
+    let first = attempt(query, Strategy::default());
+    if first.unknown_resources {
+        return None;
+    }
+    let cancelled = || query.is_cancelled();
     let pods = pods(&first.plan);
-    let is_worth_it = matches!(request.packing, Packing::LowestCost { .. })
-        && !first.plan.new_claims.is_empty()
+    let is_worth_it = matches!(solver.policy.packing, Packing::LowestCost { .. })
+        && !first.plan.new_node_claims.is_empty()
         && (2..=MOST_PODS).contains(&pods);
     if !is_worth_it || cancelled() {
-        return first.plan;
+        return Some(first.plan);
     }
     // The progress callback must not see the pass start again.
-    let quiet = ScheduleRequest {
+    let quiet = Query {
         progress: None,
-        ..request.clone()
+        ..query.clone()
     };
     let mut attempts = vec![first];
     for strategy in STRATEGIES {
@@ -86,15 +110,15 @@ fn best_plan(solver: &Solver, request: &ScheduleRequest) -> Plan {
             },
         );
         if again.plan.hourly_price() < best.plan.hourly_price() && !cancelled() {
-            return again.plan;
+            return Some(again.plan);
         }
     }
-    best.plan
+    Some(best.plan)
 }
 
 /// Returns the number of pods in a plan.
 fn pods(plan: &Plan) -> usize {
-    let on_claims = plan.new_claims.iter();
+    let on_claims = plan.new_node_claims.iter();
     let on_claims: usize = on_claims
         .map(|draft| draft.pods.len() + draft.buffer_pods.len())
         .sum();
@@ -114,12 +138,12 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
             && left_out.all(|(class, number)| first.left_out.get(class).copied() >= Some(*number))
     };
     let others: Vec<Attempt> = attempts.filter(may_replace).collect();
-    let nodes = first.plan.new_claims.len();
+    let nodes = first.plan.new_node_claims.len();
     let few = pods(&first.plan) < nodes * MANY_PODS;
     let mean = first.plan.hourly_price() / nodes.max(1) as f64;
     let node_overhead = if few { mean * NODE_OVERHEAD_FEW } else { 0.0 };
     let cost = |attempt: &Attempt| {
-        let more = attempt.plan.new_claims.len().saturating_sub(nodes);
+        let more = attempt.plan.new_node_claims.len().saturating_sub(nodes);
         attempt.plan.hourly_price() + node_overhead * more as f64
     };
     let mut attempts = vec![first];
@@ -132,7 +156,7 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
     let cheap = attempts
         .into_iter()
         .filter(|attempt| cost(attempt) <= least * FEWER_IF);
-    let nodes = |attempt: &Attempt| attempt.plan.new_claims.len();
+    let nodes = |attempt: &Attempt| attempt.plan.new_node_claims.len();
     let best =
         cheap.min_by(|a, b| (nodes(a).cmp(&nodes(b))).then_with(|| cost(a).total_cmp(&cost(b))));
     best.unwrap_or_default()

@@ -1,11 +1,11 @@
-//! The input of a scheduling pass: the pods and the policies.
+//! The input of a scheduling pass: the [`Policy`] of a solver, and the [`Query`] that it answers.
 
 use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::pod::{Pod, PodKey};
+use crate::pod::{Pod, PodIgnored, PodKey};
 
 /// How preferences of pods are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -77,13 +77,38 @@ pub struct DefaultSpread {
 /// Which pods to place.
 #[derive(Clone, Debug, Default)]
 pub enum PodSet {
-    /// Pending pods, and pods of deleting nodes.
+    /// Pending pods (kube-scheduler marked them unschedulable), and pods of deleting nodes.
     #[default]
     Waiting,
+    /// Pods without a node, whether or not a kube-scheduler has tried them, and pods of deleting nodes. For programs that run
+    /// without a kube-scheduler.
+    Unbound,
     /// The given pods. They are not validated. If bound, they no longer count on their current node.
     Given(Vec<Arc<Pod>>),
     /// Pending pods, pods of deleting nodes, and the given pods.
     WaitingAnd(Vec<Arc<Pod>>),
+}
+
+impl PodSet {
+    /// Reports whether a pod of the snapshot that has no node is placed.
+    pub(crate) fn includes(&self, pod: &Pod) -> bool {
+        match self {
+            Self::Waiting | Self::WaitingAnd(_) => pod.is_provisionable(),
+            Self::Unbound => matches!(
+                pod.ignored(),
+                None | Some(PodIgnored::NotMarkedUnschedulable)
+            ),
+            Self::Given(_) => false,
+        }
+    }
+
+    /// Returns the pods that the query itself brings.
+    pub(crate) fn given(&self) -> &[Arc<Pod>] {
+        match self {
+            Self::Waiting | Self::Unbound => &[],
+            Self::Given(pods) | Self::WaitingAnd(pods) => pods,
+        }
+    }
 }
 
 /// Returns whether the pass must stop early.
@@ -92,9 +117,20 @@ pub type Cancel = Arc<dyn Fn() -> bool + Send + Sync>;
 /// Receives the number of pods not tried yet, periodically during a pass.
 pub type Progress = Arc<dyn Fn(usize) + Send + Sync>;
 
-/// The input of one scheduling pass.
-#[derive(Clone)]
-pub struct ScheduleRequest {
+/// The settings of a [`Solver`](crate::schedule::Solver), which hold for all its queries.
+///
+/// ```
+/// use jiff::Timestamp;
+/// use karpenter_core::schedule::{Packing, Policy, PreferencePolicy};
+///
+/// let policy = Policy::at(Timestamp::UNIX_EPOCH)
+///     .with_preference_policy(PreferencePolicy::Ignore)
+///     .with_packing(Packing::FewestNodes);
+/// assert_eq!(policy.max_instance_types, 600);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Policy {
     /// The current time.
     pub now: Timestamp,
     /// How preferences of pods are treated.
@@ -107,6 +143,106 @@ pub struct ScheduleRequest {
     pub default_spread: Vec<DefaultSpread>,
     /// Whether pods with resource claims are rejected instead of getting devices, and DaemonSets with resource claims are ignored.
     pub ignore_dra_requests: bool,
+    /// The objective of packing. Disruption uses [`Packing::FewestNodes`], because it replaces nodes by at most one node.
+    pub packing: Packing,
+    /// The maximum number of instance types in a NodeClaim.
+    pub max_instance_types: usize,
+}
+
+impl Policy {
+    /// Returns the policy of provisioning at `now`, with upstream's defaults.
+    pub fn at(now: Timestamp) -> Self {
+        Self {
+            now,
+            preference_policy: PreferencePolicy::default(),
+            min_values_policy: MinValuesPolicy::default(),
+            reserved_mode: ReservedMode::default(),
+            default_spread: Vec::new(),
+            ignore_dra_requests: true,
+            packing: Packing::default(),
+            max_instance_types: 600,
+        }
+    }
+
+    /// Sets the current time.
+    #[must_use]
+    pub fn with_now(self, now: Timestamp) -> Self {
+        Self { now, ..self }
+    }
+
+    /// Sets how preferences of pods are treated.
+    #[must_use]
+    pub fn with_preference_policy(self, preference_policy: PreferencePolicy) -> Self {
+        Self {
+            preference_policy,
+            ..self
+        }
+    }
+
+    /// Sets how unmet minValues are treated.
+    #[must_use]
+    pub fn with_min_values_policy(self, min_values_policy: MinValuesPolicy) -> Self {
+        Self {
+            min_values_policy,
+            ..self
+        }
+    }
+
+    /// Sets how used-up reserved capacity is treated.
+    #[must_use]
+    pub fn with_reserved_mode(self, reserved_mode: ReservedMode) -> Self {
+        Self {
+            reserved_mode,
+            ..self
+        }
+    }
+
+    /// Sets the spread constraints for pods that have none.
+    #[must_use]
+    pub fn with_default_spread(self, default_spread: Vec<DefaultSpread>) -> Self {
+        Self {
+            default_spread,
+            ..self
+        }
+    }
+
+    /// Sets whether pods with resource claims are rejected.
+    #[must_use]
+    pub fn with_ignore_dra_requests(self, ignore_dra_requests: bool) -> Self {
+        Self {
+            ignore_dra_requests,
+            ..self
+        }
+    }
+
+    /// Sets the objective of packing.
+    #[must_use]
+    pub fn with_packing(self, packing: Packing) -> Self {
+        Self { packing, ..self }
+    }
+
+    /// Sets the maximum number of instance types in a NodeClaim.
+    #[must_use]
+    pub fn with_max_instance_types(self, max_instance_types: usize) -> Self {
+        Self {
+            max_instance_types,
+            ..self
+        }
+    }
+}
+
+/// One question to a [`Solver`](crate::schedule::Solver): which pods to place, and on which nodes.
+///
+/// ```
+/// use karpenter_core::schedule::{PodSet, Query};
+///
+/// // Would the pending pods have a place without node-1?
+/// let query = Query::new(PodSet::Waiting).with_removed_nodes(["node-1".to_owned()]);
+/// assert_eq!(query.without, ["node-1"]);
+/// ```
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct Query {
     /// Which pods to place.
     pub pods: PodSet,
     /// In-memory pods of capacity buffers; they are placed last and reported separately.
@@ -118,55 +254,97 @@ pub struct ScheduleRequest {
     /// Pods that were nominated to a node (Node or NodeClaim name). They are tried there before other pods are placed, and are
     /// placed elsewhere only if they no longer fit on that node.
     pub nominated: Vec<(PodKey, String)>,
-    /// The objective of packing. Disruption uses [`Packing::FewestNodes`], because it replaces nodes by at most one node.
-    pub packing: Packing,
-    /// The maximum number of instance types in a NodeClaim.
-    pub max_instance_types: usize,
     /// Called periodically; once it returns true, pods not tried yet stay undecided and the placements so far are kept.
     pub cancel: Option<Cancel>,
     /// Called periodically with the number of pods not tried yet.
     pub progress: Option<Progress>,
 }
 
-impl ScheduleRequest {
-    /// Returns the request of provisioning at `now`, with upstream's defaults.
-    pub fn at(now: Timestamp) -> Self {
+impl Query {
+    /// Asks for the places of these pods.
+    pub fn new(pods: PodSet) -> Self {
         Self {
-            now,
-            preference_policy: PreferencePolicy::default(),
-            min_values_policy: MinValuesPolicy::default(),
-            reserved_mode: ReservedMode::default(),
-            default_spread: Vec::new(),
-            ignore_dra_requests: true,
-            pods: PodSet::default(),
-            buffer_pods: Vec::new(),
-            without: Vec::new(),
-            avoid: Arc::default(),
-            nominated: Vec::new(),
-            packing: Packing::default(),
-            max_instance_types: 600,
-            cancel: None,
-            progress: None,
+            pods,
+            ..Self::default()
         }
+    }
+
+    /// Sets which pods to place.
+    #[must_use]
+    pub fn with_pods(self, pods: PodSet) -> Self {
+        Self { pods, ..self }
+    }
+
+    /// Sets the pods of capacity buffers.
+    #[must_use]
+    pub fn with_buffer_pods(self, buffer_pods: Vec<Arc<Pod>>) -> Self {
+        Self {
+            buffer_pods,
+            ..self
+        }
+    }
+
+    /// Treats nodes as deleted; names of Nodes or NodeClaims.
+    #[must_use]
+    pub fn with_removed_nodes(self, names: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            without: names.into_iter().collect(),
+            ..self
+        }
+    }
+
+    /// Keeps other than pending pods and pods of deleting nodes away from nodes; names of Nodes or NodeClaims.
+    #[must_use]
+    pub fn with_avoided_nodes(self, names: impl Into<Arc<[String]>>) -> Self {
+        Self {
+            avoid: names.into(),
+            ..self
+        }
+    }
+
+    /// Sets the nodes that pods were nominated to.
+    #[must_use]
+    pub fn with_nominated(self, nominated: Vec<(PodKey, String)>) -> Self {
+        Self { nominated, ..self }
+    }
+
+    /// Sets what ends the pass early.
+    #[must_use]
+    pub fn with_cancel(self, cancel: Cancel) -> Self {
+        Self {
+            cancel: Some(cancel),
+            ..self
+        }
+    }
+
+    /// Sets what receives the number of pods not tried yet.
+    #[must_use]
+    pub fn with_progress(self, progress: Progress) -> Self {
+        Self {
+            progress: Some(progress),
+            ..self
+        }
+    }
+
+    /// Reports whether the pass must stop early.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel())
+    }
+
+    /// Iterates over the pods that the query itself brings; the solver's snapshot need not have them.
+    pub(crate) fn own_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.pods.given().iter().chain(&self.buffer_pods)
     }
 }
 
-impl fmt::Debug for ScheduleRequest {
+impl fmt::Debug for Query {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScheduleRequest")
-            .field("now", &self.now)
-            .field("preference_policy", &self.preference_policy)
-            .field("min_values_policy", &self.min_values_policy)
-            .field("reserved_mode", &self.reserved_mode)
-            .field("default_spread", &self.default_spread)
-            .field("ignore_dra_requests", &self.ignore_dra_requests)
+        f.debug_struct("Query")
             .field("pods", &self.pods)
             .field("buffer_pods", &self.buffer_pods.len())
             .field("without", &self.without)
             .field("avoid", &self.avoid)
             .field("nominated", &self.nominated.len())
-            .field("packing", &self.packing)
-            .field("max_instance_types", &self.max_instance_types)
             .finish_non_exhaustive()
     }
 }

@@ -62,4 +62,6 @@ pub(crate) struct Attempt {
     pub(crate) left_out: BTreeMap<(ClassId, bool), usize>,
     /// Whether wasteful nodes were repacked, but not thoroughly.
     pub(crate) hasty: bool,
+    /// The pass was not run: the solver was not compiled for a resource that a pod of the query requests.
+    pub(crate) unknown_resources: bool,
 }

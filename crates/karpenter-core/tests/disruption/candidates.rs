@@ -316,7 +316,7 @@ fn a_node_with_a_buffer_pod_is_deleted_once_the_buffer_pod_fits_elsewhere() {
             .run([node("a", "medium"), node("b", "huge")])
             .with([stays])
             .decide_with(|request| {
-                request.schedule.buffer_pods = vec![buffer];
+                request.query.buffer_pods = vec![buffer];
                 request.surroundings.buffer_pods.insert("a".to_owned(), 1);
             });
         verdict(&plan, "a")

@@ -169,7 +169,7 @@ fn few_cheaper_types(policy: karpenter_core::schedule::MinValuesPolicy) {
     let mut world = world
         .run([node("a", "large")])
         .with([running("p", "a", "1")]);
-    world.request.min_values_policy = policy;
+    world.policy.min_values_policy = policy;
     let plan = world.decide_with(|_| ());
     assert!(commands(&plan).is_empty());
     assert!(
@@ -501,7 +501,7 @@ fn preferences_block_consolidation_unless_they_are_ignored() {
         .run([node("a", "small"), node("b", "small")])
         .with([apart("p", "a"), apart("q", "b")]);
     assert_eq!(world.decide(), Vec::<String>::new());
-    world.request.preference_policy = PreferencePolicy::Ignore;
+    world.policy.preference_policy = PreferencePolicy::Ignore;
     assert_eq!(world.decide().len(), 1);
 }
 
@@ -678,7 +678,7 @@ fn a_pod_with_a_device_moves_if_another_node_has_a_matching_device() {
     const DRIVER: &str = "gpu.example.com";
     let decide = |elsewhere: bool| {
         let mut world = fresh().run([node("a", "small"), node("b", "huge")]);
-        world.request.ignore_dra_requests = false;
+        world.policy.ignore_dra_requests = false;
         let cluster = &mut world.cluster;
         cluster.apply_device_class(&crate::fixture::read(json!({
             "metadata": { "name": "gpu" },

@@ -183,7 +183,8 @@ impl Fleet for World {
 
     fn decide_with(&self, change: impl FnOnce(&mut DisruptionRequest)) -> DisruptionPlan {
         let mut request = DisruptionRequest::at(now());
-        request.schedule = self.request.clone();
+        request.policy = self.policy.clone();
+        request.query = self.query.clone();
         change(&mut request);
         plan(&self.cluster.snapshot(), &request)
     }

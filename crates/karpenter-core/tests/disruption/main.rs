@@ -9,6 +9,7 @@
     reason = "what fails here fails the test"
 )]
 
+mod assessment;
 mod balanced;
 mod blockers;
 mod budgets;

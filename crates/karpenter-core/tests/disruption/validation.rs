@@ -19,7 +19,8 @@ fn command(world: &World) -> Command {
 
 fn check(command: &Command, world: &World) -> Result<Vec<String>, CommandInvalidated> {
     let mut request = DisruptionRequest::at(now());
-    request.schedule = world.request.clone();
+    request.policy = world.policy.clone();
+    request.query = world.query.clone();
     let checked = validate(command, &world.cluster.snapshot(), &request)?;
     Ok(checked
         .candidates

@@ -9,7 +9,7 @@ const DB: (&str, &str) = ("role", "db");
 const WEB: (&str, &str) = ("app", "web");
 
 fn claim_index(plan: &karpenter_core::schedule::Plan, name: &str) -> Option<usize> {
-    plan.new_claims
+    plan.new_node_claims
         .iter()
         .position(|draft| draft.pods.iter().any(|pod| pod.name == name))
 }
@@ -48,8 +48,8 @@ fn an_affine_pod_finds_its_target_among_others() {
     let plan = World::new().with(copies(&spread, 2)).plan();
     assert_eq!(sizes(&plan), [1, 1]);
     assert_eq!(
-        values(&plan.new_claims[0], ARCH),
-        values(&plan.new_claims[1], ARCH)
+        values(&plan.new_node_claims[0], ARCH),
+        values(&plan.new_node_claims[1], ARCH)
     );
 }
 
@@ -92,7 +92,7 @@ fn pods_affine_to_themselves_share_one_zone() {
     let plan = small()
         .with(copies(&own.clone().require(ZONE, "In", &[Z3]), 3))
         .plan();
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z3]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z3]);
     let apart = |name: &str, zone: &str| {
         pod(name)
             .label("app", "web")
@@ -124,7 +124,7 @@ fn a_pod_counts_for_affinity_only_if_it_matches_all_terms() {
         .with([both])
         .plan();
     assert!(all_placed(&plan));
-    let mut drafts = plan.new_claims.iter();
+    let mut drafts = plan.new_node_claims.iter();
     let draft = drafts.find(|draft| draft.pods.iter().any(|pod| pod.name.starts_with("both")));
     assert_eq!(values(draft.unwrap(), ZONE), [Z2]);
 }
@@ -213,7 +213,7 @@ fn mutually_exclusive_pods_take_one_zone_each_within_a_pass() {
     let apart = pod("p").label("app", "web").anti_affinity(ZONE, WEB);
     let mut world = World::new().with(copies(&apart, 4));
     let plan = world.launch_and_bind();
-    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (3, 1));
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (3, 1));
     assert_eq!(world.skew(ZONE, WEB), [1, 1, 1]);
     assert_eq!(world.plan().unplaced.len(), 1);
 }

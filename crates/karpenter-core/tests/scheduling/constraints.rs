@@ -39,7 +39,7 @@ fn a_label_of_no_pool_can_only_be_required_to_be_absent() {
         let plan = world(pod("p").require("custom", operator, values));
         assert!(all_placed(&plan));
         assert!(
-            !plan.new_claims[0]
+            !plan.new_node_claims[0]
                 .to_node_claim()
                 .metadata
                 .labels
@@ -62,7 +62,11 @@ fn compatible_pods_share_a_node_with_a_label_both_admit() {
         .plan();
     assert_eq!(sizes(&plan), [2]);
     assert_eq!(
-        plan.new_claims[0].to_node_claim().metadata.labels.unwrap()["custom"],
+        plan.new_node_claims[0]
+            .to_node_claim()
+            .metadata
+            .labels
+            .unwrap()["custom"],
         "a"
     );
     let plan = world()
@@ -88,7 +92,7 @@ fn a_well_known_integer_label_selects_instance_types() {
         let plan = World::new()
             .with([pod("p").require("integer", operator, values)])
             .plan();
-        plan.new_claims
+        plan.new_node_claims
             .first()
             .map(|draft| draft.instance_types.to_vec())
             .unwrap_or_default()
@@ -104,7 +108,7 @@ fn a_well_known_integer_label_selects_instance_types() {
         let world =
             World::empty().with_pool(node_pool("default").requires("integer", operator, &[value]));
         assert_eq!(
-            *world.with([pod("p")]).plan().new_claims[0].instance_types,
+            *world.with([pod("p")]).plan().new_node_claims[0].instance_types,
             [found]
         );
     }
@@ -135,7 +139,7 @@ fn the_first_alternative_that_can_be_met_is_used() {
         .require(ZONE, "In", &[Z1])
         .require(ZONE, "In", &[Z2]);
     let plan = World::new().with([both]).plan();
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
     assert!(!all_placed(&World::new().with([bad(pod("p"))]).plan()));
 }
 
@@ -161,7 +165,7 @@ fn the_heaviest_preference_that_can_be_met_wins() {
         .prefer(50, ZONE, "In", &[Z2])
         .prefer(1, ZONE, "In", &[Z1]);
     assert_eq!(
-        values(&World::new().with([pod]).plan().new_claims[0], ZONE),
+        values(&World::new().with([pod]).plan().new_node_claims[0], ZONE),
         [Z2]
     );
 }
@@ -173,7 +177,7 @@ fn a_requirement_beats_a_preference() {
         .require(ZONE, "In", &[Z3])
         .prefer(1, ZONE, "NotIn", &[Z3]);
     assert_eq!(
-        values(&World::new().with([pod]).plan().new_claims[0], ZONE),
+        values(&World::new().with([pod]).plan().new_node_claims[0], ZONE),
         [Z3]
     );
 }
@@ -200,18 +204,18 @@ fn a_prefer_no_schedule_taint_is_tolerated_last() {
         .with_pool(tainted.clone())
         .with([pod.clone()])
         .plan();
-    assert_eq!(plan.new_claims[0].node_pool, "tainted");
+    assert_eq!(plan.new_node_claims[0].node_pool, "tainted");
     let plan = World::empty()
         .with_pool(tainted)
         .with_pool(node_pool("clean"))
         .with([pod])
         .plan();
-    assert_eq!(plan.new_claims[0].node_pool, "clean");
+    assert_eq!(plan.new_node_claims[0].node_pool, "clean");
 }
 
 fn ignoring() -> World {
     let mut world = World::new().with_types(karpenter_core::fake::instance_types(5));
-    world.request.preference_policy = karpenter_core::schedule::PreferencePolicy::Ignore;
+    world.policy.preference_policy = karpenter_core::schedule::PreferencePolicy::Ignore;
     world
 }
 
@@ -299,7 +303,11 @@ fn kubernetes_domains_are_ordinary_labels() {
         pool.requires(key, "In", &["v"])
     });
     let plan = World::empty().with_pool(pool).with([pod("p")]).plan();
-    let labels = plan.new_claims[0].to_node_claim().metadata.labels.unwrap();
+    let labels = plan.new_node_claims[0]
+        .to_node_claim()
+        .metadata
+        .labels
+        .unwrap();
     assert!(keys.iter().all(|key| labels[*key] == "v"));
 }
 
@@ -332,7 +340,7 @@ fn a_planned_claim_has_the_hash_of_its_pool() {
         let pool = node_pool("default").node_label("team", team);
         let expected = karpenter_api::hash::node_pool(&pool.clone().build());
         let plan = World::empty().with_pool(pool).with([pod("p")]).plan();
-        let annotations = plan.new_claims[0].to_node_claim().metadata.annotations;
+        let annotations = plan.new_node_claims[0].to_node_claim().metadata.annotations;
         assert_eq!(annotations.unwrap()["karpenter.sh/nodepool-hash"], expected);
     }
 }

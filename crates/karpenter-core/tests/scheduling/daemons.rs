@@ -23,7 +23,7 @@ fn first_type(world: World) -> Option<String> {
     world
         .with([asked()])
         .plan()
-        .new_claims
+        .new_node_claims
         .first()
         .map(|draft| draft.instance_types[0].clone())
 }
@@ -90,7 +90,7 @@ fn a_daemon_that_cannot_run_on_the_node_uses_nothing() {
     let mut world = tainted().with(daemon());
     world.add(asked().tolerate(json!({ "operator": "Exists" })));
     assert_eq!(
-        world.plan().new_claims[0].instance_types[0],
+        world.plan().new_node_claims[0].instance_types[0],
         "small-instance-type"
     );
     let selecting = daemon().select("other", "yes");
@@ -148,8 +148,8 @@ fn the_overhead_of_each_type_is_that_of_the_daemons_it_runs() {
     world.add(daemon_set("a").cpu("3500m").select("size", "small"));
     world.add(daemon_set("b").cpu("1").select("size", "large"));
     let plan = world.with([asked()]).plan();
-    assert_eq!(*plan.new_claims[0].instance_types, ["large"]);
-    assert_eq!(plan.new_claims[0].requests.get("cpu"), 2000);
+    assert_eq!(*plan.new_node_claims[0].instance_types, ["large"]);
+    assert_eq!(plan.new_node_claims[0].requests.get("cpu"), 2000);
 }
 
 /// Conformance: SCH-072
@@ -198,10 +198,15 @@ fn a_claim_requests_its_pods_and_one_set_of_daemons() {
         .with(small())
         .with(copies(&pod("p").cpu("1"), 2))
         .plan();
-    let requests = &plan.new_claims[0].requests;
+    let requests = &plan.new_node_claims[0].requests;
     assert_eq!((requests.get("cpu"), requests.get("pods")), (3000, 3));
     assert_eq!(
-        plan.new_claims[0].to_node_claim().spec.resources.requests["cpu"].0,
+        plan.new_node_claims[0]
+            .to_node_claim()
+            .spec
+            .resources
+            .requests["cpu"]
+            .0,
         "3"
     );
 }
@@ -224,7 +229,7 @@ fn the_requests_of_a_running_daemon_pod_are_not_reserved_again() {
         .with((node("n"), unexpected, pod("q").cpu("1100m")));
     let plan = world.plan();
     assert_eq!(
-        (plan.existing.len(), plan.new_claims.len()),
+        (plan.existing.len(), plan.new_node_claims.len()),
         (0, 1),
         "what bound pods use is not free, and the rest is not negative"
     );

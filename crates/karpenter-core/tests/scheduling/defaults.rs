@@ -34,7 +34,7 @@ fn owned(name: &str) -> Object<Pod> {
 
 fn world(defaults: Vec<DefaultSpread>) -> World {
     let mut world = World::new();
-    world.request.default_spread = defaults;
+    world.policy.default_spread = defaults;
     world
         .cluster
         .apply_replica_set(&read(replica_set("rs", json!({ "app": "x" }))));
@@ -204,7 +204,7 @@ fn buffer(name: &str, namespace: &str, cpu: &str) -> Arc<karpenter_core::pod::Po
 #[test]
 fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
     let mut world = World::new().with([pod("p").cpu("100m")]);
-    world.request.buffer_pods = vec![buffer("b-0", "one", "500"), buffer("b-0", "two", "1")];
+    world.query.buffer_pods = vec![buffer("b-0", "one", "500"), buffer("b-0", "two", "1")];
     let plan = world.plan();
     let unplaced: Vec<_> = plan
         .unplaced
@@ -213,7 +213,7 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
         .collect();
     assert_eq!(unplaced, [("one", true)]);
     assert_eq!(
-        plan.new_claims
+        plan.new_node_claims
             .iter()
             .map(|draft| draft.pods.len())
             .sum::<usize>(),
@@ -221,7 +221,7 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
         "virtual pods are listed apart"
     );
     assert_eq!(
-        plan.new_claims
+        plan.new_node_claims
             .iter()
             .map(|draft| draft.buffer_pods.len())
             .sum::<usize>(),

@@ -121,7 +121,7 @@ fn using(name: &str, claim: &str) -> Object<Pod> {
 
 /// Returns one line per planned node: its pods and instance types.
 fn planned(plan: &Plan) -> Vec<String> {
-    plan.new_claims
+    plan.new_node_claims
         .iter()
         .map(|draft| {
             let mut pods: Vec<&str> = draft.pods.iter().map(|pod| pod.name.as_str()).collect();
@@ -144,7 +144,7 @@ fn with_the_flag_pods_with_claims_fail_and_daemons_with_claims_do_not_count() {
     };
     for user in ["pod", "initContainers", "containers"] {
         let mut ignoring = with_gpus(1).claim("c", one()).with([claims(user)]);
-        ignoring.request.ignore_dra_requests = true;
+        ignoring.policy.ignore_dra_requests = true;
         assert_eq!(
             why(&ignoring.plan(), "p"),
             "pod has Dynamic Resource Allocation requirements, which are not simulated",
@@ -153,7 +153,7 @@ fn with_the_flag_pods_with_claims_fail_and_daemons_with_claims_do_not_count() {
     }
     let overhead = |ignore: bool| {
         let mut world = with_gpus(1).with([pod("p").cpu("1")]);
-        world.request.ignore_dra_requests = ignore;
+        world.policy.ignore_dra_requests = ignore;
         world.cluster.apply_daemon_set(&read(json!({
             "metadata": { "name": "agent", "namespace": "default", "uid": "agent" },
             "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
@@ -161,7 +161,7 @@ fn with_the_flag_pods_with_claims_fail_and_daemons_with_claims_do_not_count() {
                 "resourceClaims": [{ "name": "gpu", "resourceClaimName": "c" }],
             } } },
         })));
-        world.plan().new_claims[0].requests.get("cpu")
+        world.plan().new_node_claims[0].requests.get("cpu")
     };
     assert_eq!((overhead(true), overhead(false)), (1000, 2000));
 }
@@ -177,7 +177,7 @@ fn a_resource_claim_selects_a_type_with_the_device_and_the_node_claim_names_its_
     let mut lines = planned(&plan);
     lines.sort();
     assert_eq!(lines, ["p on gpu", "q on plain gpu"]);
-    for draft in &plan.new_claims {
+    for draft in &plan.new_node_claims {
         let claim = draft.to_node_claim();
         let drivers = claim.metadata.annotations.unwrap().remove(DRIVERS);
         let expected = (draft.pods[0].name == "p").then_some(DRIVER);
@@ -244,7 +244,7 @@ fn each_device_is_allocated_once() {
         .claim("d", one())
         .with(pods());
     let plan = single.launch_and_bind();
-    assert_eq!(plan.new_claims.len(), 2, "{:?}", planned(&plan));
+    assert_eq!(plan.new_node_claims.len(), 2, "{:?}", planned(&plan));
     // The nodes run, their drivers have published the devices, and the claims hold them.
     let nodes: Vec<String> = (single.cluster.snapshot().nodes())
         .map(|node| node.name().to_owned())
@@ -307,10 +307,10 @@ fn a_zonal_device_decides_the_zone_of_the_node_and_a_shared_claim_is_allocated_o
             )
     };
     let plan = zoned().with([using("p", "any")]).plan();
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
     let plan = zoned().with([using("p", "any").select(ZONE, Z2)]).plan();
     assert_eq!(
-        values(&plan.new_claims[0], ZONE),
+        values(&plan.new_node_claims[0], ZONE),
         [Z2],
         "the device that is accessible in the zone of the pod"
     );
@@ -334,7 +334,7 @@ fn a_zonal_device_decides_the_zone_of_the_node_and_a_shared_claim_is_allocated_o
         .slice("net", None, json!({ "allNodes": true }), gpus(1))
         .claim("c", one())
         .with([apart("p"), apart("q")]);
-    assert_eq!(cluster_wide.plan().new_claims.len(), 2);
+    assert_eq!(cluster_wide.plan().new_node_claims.len(), 2);
 }
 
 /// Conformance: SCH-175

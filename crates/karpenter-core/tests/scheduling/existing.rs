@@ -34,10 +34,14 @@ fn a_second_pod_is_placed_on_the_launched_node() {
     world.launch_and_bind();
     world.add(pod("b").cpu("100m"));
     let plan = world.plan();
-    assert_eq!((plan.new_claims.len(), plan.existing.len()), (0, 1));
+    assert_eq!((plan.new_node_claims.len(), plan.existing.len()), (0, 1));
     world.add(pod("c").cpu("14"));
     world.add(pod("d").select(ARCH, "arm64"));
-    assert_eq!(world.plan().new_claims.len(), 1, "both on one arm64 node");
+    assert_eq!(
+        world.plan().new_node_claims.len(),
+        1,
+        "both on one arm64 node"
+    );
 }
 
 /// Conformance: SCH-077
@@ -66,9 +70,9 @@ fn a_deleting_node_is_not_used() {
     assert_eq!(world.plan().new_claims.len(), 1);
     let mut world = World::new().with((node("n"), pod("p")));
     world.cluster.mark_for_deletion(&["fake://n"]);
-    assert_eq!(world.plan().new_claims.len(), 1);
+    assert_eq!(world.plan().new_node_claims.len(), 1);
     world.cluster.unmark_for_deletion(&["fake://n"]);
-    assert_eq!(world.plan().new_claims.len(), 0);
+    assert_eq!(world.plan().new_node_claims.len(), 0);
 }
 
 /// Conformance: SCH-079
@@ -126,7 +130,7 @@ fn an_unmanaged_node_is_used() {
         .with([foreign])
         .with(copies(&pod("p").cpu("10m").memory("10Mi"), 100))
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_claims.len()), (100, 0));
+    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (100, 0));
 }
 
 /// Conformance: SCH-082
@@ -136,7 +140,7 @@ fn a_required_label_that_the_node_lacks_rules_it_out() {
     let plan = World::new()
         .with((bare, pod("p").require(ZONE, "Exists", &[])))
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_claims.len()), (0, 1));
+    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (0, 1));
 }
 
 /// Conformance: SCH-083
@@ -144,9 +148,9 @@ fn a_required_label_that_the_node_lacks_rules_it_out() {
 fn pods_planned_but_not_bound_do_not_launch_another_node() {
     let mut world = World::new().with(copies(&pod("p").cpu("500m"), 3));
     let plan = world.plan();
-    world.launch("n", &plan.new_claims[0]);
+    world.launch("n", &plan.new_node_claims[0]);
     let again = world.plan();
-    assert_eq!((again.existing.len(), again.new_claims.len()), (3, 0));
+    assert_eq!((again.existing.len(), again.new_node_claims.len()), (3, 0));
 }
 
 /// Conformance: SCH-084
@@ -165,7 +169,7 @@ fn a_resource_the_kubelet_has_not_reported_yet_comes_from_the_claim() {
     let plan = world
         .with((zero, pod("p").request(fake::GPU_VENDOR_A, "1")))
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_claims.len()), (1, 0));
+    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 0));
 }
 
 /// Conformance: SCH-085
@@ -181,8 +185,8 @@ fn a_second_affine_pod_joins_the_zone_of_the_first() {
     let first = world.launch_and_bind();
     world.add(own("b"));
     let second = world.plan();
-    let zone = values(&first.new_claims[0], ZONE);
-    assert!(second.existing.len() == 1 || values(&second.new_claims[0], ZONE) == zone);
+    let zone = values(&first.new_node_claims[0], ZONE);
+    assert!(second.existing.len() == 1 || values(&second.new_node_claims[0], ZONE) == zone);
 }
 
 /// Conformance: SCH-086
@@ -208,8 +212,8 @@ fn a_what_if_leaves_the_node_out_and_does_not_change_the_snapshot() {
         pod("p").cpu("1").label("app", "x").on("a"),
     ));
     let snapshot = world.cluster.snapshot();
-    world.request.pods = PodSet::Given(snapshot.pods_on("a").to_vec());
-    world.request.without = vec!["a".to_owned()];
+    world.query.pods = PodSet::Given(snapshot.pods_on("a").to_vec());
+    world.query.without = vec!["a".to_owned()];
     let plan = world.plan();
     assert_eq!(plan.existing[0].node, "b");
     assert_eq!(snapshot.nodes().count(), 2);
@@ -308,14 +312,14 @@ fn a_host_port_is_used_once_per_node() {
             pod("q").host_port(8081),
         ))
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_claims.len()), (1, 1));
+    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 1));
 }
 
 fn with_nominations(mut world: World, nominations: &[(&str, &str)]) -> World {
     for (pod, node) in nominations {
         let snapshot = world.cluster.snapshot();
         let key = snapshot.pod("default", pod).unwrap().key.clone();
-        world.request.nominated.push((key, (*node).to_owned()));
+        world.query.nominated.push((key, (*node).to_owned()));
     }
     world
 }
@@ -363,8 +367,8 @@ fn a_pod_that_no_longer_fits_its_nominated_node_is_placed_like_any_other() {
     for pod in &pods[..3] {
         assert_eq!(node_of(&plan, pod).as_deref(), Some("c"), "{pod}");
     }
-    assert_eq!(plan.new_claims.len(), 1);
-    assert_eq!(plan.new_claims[0].pods[0].name, "other-zone");
+    assert_eq!(plan.new_node_claims.len(), 1);
+    assert_eq!(plan.new_node_claims[0].pods[0].name, "other-zone");
 }
 
 #[test]

@@ -19,7 +19,8 @@ pub fn now() -> Timestamp {
 /// A cluster, the request, and the instance types of the provider.
 pub struct World {
     pub cluster: Cluster,
-    pub request: ScheduleRequest,
+    pub policy: Policy,
+    pub query: Query,
     types: Arc<[InstanceType]>,
 }
 
@@ -39,7 +40,8 @@ impl World {
         change(&mut config);
         Self {
             cluster: Cluster::new(config),
-            request: ScheduleRequest::at(now()),
+            policy: Policy::at(now()),
+            query: Query::default(),
             types: fake::catalogue(),
         }
     }
@@ -84,14 +86,14 @@ impl World {
     }
 
     pub fn plan(&self) -> Plan {
-        schedule(&self.cluster.snapshot(), &self.request)
+        schedule(&self.cluster.snapshot(), &self.policy, &self.query)
     }
 
     /// Schedules, launches a node of the cheapest type for each new claim, and binds the placed pods.
     pub fn launch_and_bind(&mut self) -> Plan {
         let plan = self.plan();
         let before = self.cluster.snapshot().nodes().count();
-        for (index, draft) in plan.new_claims.iter().enumerate() {
+        for (index, draft) in plan.new_node_claims.iter().enumerate() {
             let name = format!("node-{:03}", before + index);
             self.launch(&name, draft);
             for pod in &draft.pods {
@@ -298,7 +300,7 @@ pub fn values(draft: &PlannedNodeClaim, key: &str) -> Vec<String> {
 /// Returns the numbers of pods of the new claims, in descending order.
 pub fn sizes(plan: &Plan) -> Vec<usize> {
     let mut sizes: Vec<usize> = plan
-        .new_claims
+        .new_node_claims
         .iter()
         .map(|draft| draft.pods.len())
         .collect();

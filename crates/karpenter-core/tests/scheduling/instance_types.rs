@@ -6,7 +6,7 @@ use karpenter_core::fake;
 use karpenter_core::fake::{GPU_VENDOR_A, GPU_VENDOR_B, instance_type, offering};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::resources::Resources;
-use karpenter_core::schedule::{Packing, ScheduleRequest, schedule};
+use karpenter_core::schedule::Packing;
 
 use crate::fixture::*;
 
@@ -40,7 +40,7 @@ fn the_cheapest_offering_is_used_whether_pod_or_pool_constrains_it() {
                         .with_pool(pool)
                         .with([asked])
                         .plan();
-                    let draft = &plan.new_claims[0];
+                    let draft = &plan.new_node_claims[0];
                     let cheapest =
                         fake::price(&Resources::new().with("cpu", 1000).with("memory", 1 << 30));
                     assert_eq!(draft.hourly_price, cheapest);
@@ -100,10 +100,10 @@ fn options_are_ordered_by_price_not_by_size() {
         .with([pod("p").cpu("500m")])
         .plan();
     assert_eq!(
-        *plan.new_claims[0].instance_types,
+        *plan.new_node_claims[0].instance_types,
         ["large", "medium", "small"]
     );
-    assert_eq!(plan.new_claims[0].hourly_price, 1.0);
+    assert_eq!(plan.new_node_claims[0].hourly_price, 1.0);
 }
 
 /// Conformance: SCH-037
@@ -127,8 +127,11 @@ fn prices_of_other_capacity_types_do_not_matter() {
         .with_types(all)
         .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand"]));
     let plan = world.with([pod("p")]).plan();
-    assert_eq!(*plan.new_claims[0].instance_types, ["a", "b"]);
-    assert_eq!(values(&plan.new_claims[0], CAPACITY_TYPE), ["on-demand"]);
+    assert_eq!(*plan.new_node_claims[0].instance_types, ["a", "b"]);
+    assert_eq!(
+        values(&plan.new_node_claims[0], CAPACITY_TYPE),
+        ["on-demand"]
+    );
 }
 
 /// Conformance: SCH-038
@@ -141,14 +144,11 @@ fn every_listed_type_has_room_for_all_pods_and_the_overhead() {
                 .cpu(&format!("{}m", cpu * 100))
                 .memory(&format!("{}Mi", gib * 100));
             // One node, although two small ones may cost less.
-            let world = World::new().with_types(all.clone()).with(copies(&one, 3));
-            let request = ScheduleRequest {
-                packing: Packing::FewestNodes,
-                ..world.request.clone()
-            };
-            let plan = schedule(&world.cluster.snapshot(), &request);
+            let mut world = World::new().with_types(all.clone()).with(copies(&one, 3));
+            world.policy.packing = Packing::FewestNodes;
+            let plan = world.plan();
             assert_eq!(sizes(&plan), [3]);
-            for name in plan.new_claims[0].instance_types.iter() {
+            for name in plan.new_node_claims[0].instance_types.iter() {
                 let listed = all.iter().find(|listed| listed.name == *name).unwrap();
                 let asked = Resources::new()
                     .with("cpu", 300 * cpu)
@@ -180,7 +180,7 @@ fn a_provider_s_labels_select_instance_types() {
             .with_types(fake::instance_types(5))
             .with([pod])
             .plan();
-        plan.new_claims
+        plan.new_node_claims
             .first()
             .map(|draft| draft.instance_types[0].clone())
     };
@@ -210,7 +210,7 @@ fn an_optional_label_may_be_required_or_excluded() {
             .with_types(fake::instance_types(5))
             .with([pod("p").require("special", operator, &[])])
             .plan()
-            .new_claims[0]
+            .new_node_claims[0]
             .instance_types
             .to_vec()
     };
@@ -283,9 +283,9 @@ fn a_resource_may_come_with_an_offering_only() {
         .with_types(special(true))
         .with([asked.clone()])
         .plan();
-    assert_eq!(*plan.new_claims[0].instance_types, ["special"]);
+    assert_eq!(*plan.new_node_claims[0].instance_types, ["special"]);
     assert_eq!(
-        plan.new_claims[0].hourly_price, 1.0,
+        plan.new_node_claims[0].hourly_price, 1.0,
         "the price of the offering that has it"
     );
     assert!(!all_placed(
@@ -301,7 +301,7 @@ fn a_claim_carries_owner_class_and_requirements() {
         .with_pool(pool)
         .with([pod("p").select(ARCH, "arm64")])
         .plan()
-        .new_claims
+        .new_node_claims
         .remove(0);
     let owner = &draft.to_node_claim().metadata.owner_references.unwrap()[0];
     assert_eq!(
@@ -325,14 +325,14 @@ fn a_claim_carries_owner_class_and_requirements() {
         .with([pod("p").select("kubernetes.io/os", "ios")])
         .plan();
     assert_eq!(
-        values(&plan.new_claims[0], INSTANCE_TYPE),
+        values(&plan.new_node_claims[0], INSTANCE_TYPE),
         ["arm-instance-type"]
     );
     let plan = World::new()
         .with([pod("p").request(GPU_VENDOR_A, "1")])
         .plan();
     assert_eq!(
-        values(&plan.new_claims[0], INSTANCE_TYPE),
+        values(&plan.new_node_claims[0], INSTANCE_TYPE),
         ["gpu-vendor-instance-type"]
     );
 }
@@ -348,7 +348,7 @@ fn well_known_requirements_do_not_become_labels() {
         .with_pool(pool)
         .with([asked])
         .plan()
-        .new_claims
+        .new_node_claims
         .remove(0);
     let labels = draft.to_node_claim().metadata.labels.unwrap();
     assert!(!labels.contains_key(ZONE) && labels["custom"] == "v");
@@ -361,8 +361,8 @@ fn a_long_list_is_cut_to_the_cheapest() {
     let mut world = World::new()
         .with_types(fake::instance_types(50))
         .with([pod("p").cpu("1")]);
-    world.request.max_instance_types = 10;
-    let options = world.plan().new_claims[0].instance_types.clone();
+    world.policy.max_instance_types = 10;
+    let options = world.plan().new_node_claims[0].instance_types.clone();
     assert_eq!(options.len(), 10);
     assert_eq!(options[0], "fake-it-1");
 }
@@ -393,10 +393,13 @@ fn an_offering_whose_price_is_not_a_number_is_not_used() {
             .with_pool(node_pool("default"))
     };
     let plan = world(offerings).with([pod("p")]).plan();
-    assert_eq!(plan.new_claims[0].hourly_price, 2.0);
-    assert_eq!(values(&plan.new_claims[0], CAPACITY_TYPE), ["on-demand"]);
+    assert_eq!(plan.new_node_claims[0].hourly_price, 2.0);
+    assert_eq!(
+        values(&plan.new_node_claims[0], CAPACITY_TYPE),
+        ["on-demand"]
+    );
     let plan = world(vec![offering("spot", Z1, f64::NAN)])
         .with([pod("p")])
         .plan();
-    assert!(plan.new_claims.is_empty());
+    assert!(plan.new_node_claims.is_empty());
 }

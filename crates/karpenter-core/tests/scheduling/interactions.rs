@@ -67,7 +67,7 @@ fn a_spread_continues_in_zones_without_a_reservation() {
     let plan = world.plan();
     assert!(all_placed(&plan));
     let mut places: Vec<[String; 2]> = plan
-        .new_claims
+        .new_node_claims
         .iter()
         .map(|draft| [ZONE, CAPACITY_TYPE].map(|key| values(draft, key).join(",")))
         .collect();
@@ -97,13 +97,16 @@ fn reservations_that_are_not_tracked_are_used_like_any_offering() {
             .with_types(types.clone())
             .with_pool(node_pool("default"))
             .with(copies(&pod("p").cpu("3"), 2));
-        world.request.reserved_mode = mode;
+        world.policy.reserved_mode = mode;
         world.plan()
     };
-    assert_eq!(world(ReservedMode::Off).new_claims.len(), 2);
-    assert_eq!(world(ReservedMode::Fallback).new_claims.len(), 2);
+    assert_eq!(world(ReservedMode::Off).new_node_claims.len(), 2);
+    assert_eq!(world(ReservedMode::Fallback).new_node_claims.len(), 2);
     let strict = world(ReservedMode::Strict);
-    assert_eq!((strict.new_claims.len(), strict.unplaced.len()), (1, 1));
+    assert_eq!(
+        (strict.new_node_claims.len(), strict.unplaced.len()),
+        (1, 1)
+    );
     assert!(strict.unplaced[0].why.is_deferred());
 }
 
@@ -121,7 +124,7 @@ fn limits_may_leave_fewer_values_than_min_values() {
             .with_types(types(&[2, 4, 8]))
             .with_pool(pool)
             .with([pod("p").cpu("1")]);
-        world.request.min_values_policy = policy;
+        world.policy.min_values_policy = policy;
         world
     };
     let strict = world(MinValuesPolicy::Strict);
@@ -145,8 +148,8 @@ fn limits_may_leave_fewer_values_than_min_values() {
         "{text}"
     );
     let plan = world(MinValuesPolicy::BestEffort).plan();
-    assert_eq!(*plan.new_claims[0].instance_types, ["c2"]);
-    assert!(plan.new_claims[0].min_values_relaxed);
+    assert_eq!(*plan.new_node_claims[0].instance_types, ["c2"]);
+    assert!(plan.new_node_claims[0].min_values_relaxed);
 }
 
 /// Conformance: SCH-215, SCH-263
@@ -164,8 +167,8 @@ fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
         ));
     // The first counts as eight cores; of the four that are left the second counts as four, and none are left for the third.
     let plan = world.plan();
-    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (2, 1));
-    assert_eq!(*plan.new_claims[1].instance_types, ["c2", "c4"]);
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (2, 1));
+    assert_eq!(*plan.new_node_claims[1].instance_types, ["c2", "c4"]);
     let exceeded = ExceededLimit {
         resource: "cpu".to_owned(),
         limit: 12_000,
@@ -206,7 +209,7 @@ fn launching_a_plan_checks_the_limits_left_by_other_plans() {
         .with_pool(node_pool("default").limit("cpu", "12"))
         .with(copies(&apart, 2));
     let plan = world.plan();
-    let [large, small] = &plan.new_claims[..] else {
+    let [large, small] = &plan.new_node_claims[..] else {
         panic!("{plan:?}");
     };
     let snapshot = world.cluster.snapshot();
@@ -429,7 +432,7 @@ fn a_failed_stateful_set_pod_of_a_deleting_node_is_replaced() {
         World::new()
             .with((deleting.clone(), ending(kind)))
             .plan()
-            .new_claims
+            .new_node_claims
             .len()
     };
     assert_eq!((claims("StatefulSet"), claims("ReplicaSet")), (1, 0));
@@ -453,7 +456,7 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
             world.add(budget.clone());
         }
         world.cluster.mark_for_deletion(&["fake://n"]);
-        world.plan().new_claims.is_empty()
+        world.plan().new_node_claims.is_empty()
     };
     let budget = |name: &str, limit: &str, value: Value| {
         pdb(name)
@@ -524,14 +527,14 @@ fn preferences_are_dropped_one_by_one_until_the_pod_fits() {
             .prefer_affinity(1, HOSTNAME, absent)
             .prefer(100, ZONE, "In", &[Z2]),
     );
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z2]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
     // The heavier node preference is dropped before the lighter one.
     let plan = world(
         pod()
             .prefer(2, ZONE, "In", &[Z3])
             .prefer(1, ZONE, "In", &[Z2]),
     );
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z2]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
     // Node preferences are dropped before soft spread constraints: the spread still decides the zone.
     let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
     let plan = world(
@@ -539,7 +542,7 @@ fn preferences_are_dropped_one_by_one_until_the_pod_fits() {
             .prefer(1, ZONE, "In", &[Z3])
             .spread_with(ZONE, 1, ("app", "x"), soft),
     );
-    assert_eq!(values(&plan.new_claims[0], ZONE).len(), 1);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE).len(), 1);
 }
 
 /// Conformance: SCH-207
@@ -549,7 +552,7 @@ fn ignored_preferences_include_soft_defaults() {
     world.cluster.apply_service(&read(json!({
         "metadata": { "name": "s", "namespace": "default" }, "spec": { "selector": { "app": "x" } },
     })));
-    world.request.default_spread = vec![DefaultSpread {
+    world.policy.default_spread = vec![DefaultSpread {
         topology_key: HOSTNAME.into(),
         max_skew: 1,
         min_domains: None,
@@ -559,7 +562,7 @@ fn ignored_preferences_include_soft_defaults() {
     }];
     let mut world = world.with(copies(&pod("p").label("app", "x"), 3));
     assert_eq!(sizes(&world.plan()), [1, 1, 1]);
-    world.request.preference_policy = PreferencePolicy::Ignore;
+    world.policy.preference_policy = PreferencePolicy::Ignore;
     assert_eq!(sizes(&world.plan()), [3]);
 }
 
@@ -571,7 +574,7 @@ fn the_selector_of_a_controller_of_another_api_group_is_not_used() {
         world.cluster.apply_stateful_set(&read(json!({
             "metadata": { "name": "o", "namespace": "default" }, "spec": { "serviceName": "s", "selector": { "matchLabels": { "app": "x" } }, "template": {} },
         })));
-        world.request.default_spread = vec![DefaultSpread {
+        world.policy.default_spread = vec![DefaultSpread {
             topology_key: HOSTNAME.into(),
             max_skew: 1,
             min_domains: None,
@@ -604,7 +607,7 @@ fn bounds_are_inclusive_or_exclusive() {
             .with([asked])
             .plan();
         let names = plan
-            .new_claims
+            .new_node_claims
             .first()
             .map(|draft| draft.instance_types.join(" "));
         names.unwrap_or_default()
@@ -646,10 +649,10 @@ fn requirements_are_normalized_on_both_sides() {
             .select("failure-domain.beta.kubernetes.io/zone", Z2)
             .select("beta.kubernetes.io/arch", "amd64")])
         .plan();
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z2]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
     assert!(
         values(
-            &plan.new_claims[0],
+            &plan.new_node_claims[0],
             "failure-domain.beta.kubernetes.io/zone"
         )
         .is_empty()
@@ -663,7 +666,7 @@ fn requirements_are_normalized_on_both_sides() {
 fn pools_of_equal_weight_are_tried_in_descending_order_of_names() {
     let chosen = |pools: Vec<Object<NodePool>>| {
         let world = pools.into_iter().fold(World::empty(), World::with_pool);
-        world.with([pod("p")]).plan().new_claims[0]
+        world.with([pod("p")]).plan().new_node_claims[0]
             .node_pool
             .clone()
     };
@@ -700,14 +703,14 @@ fn a_pool_whose_instance_types_are_unknown_is_skipped() {
         .cluster
         .set_instance_types("heavy", Err("throttled".to_owned()));
     let plan = world.plan();
-    assert_eq!(plan.new_claims[0].node_pool, "light");
+    assert_eq!(plan.new_node_claims[0].node_pool, "light");
     assert_eq!(
         plan.pools[0].outcome,
         PoolOutcome::Unknown("throttled".to_owned())
     );
     world.cluster.forget_instance_types("heavy");
     let plan = world.plan();
-    assert_eq!(plan.new_claims[0].node_pool, "light");
+    assert_eq!(plan.new_node_claims[0].node_pool, "light");
     assert_eq!(plan.pools[0].outcome, PoolOutcome::Unevaluated);
     // A pool without instance types is reported differently from a cluster without pools.
     world.cluster.set_instance_types("light", Ok(Arc::new([])));
@@ -737,9 +740,9 @@ fn buffers_come_after_smaller_pods_and_follow_their_own_rules() {
     ];
     let plan = world.plan();
     assert_eq!(plan.existing[0].pod.name, "p");
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z3]);
-    assert_eq!(plan.new_claims[0].buffer_pods.len(), 1);
-    assert!(plan.new_claims[0].pods.is_empty());
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z3]);
+    assert_eq!(plan.new_node_claims[0].buffer_pods.len(), 1);
+    assert!(plan.new_node_claims[0].pods.is_empty());
     assert!(plan.unplaced[0].buffer);
 }
 
@@ -763,11 +766,11 @@ fn a_given_pod_no_longer_counts_on_its_old_node() {
         .pod("default", "p")
         .cloned()
         .unwrap();
-    world.request.pods = PodSet::Given(vec![given]);
-    world.request.without = vec!["n".to_owned()];
+    world.query.pods = PodSet::Given(vec![given]);
+    world.query.without = vec!["n".to_owned()];
     let plan = world.plan();
     assert_eq!(
-        (plan.new_claims.len(), plan.existing.len()),
+        (plan.new_node_claims.len(), plan.existing.len()),
         (1, 0),
         "alone on its host, and not on the one being deleted"
     );
@@ -800,7 +803,7 @@ fn amounts_at_the_limits_of_integers_fit_nowhere_and_do_not_overflow() {
             pod("r").cpu("1"),
         ])
         .plan();
-    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 2));
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 2));
     let full = Resources::new().with("cpu", i64::MAX);
     let mut twice = full.clone();
     twice.add_assign(&full);

@@ -23,6 +23,7 @@ mod offers;
 mod order;
 mod packing;
 mod reasons;
+mod recompiled;
 mod reserved;
 mod resources;
 mod selection;

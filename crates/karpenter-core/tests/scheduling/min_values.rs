@@ -23,7 +23,7 @@ fn pods_open_another_node_rather_than_narrow_the_choice() {
         .with(copies(&pod("p").cpu("800m"), 2))
         .plan();
     assert_eq!(sizes(&plan), [1, 1]);
-    for draft in &plan.new_claims {
+    for draft in &plan.new_node_claims {
         assert_eq!(*draft.instance_types, ["a", "b"]);
         let requirement = draft
             .to_node_claim()
@@ -48,7 +48,7 @@ fn the_largest_minimum_of_a_key_applies() {
             .with(copies(&pod("p").cpu("1500m"), 2))
             .plan();
         assert!(all_placed(&plan));
-        for draft in &plan.new_claims {
+        for draft in &plan.new_node_claims {
             assert!(
                 draft.instance_types.len() >= 3,
                 "{:?}",
@@ -67,7 +67,7 @@ fn the_largest_minimum_of_a_key_applies() {
         .plan();
     assert_eq!(sizes(&plan), [1, 1]);
     assert_eq!(
-        *plan.new_claims[0].instance_types,
+        *plan.new_node_claims[0].instance_types,
         ["fake-it-1", "fake-it-2"]
     );
     let pool = crate::fixture::node_pool("default")
@@ -78,7 +78,7 @@ fn the_largest_minimum_of_a_key_applies() {
         .with_pool(pool)
         .with([pod("p").cpu("100m")])
         .plan();
-    assert_eq!(*plan.new_claims[0].instance_types, names);
+    assert_eq!(*plan.new_node_claims[0].instance_types, names);
 }
 
 /// Conformance: SCH-151
@@ -116,9 +116,9 @@ fn cutting_the_list_may_break_a_minimum() {
     let mut world = two_types()
         .with_pool(pool)
         .with(copies(&pod("p").cpu("100m"), 2));
-    world.request.max_instance_types = 1;
+    world.policy.max_instance_types = 1;
     let plan = world.plan();
-    assert!(plan.new_claims.is_empty());
+    assert!(plan.new_node_claims.is_empty());
     assert!(
         plan.unplaced
             .iter()
@@ -141,7 +141,7 @@ fn minimums_of_several_keys_are_all_kept() {
         .with([pod("p")])
         .plan();
     let minimum = |key: &str| {
-        plan.new_claims[0]
+        plan.new_node_claims[0]
             .to_node_claim()
             .spec
             .requirements
@@ -151,7 +151,7 @@ fn minimums_of_several_keys_are_all_kept() {
             .min_values
     };
     assert_eq!((minimum(ARCH), minimum(INSTANCE_TYPE)), (Some(2), Some(1)));
-    assert_eq!(plan.new_claims[0].instance_types.len(), 2);
+    assert_eq!(plan.new_node_claims[0].instance_types.len(), 2);
 }
 
 /// Conformance: SCH-154
@@ -163,10 +163,10 @@ fn best_effort_lowers_a_minimum() {
             &two_types().with_pool(pool()).with([pod("p")]).plan()
         ));
         let mut world = two_types().with_pool(pool()).with([pod("p")]);
-        world.request.min_values_policy = MinValuesPolicy::BestEffort;
+        world.policy.min_values_policy = MinValuesPolicy::BestEffort;
         let plan = world.plan();
         assert!(all_placed(&plan));
-        let draft = &plan.new_claims[0];
+        let draft = &plan.new_node_claims[0];
         assert!(draft.min_values_relaxed);
         assert_eq!(
             draft.to_node_claim().metadata.annotations.unwrap()["karpenter.sh/nodeclaim-min-values-relaxed"],
@@ -186,7 +186,7 @@ fn best_effort_lowers_a_minimum() {
         .with([pod("p")])
         .plan();
     assert_eq!(
-        plan.new_claims[0]
+        plan.new_node_claims[0]
             .to_node_claim()
             .metadata
             .annotations
@@ -205,8 +205,8 @@ fn best_effort_lowers_a_minimum_before_it_tries_another_pool() {
         .with_pool(heavy)
         .with_pool(node_pool("light"))
         .with([pod("p")]);
-    world.request.min_values_policy = MinValuesPolicy::BestEffort;
-    assert_eq!(world.plan().new_claims[0].node_pool, "heavy");
-    world.request.min_values_policy = MinValuesPolicy::Strict;
-    assert_eq!(world.plan().new_claims[0].node_pool, "light");
+    world.policy.min_values_policy = MinValuesPolicy::BestEffort;
+    assert_eq!(world.plan().new_node_claims[0].node_pool, "heavy");
+    world.policy.min_values_policy = MinValuesPolicy::Strict;
+    assert_eq!(world.plan().new_node_claims[0].node_pool, "light");
 }

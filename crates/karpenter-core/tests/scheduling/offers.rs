@@ -71,7 +71,7 @@ fn a_claim_lists_the_six_hundred_cheapest_types() {
         .with_pool(node_pool("default"))
         .with([pod("p").cpu("100m")])
         .plan();
-    let listed = values(&plan.new_claims[0], INSTANCE_TYPE);
+    let listed = values(&plan.new_node_claims[0], INSTANCE_TYPE);
     assert_eq!(listed.len(), 600);
     assert_eq!(listed[0], "fake-it-0");
     assert!(!listed.iter().any(|name| name == "fake-it-600"));
@@ -86,7 +86,7 @@ fn values_that_only_the_pod_excludes_count_for_min_values() {
         .with([pod("p").select(ZONE, Z1)])
         .plan();
     assert!(all_placed(&plan), "{}", why(&plan, "p"));
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
 }
 
 /// Conformance: SCH-259
@@ -109,7 +109,7 @@ fn a_claim_asks_for_no_host_and_for_capacity_types_that_can_be_launched() {
         .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
         .with([apart])
         .plan();
-    let draft = &plan.new_claims[0];
+    let draft = &plan.new_node_claims[0];
     let requirements = &draft.to_node_claim().spec.requirements;
     assert!(
         requirements

@@ -14,7 +14,7 @@ fn first_fit(cores: i64, pods: i64, pool: Object<NodePool>) -> World {
     let mut world = World::empty()
         .with_types(types.into_iter().collect())
         .with_pool(pool);
-    world.request.packing = Packing::FewestNodes;
+    world.policy.packing = Packing::FewestNodes;
     world
 }
 
@@ -22,8 +22,8 @@ fn first_fit(cores: i64, pods: i64, pool: Object<NodePool>) -> World {
 fn first(a: Object<Pod>, b: Object<Pod>) -> String {
     let world = first_fit(64, 1, node_pool("default").limit("nodes", "1")).with([a, b]);
     let plan = world.plan();
-    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
-    plan.new_claims[0].pods[0].name.clone()
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
+    plan.new_node_claims[0].pods[0].name.clone()
 }
 
 /// Conformance: SCH-231
@@ -88,20 +88,20 @@ fn what_was_placed_before_the_deadline_is_kept_and_the_rest_is_neither_placed_no
         let mut world = first_fit(8, 1000, node_pool("default")).with(pods);
         let asked = AtomicUsize::new(0);
         let is_over = move || asked.fetch_add(1, Ordering::SeqCst) >= asked_before;
-        world.request.cancel = Some(Arc::new(is_over));
+        world.query.cancel = Some(Arc::new(is_over));
         world.plan()
     };
     let none = plan(0);
-    assert_eq!((none.new_claims.len(), none.unplaced.len()), (0, 0));
+    assert_eq!((none.new_node_claims.len(), none.unplaced.len()), (0, 0));
     assert_eq!(none.undecided.len(), 300);
     let some = plan(1);
-    let placed = some.new_claims[0].pods.len();
+    let placed = some.new_node_claims[0].pods.len();
     assert!((1..300).contains(&placed), "{placed}");
     assert_eq!(
         (placed + some.undecided.len(), some.unplaced.len()),
         (300, 0)
     );
-    let last = some.new_claims[0].pods.iter().max();
+    let last = some.new_node_claims[0].pods.iter().max();
     assert!(
         last < some.undecided.iter().min(),
         "in the order of the queue"
@@ -120,7 +120,7 @@ fn preferred_affinity_is_dropped_before_preferred_anti_affinity() {
     let plan = World::new()
         .with((node("n"), neighbor.clone(), asked))
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_claims.len()), (0, 1));
+    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (0, 1));
     let plan = World::new()
         .with((node("n"), neighbor, pod("p").cpu("1")))
         .plan();

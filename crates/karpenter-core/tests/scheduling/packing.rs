@@ -1,7 +1,7 @@
 //! Repacking of claims that cost too much for their pods.
 
 use karpenter_core::fake::{instance_type, offering};
-use karpenter_core::schedule::{Packing, Plan, ScheduleRequest, schedule};
+use karpenter_core::schedule::{Packing, Plan, schedule};
 
 use crate::fixture::*;
 
@@ -30,10 +30,8 @@ fn world() -> World {
 fn first_fit(world: &World) -> Plan {
     schedule(
         &world.cluster.snapshot(),
-        &ScheduleRequest {
-            packing: Packing::FewestNodes,
-            ..world.request.clone()
-        },
+        &world.policy.clone().with_packing(Packing::FewestNodes),
+        &world.query,
     )
 }
 
@@ -50,7 +48,7 @@ fn on_demand_pods_do_not_keep_other_pods_off_spot() {
     assert!(all_placed(&plan));
     assert_eq!(sizes(&first_fit(&world)), [43]);
     assert!(plan.hourly_price() < 0.5 * first_fit(&world).hourly_price());
-    for draft in &plan.new_claims {
+    for draft in &plan.new_node_claims {
         let steady = draft.pods.iter().any(|pod| pod.name.starts_with("steady"));
         assert_eq!(
             values(draft, CAPACITY_TYPE) == ["on-demand"],
@@ -66,11 +64,7 @@ fn a_planned_node_with_few_pods_is_repacked_unless_the_policy_is_fewest_nodes() 
     let world = world()
         .with([on_demand()])
         .with(copies(&pod("p").cpu("1"), 9));
-    let fewest = ScheduleRequest {
-        packing: Packing::FewestNodes,
-        ..world.request.clone()
-    };
-    assert_eq!(sizes(&schedule(&world.cluster.snapshot(), &fewest)), [10]);
+    assert_eq!(sizes(&first_fit(&world)), [10]);
     let plan = world.plan();
     assert!(all_placed(&plan));
     assert!(plan.hourly_price() < 0.6 * first_fit(&world).hourly_price());
@@ -100,7 +94,7 @@ fn pods_affine_to_a_host_stay_together() {
         let pods = draft.pods.iter();
         pods.filter(|pod| pod.name.starts_with("pair")).count()
     };
-    let pairs: Vec<usize> = plan.new_claims.iter().map(pairs).collect();
+    let pairs: Vec<usize> = plan.new_node_claims.iter().map(pairs).collect();
     assert_eq!(pairs.iter().max(), Some(&4), "{pairs:?}");
 }
 
@@ -129,10 +123,14 @@ fn repacking_keeps_spread_and_anti_affinity() {
             .filter(|pod| pod.name.starts_with(name))
             .count()
     };
-    assert!(plan.new_claims.iter().all(|draft| of(draft, "apart") < 2));
+    assert!(
+        plan.new_node_claims
+            .iter()
+            .all(|draft| of(draft, "apart") < 2)
+    );
     let in_zone = |zone: &str| -> usize {
         let there = plan
-            .new_claims
+            .new_node_claims
             .iter()
             .filter(|draft| values(draft, ZONE) == [zone]);
         there.map(|draft| of(draft, "spread")).sum()
@@ -159,6 +157,6 @@ fn repacking_keeps_limits() {
         let cores = draft.instance_types.iter().map(|name| name[2..].parse());
         cores.map(Result::unwrap).max().unwrap()
     };
-    assert!(plan.new_claims.len() > 1);
-    assert!(plan.new_claims.iter().map(largest).sum::<usize>() <= 100);
+    assert!(plan.new_node_claims.len() > 1);
+    assert!(plan.new_node_claims.iter().map(largest).sum::<usize>() <= 100);
 }

@@ -36,7 +36,7 @@ fn apart() -> Object<Pod> {
 }
 
 fn is_reserved(plan: &karpenter_core::schedule::Plan, index: usize) -> bool {
-    values(&plan.new_claims[index], CAPACITY_TYPE) == ["reserved"]
+    values(&plan.new_node_claims[index], CAPACITY_TYPE) == ["reserved"]
 }
 
 /// Conformance: SCH-157, SCH-243
@@ -56,10 +56,10 @@ fn a_reservation_is_shared_by_all_pools() {
         ])
     };
     let plan = world("same", "same").plan();
-    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
     assert!(plan.unplaced[0].why.is_deferred());
     let plan = world("one", "two").plan();
-    assert_eq!(plan.new_claims.len(), 2);
+    assert_eq!(plan.new_node_claims.len(), 2);
     assert!(is_reserved(&plan, 0) && is_reserved(&plan, 1));
 }
 
@@ -72,17 +72,20 @@ fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {
         .with_pool(node_pool("light").requires(CAPACITY_TYPE, "In", &["on-demand"]))
         .with(copies(&apart(), 2));
     let plan = world.plan();
-    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
-    assert_eq!(plan.new_claims[0].node_pool, "heavy");
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
+    assert_eq!(plan.new_node_claims[0].node_pool, "heavy");
     assert!(matches!(
         plan.unplaced[0].why,
         Unschedulable::ReservationWait(_)
     ));
     assert_eq!(
-        values(&plan.new_claims[0], karpenter_core::fake::RESERVATION_ID),
+        values(
+            &plan.new_node_claims[0],
+            karpenter_core::fake::RESERVATION_ID
+        ),
         ["r"]
     );
-    assert_eq!(plan.new_claims[0].reservations, ["r"]);
+    assert_eq!(plan.new_node_claims[0].reservations, ["r"]);
 }
 
 /// Conformance: SCH-160
@@ -101,8 +104,8 @@ fn a_preference_is_not_dropped_because_a_reservation_is_busy() {
             2,
         ));
     let plan = world.plan();
-    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
-    assert_eq!(plan.new_claims[0].node_pool, "preferred");
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
+    assert_eq!(plan.new_node_claims[0].node_pool, "preferred");
 }
 
 /// Conformance: SCH-161
@@ -134,12 +137,12 @@ fn an_instance_left_in_a_reservation_is_planned_once() {
             .with(copies(&apart(), 3))
     };
     assert_eq!(
-        world(0).plan().new_claims.len(),
+        world(0).plan().new_node_claims.len(),
         0,
         "compatible, but no instance left: all pods wait"
     );
-    assert_eq!(world(2).plan().new_claims.len(), 2);
-    assert_eq!(world(3).plan().new_claims.len(), 3);
+    assert_eq!(world(2).plan().new_node_claims.len(), 2);
+    assert_eq!(world(3).plan().new_node_claims.len(), 3);
 }
 
 #[test]
@@ -149,8 +152,8 @@ fn a_claim_that_is_not_launched_yet_counts_in_the_reservation() {
         .with_pool(any_capacity("a"))
         .with(copies(&apart(), 3));
     let plan = world.plan();
-    assert_eq!(plan.new_claims.len(), 2);
-    for (index, draft) in plan.new_claims.iter().enumerate() {
+    assert_eq!(plan.new_node_claims.len(), 2);
+    for (index, draft) in plan.new_node_claims.iter().enumerate() {
         let mut claim = draft.to_node_claim();
         claim.metadata.name = Some(format!("a-{index}"));
         claim.metadata.uid = claim.metadata.name.clone();
@@ -158,7 +161,7 @@ fn a_claim_that_is_not_launched_yet_counts_in_the_reservation() {
     }
     // The provider has launched neither, and reports that two instances are left.
     let plan = world.plan();
-    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (0, 1));
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (0, 1));
     assert!(plan.unplaced[0].why.is_deferred());
 }
 
@@ -169,12 +172,12 @@ fn in_fallback_mode_other_capacity_types_are_used_without_waiting() {
         .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
         .with_pool(any_capacity("a"))
         .with(copies(&apart(), 2));
-    world.request.reserved_mode = ReservedMode::Fallback;
+    world.policy.reserved_mode = ReservedMode::Fallback;
     let plan = world.plan();
-    assert_eq!(plan.new_claims.len(), 2);
+    assert_eq!(plan.new_node_claims.len(), 2);
     assert!(is_reserved(&plan, 0));
     assert_eq!(
-        values(&plan.new_claims[1], CAPACITY_TYPE),
+        values(&plan.new_node_claims[1], CAPACITY_TYPE),
         ["on-demand", "spot"]
     );
 }
@@ -209,8 +212,8 @@ fn reservations_are_used_up_round_by_round_cheapest_first() {
     let plan = next_round(&mut world, types(1, 1));
     assert_eq!(
         (
-            plan.new_claims.len(),
-            plan.new_claims[0].instance_types[0].as_str()
+            plan.new_node_claims.len(),
+            plan.new_node_claims[0].instance_types[0].as_str()
         ),
         (1, "small")
     );
@@ -218,8 +221,8 @@ fn reservations_are_used_up_round_by_round_cheapest_first() {
     let plan = next_round(&mut world, types(0, 1));
     assert_eq!(
         (
-            plan.new_claims.len(),
-            plan.new_claims[0].instance_types[0].as_str()
+            plan.new_node_claims.len(),
+            plan.new_node_claims[0].instance_types[0].as_str()
         ),
         (1, "medium")
     );
@@ -227,8 +230,8 @@ fn reservations_are_used_up_round_by_round_cheapest_first() {
     let plan = next_round(&mut world, types(0, 0));
     assert_eq!(
         (
-            plan.new_claims.len(),
-            plan.new_claims[0].instance_types[0].as_str()
+            plan.new_node_claims.len(),
+            plan.new_node_claims[0].instance_types[0].as_str()
         ),
         (1, "small")
     );
@@ -247,7 +250,7 @@ fn several_reservations_of_one_type_are_used_up() {
             &mut world,
             vec![with_left("t", 4, &[("one", first), ("two", second)])],
         );
-        assert_eq!(plan.new_claims.len(), claims);
+        assert_eq!(plan.new_node_claims.len(), claims);
         assert_eq!(is_reserved(&plan, 0), reserved);
     }
 }

@@ -21,7 +21,7 @@ fn first_type(world: World, pod: Object<Pod>) -> Option<String> {
     world
         .with([pod])
         .plan()
-        .new_claims
+        .new_node_claims
         .first()
         .map(|draft| draft.instance_types[0].clone())
 }
@@ -47,9 +47,12 @@ fn a_runtime_class_s_overhead_counts() {
 fn small_pods_fill_the_room_that_large_ones_leave() {
     let amd = || World::empty().with_pool(node_pool("default").requires(ARCH, "In", &["amd64"]));
     let large = copies(&pod("large").memory("1.8G"), 40);
-    assert_eq!(amd().with(large.clone()).plan().new_claims.len(), 20);
+    assert_eq!(amd().with(large.clone()).plan().new_node_claims.len(), 20);
     let small = copies(&pod("small").memory("400M"), 20);
-    assert_eq!(amd().with(large).with(small).plan().new_claims.len(), 20);
+    assert_eq!(
+        amd().with(large).with(small).plan().new_node_claims.len(),
+        20
+    );
 }
 
 /// Conformance: SCH-049
@@ -60,7 +63,7 @@ fn pods_that_do_not_fit_together_get_nodes_of_their_size() {
         .with([pod("a").cpu("4.5"), pod("b").cpu("1")])
         .plan();
     let firsts: Vec<&str> = plan
-        .new_claims
+        .new_node_claims
         .iter()
         .map(|draft| draft.instance_types[0].as_str())
         .collect();
@@ -201,7 +204,7 @@ fn a_claim_of_the_same_pass_counts_against_the_limit() {
         .with_pool(node_pool("default").limit("cpu", "3"))
         .with(copies(&apart, 2))
         .plan();
-    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
 }
 
 /// The instance type is known once the NodeClaim is launched; until then the next pass must not use the same limit.
@@ -221,7 +224,7 @@ fn a_claim_that_is_not_launched_counts_as_its_largest_instance_type() {
             .with_types(vec![sized("small", 2), sized("large", 8)].into())
             .with_pool(node_pool("default").limit("cpu", "10"))
             .with([apart("p", "1.5")]);
-        let draft = world.plan().new_claims.remove(0);
+        let draft = world.plan().new_node_claims.remove(0);
         assert_eq!(
             draft.instance_types.len(),
             2,
@@ -266,7 +269,7 @@ fn the_number_of_nodes_can_be_limited_also_within_a_pass() {
         .with_pool(node_pool("default").limit("nodes", "2"))
         .with(copies(&apart, 3))
         .plan();
-    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (2, 1));
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (2, 1));
     assert!(
         plan.unplaced[0]
             .why

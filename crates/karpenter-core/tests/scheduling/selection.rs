@@ -64,7 +64,7 @@ fn scheduler_priority_and_phase_do_not_decide_whether_a_pod_is_provisioned_for()
         ("/status/phase", json!("Unknown")),
     ] {
         let plan = World::new().with([pod("p").set(change.0, change.1)]).plan();
-        assert_eq!(plan.new_claims.len(), 1, "{}", change.0);
+        assert_eq!(plan.new_node_claims.len(), 1, "{}", change.0);
     }
 }
 
@@ -85,7 +85,7 @@ fn an_unhealthy_pod_that_its_budget_always_allows_to_evict_is_replaced() {
         let never = pdb("b").of(("app", "x")).max_unavailable(0);
         world.add(never.set("/spec/unhealthyPodEvictionPolicy", policy));
         world.cluster.mark_for_deletion(&["fake://n"]);
-        world.plan().new_claims.len()
+        world.plan().new_node_claims.len()
     };
     assert_eq!(replaced("AlwaysAllow", "False"), 1);
     assert_eq!(replaced("AlwaysAllow", "True"), 0);
@@ -114,7 +114,7 @@ fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
         }
         let plan = world.plan();
         assert!(plan.existing.is_empty());
-        plan.new_claims.len()
+        plan.new_node_claims.len()
     };
     assert_eq!(
         claims(|node| node, false),
@@ -206,7 +206,7 @@ fn limits_of_containers_are_no_requests() {
 /// What the NodeClaim of a plan asks for of a resource.
 fn asked(world: &World, resource: &str) -> Value {
     let plan = world.plan();
-    let claim = plan.new_claims[0].to_node_claim();
+    let claim = plan.new_node_claims[0].to_node_claim();
     json!(
         claim
             .spec
@@ -234,7 +234,7 @@ fn a_claim_asks_for_the_least_that_daemons_take_of_any_of_its_types() {
     for (name, cpu) in types {
         world.add(daemon_set(name).cpu(cpu).select(INSTANCE_TYPE, name));
     }
-    assert_eq!(world.plan().new_claims[0].instance_types.len(), 2);
+    assert_eq!(world.plan().new_node_claims[0].instance_types.len(), 2);
     assert_eq!(asked(&world, "cpu"), json!("1500m"));
     assert_eq!(asked(&world, "pods"), json!("2"));
 }
@@ -272,14 +272,14 @@ fn an_alternative_that_failed_with_a_preference_is_tried_again_without_it() {
         .require(ZONE, "In", &["nowhere"])
         .prefer(1, ZONE, "In", &[Z2]);
     let plan = World::new().with([asked]).plan();
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
     let second = pod("p")
         .require(ZONE, "In", &[Z1])
         .require(ZONE, "In", &[Z2])
         .prefer(1, ZONE, "In", &[Z2]);
     let plan = World::new().with([second]).plan();
     assert_eq!(
-        values(&plan.new_claims[0], ZONE),
+        values(&plan.new_node_claims[0], ZONE),
         [Z2],
         "rather than drop the preference"
     );

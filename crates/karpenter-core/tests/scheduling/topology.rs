@@ -113,7 +113,7 @@ fn pods_that_block_the_deletion_of_a_node_count_in_its_zone() {
     let plan = with_blocked_deletion(|pod| pod)
         .with(copies(&spread("p", ZONE).cpu("1"), 2))
         .plan();
-    for draft in &plan.new_claims {
+    for draft in &plan.new_node_claims {
         assert_eq!(values(draft, ZONE), [Z2], "the other zone has two");
     }
     assert!(all_placed(&plan));
@@ -163,7 +163,7 @@ fn zones_with(existing: Vec<Object<Pod>>) -> Vec<String> {
         .plan();
     assert!(all_placed(&plan));
     let mut chosen: Vec<String> = plan
-        .new_claims
+        .new_node_claims
         .iter()
         .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
         .collect();
@@ -591,7 +591,7 @@ fn pods_on_nodes_that_the_node_filter_excludes_do_not_count_for_a_spread() {
             .plan();
         assert!(all_placed(&plan), "{policy}");
         let mut chosen: Vec<String> = plan
-            .new_claims
+            .new_node_claims
             .iter()
             .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
             .collect();
@@ -659,7 +659,7 @@ fn a_domain_without_an_offering_is_passed_over_for_an_equal_one() {
     ];
     let asked = spread("p", ZONE).cpu("2");
     let plan = World::new().with_types(types.into()).with([asked]).plan();
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z2]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
 }
 
 /// Conformance: SCH-108
@@ -735,7 +735,7 @@ fn an_open_label_is_pinned_once_a_spread_counts_by_it() {
         .plan();
     assert!(all_placed(&plan));
     let mut counts = [("t1", 0), ("t2", 0)];
-    for draft in &plan.new_claims {
+    for draft in &plan.new_node_claims {
         let label = &draft.to_node_claim().metadata.labels.unwrap()[team];
         assert_eq!(values(draft, team), [label.as_str()]);
         let count = counts.iter_mut().find(|(team, _)| team == label).unwrap();
@@ -752,7 +752,7 @@ fn a_label_that_no_spread_counts_by_stays_open_until_the_launch() {
         .with_pool(node_pool("default").requires(team, "In", &["t1", "t2"]))
         .with([pod("p").label("app", "x")])
         .plan();
-    assert_eq!(values(&plan.new_claims[0], team), ["t1", "t2"]);
+    assert_eq!(values(&plan.new_node_claims[0], team), ["t1", "t2"]);
 }
 
 /// Found by the differential test: a planned node with one possible zone did not list it, and did not count there.
@@ -762,7 +762,7 @@ fn the_only_possible_zone_is_listed_once_a_pod_counts_there() {
     let affine = pod("q").affinity(ZONE, APP);
     let plan = World::new().with([left_over, affine]).plan();
     assert!(all_placed(&plan));
-    for draft in &plan.new_claims {
+    for draft in &plan.new_node_claims {
         assert_eq!(values(draft, ZONE), [Z3]);
     }
 }
@@ -781,7 +781,7 @@ fn zones_without_an_offering_are_dropped_once_anti_affinity_is_checked() {
                 .require(ZONE, "In", &[Z1, "nowhere"]),
         ))
         .plan();
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
 }
 
 #[test]
@@ -843,7 +843,7 @@ fn a_label_of_a_node_filter_is_pinned() {
         .plan();
     assert!(all_placed(&plan));
     let team = |pod: &str| {
-        let mut drafts = plan.new_claims.iter();
+        let mut drafts = plan.new_node_claims.iter();
         let draft = drafts.find(|draft| draft.pods.iter().any(|other| other.name == pod));
         draft.unwrap().to_node_claim().metadata.labels.unwrap()["team"].clone()
     };

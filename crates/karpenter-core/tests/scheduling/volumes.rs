@@ -167,7 +167,7 @@ fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
 
 fn zone_of(world: World, asked: Object<Pod>) -> Option<String> {
     let plan = world.with([asked]).plan();
-    plan.new_claims
+    plan.new_node_claims
         .first()
         .map(|draft| values(draft, ZONE).join(","))
 }
@@ -256,7 +256,7 @@ fn alternatives_of_a_volume_or_class_are_all_used() {
         let plan = world.launch_and_bind();
         assert!(all_placed(&plan));
         let mut zones: Vec<String> = plan
-            .new_claims
+            .new_node_claims
             .iter()
             .flat_map(|draft| values(draft, ZONE))
             .collect();
@@ -316,7 +316,7 @@ fn a_node_attaches_as_many_volumes_as_its_csi_driver_allows() {
     let plan = limited(world(&claims, &[], &[class()]), 10)
         .with(pods)
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_claims.len()), (5, 1));
+    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (5, 1));
     let shared = copies(&pod("p").volume("c").memory("10Mi"), 100);
     let plan = limited(world(&[of_class("c")], &[], &[class()]), 10)
         .with(shared)
@@ -350,7 +350,7 @@ fn ephemeral_volumes_are_attached_too() {
         let plan = limited(world(&[], &[], &[newest, old]), 1)
             .with(copies(&asked, 2))
             .plan();
-        assert_eq!((plan.existing.len(), plan.new_claims.len()), (1, 1));
+        assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 1));
     }
 }
 
@@ -366,7 +366,7 @@ fn in_tree_volumes_count_as_their_csi_driver_s() {
     let plan = limited(world(&claims, &[old], &[in_tree]), 1)
         .with([pod("p").volume("a"), pod("q").volume("b")])
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_claims.len()), (1, 1));
+    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 1));
 }
 
 /// Conformance: SCH-102

@@ -2,11 +2,14 @@
 
 use std::cmp::Ordering;
 
+use karpenter_core::pod::VolumeRef;
 use karpenter_core::resources::quantity;
+use karpenter_core::schedule::PlannedNodeClaim;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::atom::{Atom, Side, State, Workload};
+use super::atom::{Atom, Side, State};
+use super::competition::Competition;
 use super::existing::Existing;
 use super::probe::Probe;
 
@@ -16,6 +19,15 @@ use super::probe::Probe;
 pub struct Blocking {
     /// The pod alone can be scheduled: it has no place because of the pods that were placed before it.
     pub fits_alone: bool,
+    /// The pods that were placed before it, if it fits alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub competition: Option<Competition>,
+    /// Where the pod would go alone, if it fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+    /// What its new node would cost in dollars per hour, if it fits alone; 0 on an existing node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delta_per_hour: Option<f64>,
     /// Constraints that block the pod together. Empty if nothing that can be changed blocks it.
     pub blocking: BlockingSet,
     /// Changes that let the pod be scheduled, cheapest first.
@@ -25,6 +37,46 @@ pub struct Blocking {
     /// The search ended early; what is told was verified all the same.
     #[serde(skip)]
     pub truncated: bool,
+}
+
+impl Blocking {
+    /// Says in a sentence what blocks the pod, and the cheapest change that helps; `None` if nothing was found, or the search was cut
+    /// short.
+    pub fn sentence(&self) -> Option<String> {
+        if self.fits_alone {
+            let text =
+                "The pod would fit alone: pods that were placed before it took the resources.";
+            return Some(text.to_owned());
+        }
+        let atoms = &self.blocking.atoms;
+        // A set of a search that was cut short may have constraints that do not matter.
+        if atoms.is_empty() || !self.blocking.minimal {
+            return None;
+        }
+        let told: Vec<String> = atoms.iter().map(Constraint::of_whom).collect();
+        let together = match told.len() {
+            1 => "",
+            2 => ", both together",
+            _ => ", all together",
+        };
+        let mut text = format!("In the way: {}{together}.", told.join("; "));
+        let harmless = self.relaxations.iter().find(|it| it.affects.is_none());
+        if let Some(change) = harmless {
+            text.push_str(&format!(" This change alone would help: {}.", change.text));
+        }
+        Some(text)
+    }
+}
+
+impl Constraint {
+    /// Returns the text with its subject.
+    fn of_whom(&self) -> String {
+        match self.side {
+            Side::Pod if self.text.starts_with("does not") => format!("the pod {}", self.text),
+            Side::Pod => format!("the pod's {}", self.text),
+            Side::Pool | Side::Offer | Side::Cluster => self.text.clone(),
+        }
+    }
 }
 
 /// Constraints that block a pod together.
@@ -145,6 +197,18 @@ pub struct NewNode {
     pub price: f64,
 }
 
+impl NewNode {
+    /// Describes a planned node.
+    pub(crate) fn of(claim: &PlannedNodeClaim) -> Self {
+        Self {
+            node_pool: claim.node_pool.clone(),
+            instance_type: claim.instance_types.first().cloned().unwrap_or_default(),
+            instance_types: claim.instance_types.len(),
+            price: claim.hourly_price,
+        }
+    }
+}
+
 /// Escapes a key for a JSON pointer.
 pub(super) fn pointer(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
@@ -237,13 +301,13 @@ fn describe(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) 
         }
         Atom::Volume(index) => {
             let name = match &shape.volumes[*index] {
-                karpenter_core::pod::VolumeRef::Claim(name) => name.clone(),
-                karpenter_core::pod::VolumeRef::Ephemeral { volume, .. } => volume.clone(),
+                VolumeRef::Claim(name) => name.clone(),
+                VolumeRef::Ephemeral { volume, .. } => volume.clone(),
             };
             (
                 format!("pod.volume[{name}]"),
                 None,
-                format!("volume {name}"),
+                format!("volume {name}{}", place(probe, &shape.volumes[*index])),
             )
         }
         Atom::ResourceClaim(index) => {
@@ -285,6 +349,28 @@ fn describe(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) 
             ),
         ),
         _ => describe_pool(probe, atom),
+    }
+}
+
+/// Returns the place of a bound volume, as ` in us-west-2a`.
+fn place(probe: &Probe<'_>, volume: &VolumeRef) -> String {
+    let key = &probe.pod.key;
+    let claim = match volume {
+        VolumeRef::Claim(name) => name.clone(),
+        VolumeRef::Ephemeral { volume, .. } => format!("{}-{volume}", key.name),
+    };
+    let claim = probe.snapshot.volume_claim(&key.namespace, &claim);
+    let name = claim.and_then(|claim| claim.volume_name.as_deref());
+    let bound = name.and_then(|name| probe.snapshot.volume(name));
+    let terms = bound.into_iter().flat_map(|volume| &volume.alternatives);
+    let places: Vec<String> = terms
+        .flatten()
+        .filter(|expression| expression.operator == "In")
+        .map(|expression| expression.values.join(" "))
+        .collect();
+    match places.is_empty() {
+        true => String::new(),
+        false => format!(" in {}", places.join(" or ")),
     }
 }
 
@@ -388,15 +474,4 @@ fn list(values: &[String]) -> String {
     } else {
         format!("[{}]", values.join(" "))
     }
-}
-
-/// Returns the workload as the target of a patch, if its pod template can be changed.
-pub(super) fn target(workload: &Workload) -> Option<String> {
-    let Workload {
-        kind,
-        namespace,
-        name,
-    } = workload;
-    matches!(kind.as_str(), "Deployment" | "StatefulSet")
-        .then(|| format!("{kind}/{namespace}/{name}"))
 }

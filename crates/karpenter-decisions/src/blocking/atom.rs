@@ -11,8 +11,11 @@ use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::{AffinityTerm, Pod, Shape, Toleration};
 use karpenter_core::requirements::{Operator, Requirement, Requirements};
-use karpenter_core::schedule::ScheduleRequest;
+use karpenter_core::schedule::Policy;
 use karpenter_core::taints::{Effect, Taint};
+
+use super::wanted::is_wanted;
+use crate::workload::Workload;
 
 /// Where a constraint comes from, and who can change it. The order is that in which relaxations of one price are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -107,48 +110,6 @@ impl std::fmt::Display for TaintKey {
     }
 }
 
-/// The owner of pods; a pod without a controller is its own.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Workload {
-    pub(super) kind: String,
-    pub(super) namespace: String,
-    pub(super) name: String,
-}
-
-impl Workload {
-    /// Returns the owner that a user edits: for the ReplicaSet of a Deployment that Deployment.
-    pub(super) fn of(pod: &Pod) -> Self {
-        let namespace = pod.key.namespace.clone();
-        let Some(owner) = &pod.shape.controller else {
-            return Self {
-                kind: "Pod".to_owned(),
-                namespace,
-                name: pod.key.name.clone(),
-            };
-        };
-        let hash = pod.shape.labels.get("pod-template-hash");
-        let deployment = hash.and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
-        match (owner.kind.as_str(), deployment) {
-            ("ReplicaSet", Some(name)) => Self {
-                kind: "Deployment".to_owned(),
-                namespace,
-                name: name.to_owned(),
-            },
-            _ => Self {
-                kind: owner.kind.clone(),
-                namespace,
-                name: owner.name.clone(),
-            },
-        }
-    }
-}
-
-impl std::fmt::Display for Workload {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
-    }
-}
-
 /// Distinct taints of nodes that become constraints; those of NodePools always do.
 const NODE_TAINTS: usize = 8;
 /// DaemonSets that become constraints.
@@ -156,10 +117,15 @@ const DAEMON_SETS: usize = 16;
 
 /// Lists the constraints of a pod in the order in which they are preferred in an answer: the pod's own first, then those of
 /// NodePools, of the cluster, and of the offerings.
-pub(super) fn atoms(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Pod) -> Vec<Atom> {
-    let mut all = of_pod(snapshot, request, pod);
+pub(super) fn atoms(snapshot: &Snapshot, policy: &Policy, pod: &Pod) -> Vec<Atom> {
+    let mut all = of_pod(snapshot, policy, pod);
     for pool in snapshot.node_pools() {
-        all.extend(of_pool(pool));
+        let of_pool = of_pool(pool);
+        all.extend(
+            of_pool
+                .into_iter()
+                .filter(|atom| !is_wanted(snapshot, pod, pool, atom)),
+        );
     }
     all.extend(of_cluster(snapshot, pod));
     for pool in snapshot.node_pools() {
@@ -170,7 +136,7 @@ pub(super) fn atoms(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Pod) -
     all
 }
 
-fn of_pod(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Pod) -> Vec<Atom> {
+fn of_pod(snapshot: &Snapshot, policy: &Policy, pod: &Pod) -> Vec<Atom> {
     let shape = &pod.shape;
     let mut all: Vec<Atom> = shape
         .node_selector
@@ -192,7 +158,7 @@ fn of_pod(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Pod) -> Vec<Atom
             .filter(|(_, spread)| spread.hard)
             .map(hard),
     );
-    if shape.spread.is_empty() && request.default_spread.iter().any(|spread| spread.hard) {
+    if shape.spread.is_empty() && policy.default_spread.iter().any(|spread| spread.hard) {
         all.push(Atom::DefaultSpread);
     }
     all.extend((0..shape.required_affinity.len()).map(Atom::Affinity));
@@ -508,7 +474,8 @@ pub(super) fn relaxed_pool<'a>(
     changed
 }
 
-fn set_ready(conditions: &mut Vec<Condition>) {
+/// Makes a NodePool Ready.
+pub(crate) fn set_ready(conditions: &mut Vec<Condition>) {
     match conditions
         .iter_mut()
         .find(|condition| condition.type_ == types::READY)
@@ -547,11 +514,16 @@ pub(super) fn relaxed_types(
             }
         }
         for (capacity_type, zone) in relaxed {
-            admit(&mut kind.requirements, labels::CAPACITY_TYPE, capacity_type);
-            admit(&mut kind.requirements, labels::ZONE, zone);
+            admit_offering(&mut kind.requirements, capacity_type, zone);
         }
     }
     types
+}
+
+/// Adds the capacity type and zone of an offering to those that an instance type lists.
+pub(crate) fn admit_offering(requirements: &mut Requirements, capacity_type: &str, zone: &str) {
+    admit(requirements, labels::CAPACITY_TYPE, capacity_type);
+    admit(requirements, labels::ZONE, zone);
 }
 
 /// Adds a value to those that an instance type lists: providers list what is available only.

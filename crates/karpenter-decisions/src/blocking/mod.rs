@@ -6,24 +6,30 @@
 
 mod answer;
 mod atom;
+mod competition;
 mod existing;
 mod probe;
 mod relax;
 mod search;
+mod wanted;
 
 use std::sync::Arc;
 
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::pod::Pod;
-use karpenter_core::schedule::ScheduleRequest;
+use karpenter_core::pod::{Pod, Shape};
+use karpenter_core::schedule::{Cancel, Policy};
 
 pub use answer::{Amount, Blocking, BlockingSet, Constraint, Effect, NewNode, Patch, Relaxation};
 pub use atom::Side;
+pub(crate) use atom::{admit_offering, set_ready};
+pub use competition::{Competition, Taker};
 pub use existing::Existing;
 
 use answer::constraint;
-use probe::Probe;
+use probe::{Change, Probe};
 use search::Set;
+
+use crate::change::{Changed, InvalidChange};
 
 /// Relaxations that are told.
 const TOLD: usize = 5;
@@ -32,14 +38,14 @@ const PAIRS: usize = 64;
 
 /// Finds what blocks a pending pod alone, and what would help.
 ///
-/// `request` is that of the pass that left the pod without a place; its `cancel` ends the search early, which the answer then says.
+/// `policy` is that of the pass that left the pod without a place. `cancel` ends the search early, which the answer then says.
 /// Takes at most 256 runs of the engine.
 ///
 /// ```
 /// use jiff::Timestamp;
 /// use karpenter_core::cluster::{Cluster, ClusterConfig};
 /// use karpenter_core::fake;
-/// use karpenter_core::schedule::ScheduleRequest;
+/// use karpenter_core::schedule::Policy;
 /// use karpenter_decisions::blocking::blocking;
 /// use serde_json::json;
 ///
@@ -61,20 +67,80 @@ const PAIRS: usize = 64;
 ///
 /// let snapshot = cluster.snapshot();
 /// let pod = snapshot.pod("default", "web").unwrap();
-/// let answer = blocking(&snapshot, &ScheduleRequest::at(Timestamp::UNIX_EPOCH), pod);
+/// let answer = blocking(&snapshot, &Policy::at(Timestamp::UNIX_EPOCH), None, pod);
 /// let ids: Vec<&str> = answer.blocking.atoms.iter().map(|atom| atom.id.as_str()).collect();
 /// assert_eq!(ids, ["pod.toleration[team=search:NoSchedule]", "pool[default].taints[0]"]);
 /// assert_eq!(answer.relaxations[0].text, "tolerate taint team=search:NoSchedule");
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-pub fn blocking(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Arc<Pod>) -> Blocking {
-    let atoms = atom::atoms(snapshot, request, pod);
-    let order: Vec<usize> = (0..atoms.len()).collect();
-    let mut probe = Probe::new(snapshot, request, pod.clone(), atoms);
-    let existing = existing::existing(snapshot, pod);
+pub fn blocking(
+    snapshot: &Snapshot,
+    policy: &Policy,
+    cancel: Option<Cancel>,
+    pod: &Arc<Pod>,
+) -> Blocking {
+    let atoms = atom::atoms(snapshot, policy, pod);
+    let mut found = find(Probe::new(
+        snapshot,
+        policy,
+        cancel.clone(),
+        pod.clone(),
+        atoms,
+    ));
+    if found.fits_alone {
+        found.competition =
+            competition::competition(snapshot, policy, cancel, pod, found.effect.as_ref());
+    }
+    found
+}
+
+/// Like [`blocking`], after the changes that concern the pod itself: `changed` has the cluster, what the pod tolerates in addition,
+/// and the constraints that are dropped.
+///
+/// # Errors
+/// If the pod has no constraint of a dropped id.
+pub fn blocking_after(
+    changed: &Changed,
+    policy: &Policy,
+    cancel: Option<Cancel>,
+    pod: &Arc<Pod>,
+) -> Result<Blocking, InvalidChange> {
+    let mut shape = Shape::clone(&pod.shape);
+    shape
+        .tolerations
+        .extend(changed.tolerations.iter().cloned());
+    let pod = Arc::new(Pod {
+        shape: Arc::new(shape),
+        ..Pod::clone(pod)
+    });
+    let atoms = atom::atoms(&changed.snapshot, policy, &pod);
+    let mut probe = Probe::new(&changed.snapshot, policy, cancel, pod, atoms);
+    let ids: Vec<String> = (0..probe.atoms.len())
+        .map(|index| constraint(&probe, index).id)
+        .collect();
+    for id in &changed.dropped {
+        let index = ids.iter().position(|known| known == id);
+        let index = index.ok_or_else(|| InvalidChange::NotFound {
+            kind: "constraint",
+            name: id.chars().take(128).collect(),
+        })?;
+        probe.dropped.insert(index);
+    }
+    Ok(find(probe))
+}
+
+fn find(mut probe: Probe<'_>) -> Blocking {
+    let order: Vec<usize> = (0..probe.atoms.len())
+        .filter(|index| !probe.dropped.contains(index))
+        .collect();
+    let existing = existing::existing(probe.snapshot, &probe.pod);
     if probe.fits(&Set::new()) == Some(true) {
+        let place = probe.verify(&Set::new(), &Change::default());
+        let place = place.filter(|outcome| outcome.fits);
         return Blocking {
             fits_alone: true,
+            delta_per_hour: place.as_ref().map(relax::price),
+            effect: place.as_ref().and_then(relax::effect),
             existing,
             truncated: probe.is_exhausted(),
             ..Blocking::default()
@@ -98,6 +164,9 @@ pub fn blocking(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Arc<Pod>) 
         .collect();
     Blocking {
         fits_alone: false,
+        competition: None,
+        effect: None,
+        delta_per_hour: None,
         blocking: BlockingSet {
             exact: core.exact,
             minimal: core.minimal,
@@ -111,13 +180,9 @@ pub fn blocking(snapshot: &Snapshot, request: &ScheduleRequest, pod: &Arc<Pod>) 
 }
 
 /// Lists the constraints of a pod's question, in the order in which they are preferred in an answer.
-pub fn constraints(
-    snapshot: &Snapshot,
-    request: &ScheduleRequest,
-    pod: &Arc<Pod>,
-) -> Vec<Constraint> {
-    let atoms = atom::atoms(snapshot, request, pod);
-    let probe = Probe::new(snapshot, request, pod.clone(), atoms);
+pub fn constraints(snapshot: &Snapshot, policy: &Policy, pod: &Arc<Pod>) -> Vec<Constraint> {
+    let atoms = atom::atoms(snapshot, policy, pod);
+    let probe = Probe::new(snapshot, policy, None, pod.clone(), atoms);
     (0..probe.atoms.len())
         .map(|index| constraint(&probe, index))
         .collect()

@@ -13,10 +13,10 @@ use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::pod::Pod;
-use karpenter_core::schedule::{Packing, Plan, PodSet, ScheduleRequest, Solver};
+use karpenter_core::schedule::{Cancel, Packing, Plan, PodSet, Policy, Query, Solver};
 use rustc_hash::FxHashMap;
 
-use super::atom::{Atom, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};
+use super::atom::{Atom, Side, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};
 use super::search::Set;
 
 /// Runs of the engine that one answer may need.
@@ -36,39 +36,40 @@ enum Place {
 /// Runs the scheduler on one pod.
 pub(super) struct Probe<'a> {
     pub(super) snapshot: &'a Snapshot,
-    pub(super) request: ScheduleRequest,
+    policy: Policy,
+    cancel: Option<Cancel>,
     pub(super) pod: Arc<Pod>,
     pub(super) atoms: Vec<Atom>,
+    /// Constraints that are relaxed in every run.
+    pub(super) dropped: Set,
     pools: Vec<Arc<NodePool>>,
     answers: FxHashMap<(Place, Vec<usize>), bool>,
     /// Solvers by place and the relaxed constraints that are not the pod's own.
     solvers: FxHashMap<(Place, Vec<usize>), Arc<Solver>>,
+    /// Solvers of the cluster by the relaxed constraints of other workloads: the others differ from them in NodePools only.
+    bases: FxHashMap<Vec<usize>, Arc<Solver>>,
     runs: usize,
 }
 
 impl<'a> Probe<'a> {
     pub(super) fn new(
         snapshot: &'a Snapshot,
-        request: &ScheduleRequest,
+        policy: &Policy,
+        cancel: Option<Cancel>,
         pod: Arc<Pod>,
         atoms: Vec<Atom>,
     ) -> Self {
-        let request = ScheduleRequest {
-            pods: PodSet::Given(Vec::new()),
-            buffer_pods: Vec::new(),
-            nominated: Vec::new(),
-            packing: Packing::FewestNodes,
-            progress: None,
-            ..request.clone()
-        };
         Self {
             snapshot,
-            request,
+            policy: policy.clone().with_packing(Packing::FewestNodes),
+            cancel,
             pod,
             atoms,
+            dropped: Set::new(),
             pools: snapshot.node_pools().cloned().collect(),
             answers: FxHashMap::default(),
             solvers: FxHashMap::default(),
+            bases: FxHashMap::default(),
             runs: 0,
         }
     }
@@ -79,7 +80,7 @@ impl<'a> Probe<'a> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.request.cancel.as_ref().is_some_and(|cancel| cancel())
+        self.cancel.as_ref().is_some_and(|cancel| cancel())
     }
 
     fn relaxed<'b>(&'b self, set: &'b Set) -> impl Iterator<Item = &'b Atom> {
@@ -88,6 +89,7 @@ impl<'a> Probe<'a> {
 
     /// Reports whether the pod fits while constraints are relaxed; `None` once the bound on runs is reached.
     pub(super) fn fits(&mut self, relaxed: &Set) -> Option<bool> {
+        let relaxed = &relaxed.union(&self.dropped).copied().collect();
         if self.counts_domains(relaxed) {
             return self.fits_in(Place::Cluster, relaxed);
         }
@@ -130,27 +132,25 @@ impl<'a> Probe<'a> {
         }
         let solver = self.solver(place, &key);
         let pod = relaxed_pod(&self.pod, key.iter().map(|index| &self.atoms[*index]));
-        let request = self.request_for(pod, key.iter().map(|index| &self.atoms[*index]));
-        let plan = solver.solve(&request);
+        let plan = solver.solve(&self.query(pod));
         self.runs += 1;
         let answer = places_all(&plan)?;
         self.answers.insert((place, key), answer);
         Some(answer)
     }
 
-    fn request_for<'b>(
-        &self,
-        pod: Arc<Pod>,
-        mut relaxed: impl Iterator<Item = &'b Atom>,
-    ) -> ScheduleRequest {
-        let mut request = ScheduleRequest {
-            pods: PodSet::Given(vec![pod]),
-            ..self.request.clone()
-        };
+    fn query(&self, pod: Arc<Pod>) -> Query {
+        let mut query = Query::new(PodSet::Given(vec![pod]));
+        query.cancel.clone_from(&self.cancel);
+        query
+    }
+
+    fn policy<'b>(&self, mut relaxed: impl Iterator<Item = &'b Atom>) -> Policy {
+        let mut policy = self.policy.clone();
         if relaxed.any(|atom| *atom == Atom::DefaultSpread) {
-            request.default_spread.clear();
+            policy.default_spread.clear();
         }
-        request
+        policy
     }
 
     fn solver(&mut self, place: Place, relaxed: &[usize]) -> Arc<Solver> {
@@ -169,10 +169,29 @@ impl<'a> Probe<'a> {
             Place::Cluster => (0..self.pools.len()).collect(),
         };
         let snapshot = self.cluster(&pools, &set);
-        // The resources that the pod requests are dimensions of the solver.
-        let request = self.request_for(self.pod.clone(), std::iter::empty());
-        let solver = Arc::new(Solver::prepare(&snapshot, &request));
+        let policy = self.policy(self.relaxed(&set));
+        let base = self.base(&set);
+        let solver = Arc::new(base.with_node_pools_of(&snapshot, &policy));
         self.solvers.insert((place, shared), solver.clone());
+        solver
+    }
+
+    /// Returns the solver of the whole cluster in which the relaxed constraints of other workloads do not hold.
+    fn base(&mut self, relaxed: &Set) -> Arc<Solver> {
+        let of_others = |index: &&usize| self.atoms[**index].side() == Side::Cluster;
+        let key: Vec<usize> = relaxed.iter().filter(of_others).copied().collect();
+        if let Some(solver) = self.bases.get(&key) {
+            return solver.clone();
+        }
+        let mut cluster = Cluster::from(self.snapshot.fork());
+        let set: Set = key.iter().copied().collect();
+        relax_cluster(&mut cluster, self.snapshot, self.relaxed(&set));
+        // The resources that the pod requests are dimensions of the solver.
+        let policy = self.policy(self.relaxed(&set));
+        let query = self.query(self.pod.clone());
+        let solver = Solver::prepare_for(&cluster.snapshot(), &policy, &query);
+        let solver = Arc::new(solver);
+        self.bases.insert(key, solver.clone());
         solver
     }
 
@@ -212,6 +231,7 @@ impl<'a> Probe<'a> {
         if self.is_exhausted() {
             return None;
         }
+        let relaxed = &relaxed.union(&self.dropped).copied().collect();
         let all: Vec<usize> = (0..self.pools.len()).collect();
         let mut cluster = Cluster::from(self.cluster(&all, relaxed));
         for pool in change.pools.values() {
@@ -224,8 +244,11 @@ impl<'a> Probe<'a> {
                 ..Pod::clone(&pod)
             });
         }
-        let request = self.request_for(pod, self.relaxed(relaxed));
-        let plan = Solver::prepare(&cluster.snapshot(), &request).solve(&request);
+        let policy = self.policy(self.relaxed(relaxed));
+        let base = self.base(relaxed);
+        let plan = base
+            .with_node_pools_of(&cluster.snapshot(), &policy)
+            .solve(&self.query(pod));
         self.runs += 1;
         places_all(&plan).map(|fits| Outcome { fits, plan })
     }

@@ -9,10 +9,11 @@ use karpenter_core::resources::quantity;
 use karpenter_core::schedule::PlannedNodeClaim;
 use serde_json::{Value, json};
 
-use super::answer::{Amount, Effect, NewNode, Patch, Relaxation, constraint, pointer, target};
-use super::atom::{Atom, Side, Workload};
+use super::answer::{Amount, Effect, NewNode, Patch, Relaxation, constraint, pointer};
+use super::atom::{Atom, Side};
 use super::probe::{Change, Outcome, Probe};
 use super::search::Set;
+use crate::workload::Workload;
 
 /// Values that are tried for a requirement that excludes what the pod needs.
 const VALUES: usize = 3;
@@ -63,24 +64,24 @@ pub(super) fn relaxation(probe: &mut Probe<'_>, set: &Set) -> Option<Relaxation>
         change,
         patch,
         effect: effect(&outcome)?,
-        // An empty sum is -0.0.
-        delta_per_hour: outcome.plan.hourly_price() + 0.0,
+        delta_per_hour: price(&outcome),
         exact: true,
         affects,
     })
 }
 
-fn effect(outcome: &Outcome) -> Option<Effect> {
+/// Returns the price of the nodes that are launched, in dollars per hour.
+pub(super) fn price(outcome: &Outcome) -> f64 {
+    // An empty sum is -0.0.
+    outcome.plan.hourly_price() + 0.0
+}
+
+pub(super) fn effect(outcome: &Outcome) -> Option<Effect> {
     if let Some(placement) = outcome.plan.existing.first() {
         return Some(Effect::Node(placement.node.clone()));
     }
-    let claim = outcome.plan.new_claims.first()?;
-    Some(Effect::NewNode(NewNode {
-        node_pool: claim.node_pool.clone(),
-        instance_type: claim.instance_types.first().cloned().unwrap_or_default(),
-        instance_types: claim.instance_types.len(),
-        price: claim.hourly_price,
-    }))
+    let claim = outcome.plan.new_node_claims.first()?;
+    Some(Effect::NewNode(NewNode::of(claim)))
 }
 
 /// Finds the smallest change of one constraint that helps; `None` if it can only be lifted.
@@ -201,7 +202,7 @@ fn with_pool(
 fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) -> Option<Refined> {
     let claim = lifted
         .plan
-        .new_claims
+        .new_node_claims
         .first()
         .filter(|claim| claim.node_pool == pool)?;
     let used: i64 = probe
@@ -293,7 +294,7 @@ fn requirement(
 ) -> Option<Refined> {
     let claim = lifted
         .plan
-        .new_claims
+        .new_node_claims
         .first()
         .filter(|claim| claim.node_pool == pool)?;
     let requirement = probe
@@ -432,7 +433,7 @@ fn lift_patch(probe: &Probe<'_>, atom: &Atom) -> Option<Patch> {
             ))
         }
         Atom::Toleration(taint) => {
-            let target = target(&Workload::of(pod))?;
+            let target = Workload::of(pod).target()?;
             let mut all: Vec<Value> = pod
                 .shape
                 .tolerations
@@ -512,7 +513,7 @@ fn toleration(toleration: &Toleration) -> Value {
 
 /// Returns a patch of the pod template of the pod's workload.
 fn template_patch(pod: &Pod, operation: &str, path: &str, value: Value) -> Option<Patch> {
-    let target = target(&Workload::of(pod))?;
+    let target = Workload::of(pod).target()?;
     let mut step = json!({ "op": operation, "path": format!("/spec/template/spec{path}") });
     if !value.is_null() {
         step["value"] = value;

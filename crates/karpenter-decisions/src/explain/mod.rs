@@ -1,7 +1,7 @@
 //! Explanations of pods, nodes, NodeClaims and NodePools.
 //!
 //! An explanation says what the history and a snapshot know: the reason with its age and parameters, the records, prices and
-//! usage. It runs no scheduling simulation.
+//! usage. It runs no scheduling simulation; [`blocking`](crate::blocking) and [`what_if`](crate::what_if) do.
 
 mod node;
 mod pod;
@@ -15,9 +15,8 @@ use karpenter_core::reason::Reason;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use node::{
-    Blocker, NodeClaimExplanation, NodeExplanation, Usage, explain_node, explain_node_claim,
-};
+pub(crate) use node::state as node_state;
+pub use node::{NodeClaimExplanation, NodeExplanation, Usage, explain_node, explain_node_claim};
 pub use pod::{Alike, PodExplanation, PoolReason, Stage, explain_pod};
 pub use pool::{BudgetNow, LimitNow, NodePoolExplanation, explain_node_pool};
 

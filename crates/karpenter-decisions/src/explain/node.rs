@@ -2,21 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
-use karpenter_api::v1::DisruptionReason;
 use karpenter_core::cluster::NodeState;
-use karpenter_core::disruption::{Budgets, NotConsolidatable, Surroundings, blockers};
 use karpenter_core::reason::Reason;
 use karpenter_core::resources::{Resources, quantity};
 use serde::Serialize;
 
 use super::{Metadata, Observed, Question, Told};
+use crate::change::Change;
 use crate::history::node_key;
 use crate::index::{Entry, Known};
 use crate::passes::finite;
 use crate::prices::Prices;
 use crate::record::{Item, RecordId};
+use crate::what_if::NodeWhatIf;
 
 /// Why a node is kept.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,8 +32,23 @@ pub struct NodeExplanation {
     /// The state of the node.
     #[serde(flatten)]
     pub node: NodeNow,
-    /// Everything that blocks voluntary disruption now, not only what the last pass found first.
-    pub blockers: Vec<Blocker>,
+    /// The changes that were asked for; blockers and what would be done are those after them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
+    /// Everything that blocks voluntary disruption now, not only what the last pass found first, and what would be done without.
+    #[serde(flatten)]
+    pub blocked: NodeWhatIf,
+}
+
+impl NodeExplanation {
+    /// Adds what would be done with the node, after changes, without what blocks it.
+    #[must_use]
+    pub fn with_what_if(mut self, told: NodeWhatIf, changes: &[Change]) -> Self {
+        self.changes = changes.iter().map(ToString::to_string).collect();
+        self.observed.truncated |= told.truncated;
+        self.blocked = told;
+        self
+    }
 }
 
 /// What a NodeClaim was launched for, and the state of its node.
@@ -107,14 +121,6 @@ pub struct Usage {
     pub share: f64,
 }
 
-/// Something that blocks the disruption of a node.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Blocker {
-    /// The reason.
-    #[serde(flatten)]
-    pub reason: Told,
-}
-
 /// The decision to launch a NodeClaim.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -125,7 +131,8 @@ pub struct Launch {
     pub planned: Item,
 }
 
-/// Explains a node by the name of its Node; `None` if it does not exist.
+/// Explains a node by the name of its Node; `None` if it does not exist. What blocks it is found by
+/// [`WhatIf::node`](crate::what_if::WhatIf::node).
 pub fn explain_node(question: &Question<'_>, name: &str) -> Option<NodeExplanation> {
     let node = question.snapshot.node(name)?;
     let joined = node.node.as_ref().filter(|node| node.name == name)?;
@@ -139,7 +146,8 @@ pub fn explain_node(question: &Question<'_>, name: &str) -> Option<NodeExplanati
         },
         observed: question.observed(is_left_out(question, node)),
         node: now(question, node),
-        blockers: all_blockers(question, node),
+        changes: Vec::new(),
+        blocked: NodeWhatIf::default(),
     })
 }
 
@@ -214,7 +222,8 @@ fn is_in_flight(entry: Option<&Entry>) -> bool {
     entry.and_then(|entry| entry.known().id()) == Some(Reason::InFlight {}.id())
 }
 
-fn state(node: &NodeState, entry: Option<&Entry>) -> &'static str {
+/// Returns the state of a node, as [`NodeNow::state`].
+pub(crate) fn state(node: &NodeState, entry: Option<&Entry>) -> &'static str {
     if node.is_deleting() {
         "Terminating"
     } else if node.node.is_none() {
@@ -245,32 +254,4 @@ fn usage(requested: &Resources, allocatable: &Resources) -> BTreeMap<String, Usa
         (name.to_owned(), usage)
     });
     usage.collect()
-}
-
-/// Returns everything that blocks voluntary disruption: of the node, of each of its pods, and the NodePool's budget.
-fn all_blockers(question: &Question<'_>, node: &NodeState) -> Vec<Blocker> {
-    let mut surroundings = Surroundings::default();
-    if is_in_flight(entry(question, node)) {
-        let claim = node.claim_name().map(str::to_owned);
-        surroundings.in_flight.extend(claim);
-    }
-    let found = blockers(question.snapshot, node, &surroundings, question.now);
-    let mut all: Vec<Reason> = found.iter().map(Reason::from).collect();
-    if let (Some(claim), Some(pool)) = (&node.claim, node.node_pool()) {
-        let pods = question.snapshot.pods_on(node.name());
-        let reason = if claim.is_true(types::DRIFTED) {
-            DisruptionReason::Drifted
-        } else if pods.iter().any(|pod| pod.is_reschedulable()) {
-            DisruptionReason::Underutilized
-        } else {
-            DisruptionReason::Empty
-        };
-        let budgets = Budgets::new(question.snapshot, &reason, question.now);
-        if budgets.of(pool).remaining == 0 {
-            let node_pool = pool.to_owned();
-            all.push(Reason::from(&NotConsolidatable::Budget { node_pool }));
-        }
-    }
-    let told = all.iter().map(Told::of);
-    told.map(|reason| Blocker { reason }).collect()
 }

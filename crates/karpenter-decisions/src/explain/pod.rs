@@ -3,10 +3,12 @@
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_core::pod::Pod;
+use karpenter_core::reason::Reason;
 use serde::Serialize;
 
 use super::{Metadata, Observed, Question, Told};
 use crate::blocking::Blocking;
+use crate::change::Change;
 use crate::index::{Key, Known};
 use crate::passes::class;
 use crate::record::RecordId;
@@ -41,6 +43,9 @@ pub struct PodExplanation {
     pub pools: Vec<PoolReason>,
     /// The records of the last decisions about the pod, latest first.
     pub records: Vec<RecordId>,
+    /// The changes that were asked for; what blocks the pod is what does after them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
     /// What blocks the pod, and what would help; absent unless it was asked for.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub blocking: Option<Blocking>,
@@ -54,10 +59,28 @@ impl PodExplanation {
             && (!self.pools.is_empty() || self.reason.as_ref().is_some_and(of_pools))
     }
 
+    /// Says after which changes the pod is blocked.
+    #[must_use]
+    pub fn with_changes(mut self, changes: &[Change]) -> Self {
+        self.changes = changes.iter().map(ToString::to_string).collect();
+        self
+    }
+
     /// Adds what blocks the pod.
     #[must_use]
     pub fn with_blocking(mut self, blocking: Blocking) -> Self {
         self.observed.truncated |= blocking.truncated;
+        // The pass tells what it found for the last pod; here the pod was run alone.
+        if let Some(competition) = &blocking.competition {
+            let owners = competition.takers.iter();
+            let takers = owners.map(|taker| taker.owner.clone()).collect();
+            let (since, least) = match &self.reason {
+                Some(told) => (told.since, told.at_least),
+                None => (None, false),
+            };
+            let reason = Reason::Competition { takers };
+            self.reason = Some(Told::with_id(reason.id(), Some(&reason), since, least));
+        }
         self.blocking = Some(blocking);
         self
     }
@@ -147,6 +170,7 @@ pub fn explain_pod(question: &Question<'_>, namespace: &str, name: &str) -> Opti
         }),
         pools: pools.collect(),
         records,
+        changes: Vec::new(),
         blocking: None,
     })
 }

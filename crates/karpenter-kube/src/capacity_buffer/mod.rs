@@ -105,7 +105,7 @@ impl Buffers {
             let claim = snapshot.node(&placement.node).and_then(|n| n.claim_name());
             (&placement.pod, claim.unwrap_or(&placement.node), false)
         });
-        let launched = plan.new_claims.iter().zip(claims);
+        let launched = plan.new_node_claims.iter().zip(claims);
         let launched = launched.filter_map(|(draft, claim)| Some((draft, claim.as_ref()?)));
         let launched = launched.flat_map(|(draft, claim)| {
             let pods = draft.buffer_pods.iter();
@@ -169,7 +169,7 @@ impl BufferState {
 #[cfg(test)]
 mod tests {
     use karpenter_core::cluster::{Cluster, ClusterConfig};
-    use karpenter_core::schedule::{Placement, PlannedNodeClaim, ScheduleRequest, schedule};
+    use karpenter_core::schedule::{Placement, PlannedNodeClaim, Policy, Query, schedule};
     use serde_json::json;
 
     use super::*;
@@ -190,10 +190,9 @@ mod tests {
             node: (*node).to_owned(),
             buffer: true,
         };
-        Plan {
-            existing: placements.iter().map(placement).collect(),
-            ..Plan::default()
-        }
+        let mut plan = Plan::default();
+        plan.existing = placements.iter().map(placement).collect();
+        plan
     }
 
     fn node(name: &str) -> k8s_openapi::api::core::v1::Node {
@@ -249,11 +248,12 @@ mod tests {
         let mut cluster = Cluster::new(ClusterConfig::default());
         let mut plan = schedule(
             &cluster.snapshot(),
-            &ScheduleRequest::at(jiff::Timestamp::UNIX_EPOCH),
+            &Policy::at(jiff::Timestamp::UNIX_EPOCH),
+            &Query::default(),
         );
         let mut planned = PlannedNodeClaim::new("p", claim("", ""));
         planned.buffer_pods = all.iter().map(|pod| pod.key.clone()).collect();
-        plan.new_claims = vec![planned];
+        plan.new_node_claims = vec![planned];
         let created = [Some(Arc::new(claim("p-1", "")))];
         buffers.record(&all, &plan, &created, &cluster.snapshot());
         assert_eq!(buffers.fits(&key), Some(false), "it is not there yet");

@@ -34,6 +34,28 @@ pub fn register(cx: &Arc<Context>) {
             nodes(cx, emit, |group| group.price_per_hour.unwrap_or_default());
         }),
     );
+    registry.live(
+        "karpenter_blockers",
+        "What blocks nodes, or may soon: the number of findings of each check of the latest report.",
+        &["check"],
+        with(cx, |cx, emit| blockers(cx, emit, |(count, _)| count as f64)),
+    );
+    registry.live(
+        "karpenter_blockers_cost_per_day",
+        "Savings in dollars per day that the findings of each check block, by the latest report.",
+        &["check"],
+        with(cx, |cx, emit| blockers(cx, emit, |(_, cost)| cost)),
+    );
+}
+
+fn blockers(cx: &Context, emit: &mut Emit<'_>, value: impl Fn((usize, f64)) -> f64) {
+    let decisions = cx.decisions.as_ref();
+    let Some(report) = decisions.and_then(|decisions| decisions.doctor.latest()) else {
+        return;
+    };
+    for (check, found) in report.by_check() {
+        emit.set(&[check], value(found));
+    }
 }
 
 fn pods(cx: &Context, emit: &mut Emit<'_>) {

@@ -5,8 +5,12 @@
 //! in a log line.
 
 mod answers;
+mod doctor;
+mod installation;
 mod log;
 mod metrics;
+mod overview;
+mod page;
 mod query;
 mod server;
 mod status;
@@ -14,18 +18,21 @@ mod stream;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::disruption::{Command, CommandInvalidated, DisruptionPlan};
-use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, ScheduleRequest};
+use karpenter_core::disruption::{Command, CommandInvalidated, DisruptionPlan, DisruptionRequest};
+use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, Policy};
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::record::DecisionRecord;
 use karpenter_decisions::ring::Recorded;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
+pub use doctor::report_regularly;
+pub use installation::RULES;
 pub use metrics::register;
 pub use server::serve;
 
@@ -33,7 +40,9 @@ use crate::context::Context;
 use crate::lease::Holder;
 use crate::model::View;
 use crate::options::DecisionLog;
+use doctor::Doctor;
 use log::Log;
+use overview::Feed;
 
 /// How many records the reader of a stream may be behind.
 const BEHIND: usize = 256;
@@ -41,11 +50,17 @@ const BEHIND: usize = 256;
 /// The decisions of this replica since it leads.
 pub struct Decisions {
     history: Mutex<History>,
-    /// The request of the last scheduling pass.
-    scheduled: Mutex<Option<ScheduleRequest>>,
+    /// The policy of the last scheduling pass.
+    scheduled: Mutex<Option<Policy>>,
+    /// The request of the last disruption pass.
+    disrupted: Mutex<Option<DisruptionRequest>>,
+    doctor: Doctor,
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
+    /// Counts the changes of the history.
+    revision: AtomicU64,
+    feed: Feed,
 }
 
 impl std::fmt::Debug for Decisions {
@@ -59,8 +74,8 @@ impl std::fmt::Debug for Decisions {
 pub struct Made<'a> {
     /// The view that it decided on.
     pub view: &'a View,
-    /// The request to the engine.
-    pub request: &'a ScheduleRequest,
+    /// The policy of the pass.
+    pub policy: &'a Policy,
     /// How long it took.
     pub took: Duration,
 }
@@ -73,15 +88,27 @@ impl Decisions {
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
             scheduled: Mutex::default(),
+            disrupted: Mutex::default(),
+            doctor: Doctor::default(),
             log: Log::open(log),
             new,
             holder,
+            revision: AtomicU64::default(),
+            feed: Feed::default(),
         }
     }
 
     /// Begins the history: this replica leads since `now`.
     pub fn begin(&self, now: Timestamp) {
         *self.history() = History::new(now);
+        *self.disrupted.lock() = None;
+        self.revision.fetch_add(1, Ordering::Relaxed);
+        self.feed.begin();
+    }
+
+    /// Returns a number that changes with the history.
+    fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
     }
 
     /// Returns the history so far, which no later pass changes.
@@ -89,14 +116,22 @@ impl Decisions {
         self.history().clone()
     }
 
-    /// Returns a request like that of the last scheduling pass, which ends its search once `cancel` says so.
-    fn search(&self, now: Timestamp, cancel: Cancel) -> Option<ScheduleRequest> {
-        let request = self.scheduled.lock().clone()?;
-        Some(ScheduleRequest {
-            now,
-            cancel: Some(cancel),
-            ..request
-        })
+    /// Returns the policy of the last scheduling pass, at `now`.
+    fn policy(&self, now: Timestamp) -> Option<Policy> {
+        Some(self.scheduled.lock().clone()?.with_now(now))
+    }
+
+    /// Returns a request like that of the last disruption pass, else of provisioning, which ends its search once `cancel` says so.
+    fn disruption(&self, now: Timestamp, cancel: Cancel) -> DisruptionRequest {
+        let mut request = self.disrupted.lock().clone();
+        let request = request.get_or_insert_with(|| {
+            let mut request = DisruptionRequest::at(now);
+            request.policy = self.policy(now).unwrap_or(request.policy);
+            request
+        });
+        request.policy.now = now;
+        request.query.cancel = Some(cancel);
+        request.clone()
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
@@ -113,14 +148,26 @@ impl Decisions {
     ) {
         let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
         let names: Vec<Option<&str>> = names.collect();
-        *self.scheduled.lock() = Some(made.request.clone());
+        *self.scheduled.lock() = Some(made.policy.clone());
         self.record(cx, made, |history, input| {
             history.provisioned(input, plan, &names)
         });
     }
 
     /// Records a disruption pass.
-    pub fn disrupted(&self, cx: &Context, made: Made<'_>, plan: &DisruptionPlan) {
+    pub fn disrupted(
+        &self,
+        cx: &Context,
+        made: Made<'_>,
+        request: &DisruptionRequest,
+        plan: &DisruptionPlan,
+    ) {
+        let mut kept = request.clone();
+        // Those of the pass belong to it.
+        kept.multi_node.cancel = None;
+        kept.single_node_cancel = None;
+        kept.stopwatch = None;
+        *self.disrupted.lock() = Some(kept);
         self.record(cx, made, |history, input| history.disrupted(input, plan));
     }
 
@@ -160,7 +207,7 @@ impl Decisions {
     ) {
         let input = Input {
             snapshot: &made.view.snapshot,
-            request: made.request,
+            policy: made.policy,
             took: made.took,
             now: cx.clock.now(),
         };
@@ -174,6 +221,7 @@ impl Decisions {
             }
             recorded
         }));
+        self.revision.fetch_add(1, Ordering::Relaxed);
         match recorded {
             Ok(Recorded::New(record)) => {
                 if let Some(log) = &self.log {

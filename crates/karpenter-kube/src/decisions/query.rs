@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_core::reason::Reason;
+use karpenter_decisions::change::{Change, InvalidChange, MAX_CHANGES};
 use karpenter_decisions::record::{DecisionRecord, Pass, RecordId};
 use percent_encoding::percent_decode_str;
 
@@ -20,26 +21,38 @@ const MAX_LIMIT: usize = 5000;
 const MAX_NAME: usize = 253;
 /// The longest name of a namespace.
 const MAX_NAMESPACE: usize = 63;
-/// The longest search for what blocks a pod.
+/// The longest search for what blocks a pod or a node.
 const MAX_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A question.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Ask {
     /// Records, as a list or as a stream.
     Decisions(Select),
+    /// The state of the cluster in numbers, or as a stream.
+    Overview {
+        /// Whether it is asked for as a stream.
+        watch: bool,
+    },
     /// Counts of pods by reason.
     PodsByReason,
     /// Counts of nodes by reason.
     NodesByReason,
+    /// What blocks nodes, in a namespace or everywhere.
+    Blockers {
+        /// The namespace.
+        namespace: Option<String>,
+    },
     /// An explanation of an object.
     Explain {
         /// The object.
         subject: Subject,
         /// Its expected uid.
         uid: Option<String>,
-        /// How long what blocks a pod is searched for.
+        /// How long what blocks it is searched for.
         timeout: Option<Duration>,
+        /// Changes to the question.
+        changes: Vec<Change>,
     },
 }
 
@@ -89,7 +102,21 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
     let mut parameters = Parameters::parse(query.unwrap_or_default())?;
     let ask = match segments.as_slice() {
         ["decisions"] => Ask::Decisions(select(&mut parameters)?),
+        ["overview"] => Ask::Overview {
+            watch: watch(&mut parameters)?,
+        },
         ["explanations"] => explanations(&mut parameters)?,
+        ["blockers"] => {
+            let namespace = parameters.take("namespace");
+            let namespace = namespace.map(|text| {
+                let name = name(&text, MAX_NAMESPACE);
+                name.map_err(|_| {
+                    Failure::bad_request("invalid namespace: must be the name of a namespace")
+                })
+            });
+            let namespace = namespace.transpose()?;
+            Ask::Blockers { namespace }
+        }
         ["namespaces", namespace, "pods", pod, "explanation"] => {
             let namespace = name(namespace, MAX_NAMESPACE)?;
             let name = name(pod, MAX_NAME)?;
@@ -121,10 +148,25 @@ fn explain(subject: Subject, parameters: &mut Parameters) -> Result<Ask, Failure
                 Failure::bad_request("invalid timeout: must be a duration of at most 5s")
             })
     });
+    let changes = parameters.take_all("if");
+    let changes: Vec<Change> = changes
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<_, InvalidChange>>()
+        .map_err(|error| Failure::bad_request(error.to_string()))?;
+    if changes.len() > MAX_CHANGES {
+        return Err(Failure::bad_request(InvalidChange::TooMany.to_string()));
+    }
+    if !changes.is_empty() && !matches!(subject, Subject::Pod { .. } | Subject::Node(_)) {
+        return Err(Failure::bad_request(
+            "invalid if: it applies to pods and nodes only",
+        ));
+    }
     Ok(Ask::Explain {
         subject,
         uid,
         timeout: timeout.transpose()?,
+        changes,
     })
 }
 
@@ -166,11 +208,7 @@ fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
         let id = text.parse();
         id.map_err(|_| Failure::bad_request("invalid continue: must come from a list"))
     });
-    let watch = match parameters.take("watch").as_deref() {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err(Failure::bad_request("invalid watch: must be true or false")),
-    };
+    let watch = watch(parameters)?;
     Ok(Select {
         since: since.transpose()?,
         kind: kind.transpose()?,
@@ -180,6 +218,15 @@ fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
         after: after.transpose()?,
         watch,
     })
+}
+
+/// Returns whether a stream is asked for.
+fn watch(parameters: &mut Parameters) -> Result<bool, Failure> {
+    match parameters.take("watch").as_deref() {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(Failure::bad_request("invalid watch: must be true or false")),
+    }
 }
 
 /// Returns the name in a segment of the path, if an object can have it.
@@ -201,11 +248,14 @@ fn name(segment: &str, longest: usize) -> Result<String, Failure> {
 }
 
 /// The parameters of a query that are not taken yet.
-struct Parameters(BTreeMap<String, String>);
+struct Parameters(BTreeMap<String, Vec<String>>);
+
+/// The parameter that may be repeated.
+const REPEATED: &str = "if";
 
 impl Parameters {
     fn parse(query: &str) -> Result<Self, Failure> {
-        let mut all = BTreeMap::new();
+        let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let decode = |text: &str| {
@@ -216,15 +266,22 @@ impl Parameters {
             let (Ok(key), Ok(value)) = (decode(key), decode(value)) else {
                 return Err(Failure::bad_request("the query is not valid UTF-8"));
             };
-            if all.insert(key, value).is_some() {
+            let repeats = key == REPEATED;
+            let values = all.entry(key).or_default();
+            if !values.is_empty() && !repeats {
                 return Err(Failure::bad_request("a parameter is given twice"));
             }
+            values.push(value);
         }
         Ok(Self(all))
     }
 
     fn take(&mut self, key: &str) -> Option<String> {
-        self.0.remove(key)
+        self.0.remove(key)?.pop()
+    }
+
+    fn take_all(&mut self, key: &str) -> Vec<String> {
+        self.0.remove(key).unwrap_or_default()
     }
 
     /// Fails if there are unknown parameters, so that a misspelt one is noticed.
@@ -284,12 +341,26 @@ mod tests {
             subject: Subject::Node("a-1.b".into()),
             uid: None,
             timeout: None,
+            changes: Vec::new(),
         };
         assert_eq!(ask("nodes/%61-1.b/explanation"), Ok(expected));
         assert_eq!(
             ask(&format!("nodes/{}/explanation", &long[1..])).map(drop),
             Ok(())
         );
+    }
+
+    #[test]
+    fn changes_are_repeated_and_read_by_their_type() {
+        let asked =
+            ask("nodes/a/explanation?if=budget.default%3D20%25&if=without-pdb%3Dshop%2Fweb");
+        let Ok(Ask::Explain { changes, .. }) = asked else {
+            panic!("{asked:?}");
+        };
+        let texts: Vec<String> = changes.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["budget.default=20%", "without-pdb=shop/web"]);
+        let many = vec!["if=spot-to-spot%3Dtrue"; 33].join("&");
+        assert!(ask(&format!("nodes/a/explanation?{many}")).is_err());
     }
 
     #[test]
@@ -304,11 +375,19 @@ mod tests {
             "decisions?limit=1&limit=2",
             "decisions?continue=x",
             "decisions?watch=1",
+            "overview?watch=1",
+            "overview?since=2026-01-01T00:00:00Z",
             "decisions?subject=%ff",
             "explanations",
             "explanations?of=claims",
             "explanations?of=pods&by=pool",
             "nodes/a/explanation?if=x",
+            "nodes/a/explanation?if=budget.default%3Dlots",
+            "nodepools/a/explanation?if=budget.default%3D1",
+            "nodes/a/explanation?uid=a&uid=b",
+            "blockers?namespace=A",
+            "blockers?namespace=",
+            "blockers?namespaces=a",
         ] {
             let failure = ask(query).unwrap_err().response();
             assert_eq!(failure.status(), 400, "{query}");

@@ -12,18 +12,20 @@ use std::time::{Duration, Instant};
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use karpenter_core::schedule::Cancel;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::answers::Requests;
 use super::query::{Ask, Select, Subject, parse};
 use super::status::{Body, Failure, json, with_body};
-use super::{Decisions, answers, stream};
+use super::{Decisions, answers, page, stream};
 use crate::context::Context;
 use crate::controller::compute;
 
@@ -33,8 +35,10 @@ const CONNECTIONS: usize = 32;
 const STREAMS: usize = 8;
 /// The maximum number of questions that are answered at the same time.
 const QUESTIONS: usize = 8;
-/// How long what blocks a pod is searched for; an answer that is cut short says so.
+/// How long what blocks a pod or a node is searched for; an answer that is cut short says so.
 const SEARCH: Duration = Duration::from_millis(250);
+/// How long is searched for what all nodes would save.
+const SEARCH_NODES: Duration = Duration::from_secs(1);
 /// How long a client may take to send the headers of a request.
 const HEADERS: Duration = Duration::from_secs(10);
 /// The longest body of a request.
@@ -61,6 +65,12 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
         streams: Arc::new(Semaphore::new(STREAMS)),
         questions: Semaphore::new(QUESTIONS),
         search: Semaphore::new(1),
+    });
+    let (keeping, until) = (Arc::clone(cx), stop.clone());
+    tasks.spawn(async move {
+        if let Some(decisions) = &keeping.decisions {
+            decisions.feed.keep(&keeping, decisions, until).await;
+        }
     });
     let addresses: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     for address in addresses.map(|address| SocketAddr::from((address, port))) {
@@ -135,6 +145,10 @@ impl Server {
 
     async fn answer<B>(&self, request: &Request<B>) -> Result<Response<Body>, Failure> {
         check_host(request)?;
+        // Also on a replica that does not lead: the page says which one does.
+        if let Some(page) = page::file(request) {
+            return Ok(page);
+        }
         let ask = check_method(request)?;
         let decisions = self.decisions()?;
         if let Ask::Decisions(select) = &ask
@@ -142,23 +156,46 @@ impl Server {
         {
             return self.watch(decisions, select);
         }
+        if let Ask::Overview { watch } = ask {
+            let current = decisions.feed.current(&self.cx, decisions).await?;
+            if watch {
+                let permit = self.stream_permit()?;
+                let events = decisions.feed.stream(permit);
+                let events = events.ok_or_else(Failure::not_synced)?;
+                return Ok(event_stream(StreamBody::new(events).boxed_unsync()));
+            }
+            let body = Full::new(current.json()).boxed_unsync();
+            return Ok(with_body(StatusCode::OK, "application/json", body));
+        }
         let Ok(_permit) = self.questions.acquire().await else {
             return Err(Failure::not_synced());
         };
+        if let Ask::Blockers { namespace } = ask {
+            let _search = self.search.acquire().await.ok();
+            let report = decisions.doctor.report(&self.cx, namespace).await;
+            let report = report.map_err(|error| Failure::internal(&error))?;
+            return Ok(json(StatusCode::OK, &*report));
+        }
         let (view, history, now) = (self.cx.view(), decisions.so_far(), self.cx.clock.now());
         // One search at a time, so that questions never take more than one core from the controllers.
         let (_search, timeout) = match &ask {
             Ask::Explain {
-                subject: Subject::Pod { .. },
+                subject: Subject::Pod { .. } | Subject::Node(_),
                 timeout,
                 ..
             } => (self.search.acquire().await.ok(), timeout.unwrap_or(SEARCH)),
+            Ask::NodesByReason => (self.search.acquire().await.ok(), SEARCH_NODES),
             _ => (None, SEARCH),
         };
         let began = Instant::now();
-        let search = decisions.search(now, Arc::new(move || began.elapsed() > timeout));
+        let cancel: Cancel = Arc::new(move || began.elapsed() > timeout);
+        let requests = Requests {
+            disruption: decisions.disruption(now, Arc::clone(&cancel)),
+            scheduling: decisions.policy(now),
+            cancel,
+        };
         let answered = compute("the explanation", move || {
-            answers::answer(&ask, &view, &history, search.as_ref(), now)
+            answers::answer(&ask, &view, &history, requests, now)
         });
         let value = answered
             .await
@@ -183,8 +220,7 @@ impl Server {
     }
 
     fn watch(&self, decisions: &Decisions, select: &Select) -> Result<Response<Body>, Failure> {
-        let permit = Arc::clone(&self.streams).try_acquire_owned();
-        let permit = permit.map_err(|_| Failure::too_many())?;
+        let permit = self.stream_permit()?;
         // Both under the lock of the history: no record is missing, and none is sent twice.
         let history = decisions.history();
         let new = decisions.new.subscribe();
@@ -194,9 +230,17 @@ impl Server {
         };
         drop(history);
         let events = stream::events(select.clone(), earlier, new, permit);
-        let body = StreamBody::new(events).boxed_unsync();
-        Ok(with_body(StatusCode::OK, "text/event-stream", body))
+        Ok(event_stream(StreamBody::new(events).boxed_unsync()))
     }
+
+    fn stream_permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        let permit = Arc::clone(&self.streams).try_acquire_owned();
+        permit.map_err(|_| Failure::too_many())
+    }
+}
+
+fn event_stream(body: Body) -> Response<Body> {
+    with_body(StatusCode::OK, "text/event-stream", body)
 }
 
 /// Checks that the request is meant for this server, and not for a foreign name that resolves to it.

@@ -59,6 +59,14 @@ impl Failure {
         }
     }
 
+    pub(super) fn not_found_in(kind: &'static str, namespace: &str, name: &str) -> Self {
+        let message = format!("{kind} \"{name}\" not found in namespace \"{namespace}\"");
+        Self {
+            message,
+            ..Self::not_found(kind, name)
+        }
+    }
+
     pub(super) fn method_not_allowed() -> Self {
         let message = "only GET and HEAD are served";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)

@@ -25,7 +25,7 @@ use karpenter_core::disruption::{
     MultiNodeSearch, NotDisruptable, Verdict, VerdictKind, plan, validate,
 };
 use karpenter_core::pod::protected_until;
-use karpenter_core::schedule::{Cancel, ScheduleRequest};
+use karpenter_core::schedule::Cancel;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -222,12 +222,10 @@ impl Disruption {
         let stop = CancellationToken::new();
         let abandoned = stop.clone();
         let mut request = DisruptionRequest::at(cx.clock.now());
-        request.schedule = ScheduleRequest {
-            cancel: Some(Arc::new(move || abandoned.is_cancelled())),
-            // A node that only holds buffer pods is not disrupted unless there is another place for them.
-            buffer_pods: cx.buffers.pods(),
-            ..provisioning::request(cx)
-        };
+        request.policy = provisioning::policy(cx);
+        request.query.cancel = Some(Arc::new(move || abandoned.is_cancelled()));
+        // A node that only holds buffer pods is not disrupted unless there is another place for them.
+        request.query.buffer_pods = cx.buffers.pods();
         request.surroundings.in_flight = in_flight;
         request.surroundings.buffer_pods = cx.buffers.on_nodes(&cx.view().snapshot);
         request.surroundings.recent_replacements = self.recent_replacements.claims();
@@ -279,7 +277,7 @@ impl Disruption {
                     if let Some(decisions) = &self.cx.decisions {
                         let made = Made {
                             view: &view,
-                            request: &provisioning::request(&self.cx),
+                            policy: &provisioning::policy(&self.cx),
                             took: now.elapsed(),
                         };
                         decisions.rejected(&self.cx, made, &command, &why);
@@ -314,17 +312,17 @@ impl Disruption {
             request.multi_node.cancel = Some(Arc::new(|| true));
             request.single_node_cancel = Some(Arc::new(|| true));
         }
-        let (snapshot, asked) = (view.snapshot.fork(), request.schedule.clone());
+        let (snapshot, asked) = (view.snapshot.fork(), request.clone());
         let started = Instant::now();
         let plan = compute("the disruption planner", move || plan(&snapshot, &request)).await?;
         report::planned(&self.cx, view, &plan, consolidate);
         if let Some(decisions) = &self.cx.decisions {
             let made = Made {
                 view,
-                request: &asked,
+                policy: &asked.policy,
                 took: started.elapsed(),
             };
-            decisions.disrupted(&self.cx, made, &plan);
+            decisions.disrupted(&self.cx, made, &asked, &plan);
         }
         if consolidate {
             self.unseen_pools = plan.unseen_pools.clone();

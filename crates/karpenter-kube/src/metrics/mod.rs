@@ -13,7 +13,7 @@ mod work;
 
 pub use definitions::{DURATION_BUCKETS, Metrics, SUMMARY_QUANTILES};
 pub use live::{Collect, Emit};
-pub use registry::{Counter, Gauge, Histogram, Registry, Summary};
+pub use registry::{Counter, Description, Gauge, Histogram, Registry, Summary};
 pub use requests::Counting;
 pub use work::{ControllerWork, Outcome, Work, show_queues};
 

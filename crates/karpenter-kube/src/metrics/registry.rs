@@ -46,6 +46,29 @@ enum Kind {
     Summary(Vec<f64>),
 }
 
+impl Kind {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram(_) => "histogram",
+            Self::Summary(_) => "summary",
+        }
+    }
+}
+
+/// Description of a metric.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Description {
+    /// The type in Prometheus text format: `counter`, `gauge`, `histogram` or `summary`.
+    pub kind: &'static str,
+    /// The labels of its series.
+    pub labels: Vec<String>,
+    /// The text of its `# HELP` line.
+    pub help: String,
+}
+
 #[derive(Debug)]
 enum Series {
     Number(f64),
@@ -183,13 +206,29 @@ impl Registry {
         names
     }
 
-    /// Returns the labels of a metric, if it exists.
+    /// Returns a description of each metric by its name, including those without series.
     #[must_use]
-    pub fn labels_of(&self, name: &str) -> Option<Vec<String>> {
-        let kept = self.families.lock().get(name).map(|f| f.labels.clone());
+    pub fn descriptions(&self) -> BTreeMap<String, Description> {
+        let kept = self.families.lock();
+        let kept = kept.values().map(|family| {
+            let description = Description {
+                kind: family.kind.name(),
+                labels: family.labels.clone(),
+                help: family.help.clone(),
+            };
+            (family.name.clone(), description)
+        });
+        let mut all: BTreeMap<_, _> = kept.collect();
         let live = self.live.lock();
-        let shown = live.iter().find(|live| live.name == name);
-        kept.or_else(|| shown.map(|live| live.labels.clone()))
+        all.extend(live.iter().map(|live| {
+            let description = Description {
+                kind: live.kind,
+                labels: live.labels.clone(),
+                help: live.help.clone(),
+            };
+            (live.name.clone(), description)
+        }));
+        all
     }
 
     /// Renders every series, sorted by names and label values; live gauges last.
@@ -290,12 +329,7 @@ impl Family {
 
     fn render(&self, out: &mut String) {
         let series = self.series.lock();
-        let kind = match self.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram(_) => "histogram",
-            Kind::Summary(_) => "summary",
-        };
+        let kind = self.kind.name();
         if series.is_empty() {
             return;
         }

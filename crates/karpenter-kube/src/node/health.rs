@@ -45,12 +45,12 @@ impl Health {
 
     /// Returns whether too many nodes are unhealthy; publishes an event if so.
     fn is_blocked(&self, view: &View, node: &Node, claim: &NodeClaim) -> bool {
-        let policies = self.cx.provider.repair_policies();
+        let policies = &self.cx.provider.profile().repair_policies;
         let pool = claim.node_pool();
         let of_pool =
             |other: &&Arc<Node>| pool.is_none() || label(other, labels::NODE_POOL) == pool;
         let nodes = view.nodes().filter(of_pool).map(AsRef::as_ref);
-        if !repair::is_blocked(nodes, &policies) {
+        if !repair::is_blocked(nodes, policies) {
             return false;
         }
         let whole = if pool.is_some() {
@@ -149,8 +149,8 @@ impl Controller for Health {
         if !self.cx.is_managed(&claim.spec.node_class_ref) {
             return Ok(Next::Wait);
         }
-        let policies = self.cx.provider.repair_policies();
-        let Some(broken) = repair::broken(node, &policies) else {
+        let policies = &self.cx.provider.profile().repair_policies;
+        let Some(broken) = repair::broken(node, policies) else {
             return Ok(Next::Wait);
         };
         let left = Duration::try_from(broken.left(self.cx.clock.now())).unwrap_or_default();

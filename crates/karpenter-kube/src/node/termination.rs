@@ -514,7 +514,7 @@ impl Controller for Termination {
         };
         if node.metadata.deletion_timestamp.is_none()
             || !held
-            || !self.cx.provider.node_classes().iter().any(managed)
+            || !self.cx.provider.profile().node_classes.iter().any(managed)
         {
             return Ok(Next::Wait);
         }

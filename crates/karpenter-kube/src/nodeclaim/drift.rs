@@ -60,7 +60,7 @@ impl Drift {
         if drift::is_static_part_changed(pool, claim) {
             return Ok(Some(reasons::NODE_POOL_DRIFTED.to_owned()));
         }
-        let names = self.cx.provider.well_known();
+        let names = &self.cx.provider.profile().well_known;
         match drift::are_requirements_unmet(pool, claim, names) {
             Ok(true) => return Ok(Some(reasons::REQUIREMENTS_DRIFTED.to_owned())),
             Ok(false) => {}
@@ -94,7 +94,8 @@ impl Drift {
             Err(CloudProviderError::UnevaluatedNodePool(_)) => return Ok(false),
             Err(error) => return Err(error).doing("getting instance types"),
         };
-        let gone = drift::is_instance_type_gone(&types, claim, self.cx.provider.well_known());
+        let gone =
+            drift::is_instance_type_gone(&types, claim, &self.cx.provider.profile().well_known);
         if !gone {
             let until = self.cx.clock.instant_after(INSTANCE_TYPE_COOLDOWN);
             self.cooldowns.start(claim.uid(), until);

@@ -13,7 +13,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::v1::NodePool;
-use karpenter_api::{conditions, validation};
+use karpenter_api::{conditions, events, validation};
+use karpenter_core::requirements::{Requirements, Unaliased};
 use karpenter_core::resources::Resources;
 use kube::Api;
 
@@ -27,8 +28,6 @@ use crate::patch::Lock;
 /// Resources that are reported even when they are zero.
 const ALWAYS_REPORTED: [&str; 5] = ["cpu", "memory", "pods", "ephemeral-storage", "nodes"];
 
-/// Reason of the event about a field that is ignored, or that has an effect its author is unlikely to want.
-const INVALID: &str = "InvalidNodePool";
 /// Message about a NodePool with `replicas` while the feature gate StaticCapacity is off.
 const GATE_CLOSED: &str = "spec.replicas: no nodes are launched for this NodePool, neither to reach its replicas nor for pods, because the feature gate StaticCapacity is off";
 /// How often this event is repeated.
@@ -94,17 +93,48 @@ fn validate(
     now: Timestamp,
 ) -> Vec<String> {
     let findings = validation::node_pool(pool, well_known);
-    if findings.is_ok() {
-        pool.set_true(types::VALIDATION_SUCCEEDED, now);
+    // DIFFERS: upstream calls requirements valid that no node can meet.
+    let contradictory = if findings.is_ok() {
+        contradictory_keys(pool)
     } else {
+        Vec::new()
+    };
+    if !findings.is_ok() {
         pool.set_false(
             types::VALIDATION_SUCCEEDED,
             reasons::NODE_POOL_VALIDATION_FAILED,
             &findings.message(),
             now,
         );
+    } else if !contradictory.is_empty() {
+        let message = format!(
+            "requirements contradict each other, no value of {} meets all of them",
+            contradictory.join(", ")
+        );
+        pool.set_false(
+            types::VALIDATION_SUCCEEDED,
+            reasons::NODE_POOL_VALIDATION_FAILED,
+            &message,
+            now,
+        );
+    } else {
+        pool.set_true(types::VALIDATION_SUCCEEDED, now);
     }
     findings.warnings.iter().map(ToString::to_string).collect()
+}
+
+/// Returns the keys of which no value, nor the absence of the label, meets all requirements of the NodePool.
+fn contradictory_keys(pool: &NodePool) -> Vec<String> {
+    let requirements = &pool.spec.template.spec.requirements;
+    let Ok(requirements) = Requirements::from_api(requirements, &Unaliased) else {
+        return Vec::new();
+    };
+    let never = requirements
+        .iter()
+        .filter(|requirement| requirement.is_never());
+    never
+        .map(|requirement| format!("`{}`", requirement.key()))
+        .collect()
 }
 
 fn readiness(pool: &mut NodePool, class: Option<&NodeClass>, now: Timestamp) {
@@ -227,12 +257,16 @@ impl Controller for Status {
         let class = view.node_class(reference);
         let mut after = NodePool::clone(before);
         after.initialize_conditions(now);
-        let mut warnings = validate(&mut after, self.cx.provider.well_known(), now);
+        let mut warnings = validate(&mut after, &self.cx.provider.profile().well_known, now);
         if before.is_static() && !self.cx.options.feature_gates.static_capacity {
             warnings.push(GATE_CLOSED.to_owned());
         }
         for warning in warnings {
-            let event = Event::warning(crate::events::reference(&**before), INVALID, warning);
+            let event = Event::warning(
+                crate::events::reference(&**before),
+                events::INVALID_NODE_POOL,
+                warning,
+            );
             self.cx
                 .recorder
                 .publish(event.dedupe_by_message().every(REPEAT));

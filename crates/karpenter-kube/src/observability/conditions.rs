@@ -197,7 +197,8 @@ impl Conditions {
         let label = |key: String| (metric(&key), key);
         let mut of_claims: Vec<_> = cx
             .provider
-            .node_classes()
+            .profile()
+            .node_classes
             .iter()
             .map(|class| label(labels::node_class(&class.group, &class.kind)))
             .collect();

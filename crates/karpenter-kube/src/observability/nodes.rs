@@ -17,7 +17,8 @@ type Of = fn(&View, &NodeState) -> Resources;
 
 pub(super) fn register(cx: &Arc<Context>) {
     let registry = &cx.metrics.registry;
-    let known: Arc<BTreeMap<String, String>> = Arc::new(label_names(cx.provider.well_known()));
+    let known: Arc<BTreeMap<String, String>> =
+        Arc::new(label_names(&cx.provider.profile().well_known));
     let own = ["node_name", "phase", "managed"];
     let mut names: Vec<&str> = known.keys().map(String::as_str).chain(own).collect();
     let keys = Arc::clone(&known);

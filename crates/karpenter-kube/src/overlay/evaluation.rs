@@ -104,7 +104,7 @@ impl Controller for Evaluation {
         if !view.is_synced() {
             return Ok(Next::Wait);
         }
-        let names = self.base.well_known();
+        let names = &self.base.profile().well_known;
         let mut problems: BTreeMap<String, (&str, String)> = BTreeMap::new();
         let mut valid: Vec<Arc<NodeOverlay>> = Vec::new();
         for overlay in view.snapshot.node_overlays() {

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use karpenter_api::duration::Duration;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::overlay;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, NodeClassKind, Overlays, RegistrationHook, RepairPolicy,
+    CloudProvider, CloudProviderError, Overlays, ProviderProfile, RegistrationHook,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -135,7 +134,9 @@ pub struct Overlaid {
 
 impl std::fmt::Debug for Overlaid {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Overlaid").field(&self.inner.name()).finish()
+        f.debug_tuple("Overlaid")
+            .field(&self.inner.profile().name)
+            .finish()
     }
 }
 
@@ -145,7 +146,7 @@ impl Overlaid {
     pub fn new(inner: Arc<dyn CloudProvider>, accepted: Accepted) -> Self {
         inner.use_overlays(Arc::new(Seen {
             accepted: accepted.clone(),
-            names: inner.well_known().clone(),
+            names: inner.profile().well_known.clone(),
         }));
         Self { inner, accepted }
     }
@@ -153,23 +154,8 @@ impl Overlaid {
 
 #[async_trait]
 impl CloudProvider for Overlaid {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn well_known(&self) -> &WellKnown {
-        self.inner.well_known()
-    }
-    fn node_classes(&self) -> Vec<NodeClassKind> {
-        self.inner.node_classes()
-    }
-    fn reservation_id_label(&self) -> &str {
-        self.inner.reservation_id_label()
-    }
-    fn repair_policies(&self) -> Vec<RepairPolicy> {
-        self.inner.repair_policies()
-    }
-    fn default_termination_grace_period(&self) -> Option<Duration> {
-        self.inner.default_termination_grace_period()
+    fn profile(&self) -> &ProviderProfile {
+        self.inner.profile()
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         self.inner.registration_hooks()
@@ -191,7 +177,8 @@ impl CloudProvider for Overlaid {
         pool: &NodePool,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
         let base = self.inner.instance_types(pool).await?;
-        self.accepted.apply(pool, base, self.inner.well_known())
+        self.accepted
+            .apply(pool, base, &self.inner.profile().well_known)
     }
     async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
         self.inner.is_drifted(claim).await

@@ -95,7 +95,11 @@ async fn create(
 ) -> Result<NodeClaim, LaunchError> {
     let mut claim = draft.to_node_claim();
     if claim.spec.termination_grace_period.is_none() {
-        claim.spec.termination_grace_period = cx.provider.default_termination_grace_period();
+        let profile = cx.provider.profile();
+        claim
+            .spec
+            .termination_grace_period
+            .clone_from(&profile.default_termination_grace_period);
     }
     let created = cx
         .node_claims()

@@ -5,6 +5,7 @@
 
 mod batcher;
 mod catalogue;
+mod hints;
 pub mod launch;
 mod ledger;
 mod nominations;
@@ -18,4 +19,4 @@ pub use catalogue::refresh_instance_types;
 pub use ledger::PodLedger;
 pub use nominations::Nominations;
 pub use provisioner::Provisioner;
-pub(crate) use provisioner::request;
+pub(crate) use provisioner::policy;

@@ -51,7 +51,7 @@ mod tests {
 
     use jiff::Timestamp;
     use karpenter_core::cluster::{Cluster, ClusterConfig};
-    use karpenter_core::schedule::{Plan, ScheduleRequest, schedule};
+    use karpenter_core::schedule::{Plan, PodSet, Policy, Query, schedule};
     use parking_lot::Mutex;
     use serde_json::json;
 
@@ -113,12 +113,10 @@ mod tests {
                 false
             }
         };
-        let request = ScheduleRequest {
-            progress: Some(progress),
-            cancel: Some(Arc::new(scrape)),
-            ..ScheduleRequest::at(Timestamp::UNIX_EPOCH)
-        };
-        let plan = schedule(&snapshot, &request);
+        let query = Query::new(PodSet::Waiting)
+            .with_progress(progress)
+            .with_cancel(Arc::new(scrape));
+        let plan = schedule(&snapshot, &Policy::at(Timestamp::UNIX_EPOCH), &query);
         assert_eq!(plan.unplaced.len(), 301);
         let seen = seen.lock();
         assert_eq!(seen[0], 301.0);

@@ -22,10 +22,12 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::pdb::leaving_pods;
 use karpenter_core::pod::{Pod, PodKey};
 use karpenter_core::schedule::{
-    Cancel, Plan, PodSet, PreferencePolicy, ReservedMode, ScheduleRequest, schedule,
+    Cancel, Plan, PodSet, Policy, PreferencePolicy, Query, ReservedMode, schedule,
 };
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+use super::hints::Hints;
 use super::nominations::{Overdue, Standing};
 use super::progress::SchedulingSeries;
 use super::soft_constraints::SoftConstraints;
@@ -49,6 +51,7 @@ pub struct Provisioner {
     ledger: Arc<PodLedger>,
     nominations: Arc<Nominations>,
     soft_constraints: Arc<SoftConstraints>,
+    hints: Arc<Hints>,
 }
 
 impl Provisioner {
@@ -61,7 +64,13 @@ impl Provisioner {
             ledger,
             nominations: Arc::default(),
             soft_constraints: Arc::default(),
+            hints: Arc::default(),
         }
+    }
+
+    /// Explains the events about pods that were not placed, until `stop` (feature gate `SchedulingHints`).
+    pub async fn explain_events(&self, stop: CancellationToken) {
+        self.hints.run(&self.cx, stop).await;
     }
 
     /// Triggers a batch if a change of the model needs a plan. Runs on the model's task.
@@ -185,7 +194,9 @@ impl Provisioner {
             .metrics
             .scheduler_scheduling_duration_seconds
             .observe(&["provisioner"], started.elapsed().as_secs_f64());
-        report::outcome(&self.cx, &view, &plan, &self.ledger);
+        let gates = &self.cx.options.feature_gates;
+        let hints = gates.scheduling_hints.then_some(&*self.hints);
+        report::outcome(&self.cx, &view, &plan, &self.ledger, hints);
         report::computed(&plan);
         report::overdue(&self.cx, &view, &plan, &standing.overdue);
 
@@ -194,21 +205,26 @@ impl Provisioner {
         self.nominate_nodes(&standing, existing.map(|p| p.node.clone()))
             .await?;
         let none_replaced = BTreeSet::new();
-        let claims =
-            launch::create_claims(&self.cx, &plan.new_claims, &none_replaced, "provisioned").await;
+        let claims = launch::create_claims(
+            &self.cx,
+            &plan.new_node_claims,
+            &none_replaced,
+            "provisioned",
+        )
+        .await;
         let claims = launch::created(claims);
         self.cx
             .buffers
             .record(&buffer_pods, &plan, &claims, &view.snapshot);
         self.nominate_pods(&view, &plan, &claims);
-        let with_pods = plan.new_claims.iter().zip(&claims);
+        let with_pods = plan.new_node_claims.iter().zip(&claims);
         let with_pods = with_pods.filter(|(draft, _)| !draft.pods.is_empty());
         let launched = with_pods.filter_map(|(_, claim)| Some(claim.as_ref()?.name().to_owned()));
         self.nominate_nodes(&Standing::default(), launched).await?;
         if let Some(decisions) = &self.cx.decisions {
             let made = Made {
                 view: &view,
-                request: &request(&self.cx),
+                policy: &policy(&self.cx),
                 took: started.elapsed(),
             };
             decisions.provisioned(&self.cx, made, &plan, &claims);
@@ -231,14 +247,16 @@ impl Provisioner {
         let cancel: Cancel = Arc::new(move || Instant::now() >= deadline);
         let id = format!("{:x}", self.cx.clock.now().as_nanosecond());
         let (series, progress) = SchedulingSeries::new(&self.cx.metrics, id);
-        let request = ScheduleRequest {
-            cancel: Some(cancel),
-            progress: Some(progress),
-            buffer_pods,
-            nominated: standing.overdue.iter().map(Overdue::place).collect(),
-            ..request(&self.cx)
-        };
-        let plan = compute("the scheduler", move || schedule(&snapshot, &request)).await?;
+        let query = Query::new(PodSet::Waiting)
+            .with_cancel(cancel)
+            .with_progress(progress)
+            .with_buffer_pods(buffer_pods)
+            .with_nominated(standing.overdue.iter().map(Overdue::place).collect());
+        let policy = policy(&self.cx);
+        let plan = compute("the scheduler", move || {
+            schedule(&snapshot, &policy, &query)
+        })
+        .await?;
         drop(series);
         if !plan.undecided.is_empty() {
             tracing::error!(pods = plan.undecided.len(), "scheduling ran out of time");
@@ -272,7 +290,7 @@ impl Provisioner {
             let claim = node.and_then(|node| node.claim_name());
             nominate(&placement.pod, claim.unwrap_or(&placement.node));
         }
-        for (draft, claim) in plan.new_claims.iter().zip(claims) {
+        for (draft, claim) in plan.new_node_claims.iter().zip(claims) {
             let Some(claim) = claim else { continue };
             for pod in &draft.pods {
                 nominate(pod, claim.name());
@@ -305,22 +323,19 @@ fn names(unplaced: &[Arc<Pod>], leaving: &[Arc<Pod>]) -> Vec<String> {
     all.map(|pod| pod.key.to_string()).collect()
 }
 
-/// Returns a request to the engine with the operator's options.
-pub(crate) fn request(cx: &Context) -> ScheduleRequest {
+/// Returns the engine's policy by the operator's options.
+pub(crate) fn policy(cx: &Context) -> Policy {
     let options = &cx.options;
-    ScheduleRequest {
-        preference_policy: options.preference_policy,
-        min_values_policy: options.min_values_policy,
-        reserved_mode: if options.feature_gates.reserved_capacity {
+    Policy::at(cx.clock.now())
+        .with_preference_policy(options.preference_policy)
+        .with_min_values_policy(options.min_values_policy)
+        .with_reserved_mode(if options.feature_gates.reserved_capacity {
             ReservedMode::Strict
         } else {
             ReservedMode::Off
-        },
-        ignore_dra_requests: options.ignore_dra_requests,
-        default_spread: options.scheduler_config.default_spread.clone(),
-        pods: PodSet::Waiting,
-        ..ScheduleRequest::at(cx.clock.now())
-    }
+        })
+        .with_ignore_dra_requests(options.ignore_dra_requests)
+        .with_default_spread(options.scheduler_config.default_spread.clone())
 }
 
 impl Periodic for Provisioner {

@@ -13,6 +13,7 @@ use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{Plan, PoolOutcome, Unschedulable};
 
 use super::PodLedger;
+use super::hints::{self, Failed, Hints};
 use super::ledger::Decided;
 use super::nominations::Overdue;
 use crate::context::Context;
@@ -96,13 +97,19 @@ fn target_of(node: &NodeState) -> String {
 }
 
 /// Publishes events for pods that were not placed, and for NodePools that could not be used.
-pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger) {
+pub(super) fn outcome(
+    cx: &Context,
+    view: &View,
+    plan: &Plan,
+    ledger: &PodLedger,
+    hints: Option<&Hints>,
+) {
     let now = cx.clock.now();
     let healthy = |pool: Option<&str>| {
         let pool = pool.and_then(|name| view.node_pool(name));
         pool.is_some_and(|pool| pool.is_true(types::NODE_REGISTRATION_HEALTHY))
     };
-    let new = plan.new_claims.iter().flat_map(|claim| {
+    let new = plan.new_node_claims.iter().flat_map(|claim| {
         let healthy = healthy(Some(&claim.node_pool));
         claim.pods.iter().map(move |pod| (pod, healthy))
     });
@@ -115,6 +122,7 @@ pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger
         ledger.decided(&pod.uid, Decided::Placed { healthy }, now, &cx.metrics);
     }
     let (mut ignored, mut unschedulable) = (0, 0);
+    let mut failed = Vec::new();
     for unplaced in plan.unplaced.iter().filter(|u| !u.buffer) {
         ledger.decided(&unplaced.pod.uid, Decided::Unplaced, now, &cx.metrics);
         match unplaced.why {
@@ -123,15 +131,28 @@ pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger
             _ => unschedulable += 1,
         }
         if !unplaced.why.is_silent() {
-            let message = format!("Failed to schedule pod, {}", unplaced.why);
+            let mut message = format!("Failed to schedule pod, {}", unplaced.why);
+            if unplaced.why == Unschedulable::NoNodePools {
+                message.push_str(&not_ready(view, plan));
+            }
             let event = Event::warning(
                 pod_reference(&unplaced.pod),
                 events::FAILED_SCHEDULING,
                 message,
-            );
-            cx.recorder.publish(event.every(Duration::from_secs(300)));
+            )
+            .every(hints::WINDOW);
+            match hints {
+                None => cx.recorder.publish(event),
+                Some(_) => failed.push(Failed {
+                    pod: unplaced.pod.clone(),
+                    event,
+                }),
+            }
             tracing::debug!(Pod = logging::object(Some(&unplaced.pod.namespace), &unplaced.pod.name), error = %unplaced.why, "could not schedule pod");
         }
+    }
+    if let Some(hints) = hints {
+        hints.publish(cx, &view.snapshot, super::policy(cx), failed);
     }
     cx.metrics
         .scheduler_ignored_pods_count
@@ -147,6 +168,26 @@ pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger
         .scheduler_pending_pods_by_effective_zone_count
         .replace_all(by_zone);
     pools(cx, view, plan);
+}
+
+/// Returns what is to be said of the NodePools that exist and are not ready, after upstream's text that there is none.
+fn not_ready(view: &View, plan: &Plan) -> String {
+    let pools = plan.pools.iter();
+    let pools = pools.filter(|report| report.outcome == PoolOutcome::NotReady);
+    let mut text = String::new();
+    for pool in pools.filter_map(|report| view.node_pool(&report.node_pool)) {
+        let ready = pool.condition(types::READY);
+        let message = ready.map(|ready| ready.message.as_str());
+        let because = match message.unwrap_or_default() {
+            "" => "it has no condition Ready yet",
+            message => message,
+        };
+        text.push_str(&format!(
+            "; nodepool \"{}\" is not ready, {because}",
+            pool.name()
+        ));
+    }
+    text
 }
 
 fn pools(cx: &Context, view: &View, plan: &Plan) {
@@ -200,10 +241,10 @@ fn pools(cx: &Context, view: &View, plan: &Plan) {
 
 /// Logs the number of new NodeClaims, and of pods on nodes that are launching.
 pub(super) fn computed(plan: &Plan) {
-    if !plan.new_claims.is_empty() {
-        let pods: usize = plan.new_claims.iter().map(|c| c.pods.len()).sum();
+    if !plan.new_node_claims.is_empty() {
+        let pods: usize = plan.new_node_claims.iter().map(|c| c.pods.len()).sum();
         tracing::info!(
-            nodeclaims = plan.new_claims.len(),
+            nodeclaims = plan.new_node_claims.len(),
             pods,
             "computed new nodeclaim(s) to fit pod(s)"
         );
@@ -218,7 +259,7 @@ pub(super) fn nominations(
     claims: &[Option<Arc<NodeClaim>>],
 ) {
     let mut targets: BTreeMap<&PodKey, String> = BTreeMap::new();
-    for (draft, claim) in plan.new_claims.iter().zip(claims) {
+    for (draft, claim) in plan.new_node_claims.iter().zip(claims) {
         if let Some(claim) = claim {
             targets.extend(
                 draft

@@ -9,7 +9,7 @@ use std::time::Duration;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::schedule::PlannedNodeClaim;
-use karpenter_core::static_capacity::{draft, replicas};
+use karpenter_core::static_capacity::replicas;
 
 use super::population;
 use crate::context::Context;
@@ -69,7 +69,7 @@ impl Provisioning {
         if let Some(decisions) = &self.cx.decisions {
             let made = Made {
                 view,
-                request: &provisioning::request(&self.cx),
+                policy: &provisioning::policy(&self.cx),
                 took: Duration::ZERO,
             };
             decisions.static_capacity(&self.cx, made, planned, claims, at_limit);
@@ -185,7 +185,11 @@ impl Controller for Provisioning {
             );
             return Ok(Next::After(AT_LIMIT));
         }
-        let drafts = vec![draft(pool, self.cx.provider.well_known()); granted as usize];
+        let drafts =
+            vec![
+                PlannedNodeClaim::from_template(pool, &self.cx.provider.profile().well_known);
+                granted as usize
+            ];
         // Dropped when the operator stops in between; the reservations are dropped with it.
         let none_replaced = BTreeSet::new();
         let created = create_claims(&self.cx, &drafts, &none_replaced, "provisioned").await;

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use futures::future::ready;
 use futures::{StreamExt, TryStreamExt, pin_mut};
+use karpenter_api::events;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
@@ -60,8 +61,9 @@ impl Watching {
             _phantom: std::marker::PhantomData,
         });
         let message = format!("Ignored because it cannot be read: {error}");
-        self.recorder
-            .publish(UserEvent::warning(about, "InvalidObject", message).dedupe_by_message());
+        self.recorder.publish(
+            UserEvent::warning(about, events::INVALID_OBJECT, message).dedupe_by_message(),
+        );
         None
     }
 

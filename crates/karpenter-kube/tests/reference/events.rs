@@ -60,6 +60,9 @@ fn reasons_are_spelt_as_users_alert_on_them() {
         (events::FINALIZED, "Finalized"),
         (events::DISRUPTION_PAUSED, "DisruptionPaused"),
         (events::INVALID_KNOB, "InvalidKnob"),
+        (events::INVALID_NODE_POOL, "InvalidNodePool"),
+        (events::INVALID_OBJECT, "InvalidObject"),
+        (events::FEATURE_GATE_CLOSED, "FeatureGateClosed"),
     ] {
         assert_eq!(reason, spelt);
     }

@@ -4,4 +4,5 @@
 mod events;
 mod metrics;
 mod options;
+mod permissions;
 mod provider;

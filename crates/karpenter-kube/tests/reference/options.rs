@@ -193,6 +193,7 @@ fn gates_that_are_not_named_have_their_defaults_and_unknown_ones_are_ignored() {
         static_capacity: false,
         capacity_buffer: false,
         decision_records: true,
+        scheduling_hints: false,
     };
     for text in ["", "Unknown=true", "Drift=false,"] {
         assert_eq!(gates(text).unwrap(), defaults, "{text}");
@@ -208,6 +209,7 @@ fn gates_that_are_not_named_have_their_defaults_and_unknown_ones_are_ignored() {
         ("NodeOverlay", |g| g.node_overlay = true),
         ("StaticCapacity", |g| g.static_capacity = true),
         ("CapacityBuffer", |g| g.capacity_buffer = true),
+        ("SchedulingHints", |g| g.scheduling_hints = true),
     ] {
         let mut expected = defaults;
         change(&mut expected);

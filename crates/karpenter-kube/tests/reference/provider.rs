@@ -41,7 +41,7 @@ async fn every_call_of_a_provider_is_timed_under_upstreams_name() {
         "IsDrifted",
         "Delete",
     ] {
-        let name = metered.name();
+        let name = metered.profile().name.as_str();
         let labels = format!("{{controller=\"\",method=\"{method}\",provider=\"{name}\"}}");
         let timed = format!("karpenter_cloudprovider_duration_seconds_count{labels}");
         assert_eq!(series(&registry, &timed), Some(1.0), "{method}");
@@ -83,7 +83,7 @@ async fn errors_of_a_provider_are_counted_by_kind_nodeclaimnotfound_included() {
     ] {
         let counted = format!(
             "karpenter_cloudprovider_errors_total{{controller=\"\",method=\"Create\",provider=\"{}\",error=\"{label}\"}}",
-            metered.name()
+            metered.profile().name
         );
         let before = series(&registry, &counted).unwrap_or_default();
         cloud.fail(error);
@@ -93,7 +93,7 @@ async fn errors_of_a_provider_are_counted_by_kind_nodeclaimnotfound_included() {
     metered.delete(&claim).await.unwrap_err();
     let gone = format!(
         "karpenter_cloudprovider_errors_total{{controller=\"\",method=\"Delete\",provider=\"{}\",error=\"NodeClaimNotFoundError\"}}",
-        metered.name()
+        metered.profile().name
     );
     assert_eq!(series(&registry, &gone), Some(1.0));
 }

@@ -7,11 +7,10 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_api::validation::WellKnown;
 use karpenter_aws::api::{EC2NodeClass, labels as aws, well_known};
 use karpenter_core::fake::{instance_type, offering};
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind};
+use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind, ProviderProfile};
 use karpenter_core::requirements::Requirement;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
@@ -22,7 +21,7 @@ const ZONE: &str = "us-west-2a";
 
 pub struct Cloud {
     client: Client,
-    known: WellKnown,
+    profile: ProviderProfile,
     types: Arc<[InstanceType]>,
     instances: Mutex<BTreeMap<String, NodeClaim>>,
 }
@@ -39,7 +38,8 @@ impl Cloud {
             .requires(Requirement::equal(aws::INSTANCE_SIZE, "xlarge"));
         Self {
             client,
-            known: well_known(),
+            profile: ProviderProfile::new("test", [NodeClassKind::of::<EC2NodeClass>()])
+                .with_well_known(well_known()),
             types: vec![xlarge.build()].into(),
             instances: Mutex::default(),
         }
@@ -48,21 +48,8 @@ impl Cloud {
 
 #[async_trait]
 impl CloudProvider for Cloud {
-    fn name(&self) -> &str {
-        "test"
-    }
-
-    fn well_known(&self) -> &WellKnown {
-        &self.known
-    }
-
-    fn node_classes(&self) -> Vec<NodeClassKind> {
-        vec![NodeClassKind {
-            group: EC2NodeClass::GROUP.to_owned(),
-            version: EC2NodeClass::VERSION.to_owned(),
-            kind: EC2NodeClass::KIND.to_owned(),
-            plural: EC2NodeClass::PLURAL.to_owned(),
-        }]
+    fn profile(&self) -> &ProviderProfile {
+        &self.profile
     }
 
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {

@@ -363,7 +363,7 @@ async fn a_nodeclaim_has_the_hash_that_its_nodepool_had_when_it_was_planned() {
         NodePool::clone(cx.view().node_pool("default").unwrap())
     };
     let planned = known(None).await;
-    let draft = static_capacity::draft(&planned, cx.provider.well_known());
+    let draft = PlannedNodeClaim::from_template(&planned, &cx.provider.profile().well_known);
     let label = json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}});
     patch::<NodePool>(&world, "default", label).await;
     let edited = known(Some("a")).await;

@@ -342,3 +342,98 @@ async fn objects_that_cannot_be_decoded_get_an_event_and_hide_no_others() {
         );
     }
 }
+
+/// The condition `type_` of the NodePool `default`: status, reason, message.
+async fn condition_of_pool(world: &World, type_: &str) -> Option<(String, String, String)> {
+    let pool: NodePool = world.api().get("default").await.ok()?;
+    let condition = pool.condition(type_)?;
+    let parts = [&condition.status, &condition.reason, &condition.message];
+    let [status, reason, message] = parts.map(ToString::to_string);
+    Some((status, reason, message))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_event_of_a_pod_tells_a_nodepool_that_is_not_ready_from_none_at_all() {
+    let world = World::bare(settings()).await;
+    world.deploy("early", 1).await;
+    let none = "Failed to schedule pod, no dynamic nodepools found";
+    let says = async |text: &str| {
+        let events = world.events().await;
+        events
+            .iter()
+            .any(|event| event.message.as_deref() == Some(text))
+    };
+    world
+        .until(60, "the event without a NodePool", async |_| {
+            says(none).await
+        })
+        .await;
+    world.create(&pool("default", json!({}))).await;
+    world
+        .until(60, "the condition of the NodePool", async |world| {
+            let ready = condition_of_pool(world, types::READY).await;
+            ready.is_some_and(|(status, _, _)| status == "False")
+        })
+        .await;
+    let (_, _, message) = condition_of_pool(&world, types::READY).await.unwrap();
+    assert!(message.contains(types::NODE_CLASS_READY), "{message}");
+    world.deploy("late", 1).await;
+    let not_ready = format!("{none}; nodepool \"default\" is not ready, {message}");
+    world
+        .until(60, "the event with the NodePool", async |_| {
+            says(&not_ready).await
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requirements_that_no_node_can_meet_are_a_condition_of_the_nodepool() {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let requirement =
+        |values: Value| json!({"key": "kubernetes.io/arch", "operator": "In", "values": values});
+    let requirements = json!([requirement(json!(["amd64"])), requirement(json!(["arm64"]))]);
+    let spec = json!({"template": {"spec": {"requirements": requirements}}});
+    world.create(&pool("default", spec)).await;
+    world
+        .until(60, "the condition", async |world| {
+            let valid = condition_of_pool(world, types::VALIDATION_SUCCEEDED).await;
+            valid.is_some_and(|(status, _, message)| {
+                status == "False"
+                    && message
+                        == "requirements contradict each other, no value of `kubernetes.io/arch` meets all of them"
+            })
+        })
+        .await;
+    let spec = json!({"template": {"spec": {"requirements": [requirement(json!(["amd64"]))]}}});
+    change_pool(&world, spec).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_whose_feature_gate_is_off_have_an_event_and_one_log_line() {
+    let lines = Lines::taken();
+    let world = World::bare(settings()).await;
+    let overlays = ApiResource::erase::<karpenter_api::v1alpha1::NodeOverlay>(&());
+    let discount = json!({"apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": "discount"},
+        "spec": {"requirements": [], "priceAdjustment": "-10%"}});
+    create_any(&world, &overlays, discount).await;
+    let says = "NodeOverlay has no effect, because the feature gate NodeOverlay is off";
+    world
+        .until(120, "the event", async |world| {
+            event_contains(world, "FeatureGateClosed", says).await
+        })
+        .await;
+    world.pass(300).await;
+    let events = world.events().await;
+    let of_gates = events
+        .iter()
+        .filter(|e| e.reason.as_deref() == Some("FeatureGateClosed"));
+    assert_eq!(of_gates.count(), 1);
+    let warned = lines.of("WARN");
+    let logged = warned
+        .iter()
+        .filter(|line| line["feature_gate"] == "NodeOverlay");
+    assert_eq!(logged.count(), 1, "{warned:#?}");
+}

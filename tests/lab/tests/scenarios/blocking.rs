@@ -206,3 +206,71 @@ async fn a_pod_too_large_for_every_type_is_told_the_largest_request_that_fits() 
         .await;
     world.cluster.shutdown().await;
 }
+
+/// Conformance: EXP-06
+#[tokio::test(start_paused = true)]
+async fn a_pod_without_room_beside_others_says_competition_and_names_their_owner() {
+    let port = free_port();
+    let small = json!({ "limits": { "nodes": "1" }, "template": { "spec": { "requirements": [
+        { "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["c-4x-amd64-linux"] },
+    ] } } });
+    let world = world(port, &[("default", small)]).await;
+    let cpu = |cpu: &str| json!({ "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": cpu } } }] });
+    world.deploy_with("first", 2, cpu("1500m")).await;
+    world.deploy_with("late", 1, cpu("1")).await;
+    world
+        .until(60, "a node is launched", async |w| {
+            w.claims().await.len() == 1
+        })
+        .await;
+    let pods = world.pods().await;
+    let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
+    let late = names.clone().find(|name| name.starts_with("late")).unwrap();
+    let path = format!("namespaces/default/pods/{late}/explanation?timeout=5s");
+    let told = get(port, &path).await;
+    assert_eq!(told["reason"]["id"], "Competition", "{told}");
+    assert_eq!(
+        told["reason"]["parameters"]["takers"],
+        json!(["Deployment default/first"])
+    );
+    let taker = &told["competition"]["takers"][0];
+    assert_eq!(taker["pods"], 2, "{told}");
+    assert_eq!(taker["requests"]["cpu"], "3");
+    assert_eq!(told["competition"]["exact"], true, "{told}");
+    let first = names.clone().find(|name| name.starts_with("first"));
+    let path = format!(
+        "namespaces/default/pods/{}/explanation?timeout=5s",
+        first.unwrap()
+    );
+    assert_eq!(get(port, &path).await["competition"], Value::Null);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_a_pods_question_are_run_like_the_pod_itself() {
+    let port = free_port();
+    let tainted = json!({ "template": { "spec": { "taints": [{ "key": "team", "value": "a", "effect": "NoSchedule" }] } } });
+    let world = world(port, &[("default", tainted)]).await;
+    world.deploy("app", 1).await;
+    world.pass(30).await;
+    let pod = world.pods().await.remove(0).metadata.name.unwrap();
+    let ask = async |changes: &str| {
+        let path = format!("namespaces/default/pods/{pod}/explanation?timeout=5s{changes}");
+        get(port, &path).await
+    };
+    let told = ask("").await;
+    assert_eq!(told["fitsAlone"], false, "{told}");
+    let forecast = relaxation(&told, "tolerate taint")["deltaPerHour"].clone();
+    for change in [
+        "tolerate%3Dteam%3Da:NoSchedule",
+        "drop%3Dpod.toleration%5Bteam%3Da:NoSchedule%5D",
+    ] {
+        let told = ask(&format!("&if={change}")).await;
+        assert_eq!(told["fitsAlone"], true, "{change}: {told}");
+        assert_eq!(told["deltaPerHour"], forecast, "{change}");
+        assert_eq!(told["effect"]["newNode"]["nodePool"], "default");
+    }
+    // Without what is asked for, the pod is still told to be pending.
+    assert_eq!(ask("").await["reason"]["id"], "TaintNotTolerated");
+    world.cluster.shutdown().await;
+}

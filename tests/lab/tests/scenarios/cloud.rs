@@ -1,17 +1,16 @@
 //! A cloud provider whose answers a scenario sets.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::duration::Duration;
 use karpenter_api::v1::{NodeClaim, NodeClaimSpec, NodePool};
-use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, HookOutcome, NodeClassKind, RegistrationHook, RepairPolicy,
+    CloudProvider, CloudProviderError, HookOutcome, ProviderProfile, RegistrationHook,
 };
 use karpenter_kube::clock::Clock;
 use parking_lot::Mutex;
@@ -64,8 +63,8 @@ pub struct Scripted {
     inner: Arc<dyn CloudProvider>,
     clock: Clock,
     pub hooks: Vec<Arc<Hook>>,
-    /// Default termination grace period for NodePools without one.
-    pub grace: Mutex<Option<Duration>>,
+    /// The profile with a default termination grace period.
+    patient: OnceLock<ProviderProfile>,
     /// Answers returned before the cloud itself is called.
     pub deletions: Mutex<VecDeque<Result<(), CloudProviderError>>>,
     /// Errors that launches are answered with before the cloud itself is asked.
@@ -91,7 +90,7 @@ impl Scripted {
                 inner,
                 clock,
                 hooks,
-                grace: Mutex::default(),
+                patient: OnceLock::new(),
                 deletions: Mutex::default(),
                 creations: Mutex::default(),
                 drift: Mutex::default(),
@@ -104,6 +103,13 @@ impl Scripted {
             scripted
         });
         made.unwrap()
+    }
+
+    /// Sets the default termination grace period for NodePools without one, once.
+    pub fn set_grace(&self, grace: Duration) {
+        let profile = self.inner.profile().clone();
+        let patient = profile.with_default_termination_grace_period(grace);
+        self.patient.set(patient).unwrap();
     }
 
     fn note(&self, method: &'static str, claim: &NodeClaim) {
@@ -136,23 +142,8 @@ impl Scripted {
 
 #[async_trait]
 impl CloudProvider for Scripted {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn well_known(&self) -> &WellKnown {
-        self.inner.well_known()
-    }
-    fn node_classes(&self) -> Vec<NodeClassKind> {
-        self.inner.node_classes()
-    }
-    fn reservation_id_label(&self) -> &str {
-        self.inner.reservation_id_label()
-    }
-    fn repair_policies(&self) -> Vec<RepairPolicy> {
-        self.inner.repair_policies()
-    }
-    fn default_termination_grace_period(&self) -> Option<Duration> {
-        self.grace.lock().clone()
+    fn profile(&self) -> &ProviderProfile {
+        self.patient.get().unwrap_or_else(|| self.inner.profile())
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         let hooks = self.hooks.iter().map(Arc::clone);

@@ -41,10 +41,10 @@ async fn world(port: u16) -> World {
 
 /// A response.
 #[derive(Debug)]
-struct Answer {
-    code: u16,
-    head: String,
-    body: String,
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
@@ -61,17 +61,17 @@ impl Answer {
         }
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 }
 
 /// Runs blocking work: virtual time does not pass meanwhile, but the server answers.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
-fn connect(port: u16) -> TcpStream {
+pub(crate) fn connect(port: u16) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let limit = Some(Duration::from_secs(60));
     stream.set_read_timeout(limit).unwrap();
@@ -79,7 +79,7 @@ fn connect(port: u16) -> TcpStream {
 }
 
 /// Sends a request as it is.
-async fn send(port: u16, request: String) -> Answer {
+pub(crate) async fn send(port: u16, request: String) -> Answer {
     blocking(move || {
         let mut stream = connect(port);
         stream.write_all(request.as_bytes()).unwrap();
@@ -88,7 +88,7 @@ async fn send(port: u16, request: String) -> Answer {
     .await
 }
 
-async fn request(port: u16, method: &str, path: &str, headers: &str) -> Answer {
+pub(crate) async fn request(port: u16, method: &str, path: &str, headers: &str) -> Answer {
     let path = format!("/apis/decisions.karpenter.sh/v1alpha1/{path}");
     let request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
     send(port, request).await
@@ -396,7 +396,7 @@ fn decide(world: &World, number: usize) {
     let view = cx.view();
     let made = Made {
         view: &view,
-        request: &ScheduleRequest::at(cx.clock.now()),
+        policy: &Policy::at(cx.clock.now()),
         took: Duration::ZERO,
     };
     let pool = format!("{number}-{}", "x".repeat(12_000));

@@ -362,7 +362,9 @@ async fn the_termination_grace_period_is_that_of_the_nodepool_or_the_provider_or
         };
         let mut world = quiet(pool).await;
         let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-        *cloud.grace.lock() = of_provider.map(|text| text.parse().unwrap());
+        if let Some(text) = of_provider {
+            cloud.set_grace(text.parse().unwrap());
+        }
         world.deploy("app", 1).await;
         world.until_running(1, 60).await;
         let claim = claim(&world).await.unwrap();

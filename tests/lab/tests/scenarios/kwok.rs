@@ -44,7 +44,7 @@ fn linux() -> Value {
 #[tokio::test(start_paused = true)]
 async fn sizes_are_labels_of_the_providers_own_domain() {
     let (_world, provider) = provider().await;
-    let names = provider.well_known();
+    let names = &provider.profile().well_known;
     for label in [
         INSTANCE_SIZE,
         INSTANCE_FAMILY,
@@ -205,7 +205,7 @@ async fn a_deleted_instance_is_terminated_at_once() {
         1,
         "only the unmanaged node is left"
     );
-    let policies = provider.repair_policies();
+    let policies = &provider.profile().repair_policies;
     let said: Vec<_> = policies
         .iter()
         .map(|p| {

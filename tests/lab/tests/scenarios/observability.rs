@@ -1,6 +1,7 @@
 //! Metrics and events that describe the cluster's objects.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use karpenter_api::v1::{NodeClaim, NodePool};
@@ -353,10 +354,11 @@ async fn metrics_and_events_about_objects_can_be_disabled() {
 async fn dashboards_and_alerts_use_only_existing_metrics() {
     let world = World::new().await;
     let known = world.cluster.registry.names();
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dashboards");
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/karpenter");
     let mut asked = 0;
-    for file in std::fs::read_dir(directory).unwrap() {
-        let path = file.unwrap().path();
+    let boards = std::fs::read_dir(chart.join("dashboards")).unwrap();
+    let boards = boards.map(|file| file.unwrap().path());
+    for path in boards.chain([chart.join("alerts.yaml")]) {
         let text = std::fs::read_to_string(&path).unwrap();
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         for word in words.filter(|word| word.starts_with("karpenter_")) {

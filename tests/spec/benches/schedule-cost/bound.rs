@@ -139,7 +139,7 @@ pub fn lower_bound(world: &World, deployments: &[Deployment]) -> Option<f64> {
     }
     let problem = constraints
         .into_iter()
-        .fold(variables.minimize(&cost).using(microlp), |problem, c| {
+        .fold(variables.minimise(&cost).using(microlp), |problem, c| {
             problem.with(c)
         });
     let solution = problem.solve().ok()?;

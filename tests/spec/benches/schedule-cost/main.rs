@@ -3,6 +3,7 @@
 mod bound;
 mod mixes;
 
+use karpenter_core::schedule::{Query, schedule};
 use karpenter_spec::{SolveSettings, check, cost, engine, solve};
 
 fn main() {
@@ -15,8 +16,8 @@ fn main() {
             let bound = bound::lower_bound(&world, deployments).unwrap_or(f64::NAN);
             let naive = solve(&world, SolveSettings::default());
             let snapshot = engine::snapshot(&world);
-            let request = engine::request(SolveSettings::default());
-            let plan = karpenter_core::schedule::schedule(&snapshot, &request);
+            let (policy, query) = (engine::policy(SolveSettings::default()), Query::default());
+            let plan = schedule(&snapshot, &policy, &query);
             let solution = engine::solution(&plan);
             let violations = check(&world, SolveSettings::default(), &solution);
             let (naive_cost, engine_cost) = (
@@ -32,9 +33,7 @@ fn main() {
             run.record("unplaced", solution.unplaced.len());
             run.record("violations", violations.len());
             run.record("nodes", solution.claims.len());
-            run.measure(world.pods.len(), || {
-                karpenter_core::schedule::schedule(&snapshot, &request)
-            });
+            run.measure(world.pods.len(), || schedule(&snapshot, &policy, &query));
         });
     }
 }

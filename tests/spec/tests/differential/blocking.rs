@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::v1::NodePool;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::requirements::{Operator, Requirement};
-use karpenter_core::schedule::schedule;
+use karpenter_core::schedule::{Query, schedule};
 use karpenter_decisions::blocking::{Constraint, Effect, Relaxation, blocking, constraints};
 use karpenter_spec::{SolveSettings, World, cost, engine, pod_id, solve};
 use proptest::strategy::{Strategy, ValueTree};
@@ -328,13 +328,13 @@ fn apply(world: &World, relaxation: &Relaxation) -> Option<World> {
 
 fn check(world: &World) -> Result<bool, String> {
     let snapshot = engine::snapshot(world);
-    let request = engine::request(SETTINGS);
+    let policy = engine::policy(SETTINGS);
     let pod = world.pods.iter().find(|pod| is_pending(pod)).unwrap();
     let id = pod_id(pod);
     let key = snapshot
         .pod(&id.namespace, &id.name)
         .ok_or("the pod is not in the snapshot")?;
-    let answer = blocking(&snapshot, &request, key);
+    let answer = blocking(&snapshot, &policy, None, key);
     let told = |text: &str| format!("{text}\n{answer:#?}\n{world:?}");
     if answer.fits_alone != fits(world) {
         return Err(told(
@@ -344,7 +344,7 @@ fn check(world: &World) -> Result<bool, String> {
     if answer.fits_alone {
         return Ok(false);
     }
-    let all = constraints(&snapshot, &request, key);
+    let all = constraints(&snapshot, &policy, key);
     let core = &answer.blocking.atoms;
     if answer.blocking.exact {
         let others =
@@ -381,7 +381,8 @@ fn check(world: &World) -> Result<bool, String> {
             }
             // The naive solver takes the first zone and capacity type that fit, the engine the cheapest.
             let naive = cost(&patched, &solution).unwrap_or(f64::NAN);
-            let price = schedule(&engine::snapshot(&patched), &request).hourly_price();
+            let price =
+                schedule(&engine::snapshot(&patched), &policy, &Query::default()).hourly_price();
             let same = (price - relaxation.delta_per_hour).abs() <= 1e-9;
             let on_node = matches!(relaxation.effect, Effect::Node(_));
             if on_node != solution.claims.is_empty()

@@ -21,7 +21,7 @@ use k8s_openapi::api::core::v1::{Pod, Taint, TopologySpreadConstraint};
 use karpenter_api::labels;
 use karpenter_core::limits::LimitHeadroom;
 use karpenter_core::pod::LabelSelector;
-use karpenter_core::schedule::{Packing, Plan, ScheduleRequest, Solver, schedule};
+use karpenter_core::schedule::{Packing, Plan, Policy, Query, Solver, schedule};
 use karpenter_spec::{Claim, PodId, Solution, SolveSettings, World, check, cost, engine, solve};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -51,16 +51,17 @@ fn cases(usual: u32) -> ProptestConfig {
     }
 }
 
-/// Returns a request that repacks planned nodes with any number of pods, as these clusters are small.
-fn request(settings: SolveSettings) -> ScheduleRequest {
-    ScheduleRequest {
-        packing: Packing::LowestCost { from_pods: 1 },
-        ..engine::request(settings)
-    }
+/// Returns a policy that repacks planned nodes with any number of pods, as these clusters are small.
+fn policy(settings: SolveSettings) -> Policy {
+    engine::policy(settings).with_packing(Packing::LowestCost { from_pods: 1 })
 }
 
 fn engine_solution(world: &World, settings: SolveSettings) -> Solution {
-    engine::solution(&schedule(&engine::snapshot(world), &request(settings)))
+    engine::solution(&schedule(
+        &engine::snapshot(world),
+        &policy(settings),
+        &Query::default(),
+    ))
 }
 
 fn settings() -> impl Strategy<Value = SolveSettings> {
@@ -199,23 +200,23 @@ proptest! {
 
     #[test]
     fn the_order_of_objects_and_concurrent_solving_do_not_matter(world in world(Features::ALL), settings in settings()) {
-        let request = request(settings);
-        let solver = Solver::prepare(&engine::snapshot(&world), &request);
-        let plan = solver.solve(&request);
+        let (policy, query) = (policy(settings), Query::default());
+        let solver = Solver::prepare(&engine::snapshot(&world), &policy);
+        let plan = solver.solve(&query);
         let plans: Vec<Plan> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| solver.solve(&request))).collect();
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| solver.solve(&query))).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
         });
         prop_assert_eq!(plans, vec![plan.clone(); 3], "on several threads at once");
-        prop_assert_eq!(&schedule(&engine::snapshot(&reversed(&world)), &request), &plan, "with everything reversed");
+        prop_assert_eq!(&schedule(&engine::snapshot(&reversed(&world)), &policy, &query), &plan, "with everything reversed");
     }
 
     #[test]
     fn a_plan_carried_out_first_fits_below_the_limits(world in world(Features::COMMON)) {
         let (snapshot, nothing_replaced) = (engine::snapshot(&world), BTreeSet::new());
-        let plan = schedule(&snapshot, &request(SolveSettings::default()));
+        let plan = schedule(&snapshot, &policy(SolveSettings::default()), &Query::default());
         let mut room = LimitHeadroom::new(&snapshot, &nothing_replaced);
-        for draft in &plan.new_claims {
+        for draft in &plan.new_node_claims {
             let pool = snapshot.node_pools().find(|pool| pool.name() == draft.node_pool);
             let taken = pool.map(|pool| room.take(pool, draft));
             prop_assert_eq!(taken, Some(Ok(())), "{:#?}", plan);

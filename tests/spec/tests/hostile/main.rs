@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 
-use karpenter_core::schedule::schedule;
+use karpenter_core::schedule::{Query, schedule};
 use karpenter_spec::{SolveSettings, engine};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -49,7 +49,7 @@ proptest! {
         let World { objects, settings } = world;
         let settings = SolveSettings { respect_preferences: settings & 1 == 0, strict_min_values: settings & 2 == 0, strict_reserved: settings & 4 == 0 };
         let snapshot = engine::snapshot(&objects);
-        let plan = schedule(&snapshot, &engine::request(settings));
+        let plan = schedule(&snapshot, &engine::policy(settings), &Query::default());
         let solution = engine::solution(&plan);
         let in_claims = solution.claims.iter().flat_map(|claim| &claim.pods);
         let mut seen = BTreeSet::new();
@@ -59,6 +59,6 @@ proptest! {
         for unplaced in &plan.unplaced {
             prop_assert!(!unplaced.why.to_string().is_empty());
         }
-        prop_assert_eq!(schedule(&snapshot, &engine::request(settings)), plan);
+        prop_assert_eq!(schedule(&snapshot, &engine::policy(settings), &Query::default()), plan);
     }
 }

@@ -10,15 +10,19 @@
 
 mod case;
 
-use karpenter_core::schedule::schedule;
+use karpenter_core::schedule::{Query, schedule};
 use karpenter_spec::clusters::Shape;
 use karpenter_spec::replay::{Launch, Replay, replay};
 use karpenter_spec::{Solution, SolveSettings, World, check, clusters, cost, engine, solve};
 
 /// Returns the engine's plan for a cluster, as in provisioning.
 fn plan(world: &World) -> Solution {
-    let request = engine::request(SolveSettings::default());
-    engine::solution(&schedule(&engine::snapshot(world), &request))
+    let policy = engine::policy(SolveSettings::default());
+    engine::solution(&schedule(
+        &engine::snapshot(world),
+        &policy,
+        &Query::default(),
+    ))
 }
 
 /// Asserts that the plan of a case places every pod on `nodes` new nodes at the hourly `price`, and that all pods are bound.

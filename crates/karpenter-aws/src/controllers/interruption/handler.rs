@@ -4,7 +4,7 @@
 //! UPSTREAM: pkg/controllers/interruption/controller.go
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use karpenter_api::labels as core_labels;
 use karpenter_api::v1::NodeClaim;
@@ -16,15 +16,13 @@ use karpenter_kube::model::View;
 use karpenter_kube::nodeclaim::removal::{disrupt, end_grace_period};
 
 use super::kind::{Action, Kind};
-use crate::api::labels;
+use crate::api::{events, labels};
 use crate::providers::instance::instance_id;
 use crate::providers::instance_type::offered::Offered;
 use crate::providers::instance_type::unavailable::{CapacityType, Pool};
 
 /// How often a NodeClaim is read again after a write conflict.
 const ATTEMPTS: usize = 5;
-/// Event reason on a NodeClaim and its node: an interruption terminates them.
-const TERMINATING: &str = "TerminatingOnInterruption";
 
 /// Handles interruption and health events of the instances of NodeClaims.
 #[derive(Clone, Debug)]
@@ -88,7 +86,7 @@ impl Handler {
             );
             self.publish(
                 claim,
-                (EventType::Warning, TERMINATING),
+                (EventType::Warning, events::TERMINATING_ON_INTERRUPTION),
                 "Interruption triggered termination for the NodeClaim",
                 "Interruption triggered termination for the Node",
             );
@@ -133,10 +131,7 @@ impl Handler {
                     placement: None,
                 };
                 let unavailable = self.offered.unavailable();
-                unavailable
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .mark(pool, self.cx.clock.now());
+                unavailable.lock().mark(pool, self.cx.clock.now());
             }
             Kind::CapacityReservationInterrupted => {
                 if let Some(id) = claim.label(labels::CAPACITY_RESERVATION_ID) {

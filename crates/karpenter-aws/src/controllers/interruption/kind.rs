@@ -4,6 +4,8 @@
 
 use karpenter_kube::events::EventType;
 
+use crate::api::events;
+
 /// Kind of an interruption or health event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -106,25 +108,28 @@ impl Kind {
             })
         };
         match self {
-            Self::SpotInterrupted => {
-                warning("SpotInterrupted", "Spot interruption warning was triggered")
-            }
+            Self::SpotInterrupted => warning(
+                events::SPOT_INTERRUPTED,
+                "Spot interruption warning was triggered",
+            ),
             Self::RebalanceRecommendation => Some(Notification {
                 type_: EventType::Normal,
-                reason: "SpotRebalanceRecommendation",
+                reason: events::SPOT_REBALANCE_RECOMMENDATION,
                 message: "Spot rebalance recommendation was triggered",
             }),
             Self::CapacityReservationInterrupted => warning(
-                "CapacityReservationInstanceInterrupted",
+                events::CAPACITY_RESERVATION_INSTANCE_INTERRUPTED,
                 "Capacity reservation instance interruption warning was triggered",
             ),
-            Self::InstanceStopped => warning("InstanceStopping", "Instance is stopping"),
-            Self::InstanceTerminated => warning("InstanceTerminating", "Instance is terminating"),
+            Self::InstanceStopped => warning(events::INSTANCE_STOPPING, "Instance is stopping"),
+            Self::InstanceTerminated => {
+                warning(events::INSTANCE_TERMINATING, "Instance is terminating")
+            }
             Self::ScheduledChange
             | Self::InstanceStatus
             | Self::SystemStatus
             | Self::EventStatus => warning(
-                "InstanceUnhealthy",
+                events::INSTANCE_UNHEALTHY,
                 "An unhealthy warning was triggered for the instance",
             ),
             Self::NoOp => None,

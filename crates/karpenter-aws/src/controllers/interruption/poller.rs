@@ -7,7 +7,7 @@
 //! UPSTREAM: pkg/controllers/interruption/controller.go, metrics.go
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -18,6 +18,7 @@ use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Backoff, Periodic, ReconcileError};
 use karpenter_kube::metrics::{Counter, DURATION_BUCKETS, Histogram, Registry};
 use karpenter_kube::operator::ControllerRegistry;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::handler::{Handler, claims_of};
@@ -231,8 +232,8 @@ impl Shared {
         Ok(())
     }
 
-    fn handled(&self) -> std::sync::MutexGuard<'_, HandledIds> {
-        self.handled.lock().unwrap_or_else(PoisonError::into_inner)
+    fn handled(&self) -> parking_lot::MutexGuard<'_, HandledIds> {
+        self.handled.lock()
     }
 
     /// Returns an error that says how to repair the queue or its permissions.

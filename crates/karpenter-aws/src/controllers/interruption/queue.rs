@@ -2,10 +2,10 @@
 //!
 //! UPSTREAM: pkg/providers/sqs/sqs.go
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_sdk_sqs::types::DeleteMessageBatchRequestEntry;
+use parking_lot::Mutex;
 
 use crate::sdk::{Aws, AwsError};
 
@@ -49,12 +49,12 @@ impl Queue {
     }
 
     fn known(&self) -> Option<String> {
-        let known = self.url.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.url.lock();
         known.clone()
     }
 
     fn remember(&self, url: Option<String>) {
-        *self.url.lock().unwrap_or_else(PoisonError::into_inner) = url;
+        *self.url.lock() = url;
     }
 
     async fn url(&self) -> Result<String, AwsError> {

@@ -32,7 +32,6 @@ use karpenter_kube::operator::ControllerRegistry;
 
 pub use controller::NodeClasses;
 pub use garbage_collection::InstanceProfileGc;
-pub use termination::WAITING_ON_NODE_CLAIM_TERMINATION;
 pub use validation::reasons;
 
 use crate::api::EC2NodeClass;

@@ -14,12 +14,9 @@ use kube::api::ListParams;
 use super::controller::NodeClasses;
 use super::metadata::is_of;
 use super::profile::legacy_name;
-use crate::api::EC2NodeClass;
 use crate::api::labels::finalizers;
+use crate::api::{EC2NodeClass, events};
 use crate::sdk::AwsError;
-
-/// Reason of the event on a class that waits for its NodeClaims.
-pub const WAITING_ON_NODE_CLAIM_TERMINATION: &str = "WaitingOnNodeClaimTermination";
 
 /// How often the event is repeated.
 const REMIND: Duration = Duration::from_secs(10 * 60);
@@ -35,7 +32,11 @@ impl NodeClasses {
         let claims = self.claims_of(class).await?;
         if !claims.is_empty() {
             let message = format!("Waiting on NodeClaim termination for {}", listed(&claims));
-            let event = Event::normal(reference(class), WAITING_ON_NODE_CLAIM_TERMINATION, message);
+            let event = Event::normal(
+                reference(class),
+                events::WAITING_ON_NODE_CLAIM_TERMINATION,
+                message,
+            );
             self.cx.recorder.publish(event);
             return Ok(Next::After(REMIND));
         }

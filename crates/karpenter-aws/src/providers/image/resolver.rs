@@ -3,7 +3,7 @@
 //! UPSTREAM: pkg/providers/amifamily/ami.go, pkg/providers/ssm, pkg/controllers/providers/ssm/invalidation
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_ec2::types as ec2;
@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use karpenter_core::provider::CloudProviderError;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::controller::{Doing, Periodic, ReconcileError};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Filter, Image, ImageQuery, ParameterCache, UnsupportedAlias, choose, queries};
 use crate::api::{Alias, Ami, EC2NodeClass, InvalidAlias};
@@ -75,9 +76,7 @@ impl Images {
     }
 
     fn parameters(&self) -> MutexGuard<'_, ParameterCache> {
-        self.parameters
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.parameters.lock()
     }
 
     /// Returns the AMIs of the node class, newest first, with the requirements on their instance types.

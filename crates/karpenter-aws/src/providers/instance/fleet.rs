@@ -9,12 +9,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
 use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
 use aws_sdk_ec2::types as ec2;
+use parking_lot::Mutex;
 
 use crate::providers::launch_template::request::tag_specification;
 use crate::sdk::batcher::{Announced, Batcher, Window};
@@ -196,7 +197,7 @@ impl Fleets {
             Err(error) => error.code.is_some() && !error.is_server_fault(),
         };
         if definite {
-            let attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+            let attempts = self.attempts.lock();
             attempts.put(uid.to_owned(), attempt.wrapping_add(1));
         }
         answer
@@ -208,7 +209,7 @@ impl Fleets {
     }
 
     fn attempt(&self, uid: &str) -> u32 {
-        let attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        let attempts = self.attempts.lock();
         attempts.get(&uid.to_owned()).unwrap_or(0)
     }
 }

@@ -5,8 +5,10 @@
 //! UPSTREAM: pkg/providers/instance/instance.go
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use super::by_id::{describe, terminate};
 use super::types::{Instance, STATES};
@@ -120,18 +122,18 @@ impl Instances {
     }
 
     fn remembered(&self, id: &str) -> Option<Arc<Instance>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known.get(id).cloned()
     }
 
     /// Caches an instance.
     pub fn remember(&self, instance: Arc<Instance>) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         known.insert(instance.id.clone(), instance);
     }
 
     fn forget(&self, id: &str) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         known.remove(id);
     }
 
@@ -199,7 +201,7 @@ impl Instances {
             }
         })
         .await?;
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         // Instances that are missing in a zone with a zonal shift are kept.
         known.retain(|_, instance| self.is_shifted(instance));
         known.extend(found.iter().map(|i| (i.id.clone(), Arc::clone(i))));

@@ -3,7 +3,7 @@
 //! UPSTREAM: pkg/providers/instance/instance.go
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use karpenter_api::labels as core_labels;
@@ -14,9 +14,10 @@ use karpenter_core::provider::CloudProviderError;
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_kube::events::{Event, Recorder, reference};
 use karpenter_kube::metrics::{Counter, Registry};
+use parking_lot::Mutex;
 
 use crate::api::labels::{resources, tags};
-use crate::api::{EC2NodeClass, Subnet, labels};
+use crate::api::{EC2NodeClass, Subnet, events, labels};
 use crate::providers::capacity_reservation::ReservationCounts;
 use crate::providers::instance::filter::{tenancy, usable};
 use crate::providers::instance::fleet::{
@@ -31,9 +32,6 @@ use crate::providers::placement_group::PlacementGroup;
 use crate::providers::subnet::Subnets;
 use crate::sdk::AwsError;
 use crate::sdk::errors::{SPOT_ROLE_MISSING, reason_and_message};
-
-/// Event reason on a NodeClaim: the service-linked role for spot instances does not exist and may not be created.
-pub const SPOT_ROLE_FAILED: &str = "SpotServiceLinkedRoleCreationFailure";
 
 /// With fewer instance types than this, a launch that falls back from spot to on-demand is likely to run out of
 /// capacity.
@@ -264,10 +262,7 @@ impl Launcher {
                 .find_map(|s| s.zone_id.clone())
                 .unwrap_or_default()
         };
-        let mut unavailable = self
-            .unavailable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut unavailable = self.unavailable.lock();
         let capacity_type =
             CapacityType::from_label(request.capacity_type).unwrap_or(CapacityType::OnDemand);
         let pool = |instance_type: &str, zone: &str| Pool {
@@ -282,7 +277,7 @@ impl Launcher {
         if errors.iter().any(|e| e.error.is_spot_role_missing()) {
             self.publish(Event::warning(
                 reference(request.claim),
-                SPOT_ROLE_FAILED,
+                events::SPOT_SERVICE_LINKED_ROLE_CREATION_FAILURE,
                 format!(
                     "Attempted to launch a spot instance but failed due to \"{SPOT_ROLE_MISSING}\""
                 ),

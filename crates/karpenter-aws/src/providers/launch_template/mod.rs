@@ -10,10 +10,11 @@ mod shared;
 pub mod template;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_ec2::types::ResourceType;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +63,7 @@ impl LaunchTemplates {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, CachedTemplate>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     fn use_known(&self, name: &str) -> Option<String> {
@@ -90,7 +91,7 @@ impl LaunchTemplates {
             return Ok(id);
         }
         let turn = {
-            let mut making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut making = self.making.lock();
             Arc::clone(making.entry(name.clone()).or_default())
         };
         let _turn = turn.lock().await;
@@ -102,7 +103,7 @@ impl LaunchTemplates {
             Ok(None) => self.create(&name, template).await,
             Err(error) => Err(error),
         };
-        let mut making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut making = self.making.lock();
         making.remove(&name);
         drop(making);
         let id = made?;

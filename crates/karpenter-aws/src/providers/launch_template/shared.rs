@@ -1,6 +1,8 @@
 //! Cluster settings that all launch templates share. The service CIDR may be discovered after the start.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use super::ClusterSettings;
 
@@ -12,13 +14,13 @@ impl SharedSettings {
     /// Returns the current settings.
     #[must_use]
     pub fn get(&self) -> Arc<ClusterSettings> {
-        let settings = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let settings = self.0.read();
         Arc::clone(&settings)
     }
 
     /// Sets the discovered service CIDR.
     pub fn set_service_cidr(&self, cidr: &str) {
-        let mut settings = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut settings = self.0.write();
         let mut known = ClusterSettings::clone(&settings);
         known.cluster.service_cidr = Some(cidr.to_owned());
         *settings = Arc::new(known);

@@ -4,12 +4,13 @@
 
 mod control_plane;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_core::provider::CloudProviderError;
 use karpenter_kube::controller::{Doing, Periodic, ReconcileError};
 use kube::Client;
+use parking_lot::RwLock;
 
 pub use control_plane::{ControlPlane, control_plane};
 
@@ -55,13 +56,13 @@ impl KubernetesVersion {
     /// Returns the current version.
     #[must_use]
     pub fn current(&self) -> String {
-        let version = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let version = self.0.read();
         version.clone()
     }
 
     /// Replaces the version.
     pub fn set(&self, version: &str) {
-        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.0.write();
         if *current != version {
             tracing::info!(
                 logger = "providers.version",

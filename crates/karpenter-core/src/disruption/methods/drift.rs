@@ -41,13 +41,13 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             continue;
         }
         let replacement_price: f64 = outcome
-            .new_claims
+            .new_node_claims
             .iter()
             .map(|draft| draft.hourly_price)
             .sum();
         let moved = Move {
             savings: candidate.price - replacement_price,
-            replacements: outcome.new_claims,
+            replacements: outcome.new_node_claims,
             placements: outcome.placements,
         };
         let command = command(pass.method, vec![candidate], moved, None);

@@ -32,7 +32,7 @@ const NOTHING: f64 = 1e-9;
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();
     let all = std::mem::take(&mut pass.candidates);
-    let totals = Totals::new(&pass.snapshot, &all, &pass.prices);
+    let totals = pass.totals(&all);
     let mut budgets = pass.budgets.clone();
     let mut candidates: Vec<Candidate> = Vec::new();
     for candidate in all {

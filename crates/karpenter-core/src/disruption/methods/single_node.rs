@@ -13,7 +13,7 @@ use crate::disruption::pass::{Found, Pass, command};
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();
     let candidates = std::mem::take(&mut pass.candidates);
-    let totals = Totals::new(&pass.snapshot, &candidates, &pass.prices);
+    let totals = pass.totals(&candidates);
     let mut waiting: VecDeque<Candidate> = interleave(candidates, pass).into();
     let mut simulator = None;
     while !waiting.is_empty() {

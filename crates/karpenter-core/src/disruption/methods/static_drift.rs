@@ -6,7 +6,6 @@ use crate::disruption::candidate::{Candidate, NotConsolidatable};
 use crate::disruption::consolidation::Move;
 use crate::disruption::pass::{Found, Pass, command};
 use crate::schedule::PlannedNodeClaim;
-use crate::static_capacity::draft;
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();
@@ -46,7 +45,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
 
 /// Returns a replacement as the NodePool's template describes it: the provider chooses its instance type.
 fn like(candidate: &Candidate, names: &WellKnown) -> PlannedNodeClaim {
-    let mut replacement = draft(&candidate.node_pool, names);
+    let mut replacement = PlannedNodeClaim::from_template(&candidate.node_pool, names);
     replacement.hourly_price = candidate.price;
     replacement
 }

@@ -80,6 +80,14 @@ impl Algebra {
         }
     }
 
+    /// Returns a copy that takes further entries; the numbers of those so far stay valid. Valid only for a frozen table.
+    pub(crate) fn thaw(&self) -> Self {
+        Self {
+            base: Arc::default(),
+            own: Table::clone(&self.base),
+        }
+    }
+
     /// Returns the number of a key; `known` says whether a planned node may have the label although no requirement defines it.
     pub(crate) fn key(&mut self, key: &str, known: impl FnOnce() -> bool) -> KeyId {
         if let Some(id) = self.find_key(key) {

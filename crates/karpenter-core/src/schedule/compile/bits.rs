@@ -106,6 +106,17 @@ impl<I> Bits<I> {
         self.words.iter().all(|word| *word == 0)
     }
 
+    /// Reports whether some id is in all of the sets.
+    pub(crate) fn meet(sets: &[&Self]) -> bool {
+        let words = sets.iter().map(|set| set.words.len()).min().unwrap_or(0);
+        (0..words).any(|index| {
+            let all = sets
+                .iter()
+                .fold(u64::MAX, |word, set| word & set.words[index]);
+            all != 0
+        })
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.words
             .iter()
@@ -204,5 +215,17 @@ mod tests {
         assert_eq!(bits.len(), 65);
         bits.subtract(&Bits::full(65));
         assert!(bits.is_empty());
+    }
+
+    #[test]
+    fn sets_meet_if_they_have_a_common_member() {
+        let rows = |rows: &[usize]| -> Bits<RowId> {
+            rows.iter().copied().map(RowId::from_usize).collect()
+        };
+        let (first, second) = (rows(&[1, 70, 200]), rows(&[2, 70, 300]));
+        assert!(Bits::meet(&[&first, &second]));
+        assert!(Bits::meet(&[&first, &second, &rows(&[70])]));
+        assert!(!Bits::meet(&[&first, &second, &rows(&[1, 2, 200, 300])]));
+        assert!(!Bits::meet(&[&first, &rows(&[])]));
     }
 }

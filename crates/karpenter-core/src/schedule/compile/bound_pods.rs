@@ -1,6 +1,6 @@
 //! The pods that are bound to nodes: those that topology constraints count, and those that are leaving deleting nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -12,6 +12,9 @@ use crate::pod::{Pod, Shape};
 use crate::schedule::compile::ids::NodeIdx;
 use crate::schedule::compile::nodes::ExistingNode;
 use crate::schedule::topology::group::GroupIdentity;
+
+/// The key and the value of a label.
+type Label = (Box<str>, Box<str>);
 
 /// Bound pods of one shape, by node: index and number.
 #[derive(Clone, Debug)]
@@ -27,16 +30,29 @@ pub(crate) struct Staying {
     pub(crate) pods: Vec<Arc<Pod>>,
 }
 
+/// A required anti-affinity term of bound pods, with the nodes of those pods, ascending, and their number.
+#[derive(Debug)]
+struct InverseTerm {
+    identity: Arc<GroupIdentity>,
+    places: Vec<(NodeIdx, u32)>,
+}
+
 /// The bound pods.
 pub(crate) struct BoundPods {
     /// Active pods of the existing nodes, by shape.
-    pub(crate) shapes: Vec<BoundShape>,
+    shapes: Vec<BoundShape>,
+    /// Indices of `shapes` by label.
+    shapes_by_label: FxHashMap<Label, Vec<usize>>,
     /// Pods that are leaving deleting nodes.
     pub(crate) leaving: Vec<Arc<Pod>>,
     /// Pods that stay on such nodes for now, and are counted there.
     pub(crate) staying: Vec<Staying>,
-    /// Required anti-affinity terms of bound pods, with the nodes of those pods.
-    pub(crate) inverse: Vec<(GroupIdentity, Vec<(NodeIdx, u32)>)>,
+    /// Required anti-affinity terms of bound pods, in the order of their groups.
+    terms: Vec<InverseTerm>,
+    /// Indices of `terms` by a label that every pod they select has.
+    terms_by_label: FxHashMap<Label, Vec<usize>>,
+    /// Indices of the other terms.
+    other_terms: Vec<usize>,
 }
 
 impl BoundPods {
@@ -46,48 +62,146 @@ impl BoundPods {
         node_index: &FxHashMap<String, NodeIdx>,
     ) -> Self {
         let leaving = leaving_pods(snapshot, now);
-        let mut bound = Self {
-            shapes: bound_shapes(snapshot, node_index),
-            staying: staying(snapshot, &leaving),
+        let shapes = bound_shapes(snapshot, node_index);
+        let staying = staying(snapshot, &leaving);
+        let mut shapes_by_label: FxHashMap<Label, Vec<usize>> = FxHashMap::default();
+        for (index, bound) in shapes.iter().enumerate() {
+            for (key, value) in &bound.shape.labels {
+                let label = (key.as_str().into(), value.as_str().into());
+                shapes_by_label.entry(label).or_default().push(index);
+            }
+        }
+        let terms = inverse_terms(&shapes, &staying, snapshot);
+        let mut terms_by_label: FxHashMap<Label, Vec<usize>> = FxHashMap::default();
+        let mut other_terms = Vec::new();
+        for (index, term) in terms.iter().enumerate() {
+            match term.identity.selector.anchor() {
+                Some((key, values)) => {
+                    for value in values {
+                        let label = (key.into(), value.as_str().into());
+                        terms_by_label.entry(label).or_default().push(index);
+                    }
+                }
+                None => other_terms.push(index),
+            }
+        }
+        Self {
+            shapes,
+            shapes_by_label,
             leaving,
-            inverse: Vec::new(),
-        };
-        bound.inverse = bound.inverse_of_bound(snapshot);
-        bound
+            staying,
+            terms,
+            terms_by_label,
+            other_terms,
+        }
     }
 
-    /// Returns the required anti-affinity terms of bound pods, with the nodes of those pods.
-    fn inverse_of_bound(&self, snapshot: &Snapshot) -> Vec<(GroupIdentity, Vec<(NodeIdx, u32)>)> {
-        let mut groups: FxHashMap<GroupIdentity, BTreeMap<NodeIdx, u32>> = FxHashMap::default();
-        for bound in self
-            .shapes
-            .iter()
-            .filter(|bound| !bound.shape.required_anti_affinity.is_empty())
-        {
-            for term in &bound.shape.required_anti_affinity {
-                let places = groups
-                    .entry(GroupIdentity::inverse(term, &snapshot.config().well_known))
-                    .or_default();
+    /// Returns the anti-affinity terms of bound pods that select a pod of one of the shapes, in the order of their groups.
+    pub(crate) fn terms_against<'a>(
+        &self,
+        shapes: impl Iterator<Item = &'a Shape>,
+        snapshot: &Snapshot,
+    ) -> Vec<&Arc<GroupIdentity>> {
+        let mut selecting: BTreeSet<usize> = BTreeSet::new();
+        if self.terms.is_empty() {
+            return Vec::new();
+        }
+        for shape in shapes {
+            let by_label = shape.labels.iter().filter_map(|(key, value)| {
+                let label: Label = (key.as_str().into(), value.as_str().into());
+                self.terms_by_label.get(&label)
+            });
+            for index in by_label.flatten().chain(&self.other_terms) {
+                let identity = &self.terms[*index].identity;
+                if !selecting.contains(index)
+                    && identity.selects(&shape.namespace, &shape.labels, snapshot)
+                {
+                    selecting.insert(*index);
+                }
+            }
+        }
+        let term = |index: &usize| &self.terms[*index].identity;
+        selecting.iter().map(term).collect()
+    }
+
+    /// Returns the nodes of the bound pods that have an anti-affinity term, and their number.
+    pub(crate) fn places_of_term(&self, identity: &GroupIdentity) -> Vec<(NodeIdx, u32)> {
+        let found = self
+            .terms
+            .binary_search_by(|term| term.identity.order(identity));
+        found.map_or_else(|_| Vec::new(), |index| self.terms[index].places.clone())
+    }
+
+    /// Returns the nodes of the bound pods that a group selects, and their number.
+    pub(crate) fn places_of_selected(
+        &self,
+        identity: &GroupIdentity,
+        snapshot: &Snapshot,
+    ) -> Vec<(NodeIdx, u32)> {
+        let mut places: BTreeMap<NodeIdx, u32> = BTreeMap::new();
+        let mut add = |bound: &BoundShape| {
+            let shape = &bound.shape;
+            if identity.selects(&shape.namespace, &shape.labels, snapshot) {
                 for (node, count) in &bound.places {
                     *places.entry(*node).or_default() += count;
                 }
             }
+        };
+        match identity.selector.anchor() {
+            Some((key, values)) => {
+                let with_value = |value: &String| {
+                    let label: Label = (key.into(), value.as_str().into());
+                    self.shapes_by_label.get(&label)
+                };
+                // A selector may list a value twice.
+                let indices: BTreeSet<usize> = values
+                    .iter()
+                    .filter_map(with_value)
+                    .flatten()
+                    .copied()
+                    .collect();
+                indices.iter().for_each(|index| add(&self.shapes[*index]));
+            }
+            None => self.shapes.iter().for_each(add),
         }
-        for pod in self.staying.iter().flat_map(|place| &place.pods) {
-            for term in &pod.shape.required_anti_affinity {
-                let names = &snapshot.config().well_known;
-                groups
-                    .entry(GroupIdentity::inverse(term, names))
-                    .or_default();
+        places.into_iter().collect()
+    }
+}
+
+/// Returns the required anti-affinity terms of bound pods, in the order of their groups.
+fn inverse_terms(
+    shapes: &[BoundShape],
+    staying: &[Staying],
+    snapshot: &Snapshot,
+) -> Vec<InverseTerm> {
+    let names = &snapshot.config().well_known;
+    let mut groups: FxHashMap<GroupIdentity, BTreeMap<NodeIdx, u32>> = FxHashMap::default();
+    for bound in shapes {
+        for term in &bound.shape.required_anti_affinity {
+            let places = groups
+                .entry(GroupIdentity::inverse(term, names))
+                .or_default();
+            for (node, count) in &bound.places {
+                *places.entry(*node).or_default() += count;
             }
         }
-        let mut groups: Vec<_> = groups
-            .into_iter()
-            .map(|(identity, places)| (identity, places.into_iter().collect()))
-            .collect();
-        groups.sort_by(|a, b| a.0.order(&b.0));
-        groups
     }
+    for pod in staying.iter().flat_map(|place| &place.pods) {
+        for term in &pod.shape.required_anti_affinity {
+            groups
+                .entry(GroupIdentity::inverse(term, names))
+                .or_default();
+        }
+    }
+    let mut terms: Vec<_> = groups
+        .into_iter()
+        .map(|(identity, places)| InverseTerm {
+            identity: Arc::new(identity),
+            places: places.into_iter().collect(),
+        })
+        .collect();
+    terms.sort_by(|a, b| a.identity.order(&b.identity));
+    terms
 }
 
 /// Returns the active pods of deleting nodes, except those that are leaving.

@@ -8,7 +8,7 @@ use crate::cluster::Snapshot;
 use crate::pod::{NodeTerm, Shape, Toleration};
 use crate::requirements::Requirements;
 use crate::schedule::compile::node_affinity::alternatives;
-use crate::schedule::request::ScheduleRequest;
+use crate::schedule::request::Policy;
 
 /// A DaemonSet's pod, as it will run on a new node.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl Daemon {
 }
 
 /// Returns the DaemonSets whose pods new nodes will run. Pods that exist are preferred to the template.
-pub(crate) fn daemons(snapshot: &Snapshot, request: &ScheduleRequest) -> Vec<Daemon> {
+pub(crate) fn daemons(snapshot: &Snapshot, policy: &Policy) -> Vec<Daemon> {
     let well_known = &snapshot.config().well_known;
     snapshot
         .daemon_sets()
@@ -43,7 +43,7 @@ pub(crate) fn daemons(snapshot: &Snapshot, request: &ScheduleRequest) -> Vec<Dae
             } else {
                 &live.shape.required_nodes
             };
-            if request.ignore_dra_requests && !live.shape.resource_claims.is_empty() {
+            if policy.ignore_dra_requests && !live.shape.resource_claims.is_empty() {
                 return None;
             }
             Some(Daemon::new(&live.shape, terms, well_known))

@@ -49,7 +49,7 @@ pub(crate) struct Template {
     /// The number of resources.
     width: usize,
     /// The same, sorted; built on first use.
-    index: OnceLock<CapacityIndex>,
+    index: OnceLock<CapacityIndex<RowId>>,
     /// Limited resources.
     pub(crate) limit_names: Vec<String>,
     /// The limits.
@@ -170,7 +170,7 @@ impl Template {
     pub(crate) fn rows_for(&self, used: &[i64]) -> Bits<RowId> {
         self.index
             .get_or_init(|| CapacityIndex::new(&self.rows, &self.room, self.width))
-            .rows_for(used)
+            .with_room_for(used)
     }
 
     /// Returns the largest DaemonSet overhead of any instance type, per resource.

@@ -49,7 +49,7 @@ impl SchedulingPass<'_> {
         for group in &choices.undecided_groups {
             let axis = self.topology.groups[*group].axis;
             let domain = match target {
-                Target::Node(node) => self.topology.axes[axis].of_node[node],
+                Target::Node(node) => self.topology.axes[axis].domain_of(node),
                 Target::Planned(planned) => {
                     let set = self.planned[planned].set;
                     self.topology

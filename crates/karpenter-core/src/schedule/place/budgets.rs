@@ -14,7 +14,7 @@ use crate::schedule::compile::ids::{
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::planned_node::{PlannedNode, Refusal};
 use crate::schedule::place::row_cache::RowCache;
-use crate::schedule::request::{ReservedMode, ScheduleRequest};
+use crate::schedule::request::{Query, ReservedMode};
 
 /// The remainders of limits and reservations in a pass.
 pub(crate) struct PoolBudgets<'a> {
@@ -29,14 +29,14 @@ pub(crate) struct PoolBudgets<'a> {
 
 impl<'a> PoolBudgets<'a> {
     /// Returns the budgets before the pass; the nodes that the request treats as deleted use nothing.
-    pub(crate) fn new(solver: &'a Solver, request: &ScheduleRequest) -> Self {
+    pub(crate) fn new(solver: &'a Solver, query: &Query) -> Self {
         let node = |name: &String| solver.node_index.get(name).copied();
         let mut limits: IndexVec<TemplateId, Vec<i64>> = solver
             .templates
             .iter()
             .map(|template| template.limits_left.clone())
             .collect();
-        for index in request.without.iter().filter_map(node) {
+        for index in query.without.iter().filter_map(node) {
             let state = &solver.nodes[index].state;
             let Some(template) = solver
                 .templates
@@ -58,7 +58,7 @@ impl<'a> PoolBudgets<'a> {
             within_limits: solver.templates.iter().map(|_| None).collect(),
             limits,
             reservations_left: solver.reservations.left.clone(),
-            reserved_mode: request.reserved_mode,
+            reserved_mode: solver.policy.reserved_mode,
         };
         for template in solver.templates.indices() {
             budgets.refresh_limits(template);

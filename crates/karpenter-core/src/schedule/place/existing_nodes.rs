@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use index_vec::Idx;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 use crate::pod::{HostPort, Pod, ports_conflict};
 use crate::schedule::compile::bits::Bits;
@@ -13,11 +13,13 @@ use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::subtract;
 use crate::schedule::pods::class::Class;
 use crate::schedule::pods::volumes::Volumes;
-use crate::schedule::request::ScheduleRequest;
+use crate::schedule::request::Query;
 
-/// The ports and volumes that a pass added to a node.
-#[derive(Debug, Default)]
+/// The state of a node that a pass changed.
+#[derive(Debug)]
 struct Load {
+    /// The free resources.
+    remaining: Box<[i64]>,
     ports: Vec<HostPort>,
     /// Attached volume claims by driver, including those of bound pods.
     attached: Option<BTreeMap<String, FxHashSet<String>>>,
@@ -26,39 +28,35 @@ struct Load {
 /// The existing nodes in a pass: which may be used, and what is left of them.
 pub(crate) struct ExistingNodes<'a> {
     solver: &'a Solver,
-    /// Nodes not treated as deleted.
+    /// Nodes treated as deleted.
+    pub(crate) deleted: SmallVec<[NodeIdx; 4]>,
+    /// All other nodes.
     pub(crate) present: Bits<NodeIdx>,
     /// Nodes that pods may be placed on.
     pub(crate) usable: Bits<NodeIdx>,
     /// Nodes that only waiting pods may be placed on.
     pub(crate) avoid: Arc<Bits<NodeIdx>>,
-    /// Free resources, node by node.
-    remaining: Vec<i64>,
-    /// The number of resources.
-    width: usize,
+    /// The nodes that the pass placed pods on, or looked at the volumes of. The others are as in the solver: a simulation with a
+    /// hundred thousand nodes copies a few of them.
     loads: FxHashMap<NodeIdx, Load>,
 }
 
 impl<'a> ExistingNodes<'a> {
-    pub(crate) fn new(solver: &'a Solver, request: &ScheduleRequest) -> Self {
+    pub(crate) fn new(solver: &'a Solver, query: &Query) -> Self {
         let node = |name: &String| solver.node_index.get(name).copied();
-        let mut usable = Bits::full(solver.nodes.len());
-        for index in request.without.iter().filter_map(node) {
-            usable.remove(index);
-        }
-        let present: Bits<NodeIdx> = usable.clone();
-        for (index, node) in solver.nodes.iter_enumerated() {
-            if node.broken {
-                usable.remove(index);
-            }
+        let deleted: SmallVec<_> = query.without.iter().filter_map(node).collect();
+        let mut present = Bits::full(solver.nodes.len());
+        let mut usable = Bits::clone(&solver.sound);
+        for index in &deleted {
+            present.remove(*index);
+            usable.remove(*index);
         }
         Self {
             solver,
+            deleted,
             present,
             usable,
-            avoid: solver.nodes_named(&request.avoid),
-            remaining: solver.remaining.clone(),
-            width: solver.width(),
+            avoid: solver.nodes_named(&query.avoid),
             loads: FxHashMap::default(),
         }
     }
@@ -71,7 +69,10 @@ impl<'a> ExistingNodes<'a> {
     }
 
     fn fits(&self, node: NodeIdx, requests: &[i64]) -> bool {
-        let free = &self.remaining[node.index() * self.width..(node.index() + 1) * self.width];
+        let free = match self.loads.get(&node) {
+            Some(load) => &load.remaining,
+            None => self.solver.remaining_on(node),
+        };
         requests.iter().zip(free).all(|(need, free)| need <= free)
     }
 
@@ -96,7 +97,7 @@ impl<'a> ExistingNodes<'a> {
             return true;
         };
         let bound = self.bound_pods(node);
-        let load = self.loads.entry(node).or_default();
+        let load = load_of(&mut self.loads, self.solver, node);
         let attached = load.attached.get_or_insert_with(|| {
             let mut attached: BTreeMap<String, FxHashSet<String>> = BTreeMap::new();
             for (driver, claim) in bound.flat_map(|pod| Volumes::attached_by(snapshot, pod)) {
@@ -116,14 +117,8 @@ impl<'a> ExistingNodes<'a> {
 
     /// Deducts the resources, ports and attachments of a pod from a node.
     pub(crate) fn place(&mut self, node: NodeIdx, class: &Class) {
-        subtract(
-            &mut self.remaining[node.index() * self.width..(node.index() + 1) * self.width],
-            &class.requests,
-        );
-        if class.ports.is_empty() && class.attached.is_empty() {
-            return;
-        }
-        let load = self.loads.entry(node).or_default();
+        let load = load_of(&mut self.loads, self.solver, node);
+        subtract(&mut load.remaining, &class.requests);
         load.ports.extend(class.ports.iter().cloned());
         if let Some(attached) = load.attached.as_mut() {
             for (driver, claim) in &class.attached {
@@ -132,4 +127,17 @@ impl<'a> ExistingNodes<'a> {
             }
         }
     }
+}
+
+/// Returns the state of a node in the pass, to be changed.
+fn load_of<'a>(
+    loads: &'a mut FxHashMap<NodeIdx, Load>,
+    solver: &Solver,
+    node: NodeIdx,
+) -> &'a mut Load {
+    loads.entry(node).or_insert_with(|| Load {
+        remaining: solver.remaining_on(node).into(),
+        ports: Vec::new(),
+        attached: None,
+    })
 }

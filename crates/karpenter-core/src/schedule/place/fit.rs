@@ -215,7 +215,7 @@ impl SchedulingPass<'_> {
             return self.fit_domains(candidate, class, narrowed, rest, allowed);
         }
         let order = &self.topology.groups[domains.order];
-        let names = &self.topology.axes[domains.axis].domains;
+        let names = self.topology.axes[domains.axis].domains();
         let mut ordered: SmallVec<[(u32, DomainId); 8]> = open
             .iter()
             .map(|domain| (order.in_domain(domain), domain))
@@ -379,7 +379,7 @@ impl SchedulingPass<'_> {
         let Some(unmet) = unmet_min_values(catalogue, &self.rows.algebra, fit.set, rows) else {
             return Ok(());
         };
-        if !candidate.is_new || self.request.min_values_policy == MinValuesPolicy::Strict {
+        if !candidate.is_new || self.solver.policy.min_values_policy == MinValuesPolicy::Strict {
             return Err(Refusal::MinValues(unmet));
         }
         let mut relaxed = self.rows.algebra.requirements(fit.set);

@@ -22,7 +22,7 @@ impl SchedulingPass<'_> {
             if self.rows.algebra.get(before, key) == self.rows.algebra.get(after, key) {
                 continue;
             }
-            let count = self.topology.axes[axis].domains.len();
+            let count = self.topology.axes[axis].domains().len();
             let old = self
                 .topology
                 .domains_of(&mut self.rows.algebra, axis, before)
@@ -107,7 +107,7 @@ impl SchedulingPass<'_> {
                     .filter(|group| group.axis == axis && group.kind() == GroupKind::Spread);
                 spread.map(|group| group.in_domain(domain)).sum()
             };
-            let names = &self.topology.axes[axis].domains;
+            let names = self.topology.axes[axis].domains();
             let choices = reach
                 .iter()
                 .map(|domain| (load(domain), &names[domain], domain));
@@ -235,7 +235,7 @@ impl SchedulingPass<'_> {
             return;
         }
         let set = self.planned[index].set;
-        let count = self.topology.axes[axis].domains.len();
+        let count = self.topology.axes[axis].domains().len();
         let reach = self
             .topology
             .domains_of(&mut self.rows.algebra, axis, set)

@@ -1,7 +1,7 @@
 //! Placing a pod on an existing node: the first by name that accepts it, initialized nodes before others.
 //!
-//! Requirements and taints are bitsets computed once per variant; free resources, ports and attachments only shrink, so a node
-//! that refused a class is not tried again for it in the pass.
+//! Requirements, taints and the room before the pass are bitsets computed once per variant; free resources, ports and attachments
+//! only shrink, so a node that refused a class is not tried again for it in the pass.
 
 use smallvec::SmallVec;
 
@@ -21,14 +21,13 @@ impl SchedulingPass<'_> {
         choices: &Choices,
         only: Option<&Bits<NodeIdx>>,
     ) -> Option<Target> {
-        let words = self.nodes.usable.words().len();
         let allowed: SmallVec<[Bits<NodeIdx>; 2]> = choices
             .domains
             .iter()
             .map(|domains| {
                 let mut nodes = Bits::default();
                 for domain in domains.allowed.iter() {
-                    nodes.unite(&self.topology.axes[domains.axis].nodes[domain]);
+                    nodes.unite(&self.topology.axes[domains.axis].labels.nodes[domain]);
                 }
                 nodes
             })
@@ -36,8 +35,11 @@ impl SchedulingPass<'_> {
         let avoids = !self.queue.pods[pod].waiting
             && !self.queue.pods[pod].buffer
             && !self.nodes.avoid.is_empty();
-        for index in 0..words {
-            let mut word = self.nodes.usable.word(index) & !variant.refused_nodes.word(index);
+        for index in 0..variant.open_nodes.words().len() {
+            let mut word = variant.open_nodes.word(index);
+            if word == 0 {
+                continue;
+            }
             if avoids {
                 word &= !self.nodes.avoid.word(index);
             }
@@ -47,14 +49,14 @@ impl SchedulingPass<'_> {
             if word != 0 {
                 word &= self
                     .topology
-                    .target_word(choices, index, |targets| &targets.nodes);
+                    .target_word(choices, index, |targets| &*targets.nodes);
             }
             for node in members(index, word) {
                 if self.node_accepts(node, class) {
                     self.place_on_node(node, pod, class);
                     return Some(Target::Node(node));
                 }
-                variant.refused_nodes.insert(node);
+                variant.open_nodes.remove(node);
             }
         }
         None

@@ -19,10 +19,10 @@ impl SchedulingPass<'_> {
             let mut again = Vec::new();
             for (position, pod) in queue.iter().enumerate() {
                 if position % 128 == 0 {
-                    if let Some(progress) = &self.request.progress {
+                    if let Some(progress) = &self.query.progress {
                         progress(before - position + again.len());
                     }
-                    if self.request.cancel.as_ref().is_some_and(|cancel| cancel()) {
+                    if self.query.is_cancelled() {
                         return;
                     }
                 }
@@ -50,7 +50,7 @@ impl SchedulingPass<'_> {
 
     /// Places nominated pods on their node where they still fit, and removes them from the queue.
     fn place_nominated(&mut self, queue: &mut Vec<PodIdx>) {
-        let (solver, nominated) = (self.solver, &self.request.nominated);
+        let (solver, nominated) = (self.solver, &self.query.nominated);
         if nominated.is_empty() {
             return;
         }

@@ -55,14 +55,11 @@ impl SchedulingPass<'_> {
                 waiting,
             });
         };
-        let (waiting, given): (bool, &[Arc<Pod>]) = match &self.request.pods {
-            PodSet::Waiting => (true, &[]),
-            PodSet::Given(pods) => (false, pods),
-            PodSet::WaitingAnd(pods) => (true, pods),
-        };
-        if waiting {
+        let query = self.query;
+        if !matches!(query.pods, PodSet::Given(_)) {
             snapshot
-                .pending_pods()
+                .unbound_pods()
+                .filter(|pod| query.pods.includes(pod))
                 .for_each(|pod| enter(pod, true, false));
             solver
                 .bound
@@ -70,8 +67,9 @@ impl SchedulingPass<'_> {
                 .iter()
                 .for_each(|pod| enter(pod, true, false));
         }
+        let given = query.pods.given();
         given.iter().for_each(|pod| enter(pod, false, false));
-        self.request
+        query
             .buffer_pods
             .iter()
             .for_each(|pod| enter(pod, false, true));
@@ -118,7 +116,7 @@ impl SchedulingPass<'_> {
         }
         self.devices = Devices::new(self.solver, &self.queue, &self.nodes.present);
         self.topology
-            .count_existing_pods(&mut self.rows.algebra, &self.queue, &self.nodes.present);
+            .count_existing_pods(&mut self.rows.algebra, &self.queue, &self.nodes);
         self.topology.link(&mut self.queue.classes);
         self.planned.least = self.queue.least_requests(self.solver.width());
     }
@@ -139,7 +137,7 @@ impl SchedulingPass<'_> {
         });
         let mut claims = Ok(Vec::new());
         if !shape.resource_claims.is_empty() {
-            if self.request.ignore_dra_requests {
+            if self.solver.policy.ignore_dra_requests {
                 problems.push(InvalidPod::DynamicResources);
             } else {
                 claims = existing_claims(self.solver, shape);
@@ -167,9 +165,7 @@ impl SchedulingPass<'_> {
             refused_as: PodState::Refused,
             retryable: false,
         };
-        if solver.dimensions.misses(&shape.requests) {
-            class.requests.fill(i64::MAX);
-        }
+        self.unknown_resources |= solver.dimensions.misses(&shape.requests);
         class.volumes = class
             .volume_requirements
             .iter()
@@ -196,8 +192,12 @@ impl SchedulingPass<'_> {
     fn constrain(&mut self, class: &mut Class) {
         let names = &self.solver.snapshot.config().well_known;
         let shape = class.shape.clone();
-        let respect = self.request.preference_policy == PreferencePolicy::Respect;
-        for constraint in spread_of(&shape, &self.request.default_spread, &self.solver.snapshot) {
+        let respect = self.solver.policy.preference_policy == PreferencePolicy::Respect;
+        for constraint in spread_of(
+            &shape,
+            &self.solver.policy.default_spread,
+            &self.solver.snapshot,
+        ) {
             if constraint.hard {
                 let owned = self.spread_group(&shape, &class.terms, &constraint);
                 class.hard.push(owned);
@@ -311,7 +311,14 @@ impl SchedulingPass<'_> {
             tolerations.push(Toleration::any_prefer_no_schedule());
         }
         let mut nodes = self.nodes.usable.clone();
-        nodes.intersect(&self.solver.nodes_meeting_all(&all));
+        nodes.intersect(
+            &self
+                .solver
+                .nodes_with_room(&self.queue.classes[class].requests),
+        );
+        for requirement in all.iter() {
+            nodes.intersect(&self.solver.nodes_meeting(requirement));
+        }
         nodes.intersect(&self.solver.nodes_tolerated(&tolerations));
         if !self.queue.classes[class].volume_requirements.is_empty() {
             let mut reachable = Bits::default();
@@ -320,8 +327,6 @@ impl SchedulingPass<'_> {
             }
             nodes.intersect(&reachable);
         }
-        let mut refused_nodes = Bits::full(self.solver.nodes.len());
-        refused_nodes.subtract(&nodes);
         let templates = self.solver.templates.iter_enumerated();
         let tolerated_templates: Bits<TemplateId> = templates
             .filter(|(_, template)| untolerated(&template.taints, &tolerations).is_none())
@@ -332,7 +337,7 @@ impl SchedulingPass<'_> {
             strict: self.rows.algebra.set(&strict, known),
             tolerations: Arc::new(tolerations),
             owned,
-            refused_nodes,
+            open_nodes: nodes,
             refused_planned: Bits::default(),
             refused_templates: Bits::default(),
             tolerated_templates,

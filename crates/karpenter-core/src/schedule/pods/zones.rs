@@ -59,7 +59,7 @@ impl SchedulingPass<'_> {
         if let Some(axis) = axis.filter(|_| !groups.is_empty()) {
             zones.extend(
                 self.topology.axes[axis]
-                    .domains
+                    .domains()
                     .iter()
                     .map(ToString::to_string),
             );
@@ -95,7 +95,8 @@ impl SchedulingPass<'_> {
                 })
                 .collect();
             let reachable = |zone: &&String| {
-                let domain = axis.and_then(|axis| self.topology.axes[axis].ids.get(zone.as_str()));
+                let domain =
+                    axis.and_then(|axis| self.topology.axes[axis].labels.ids.get(zone.as_str()));
                 admits(term, zone)
                     && (volumes.is_empty() || volumes.iter().any(|all| admits(all, zone)))
                     && valid
@@ -120,8 +121,13 @@ impl SchedulingPass<'_> {
             .filter(|requirement| !requirement.is_complement())
             .flat_map(|requirement| requirement.values().map(str::to_owned))
             .collect();
-        let nodes = self.solver.node_domains(ZONE);
-        zones.extend(nodes.names.iter().map(ToString::to_string));
+        let domains = self.solver.label_domains(ZONE);
+        let of_nodes = domains.names.iter().zip(&domains.nodes);
+        zones.extend(
+            of_nodes
+                .filter(|(_, nodes)| !nodes.is_empty())
+                .map(|(name, _)| name.to_string()),
+        );
         let Some(key) = self.rows.algebra.find_key(ZONE) else {
             return zones;
         };

@@ -112,10 +112,10 @@ struct Ledger {
 impl<'a> SchedulingPass<'a> {
     /// Repacks wasteful planned nodes. Returns whether pods were repacked, but not thoroughly.
     pub(crate) fn repack(&mut self) -> bool {
-        let Packing::LowestCost { from_pods } = self.request.packing else {
+        let Packing::LowestCost { from_pods } = self.solver.policy.packing else {
             return false;
         };
-        if self.request.cancel.as_ref().is_some_and(|cancel| cancel()) {
+        if self.query.is_cancelled() {
             return false;
         }
         // Plans for many pods are made once, so thoroughly; of several plans, only the best is repacked thoroughly.

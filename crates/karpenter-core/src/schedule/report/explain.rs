@@ -5,11 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::requirements::{AllowUndefined, Requirements};
+use karpenter_api::labels;
+
+use crate::requirements::{AllowUndefined, Conflict, Incompatible, Requirements};
 use crate::resources::Resources;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{ClassId, GroupId, RowId, TemplateId};
+use crate::schedule::compile::pools::similar_pool;
 use crate::schedule::compile::template::UnmetMinValues;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
@@ -90,6 +93,28 @@ impl SchedulingPass<'_> {
         }
     }
 
+    /// Marks a conflict about the NodePool as a misspelt name if no NodePool has a required name.
+    fn name_unknown_pools(&self, mut incompatible: Incompatible) -> Incompatible {
+        let snapshot = &self.solver.snapshot;
+        for conflict in &mut incompatible.conflicts {
+            let Conflict::Disjoint { incoming, existing } = conflict else {
+                continue;
+            };
+            if incoming.key() == labels::NODE_POOL
+                && !incoming.is_complement()
+                && (incoming.values()).all(|name| snapshot.node_pool(name).is_none())
+            {
+                let similar = (incoming.values()).find_map(|name| similar_pool(snapshot, name));
+                *conflict = Conflict::UnknownNodePool {
+                    incoming: incoming.clone(),
+                    existing: existing.clone(),
+                    similar,
+                };
+            }
+        }
+        incompatible
+    }
+
     /// Turns a refusal into values.
     fn render(
         &mut self,
@@ -117,7 +142,9 @@ impl SchedulingPass<'_> {
             Refusal::Requirements => {
                 let own = self.rows.algebra.requirements(compiled.set);
                 match own.compatible(&refused.wanted, AllowUndefined::Keys(&self.known_labels())) {
-                    Err(incompatible) => Incompatibility::Requirements(incompatible),
+                    Err(incompatible) => {
+                        Incompatibility::Requirements(self.name_unknown_pools(incompatible))
+                    }
                     Ok(()) => self.no_instance_type(refused, compiled.set),
                 }
             }
@@ -185,7 +212,7 @@ impl SchedulingPass<'_> {
             constraint: self.topology.groups[group].constraint(),
             key: axis.name.clone(),
             domains: domains
-                .map(|domain| axis.domains[domain].to_string())
+                .map(|domain| axis.domains()[domain].to_string())
                 .collect(),
         }
     }

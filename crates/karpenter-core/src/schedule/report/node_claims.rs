@@ -13,12 +13,14 @@ use rustc_hash::FxHashMap;
 use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{ClassId, PlannedId, ReservationId, RowId, TemplateId};
+use crate::schedule::compile::ids::{
+    ClassId, OfferingKindId, PlannedId, ReservationId, RowId, TemplateId,
+};
 use crate::schedule::compile::template::unmet_min_values;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::PodState;
 use crate::schedule::report::plan::{Placement, Plan, Unplaced};
-use crate::schedule::report::planned_node_claim::{PlannedNodeClaim, Shape};
+use crate::schedule::report::planned_node_claim::{CheapestOffering, PlannedNodeClaim, Shape};
 use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::MinValuesPolicy;
 use crate::schedule::topology::group::Target;
@@ -30,6 +32,8 @@ struct Options {
     /// Names by price, each once.
     names: Vec<String>,
     capacity_types: Vec<String>,
+    zones: Vec<String>,
+    cheapest: Option<CheapestOffering>,
     price_overlay: bool,
     capacity_overlay: bool,
 }
@@ -49,7 +53,7 @@ impl SchedulingPass<'_> {
         let mut dropped: IndexVec<PlannedId, bool> = index_vec![false; self.planned.nodes.len()];
         for (index, dropped) in dropped.iter_mut_enumerated() {
             match self.node_claim(index, &mut shapes) {
-                Some(claim) => plan.new_claims.push(claim),
+                Some(claim) => plan.new_node_claims.push(claim),
                 None => *dropped = true,
             }
         }
@@ -178,7 +182,7 @@ impl SchedulingPass<'_> {
         let options = self.options(template_index, set, rows);
         let mut cut = options.names;
         let uncut = cut.len();
-        cut.truncate(self.request.max_instance_types);
+        cut.truncate(self.solver.policy.max_instance_types);
         if cut.len() < uncut {
             let kept = |row: &RowId| cut.contains(&catalogue.type_of(*row).name);
             let left: Bits<RowId> = options
@@ -189,7 +193,7 @@ impl SchedulingPass<'_> {
                 .collect();
             let unmet =
                 unmet_min_values(catalogue, &self.rows.algebra, planned_set, &left).is_some();
-            if unmet && self.request.min_values_policy == MinValuesPolicy::Strict {
+            if unmet && self.solver.policy.min_values_policy == MinValuesPolicy::Strict {
                 return None;
             }
         }
@@ -223,6 +227,8 @@ impl SchedulingPass<'_> {
             instance_types: cut.into(),
             min_types: min_values,
             hourly_price: options.rows.first().map_or(0.0, |(price, _)| *price),
+            zones: options.zones,
+            cheapest: options.cheapest,
             overhead: template.least_overhead(Some(rows)),
             reservations,
             price_overlay: options.price_overlay,
@@ -260,25 +266,40 @@ impl SchedulingPass<'_> {
                 price_overlay |= offer.overlay;
             }
         }
-        let key = self.rows.algebra.find_key(labels::CAPACITY_TYPE);
-        let mut capacity_types: Vec<String> = offered
-            .iter()
-            .filter_map(|kind| self.rows.algebra.get(catalogue.kinds[kind].set, key?))
-            .flat_map(|req| {
-                self.rows
-                    .algebra
-                    .requirement(req)
-                    .values()
-                    .map(str::to_owned)
-                    .collect::<Vec<_>>()
+        let values = |key: &str, offered: &mut dyn Iterator<Item = OfferingKindId>| {
+            let algebra = &self.rows.algebra;
+            let key = algebra.find_key(key);
+            let mut values: Vec<String> = offered
+                .filter_map(|kind| algebra.get(catalogue.kinds[kind].set, key?))
+                .flat_map(|req| algebra.requirement(req).values().map(str::to_owned))
+                .collect();
+            values.sort();
+            values.dedup();
+            values
+        };
+        let cheapest = priced.first().and_then(|(price, row)| {
+            let offers = catalogue.offers(*row).iter();
+            let offers = offers.filter(|offer| kinds.contains(offer.kind));
+            let kind = offers.min_by(|a, b| a.price.total_cmp(&b.price))?.kind;
+            let single = |key: &str| values(key, &mut std::iter::once(kind)).into_iter().next();
+            let next = priced.iter().find(|(_, other)| name(*other) != name(*row));
+            Some(CheapestOffering {
+                instance_type: name(*row).to_owned(),
+                zone: single(labels::ZONE),
+                capacity_type: single(labels::CAPACITY_TYPE),
+                hourly_price: *price,
+                compatible_types: names.len(),
+                next: next.map(|(price, row)| (name(*row).to_owned(), *price)),
             })
-            .collect();
-        capacity_types.sort();
-        capacity_types.dedup();
+        });
+        let capacity_types = values(labels::CAPACITY_TYPE, &mut offered.iter());
+        let zones = values(labels::ZONE, &mut offered.iter());
         Options {
             rows: priced,
             names,
             capacity_types,
+            zones,
+            cheapest,
             price_overlay,
             capacity_overlay,
         }

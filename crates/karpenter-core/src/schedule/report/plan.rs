@@ -5,13 +5,14 @@ use std::fmt;
 
 use super::planned_node_claim::PlannedNodeClaim;
 use super::reasons::{PoolOutcome, Unschedulable};
-use crate::pod::PodKey;
+use crate::pod::{PodIgnored, PodKey};
 
 /// The placements of a scheduling pass, and the nodes it plans to launch.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Plan {
     /// Planned nodes, in the order they were opened.
-    pub new_claims: Vec<PlannedNodeClaim>,
+    pub new_node_claims: Vec<PlannedNodeClaim>,
     /// Pods placed on existing nodes, in the order they were placed.
     pub existing: Vec<Placement>,
     /// Pods that were not placed.
@@ -22,17 +23,25 @@ pub struct Plan {
     pub pending_by_zone: BTreeMap<EffectiveZone, usize>,
     /// Pods that were not tried because the pass was cancelled.
     pub undecided: Vec<PodKey>,
+    /// Pods without a node that the pass was not asked to place, and why: most are not marked unschedulable (yet). Filled only for
+    /// [`PodSet::Waiting`](crate::schedule::PodSet::Waiting) and [`PodSet::Unbound`](crate::schedule::PodSet::Unbound).
+    pub ignored: Vec<IgnoredPod>,
+    /// The number of pods in the snapshot that are bound to a node: they use room there and are not placed. Filled as `ignored`.
+    pub bound_pods: usize,
 }
 
 impl Plan {
     /// Returns the price of all planned nodes in dollars per hour, each at its cheapest offering.
     pub fn hourly_price(&self) -> f64 {
-        self.new_claims.iter().map(|claim| claim.hourly_price).sum()
+        self.new_node_claims
+            .iter()
+            .map(|claim| claim.hourly_price)
+            .sum()
     }
 
     /// Returns the planned node that a pod was placed on.
     pub fn claim_of(&self, pod: &PodKey) -> Option<&PlannedNodeClaim> {
-        self.new_claims
+        self.new_node_claims
             .iter()
             .find(|claim| claim.pods.contains(pod) || claim.buffer_pods.contains(pod))
     }
@@ -44,6 +53,16 @@ impl Plan {
             .find(|placement| placement.pod == *pod)
             .map(|placement| placement.node.as_str())
     }
+}
+
+/// A pod that a pass was not asked to place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IgnoredPod {
+    /// The pod.
+    pub pod: PodKey,
+    /// Why.
+    pub why: PodIgnored,
 }
 
 /// A pod placed on an existing node.
@@ -59,6 +78,7 @@ pub struct Placement {
 
 /// A pod that was not placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unplaced {
     /// The pod.
     pub pod: PodKey,
@@ -70,6 +90,7 @@ pub struct Unplaced {
 
 /// The outcome of a NodePool in a scheduling pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolReport {
     /// The NodePool.
     pub node_pool: String,

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{self, NodeClaim, NodePool};
+use karpenter_api::validation::WellKnown;
 use karpenter_api::{hash, labels};
 
 use crate::pod::PodKey;
@@ -29,6 +30,7 @@ use crate::resources::Resources;
 /// assert_eq!(planned.to_node_claim(), claim);
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PlannedNodeClaim {
     /// The NodePool.
     pub node_pool: String,
@@ -49,6 +51,47 @@ pub struct PlannedNodeClaim {
     source: Source,
     /// Set if the instance types were narrowed since: the capacity types that are left, empty if they were not narrowed.
     narrowed: Option<Vec<String>>,
+}
+
+/// The offering that a planned node is priced at, and what it was compared with. [`fmt::Display`] says why it was chosen.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct CheapestOffering {
+    /// The instance type.
+    pub instance_type: String,
+    /// The zone, if the offering has one.
+    pub zone: Option<String>,
+    /// `on-demand`, `spot` or `reserved`, if the offering has a capacity type.
+    pub capacity_type: Option<String>,
+    /// Dollars per hour.
+    pub hourly_price: f64,
+    /// How many instance types have room for the pods and are offered as they require, this one included.
+    pub compatible_types: usize,
+    /// The next instance type by price, and its price in dollars per hour.
+    pub next: Option<(String, f64)>,
+}
+
+impl fmt::Display for CheapestOffering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} at ${} per hour",
+            self.instance_type, self.hourly_price
+        )?;
+        let place = [&self.capacity_type, &self.zone];
+        let place: Vec<&str> = place.into_iter().flatten().map(String::as_str).collect();
+        if !place.is_empty() {
+            write!(f, " ({})", place.join(", "))?;
+        }
+        match &self.next {
+            Some((next, price)) => write!(
+                f,
+                " is the cheapest of {} instance types that fit; the next is {next} at ${price}",
+                self.compatible_types
+            ),
+            None => f.write_str(" is the only instance type that fits"),
+        }
+    }
 }
 
 /// The parts that a NodeClaim is built from.
@@ -100,6 +143,27 @@ impl PlannedNodeClaim {
             source: Source::Given(Arc::new(claim)),
             narrowed: None,
         }
+    }
+
+    /// Returns a planned node as the template of a NodePool describes it, without pods: the provider chooses its instance type.
+    pub fn from_template(pool: &NodePool, names: &WellKnown) -> Self {
+        let class = &pool.spec.template.spec.node_class_ref;
+        let mut claim = pool.spec.template.to_node_claim();
+        let own = claim.metadata.labels.get_or_insert_default();
+        own.insert(labels::NODE_POOL.to_owned(), pool.name().to_owned());
+        own.insert(
+            labels::node_class(&class.group, &class.kind),
+            class.name.clone(),
+        );
+        // An invalid requirement makes the NodePool invalid, and then no NodeClaim is created for it.
+        if let Ok(mut requirements) = Requirements::from_api(&claim.spec.requirements, names) {
+            requirements.add_all(&Requirements::from_labels(own.iter(), names));
+            let custom = requirements.labels(|key| !names.contains(key) && !own.contains_key(key));
+            own.extend(custom);
+            claim.spec.requirements = requirements.to_node_selector_requirements();
+        }
+        describe_origin(&mut claim, pool);
+        Self::new(pool.name(), claim)
     }
 
     /// Returns a planned node of a shape, without pods.
@@ -182,10 +246,32 @@ impl PlannedNodeClaim {
         }
     }
 
-    /// Returns the capacity types that the NodeClaim lists.
-    pub(crate) fn capacity_types(&self) -> Vec<String> {
+    /// Returns the zones in which an instance may be launched, sorted; empty if the provider chooses among all.
+    pub fn zones(&self) -> Vec<String> {
+        match &self.source {
+            Source::Planned { shape, .. } => shape.zones.clone(),
+            Source::Given(_) => self.listed(labels::ZONE),
+        }
+    }
+
+    /// Returns the capacity types with which an instance may be launched, sorted; empty if the provider chooses among all.
+    pub fn capacity_types(&self) -> Vec<String> {
+        self.listed(labels::CAPACITY_TYPE)
+    }
+
+    /// Returns the cheapest offering, and so why the first instance type comes first. `None` if disruption narrowed the instance
+    /// types, or the provider chooses among all.
+    pub fn cheapest(&self) -> Option<&CheapestOffering> {
+        match (&self.source, &self.narrowed) {
+            (Source::Planned { shape, .. }, None) => shape.cheapest.as_ref(),
+            _ => None,
+        }
+    }
+
+    fn listed(&self, key: &str) -> Vec<String> {
         let requirements = self.requirements();
-        let requirement = requirements.get(labels::CAPACITY_TYPE);
+        let requirement = requirements.get(key);
+        let requirement = requirement.filter(|requirement| !requirement.is_complement());
         let listed = requirement.into_iter().flat_map(Requirement::values);
         listed.map(str::to_owned).collect()
     }
@@ -202,6 +288,8 @@ pub(crate) struct Shape {
     /// minValues of the instance type requirement.
     pub(crate) min_types: Option<u32>,
     pub(crate) hourly_price: f64,
+    pub(crate) zones: Vec<String>,
+    pub(crate) cheapest: Option<CheapestOffering>,
     pub(crate) overhead: Resources,
     pub(crate) reservations: Vec<String>,
     pub(crate) price_overlay: bool,
@@ -225,20 +313,10 @@ impl Shape {
         );
         requirements.replace(listed.with_min_values(self.min_types));
         claim.spec.requirements = requirements.to_node_selector_requirements();
-        let metadata = &mut claim.metadata;
-        metadata.generate_name = Some(format!("{}-", self.pool.name()));
-        metadata.owner_references = Some(vec![owner(&self.pool)]);
-        metadata.labels = Some(self.labels.clone());
-        let marks = metadata.annotations.get_or_insert_default();
+        claim.metadata.labels = Some(self.labels.clone());
+        describe_origin(&mut claim, &self.pool);
+        let marks = claim.metadata.annotations.get_or_insert_default();
         let mut mark = |key: &str, value: String| marks.insert(key.to_owned(), value);
-        mark(annotations::NODE_POOL_HASH, hash::node_pool(&self.pool));
-        mark(
-            annotations::NODE_POOL_HASH_VERSION,
-            hash::NODE_POOL_HASH_VERSION.to_owned(),
-        );
-        if let Some(kubelet) = self.pool.kubelet_compatibility() {
-            mark(annotations::KUBELET_COMPATIBILITY, kubelet.to_owned());
-        }
         if self.price_overlay {
             mark(annotations::PRICE_OVERLAY_APPLIED, "true".to_owned());
         }
@@ -249,13 +327,119 @@ impl Shape {
     }
 }
 
-fn owner(pool: &NodePool) -> OwnerReference {
-    OwnerReference {
+/// Sets the name prefix, the owner, and the hash and kubelet settings of the NodePool that a NodeClaim is created for.
+fn describe_origin(claim: &mut NodeClaim, pool: &NodePool) {
+    let metadata = &mut claim.metadata;
+    metadata.generate_name = Some(format!("{}-", pool.name()));
+    metadata.owner_references = Some(vec![OwnerReference {
         api_version: "karpenter.sh/v1".to_owned(),
         kind: NodePool::KIND.to_owned(),
         name: pool.name().to_owned(),
         uid: pool.uid().to_owned(),
         block_owner_deletion: Some(true),
         controller: None,
+    }]);
+    let marks = metadata.annotations.get_or_insert_default();
+    let mut mark = |key: &str, value: String| marks.insert(key.to_owned(), value);
+    mark(annotations::NODE_POOL_HASH, hash::node_pool(pool));
+    mark(
+        annotations::NODE_POOL_HASH_VERSION,
+        hash::NODE_POOL_HASH_VERSION.to_owned(),
+    );
+    if let Some(kubelet) = pool.kubelet_compatibility() {
+        mark(annotations::KUBELET_COMPATIBILITY, kubelet.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pool(spec: Value) -> NodePool {
+        let mut value = json!({
+            "metadata": { "name": "p" },
+            "spec": { "template": { "spec": { "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [] } } },
+        });
+        value["spec"]
+            .as_object_mut()
+            .unwrap()
+            .extend(spec.as_object().unwrap().clone());
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_planned_node_from_a_template_has_the_kubelet_settings_of_v1beta1() {
+        let mut pool = pool(json!({ "replicas": 1 }));
+        let kubelet = (
+            annotations::KUBELET_COMPATIBILITY.to_owned(),
+            r#"{"maxPods":20}"#.to_owned(),
+        );
+        pool.metadata.annotations = Some([kubelet].into());
+        let claim =
+            PlannedNodeClaim::from_template(&pool, &crate::fake::well_known()).to_node_claim();
+        assert_eq!(claim.kubelet_compatibility(), Some(r#"{"maxPods":20}"#));
+    }
+
+    /// Conformance: API-076
+    #[test]
+    fn a_planned_node_from_a_template_is_the_template_with_owner_labels_and_hash() {
+        let mut pool = pool(json!({ "replicas": 1 }));
+        pool.metadata.uid = Some("u".to_owned());
+        pool.spec.template.metadata.labels = Some([("team".to_owned(), "a".to_owned())].into());
+        pool.spec.template.spec.requirements = serde_json::from_value(json!([
+            { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"] },
+            { "key": "custom", "operator": "In", "values": ["x"] },
+        ]))
+        .unwrap();
+        let claim =
+            PlannedNodeClaim::from_template(&pool, &crate::fake::well_known()).to_node_claim();
+        assert_eq!(
+            (
+                claim.metadata.generate_name.as_deref(),
+                claim.metadata.name.as_deref()
+            ),
+            (Some("p-"), None)
+        );
+        let labels: Vec<(String, String)> =
+            claim.metadata.labels.clone().unwrap().into_iter().collect();
+        let expected = [
+            ("custom", "x"),
+            ("g/k", "n"),
+            ("karpenter.sh/nodepool", "p"),
+            ("team", "a"),
+        ];
+        assert_eq!(
+            labels,
+            expected.map(|(key, value)| (key.to_owned(), value.to_owned()))
+        );
+        let keys: Vec<&str> = claim
+            .spec
+            .requirements
+            .iter()
+            .map(|r| r.key.as_str())
+            .collect();
+        assert_eq!(
+            keys,
+            [
+                "custom",
+                "g/k",
+                "karpenter.sh/capacity-type",
+                "karpenter.sh/nodepool",
+                "team"
+            ]
+        );
+        let owner = &claim.metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!(
+            (owner.uid.as_str(), owner.block_owner_deletion),
+            ("u", Some(true))
+        );
+        let marks = claim.metadata.annotations.clone().unwrap();
+        assert_eq!(marks[annotations::NODE_POOL_HASH], hash::node_pool(&pool));
+        assert_eq!(
+            marks[annotations::NODE_POOL_HASH_VERSION],
+            hash::NODE_POOL_HASH_VERSION
+        );
     }
 }

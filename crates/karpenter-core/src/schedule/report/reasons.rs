@@ -21,6 +21,13 @@ pub enum Unschedulable {
     NoNodePools,
     /// No NodePool has an instance type that meets the NodePool's own requirements.
     NoInstanceTypes,
+    /// No NodePool has instance types: they were set for one that does not exist.
+    UnknownNodePool {
+        /// The name.
+        name: String,
+        /// A NodePool with a similar name.
+        similar: Option<String>,
+    },
     /// No NodePool can launch a node for the pod.
     NoFit(Arc<[PoolIncompatibility]>),
     /// A resource claim of the pod does not exist or was not created yet.
@@ -51,6 +58,15 @@ impl fmt::Display for Unschedulable {
             Self::NoNodePools => f.write_str("no dynamic nodepools found"),
             Self::NoInstanceTypes => {
                 f.write_str("nodepool requirements filtered out all available instance types")
+            }
+            Self::UnknownNodePool { name, similar } => {
+                write!(
+                    f,
+                    "instance types were set for nodepool \"{name}\", which does not exist"
+                )?;
+                similar
+                    .iter()
+                    .try_for_each(|similar| write!(f, " (typo of \"{similar}\"?)"))
             }
             Self::Devices(failure) => failure.fmt(f),
             Self::NoFit(reasons) | Self::ReservationWait(reasons) => join(f, reasons),
@@ -319,6 +335,11 @@ pub enum PoolOutcome {
     NoCompatibleInstanceTypes {
         /// Whether unmet minValues are the cause.
         min_values: bool,
+    },
+    /// Instance types were set for a NodePool that does not exist.
+    NotFound {
+        /// A NodePool with a similar name.
+        similar: Option<String>,
     },
     /// The NodePool's specification is invalid.
     Invalid(InvalidNodePool),

@@ -48,20 +48,15 @@ impl Topology<'_> {
         planned: &PlannedNodes,
     ) -> Bits<DomainId> {
         let axis = &self.axes[self.groups[group].axis];
-        let passing = self.groups[group].nodes.as_ref();
+        let passing = self.groups[group].passing().map_or(present, |nodes| nodes);
         let mut occupied = Bits::default();
-        for domain in axis.domains.indices() {
-            let mut nodes = axis.nodes[domain].clone();
-            nodes.intersect(present);
-            if let Some(passing) = passing {
-                nodes.intersect(passing);
-            }
+        for domain in axis.domains().indices() {
             let elsewhere = |node: PlannedId| {
                 let mut others = axis.planned.iter_enumerated();
                 others.any(|(other, planned)| other != domain && planned.contains(node))
             };
             let mut there = axis.planned[domain].iter();
-            if !nodes.is_empty()
+            if Bits::meet(&[&axis.labels.nodes[domain], present, passing])
                 || there.any(|node| !elsewhere(node) && self.taints_pass(&planned[node], group))
             {
                 occupied.insert(domain);

@@ -1,10 +1,9 @@
 //! The labels of topology constraints: their domains, and the requirements that admit them.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use index_vec::IndexVec;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::pod::Shape;
 use crate::requirements::{Operator, Requirement};
@@ -12,7 +11,6 @@ use crate::schedule::compile::algebra::{Algebra, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId};
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::compile::template::Template;
 use crate::schedule::pods::class::Owned;
 use crate::schedule::topology::group::{Axis, Group, GroupIdentity, is_hostname};
 
@@ -52,38 +50,33 @@ impl<'a> Topology<'a> {
                 soft: false,
             };
         }
-        let axis = self.axis(algebra, &identity.key);
-        let identity = Arc::new(identity);
-        let mut group = Group::new(identity.clone(), axis);
-        let filter = &identity.filter;
-        if filter.terms.is_some() || filter.tolerations.is_some() {
-            let mut nodes = Bits::full(self.solver.nodes.len());
-            if let Some(terms) = &filter.terms {
-                let mut any = Bits::default();
-                for term in terms {
-                    any.unite(&self.solver.nodes_meeting_all(term));
-                }
-                nodes.intersect(&any);
-            }
-            if let Some(tolerations) = &filter.tolerations {
-                nodes.intersect(&self.solver.nodes_tolerated(tolerations));
-            }
-            group.nodes = Some(Arc::new(nodes));
-            let names = &self.solver.snapshot.config().well_known;
-            group.filter_sets = filter.terms.as_ref().map(|terms| {
-                terms
-                    .iter()
-                    .map(|term| algebra.set(term, |key| names.contains(key)))
-                    .collect()
-            });
-        }
-        let group = self.groups.push(group);
-        self.group_ids.insert(identity, group);
+        let group = self.add_group(algebra, Arc::new(identity));
         Owned {
             group,
             own,
             soft: false,
         }
+    }
+
+    /// Adds a group. Its pods are not counted yet.
+    pub(crate) fn add_group(
+        &mut self,
+        algebra: &mut Algebra,
+        identity: Arc<GroupIdentity>,
+    ) -> GroupId {
+        let axis = self.axis(algebra, &identity.key);
+        let base = self.solver.base_counts(&identity);
+        let mut group = Group::new(identity.clone(), axis, base);
+        let names = &self.solver.snapshot.config().well_known;
+        group.filter_sets = identity.filter.terms.as_ref().map(|terms| {
+            terms
+                .iter()
+                .map(|term| algebra.set(term, |key| names.contains(key)))
+                .collect()
+        });
+        let group = self.groups.push(group);
+        self.group_ids.insert(identity, group);
+        group
     }
 
     /// Returns the axis of a label, creating it with its domains over nodes and templates if it does not exist.
@@ -94,70 +87,21 @@ impl<'a> Topology<'a> {
         let solver = self.solver;
         let names = &solver.snapshot.config().well_known;
         let key = algebra.key(name, || names.contains(name));
-        let mut axis = Axis {
+        let labels = match is_hostname(name) {
+            true => Arc::default(),
+            false => solver.label_domains(name),
+        };
+        let axis = self.axes.push(Axis {
             name: name.to_owned(),
             key,
             is_hostname: is_hostname(name),
-            domains: IndexVec::new(),
-            ids: FxHashMap::default(),
-            of_node: IndexVec::new(),
-            nodes: IndexVec::new(),
-            planned: IndexVec::new(),
+            planned: index_vec::index_vec![Bits::default(); labels.names.len()],
+            labels,
             admitted: FxHashMap::default(),
-            of_template: IndexVec::new(),
             requirements: FxHashMap::default(),
-        };
-        if !axis.is_hostname {
-            let on_nodes = solver.node_domains(name);
-            for domain in &on_nodes.names {
-                axis.domain(domain);
-            }
-            axis.of_node.clone_from(&on_nodes.of_node);
-            for (node, domain) in axis.of_node.iter_enumerated() {
-                if let Some(domain) = domain {
-                    axis.nodes[*domain].insert(node);
-                }
-            }
-            for template in &solver.templates {
-                let domains = self.template_domains(algebra, template, &mut axis);
-                axis.of_template.push(domains);
-            }
-        }
-        let axis = self.axes.push(axis);
+        });
         self.axis_ids.insert(name.to_owned(), axis);
         axis
-    }
-
-    /// Returns the values of a label that nodes of a template can have.
-    fn template_domains(
-        &self,
-        algebra: &Algebra,
-        template: &Template,
-        axis: &mut Axis,
-    ) -> Bits<DomainId> {
-        let catalogue = &self.solver.catalogues[template.catalogue];
-        let own = algebra
-            .get(template.set, axis.key)
-            .map(|req| algebra.requirement(req).clone());
-        let mut values: BTreeSet<String> = BTreeSet::new();
-        if let Some(own) = own.as_ref().filter(|own| !own.is_complement()) {
-            values.extend(own.values().map(str::to_owned));
-        }
-        let mut seen: FxHashSet<ReqId> = FxHashSet::default();
-        for row in template.rows.iter() {
-            let Some(req) = catalogue
-                .requirement(row, axis.key)
-                .filter(|req| seen.insert(*req))
-            else {
-                continue;
-            };
-            let requirement = algebra.requirement(req);
-            if !requirement.is_complement() {
-                let within = |value: &&str| own.as_ref().is_none_or(|own| own.has(value));
-                values.extend(requirement.values().filter(within).map(str::to_owned));
-            }
-        }
-        values.iter().map(|value| axis.domain(value)).collect()
     }
 
     /// Returns the domains of an axis that a set admits; `None` is all.
@@ -190,7 +134,7 @@ impl<'a> Topology<'a> {
         }
         let requirement = algebra.requirement(req);
         let admitted = axis
-            .domains
+            .domains()
             .iter_enumerated()
             .filter(|(_, name)| requirement.has(name))
             .map(|(index, _)| index);
@@ -218,7 +162,7 @@ impl<'a> Topology<'a> {
         }
         let names: Vec<Arc<str>> = domains
             .iter()
-            .map(|domain| self.axes[axis].domains[domain].clone())
+            .map(|domain| self.axes[axis].domains()[domain].clone())
             .collect();
         let well_known = &self.solver.snapshot.config().well_known;
         let requirement = Requirement::new(&self.axes[axis].name, Operator::In, names);
@@ -234,7 +178,7 @@ impl<'a> Topology<'a> {
                 continue;
             }
             let reach = self.domains_of(algebra, axis, set);
-            let count = self.axes[axis].domains.len();
+            let count = self.axes[axis].domains().len();
             let reach = reach.unwrap_or_else(|| Arc::new(Bits::full(count)));
             for domain in reach.iter() {
                 self.axes[axis].planned[domain].insert(index);

@@ -21,7 +21,8 @@ use crate::pod::{AffinityTerm, LabelSelector, Pod, Toleration};
 use crate::requirements::{LabelNames, Requirements};
 use crate::schedule::compile::algebra::{KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId, TemplateId};
+use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId};
+use crate::schedule::compile::solver::LabelDomains;
 use crate::schedule::report::reasons::TopologyConstraint;
 
 /// The kind of constraint of a group.
@@ -85,6 +86,13 @@ pub(crate) struct GroupIdentity {
     pub(crate) max_skew: i32,
     pub(crate) min_domains: Option<i32>,
     pub(crate) filter: NodeFilter,
+}
+
+impl NodeFilter {
+    /// Reports whether it can exclude a node.
+    pub(crate) fn is_set(&self) -> bool {
+        self.terms.is_some() || self.tolerations.is_some()
+    }
 }
 
 impl GroupIdentity {
@@ -164,10 +172,66 @@ impl GroupIdentity {
     }
 }
 
-/// The nodes of a group's pods before the pass: node and number.
-#[derive(Clone, Debug, Default)]
+/// The pods that a group counts before a pass, on all nodes. Passes share it and keep what they change.
+#[derive(Debug, Default)]
 pub(crate) struct BaseCounts {
-    pub(crate) places: Vec<(NodeIdx, u32)>,
+    /// Nodes with counted pods, ascending, and how many.
+    places: Vec<(NodeIdx, u32)>,
+    /// Existing nodes that pass the node filter; `None` is all.
+    pub(crate) passing: Option<Arc<Bits<NodeIdx>>>,
+    /// Counts by domain of the nodes' labels; empty for hostname.
+    counts: IndexVec<DomainId, u32>,
+    /// For hostname: the nodes with a count, those at the skew, and those over it.
+    populated: Arc<Bits<NodeIdx>>,
+    full: Arc<Bits<NodeIdx>>,
+    over: Arc<Bits<NodeIdx>>,
+}
+
+impl BaseCounts {
+    /// Counts pods in `places`, ascending, of which nodes that do not pass are left out. Without `domains` the nodes are the
+    /// domains.
+    pub(crate) fn new(
+        mut places: Vec<(NodeIdx, u32)>,
+        passing: Option<Arc<Bits<NodeIdx>>>,
+        domains: Option<&LabelDomains>,
+        max_skew: i32,
+    ) -> Self {
+        if let Some(passing) = &passing {
+            places.retain(|(node, _)| passing.contains(*node));
+        }
+        let mut base = Self {
+            passing,
+            ..Self::default()
+        };
+        match domains {
+            Some(domains) => {
+                base.counts = index_vec::index_vec![0; domains.names.len()];
+                for (node, number) in &places {
+                    if let Some(domain) = domains.of_node[*node] {
+                        base.counts[domain] += number;
+                    }
+                }
+            }
+            None => {
+                let nodes = |counts: &dyn Fn(i64) -> bool| {
+                    let there = places.iter().filter(|(_, count)| counts(i64::from(*count)));
+                    Arc::new(there.map(|(node, _)| *node).collect::<Bits<NodeIdx>>())
+                };
+                let skew = i64::from(max_skew);
+                base.populated = nodes(&|_| true);
+                base.full = nodes(&|count| count >= skew);
+                base.over = nodes(&|count| count > skew);
+            }
+        }
+        base.places = places;
+        base
+    }
+
+    /// Returns how many pods are counted on a node.
+    fn on(&self, node: NodeIdx) -> u32 {
+        let place = self.places.binary_search_by_key(&node, |(node, _)| *node);
+        place.map_or(0, |place| self.places[place].1)
+    }
 }
 
 /// A label whose values are domains.
@@ -176,46 +240,40 @@ pub(crate) struct Axis {
     pub(crate) name: String,
     pub(crate) key: KeyId,
     pub(crate) is_hostname: bool,
-    pub(crate) domains: IndexVec<DomainId, Arc<str>>,
-    pub(crate) ids: FxHashMap<Arc<str>, DomainId>,
-    pub(crate) of_node: IndexVec<NodeIdx, Option<DomainId>>,
-    /// Existing nodes of each domain.
-    pub(crate) nodes: IndexVec<DomainId, Bits<NodeIdx>>,
+    /// The domains; none for hostname, where they are the nodes.
+    pub(crate) labels: Arc<LabelDomains>,
     /// Planned nodes that may still be in each domain.
     pub(crate) planned: IndexVec<DomainId, Bits<PlannedId>>,
     /// Domains a requirement admits.
     pub(crate) admitted: FxHashMap<ReqId, Arc<Bits<DomainId>>>,
-    /// Domains of each template.
-    pub(crate) of_template: IndexVec<TemplateId, Bits<DomainId>>,
     /// Requirements that admit exactly some domains.
     pub(crate) requirements: FxHashMap<Bits<DomainId>, ReqId>,
 }
 
 impl Axis {
-    pub(crate) fn domain(&mut self, name: &str) -> DomainId {
-        if let Some(id) = self.ids.get(name) {
-            return *id;
-        }
-        let name: Arc<str> = name.into();
-        let id = self.domains.push(name.clone());
-        self.ids.insert(name, id);
-        self.nodes.push(Bits::default());
-        self.planned.push(Bits::default());
-        id
+    /// Returns the domains.
+    pub(crate) fn domains(&self) -> &IndexVec<DomainId, Arc<str>> {
+        &self.labels.names
+    }
+
+    /// Returns the domain of an existing node.
+    pub(crate) fn domain_of(&self, node: NodeIdx) -> Option<DomainId> {
+        self.labels.of_node.get(node).copied().flatten()
     }
 }
 
 /// Sets of existing nodes and of planned nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Targets {
-    pub(crate) nodes: Bits<NodeIdx>,
+    pub(crate) nodes: Arc<Bits<NodeIdx>>,
     pub(crate) planned: Bits<PlannedId>,
 }
 
 impl Targets {
     fn insert(&mut self, target: Target) {
         match target {
-            Target::Node(index) => self.nodes.insert(index),
+            Target::Node(index) if self.nodes.contains(index) => {}
+            Target::Node(index) => Arc::make_mut(&mut self.nodes).insert(index),
             Target::Planned(index) => self.planned.insert(index),
         }
     }
@@ -251,10 +309,13 @@ pub(crate) struct Group {
     pub(crate) counts: IndexVec<DomainId, u32>,
     /// Domains that the group knows.
     pub(crate) known: Bits<DomainId>,
-    /// Counts by node and by planned node, for hostname.
+    /// The pods counted before the pass.
+    base: Arc<BaseCounts>,
+    /// Counts by node, for hostname, where they differ from those before the pass.
     on_nodes: FxHashMap<NodeIdx, u32>,
+    /// Counts by planned node, for hostname.
     on_planned: IndexVec<PlannedId, u32>,
-    /// Nodes with a count.
+    /// Nodes with a count. This and the next two may contain nodes treated as deleted.
     pub(crate) populated: Targets,
     /// Nodes where one more counted pod would exceed the skew.
     pub(crate) full: Targets,
@@ -262,17 +323,16 @@ pub(crate) struct Group {
     pub(crate) over: Targets,
     /// Whether any pod was counted.
     pub(crate) any: bool,
-    /// Existing nodes that pass the node filter; `None` is all.
-    pub(crate) nodes: Option<Arc<Bits<NodeIdx>>>,
     /// Requirement sets of the node filter, one of which must be met; `None` is any.
     pub(crate) filter_sets: Option<Arc<[SetId]>>,
 }
 
 impl Group {
-    pub(crate) fn new(identity: Arc<GroupIdentity>, axis: AxisId) -> Self {
+    pub(crate) fn new(identity: Arc<GroupIdentity>, axis: AxisId, base: Arc<BaseCounts>) -> Self {
         Self {
             identity,
             axis,
+            base,
             counts: IndexVec::new(),
             known: Bits::default(),
             on_nodes: FxHashMap::default(),
@@ -281,7 +341,6 @@ impl Group {
             full: Targets::default(),
             over: Targets::default(),
             any: false,
-            nodes: None,
             filter_sets: None,
         }
     }
@@ -290,10 +349,41 @@ impl Group {
         self.identity.kind
     }
 
+    /// Existing nodes that pass the node filter; `None` is all.
+    pub(crate) fn passing(&self) -> Option<&Arc<Bits<NodeIdx>>> {
+        self.base.passing.as_ref()
+    }
+
+    /// Counts the pods that the group counts before the pass, except those on the nodes `deleted`.
+    pub(crate) fn count_base(&mut self, axis: &Axis, deleted: &[NodeIdx]) {
+        let base = self.base.clone();
+        let gone = deleted.iter().map(|node| (*node, base.on(*node)));
+        let gone = gone.filter(|(_, number)| *number > 0);
+        if axis.is_hostname {
+            self.populated.nodes = base.populated.clone();
+            self.full.nodes = base.full.clone();
+            self.over.nodes = base.over.clone();
+            self.any |= base.places.len() > gone.count();
+            return;
+        }
+        let mut counts = base.counts.clone();
+        for (node, number) in gone {
+            if let Some(domain) = axis.domain_of(node) {
+                counts[domain] -= number;
+            }
+        }
+        for (domain, number) in counts.iter_enumerated().filter(|(_, number)| **number > 0) {
+            self.count_in(domain, *number);
+        }
+    }
+
     /// Adds `number` pods to the count of a node.
     pub(crate) fn count_on(&mut self, target: Target, number: u32) {
         let count = match target {
-            Target::Node(index) => self.on_nodes.entry(index).or_default(),
+            Target::Node(index) => {
+                let before = || self.base.on(index);
+                self.on_nodes.entry(index).or_insert_with(before)
+            }
             Target::Planned(index) => {
                 if self.on_planned.len() <= index.index() {
                     self.on_planned.resize(index.index() + 1, 0);
@@ -316,11 +406,13 @@ impl Group {
 
     /// Returns the count of a node.
     pub(crate) fn count_of(&self, target: Target) -> u32 {
-        let count = match target {
-            Target::Node(index) => self.on_nodes.get(&index),
-            Target::Planned(index) => self.on_planned.get(index),
-        };
-        count.copied().unwrap_or(0)
+        match target {
+            Target::Node(index) => match self.on_nodes.get(&index) {
+                Some(count) => *count,
+                None => self.base.on(index),
+            },
+            Target::Planned(index) => self.on_planned.get(index).copied().unwrap_or(0),
+        }
     }
 
     /// Adds `number` pods to the count of a domain.
@@ -387,9 +479,10 @@ impl Group {
 
     /// Reports whether a pod is counted in any domain or on any node.
     pub(crate) fn is_populated(&self) -> bool {
-        self.counts.iter().any(|count| *count > 0)
-            || self.populated.nodes.iter().next().is_some()
-            || self.populated.planned.iter().next().is_some()
+        match is_hostname(&self.identity.key) {
+            true => self.any,
+            false => self.counts.iter().any(|count| *count > 0),
+        }
     }
 
     /// Returns the constraint, for messages.

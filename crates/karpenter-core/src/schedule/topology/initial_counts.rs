@@ -10,51 +10,35 @@ use crate::schedule::compile::algebra::Algebra;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::bound_pods::Staying;
 use crate::schedule::compile::ids::{ClassId, GroupId, NodeIdx};
+use crate::schedule::place::existing_nodes::ExistingNodes;
 use crate::schedule::pods::class::Class;
 use crate::schedule::pods::queue::PodQueue;
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::{Group, GroupIdentity, GroupKind, Target};
+use crate::schedule::topology::group::{GroupIdentity, GroupKind, Target};
 use crate::taints::untolerated;
 
 impl Topology<'_> {
-    /// Fills the counters with the bound pods of the nodes `present`, except the pods of the pass, and finds the domains of each
-    /// group.
+    /// Fills the counters with the bound pods, except those of deleted nodes and the pods of the pass, and finds the domains of
+    /// each group.
     pub(crate) fn count_existing_pods(
         &mut self,
         algebra: &mut Algebra,
         queue: &PodQueue,
-        present: &Bits<NodeIdx>,
+        nodes: &ExistingNodes<'_>,
     ) {
         let solver = self.solver;
-        let inverse: Vec<_> = solver.bound.inverse.iter().collect();
-        for (identity, places) in inverse {
-            let concerns = |class: &Class| {
-                identity.selects(
-                    &class.shape.namespace,
-                    &class.shape.labels,
-                    &solver.snapshot,
-                )
-            };
-            if !queue.classes.iter().any(concerns) {
-                continue;
-            }
+        let shapes = queue.classes.iter().map(|class| class.shape.as_ref());
+        for identity in solver.bound.terms_against(shapes, &solver.snapshot) {
             let group = match self.group_ids.get(identity) {
                 Some(group) => *group,
-                None => {
-                    let axis = self.axis(algebra, &identity.key);
-                    let identity = Arc::new(identity.clone());
-                    let group = self.groups.push(Group::new(identity.clone(), axis));
-                    self.group_ids.insert(identity, group);
-                    group
-                }
+                None => self.add_group(algebra, identity.clone()),
             };
-            self.count_places(group, places, present);
+            self.count_base(group, nodes);
         }
         for group in self.groups.indices() {
-            self.find_domains(algebra, group, present);
+            self.find_domains(algebra, group, &nodes.present);
             if self.groups[group].kind() != GroupKind::Inverse {
-                let counts = solver.base_counts(&self.groups[group].identity.clone());
-                self.count_places(group, &counts.places, present);
+                self.count_base(group, nodes);
             }
         }
         self.count_staying();
@@ -70,31 +54,16 @@ impl Topology<'_> {
                 .as_ref()
                 .and_then(|name| solver.node_index.get(name))
                 .copied();
-            if let Some(node) = node.filter(|node| present.contains(*node) && pod.is_active()) {
+            let is_present = |node: &NodeIdx| nodes.present.contains(*node);
+            if let Some(node) = node.filter(is_present).filter(|_| pod.is_active()) {
                 self.uncount(&pod, node);
             }
         }
     }
 
-    fn count_places(&mut self, group: GroupId, places: &[(NodeIdx, u32)], present: &Bits<NodeIdx>) {
-        let axis = self.groups[group].axis;
-        for (node, number) in places {
-            let index = *node;
-            let counts = self.groups[group]
-                .nodes
-                .as_ref()
-                .is_none_or(|nodes| nodes.contains(index));
-            if !counts || !present.contains(index) {
-                continue;
-            }
-            if self.axes[axis].is_hostname {
-                self.groups[group].count_on(Target::Node(index), *number);
-            } else {
-                if let Some(domain) = self.axes[axis].of_node[index] {
-                    self.groups[group].count_in(domain, *number);
-                }
-            }
-        }
+    fn count_base(&mut self, group: GroupId, nodes: &ExistingNodes<'_>) {
+        let axis = &self.axes[self.groups[group].axis];
+        self.groups[group].count_base(axis, &nodes.deleted);
     }
 
     /// Counts pods that stay on deleting nodes, as kube-scheduler does. No pod can be placed on those nodes, so hostname groups
@@ -105,7 +74,7 @@ impl Topology<'_> {
             for group in &mut self.groups {
                 let axis = &self.axes[group.axis];
                 let domain = node.label(&axis.name);
-                let Some(domain) = domain.and_then(|value| axis.ids.get(value)) else {
+                let Some(domain) = domain.and_then(|value| axis.labels.ids.get(value)) else {
                     continue;
                 };
                 let filter = &group.identity.filter;
@@ -134,7 +103,7 @@ impl Topology<'_> {
             let axis = &self.axes[self.groups[group].axis];
             if counted
                 && !axis.is_hostname
-                && let Some(domain) = axis.of_node[node]
+                && let Some(domain) = axis.domain_of(node)
             {
                 self.groups[group].uncount_in(domain, 1);
             }
@@ -147,14 +116,9 @@ impl Topology<'_> {
             return;
         }
         let mut known = Bits::default();
-        let passing = self.groups[group].nodes.clone();
-        for (domain, nodes) in self.axes[axis].nodes.iter_enumerated() {
-            let mut nodes = nodes.clone();
-            nodes.intersect(present);
-            if let Some(passing) = &passing {
-                nodes.intersect(passing);
-            }
-            if !nodes.is_empty() {
+        let passing = self.groups[group].passing().map_or(present, |nodes| nodes);
+        for (domain, nodes) in self.axes[axis].labels.nodes.iter_enumerated() {
+            if Bits::meet(&[nodes, present, passing]) {
                 known.insert(domain);
             }
         }
@@ -172,7 +136,7 @@ impl Topology<'_> {
                 })
             });
             if tolerated && meets {
-                known.unite(&self.axes[axis].of_template[index]);
+                known.unite(&self.axes[axis].labels.of_template[index]);
             }
         }
         self.groups[group].known.unite(&known);
@@ -231,7 +195,7 @@ impl Topology<'_> {
     pub(crate) fn record_on_node(&mut self, node: NodeIdx, class: &Class) -> bool {
         let mut counted = false;
         for group in &class.counted {
-            let counts = self.groups[*group].nodes.as_ref();
+            let counts = self.groups[*group].passing();
             if counts.is_none_or(|nodes| nodes.contains(node)) {
                 self.count_on_node(*group, node);
                 counted = true;
@@ -247,7 +211,7 @@ impl Topology<'_> {
         let axis = &self.axes[self.groups[group].axis];
         if axis.is_hostname {
             self.groups[group].count_on(Target::Node(node), 1);
-        } else if let Some(domain) = axis.of_node[node] {
+        } else if let Some(domain) = axis.domain_of(node) {
             self.groups[group].count_in(domain, 1);
         }
     }

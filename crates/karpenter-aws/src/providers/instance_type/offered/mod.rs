@@ -4,13 +4,14 @@
 
 pub mod catalogue;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{CloudProviderError, ErrorCode};
 use karpenter_kube::clock::Clock;
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::EC2NodeClass;
@@ -86,7 +87,7 @@ impl Offered {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Returns the unavailable pools, capacity types and subnets.
@@ -137,10 +138,7 @@ impl Offered {
         })?;
         let uid = class.metadata.uid.as_deref().unwrap_or_default();
         let shifted = self.shifted.ids();
-        let mut unavailable = self
-            .unavailable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut unavailable = self.unavailable.lock();
         unavailable.expire(now);
         let mut state = self.lock();
         let State {
@@ -250,10 +248,7 @@ impl Offered {
             self.refresh_spot_prices(clock.now())
         });
         let marks = repeat(&clock, MARKS, "providers.instancetype", || async {
-            let mut unavailable = self
-                .unavailable
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut unavailable = self.unavailable.lock();
             unavailable.expire(clock.now());
             Ok::<_, std::convert::Infallible>(())
         });

@@ -1,0 +1,168 @@
+//! What `why` and `doctor` print for answers and refusals: the process, against a small HTTP server on loopback.
+
+use serde_json::{Value, json};
+
+use crate::fixture::{Cluster, Printed, run};
+use crate::transport::Decisions;
+
+/// Runs the plugin against a server, without a kubeconfig.
+async fn ask(url: &str, args: &[&str]) -> Printed {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
+    command
+        .args(args)
+        .args(["--server", url])
+        .env("KUBECONFIG", "/nonexistent")
+        .env("HOME", "/nonexistent");
+    run(command).await
+}
+
+/// Asserts that nothing but one line of an error is printed, with exit code 1.
+fn assert_refused(printed: &Printed, says: &str) {
+    assert_eq!(printed.code, Some(1), "{printed:?}");
+    assert_eq!(printed.stdout, "", "{printed:?}");
+    assert_eq!(printed.stderr.lines().count(), 1, "{printed:?}");
+    assert!(
+        printed.stderr.starts_with("error: ") && printed.stderr.contains(says),
+        "{says}: {printed:?}"
+    );
+    assert!(!printed.stderr.contains('\u{1b}'), "{printed:?}");
+}
+
+fn status(code: u16, reason: &str, message: &str, details: Value) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": reason, "message": message,
+        "details": details,
+    })
+}
+
+const QUESTIONS: [&[&str]; 3] = [
+    &["why", "pod", "-n", "shop", "web"],
+    &["why", "nodes"],
+    &["doctor"],
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_does_not_exist_is_named() {
+    let message = "Pod \"web\" not found in namespace \"shop\"";
+    let missing = status(
+        404,
+        "NotFound",
+        message,
+        json!({ "kind": "Pod", "name": "web" }),
+    );
+    let server = Decisions::refusing("404 Not Found", "", missing).await;
+    let printed = ask(&server.url(), QUESTIONS[0]).await;
+    assert_refused(
+        &printed,
+        "error: Pod \"web\" not found in namespace \"shop\"",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_down_not_leading_or_of_another_version_is_said_in_a_line() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let down = format!("http://{}", free.local_addr().unwrap());
+    drop(free);
+    let message = "this replica does not lead: ask pod karpenter-1";
+    let details = json!({ "kind": "Pod", "name": "karpenter-1" });
+    let follows = status(503, "ServiceUnavailable", message, details);
+    let follower =
+        Decisions::refusing("503 Service Unavailable", "Retry-After: 5\r\n", follows).await;
+    let message = "the server could not find the requested resource";
+    let unknown = status(404, "NotFound", message, Value::Null);
+    let older = Decisions::refusing("404 Not Found", "", unknown).await;
+    for question in QUESTIONS {
+        let printed = ask(&down, question).await;
+        assert_refused(&printed, "check --server and KARPENTER_SERVER");
+        let printed = ask(&follower.url(), question).await;
+        assert_refused(&printed, "(the leader is pod karpenter-1); try again in 5s");
+        let printed = ask(&older.url(), question).await;
+        assert_refused(
+            &printed,
+            "does not know this question; the plugin and Karpenter should be of one version",
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_with_escape_sequences_or_markup_are_refused_without_a_question() {
+    let server = Decisions::answering("200 OK", "", "{}").await;
+    for name in [
+        "\u{1b}[31mred",
+        "<script>alert(1)</script>",
+        "../nodes/a",
+        "a\nb",
+        "UPPER",
+        "",
+    ] {
+        for args in [
+            vec!["why", "pod", "-n", "shop", name],
+            vec!["why", "pod", "-n", name, "web"],
+            vec!["why", "node", name],
+            vec!["why", "nodeclaim", name],
+            vec!["why", "nodepool", name],
+            vec!["doctor", "-n", name],
+        ] {
+            let printed = ask(&server.url(), &args).await;
+            assert_refused(&printed, "invalid name `");
+        }
+    }
+    assert_eq!(server.heads(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_without_rights_is_a_line_with_the_missing_rule() {
+    let cluster = Cluster::start(&[]).await;
+    let kubeconfig = cluster.kubeconfig_with_rules(json!([]));
+    let mut command = cluster.plugin();
+    command.env("KUBECONFIG", kubeconfig).args([
+        "why",
+        "deploy",
+        "-n",
+        "shop",
+        "web",
+        "--server",
+        "http://127.0.0.1:1",
+    ]);
+    let printed = run(command).await;
+    assert_refused(
+        &printed,
+        "forbidden; it needs a Role in namespace \"shop\" with the rule {apiGroups: [\"apps\"], resources: [\"deployments\"], verbs: [\"get\"]}",
+    );
+}
+
+fn report(severity: &str) -> Value {
+    json!({
+        "apiVersion": "decisions.karpenter.sh/v1alpha1", "kind": "BlockerReport", "observed": { "at": "2026-01-10T00:00:00Z" },
+        "ran": ["PdbImpossible"], "costPerDay": 0.0, "checks": [{
+            "id": "PdbImpossible", "severity": severity, "what": "PodDisruptionBudget shop/\u{1b}[31mred can never allow an eviction",
+            "subjects": [{ "kind": "PodDisruptionBudget", "namespace": "shop", "name": "\u{1b}[31mred" }], "nodeCount": 0,
+            "evidence": { "parameters": {}, "text": "<b>because</b>" }, "owner": "x", "fix": "y",
+        }],
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_exit_code_says_whether_something_blocks_and_no_format_passes_control_characters() {
+    for (severity, code) in [("Blocks", 2), ("Warns", 0)] {
+        let server = Decisions::answering("200 OK", "", &report(severity).to_string()).await;
+        assert_eq!(ask(&server.url(), &["doctor"]).await.code, Some(0));
+        for format in ["json", "yaml", "wide", "name"] {
+            let printed = ask(&server.url(), &["doctor", "--exit-code", "-o", format]).await;
+            assert_eq!(printed.code, Some(code), "{printed:?}");
+            assert!(!printed.stdout.contains('\u{1b}'), "{printed:?}");
+            assert!(printed.stdout.contains("red"), "{printed:?}");
+        }
+        let all = server.heads().join("");
+        assert!(
+            all.contains("GET /apis/decisions.karpenter.sh/v1alpha1/blockers HTTP/1.1"),
+            "{all}"
+        );
+        ask(&server.url(), &["doctor", "-n", "shop"]).await;
+        let last = server.heads().pop().unwrap();
+        assert!(
+            last.starts_with("GET /apis/decisions.karpenter.sh/v1alpha1/blockers?namespace=shop "),
+            "{last}"
+        );
+    }
+}

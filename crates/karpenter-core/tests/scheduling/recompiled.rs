@@ -1,0 +1,117 @@
+//! A solver whose NodePools were compiled anew plans like one that was prepared from the changed cluster.
+
+use karpenter_core::cluster::Cluster;
+use karpenter_core::schedule::Solver;
+
+use crate::fixture::{Object, World, Z1, Z2, ZONE, node, pod, pool, read};
+
+/// Two NodePools, nodes of one of them, and pods of several kinds.
+fn world() -> World {
+    let spread = |index: usize| {
+        pod(&format!("spread-{index}"))
+            .cpu("500m")
+            .label("app", "web")
+            .spread(ZONE, 1, ("app", "web"))
+    };
+    let small = |index: usize| pod(&format!("small-{index}")).cpu("300m");
+    World::empty()
+        .with_pool(
+            pool("a")
+                .limit("cpu", "64")
+                .needs(ZONE, "In", &[Z1, Z2])
+                .weight(10),
+        )
+        .with_pool(pool("b").taint("team", "search", "NoSchedule"))
+        .with([node("n1"), node("n2")])
+        .with((0..6).map(spread))
+        .with((0..4).map(small))
+        .with([
+            pod("large").cpu("12"),
+            pod("tolerant")
+                .cpu("1")
+                .tolerate(serde_json::json!({ "key": "team", "operator": "Exists" })),
+            pod("alone")
+                .cpu("1")
+                .label("app", "db")
+                .anti_affinity(ZONE, ("app", "db")),
+        ])
+}
+
+fn agree(change: &dyn Fn(&mut Cluster)) {
+    let world = world();
+    let before = world.cluster.snapshot();
+    let solver = Solver::prepare_for(&before, &world.policy, &world.query);
+    let mut changed = Cluster::from(before.fork());
+    change(&mut changed);
+    let copy = changed.snapshot();
+    let anew = Solver::prepare_for(&copy, &world.policy, &world.query).solve(&world.query);
+    let shared = solver.with_node_pools_of(&copy, &world.policy);
+    assert_eq!(shared.solve(&world.query), anew);
+    // Once more: what the first plan cached must not change the second.
+    assert_eq!(shared.solve(&world.query), anew);
+    assert_eq!(
+        solver.solve(&world.query),
+        Solver::prepare_for(&before, &world.policy, &world.query).solve(&world.query),
+        "the solver itself is unchanged"
+    );
+}
+
+fn replace(cluster: &mut Cluster, pool: Object) {
+    cluster.apply_node_pool(&read(pool.0));
+}
+
+#[test]
+fn without_a_change() {
+    agree(&|_| ());
+}
+
+#[test]
+fn with_other_requirements_taints_and_weights() {
+    agree(&|cluster| {
+        replace(
+            cluster,
+            pool("a").limit("cpu", "64").needs(ZONE, "In", &[Z2]),
+        );
+        replace(cluster, pool("b").weight(50));
+    });
+}
+
+#[test]
+fn with_other_limits() {
+    for limit in ["1", "2", "8", "1000"] {
+        agree(&|cluster| replace(cluster, pool("a").limit("cpu", limit)));
+    }
+    agree(&|cluster| replace(cluster, pool("a")));
+    // This one had none.
+    agree(&|cluster| replace(cluster, pool("b").limit("cpu", "2")));
+}
+
+#[test]
+fn with_fewer_and_more_node_pools() {
+    agree(&|cluster| {
+        cluster.remove_node_pool("a");
+    });
+    agree(&|cluster| {
+        cluster.remove_node_pool("a");
+        cluster.remove_node_pool("b");
+    });
+    agree(&|cluster| {
+        let types = cluster.snapshot().instance_types("a").cloned().unwrap();
+        cluster.set_instance_types("c", types);
+        replace(cluster, pool("c").weight(100));
+    });
+}
+
+#[test]
+fn with_other_instance_types() {
+    agree(&|cluster| {
+        let types = cluster
+            .snapshot()
+            .instance_types("a")
+            .cloned()
+            .unwrap()
+            .unwrap();
+        let fewer: Vec<_> = types.iter().skip(1).cloned().collect();
+        cluster.set_instance_types("a", Ok(fewer.into()));
+    });
+}

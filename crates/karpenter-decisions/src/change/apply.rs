@@ -1,0 +1,304 @@
+//! Makes changes to a copy of a snapshot.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::{Budget, NodePool};
+use karpenter_core::cluster::{Cluster, Snapshot};
+use karpenter_core::disruption::DisruptionRequest;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::pod::{Pod, Toleration};
+
+use super::{Change, InvalidChange, MAX_CHANGES};
+
+/// The instance types of a NodePool.
+type Types = Arc<[InstanceType]>;
+
+/// A question after its changes.
+#[derive(Clone)]
+pub struct Changed {
+    /// The cluster.
+    pub snapshot: Snapshot,
+    /// The request to the engine.
+    pub request: DisruptionRequest,
+    /// What the pod that is asked about tolerates in addition.
+    pub tolerations: Vec<Toleration>,
+    /// The constraints that are dropped, by id.
+    pub dropped: Vec<String>,
+    /// Whether the changes decide where pods fit, so that the snapshot has to be compiled anew.
+    pub places: bool,
+}
+
+/// Makes changes to a copy of the snapshot and to the request.
+///
+/// # Errors
+/// If an object that is changed does not exist, or there are too many changes.
+pub fn apply(
+    changes: &[Change],
+    snapshot: &Snapshot,
+    request: &DisruptionRequest,
+) -> Result<Changed, InvalidChange> {
+    if changes.len() > MAX_CHANGES {
+        return Err(InvalidChange::TooMany);
+    }
+    let mut making = Making {
+        cluster: Cluster::from(snapshot.fork()),
+        request: request.clone(),
+        tolerations: Vec::new(),
+        dropped: Vec::new(),
+        places: false,
+    };
+    for change in changes {
+        making.make(change)?;
+    }
+    Ok(Changed {
+        snapshot: making.cluster.snapshot(),
+        request: making.request,
+        tolerations: making.tolerations,
+        dropped: making.dropped,
+        places: making.places,
+    })
+}
+
+struct Making {
+    cluster: Cluster,
+    request: DisruptionRequest,
+    tolerations: Vec<Toleration>,
+    dropped: Vec<String>,
+    places: bool,
+}
+
+impl Making {
+    fn make(&mut self, change: &Change) -> Result<(), InvalidChange> {
+        match change {
+            Change::Budget(pool, nodes) => self.pool(pool, |pool| {
+                pool.spec.disruption.budgets = vec![Budget {
+                    nodes: nodes.clone(),
+                    ..Budget::default()
+                }];
+            }),
+            Change::Policy(pool, policy) => self.pool(pool, |pool| {
+                pool.spec.disruption.consolidation_policy = policy.clone();
+            }),
+            Change::ConsolidateAfter(pool, after) => self.pool(pool, |pool| {
+                pool.spec.disruption.consolidate_after = after.clone();
+            }),
+            Change::WithoutPause(pool) => self.pool(pool, |pool| {
+                let all = pool.metadata.annotations.get_or_insert_default();
+                all.remove(annotations::PAUSED);
+            }),
+            Change::Limit(target, amount) => {
+                self.places = true;
+                let snapshot = self.cluster.snapshot();
+                let splits = target.match_indices('.').map(|(at, _)| at);
+                let named = splits
+                    .map(|at| (&target[..at], &target[at + 1..]))
+                    .rfind(|(pool, _)| snapshot.node_pool(pool).is_some());
+                let (pool, resource) = named.ok_or_else(|| not_found("NodePool", target))?;
+                self.pool(pool, |pool| {
+                    let limit = WireQuantity(amount.clone());
+                    pool.spec.limits.insert(resource.to_owned(), limit);
+                })
+            }
+            Change::WithoutPdb(namespace, name) => {
+                let removed = self.cluster.remove_pdb(namespace, name);
+                let name = || format!("{namespace}/{name}");
+                let known = removed.before.is_some();
+                known
+                    .then_some(())
+                    .ok_or_else(|| not_found("PodDisruptionBudget", &name()))
+            }
+            Change::WithoutPodAnnotation(namespace, name) => {
+                let snapshot = self.cluster.snapshot();
+                let pod = snapshot.pod(namespace, name);
+                let pod = pod.ok_or_else(|| not_found("Pod", &format!("{namespace}/{name}")))?;
+                self.cluster.insert_pod(without_annotation(pod));
+                Ok(())
+            }
+            Change::WithoutNodeAnnotation(name) => self.without_node_annotation(name),
+            Change::WithoutNomination(name) => {
+                self.node(name)?;
+                self.cluster.nominate(name, Timestamp::MIN);
+                Ok(())
+            }
+            Change::Consolidatable(name) => self.consolidatable(name),
+            Change::SpotToSpot => {
+                self.request.spot_to_spot = true;
+                Ok(())
+            }
+            Change::Tolerate(taint) => {
+                self.tolerations.push(Toleration {
+                    key: taint.key.clone(),
+                    operator: "Equal".to_owned(),
+                    value: taint.value.clone(),
+                    effect: taint.effect,
+                    unknown_effect: false,
+                });
+                Ok(())
+            }
+            Change::Drop(id) => {
+                self.dropped.push(id.clone());
+                Ok(())
+            }
+            Change::Pool(pool) => {
+                self.places = true;
+                self.add_pool(pool)
+            }
+            Change::Offer {
+                instance_type,
+                zone,
+                capacity_type,
+            } => {
+                self.places = true;
+                self.offer(instance_type, zone, capacity_type)
+            }
+            Change::Now(now) => {
+                self.places = true;
+                self.request.policy.now = *now;
+                Ok(())
+            }
+        }
+    }
+
+    fn pool(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut NodePool),
+    ) -> Result<(), InvalidChange> {
+        let snapshot = self.cluster.snapshot();
+        let pool = snapshot.node_pool(name);
+        let mut pool = NodePool::clone(pool.ok_or_else(|| not_found("NodePool", name))?);
+        change(&mut pool);
+        self.cluster.apply_node_pool(&pool);
+        Ok(())
+    }
+
+    fn node(&self, name: &str) -> Result<(), InvalidChange> {
+        let known = self.cluster.snapshot().node(name).is_some();
+        known.then_some(()).ok_or_else(|| not_found("Node", name))
+    }
+
+    fn without_node_annotation(&mut self, name: &str) -> Result<(), InvalidChange> {
+        let snapshot = self.cluster.snapshot();
+        let node = snapshot.node(name).and_then(|node| node.node.as_ref());
+        let node = node.and_then(|node| snapshot.node_object(&node.name));
+        let mut node = node
+            .ok_or_else(|| not_found("Node", name))?
+            .as_ref()
+            .clone();
+        let all = node.metadata.annotations.get_or_insert_default();
+        all.remove(annotations::DO_NOT_DISRUPT);
+        all.remove(annotations::DO_NOT_CONSOLIDATE);
+        self.cluster.apply_node(&node);
+        Ok(())
+    }
+
+    fn consolidatable(&mut self, name: &str) -> Result<(), InvalidChange> {
+        let snapshot = self.cluster.snapshot();
+        let claim = snapshot.node(name).and_then(|node| node.claim.as_ref());
+        let claim = claim.ok_or_else(|| not_found("Node", name))?;
+        let recent = &mut self.request.surroundings.recent_replacements;
+        recent.remove(claim.name());
+        let mut claim = claim.as_ref().clone();
+        claim.set_true(types::CONSOLIDATABLE, self.request.policy.now);
+        self.cluster.apply_node_claim(&claim);
+        Ok(())
+    }
+
+    /// Adds or replaces a NodePool. A new one counts as ready, and has the instance types of a NodePool with the same NodeClass.
+    fn add_pool(&mut self, pool: &NodePool) -> Result<(), InvalidChange> {
+        let snapshot = self.cluster.snapshot();
+        let mut pool = pool.clone();
+        let name = pool.name().to_owned();
+        let known = snapshot.node_pool(&name);
+        pool.status = known.map(|known| known.status.clone()).unwrap_or_default();
+        if known.is_none() {
+            crate::blocking::set_ready(pool.conditions_mut());
+        }
+        let class = |pool: &NodePool| pool.spec.template.spec.node_class_ref.clone();
+        if snapshot.instance_types(&name).is_none()
+            || known.is_some_and(|known| class(known) != class(&pool))
+        {
+            let mut others = snapshot
+                .node_pools()
+                .filter(|other| class(other) == class(&pool));
+            let types = others.find_map(|other| snapshot.instance_types(other.name()).cloned());
+            let types = types
+                .ok_or_else(|| not_found("NodePool with the NodeClass of NodePool", pool.name()))?;
+            self.cluster.set_instance_types(&name, types);
+        }
+        self.cluster.apply_node_pool(&pool);
+        Ok(())
+    }
+
+    fn offer(
+        &mut self,
+        instance_type: &str,
+        zone: &str,
+        capacity_type: &str,
+    ) -> Result<(), InvalidChange> {
+        let snapshot = self.cluster.snapshot();
+        let mut found = false;
+        // NodePools that share a catalogue share the changed one.
+        let mut made: Vec<(Types, Types)> = Vec::new();
+        for pool in snapshot.node_pools() {
+            let Some(Ok(types)) = snapshot.instance_types(pool.name()) else {
+                continue;
+            };
+            let known = made.iter().find(|(from, _)| Arc::ptr_eq(from, types));
+            let changed = match known {
+                Some((_, changed)) => changed.clone(),
+                None => {
+                    let Some(changed) = offered(types, instance_type, zone, capacity_type) else {
+                        continue;
+                    };
+                    made.push((types.clone(), changed.clone()));
+                    changed
+                }
+            };
+            found = true;
+            self.cluster.set_instance_types(pool.name(), Ok(changed));
+        }
+        let name = || format!("{instance_type}/{zone}/{capacity_type}");
+        found
+            .then_some(())
+            .ok_or_else(|| not_found("offering", &name()))
+    }
+}
+
+/// Returns the instance types with an offering made available; `None` if there is no such offering.
+fn offered(
+    types: &[InstanceType],
+    instance_type: &str,
+    zone: &str,
+    capacity_type: &str,
+) -> Option<Types> {
+    let mut types = types.to_vec();
+    let kind = types.iter_mut().find(|kind| kind.name == instance_type)?;
+    let mut offerings = kind.offerings.iter_mut();
+    let offering = offerings.find(|offering| {
+        offering.zone() == Some(zone) && offering.capacity_type() == Some(capacity_type)
+    })?;
+    offering.available = true;
+    offering.reservation_capacity = offering.reservation_capacity.max(1);
+    crate::blocking::admit_offering(&mut kind.requirements, capacity_type, zone);
+    Some(types.into())
+}
+
+/// Returns the pod without the annotations that keep it from being disrupted.
+pub(crate) fn without_annotation(pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    pod.annotations.remove(annotations::DO_NOT_DISRUPT);
+    pod.annotations.remove(annotations::DO_NOT_EVICT);
+    pod
+}
+
+fn not_found(kind: &'static str, name: &str) -> InvalidChange {
+    InvalidChange::NotFound {
+        kind,
+        name: name.chars().take(128).collect(),
+    }
+}

@@ -1,0 +1,271 @@
+//! What NodePools can launch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::limits::known_usage;
+use karpenter_core::pod::{NodeTerm, Shape};
+use karpenter_core::requirements::{AllowUndefined, Operator, Requirement, Requirements};
+use karpenter_core::resources::{Resources, quantity};
+use karpenter_core::taints::untolerated;
+
+use super::evidence::Evidence;
+use super::scan::{Pool, Scan};
+use super::{Draft, Subject};
+
+/// The part of a limit from which on it counts as nearly reached, in percent.
+const NEARLY: i128 = 95;
+/// The part of a node that DaemonSets may take, in percent.
+const OVERHEAD: i64 = 30;
+/// Characters of a provider's error that are told.
+const SHOWN: usize = 200;
+
+pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
+    let used = usage(scan);
+    for pool in scan.pools() {
+        let mut draft = |evidence: Option<Evidence>| {
+            if let Some(evidence) = evidence {
+                let subject = Subject::cluster("NodePool", pool.name());
+                found.push(Draft::new(evidence).about(subject));
+            }
+        };
+        let contradictions = contradictions(scan, pool);
+        if contradictions.is_empty() {
+            let none = no_instance_types(pool);
+            if none.is_none() {
+                min_values(pool).into_iter().map(Some).for_each(&mut draft);
+                draft(daemon_overhead(scan, pool));
+            }
+            draft(none);
+        }
+        contradictions.into_iter().map(Some).for_each(&mut draft);
+        let used = used.get(pool.name());
+        limits(pool, used).into_iter().map(Some).for_each(draft);
+    }
+    overlapping(scan, found);
+}
+
+/// Finds keys of requirements and labels that no value can meet.
+fn contradictions(scan: &Scan<'_>, pool: &Pool<'_>) -> Vec<Evidence> {
+    let template = &pool.pool.spec.template;
+    let names = &scan.snapshot.config().well_known;
+    let mut by_key: BTreeMap<String, Vec<Requirement>> = BTreeMap::new();
+    for requirement in &template.spec.requirements {
+        let one = Requirements::from_api(std::slice::from_ref(requirement), names);
+        for parsed in one.iter().flat_map(Requirements::iter) {
+            let of = by_key.entry(parsed.key().to_owned()).or_default();
+            of.push(parsed.clone());
+        }
+    }
+    let labels = template.metadata.labels.iter().flatten();
+    for label in Requirements::from_labels(labels, names).iter() {
+        let of = by_key.entry(label.key().to_owned()).or_default();
+        of.push(label.clone());
+    }
+    let excluded = |(key, all): (String, Vec<Requirement>)| {
+        let mut merged = all.first()?.clone();
+        let before = merged.is_never();
+        for other in &all[1..] {
+            merged = merged.intersection(other);
+        }
+        let is_never = merged.is_empty() && all.iter().all(|one| !one.is_empty());
+        (is_never || (merged.is_never() && !before && all.len() > 1)).then(|| {
+            Evidence::ContradictoryRequirements {
+                node_pool: pool.name().to_owned(),
+                key,
+                requirements: all.iter().map(ToString::to_string).collect(),
+            }
+        })
+    };
+    by_key.into_iter().filter_map(excluded).collect()
+}
+
+/// Finds a NodePool for which no instance type is left. One whose NodeClass is not ready is told as such.
+fn no_instance_types(pool: &Pool<'_>) -> Option<Evidence> {
+    if pool.not_ready_class().is_some() || pool.requirements.is_none() {
+        return None;
+    }
+    let (offered, error) = match pool.types.as_ref()? {
+        Ok(types) if pool.compatible.is_empty() => (types.len(), String::new()),
+        Ok(_) => return None,
+        Err(error) => (0, error.chars().take(SHOWN).collect()),
+    };
+    Some(Evidence::NoInstanceTypes {
+        node_pool: pool.name().to_owned(),
+        offered,
+        error,
+    })
+}
+
+/// Finds `minValues` that the instance types of the NodePool do not reach.
+fn min_values(pool: &Pool<'_>) -> Vec<Evidence> {
+    let all = pool.requirements.iter().flat_map(Requirements::iter);
+    let unreached = all.filter_map(|requirement| {
+        let min_values = requirement.min_values()?;
+        let mut values: BTreeSet<&str> = BTreeSet::new();
+        for it in pool.launchable() {
+            if let Some(of_type) = it.requirements.get(requirement.key()) {
+                values.extend(of_type.values().filter(|value| requirement.has(value)));
+            }
+        }
+        let available = values.len();
+        (available < usize::try_from(min_values).unwrap_or(usize::MAX)).then(|| {
+            Evidence::MinValuesUnreachable {
+                node_pool: pool.name().to_owned(),
+                key: requirement.key().to_owned(),
+                min_values,
+                available,
+            }
+        })
+    });
+    unreached.collect()
+}
+
+/// Returns the capacity of the nodes of each NodePool with limits.
+fn usage<'a>(scan: &Scan<'a>) -> BTreeMap<&'a str, Resources> {
+    let limited: BTreeSet<&str> = scan
+        .pools()
+        .filter(|pool| !pool.pool.spec.limits.is_empty())
+        .map(Pool::name)
+        .collect();
+    let mut used: BTreeMap<&str, Resources> = BTreeMap::new();
+    for node in scan.snapshot.nodes().filter(|node| !node.is_deleting()) {
+        if let Some(pool) = node.node_pool().filter(|pool| limited.contains(pool)) {
+            used.entry(pool).or_default().add_assign(&known_usage(node));
+        }
+    }
+    used
+}
+
+/// Finds limits of which less than 5 % is left.
+fn limits(pool: &Pool<'_>, used: Option<&Resources>) -> Vec<Evidence> {
+    let limits = Resources::allocatable_from(&pool.pool.spec.limits).unwrap_or_default();
+    let near = limits.iter().filter_map(|(resource, limit)| {
+        let used = used.map_or(0, |used| used.get(resource));
+        let text = |amount| quantity(resource, amount).to_string();
+        (i128::from(used) * 100 >= i128::from(limit) * NEARLY).then(|| {
+            Evidence::LimitNearlyReached {
+                node_pool: pool.name().to_owned(),
+                resource: resource.to_owned(),
+                used: text(used),
+                limit: text(limit),
+                is_reached: used >= limit,
+            }
+        })
+    });
+    near.collect()
+}
+
+/// Finds DaemonSets that take more than 30 % of the smallest instance type.
+fn daemon_overhead(scan: &Scan<'_>, pool: &Pool<'_>) -> Option<Evidence> {
+    let size = |it: &&InstanceType| {
+        let allocatable = it.allocatable();
+        (allocatable.get("cpu"), allocatable.get("memory"))
+    };
+    let smallest = pool.launchable().min_by_key(size)?;
+    let node = pool.node_requirements()?;
+    let names = &scan.snapshot.config().well_known;
+    let labels: BTreeSet<String> = names.labels().map(str::to_owned).collect();
+    let (mut requested, mut names_of) = (Resources::new(), Vec::new());
+    for (set, newest) in scan.snapshot.daemon_sets() {
+        let live = newest.unwrap_or(&set.template);
+        let terms = match set.template_has_affinity || newest.is_none() {
+            true => &set.template.shape.required_nodes,
+            false => &live.shape.required_nodes,
+        };
+        let runs = untolerated(&pool.taints, &live.shape.tolerations).is_none()
+            && alternatives(&live.shape, terms, names)
+                .iter()
+                .any(|wanted| {
+                    let known = AllowUndefined::Keys(&labels);
+                    node.is_compatible(wanted, known)
+                        && smallest.requirements.intersects(wanted).is_ok()
+                });
+        if runs {
+            requested.add_assign(&live.shape.requests);
+            names_of.push(format!("{}/{}", set.namespace, set.name));
+        }
+    }
+    let allocatable = smallest.allocatable();
+    let share = |resource: &str| {
+        let of = allocatable.get(resource);
+        (of > 0).then(|| requested.get(resource).saturating_mul(100) / of)
+    };
+    let (percent, resource) = ["cpu", "memory"]
+        .into_iter()
+        .filter_map(|resource| Some((share(resource)?, resource)))
+        .max_by_key(|(percent, _)| *percent)?;
+    (percent > OVERHEAD).then(|| Evidence::DaemonSetOverhead {
+        node_pool: pool.name().to_owned(),
+        instance_type: smallest.name.clone(),
+        resource: resource.to_owned(),
+        percent,
+        daemon_sets: names_of,
+    })
+}
+
+/// Returns the node selector with each alternative of the required node affinity.
+fn alternatives(
+    shape: &Shape,
+    terms: &[NodeTerm],
+    names: &karpenter_api::validation::WellKnown,
+) -> Vec<Requirements> {
+    let selector = Requirements::from_labels(&shape.node_selector, names);
+    if terms.is_empty() {
+        return vec![selector];
+    }
+    let with = |term: &NodeTerm| {
+        let mut all = selector.clone();
+        for it in &term.expressions {
+            let parsed = Requirement::parse(&it.key, &it.operator, &it.values);
+            // An invalid expression is never met.
+            let parsed =
+                parsed.unwrap_or_else(|_| Requirement::new(&it.key, Operator::In, [""; 0]));
+            all.add(parsed.canonical(names));
+        }
+        all
+    };
+    terms.iter().map(with).collect()
+}
+
+/// Finds NodePools of equal weight and equal taints that can launch the same instance type with the same labels.
+fn overlapping(scan: &Scan<'_>, found: &mut Vec<Draft>) {
+    let mut groups: BTreeMap<_, Vec<&Pool<'_>>> = BTreeMap::new();
+    for pool in scan.pools().filter(|pool| !pool.pool.is_static()) {
+        let mut taints: Vec<String> = pool.taints.iter().map(ToString::to_string).collect();
+        taints.sort();
+        let key = (pool.pool.weight(), taints);
+        groups.entry(key).or_default().push(pool);
+    }
+    for ((weight, _), pools) in groups {
+        let overlaps = |pool: &&&Pool<'_>| {
+            let others = pools.iter().filter(|other| other.name() != pool.name());
+            others.into_iter().any(|other| overlap(pool, other))
+        };
+        let mut same: Vec<&Pool<'_>> = pools.iter().filter(overlaps).copied().collect();
+        same.sort_by(|a, b| karpenter_api::v1::NodePool::scheduling_order(a.pool, b.pool));
+        if same.is_empty() {
+            continue;
+        }
+        let evidence = Evidence::OverlappingNodePools {
+            node_pools: same.iter().map(|pool| pool.name().to_owned()).collect(),
+            weight,
+        };
+        let mut draft = Draft::new(evidence);
+        let subject = |pool: &&Pool<'_>| Subject::cluster("NodePool", pool.name());
+        draft.subjects = same.iter().map(subject).collect();
+        found.push(draft);
+    }
+}
+
+fn overlap(a: &Pool<'_>, b: &Pool<'_>) -> bool {
+    let (Some(of_a), Some(of_b)) = (&a.requirements, &b.requirements) else {
+        return false;
+    };
+    if of_a.intersects(of_b).is_err() {
+        return false;
+    }
+    let names: BTreeSet<&str> = a.launchable().map(|it| it.name.as_str()).collect();
+    let mut shared = b.launchable();
+    shared.any(|it| names.contains(it.name.as_str()))
+}

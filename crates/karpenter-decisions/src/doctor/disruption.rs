@@ -1,0 +1,156 @@
+//! When NodePools may disrupt their nodes.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp, ToSpan};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::cron::Schedule;
+use karpenter_api::v1::{Budget, DisruptionReason};
+
+use super::evidence::{Evidence, text};
+use super::savings::Release;
+use super::scan::{Pool, Scan};
+use super::{Draft, Subject};
+
+/// How far ahead budgets are looked at. A month has every weekly and daily window.
+const DAYS: i64 = 32;
+/// Windows that are looked at; further ones are taken to be like them.
+const WINDOWS: usize = 50_000;
+/// A node should live for so many times the time that it takes to start.
+const STARTS: i32 = 10;
+
+pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
+    for pool in scan.pools() {
+        let nodes = scan.nodes();
+        let nodes = nodes.filter(|(node, _)| node.node_pool() == Some(pool.name()));
+        let nodes: BTreeSet<String> = nodes.map(|(node, _)| node.name().to_owned()).collect();
+        let subject = Subject::cluster("NodePool", pool.name());
+        let disruption = &pool.pool.spec.disruption;
+        let closed: Vec<DisruptionReason> = REASONS
+            .into_iter()
+            .filter(|reason| never_opens(&disruption.budgets, reason, scan.now))
+            .collect();
+        // A static NodePool does not consolidate.
+        let counts = |reason: &&DisruptionReason| {
+            !pool.pool.is_static() || **reason == DisruptionReason::Drifted
+        };
+        if closed.iter().any(|reason| counts(&reason)) {
+            let evidence = Evidence::BudgetNeverOpens {
+                node_pool: pool.name().to_owned(),
+                reasons: closed.iter().map(|it| it.as_str().to_owned()).collect(),
+                days: DAYS,
+            };
+            let pool = pool.name().to_owned();
+            let release = Release::Pool {
+                pool,
+                reasons: closed,
+                is_policy: false,
+            };
+            let draft = Draft::new(evidence).about(subject.clone());
+            found.push(draft.keeps(nodes.clone(), release));
+        }
+        if disruption.consolidate_after.value().is_none() && !pool.pool.is_static() {
+            let node_pool = pool.name().to_owned();
+            let release = Release::Pool {
+                pool: node_pool.clone(),
+                reasons: vec![DisruptionReason::Empty, DisruptionReason::Underutilized],
+                is_policy: true,
+            };
+            let draft = Draft::new(Evidence::ConsolidationNever { node_pool });
+            found.push(draft.about(subject.clone()).keeps(nodes, release));
+        }
+        if let Some(evidence) = expires_soon(scan, pool) {
+            found.push(Draft::new(evidence).about(subject));
+        }
+    }
+}
+
+const REASONS: [DisruptionReason; 3] = [
+    DisruptionReason::Drifted,
+    DisruptionReason::Empty,
+    DisruptionReason::Underutilized,
+];
+
+/// A budget that allows no node while it is active.
+struct Closed {
+    /// `None`: always active.
+    window: Option<(Schedule, SignedDuration)>,
+}
+
+impl Closed {
+    /// Returns the end of the window that is open at `time`, or `None` outside of windows. Windows merge.
+    fn until(&self, time: Timestamp) -> Option<Timestamp> {
+        let Some((schedule, duration)) = &self.window else {
+            return Some(Timestamp::MAX);
+        };
+        let earliest = time.saturating_sub(*duration).unwrap_or(Timestamp::MIN);
+        let hit = schedule.next(earliest).filter(|hit| *hit <= time)?;
+        Some(hit.saturating_add(*duration).unwrap_or(Timestamp::MAX))
+    }
+}
+
+/// Reports whether budgets allow no disruption for a reason from now on for a month.
+fn never_opens(budgets: &[Budget], reason: &DisruptionReason, now: Timestamp) -> bool {
+    // An invalid budget allows nothing for the reasons that it covers.
+    let closed: Vec<Closed> = budgets
+        .iter()
+        .filter(|budget| budget.covers(reason))
+        .filter(|budget| budget.value(100).unwrap_or(0) == 0)
+        .map(|budget| {
+            let schedule = budget.schedule.as_deref().map(str::parse::<Schedule>);
+            let duration = budget.duration.as_ref().map(|it| it.value());
+            let window = match (schedule, duration) {
+                (Some(Ok(schedule)), duration) => Some((schedule, duration.unwrap_or_default())),
+                _ => None,
+            };
+            Closed { window }
+        })
+        .collect();
+    let end = now.saturating_add((24 * DAYS).hours());
+    let end = end.unwrap_or(Timestamp::MAX);
+    let mut time = now;
+    for _ in 0..WINDOWS {
+        let until = closed.iter().filter_map(|it| it.until(time)).max();
+        match until {
+            None => return false,
+            Some(until) if until >= end => return true,
+            Some(until) => time = until,
+        }
+    }
+    true
+}
+
+/// Finds a lifetime that is shorter than the grace period of termination, or than ten starts of a node.
+fn expires_soon(scan: &Scan<'_>, pool: &Pool<'_>) -> Option<Evidence> {
+    let spec = &pool.pool.spec.template.spec;
+    let expires = spec.expire_after.value()?;
+    let grace = spec.termination_grace_period.as_ref().map(|it| it.value());
+    let starts = median_start(scan, pool.name()).map(|start| start * STARTS);
+    let grace = grace.map(|grace| (grace, "the terminationGracePeriod"));
+    let starts = starts.map(|starts| (starts, "ten times what a node takes to start"));
+    let (than, of) = [grace, starts]
+        .into_iter()
+        .flatten()
+        .filter(|(than, _)| expires < *than)
+        .max_by_key(|(than, _)| *than)?;
+    Some(Evidence::ExpireAfterShort {
+        node_pool: pool.name().to_owned(),
+        expire_after: text(expires),
+        than: text(than),
+        of,
+    })
+}
+
+/// Returns the median time from the creation of a NodeClaim until its node is initialized.
+fn median_start(scan: &Scan<'_>, pool: &str) -> Option<SignedDuration> {
+    let claims = scan.snapshot.node_claims_of_pool(pool);
+    let starts = claims.filter_map(|claim| {
+        let initialized = claim.condition(types::INITIALIZED)?;
+        let created = claim.metadata.creation_timestamp.as_ref()?;
+        (initialized.status == "True")
+            .then(|| initialized.last_transition_time.0.duration_since(created.0))
+    });
+    let mut starts: Vec<SignedDuration> = starts.collect();
+    starts.sort();
+    starts.get(starts.len() / 2).copied()
+}

@@ -1,0 +1,155 @@
+//! Rows as columns.
+
+use rustc_hash::FxHashMap;
+use serde::ser::{SerializeMap as _, SerializeSeq as _};
+use serde::{Serialize, Serializer};
+
+use super::Row;
+
+/// How a column is read from a row.
+#[derive(Clone, Copy)]
+enum Read {
+    /// A text that differs from row to row.
+    Text(fn(&Row) -> &str),
+    /// A text that repeats: written as an index into a dictionary.
+    Word(fn(&Row) -> &str),
+    /// A number.
+    Number(fn(&Row) -> i64),
+}
+
+/// A field of all rows.
+#[derive(Clone, Copy)]
+pub(super) struct Column {
+    name: &'static str,
+    read: Read,
+}
+
+impl Column {
+    /// Reports whether two rows have the same value.
+    pub(super) fn is_same(&self, a: &Row, b: &Row) -> bool {
+        match self.read {
+            Read::Text(read) | Read::Word(read) => read(a) == read(b),
+            Read::Number(read) => read(a) == read(b),
+        }
+    }
+}
+
+const fn text(name: &'static str, read: fn(&Row) -> &str) -> Column {
+    Column {
+        name,
+        read: Read::Text(read),
+    }
+}
+
+const fn word(name: &'static str, read: fn(&Row) -> &str) -> Column {
+    Column {
+        name,
+        read: Read::Word(read),
+    }
+}
+
+const fn number(name: &'static str, read: fn(&Row) -> i64) -> Column {
+    Column {
+        name,
+        read: Read::Number(read),
+    }
+}
+
+/// Identifies the rows; the first of all columns.
+pub(super) const ID: Column = text("id", |row| &row.id);
+
+/// All columns but [`ID`].
+pub(super) const COLUMNS: [Column; 17] = [
+    text("node", |row| &row.node),
+    word("nodePool", |row| &row.node_pool),
+    word("zone", |row| &row.zone),
+    word("instanceType", |row| &row.instance_type),
+    word("capacityType", |row| &row.capacity_type),
+    word("state", |row| row.state),
+    word("reason", |row| row.reason),
+    word("text", |row| &row.text),
+    number("since", |row| row.since),
+    number("created", |row| row.created),
+    number("price", |row| row.price),
+    number("pods", |row| row.pods),
+    number("podsAllocatable", |row| row.pods_allocatable),
+    number("cpu", |row| row.cpu),
+    number("cpuAllocatable", |row| row.cpu_allocatable),
+    number("memory", |row| row.memory),
+    number("memoryAllocatable", |row| row.memory_allocatable),
+];
+
+/// Some columns of some rows.
+pub(super) struct Columns<'a> {
+    rows: &'a [&'a Row],
+    columns: Vec<Column>,
+}
+
+impl<'a> Columns<'a> {
+    /// All columns.
+    pub(super) fn all(rows: &'a [&'a Row]) -> Self {
+        Self::some(rows, COLUMNS.into_iter())
+    }
+
+    /// These columns, and that of the ids.
+    pub(super) fn some(rows: &'a [&'a Row], columns: impl Iterator<Item = Column>) -> Self {
+        Self {
+            rows,
+            columns: std::iter::once(ID).chain(columns).collect(),
+        }
+    }
+}
+
+impl Serialize for Columns<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.columns.len()))?;
+        for column in &self.columns {
+            let rows = self.rows;
+            match column.read {
+                Read::Text(read) => map.serialize_entry(column.name, &Values { rows, read })?,
+                Read::Word(read) => map.serialize_entry(column.name, &Words::of(rows, read))?,
+                Read::Number(read) => map.serialize_entry(column.name, &Values { rows, read })?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// The values of a column.
+struct Values<'a, F> {
+    rows: &'a [&'a Row],
+    read: F,
+}
+
+impl<'a, T: Serialize + 'a, F: Fn(&'a Row) -> T> Serialize for Values<'a, F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut values = serializer.serialize_seq(Some(self.rows.len()))?;
+        for row in self.rows {
+            values.serialize_element(&(self.read)(row))?;
+        }
+        values.end()
+    }
+}
+
+/// A column with a dictionary, in the order in which the words occur.
+#[derive(Serialize)]
+struct Words<'a> {
+    values: Vec<&'a str>,
+    rows: Vec<usize>,
+}
+
+impl<'a> Words<'a> {
+    fn of(rows: &'a [&'a Row], read: fn(&Row) -> &str) -> Self {
+        let mut values: Vec<&str> = Vec::new();
+        let mut known: FxHashMap<&str, usize> = FxHashMap::default();
+        let rows = rows.iter().map(|row| {
+            let word = read(row);
+            *known.entry(word).or_insert_with(|| {
+                values.push(word);
+                values.len() - 1
+            })
+        });
+        let rows = rows.collect();
+        Self { values, rows }
+    }
+}

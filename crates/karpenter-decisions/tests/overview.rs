@@ -1,0 +1,121 @@
+//! The overview of a large cluster: its size, and what its changes leave out.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_core::cluster::{Cluster, ClusterConfig};
+use karpenter_decisions::explain::Question;
+use karpenter_decisions::history::History;
+use karpenter_decisions::overview::{Curve, Overview, POINTS, Point};
+use serde_json::{Value, json};
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_700_000_000).unwrap()
+}
+
+fn node(number: usize) -> Node {
+    let zone = ["eu-west-1a", "eu-west-1b", "eu-west-1c"][number % 3];
+    let amounts = json!({ "cpu": "15890m", "memory": "60000Mi", "pods": "110" });
+    let node = json!({
+        "metadata": {
+            "name": format!("ip-10-{}-{}.eu-west-1.compute.internal", number / 250, number % 250),
+            "creationTimestamp": "2023-11-01T00:00:00Z",
+            "labels": {
+                "karpenter.sh/nodepool": format!("pool-{}", number % 7),
+                "karpenter.sh/capacity-type": "spot",
+                "node.kubernetes.io/instance-type": format!("m7i.{}xlarge", number % 90),
+                "topology.kubernetes.io/zone": zone,
+            },
+        },
+        "spec": { "providerID": format!("aws:///{zone}/i-{number:017x}") },
+        "status": { "allocatable": amounts, "capacity": amounts },
+    });
+    serde_json::from_value(node).unwrap()
+}
+
+fn pod(number: usize, node: &str) -> Pod {
+    let requests = json!({ "cpu": format!("{}m", 100 + number % 900), "memory": "512Mi" });
+    let pod = json!({
+        "metadata": { "name": format!("web-{number}"), "namespace": "shop", "uid": format!("uid-{number}") },
+        "spec": { "nodeName": node, "containers": [{ "name": "app", "resources": { "requests": requests } }] },
+        "status": { "phase": "Running" },
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+fn overview(cluster: &Cluster) -> Overview {
+    let (snapshot, history) = (cluster.snapshot(), History::new(now()));
+    Overview::of(&Question {
+        snapshot: &snapshot,
+        history: &history,
+        messages: &|_| None,
+        now: now(),
+        engine: "1.2.3",
+    })
+}
+
+/// Conformance: DASH-14
+#[test]
+fn five_thousand_nodes_need_150_bytes_each_and_fifty_changed_ones_ten_kib_in_all() {
+    let mut cluster = Cluster::new(ClusterConfig::default());
+    let mut names = Vec::new();
+    for number in 0..5_000 {
+        let node = node(number);
+        names.push(node.metadata.name.clone().unwrap());
+        cluster.apply_node(&node);
+    }
+    for number in 0..10_000 {
+        cluster.apply_pod(&pod(number, &names[number % names.len()]));
+    }
+    let mut curve = Curve::default();
+    for point in 0..=POINTS {
+        curve.add(Point {
+            at: now().as_second() + 5 * i64::try_from(point).unwrap(),
+            nodes: 5_000,
+            pods: 100_000,
+            pending: 100,
+            price: 1_234_567_890,
+        });
+    }
+    let began = Instant::now();
+    let before = overview(&cluster);
+    let made = began.elapsed();
+    let json = before.to_json(&curve);
+    println!(
+        "made in {made:?}, written in {:?}, {} bytes",
+        began.elapsed() - made,
+        json.len()
+    );
+    assert_eq!((before.totals.nodes, before.totals.pods), (5_000, 10_000));
+    assert!(json.len() <= 5_000 * 150, "{}", json.len());
+
+    assert!(
+        overview(&cluster).since(&before).is_none(),
+        "nothing changed"
+    );
+    for number in 0..50 {
+        cluster.apply_pod(&pod(200_000 + number, &names[number * 90]));
+    }
+    let after = overview(&cluster);
+    let delta = after.since(&before).unwrap().to_json();
+    println!("{} bytes", delta.len());
+    assert!(delta.len() <= 10 << 10, "{}", delta.len());
+    let delta: Value = serde_json::from_str(&delta).unwrap();
+    let columns: Vec<&String> = delta["change"].as_object().unwrap().keys().collect();
+    assert_eq!(
+        columns,
+        ["cpu", "id", "memory", "pods"],
+        "only what changed"
+    );
+    assert_eq!(delta["change"]["id"].as_array().unwrap().len(), 50);
+    assert!(delta.get("add").is_none() && delta.get("remove").is_none());
+
+    cluster.remove_node(&names[17]);
+    let last = overview(&cluster);
+    let delta: Value = serde_json::from_str(&last.since(&after).unwrap().to_json()).unwrap();
+    assert_eq!(delta["remove"], json!([names[17]]));
+    assert!(delta.get("change").is_none());
+}

@@ -1,0 +1,132 @@
+//! Reports of what blocks nodes: made on request, and every few minutes for the metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_core::schedule::Cancel;
+use karpenter_decisions::doctor::{BlockerReport, Examination, Installation, examine};
+use karpenter_decisions::explain::Observed;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::answers::ENGINE;
+use super::installation;
+use crate::context::Context;
+use crate::controller::{ReconcileError, compute};
+use crate::provisioning;
+
+/// How long a report may take; the savings that are not found until then are told as at least so much.
+const SEARCH: Duration = Duration::from_secs(2);
+/// How long a report holds while the cluster does not change: ages and windows go on.
+const FRESH: SignedDuration = SignedDuration::from_secs(30);
+/// How long the review of the installation holds.
+const REVIEWED: SignedDuration = SignedDuration::from_mins(10);
+/// Interval between reports for the metrics.
+const INTERVAL: Duration = Duration::from_secs(300);
+
+/// The latest results.
+#[derive(Debug, Default)]
+pub(super) struct Doctor {
+    /// The latest report on the whole cluster.
+    latest: Mutex<Option<Arc<BlockerReport>>>,
+    reviewed: Mutex<Option<(Timestamp, Installation)>>,
+}
+
+impl Doctor {
+    /// Returns the latest report on the whole cluster.
+    pub(super) fn latest(&self) -> Option<Arc<BlockerReport>> {
+        self.latest.lock().clone()
+    }
+
+    /// Reports on the cluster, or on a namespace.
+    pub(super) async fn report(
+        &self,
+        cx: &Arc<Context>,
+        namespace: Option<String>,
+    ) -> Result<Arc<BlockerReport>, ReconcileError> {
+        let now = cx.clock.now();
+        let known = self.reviewed.lock().clone();
+        let installation = match known {
+            Some((at, known)) if now.duration_since(at) < REVIEWED => known,
+            _ => {
+                let installation = installation::review(cx).await;
+                *self.reviewed.lock() = Some((now, installation.clone()));
+                installation
+            }
+        };
+        if namespace.is_none()
+            && let Some(latest) = self.latest()
+            && latest.observed.epoch == cx.view().snapshot.epoch()
+            && now.duration_since(latest.observed.at) < FRESH
+            && latest.ran.len() == installation.checks()
+        {
+            return Ok(latest);
+        }
+        self.examine(cx, installation, namespace).await
+    }
+
+    async fn examine(
+        &self,
+        cx: &Arc<Context>,
+        installation: Installation,
+        namespace: Option<String>,
+    ) -> Result<Arc<BlockerReport>, ReconcileError> {
+        let began = Instant::now();
+        let policy = provisioning::policy(cx);
+        let cancel: Cancel = Arc::new(move || began.elapsed() > SEARCH);
+        let (view, spot_to_spot) = (
+            cx.view(),
+            cx.options.feature_gates.spot_to_spot_consolidation,
+        );
+        let of_all = namespace.is_none();
+        let report = compute("the doctor", move || {
+            let observed = Observed {
+                at: policy.now,
+                epoch: view.snapshot.epoch(),
+                engine: ENGINE.to_owned(),
+                truncated: false,
+            };
+            let examination = Examination {
+                snapshot: &view.snapshot,
+                policy: &policy,
+                cancel: Some(cancel),
+                spot_to_spot,
+                installation: &installation,
+            };
+            Arc::new(examine(&examination, observed, namespace.as_deref()))
+        })
+        .await?;
+        if of_all {
+            *self.latest.lock() = Some(Arc::clone(&report));
+        }
+        Ok(report)
+    }
+}
+
+/// Reports for the metrics every few minutes. The installation is not reviewed for them: that takes requests to the API server.
+pub async fn report_regularly(cx: Arc<Context>, stop: CancellationToken) {
+    let Some(decisions) = &cx.decisions else {
+        return;
+    };
+    loop {
+        tokio::select! {
+            () = cx.clock.sleep(INTERVAL) => {}
+            () = stop.cancelled() => return,
+        }
+        let doctor = &decisions.doctor;
+        let installation = doctor.reviewed.lock().clone();
+        let installation = installation.map(|(_, known)| known).unwrap_or_default();
+        let view = cx.view();
+        let unchanged = doctor
+            .latest()
+            .is_some_and(|latest| latest.observed.epoch == view.snapshot.epoch());
+        if unchanged || !view.is_synced() {
+            continue;
+        }
+        if let Err(error) = doctor.examine(&cx, installation, None).await {
+            tracing::error!(logger = "decisions", %error, "cannot report what blocks nodes");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The second line of `FailedScheduling` events (feature gate `SchedulingHints`): what blocks the pod, in a sentence.
+//!
+//! The search runs the scheduler, so that it must not delay a pass: a pass hands its events over and goes on; if the last ones are
+//! still being explained, they are published without a second line. Pods of one class with one message share a search.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_core::cluster::Snapshot;
+use karpenter_core::pod::{PodKey, Shape};
+use karpenter_core::schedule::{Cancel, Policy};
+use karpenter_decisions::blocking::blocking;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::Context;
+use crate::controller::compute;
+use crate::events::Event;
+
+/// How long an answer holds, and an event is not repeated.
+pub(super) const WINDOW: Duration = Duration::from_secs(300);
+/// How long one search may take; what is told was verified all the same.
+const SEARCH: Duration = Duration::from_millis(100);
+/// Searches for the events of one pass; further classes of pods have no second line until their event is repeated.
+const SEARCHES: usize = 16;
+/// Answers that are kept.
+const KEPT: usize = 256;
+/// The longest message of an event, in bytes.
+const LONGEST: usize = 1024;
+
+/// An event about a pod that could not be scheduled.
+pub(super) struct Failed {
+    pub(super) pod: PodKey,
+    pub(super) event: Event,
+}
+
+/// The events of a pass.
+struct Batch {
+    snapshot: Snapshot,
+    policy: Policy,
+    failed: Vec<Failed>,
+}
+
+/// Hands events over to the task that explains them.
+#[derive(Debug)]
+pub(super) struct Hints {
+    sender: mpsc::Sender<Batch>,
+    receiver: Mutex<Option<mpsc::Receiver<Batch>>>,
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").finish_non_exhaustive()
+    }
+}
+
+impl Default for Hints {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::channel(1);
+        Self {
+            sender,
+            receiver: Mutex::new(Some(receiver)),
+        }
+    }
+}
+
+/// What blocks the pods of a class.
+struct Answer {
+    /// Keeps the class, by whose address it is found, from being replaced by another.
+    _shape: Arc<Shape>,
+    message: String,
+    at: Instant,
+    sentence: Option<String>,
+}
+
+impl Hints {
+    /// Publishes events, explained if there is time for it.
+    pub(super) fn publish(
+        &self,
+        cx: &Context,
+        snapshot: &Snapshot,
+        policy: Policy,
+        failed: Vec<Failed>,
+    ) {
+        if failed.is_empty() {
+            return;
+        }
+        let batch = Batch {
+            snapshot: snapshot.fork(),
+            policy,
+            failed,
+        };
+        if let Err(error) = self.sender.try_send(batch) {
+            let (mpsc::error::TrySendError::Full(batch) | mpsc::error::TrySendError::Closed(batch)) =
+                error;
+            for failed in batch.failed {
+                cx.recorder.publish(failed.event);
+            }
+        }
+    }
+
+    /// Explains and publishes events until `stop`.
+    pub(super) async fn run(&self, cx: &Context, stop: CancellationToken) {
+        let Some(mut receiver) = self.receiver.lock().take() else {
+            return;
+        };
+        let mut answers: FxHashMap<usize, Answer> = FxHashMap::default();
+        let mut told: FxHashMap<String, Instant> = FxHashMap::default();
+        loop {
+            let batch = tokio::select! {
+                batch = receiver.recv() => batch,
+                () = stop.cancelled() => return,
+            };
+            let Some(batch) = batch else { return };
+            let window = cx.clock.real_duration(WINDOW);
+            told.retain(|_, at| at.elapsed() < window);
+            answers.retain(|_, answer| answer.at.elapsed() < window);
+            if answers.len() > KEPT {
+                answers.clear();
+            }
+            let mut searches = SEARCHES;
+            for mut failed in batch.failed {
+                // The recorder drops a repetition: it needs no search.
+                if told.contains_key(&failed.pod.uid) {
+                    continue;
+                }
+                told.insert(failed.pod.uid.clone(), Instant::now());
+                let (snapshot, policy) = (&batch.snapshot, &batch.policy);
+                let sentence =
+                    explain(snapshot, policy, &failed, &mut answers, &mut searches).await;
+                if let Some(sentence) = sentence {
+                    append(&mut failed.event.message, &sentence);
+                }
+                cx.recorder.publish(failed.event);
+            }
+        }
+    }
+}
+
+async fn explain(
+    snapshot: &Snapshot,
+    policy: &Policy,
+    failed: &Failed,
+    answers: &mut FxHashMap<usize, Answer>,
+    searches: &mut usize,
+) -> Option<String> {
+    let key = &failed.pod;
+    let pod = snapshot.pod(&key.namespace, &key.name)?.clone();
+    let class = Arc::as_ptr(&pod.shape) as usize;
+    if let Some(answer) = answers.get(&class)
+        && answer.message == failed.event.message
+    {
+        return answer.sentence.clone();
+    }
+    *searches = searches.checked_sub(1)?;
+    let (snapshot, policy, shape) = (snapshot.fork(), policy.clone(), pod.shape.clone());
+    let found = compute("the explanation", move || {
+        let began = Instant::now();
+        let cancel: Cancel = Arc::new(move || began.elapsed() > SEARCH);
+        blocking(&snapshot, &policy, Some(cancel), &pod).sentence()
+    });
+    let sentence = found.await.ok().flatten();
+    let answer = Answer {
+        _shape: shape,
+        message: failed.event.message.clone(),
+        at: Instant::now(),
+        sentence: sentence.clone(),
+    };
+    answers.insert(class, answer);
+    sentence
+}
+
+/// Appends a line, as far as the API server accepts it.
+fn append(message: &mut String, line: &str) {
+    let left = LONGEST.saturating_sub(message.len() + 1);
+    let mut end = line.len().min(left);
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    if end > 0 {
+        message.push('\n');
+        message.push_str(&line[..end]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_line_is_cut_where_the_api_server_would_reject_it() {
+        let appended = |first: usize, line: &str| {
+            let mut message = "x".repeat(first);
+            append(&mut message, line);
+            message
+        };
+        assert_eq!(appended(3, "because"), "xxx\nbecause");
+        assert_eq!(appended(LONGEST, "because").len(), LONGEST);
+        assert_eq!(
+            appended(LONGEST - 4, "größe"),
+            format!("{}\ngr", "x".repeat(LONGEST - 4))
+        );
+    }
+}

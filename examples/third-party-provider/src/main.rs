@@ -1,0 +1,79 @@
+//! The controller of the imaginary cloud, as it runs in a cluster.
+//!
+//! ```sh
+//! cargo run --release --bin karpenter-playground -- --no-controllers      # a control plane on this computer
+//! export KUBECONFIG=$PWD/playground.kubeconfig                            # in a second terminal
+//! cargo run --bin third-party-provider -- --print-crd | kubectl apply -f -
+//! cargo run --bin third-party-provider -- --disable-leader-election
+//! ```
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{CommandFactory, FromArgMatches, Parser};
+use karpenter_kube::client::Clients;
+use karpenter_kube::clock::Clock;
+use karpenter_kube::metrics::Registry;
+use karpenter_kube::options::Options;
+use karpenter_kube::process::{exit_with, log, stop_on_signal};
+use kube::CustomResourceExt;
+use third_party_provider::lagoon::Lagoon;
+use third_party_provider::{LagoonClass, kubelets, operator};
+use tokio_util::sync::CancellationToken;
+
+/// Karpenter for the imaginary cloud.
+#[derive(Debug, Parser)]
+#[command(name = "third-party-provider", version)]
+struct Args {
+    #[command(flatten)]
+    core: Options,
+    /// Prints the CustomResourceDefinition of LagoonClass, for `kubectl apply -f -`, and exits.
+    #[arg(long)]
+    print_crd: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    exit_with(run().await)
+}
+
+// ANCHOR: run
+async fn run() -> Result<()> {
+    // Options are read from flags and environment variables.
+    let command = Options::prepare(Args::command(), |name: &str| std::env::var(name).ok());
+    let args = Args::from_arg_matches(&command.get_matches())?;
+    if args.print_crd {
+        println!("{}", serde_json::to_string_pretty(&LagoonClass::crd())?);
+        return Ok(());
+    }
+    log(&args.core, env!("CARGO_PKG_VERSION")).context("cannot initialize logging")?;
+    // TLS needs a crypto provider. Installing one fails only if there is one already.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let config = kube::Config::infer()
+        .await
+        .context("cannot load the kubeconfig or the in-cluster configuration")?;
+    let registry = Registry::new();
+    let (qps, burst) = (args.core.kube_client_qps, args.core.kube_client_burst);
+    let clients = Clients::connect(&config, qps, burst, &registry)?;
+    let (clock, stop) = (Clock::real(), CancellationToken::new());
+    tokio::spawn(stop_on_signal(stop.clone()));
+
+    // The instances of a real cloud join the cluster on their own.
+    let (cloud, cluster) = (Lagoon::default(), "example");
+    let instances = kubelets::join(
+        clients.api.clone(),
+        cloud.clone(),
+        cluster.to_owned(),
+        clock,
+        stop.clone(),
+    );
+    tokio::spawn(instances);
+
+    operator(clients, cloud, cluster, args.core)
+        .clock(clock)
+        .registry(registry)
+        .run(stop)
+        .await?;
+    Ok(())
+}
+// ANCHOR_END: run

@@ -1,0 +1,248 @@
+//! What keeps a node, what it would save, and what would help, over HTTP; and that the next pass agrees once it is done.
+
+#![expect(clippy::panic, reason = "what fails here fails the test")]
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_api::v1::NodePool;
+use karpenter_kwok::KwokNodeClass;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::decisions::{free_port, get, serving};
+use crate::world::{World, pool};
+
+/// A cluster of on-demand nodes whose controllers serve on a port; `spec` changes the NodePool.
+async fn world(port: u16, spec: Value) -> World {
+    let world = World::bare(serving(port, |_| ())).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let mut spec = spec;
+    spec["template"] = json!({ "spec": { "requirements": [
+        { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
+        { "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] },
+        { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
+    ] } });
+    world.create(&pool("default", spec)).await;
+    world
+}
+
+fn budget(nodes: &str) -> Value {
+    json!({ "disruption": { "budgets": [{ "nodes": nodes }] } })
+}
+
+/// A node that is much too large for the two pods that are left on it, in a NodePool whose budget is 0.
+async fn oversized(port: u16) -> (World, String) {
+    let world = world(port, budget("0")).await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    world.scale("app", 2).await;
+    world.pass(60).await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    (world, node)
+}
+
+async fn guard(world: &World, app: &str, spec: Value) {
+    let mut guard = json!({
+        "metadata": { "name": "guard", "namespace": "default" },
+        "spec": { "selector": { "matchLabels": { "app": app } } },
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        guard["spec"][key.as_str()] = value.clone();
+    }
+    let guard: PodDisruptionBudget = serde_json::from_value(guard).unwrap();
+    let api = Api::namespaced(world.client.clone(), "default");
+    api.create(&PostParams::default(), &guard).await.unwrap();
+}
+
+async fn annotate(world: &World, pod: &str, value: Value) {
+    let api: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let patch = json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": value } } });
+    let patch = Patch::Merge(patch);
+    api.patch(pod, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+async fn set_budget(world: &World, nodes: &str) {
+    let api: Api<NodePool> = world.api();
+    let patch = Patch::Merge(json!({ "spec": budget(nodes) }));
+    api.patch("default", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+async fn explain(port: u16, node: &str, changes: &str) -> Value {
+    get(
+        port,
+        &format!("nodes/{node}/explanation?timeout=5s{changes}"),
+    )
+    .await
+}
+
+fn ids(told: &Value, list: &str) -> Vec<String> {
+    let all = told[list].as_array().unwrap_or_else(|| panic!("{told}"));
+    let ids = all.iter().map(|one| one["id"].as_str().unwrap().to_owned());
+    ids.collect()
+}
+
+fn savings(outcome: &Value) -> f64 {
+    let savings = &outcome["command"]["savingsPerHour"]["list"];
+    savings.as_f64().unwrap_or_else(|| panic!("{outcome}"))
+}
+
+/// Waits for the record of the first command.
+async fn command(world: &World, port: u16) -> Value {
+    for _ in 0..60 {
+        let list = get(port, "decisions?kind=Disruption").await;
+        let records = list["items"].as_array().unwrap().iter();
+        let mut items = records.flat_map(|record| record["items"].as_array().unwrap());
+        if let Some(item) = items.find(|item| item["type"] == "Disrupted") {
+            return item.clone();
+        }
+        world.pass(5).await;
+    }
+    panic!("no command: {}", world.describe().await);
+}
+
+/// Conformance: EXP-10
+#[tokio::test(start_paused = true)]
+async fn all_that_blocks_a_node_is_told_with_what_it_saves_once_all_of_it_is_gone() {
+    let port = free_port();
+    let (world, node) = oversized(port).await;
+    let pod = world.pods().await.remove(0).metadata.name.unwrap();
+    annotate(&world, &pod, json!("true")).await;
+    guard(&world, "app", json!({ "maxUnavailable": 0 })).await;
+    world.pass(30).await;
+
+    let told = explain(port, &node, "").await;
+    assert_eq!(ids(&told, "blockers"), ["PodDoNotDisrupt", "Pdb", "Budget"]);
+    assert_eq!(told["reason"]["id"], "PodDoNotDisrupt", "{told}");
+    let forecast = savings(&told["whatIf"]);
+    assert!(forecast > 0.0, "{told}");
+    for blocker in told["blockers"].as_array().unwrap() {
+        assert_eq!(blocker["alone"]["command"], Value::Null, "{blocker}");
+        assert_ne!(blocker["alone"]["reason"]["id"], Value::Null, "{blocker}");
+    }
+    assert_eq!(ids(&told, "ladder"), ["Pdb", "Budget"], "{told}");
+    for help in told["blockers"][1]["help"].as_array().unwrap() {
+        if help["exact"] == true {
+            assert_eq!(help["savingsPerHour"]["list"].as_f64(), Some(forecast));
+        }
+    }
+
+    annotate(&world, &pod, Value::Null).await;
+    let api: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
+    api.delete("guard", &DeleteParams::default()).await.unwrap();
+    set_budget(&world, "100%").await;
+    let done = command(&world, port).await;
+    let saved = done["savingsPerHour"].as_f64().unwrap();
+    assert!((saved - forecast).abs() < 1e-9, "{saved} {forecast} {done}");
+    let planned = &told["whatIf"]["command"];
+    assert_eq!(done["decision"], planned["decision"]);
+    assert_eq!(done["pods"], planned["podsMoved"]);
+    assert_eq!(
+        done["instanceTypes"][0],
+        planned["replacements"][0]["instanceType"]
+    );
+    world.cluster.shutdown().await;
+}
+
+/// Conformance: EXP-11
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_can_never_allow_an_eviction_is_told_apart_from_one_that_waits() {
+    let port = free_port();
+    let world = world(port, json!({ "limits": { "nodes": "1" } })).await;
+    // Both need the port of the only node.
+    let ports = json!([{ "name": "app", "image": "pause", "ports": [{ "containerPort": 80, "hostPort": 80 }],
+        "resources": { "requests": { "cpu": "1" } } }]);
+    world
+        .deploy_with("app", 1, json!({ "containers": ports }))
+        .await;
+    world.until_running(1, 60).await;
+    guard(&world, "app", json!({ "minAvailable": 1 })).await;
+    world.pass(30).await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+
+    let told = explain(port, &node, "").await;
+    let blocker = &told["blockers"][0];
+    assert_eq!(blocker["id"], "Pdb", "{told}");
+    assert_eq!(blocker["pdb"]["impossible"], true, "{blocker}");
+    assert_eq!(blocker["owner"], "Deployment default/app", "{blocker}");
+    let texts = |blocker: &Value| -> Vec<String> {
+        let help = blocker["help"].as_array().unwrap().iter();
+        help.map(|help| help["text"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        texts(blocker),
+        [
+            "Deployment default/app: replicas 1 -> 2",
+            "PodDisruptionBudget default/guard: maxUnavailable 1",
+        ]
+    );
+
+    world.scale("app", 2).await;
+    world.pass(60).await;
+    let told = explain(port, &node, "").await;
+    let blocker = &told["blockers"][0];
+    assert_eq!(blocker["id"], "Pdb", "{told}");
+    assert_eq!(blocker["pdb"]["impossible"], false, "{blocker}");
+    assert_eq!(
+        texts(blocker),
+        ["wait until 2 of 2 pods of PodDisruptionBudget default/guard are healthy"]
+    );
+    world.cluster.shutdown().await;
+}
+
+/// Conformance: EXP-13
+#[tokio::test(start_paused = true)]
+async fn with_another_budget_the_verdict_is_the_command_that_the_next_pass_starts() {
+    let port = free_port();
+    let (world, node) = oversized(port).await;
+    let told = explain(port, &node, "").await;
+    assert_eq!(told["reason"]["id"], "Budget", "{told}");
+    assert_eq!(ids(&told, "blockers"), ["Budget"], "{told}");
+
+    let told = explain(port, &node, "&if=budget.default%3D20%25").await;
+    assert_eq!(told["changes"], json!(["budget.default=20%"]));
+    assert_eq!(told["blockers"], json!([]), "{told}");
+    let planned = told["whatIf"]["command"].clone();
+    assert_eq!(planned["decision"], "replace", "{told}");
+    let groups = get(port, "explanations?of=nodes").await;
+    assert_eq!(groups["items"][0]["reason"], "Budget", "{groups}");
+    assert_eq!(
+        groups["items"][0]["releasablePerHour"],
+        planned["savingsPerHour"]["list"]
+    );
+
+    set_budget(&world, "20%").await;
+    let done = command(&world, port).await;
+    assert_eq!(done["decision"], planned["decision"], "{done}");
+    let saved = done["savingsPerHour"].as_f64().unwrap();
+    assert!((saved - savings(&told["whatIf"])).abs() < 1e-9, "{done}");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_cannot_be_made_is_refused_in_one_line() {
+    let port = free_port();
+    let (world, node) = oversized(port).await;
+    for (change, message) in [
+        ("budget.none%3D1", "NodePool none does not exist"),
+        (
+            "without-pdb%3Ddefault%2Fnone",
+            "PodDisruptionBudget default/none does not exist",
+        ),
+        (
+            "tolerate%3Da:NoSchedule",
+            "invalid change `tolerate=a:NoSchedule`: it applies to pods only",
+        ),
+    ] {
+        let path = format!("nodes/{node}/explanation?if={change}");
+        let answer = crate::decisions::request(port, "GET", &path, "Host: localhost\r\n").await;
+        assert_eq!(answer.code, 400, "{answer:?}");
+        assert_eq!(answer.json()["message"], message);
+    }
+    world.cluster.shutdown().await;
+}

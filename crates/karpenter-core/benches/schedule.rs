@@ -14,7 +14,7 @@ use karpenter_bench::Suite;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::schedule::{PreferencePolicy, ScheduleRequest, Solver, schedule};
+use karpenter_core::schedule::{Plan, PodSet, Policy, PreferencePolicy, Query, Solver};
 use karpenter_fixtures::{
     CAPACITY_TYPE, HOSTNAME, INITIALIZED, Object, Pod, REGISTERED, Z1, Z2, Z3, ZONE, bare_node,
     node_pool, pod,

@@ -56,7 +56,7 @@ impl World {
     fn new() -> Self {
         Self {
             cluster: Cluster::new(cluster_config()),
-            request: ScheduleRequest::at(Timestamp::UNIX_EPOCH),
+            policy: Policy::at(Timestamp::UNIX_EPOCH),
         }
     }
 
@@ -87,7 +87,7 @@ impl World {
         self.cluster.apply_pod(&pod.build());
         let snapshot = self.cluster.snapshot();
         let pod = snapshot.pod("shop", &name).unwrap();
-        blocking(&snapshot, &self.request, pod)
+        blocking(&snapshot, &self.policy, None, pod)
     }
 }
 
@@ -358,7 +358,7 @@ fn a_node_pool_that_is_not_ready_blocks() {
 #[test]
 fn the_default_spread_of_the_scheduler_blocks_like_one_of_the_pod() {
     let mut world = World::new().pool(in_zones("default", &[Z1]));
-    world.request.default_spread = vec![DefaultSpread {
+    world.policy.default_spread = vec![DefaultSpread {
         topology_key: "rack".to_owned(),
         max_skew: 1,
         min_domains: None,
@@ -399,36 +399,22 @@ fn without_node_pools_nothing_that_can_be_changed_blocks() {
 
 #[test]
 fn a_label_that_only_the_node_pool_gives_is_not_in_the_way_of_a_pod_that_asks_for_it() {
-    let labelled = [
-        (
-            "/spec/template/metadata",
-            json!({ "labels": { "intent": "apps" } }),
-        ),
-        (
-            "/spec/template/spec/requirements",
-            json!([{ "key": "example.com/team", "operator": "In", "values": ["a", "b"] }]),
-        ),
-    ];
+    let labelled = || {
+        default_pool()
+            .node_label("intent", "apps")
+            .requires("example.com/team", "In", &["a", "b"])
+    };
     let wants = |memory: &str| {
-        let fields = [
-            (
-                "/spec/nodeSelector",
-                json!({ "intent": "apps", "example.com/team": "a" }),
-            ),
-            (
-                "/spec/containers/0/resources/requests/memory",
-                json!(memory),
-            ),
-        ];
-        World::new()
-            .pool("default", &labelled)
-            .ask(pod("p", &fields))
+        let asking = web("p")
+            .select("intent", "apps")
+            .select("example.com/team", "a")
+            .memory(memory);
+        World::new().pool(labelled()).ask(asking)
     };
     assert!(wants("1Gi").fits_alone);
     assert_eq!(ids(&wants("64Gi")), ["pod.requests[memory]"]);
-    let other = ("/spec/nodeSelector", json!({ "intent": "web" }));
     let answer = World::new()
-        .pool("default", &labelled)
-        .ask(pod("p", &[other]));
+        .pool(labelled())
+        .ask(web("p").select("intent", "web"));
     assert!(ids(&answer).contains(&"pod.nodeSelector[intent]"));
 }

@@ -265,7 +265,11 @@ fn pools_are_chosen_by_name_by_label_and_by_weight() {
             .with_pool(node_pool("heavy").weight(100))
             .with_pool(node_pool("none"))
     };
-    let chosen = |pod: Object<Pod>| world().with([pod]).plan().new_claims[0].node_pool.clone();
+    let chosen = |pod: Object<Pod>| {
+        world().with([pod]).plan().new_node_claims[0]
+            .node_pool
+            .clone()
+    };
     assert_eq!(chosen(pod("p")), "heavy");
     assert_eq!(chosen(pod("p").select(NODE_POOL, "none")), "none");
     assert_eq!(chosen(pod("p").select("team", "a")), "light");

@@ -176,7 +176,7 @@ fn a_daemon_may_select_labels_that_registration_sets() {
     for label in ["karpenter.sh/initialized", "karpenter.sh/registered"] {
         let selecting = daemon().select(label, "true");
         let world = World::new().with(selecting).with([asked()]);
-        let draft = world.plan().new_claims.remove(0);
+        let draft = world.plan().new_node_claims.remove(0);
         assert_eq!(draft.instance_types[0], "default-instance-type");
         assert!(
             !draft

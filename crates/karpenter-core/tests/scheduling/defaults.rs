@@ -78,7 +78,7 @@ fn owned_pods_without_constraints_are_spread_by_default() {
 fn min_domains_and_softness_of_a_default_are_kept() {
     let single = |defaults: DefaultSpread| {
         let mut world = World::empty().with_pool(node_pool("default").requires(ZONE, "In", &[Z1]));
-        world.request.default_spread = vec![defaults];
+        world.policy.default_spread = vec![defaults];
         world
             .cluster
             .apply_replica_set(&read(replica_set("rs", json!({ "app": "x" }))));
@@ -233,7 +233,7 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
 #[test]
 fn a_buffer_does_not_take_a_node_from_a_real_pod() {
     let mut world = World::new().with((node("n"), pod("p").cpu("3")));
-    world.request.buffer_pods = vec![buffer("b-0", "default", "4")];
+    world.query.buffer_pods = vec![buffer("b-0", "default", "4")];
     let plan = world.plan();
     assert_eq!(plan.existing[0].pod.name, "p");
 }

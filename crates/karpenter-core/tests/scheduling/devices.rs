@@ -56,7 +56,7 @@ fn world(types: Vec<InstanceType>) -> World {
     let mut world = World::empty()
         .with_types(types.into())
         .with_pool(node_pool("default"));
-    world.request.ignore_dra_requests = false;
+    world.policy.ignore_dra_requests = false;
     world.cluster.apply_device_class(&read(json!({
         "metadata": { "name": "gpu" },
         "spec": { "selectors": [{ "cel": { "expression": format!("device.driver == '{DRIVER}'") } }] },

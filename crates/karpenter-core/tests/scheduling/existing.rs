@@ -67,7 +67,7 @@ fn a_deleting_node_is_not_used() {
     });
     world.add(node("n"));
     world.add(pod("p"));
-    assert_eq!(world.plan().new_claims.len(), 1);
+    assert_eq!(world.plan().new_node_claims.len(), 1);
     let mut world = World::new().with((node("n"), pod("p")));
     world.cluster.mark_for_deletion(&["fake://n"]);
     assert_eq!(world.plan().new_node_claims.len(), 1);

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::schedule::{Plan, PlannedNodeClaim, ScheduleRequest, schedule};
+use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy, Query, schedule};
 use serde_json::json;
 
 pub use karpenter_fixtures::*;
@@ -16,7 +16,7 @@ pub fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-/// A cluster, the request, and the instance types of the provider.
+/// A cluster, the policy, the query, and the instance types of the provider.
 pub struct World {
     pub cluster: Cluster,
     pub policy: Policy,

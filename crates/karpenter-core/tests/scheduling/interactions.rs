@@ -283,7 +283,7 @@ fn a_volume_of_two_zones_is_placed_on_the_existing_node() {
     let plan = world(persistent_volume("v").zone(Z1).zone(Z2)).plan();
     assert_eq!(plan.existing.len(), 1);
     let plan = world(persistent_volume("v").zone(Z1)).plan();
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
 }
 
 /// Conformance: SCH-224, SCH-226
@@ -503,7 +503,7 @@ fn one_of_several_alternatives_may_exclude_node_pools() {
         .require_term(&[(NODE_POOL, "DoesNotExist", &[])])
         .require_term(&[(ZONE, "In", &[Z2])]);
     let plan = World::new().with([either.clone()]).plan();
-    assert_eq!(values(&plan.new_claims[0], ZONE), [Z2]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
     let foreign = node("n").without_label(NODE_POOL);
     let plan = World::new().with((foreign, either)).plan();
     assert_eq!(
@@ -734,7 +734,7 @@ fn buffers_come_after_smaller_pods_and_follow_their_own_rules() {
         Arc::new(karpenter_core::pod::Pod::parse(&pod.build()))
     };
     let mut world = World::new().with((node("n"), pod("p").cpu("2")));
-    world.request.buffer_pods = vec![
+    world.query.buffer_pods = vec![
         buffer("near", |pod| pod.select(ZONE, Z3)),
         buffer("nowhere", |pod| pod.select(ZONE, "mars")),
     ];

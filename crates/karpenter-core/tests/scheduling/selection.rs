@@ -140,7 +140,7 @@ fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
             .with(full(|node| node))
             .with((pod("p").cpu("1"), claim))
             .plan()
-            .new_claims
+            .new_node_claims
             .len()
     };
     assert_eq!(with_claim(None, false), 0);
@@ -154,7 +154,7 @@ fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
         .with(full(deleting))
         .with([pod("p").cpu("1")]);
     world.add(live());
-    assert_eq!(world.plan().new_claims.len(), 0);
+    assert_eq!(world.plan().new_node_claims.len(), 0);
 }
 
 /// Conformance: SCH-181, SCH-213
@@ -167,7 +167,10 @@ fn a_static_pool_takes_no_pods() {
         .plan();
     assert_eq!(why(&plan, "p"), "no dynamic nodepools found");
     let world = World::empty().with_pool(fixed).with_pool(node_pool("a"));
-    assert_eq!(world.with([pod("p")]).plan().new_claims[0].node_pool, "a");
+    assert_eq!(
+        world.with([pod("p")]).plan().new_node_claims[0].node_pool,
+        "a"
+    );
 }
 
 /// Conformance: SCH-216
@@ -304,5 +307,5 @@ fn alternatives_of_a_daemon_are_tried_afresh_for_each_type() {
         .require(INSTANCE_TYPE, "In", &["a"])
         .require(INSTANCE_TYPE, "In", &["b"]);
     world.add(on_a_or_b);
-    assert_eq!(*world.plan().new_claims[0].instance_types, ["c"]);
+    assert_eq!(*world.plan().new_node_claims[0].instance_types, ["c"]);
 }

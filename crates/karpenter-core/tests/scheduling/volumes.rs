@@ -321,7 +321,7 @@ fn a_node_attaches_as_many_volumes_as_its_csi_driver_allows() {
     let plan = limited(world(&[of_class("c")], &[], &[class()]), 10)
         .with(shared)
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_claims.len()), (100, 0));
+    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (100, 0));
 }
 
 /// Conformance: SCH-100

@@ -14,14 +14,17 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Po
 use serde_json::{Value, json};
 
 use crate::lines::Lines;
-use crate::world::{World, node_pool, settings};
+use crate::world::{World, pool, settings};
 
 /// A cluster whose NodePool has these budgets.
 async fn budgeted(budgets: Value) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
     world
-        .add(node_pool("default").set("/spec/disruption/budgets", budgets))
+        .create(&pool(
+            "default",
+            json!({"disruption": {"budgets": budgets}}),
+        ))
         .await;
     world
 }
@@ -259,7 +262,7 @@ async fn a_nodepool_deleted_while_a_command_waits_deletes_all_its_nodes() {
     assert!(instances.is_empty(), "{}", world.describe().await);
     // A later Deployment gets its nodes.
     world.cluster.cloud.never_register(false);
-    world.add(node_pool("default")).await;
+    world.create(&pool("default", json!({}))).await;
     world.until_running(2, 60).await;
 }
 
@@ -313,7 +316,7 @@ async fn objects_that_cannot_be_decoded_get_an_event_and_hide_no_others() {
     };
     create_any(&world, &buffers, buffer("bad", json!("many"))).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.add(node_pool("default")).await;
+    world.create(&pool("default", json!({}))).await;
     let chunk = json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "chunk", "namespace": "default"},
         "template": {"spec": {"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}]}}});
     let templates = ApiResource::erase::<PodTemplate>(&());

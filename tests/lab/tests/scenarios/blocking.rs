@@ -4,29 +4,28 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use karpenter_api::v1::NodePool;
-use karpenter_fixtures::{Object, ZONE};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::decisions::{explain_first_pod, free_port, serving};
-use crate::world::{World, deployment, node_pool};
+use crate::decisions::{explain_first_pod, free_port, get, serving};
+use crate::world::{World, pool};
 use karpenter_kwok::KwokNodeClass;
 
+const ZONE: &str = "topology.kubernetes.io/zone";
+
 /// A cluster whose controllers serve on a port, with NodePools.
-async fn world(port: u16, pools: &[Object<NodePool>]) -> World {
+async fn world(port: u16, pools: &[(&str, Value)]) -> World {
     let world = World::bare(serving(port, |_| ())).await;
     world.create(&KwokNodeClass::new("default")).await;
-    for pool in pools {
-        world.add(pool.clone()).await;
+    for (name, spec) in pools {
+        world.create(&pool(name, spec.clone())).await;
     }
     world
 }
 
-fn in_zones(name: &str, zones: &[&str]) -> Object<NodePool> {
-    node_pool(name)
-        .without_requirements()
-        .requires(ZONE, "In", zones)
+fn zones(zones: &[&str]) -> Value {
+    json!({ "template": { "spec": { "requirements": [{ "key": ZONE, "operator": "In", "values": zones }] } } })
 }
 
 fn ids(told: &Value) -> Vec<&str> {
@@ -79,16 +78,15 @@ async fn apply(world: &World, patch: &Value) {
 async fn a_zone_that_no_node_pool_allows_is_blocked_by_the_selector_and_each_requirement() {
     let port = free_port();
     let pools = [
-        in_zones("a", &["test-zone-a"]),
-        in_zones("b", &["test-zone-b"]),
+        ("a", zones(&["test-zone-a"])),
+        ("b", zones(&["test-zone-b"])),
     ];
     let world = world(port, &pools).await;
     world.deploy("there", 1).await;
     world.until_running(1, 300).await;
     world.delete_deployments(&["there"]).await;
-    world
-        .add(deployment("lost", 1).select(ZONE, "test-zone-c"))
-        .await;
+    let selector = json!({ "nodeSelector": { ZONE: "test-zone-c" } });
+    world.deploy_with("lost", 1, selector).await;
     world
         .until(60, "the pod of lost is the only one", async |w| {
             w.pods().await.len() == 1
@@ -119,10 +117,11 @@ async fn a_zone_that_no_node_pool_allows_is_blocked_by_the_selector_and_each_req
 #[tokio::test(start_paused = true)]
 async fn a_limit_is_told_with_its_amounts_and_raising_it_exactly_so_far_places_the_pod() {
     let port = free_port();
-    let world = world(port, &[node_pool("default").limit("cpu", "6")]).await;
-    world.add(deployment("web", 1).cpu("3")).await;
+    let world = world(port, &[("default", json!({ "limits": { "cpu": "6" } }))]).await;
+    let three = json!({ "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "3" } } }] });
+    world.deploy_with("web", 1, three.clone()).await;
     world.until_running(1, 300).await;
-    world.add(deployment("more", 1).cpu("3")).await;
+    world.deploy_with("more", 1, three).await;
     world.pass(30).await;
 
     let running = world.pods().await;
@@ -156,8 +155,12 @@ async fn a_limit_is_told_with_its_amounts_and_raising_it_exactly_so_far_places_t
 #[tokio::test(start_paused = true)]
 async fn an_untolerated_taint_is_tolerated_or_removed_at_one_price() {
     let port = free_port();
-    let tainted = node_pool("default").taint("team", "search", "NoSchedule");
-    let world = world(port, &[tainted]).await;
+    let taint = json!([{ "key": "team", "value": "search", "effect": "NoSchedule" }]);
+    let pools = [(
+        "default",
+        json!({ "template": { "spec": { "taints": taint } } }),
+    )];
+    let world = world(port, &pools).await;
     world.deploy("web", 1).await;
     world.pass(30).await;
 
@@ -189,8 +192,9 @@ async fn an_untolerated_taint_is_tolerated_or_removed_at_one_price() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_too_large_for_every_type_is_told_the_largest_request_that_fits() {
     let port = free_port();
-    let world = world(port, &[node_pool("default")]).await;
-    world.add(deployment("huge", 1).cpu("1000")).await;
+    let world = world(port, &[("default", json!({}))]).await;
+    let huge = json!({ "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "1000" } } }] });
+    world.deploy_with("huge", 1, huge).await;
     world.pass(30).await;
 
     let told = explain_first_pod(&world, port).await;
@@ -198,7 +202,8 @@ async fn a_pod_too_large_for_every_type_is_told_the_largest_request_that_fits() 
     assert_eq!(ids(&told), ["pod.requests[cpu]"]);
     let lower = relaxation(&told, "requests cpu 1k -> ");
     let fits = lower["change"]["to"].as_str().unwrap();
-    world.add(deployment("fits", 1).cpu(fits)).await;
+    let requests = json!({ "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": fits } } }] });
+    world.deploy_with("fits", 1, requests).await;
     world
         .until(300, "the pod of fits runs", async |w| {
             w.nodes().await.len() == 1

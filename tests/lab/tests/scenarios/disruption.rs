@@ -2,16 +2,16 @@
 //! they fail.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_fixtures::{CAPACITY_TYPE, HOSTNAME, Object, pdb};
 use karpenter_kwok::{CapacityPool, KwokNodeClass};
 use karpenter_testbed::faults::{Fault, Rule};
 use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
 
-use crate::world::{World, deployment, epoch, node_pool, settings};
+use crate::world::{World, epoch, pool, settings};
 
 const ON_DEMAND: &str = "on-demand";
 pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
@@ -20,17 +20,20 @@ pub const MIDDLE: &str = "c-8x-amd64-linux";
 const LARGE: &str = "c-16x-amd64-linux";
 
 /// A cluster of on-demand nodes; `spec` changes its NodePool.
-async fn on_demand(
-    instance_types: &[&str],
-    change: impl FnOnce(Object<NodePool>) -> Object<NodePool>,
-) -> World {
+async fn on_demand(instance_types: &[&str], disruption: Value) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let mut pool = node_pool("default").requires(CAPACITY_TYPE, "In", &[ON_DEMAND]);
+    let mut requirements = vec![
+        json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}),
+        json!({"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}),
+        json!({"key": "karpenter.sh/capacity-type", "operator": "In", "values": [ON_DEMAND]}),
+    ];
     if !instance_types.is_empty() {
-        pool = pool.requires(INSTANCE_TYPE, "In", instance_types);
+        requirements.push(json!({"key": "node.kubernetes.io/instance-type", "operator": "In", "values": instance_types}));
     }
-    world.add(change(pool)).await;
+    let spec =
+        json!({"template": {"spec": {"requirements": requirements}}, "disruption": disruption});
+    world.create(&pool("default", spec)).await;
     world
 }
 
@@ -53,7 +56,7 @@ async fn running_pods(world: &World) -> usize {
 
 /// One node that is much too large for the two pods that are left on it.
 pub async fn oversized() -> (World, NodeClaim) {
-    let world = on_demand(&[], |pool| pool).await;
+    let world = on_demand(&[], json!({})).await;
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
     let mut claims = world.claims().await;
@@ -194,8 +197,8 @@ async fn a_command_whose_replacement_cannot_be_launched_is_rolled_back() {
 /// Conformance: API-172, API-173
 #[tokio::test(start_paused = true)]
 async fn drifted_nodes_are_replaced_within_the_budget() {
-    let two = |pool: Object<NodePool>| pool.consolidate_after("Never").budgets(&["2"]);
-    let world = on_demand(&["c-2x-amd64-linux"], two).await;
+    let spec = json!({"consolidateAfter": "Never", "budgets": [{"nodes": "2"}]});
+    let world = on_demand(&["c-2x-amd64-linux"], spec).await;
     world.deploy("app", 5).await;
     world.until_running(5, 60).await;
     let old: Vec<String> = world
@@ -229,12 +232,18 @@ async fn drifted_nodes_are_replaced_within_the_budget() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pdb_holds_while_a_drifted_node_is_drained() {
-    let world = on_demand(&["c-4x-amd64-linux"], |pool| {
-        pool.consolidate_after("Never")
-    })
-    .await;
+    let world = on_demand(&["c-4x-amd64-linux"], json!({"consolidateAfter": "Never"})).await;
     world.deploy("app", 3).await;
-    world.add(pdb("app").min_available(2)).await;
+    let budget: PodDisruptionBudget = serde_json::from_value(json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "app", "namespace": "default"},
+        "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "app"}}},
+    }))
+    .unwrap();
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
+    budgets
+        .create(&PostParams::default(), &budget)
+        .await
+        .unwrap();
     world.until_running(3, 60).await;
     world.pass(5).await;
     let old = world.claims().await.remove(0);
@@ -291,7 +300,7 @@ async fn after_a_restart_taints_without_a_command_are_removed() {
 /// Conformance: DIS-189
 #[tokio::test(start_paused = true)]
 async fn a_node_that_gets_pods_before_validation_is_kept() {
-    let world = on_demand(&[], |pool| pool.consolidation_policy("WhenEmpty")).await;
+    let world = on_demand(&[], json!({"consolidationPolicy": "WhenEmpty"})).await;
     world.deploy("app", 3).await;
     world.until_running(3, 60).await;
     let before = world.claims().await.remove(0);
@@ -336,7 +345,7 @@ async fn protect_pods(world: &World, value: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_must_never_be_disrupted_causes_no_additional_consolidation_passes() {
-    let world = on_demand(&["c-2x-amd64-linux"], |pool| pool).await;
+    let world = on_demand(&["c-2x-amd64-linux"], json!({})).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     protect_pods(&world, "true").await;
@@ -365,7 +374,7 @@ async fn a_node_is_consolidated_as_soon_as_the_protection_of_its_pods_ends() {
 /// Conformance: DIS-012
 #[tokio::test(start_paused = true)]
 async fn consolidation_without_a_result_is_evaluated_again_after_five_minutes_or_a_change() {
-    let world = on_demand(&["c-2x-amd64-linux"], |pool| pool).await;
+    let world = on_demand(&["c-2x-amd64-linux"], json!({})).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     let before = evaluations_once_idle(&world).await;
@@ -452,7 +461,7 @@ fn types(claims: &[NodeClaim]) -> Vec<&str> {
 
 /// A node that consolidation launched when the instance type of the right size was not available; now it is.
 async fn second_best() -> World {
-    let world = on_demand(&[SMALL, MIDDLE, LARGE], |pool| pool).await;
+    let world = on_demand(&[SMALL, MIDDLE, LARGE], json!({})).await;
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
     assert_eq!(types(&world.claims().await), [LARGE]);
@@ -513,17 +522,19 @@ async fn several_nodes_replace_several_where_that_is_allowed() {
     let world = World::bare(settings).await;
     world.create(&KwokNodeClass::new("default")).await;
     let of_types = |types: &[&str]| {
-        node_pool("default")
-            .without_requirements()
-            .requires(CAPACITY_TYPE, "In", &[ON_DEMAND])
-            .requires(INSTANCE_TYPE, "In", types)
+        json!({"template": {"spec": {"requirements": [
+            {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [ON_DEMAND]},
+            {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": types},
+        ]}}})
     };
-    world.add(of_types(&[LARGE])).await;
-    let alone = deployment("app", 2).anti_affinity(HOSTNAME, ("app", "app"));
-    world.add(alone).await;
+    world.create(&pool("default", of_types(&[LARGE]))).await;
+    let alone = json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "app"}}},
+    ]}}});
+    world.deploy_with("app", 2, alone).await;
     world.until_running(2, 60).await;
     assert_eq!(types(&world.claims().await), [LARGE, LARGE]);
-    let spec = Patch::Merge(json!({"spec": of_types(&[SMALL, LARGE]).json()["spec"]}));
+    let spec = Patch::Merge(json!({"spec": of_types(&[SMALL, LARGE])}));
     world
         .api::<NodePool>()
         .patch("default", &PatchParams::default(), &spec)
@@ -547,8 +558,8 @@ async fn several_nodes_replace_several_where_that_is_allowed() {
 }
 
 /// Three nodes of a NodePool with this policy, each with a third of its capacity used.
-async fn loose(change: impl FnOnce(Object<NodePool>) -> Object<NodePool>) -> World {
-    let world = on_demand(&["c-4x-amd64-linux"], change).await;
+async fn loose(disruption: Value) -> World {
+    let world = on_demand(&["c-4x-amd64-linux"], disruption).await;
     let apps = ["a", "b", "c"];
     for (filled, app) in (1..).zip(apps) {
         world.deploy(app, 3).await;
@@ -568,7 +579,7 @@ fn count(world: &World, series: &str) -> f64 {
 /// Conformance: API-183, API-193
 #[tokio::test(start_paused = true)]
 async fn a_balanced_move_of_several_nodes_has_one_event_on_the_nodepool_and_is_counted_once() {
-    let world = loose(|pool| pool.consolidation_policy("Balanced")).await;
+    let world = loose(json!({"consolidationPolicy": "Balanced"})).await;
     world
         .until(300, "one node is left", async |w| {
             w.claims().await.len() == 1
@@ -614,7 +625,7 @@ async fn a_balanced_move_of_several_nodes_has_one_event_on_the_nodepool_and_is_c
 /// Conformance: API-172, API-173, API-183
 #[tokio::test(start_paused = true)]
 async fn a_disruption_is_counted_by_reason_pool_policy_and_mode() {
-    let world = loose(|pool| pool).await;
+    let world = loose(json!({})).await;
     world
         .until(300, "one node is left", async |w| {
             w.claims().await.len() == 1
@@ -746,7 +757,7 @@ async fn why_a_spot_node_is_kept_is_published_on_node_and_nodeclaim() {
 async fn a_budget_that_opens_is_detected_at_once_in_an_unchanged_cluster() {
     // Closed for the first hour of every day, which is when test clusters start.
     let shut = json!([{"nodes": "0", "schedule": "0 0 * * *", "duration": "1h"}]);
-    let world = on_demand(&[], |pool| pool.set("/spec/disruption/budgets", shut)).await;
+    let world = on_demand(&[], json!({"consolidateAfter": "0s", "budgets": shut})).await;
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
     world.scale("app", 0).await;
@@ -767,7 +778,7 @@ async fn a_budget_that_opens_is_detected_at_once_in_an_unchanged_cluster() {
 /// Conformance: DIS-190
 #[tokio::test(start_paused = true)]
 async fn a_node_whose_taint_failed_without_a_response_counts_until_it_is_untainted() {
-    let shut = |pool: Object<NodePool>| pool.budgets(&["0"]);
+    let shut = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0"}]});
     let world = on_demand(&["c-2x-amd64-linux"], shut).await;
     world.deploy("app", 5).await;
     world.until_running(5, 60).await;
@@ -798,9 +809,13 @@ async fn a_node_whose_taint_failed_without_a_response_counts_until_it_is_untaint
 /// Conformance: DIS-190
 #[tokio::test(start_paused = true)]
 async fn a_replacement_is_launched_only_if_all_its_nodes_were_marked() {
-    let shut = |pool: Object<NodePool>| pool.budgets(&["0"]);
+    let shut = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0"}]});
     let world = on_demand(&[SMALL], shut).await;
-    world.add(deployment("app", 3).cpu("2300m")).await;
+    let containers =
+        json!([{"name": "app", "image": "pause", "resources": {"requests": {"cpu": "2300m"}}}]);
+    world
+        .deploy_with("app", 3, json!({"containers": containers}))
+        .await;
     world.until_running(3, 60).await;
     world.pass(60).await;
     assert_eq!(types(&world.claims().await), [SMALL, SMALL, SMALL]);

@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::disruption::{INSTANCE_TYPE, MIDDLE, SMALL, drift};
-use crate::world::{World, deployment, node_pool, settings};
+use crate::world::{World, pool, settings};
 
 /// The provisioner and disruption decide concurrently, and neither knows the NodeClaims that the other is about to create.
 ///
@@ -17,14 +17,12 @@ use crate::world::{World, deployment, node_pool, settings};
 #[tokio::test(start_paused = true)]
 async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepool() {
     let types = |types: &[&str]| {
-        node_pool("default")
-            .limit("cpu", "12")
-            .without_requirements()
-            .requires(INSTANCE_TYPE, "In", types)
+        let types = json!({"key": INSTANCE_TYPE, "operator": "In", "values": types});
+        json!({"limits": {"cpu": "12"}, "template": {"spec": {"requirements": [types]}}})
     };
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.add(types(&[SMALL])).await;
+    world.create(&pool("default", types(&[SMALL]))).await;
     world.deploy("app", 2).await;
     world.until_running(2, 60).await;
     world.pass(60).await;
@@ -33,7 +31,7 @@ async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepoo
     let slow = Rule::new(Fault::Latency(Duration::from_secs(25)));
     let slow = slow.verb("create").resource("nodeclaims");
     world.cluster.testbed.faults().add(slow);
-    let changed = json!({"spec": types(&[MIDDLE]).json()["spec"]});
+    let changed = json!({"spec": types(&[MIDDLE])});
     let pools = world.api::<NodePool>();
     let changed = Patch::Merge(changed);
     pools
@@ -41,7 +39,8 @@ async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepoo
         .await
         .unwrap();
     drift(&world).await;
-    world.add(deployment("more", 1).cpu("3")).await;
+    let large = json!({"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": "3"}}}]});
+    world.deploy_with("more", 1, large).await;
     for _ in 0..180 {
         world.pass(1).await;
         let claims = world.claims().await;

@@ -1,10 +1,6 @@
 //! Tests of the embedded server with kube-rs: typed clients, watcher, finalizers, patches, eviction.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "what fails here fails the test"
-)]
+#![expect(clippy::panic, reason = "what fails here fails the test")]
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};

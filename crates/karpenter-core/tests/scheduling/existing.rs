@@ -355,7 +355,7 @@ fn a_pod_that_no_longer_fits_its_nominated_node_is_placed_like_any_other() {
         .with([tainted, node("b"), node("c")])
         .with(full);
     let pods = ["tainted", "full", "gone", "other-zone"];
-    let world = world.with([0, 1, 2].map(|index| pod(&pods[index]).cpu("1")));
+    let world = world.with([0, 1, 2].map(|index| pod(pods[index]).cpu("1")));
     let world = world.with([pod("other-zone").cpu("1").select(ZONE, Z2)]);
     let nominations = [
         ("tainted", "a"),

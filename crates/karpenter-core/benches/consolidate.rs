@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use karpenter_api::v1::NodePool;
 use karpenter_bench::Suite;
-use karpenter_core::cluster::{Cluster, ClusterConfig, Snapshot};
+use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::disruption::consolidation::{Rules, evaluate};
 use karpenter_core::disruption::simulation::Simulator;
 use karpenter_core::disruption::{
@@ -20,11 +19,11 @@ use karpenter_core::disruption::{
 };
 use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::provider::NodeClassKind;
-use serde_json::{Value, json};
+use karpenter_fixtures::{
+    CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, NodePool, Pod, Z1, Z2, Z3, ZONE, claim_of, node,
+    node_pool, pod,
+};
 
-const ZONE: &str = "topology.kubernetes.io/zone";
-const HOSTNAME: &str = "kubernetes.io/hostname";
 const POOLS: usize = 20;
 const DEPLOYMENTS: usize = 200;
 
@@ -54,7 +53,7 @@ fn types() -> Arc<[InstanceType]> {
             let ratio = [2, 4, 8][index / 10 % 3];
             let price = (0.03 * cpu as f64 + 0.004 * (cpu * ratio) as f64)
                 * (1.0 + 0.01 * (index / 30) as f64);
-            let offerings = ["test-zone-1", "test-zone-2", "test-zone-3"]
+            let offerings = [Z1, Z2, Z3]
                 .iter()
                 .flat_map(|zone| {
                     [
@@ -74,51 +73,30 @@ fn types() -> Arc<[InstanceType]> {
 }
 
 fn pool(index: usize) -> NodePool {
-    let name = format!("pool-{index:02}");
-    serde_json::from_value(json!({
-        "metadata": { "name": name, "uid": name },
-        "spec": {
-            "weight": POOLS - index,
-            "disruption": { "budgets": [{ "nodes": "100%" }], "consolidateAfter": "0s" },
-            "template": { "spec": {
-                "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [],
-            } },
-        },
-        "status": { "conditions": [{
-            "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2025-01-01T00:00:00Z",
-        }] },
-    }))
-    .unwrap()
+    node_pool(&format!("pool-{index:02}"))
+        .weight(i32::try_from(POOLS - index).unwrap())
+        .budget("100%")
+        .consolidate_after("0s")
+        .build()
 }
 
 /// Returns a pod of one of 200 workloads, of which 30 % are spread by host, spread by zone, or alone on their host.
-fn pod(index: usize, deployment: usize, cpu: usize, mib: usize, node: &str) -> Value {
-    let name = format!("running-{index:06}");
-    let labels = json!({ "app": format!("app-{deployment:03}") });
-    let mut value = json!({
-        "metadata": {
-            "name": name, "namespace": "default", "uid": name, "labels": labels,
-            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": true }],
-        },
-        "spec": { "nodeName": node, "containers": [{
-            "name": "c", "resources": { "requests": { "cpu": format!("{cpu}m"), "memory": format!("{mib}Mi") } },
-        }] },
-        "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
-    });
-    let selector = json!({ "matchLabels": labels });
-    let spread = |key: &str, skew: u32| json!([{ "topologyKey": key, "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector }]);
-    match deployment % 10 {
-        _ if deployment >= DEPLOYMENTS => {}
-        0 => value["spec"]["topologySpreadConstraints"] = spread(HOSTNAME, 2),
-        1 => value["spec"]["topologySpreadConstraints"] = spread(ZONE, 5),
-        2 => {
-            value["spec"]["affinity"] = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
-                { "topologyKey": HOSTNAME, "labelSelector": selector },
-            ] } });
-        }
-        _ => {}
-    }
-    value
+fn running(index: usize, deployment: usize, cpu: usize, mib: usize, node: &str) -> Pod {
+    let app = format!("app-{deployment:03}");
+    let pod = pod(&format!("running-{index:06}"))
+        .label("app", &app)
+        .controlled_by("ReplicaSet", "rs")
+        .cpu(&format!("{cpu}m"))
+        .memory(&format!("{mib}Mi"))
+        .on(node);
+    let pod = match deployment % 10 {
+        _ if deployment >= DEPLOYMENTS => pod,
+        0 => pod.spread(HOSTNAME, 2, ("app", &app)),
+        1 => pod.spread(ZONE, 5, ("app", &app)),
+        2 => pod.anti_affinity(HOSTNAME, ("app", &app)),
+        _ => pod,
+    };
+    pod.build()
 }
 
 /// The pods of each node.
@@ -133,17 +111,7 @@ enum Load {
 /// Returns spot nodes of 16 cores and 64 GiB, of the cheapest type of that size, with 20 pods each.
 fn fleet(nodes: usize, load: Load) -> Snapshot {
     let types = types();
-    let config = ClusterConfig {
-        well_known: fake::well_known(),
-        node_classes: vec![NodeClassKind {
-            group: "karpenter.test.sh".into(),
-            version: "v1alpha1".into(),
-            kind: "TestNodeClass".into(),
-            plural: "testnodeclasses".into(),
-        }],
-        ..ClusterConfig::default()
-    };
-    let mut cluster = Cluster::new(config);
+    let mut cluster = Cluster::new(fake::cluster_config());
     for index in 0..POOLS {
         let pool = pool(index);
         cluster.set_instance_types(pool.metadata.name.as_deref().unwrap(), Ok(types.clone()));
@@ -169,53 +137,29 @@ fn fleet(nodes: usize, load: Load) -> Snapshot {
                 _ => (first + place) % DEPLOYMENTS,
             };
             let (cpu, mib) = sizes[deployment];
-            let value = pod(index * 20 + place, deployment, cpu, mib, &name);
-            cluster.apply_pod(&serde_json::from_value(value).unwrap());
+            cluster.apply_pod(&running(index * 20 + place, deployment, cpu, mib, &name));
         }
     }
     cluster.snapshot()
 }
 
 fn add_node(cluster: &mut Cluster, index: usize, name: &str) {
-    let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2025-12-31T00:00:00Z" });
-    let conditions = [
-        "Launched",
-        "Registered",
-        "Initialized",
-        "Ready",
-        "Consolidatable",
-    ]
-    .map(condition);
-    let labels = json!({
-        "karpenter.sh/nodepool": format!("pool-{:02}", index % POOLS), "karpenter.sh/capacity-type": "spot",
-        "node.kubernetes.io/instance-type": "g0-4-16x", ZONE: format!("test-zone-{}", index % 3 + 1),
-        "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
-    });
-    let resources = json!({ "cpu": "15900m", "memory": "63Gi", "pods": "110" });
-    let mut node_labels = labels.clone();
-    for (key, value) in [
-        (HOSTNAME, name),
-        ("karpenter.sh/registered", "true"),
-        ("karpenter.sh/initialized", "true"),
-    ] {
-        node_labels[key] = json!(value);
-    }
-    let claim = json!({
-        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-        "metadata": { "name": format!("{name}-claim"), "uid": format!("{name}-claim"), "labels": labels, "creationTimestamp": "2025-12-31T00:00:00Z" },
-        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
-        "status": {
-            "providerID": format!("fake://{name}"), "nodeName": name, "capacity": resources, "allocatable": resources,
-            "conditions": conditions,
-        },
-    });
-    let node = json!({
-        "metadata": { "name": name, "uid": name, "labels": node_labels },
-        "spec": { "providerID": format!("fake://{name}") },
-        "status": { "capacity": resources, "allocatable": resources, "conditions": [{ "type": "Ready", "status": "True" }] },
-    });
-    cluster.apply_node_claim(&serde_json::from_value(claim).unwrap());
-    cluster.apply_node(&serde_json::from_value(node).unwrap());
+    let node = node(name)
+        .pool(&format!("pool-{:02}", index % POOLS))
+        .zone([Z1, Z2, Z3][index % 3])
+        .label(CAPACITY_TYPE, "spot")
+        .label(INSTANCE_TYPE, "g0-4-16x")
+        .without_label("karpenter.test.sh/testnodeclass")
+        .cpu("15900m")
+        .memory("63Gi")
+        .pods("110")
+        .ready();
+    let created = "2025-12-31T00:00:00Z";
+    let claim = claim_of(&node)
+        .created(created)
+        .is_since("Consolidatable", created);
+    cluster.apply_node_claim(&claim.build());
+    cluster.apply_node(&node.build());
 }
 
 fn request() -> DisruptionRequest {

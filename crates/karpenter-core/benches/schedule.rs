@@ -10,17 +10,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use karpenter_api::v1::NodePool;
 use karpenter_bench::Suite;
-use karpenter_core::cluster::{Cluster, ClusterConfig, Snapshot};
+use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::provider::NodeClassKind;
 use karpenter_core::schedule::{Plan, PodSet, Policy, PreferencePolicy, Query, Solver};
-use serde_json::{Value, json};
-
-const ZONE: &str = "topology.kubernetes.io/zone";
-const HOSTNAME: &str = "kubernetes.io/hostname";
+use karpenter_fixtures::{
+    CAPACITY_TYPE, HOSTNAME, INITIALIZED, Object, Pod, REGISTERED, Z1, Z2, Z3, ZONE, bare_node,
+    node_pool, pod,
+};
 
 /// A linear congruential generator: the workloads must be the same in every run.
 struct Random(u64);
@@ -39,60 +37,15 @@ impl Random {
     }
 }
 
-fn config() -> ClusterConfig {
-    ClusterConfig {
-        well_known: fake::well_known(),
-        node_classes: vec![NodeClassKind {
-            group: "karpenter.test.sh".into(),
-            version: "v1alpha1".into(),
-            kind: "TestNodeClass".into(),
-            plural: "testnodeclasses".into(),
-        }],
-        ..ClusterConfig::default()
-    }
-}
-
-fn pool(name: &str, weight: usize) -> NodePool {
-    serde_json::from_value(json!({
-        "metadata": { "name": name, "uid": name },
-        "spec": { "weight": weight.max(1), "template": { "spec": {
-            "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [],
-        } } },
-        "status": { "conditions": [{
-            "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }] },
-    }))
-    .unwrap()
-}
-
 fn cluster(pools: usize, types: &Arc<[InstanceType]>) -> Cluster {
-    let mut cluster = Cluster::new(config());
+    let mut cluster = Cluster::new(fake::cluster_config());
     for index in 0..pools {
         let name = format!("pool-{index:02}");
-        cluster.apply_node_pool(&pool(&name, pools - index));
+        let weight = i32::try_from(pools - index).unwrap();
+        cluster.apply_node_pool(&node_pool(&name).weight(weight).build());
         cluster.set_instance_types(&name, Ok(types.clone()));
     }
     cluster
-}
-
-fn pod(name: &str, labels: Value, cpu: &str, memory: &str) -> Value {
-    json!({
-        "metadata": { "name": name, "namespace": "default", "uid": name, "labels": labels },
-        "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu, "memory": memory } } }] },
-        "status": { "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] },
-    })
-}
-
-fn selector(labels: Value) -> Value {
-    json!({ "matchLabels": labels })
-}
-
-fn spread(key: &str, labels: Value) -> Value {
-    json!([{ "topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector(labels) }])
-}
-
-fn affinity(kind: &str, key: &str, labels: Value) -> Value {
-    json!({ kind: { "requiredDuringSchedulingIgnoredDuringExecution": [{ "topologyKey": key, "labelSelector": selector(labels) }] } })
 }
 
 const CPU: [&str; 5] = ["100m", "250m", "500m", "1000m", "1500m"];
@@ -101,68 +54,58 @@ const LETTERS: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 
 /// Returns upstream's diverse pods: a fifth each generic, spread by zone, spread by host, with affinity to their own zone, and
 /// with anti-affinity by host.
-fn diverse(count: usize) -> Vec<Value> {
+fn diverse(count: usize) -> Vec<Object<Pod>> {
     let mut random = Random(42);
     let mut pods = Vec::with_capacity(count);
     let fifth = count / 5;
     for index in 0..count {
         let (cpu, memory) = (*random.of(&CPU), *random.of(&MEMORY));
-        let label = json!({ "my-label": random.of(&LETTERS) });
-        let name = format!("pod-{index:06}");
-        let kind = index.checked_div(fifth).unwrap_or(0).min(5);
-        let mut value = match kind {
-            3 => pod(
-                &name,
-                json!({ "my-affinity": random.of(&LETTERS) }),
-                cpu,
-                memory,
-            ),
-            4 => pod(&name, json!({ "app": "nginx" }), cpu, memory),
-            _ => pod(&name, label, cpu, memory),
-        };
-        match kind {
-            1 => {
-                value["spec"]["topologySpreadConstraints"] =
-                    spread(ZONE, json!({ "my-label": random.of(&LETTERS) }))
-            }
+        let label = *random.of(&LETTERS);
+        let pod = pod(&format!("pod-{index:06}")).cpu(cpu).memory(memory);
+        pods.push(match index.checked_div(fifth).unwrap_or(0).min(5) {
+            1 => pod
+                .label("my-label", label)
+                .spread(ZONE, 1, ("my-label", *random.of(&LETTERS))),
             2 => {
-                value["spec"]["topologySpreadConstraints"] =
-                    spread(HOSTNAME, json!({ "my-label": random.of(&LETTERS) }))
+                pod.label("my-label", label)
+                    .spread(HOSTNAME, 1, ("my-label", *random.of(&LETTERS)))
             }
             3 => {
-                value["spec"]["affinity"] =
-                    affinity("podAffinity", ZONE, value["metadata"]["labels"].clone())
+                let label = *random.of(&LETTERS);
+                pod.label("my-affinity", label)
+                    .affinity(ZONE, ("my-affinity", label))
             }
-            4 => {
-                value["spec"]["affinity"] =
-                    affinity("podAntiAffinity", HOSTNAME, json!({ "app": "nginx" }))
-            }
-            _ => {}
-        }
-        pods.push(value);
+            4 => pod
+                .label("app", "nginx")
+                .anti_affinity(HOSTNAME, ("app", "nginx")),
+            _ => pod.label("my-label", label),
+        });
     }
     pods
 }
 
 /// Returns upstream's preference pods: one node preference, preferred anti-affinity by zone and by host.
-fn preferences(count: usize) -> Vec<Value> {
-    let preferred = |weight: i32, key: &str| json!({ "weight": weight, "podAffinityTerm": { "topologyKey": key, "labelSelector": selector(json!({ "app": "nginx" })) } });
+fn preferences(count: usize) -> Vec<Object<Pod>> {
     (0..count)
         .map(|index| {
-            let mut value = pod(&format!("pod-{index:06}"), json!({ "app": "nginx" }), "100m", "4096Mi");
-            value["spec"]["affinity"] = json!({
-                "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
-                    { "weight": 1, "preference": { "matchExpressions": [{ "key": ZONE, "operator": "In", "values": ["test-zone-1"] }] } },
-                ] },
-                "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [preferred(10, ZONE), preferred(1, HOSTNAME)] },
-            });
-            value
+            pod(&format!("pod-{index:06}"))
+                .label("app", "nginx")
+                .cpu("100m")
+                .memory("4096Mi")
+                .prefer(1, ZONE, "In", &[Z1])
+                .prefer_anti_affinity(10, ZONE, ("app", "nginx"))
+                .prefer_anti_affinity(1, HOSTNAME, ("app", "nginx"))
         })
         .collect()
 }
 
 /// Pods of `deployments` workloads, of which 30 % are spread by host, spread by zone, or alone on their host.
-fn workloads(prefix: &str, count: usize, deployments: usize, constrained: bool) -> Vec<Value> {
+fn workloads(
+    prefix: &str,
+    count: usize,
+    deployments: usize,
+    constrained: bool,
+) -> Vec<Object<Pod>> {
     let mut random = Random(7);
     let sizes: Vec<(&str, &str)> = (0..deployments)
         .map(|_| (*random.of(&CPU), *random.of(&MEMORY)))
@@ -170,22 +113,18 @@ fn workloads(prefix: &str, count: usize, deployments: usize, constrained: bool) 
     (0..count)
         .map(|index| {
             let deployment = index % deployments;
-            let labels = json!({ "app": format!("app-{deployment:03}") });
+            let app = format!("app-{deployment:03}");
             let (cpu, memory) = sizes[deployment];
-            let mut value = pod(&format!("{prefix}-{index:06}"), labels.clone(), cpu, memory);
+            let pod = pod(&format!("{prefix}-{index:06}"))
+                .label("app", &app)
+                .cpu(cpu)
+                .memory(memory);
             match deployment % 10 {
-                0 if constrained => {
-                    value["spec"]["topologySpreadConstraints"] = spread(HOSTNAME, labels)
-                }
-                1 if constrained => {
-                    value["spec"]["topologySpreadConstraints"] = spread(ZONE, labels)
-                }
-                2 if constrained => {
-                    value["spec"]["affinity"] = affinity("podAntiAffinity", HOSTNAME, labels)
-                }
-                _ => {}
+                0 if constrained => pod.spread(HOSTNAME, 1, ("app", &app)),
+                1 if constrained => pod.spread(ZONE, 1, ("app", &app)),
+                2 if constrained => pod.anti_affinity(HOSTNAME, ("app", &app)),
+                _ => pod,
             }
-            value
         })
         .collect()
 }
@@ -200,8 +139,7 @@ fn types(count: usize) -> Arc<[InstanceType]> {
             let generation = (index / 30) as f64;
             let price =
                 (0.03 * cpu as f64 + 0.004 * (cpu * ratio) as f64) * (1.0 + 0.01 * generation);
-            let zones = ["test-zone-1", "test-zone-2", "test-zone-3"];
-            let offerings = zones
+            let offerings = [Z1, Z2, Z3]
                 .iter()
                 .flat_map(|zone| {
                     [
@@ -221,9 +159,9 @@ fn types(count: usize) -> Arc<[InstanceType]> {
         .collect()
 }
 
-fn with_pods(mut cluster: Cluster, pods: Vec<Value>) -> Snapshot {
-    for value in pods {
-        cluster.apply_pod(&serde_json::from_value(value).unwrap());
+fn with_pods(mut cluster: Cluster, pods: Vec<Object<Pod>>) -> Snapshot {
+    for pod in pods {
+        cluster.apply_pod(&pod.build());
     }
     cluster.snapshot()
 }
@@ -233,23 +171,19 @@ fn with_nodes(cluster: &mut Cluster, nodes: usize, pods_each: usize) {
     let mut running = workloads("running", nodes * pods_each, 200, true).into_iter();
     for index in 0..nodes {
         let name = format!("node-{index:05}");
-        let resources = json!({ "cpu": "16", "memory": "64Gi", "pods": "60" });
-        cluster.apply_node(
-            &serde_json::from_value(json!({
-                "metadata": { "name": name, "uid": name, "labels": {
-                    HOSTNAME: name, ZONE: format!("test-zone-{}", index % 3 + 1), "karpenter.sh/nodepool": "pool-00",
-                    "karpenter.sh/capacity-type": "spot", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
-                    "karpenter.test.sh/testnodeclass": "default",
-                } },
-                "spec": { "providerID": format!("fake://{name}") },
-                "status": { "capacity": resources, "allocatable": resources },
-            }))
-            .unwrap(),
-        );
-        for mut value in running.by_ref().take(pods_each) {
-            value["spec"]["nodeName"] = json!(name);
-            value["status"] = json!({ "phase": "Running" });
-            cluster.apply_pod(&serde_json::from_value(value).unwrap());
+        let node = bare_node(&name)
+            .zone([Z1, Z2, Z3][index % 3])
+            .pool("pool-00")
+            .label(CAPACITY_TYPE, "spot")
+            .label(REGISTERED, "true")
+            .label(INITIALIZED, "true")
+            .label("karpenter.test.sh/testnodeclass", "default")
+            .cpu("16")
+            .memory("64Gi")
+            .pods("60");
+        cluster.apply_node(&node.build());
+        for pod in running.by_ref().take(pods_each) {
+            cluster.apply_pod(&pod.on(&name).build());
         }
     }
 }

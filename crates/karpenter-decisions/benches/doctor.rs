@@ -89,10 +89,11 @@ fn fleet() -> Snapshot {
             "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
         });
         let id = format!("fake://{name}");
+        let conditions = ["Initialized", "Consolidatable"].map(is_true);
         cluster.apply_node_claim(&read(json!({
             "metadata": { "name": name, "uid": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z" },
             "spec": { "nodeClassRef": class, "requirements": [] },
-            "status": { "providerID": id, "nodeName": name, "capacity": resources, "allocatable": resources, "conditions": ["Initialized", "Consolidatable"].map(is_true) },
+            "status": { "providerID": id, "nodeName": name, "capacity": resources, "allocatable": resources, "conditions": conditions },
         })));
         cluster.apply_node(&read(json!({
             "metadata": { "name": name, "uid": name, "labels": labels },

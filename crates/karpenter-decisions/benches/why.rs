@@ -5,6 +5,7 @@
 //! nodes would save; `records` is the memory of a day of decisions.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -3,19 +3,20 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
-    clippy::panic,
     reason = "what fails here fails the test"
 )]
 
 use jiff::Timestamp;
-use karpenter_core::cluster::{Cluster, ClusterConfig};
-use karpenter_core::fake::{instance_type, offering, well_known};
+use karpenter_core::cluster::Cluster;
+use karpenter_core::fake::{cluster_config, instance_type, offering};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::schedule::{DefaultSpread, Policy};
 use karpenter_decisions::blocking::{Blocking, Effect, Relaxation, Side, blocking};
-use serde_json::{Value, json};
-
-const ZONE: &str = "topology.kubernetes.io/zone";
+use karpenter_fixtures::{
+    ARCH, CAPACITY_TYPE, INSTANCE_TYPE, NodePool, Object, Pod, Z1, Z2, Z3, ZONE, node, node_pool,
+    pod, read,
+};
+use serde_json::json;
 
 /// A cluster with one NodePool of four instance types: 2, 4, 8 and 16 cores with twice as many GiB, in three zones.
 struct World {
@@ -35,102 +36,56 @@ fn types() -> Vec<InstanceType> {
         .into()
 }
 
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
-}
-
-fn set(object: &mut Value, pointer: &str, value: Value) {
-    let mut at = object;
-    for part in pointer.split('/').skip(1) {
-        at = match part.parse::<usize>() {
-            Ok(index) => &mut at[index],
-            Err(_) => &mut at[part.replace("~1", "/")],
-        };
-    }
-    *at = value;
-}
-
-fn node_pool(name: &str, fields: &[(&str, Value)]) -> Value {
-    let mut pool = json!({
-        "metadata": { "name": name, "uid": name },
-        "spec": { "template": { "spec": {
-            "requirements": [], "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" },
-        } } },
-        "status": { "conditions": [{
-            "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }] },
-    });
-    for (pointer, value) in fields {
-        set(&mut pool, pointer, value.clone());
-    }
-    pool
-}
-
 /// A pending pod of Deployment shop/web that requests one core.
-fn pod(name: &str, fields: &[(&str, Value)]) -> Value {
-    let mut pod = json!({
-        "metadata": {
-            "name": name, "namespace": "shop", "uid": name, "labels": { "app": "web", "pod-template-hash": "7c9" },
-            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7c9", "uid": "rs", "controller": true }],
-        },
-        "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] },
-        "status": { "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] },
-    });
-    for (pointer, value) in fields {
-        set(&mut pod, pointer, value.clone());
-    }
-    pod
+fn web(name: &str) -> Object<Pod> {
+    pod(name)
+        .namespace("shop")
+        .label("app", "web")
+        .label("pod-template-hash", "7c9")
+        .controlled_by("ReplicaSet", "web-7c9")
+        .cpu("1")
+}
+
+/// The NodePool `default` without requirements.
+fn default_pool() -> Object<NodePool> {
+    node_pool("default")
 }
 
 impl World {
     fn new() -> Self {
-        let config = ClusterConfig {
-            well_known: well_known(),
-            ..ClusterConfig::default()
-        };
         Self {
-            cluster: Cluster::new(config),
+            cluster: Cluster::new(cluster_config()),
             policy: Policy::at(Timestamp::UNIX_EPOCH),
         }
     }
 
-    fn pool(self, name: &str, fields: &[(&str, Value)]) -> Self {
-        self.pool_of(name, fields, types())
+    fn pool(self, pool: Object<NodePool>) -> Self {
+        self.pool_of(pool, types())
     }
 
-    fn pool_of(mut self, name: &str, fields: &[(&str, Value)], types: Vec<InstanceType>) -> Self {
-        self.cluster.apply_node_pool(&read(node_pool(name, fields)));
-        self.cluster.set_instance_types(name, Ok(types.into()));
+    fn pool_of(mut self, pool: Object<NodePool>, types: Vec<InstanceType>) -> Self {
+        let name = pool.name().to_owned();
+        self.cluster.apply_node_pool(&pool.build());
+        self.cluster.set_instance_types(&name, Ok(types.into()));
         self
     }
 
     /// Adds a Ready node of a NodePool with 4 cores and its pods.
-    fn node(mut self, name: &str, zone: &str, pods: Vec<Value>) -> Self {
-        self.cluster.apply_node(&read(json!({
-            "metadata": { "name": name, "uid": name, "labels": {
-                "karpenter.sh/nodepool": "default", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
-                ZONE: zone, "kubernetes.io/hostname": name, "karpenter.sh/capacity-type": "spot", "kubernetes.io/arch": "amd64",
-            } },
-            "spec": { "providerID": format!("fake://{name}") },
-            "status": {
-                "capacity": { "cpu": "4", "memory": "8Gi", "pods": "20" }, "allocatable": { "cpu": "4", "memory": "8Gi", "pods": "20" },
-                "conditions": [{ "type": "Ready", "status": "True" }],
-            },
-        })));
-        for mut pod in pods {
-            pod["spec"]["nodeName"] = json!(name);
-            pod["status"] = json!({ "phase": "Running" });
-            self.cluster.apply_pod(&read(pod));
+    fn node(mut self, name: &str, zone: &str, pods: Vec<Object<Pod>>) -> Self {
+        let node = node(name).zone(zone).label(CAPACITY_TYPE, "spot");
+        let node = node.cpu("4").memory("8Gi").pods("20").ready();
+        self.cluster.apply_node(&node.build());
+        for pod in pods {
+            self.cluster.apply_pod(&pod.on(name).build());
         }
         self
     }
 
-    fn ask(mut self, pod: Value) -> Blocking {
-        self.cluster.apply_pod(&read(pod.clone()));
+    fn ask(mut self, pod: Object<Pod>) -> Blocking {
+        let name = pod.name().to_owned();
+        self.cluster.apply_pod(&pod.build());
         let snapshot = self.cluster.snapshot();
-        let pod = snapshot
-            .pod("shop", pod["metadata"]["name"].as_str().unwrap())
-            .unwrap();
+        let pod = snapshot.pod("shop", &name).unwrap();
         blocking(&snapshot, &self.policy, None, pod)
     }
 }
@@ -161,24 +116,17 @@ fn patch(relaxation: &Relaxation) -> (&str, &str, String) {
     (patch.kind, &patch.target, patch.value.to_string())
 }
 
-fn in_zone(zone: &str) -> (&'static str, Value) {
-    ("/spec/nodeSelector", json!({ ZONE: zone }))
-}
-
-fn zones(zones: &[&str]) -> (&'static str, Value) {
-    (
-        "/spec/template/spec/requirements",
-        json!([{ "key": ZONE, "operator": "In", "values": zones }]),
-    )
+fn in_zones(name: &str, zones: &[&str]) -> Object<NodePool> {
+    node_pool(name).requires(ZONE, "In", zones)
 }
 
 #[test]
 fn a_zone_that_no_node_pool_allows_is_blocked_by_the_selector_and_each_requirement() {
     let world = World::new()
-        .pool("a", &[zones(&["test-zone-1"])])
-        .pool("b", &[zones(&["test-zone-2"])])
-        .node("n1", "test-zone-1", vec![]);
-    let answer = world.ask(pod("p", &[in_zone("test-zone-3")]));
+        .pool(in_zones("a", &[Z1]))
+        .pool(in_zones("b", &[Z2]))
+        .node("n1", Z1, vec![]);
+    let answer = world.ask(web("p").select(ZONE, Z3));
     assert_eq!(
         ids(&answer),
         [
@@ -218,17 +166,12 @@ fn a_zone_that_no_node_pool_allows_is_blocked_by_the_selector_and_each_requireme
 
 #[test]
 fn a_limit_is_raised_to_what_the_smallest_node_needs() {
-    let used: Vec<Value> = vec![pod(
-        "other",
-        &[("/spec/containers/0/resources/requests/cpu", json!("4"))],
-    )];
-    let world = World::new()
-        .pool("default", &[("/spec/limits", json!({ "cpu": "5" }))])
-        .node("n1", "test-zone-1", used);
-    let answer = world.ask(pod(
-        "p",
-        &[("/spec/containers/0/resources/requests/cpu", json!("3"))],
-    ));
+    let world = World::new().pool(default_pool().limit("cpu", "5")).node(
+        "n1",
+        Z1,
+        vec![web("other").cpu("4")],
+    );
+    let answer = world.ask(web("p").cpu("3"));
     assert_eq!(
         ids(&answer),
         ["pod.requests[cpu]", "pool[default].limits[cpu]"]
@@ -251,10 +194,9 @@ fn a_limit_is_raised_to_what_the_smallest_node_needs() {
 
 #[test]
 fn an_untolerated_taint_is_tolerated_or_removed() {
-    let taint = json!([{ "key": "team", "value": "search", "effect": "NoSchedule" }]);
     let answer = World::new()
-        .pool("default", &[("/spec/template/spec/taints", taint)])
-        .ask(pod("p", &[]));
+        .pool(default_pool().taint("team", "search", "NoSchedule"))
+        .ask(web("p"));
     assert_eq!(
         ids(&answer),
         [
@@ -287,11 +229,9 @@ fn an_untolerated_taint_is_tolerated_or_removed() {
 
 #[test]
 fn a_request_too_large_for_every_type_is_lowered_to_the_largest_that_fits() {
-    let request = (
-        "/spec/containers/0/resources/requests/memory",
-        json!("40Gi"),
-    );
-    let answer = World::new().pool("default", &[]).ask(pod("p", &[request]));
+    let answer = World::new()
+        .pool(default_pool())
+        .ask(web("p").memory("40Gi"));
     assert_eq!(ids(&answer), ["pod.requests[memory]"]);
     // 32 GiB, less the 10 MiB of the kubelet.
     assert_eq!(texts(&answer), ["requests memory 40Gi -> 32758Mi"]);
@@ -299,11 +239,8 @@ fn a_request_too_large_for_every_type_is_lowered_to_the_largest_that_fits() {
 
 #[test]
 fn an_architecture_that_nothing_has_is_the_pods_own_mistake() {
-    let arch = (
-        "/spec/nodeSelector",
-        json!({ "kubernetes.io/arch": "arm64" }),
-    );
-    let answer = World::new().pool("default", &[]).ask(pod("p", &[arch]));
+    let arm = web("p").select(ARCH, "arm64");
+    let answer = World::new().pool(default_pool()).ask(arm);
     assert_eq!(ids(&answer), ["pod.nodeSelector[kubernetes.io/arch]"]);
     assert_eq!(
         texts(&answer),
@@ -313,23 +250,16 @@ fn an_architecture_that_nothing_has_is_the_pods_own_mistake() {
 
 #[test]
 fn a_misspelt_label_is_the_pods_own_mistake() {
-    let arch = (
-        "/spec/nodeSelector",
-        json!({ "kubernetes.io/arhc": "amd64" }),
-    );
-    let answer = World::new().pool("default", &[]).ask(pod("p", &[arch]));
+    let misspelt = web("p").select("kubernetes.io/arhc", "amd64");
+    let answer = World::new().pool(default_pool()).ask(misspelt);
     assert_eq!(ids(&answer), ["pod.nodeSelector[kubernetes.io/arhc]"]);
 }
 
 #[test]
 fn min_values_are_lowered_to_what_there_is() {
-    let requirement = json!([{ "key": "node.kubernetes.io/instance-type", "operator": "Exists", "minValues": 7 }]);
     let answer = World::new()
-        .pool(
-            "default",
-            &[("/spec/template/spec/requirements", requirement)],
-        )
-        .ask(pod("p", &[]));
+        .pool(default_pool().requires_min(INSTANCE_TYPE, "Exists", &[], 7))
+        .ask(web("p"));
     assert_eq!(ids(&answer), ["pool[default].requirements[0].minValues"]);
     assert_eq!(
         texts(&answer),
@@ -339,26 +269,14 @@ fn min_values_are_lowered_to_what_there_is() {
 
 #[test]
 fn a_spread_that_one_zone_cannot_meet_is_relaxed_by_its_skew() {
-    let spread = json!([{
-        "maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": { "matchLabels": { "app": "web" } },
-    }]);
-    let web = |name: &str| pod(name, &[("/spec/topologySpreadConstraints", spread.clone())]);
+    let spread = |name: &str| web(name).spread(ZONE, 1, ("app", "web"));
+    let full = web("full").remove("/metadata/labels").cpu("4");
     // Nothing can be launched in test-zone-2, which counts because of its node.
     let world = World::new()
-        .pool("default", &[zones(&["test-zone-1"])])
-        .node("n1", "test-zone-1", vec![web("w1"), web("w2"), web("w3")])
-        .node(
-            "n2",
-            "test-zone-2",
-            vec![pod(
-                "full",
-                &[
-                    ("/metadata/labels", json!({})),
-                    ("/spec/containers/0/resources/requests/cpu", json!("4")),
-                ],
-            )],
-        );
-    let answer = world.ask(web("p"));
+        .pool(in_zones("default", &[Z1]))
+        .node("n1", Z1, vec![spread("w1"), spread("w2"), spread("w3")])
+        .node("n2", Z2, vec![full]);
+    let answer = world.ask(spread("p"));
     assert!(ids(&answer).contains(&"pod.spread[0]"), "{answer:#?}");
     let skew = answer
         .relaxations
@@ -378,15 +296,14 @@ fn a_spread_that_one_zone_cannot_meet_is_relaxed_by_its_skew() {
 
 #[test]
 fn an_offering_that_is_unavailable_can_be_waited_for() {
-    let mut spot = offering("spot", "test-zone-1", 0.1);
+    let mut spot = offering("spot", Z1, 0.1);
     spot.available = false;
     let kind = instance_type("m-2")
-        .offerings(vec![spot, offering("on-demand", "test-zone-2", 0.3)])
+        .offerings(vec![spot, offering("on-demand", Z2, 0.3)])
         .build();
-    let selector = ("/spec/nodeSelector", json!({ ZONE: "test-zone-1" }));
     let answer = World::new()
-        .pool_of("default", &[], vec![kind])
-        .ask(pod("p", &[selector]));
+        .pool_of(default_pool(), vec![kind])
+        .ask(web("p").select(ZONE, Z1));
     assert_eq!(
         ids(&answer),
         [
@@ -405,16 +322,16 @@ fn an_offering_that_is_unavailable_can_be_waited_for() {
 
 #[test]
 fn the_anti_affinity_of_another_workload_names_it_and_comes_last() {
-    let anti = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
-        "topologyKey": ZONE, "labelSelector": { "matchLabels": { "app": "web" } },
-    }] } });
-    let mut other = pod("db-0", &[("/spec/affinity", anti)]);
-    other["metadata"]["labels"] = json!({ "app": "db" });
-    other["metadata"]["ownerReferences"][0] = json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "db", "controller": true });
+    let other = pod("db-0")
+        .namespace("shop")
+        .label("app", "db")
+        .controlled_by("StatefulSet", "db")
+        .cpu("1")
+        .anti_affinity(ZONE, ("app", "web"));
     let world = World::new()
-        .pool("default", &[zones(&["test-zone-1"])])
-        .node("n1", "test-zone-1", vec![other]);
-    let answer = world.ask(pod("p", &[]));
+        .pool(in_zones("default", &[Z1]))
+        .node("n1", Z1, vec![other]);
+    let answer = world.ask(web("p"));
     assert!(
         ids(&answer).contains(&"antiAffinity[StatefulSet shop/db][0]"),
         "{answer:#?}"
@@ -426,10 +343,10 @@ fn the_anti_affinity_of_another_workload_names_it_and_comes_last() {
 
 #[test]
 fn a_node_pool_that_is_not_ready_blocks() {
-    let conditions = json!([{ "type": "Ready", "status": "False", "reason": "No", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    let since = "2026-01-01T00:00:00Z";
     let answer = World::new()
-        .pool("default", &[("/status/conditions", conditions)])
-        .ask(pod("p", &[]));
+        .pool(default_pool().condition("Ready", "False", "No", since))
+        .ask(web("p"));
     assert_eq!(ids(&answer), ["pool[default].NotReady"]);
     assert_eq!(
         answer.blocking.atoms[0].text,
@@ -439,7 +356,7 @@ fn a_node_pool_that_is_not_ready_blocks() {
 
 #[test]
 fn the_default_spread_of_the_scheduler_blocks_like_one_of_the_pod() {
-    let mut world = World::new().pool("default", &[zones(&["test-zone-1"])]);
+    let mut world = World::new().pool(in_zones("default", &[Z1]));
     world.policy.default_spread = vec![DefaultSpread {
         topology_key: "rack".to_owned(),
         max_skew: 1,
@@ -449,24 +366,15 @@ fn the_default_spread_of_the_scheduler_blocks_like_one_of_the_pod() {
         honor_taints: false,
     }];
     world.cluster.apply_replica_set(&read(json!({
-        "metadata": { "name": "web-7c9", "namespace": "shop", "uid": "rs" }, "spec": { "selector": { "matchLabels": { "app": "web" } } },
+        "metadata": { "name": "web-7c9", "namespace": "shop", "uid": "web-7c9" }, "spec": { "selector": { "matchLabels": { "app": "web" } } },
     })));
-    assert_eq!(ids(&world.ask(pod("p", &[]))), ["pod.defaultSpread"]);
+    assert_eq!(ids(&world.ask(web("p"))), ["pod.defaultSpread"]);
 }
 
 #[test]
 fn two_mistakes_at_once_need_two_changes() {
-    let fields = [
-        (
-            "/spec/nodeSelector",
-            json!({ "kubernetes.io/arch": "arm64" }),
-        ),
-        (
-            "/spec/containers/0/resources/requests/memory",
-            json!("40Gi"),
-        ),
-    ];
-    let answer = World::new().pool("default", &[]).ask(pod("p", &fields));
+    let both = web("p").select(ARCH, "arm64").memory("40Gi");
+    let answer = World::new().pool(default_pool()).ask(both);
     assert_eq!(ids(&answer), ["pod.nodeSelector[kubernetes.io/arch]"]);
     assert_eq!(
         texts(&answer),
@@ -476,50 +384,36 @@ fn two_mistakes_at_once_need_two_changes() {
 
 #[test]
 fn a_pod_that_fits_alone_is_said_to() {
-    let answer = World::new().pool("default", &[]).ask(pod("p", &[]));
+    let answer = World::new().pool(default_pool()).ask(web("p"));
     assert!(answer.fits_alone);
     assert!(answer.blocking.atoms.is_empty() && answer.relaxations.is_empty());
 }
 
 #[test]
 fn without_node_pools_nothing_that_can_be_changed_blocks() {
-    let answer = World::new().ask(pod("p", &[]));
+    let answer = World::new().ask(web("p"));
     assert!(!answer.fits_alone);
     assert!(answer.blocking.atoms.is_empty() && answer.relaxations.is_empty());
 }
 
 #[test]
 fn a_label_that_only_the_node_pool_gives_is_not_in_the_way_of_a_pod_that_asks_for_it() {
-    let labelled = [
-        (
-            "/spec/template/metadata",
-            json!({ "labels": { "intent": "apps" } }),
-        ),
-        (
-            "/spec/template/spec/requirements",
-            json!([{ "key": "example.com/team", "operator": "In", "values": ["a", "b"] }]),
-        ),
-    ];
+    let labelled = || {
+        default_pool()
+            .node_label("intent", "apps")
+            .requires("example.com/team", "In", &["a", "b"])
+    };
     let wants = |memory: &str| {
-        let fields = [
-            (
-                "/spec/nodeSelector",
-                json!({ "intent": "apps", "example.com/team": "a" }),
-            ),
-            (
-                "/spec/containers/0/resources/requests/memory",
-                json!(memory),
-            ),
-        ];
-        World::new()
-            .pool("default", &labelled)
-            .ask(pod("p", &fields))
+        let asking = web("p")
+            .select("intent", "apps")
+            .select("example.com/team", "a")
+            .memory(memory);
+        World::new().pool(labelled()).ask(asking)
     };
     assert!(wants("1Gi").fits_alone);
     assert_eq!(ids(&wants("64Gi")), ["pod.requests[memory]"]);
-    let other = ("/spec/nodeSelector", json!({ "intent": "web" }));
     let answer = World::new()
-        .pool("default", &labelled)
-        .ask(pod("p", &[other]));
+        .pool(labelled())
+        .ask(web("p").select("intent", "web"));
     assert!(ids(&answer).contains(&"pod.nodeSelector[intent]"));
 }

@@ -102,11 +102,8 @@ fn refused<T: std::fmt::Debug>(result: kube::Result<T>) -> Box<Status> {
 }
 
 fn pod(name: &str) -> Pod {
-    serde_json::from_value(json!({
-        "metadata": { "name": name },
-        "spec": { "containers": [{ "name": "c", "image": "i" }] },
-    }))
-    .unwrap()
+    let pod = karpenter_fixtures::pod(name).remove("/metadata/namespace");
+    pod.as_written().build()
 }
 
 #[tokio::test]

@@ -1,10 +1,6 @@
 //! Tests of the embedded server with kube-rs: typed clients, watcher, finalizers, patches, eviction.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "what fails here fails the test"
-)]
+#![expect(clippy::panic, reason = "what fails here fails the test")]
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -17,12 +13,8 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 fn pod(name: &str) -> Pod {
-    serde_json::from_value(json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": "a"}},
-        "spec": {"containers": [{"name": "c", "image": "i"}]},
-    }))
-    .unwrap()
+    let pod = karpenter_fixtures::pod(name).label("app", "a");
+    pod.as_written().remove("/metadata/namespace").build()
 }
 
 #[tokio::test]

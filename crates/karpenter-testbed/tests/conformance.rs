@@ -46,10 +46,12 @@ fn map(name: &str) -> ConfigMap {
 }
 
 fn pod(name: &str, node: Option<&str>) -> Pod {
-    from(json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": false},
-    }))
+    let pod = karpenter_fixtures::pod(name)
+        .remove("/metadata/namespace")
+        .label("app", name)
+        .set("/spec/nodeName", node)
+        .set("/spec/automountServiceAccountToken", false);
+    pod.as_written().build()
 }
 
 /// Runs all checks, one after the other: `client` must not retry by itself.

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_fixtures::{Object, ZONE, bare_node, pdb};
 use karpenter_testbed::loops::node_agent::NodeFault;
 use karpenter_testbed::loops::{Loops, Options};
 use karpenter_testbed::{Clock, Testbed};
@@ -77,28 +79,14 @@ impl World {
     }
 
     async fn node(&self, name: &str, zone: &str) {
-        self.create(json!({
-            "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": name, "labels": {
-                "kwok.x-k8s.io/node": "fake", "kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone}},
-            "status": {"capacity": {"cpu": "64", "memory": "256Gi", "pods": "110"},
-                       "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}}
-        }))
-        .await;
-    }
-
-    async fn deployment(&self, name: &str, replicas: i32, spec: Value) {
-        let mut pod = json!({"containers": [{"name": "c", "image": "app:1",
-            "resources": {"requests": {"cpu": "100m"}}}], "terminationGracePeriodSeconds": 30});
-        for (key, value) in spec.as_object().unwrap() {
-            pod[key] = value.clone();
-        }
-        self.create(json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
-            "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": name}},
-                     "template": {"metadata": {"labels": {"app": name}}, "spec": pod}}
-        }))
-        .await;
+        let node = bare_node(name)
+            .remove("/spec/providerID")
+            .label("kwok.x-k8s.io/node", "fake")
+            .zone(zone)
+            .cpu("64")
+            .memory("256Gi")
+            .pods("110");
+        self.create(node.into_json()).await;
     }
 
     async fn pods(&self) -> Vec<Pod> {
@@ -124,6 +112,15 @@ impl World {
     async fn pass(&self, seconds: u64) {
         self.clock.sleep(Duration::from_secs(seconds)).await;
     }
+}
+
+/// A Deployment of pods that request 100 millicores each.
+fn deployment(name: &str, replicas: i32) -> Object<Deployment> {
+    karpenter_fixtures::deployment(name)
+        .replicas(replicas)
+        .cpu("100m")
+        .grace_period(30)
+        .as_written()
 }
 
 fn node_of(pod: &Pod) -> String {
@@ -159,7 +156,7 @@ async fn a_deployment_runs_on_three_nodes_scales_and_rolls() {
     for (name, zone) in [("a", "x"), ("b", "y"), ("c", "z")] {
         world.node(name, zone).await;
     }
-    world.deployment("web", 100, json!({})).await;
+    world.create(deployment("web", 100).into_json()).await;
     world.pass(20).await;
     assert_eq!(world.running().await, 100);
     let counts = per(&world.pods().await, node_of);
@@ -213,8 +210,8 @@ async fn a_deployment_runs_on_three_nodes_scales_and_rolls() {
 async fn an_unschedulable_pod_has_a_reason_until_a_node_is_created() {
     let world = World::new().await;
     world.node("a", "x").await;
-    let selector = json!({"nodeSelector": {"topology.kubernetes.io/zone": "y"}});
-    world.deployment("web", 1, selector).await;
+    let in_y = deployment("web", 1).select(ZONE, "y");
+    world.create(in_y.into_json()).await;
     world.pass(20).await;
     let pod = world.pods().await.remove(0);
     let conditions = pod.status.unwrap().conditions.unwrap();
@@ -241,10 +238,8 @@ async fn pods_spread_over_zones() {
     for (name, zone) in [("a", "x"), ("b", "x"), ("c", "y"), ("d", "z")] {
         world.node(name, zone).await;
     }
-    let spread = json!({"topologySpreadConstraints": [{
-        "maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {"app": "web"}}}]});
-    world.deployment("web", 9, spread).await;
+    let spread = deployment("web", 9).spread(ZONE, 1, ("app", "web"));
+    world.create(spread.into_json()).await;
     world.pass(10).await;
     let zones = BTreeMap::from([("a", "x"), ("b", "x"), ("c", "y"), ("d", "z")]);
     let counts = per(&world.pods().await, |p| zones[node_of(p).as_str()]);
@@ -256,9 +251,9 @@ async fn a_budget_blocks_and_allows_evictions() {
     let world = World::new().await;
     world.node("a", "x").await;
     world.node("b", "y").await;
-    world.deployment("web", 2, json!({})).await;
-    world.create(json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"},
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}}})).await;
+    world.create(deployment("web", 2).into_json()).await;
+    let one = pdb("web").max_unavailable(1).as_written();
+    world.create(one.into_json()).await;
     world.pass(10).await;
     let budget = world
         .get("policy/v1", "PodDisruptionBudget", "web")
@@ -309,7 +304,7 @@ async fn a_budget_blocks_and_allows_evictions() {
 async fn deleting_a_deployment_deletes_its_dependents() {
     let world = World::new().await;
     world.node("a", "x").await;
-    world.deployment("web", 3, json!({})).await;
+    world.create(deployment("web", 3).into_json()).await;
     world.pass(10).await;
     assert_eq!(world.running().await, 3);
     let deployments = world.api("apps/v1", "Deployment");
@@ -326,7 +321,7 @@ async fn deleting_a_deployment_deletes_its_dependents() {
     assert!(world.get("apps/v1", "Deployment", "web").await.is_none());
     assert!(world.pods().await.is_empty());
 
-    world.deployment("web", 3, json!({})).await;
+    world.create(deployment("web", 3).into_json()).await;
     world.pass(10).await;
     deployments
         .delete("web", &DeleteParams::background())
@@ -341,7 +336,7 @@ async fn a_dead_node_is_tainted_and_its_pods_are_replaced() {
     let world = World::new().await;
     world.node("a", "x").await;
     world.node("b", "y").await;
-    world.deployment("web", 4, json!({})).await;
+    world.create(deployment("web", 4).into_json()).await;
     world.pass(10).await;
     assert_eq!(world.running().await, 4);
     let faults = &world.options.node_agent.as_ref().unwrap().faults;
@@ -376,7 +371,7 @@ async fn a_dead_node_is_tainted_and_its_pods_are_replaced() {
 async fn the_pods_of_a_recovered_node_are_ready_again() {
     let world = World::new().await;
     world.node("a", "x").await;
-    world.deployment("web", 2, json!({})).await;
+    world.create(deployment("web", 2).into_json()).await;
     world.pass(10).await;
     let faults = &world.options.node_agent.as_ref().unwrap().faults;
     faults.set("a", NodeFault::Dead);
@@ -564,7 +559,7 @@ async fn errors_conflicts_and_dropped_watches_only_delay() {
     for name in ["a", "b"] {
         world.node(name, "x").await;
     }
-    world.deployment("web", 50, json!({})).await;
+    world.create(deployment("web", 50).into_json()).await;
     world.pass(120).await;
     assert_eq!(world.running().await, 50);
     assert_eq!(world.pods().await.len(), 50);

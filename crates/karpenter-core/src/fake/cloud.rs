@@ -13,9 +13,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use super::{catalogue, well_known};
 use crate::instance_type::InstanceType;
 use crate::offering::Offering;
-use crate::provider::{
-    CloudProvider, CloudProviderError, NodeClassKind, ProviderProfile, RepairPolicy,
-};
+use crate::provider::{CloudProvider, CloudProviderError, ProviderProfile, RepairPolicy};
 use crate::requirements::Requirements;
 use crate::resources::Resources;
 
@@ -41,13 +39,7 @@ impl Default for FakeCloud {
 }
 
 fn profile() -> ProviderProfile {
-    let class = NodeClassKind {
-        group: "karpenter.test.sh".into(),
-        version: "v1alpha1".into(),
-        kind: "TestNodeClass".into(),
-        plural: "testnodeclasses".into(),
-    };
-    ProviderProfile::new("fake", [class])
+    ProviderProfile::new("fake", [super::node_class_kind()])
         .with_well_known(well_known())
         .with_reservation_id_label(super::RESERVATION_ID)
         .with_repair_policies([RepairPolicy {

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use karpenter_api::labels;
 use karpenter_api::validation::WellKnown;
 
+use crate::cluster::ClusterConfig;
 use crate::instance_type::{InstanceType, Overhead};
 use crate::offering::Offering;
+use crate::provider::NodeClassKind;
 use crate::requirements::{Operator, Requirement, Requirements};
 use crate::resources::Resources;
 
@@ -40,6 +42,25 @@ pub fn well_known() -> WellKnown {
         .with_label(INTEGER)
         .with_label(RESERVATION_ID)
         .with_restricted_domain("karpenter.test.sh")
+}
+
+/// Returns the configuration of a cluster in the fake cloud.
+pub fn cluster_config() -> ClusterConfig {
+    ClusterConfig {
+        well_known: well_known(),
+        node_classes: vec![node_class_kind()],
+        reservation_id_label: RESERVATION_ID.into(),
+        ..ClusterConfig::default()
+    }
+}
+
+fn node_class_kind() -> NodeClassKind {
+    NodeClassKind {
+        group: "karpenter.test.sh".into(),
+        version: "v1alpha1".into(),
+        kind: "TestNodeClass".into(),
+        plural: "testnodeclasses".into(),
+    }
 }
 
 /// Builds an instance type; the defaults are those of upstream's fake instance type.

@@ -97,8 +97,7 @@ fn a_kept_node_has_the_reason_that_a_pass_gives_it() {
 
 #[test]
 fn an_exhausted_budget_keeps_what_would_be_deleted() {
-    let closed =
-        on_demand_pool("default").set("/spec/disruption/budgets", json!([{ "nodes": "0" }]));
+    let closed = on_demand_pool("default").budgets(&["0"]);
     let world = World::empty()
         .with_types(sizes())
         .with_pool(closed)
@@ -113,14 +112,13 @@ fn an_exhausted_budget_keeps_what_would_be_deleted() {
 
 #[test]
 fn the_score_of_a_balanced_pool_is_that_of_a_pass() {
-    let balanced =
-        on_demand_pool("default").set("/spec/disruption/consolidationPolicy", json!("Balanced"));
+    let balanced = on_demand_pool("default").consolidation_policy("Balanced");
     let world = World::empty()
         .with_types(sizes())
         .with_pool(balanced)
         .run([node("a", "large"), node("b", "small")])
         .with((0..14).map(|i| running(&format!("p{i}"), "a", "250m")))
-        .with([running("q", "b", "2").annotation("karpenter.sh/do-not-disrupt", "true")]);
+        .with([running("q", "b", "2").do_not_disrupt()]);
     agree(&world, &["a", "b"]);
     let why = assess(&world, "a").unwrap_err();
     assert!(
@@ -132,13 +130,13 @@ fn the_score_of_a_balanced_pool_is_that_of_a_pass() {
 #[test]
 fn all_gates_are_blockers_in_the_order_of_the_checks() {
     let pool = on_demand_pool("default")
-        .set("/spec/disruption/budgets", json!([{ "nodes": "0" }]))
-        .set("/spec/disruption/consolidationPolicy", json!("WhenEmpty"));
+        .budgets(&["0"])
+        .consolidation_policy("WhenEmpty");
     let world = World::empty()
         .with_types(sizes())
         .with_pool(pool)
         .run([node("a", "huge").without("Consolidatable")])
-        .with([running("p", "a", "1").annotation("karpenter.sh/do-not-disrupt", "true")]);
+        .with([running("p", "a", "1").do_not_disrupt()]);
     assert_eq!(
         blockers(&world, "a"),
         [

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use crate::fixture::{HOSTNAME, World, now};
+use crate::fixture::{HOSTNAME, NodePool, Object, World, now};
 use crate::fleet::{Fleet, commands, node, on_demand_pool, running, sizes, verdict};
 
-fn balanced(name: &str) -> crate::fixture::Object {
-    on_demand_pool(name).set("/spec/disruption/consolidationPolicy", json!("Balanced"))
+fn balanced(name: &str) -> Object<NodePool> {
+    on_demand_pool(name).consolidation_policy("Balanced")
 }
 
 /// Conformance: DIS-120

@@ -69,7 +69,7 @@ fn a_node_without_an_instance_in_the_cluster_has_only_that_blocker() {
     let mut world = world();
     world
         .cluster
-        .apply_node_claim(&crate::fixture::read(node("a", "huge").claim.0));
+        .apply_node_claim(&node("a", "huge").claim.build());
     let snapshot = world.cluster.snapshot();
     let node = snapshot.node("a-claim").unwrap();
     let found = blockers(&snapshot, node, &Surroundings::default(), now());

@@ -182,7 +182,7 @@ fn a_pause_of_one_nodepool_leaves_the_others_alone() {
 fn drift_of_a_static_nodepool_is_paused() {
     let pool = |value: &str| {
         on_demand_pool("fixed")
-            .set("/spec/replicas", json!(1))
+            .replicas(1)
             .annotation("operations.karpenter.sh/paused", value)
     };
     let drifted = |value: &str| {

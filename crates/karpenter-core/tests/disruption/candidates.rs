@@ -1,14 +1,13 @@
 //! Which nodes are candidates, and why the others are not.
 
 use karpenter_core::disruption::Candidates;
-use karpenter_core::pod::Pod;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::fixture::{World, now, pod, read};
+use crate::fixture::{NodePool, Object, Pod, World, now, pod};
 use crate::fleet::{Fleet, commands, node, open_pool, running, verdict, world};
 
 /// Returns the verdict on node `a`, on which one pod runs.
-fn blocked(change: impl FnOnce(crate::fixture::Object) -> crate::fixture::Object) -> String {
+fn blocked(change: impl FnOnce(Object<Pod>) -> Object<Pod>) -> String {
     let world = world()
         .run([node("a", "huge")])
         .with([change(running("p", "a", "1"))]);
@@ -20,8 +19,7 @@ const DO_NOT_DISRUPT: &str = "pod has \"karpenter.sh/do-not-disrupt\" annotation
 /// Conformance: DIS-089
 #[test]
 fn a_do_not_disrupt_pod_blocks_its_node_whatever_owns_the_pod_unless_it_has_ended() {
-    let refusing =
-        |pod: crate::fixture::Object| pod.annotation("karpenter.sh/do-not-disrupt", "true");
+    let refusing = |pod: Object<Pod>| pod.annotation("karpenter.sh/do-not-disrupt", "true");
     assert_eq!(blocked(refusing), DO_NOT_DISRUPT);
     for (api_version, kind) in [("v1", "Node"), ("apps/v1", "DaemonSet")] {
         let owned = |pod| {
@@ -35,8 +33,7 @@ fn a_do_not_disrupt_pod_blocks_its_node_whatever_owns_the_pod_unless_it_has_ende
         blocked(|pod| refusing(pod).set("/status/phase", json!("Succeeded"))),
         "deleted"
     );
-    let terminating =
-        |pod| refusing(pod).set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+    let terminating = |pod| refusing(pod).deleted("2026-01-01T00:00:00Z");
     assert_eq!(blocked(terminating), "deleted");
 }
 
@@ -56,9 +53,8 @@ fn the_do_not_consolidate_annotation_of_v1alpha5_blocks_consolidation_of_a_node(
 
 #[test]
 fn the_policy_when_empty_deletes_empty_nodes_annotated_with_do_not_consolidate() {
-    let says = |pod: Option<crate::fixture::Object>| {
-        let pool =
-            open_pool("default").set("/spec/disruption/consolidationPolicy", json!("WhenEmpty"));
+    let says = |pod: Option<Object<Pod>>| {
+        let pool = open_pool("default").consolidation_policy("WhenEmpty");
         let annotation = "/metadata/annotations/karpenter.sh~1do-not-consolidate";
         let world = World::empty()
             .with_types(crate::fleet::sizes())
@@ -77,7 +73,7 @@ fn the_policy_when_empty_deletes_empty_nodes_annotated_with_do_not_consolidate()
 /// The caller counts the ten minutes of docs/DIFFERENCES.md and passes the names of the NodeClaims within them.
 #[test]
 fn a_node_that_consolidation_has_just_launched_is_not_consolidated_again_unless_it_is_empty() {
-    let says = |pods: Vec<crate::fixture::Object>| {
+    let says = |pods: Vec<Object<Pod>>| {
         let world = world().run([node("a", "huge")]).with(pods);
         let plan = world.decide_with(|request| {
             let recent_replacements = &mut request.surroundings.recent_replacements;
@@ -222,7 +218,7 @@ fn pdbs_of_other_namespaces_and_unready_pods_under_always_allow_do_not_block() {
         let conditions = ready.map(|status| json!({ "type": "Ready", "status": status }));
         let guarded = running("p", "a", "1")
             .label("app", "guarded")
-            .set("/status/conditions", conditions.into_iter().collect());
+            .set("/status/conditions", Value::from_iter(conditions));
         let world = world()
             .run([node("a", "small"), node("b", "huge")])
             .with([guarded, running("q", "b", "12")])
@@ -255,9 +251,7 @@ fn nodes_that_are_not_candidates_have_a_reason() {
         node("nominated", "huge"),
         node("held", "huge"),
     ]);
-    world
-        .cluster
-        .apply_node_claim(&crate::fixture::read(claim_only.claim.0));
+    world.cluster.apply_node_claim(&claim_only.claim.build());
     world
         .cluster
         .nominate("nominated", now() + jiff::SignedDuration::from_secs(10));
@@ -288,7 +282,7 @@ fn nodes_with_only_daemon_pods_are_empty_and_ones_with_a_terminating_stateful_se
     let verdict_with = |api_version: &str, kind: &str, terminating: bool| {
         let mut pod = pod("p").cpu("1").owned_by(api_version, kind, "o").on("a");
         if terminating {
-            pod = pod.set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+            pod = pod.deleted("2026-01-01T00:00:00Z");
         }
         let world = world().run([node("a", "small")]).with([pod]);
         verdict(&world.decide_with(|_| ()), "a")
@@ -316,7 +310,7 @@ fn a_node_with_a_buffer_pod_is_deleted_once_the_buffer_pod_fits_elsewhere() {
         let buffer = pod("capacity-buffer-b-1")
             .cpu("3")
             .annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
-        let buffer: std::sync::Arc<_> = Pod::parse(&read(buffer.0)).into();
+        let buffer: std::sync::Arc<_> = karpenter_core::pod::Pod::parse(&buffer.build()).into();
         let stays = running("q", "b", used).annotation("karpenter.sh/do-not-disrupt", "true");
         let plan = world()
             .run([node("a", "medium"), node("b", "huge")])
@@ -334,7 +328,7 @@ fn a_node_with_a_buffer_pod_is_deleted_once_the_buffer_pod_fits_elsewhere() {
 /// Conformance: DIS-171
 #[test]
 fn settings_of_a_pool_disable_consolidation_of_its_nodes() {
-    let keeps = |pool: crate::fixture::Object| {
+    let keeps = |pool: Object<NodePool>| {
         let world = World::empty()
             .with_types(crate::fleet::sizes())
             .with_pool(pool);
@@ -343,13 +337,12 @@ fn settings_of_a_pool_disable_consolidation_of_its_nodes() {
             .with([running("p", "a", "1")]);
         verdict(&world.decide_with(|_| ()), "a")
     };
-    let never = open_pool("default").set("/spec/disruption/consolidateAfter", json!("Never"));
+    let never = open_pool("default").consolidate_after("Never");
     assert_eq!(
         keeps(never),
         "NodePool \"default\" has consolidation disabled"
     );
-    let empty =
-        open_pool("default").set("/spec/disruption/consolidationPolicy", json!("WhenEmpty"));
+    let empty = open_pool("default").consolidation_policy("WhenEmpty");
     assert_eq!(
         keeps(empty),
         "NodePool \"default\" has non-empty consolidation disabled"

@@ -97,9 +97,9 @@ fn spot_world(cheaper: usize, min_values: Option<u32>) -> World {
         16,
         vec![fake::offering(SPOT, Z1, 1.0)],
     ));
-    let pool = open_pool("default").needs(CAPACITY_TYPE, "In", &[SPOT]);
+    let pool = open_pool("default").requires(CAPACITY_TYPE, "In", &[SPOT]);
     let pool = match min_values {
-        Some(least) => pool.needs_min("node.kubernetes.io/instance-type", "Exists", &[], least),
+        Some(least) => pool.requires_min("node.kubernetes.io/instance-type", "Exists", &[], least),
         None => pool,
     };
     World::empty()
@@ -162,8 +162,8 @@ fn fewer_cheaper_types_than_min_values_do_not_replace_a_node() {
 
 fn few_cheaper_types(policy: karpenter_core::schedule::MinValuesPolicy) {
     let pool = open_pool("default")
-        .needs(CAPACITY_TYPE, "In", &[ON_DEMAND])
-        .needs_min("node.kubernetes.io/instance-type", "Exists", &[], 3);
+        .requires(CAPACITY_TYPE, "In", &[ON_DEMAND])
+        .requires_min("node.kubernetes.io/instance-type", "Exists", &[], 3);
     let world = World::empty().with_types(sizes()).with_pool(pool);
     // Two types are cheaper than `large`; the pool's minValues is three.
     let mut world = world
@@ -184,8 +184,12 @@ fn few_cheaper_types(policy: karpenter_core::schedule::MinValuesPolicy) {
 fn one_of_two_nodes_is_deleted_if_their_replacement_needs_their_own_type_for_min_values() {
     // `medium`, `large` and `huge` could replace both nodes. Without `large`, their own type, and the more expensive `huge`
     // one type is left, and the pool's minValues is two.
-    let pool =
-        on_demand_pool("default").needs_min("node.kubernetes.io/instance-type", "Exists", &[], 2);
+    let pool = on_demand_pool("default").requires_min(
+        "node.kubernetes.io/instance-type",
+        "Exists",
+        &[],
+        2,
+    );
     let world = World::empty().with_types(sizes()).with_pool(pool);
     let world = world
         .run([node("a", "large"), node("b", "large")])
@@ -377,7 +381,7 @@ fn pods_are_not_moved_to_an_uninitialized_node() {
 #[test]
 fn nodes_within_consolidate_after_receive_no_pods_from_consolidation() {
     let with = |after: &str, instance_type: &str| {
-        let pool = on_demand_pool("target").set("/spec/disruption/consolidateAfter", json!(after));
+        let pool = on_demand_pool("target").consolidate_after(after);
         let recently = (now() - jiff::SignedDuration::from_mins(1)).to_string();
         let target = node("b", "huge")
             .pool("target")

@@ -164,7 +164,7 @@ fn only_the_pool_whose_replacements_fail_is_in_cool_down() {
 /// Conformance: DIS-187
 #[test]
 fn static_nodes_are_replaced_one_for_one_within_the_headroom_of_the_limit() {
-    let fixed = |name: &str| open_pool(name).set("/spec/replicas", json!(3));
+    let fixed = |name: &str| open_pool(name).replicas(3);
     let world = World::empty()
         .with_types(sizes())
         .with_pool(fixed("default"))

@@ -7,10 +7,11 @@ use karpenter_core::fake;
 use karpenter_core::fake::TypeBuilder;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::offering::Offering;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::fixture::{
-    CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, Object, POOL, World, Z1, Z2, Z3, now, pod, read,
+    CAPACITY_TYPE, INSTANCE_TYPE, NODE_POOL, Node, NodeClaim, NodePool, Object, Pod, World, Z1, Z2,
+    Z3, claim_of, now, pdb, pod,
 };
 
 pub const SPOT: &str = "spot";
@@ -55,71 +56,51 @@ pub fn world() -> World {
 }
 
 /// Returns an on-demand NodePool whose budgets allow everything.
-pub fn on_demand_pool(name: &str) -> Object {
-    open_pool(name).needs(CAPACITY_TYPE, "In", &[ON_DEMAND])
+pub fn on_demand_pool(name: &str) -> Object<NodePool> {
+    open_pool(name).requires(CAPACITY_TYPE, "In", &[ON_DEMAND])
 }
 
 /// Returns a NodePool whose budgets allow everything.
-pub fn open_pool(name: &str) -> Object {
-    crate::fixture::pool(name).set("/spec/disruption/budgets", json!([{ "nodes": "100%" }]))
+pub fn open_pool(name: &str) -> Object<NodePool> {
+    crate::fixture::node_pool(name).budget("100%")
 }
 
 /// A Node and its NodeClaim.
 pub struct FleetNode {
-    pub claim: Object,
-    pub node: Object,
+    pub claim: Object<NodeClaim>,
+    pub node: Object<Node>,
 }
 
 /// Returns an initialized, consolidatable on-demand node of the pool `default` in zone 1.
 pub fn node(name: &str, instance_type: &str) -> FleetNode {
-    let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2025-12-31T00:00:00Z" });
-    let conditions = [
+    let cores = match instance_type {
+        "small" => "2",
+        "medium" => "4",
+        "large" => "8",
+        _ => "16",
+    };
+    let node = crate::fixture::node(name)
+        .label(INSTANCE_TYPE, instance_type)
+        .without_label("karpenter.test.sh/testnodeclass")
+        .cpu(cores)
+        .memory("64Gi")
+        .pods("100")
+        .ready();
+    let claim = claim_of(&node).created(CREATED);
+    let claim = [
         "Launched",
         "Registered",
         "Initialized",
         "Ready",
         "Consolidatable",
     ]
-    .map(condition);
-    let labels = json!({
-        POOL: "default", INSTANCE_TYPE: instance_type, CAPACITY_TYPE: ON_DEMAND, "topology.kubernetes.io/zone": Z1,
-        "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
-    });
-    let cores = match instance_type {
-        "small" => 2,
-        "medium" => 4,
-        "large" => 8,
-        _ => 16,
-    };
-    let resources = json!({ "cpu": format!("{cores}"), "memory": "64Gi", "pods": "100" });
-    let mut node_labels = labels.clone();
-    for (key, value) in [
-        (HOSTNAME, name),
-        ("karpenter.sh/registered", "true"),
-        ("karpenter.sh/initialized", "true"),
-    ] {
-        node_labels[key] = json!(value);
-    }
-    FleetNode {
-        claim: Object(json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-            "metadata": { "name": format!("{name}-claim"), "uid": format!("{name}-claim"), "labels": labels, "creationTimestamp": "2025-12-31T00:00:00Z" },
-            "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
-            "status": {
-                "providerID": format!("fake://{name}"), "nodeName": name, "capacity": resources, "allocatable": resources,
-                "conditions": conditions,
-            },
-        })),
-        node: Object(json!({
-            "metadata": { "name": name, "uid": name, "labels": node_labels },
-            "spec": { "providerID": format!("fake://{name}") },
-            "status": {
-                "capacity": resources, "allocatable": resources,
-                "conditions": [{ "type": "Ready", "status": "True" }],
-            },
-        })),
-    }
+    .into_iter()
+    .fold(claim, |claim, condition| claim.is_since(condition, CREATED));
+    FleetNode { claim, node }
 }
+
+/// The time at which the nodes were created: a day before the decisions.
+const CREATED: &str = "2025-12-31T00:00:00Z";
 
 impl FleetNode {
     pub fn name(&self) -> &str {
@@ -128,13 +109,13 @@ impl FleetNode {
 
     /// Sets a label of NodeClaim and Node.
     pub fn label(mut self, key: &str, value: &str) -> Self {
-        self.claim.0["metadata"]["labels"][key] = json!(value);
-        self.node.0["metadata"]["labels"][key] = json!(value);
+        self.claim = self.claim.label(key, value);
+        self.node = self.node.label(key, value);
         self
     }
 
     pub fn pool(self, name: &str) -> Self {
-        self.label(POOL, name)
+        self.label(NODE_POOL, name)
     }
 
     pub fn spot(self) -> Self {
@@ -143,17 +124,13 @@ impl FleetNode {
 
     /// Removes a condition of the NodeClaim.
     pub fn without(mut self, condition: &str) -> Self {
-        let conditions = self.claim.0["status"]["conditions"].as_array_mut().unwrap();
-        conditions.retain(|other| other["type"] != condition);
+        self.claim = self.claim.without_condition(condition);
         self
     }
 
     /// Adds a True condition of the NodeClaim since a time.
     pub fn since(mut self, condition: &str, time: &str) -> Self {
-        self = self.without(condition);
-        self.claim = self.claim.push("/status/conditions", json!({
-            "type": condition, "status": "True", "reason": condition, "message": "", "lastTransitionTime": time,
-        }));
+        self.claim = self.claim.is_since(condition, time);
         self
     }
 
@@ -173,10 +150,10 @@ impl FleetNode {
 }
 
 /// Returns a pod that runs on a node and requests cores.
-pub fn running(name: &str, node: &str, cpu: &str) -> Object {
+pub fn running(name: &str, node: &str, cpu: &str) -> Object<Pod> {
     pod(name)
         .cpu(cpu)
-        .owned_by("apps/v1", "ReplicaSet", "rs")
+        .controlled_by("ReplicaSet", "rs")
         .on(node)
 }
 
@@ -190,19 +167,14 @@ pub trait Fleet: Sized {
 impl Fleet for World {
     fn run(mut self, nodes: impl IntoIterator<Item = FleetNode>) -> Self {
         for node in nodes {
-            self.cluster.apply_node_claim(&read(node.claim.0));
-            self.cluster.apply_node(&read(node.node.0));
+            self.add((node.claim, node.node));
         }
         self
     }
 
-    fn pdb(mut self, name: &str, namespace: &str, mut spec: Value, allowed: i32) -> Self {
-        spec["selector"] = json!({ "matchLabels": { "app": "guarded" } });
-        self.cluster.apply_pdb(&read(json!({
-            "metadata": { "name": name, "namespace": namespace }, "spec": spec,
-            "status": { "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1 },
-        })));
-        self
+    fn pdb(self, name: &str, namespace: &str, spec: Value, allowed: i32) -> Self {
+        let pdb = pdb(name).namespace(namespace).set("/spec", spec);
+        self.with(pdb.of(("app", "guarded")).allows(allowed))
     }
 
     fn decide(&self) -> Vec<String> {

@@ -7,7 +7,7 @@ use karpenter_core::fake;
 use serde_json::{Value, json};
 
 use crate::fixture::{
-    CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, Object, POOL, World, Z1, ZONE, now, pod,
+    CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, NODE_POOL, Object, Pod, World, Z1, ZONE, now, pod,
 };
 use crate::fleet::{
     Fleet, FleetNode, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running, sizes,
@@ -16,10 +16,8 @@ use crate::fleet::{
 
 /// Removes a label from NodeClaim and Node.
 fn without_label(mut node: FleetNode, key: &str) -> FleetNode {
-    for object in [&mut node.claim, &mut node.node] {
-        let labels = object.0["metadata"]["labels"].as_object_mut().unwrap();
-        labels.remove(key);
-    }
+    node.claim = node.claim.without_label(key);
+    node.node = node.node.without_label(key);
     node
 }
 
@@ -43,7 +41,7 @@ fn of_several_reasons_against_a_candidate_the_first_in_order_is_given() {
             m = m.pool("gone");
         }
         if from <= 7 {
-            m = without_label(m, POOL);
+            m = without_label(m, NODE_POOL);
         }
         if from <= 6 {
             m = refusing(m);
@@ -55,7 +53,7 @@ fn of_several_reasons_against_a_candidate_the_first_in_order_is_given() {
             m = starting(m);
         }
         let guarded = |name: &str| running(name, "a", "1").label("app", "guarded");
-        let pods: Vec<Object> = match from {
+        let pods: Vec<Object<Pod>> = match from {
             ..=9 => vec![guarded("p").annotation("karpenter.sh/do-not-disrupt", "true")],
             _ => vec![guarded("p")],
         };
@@ -186,13 +184,13 @@ fn what_prevents_consolidation_is_reported_in_order() {
     let says = |from: usize| {
         let mut pool = open_pool("default");
         if from <= 5 {
-            pool = pool.set("/spec/disruption/consolidationPolicy", json!("WhenEmpty"));
+            pool = pool.consolidation_policy("WhenEmpty");
         }
         if from <= 4 {
-            pool = pool.set("/spec/disruption/consolidateAfter", json!("Never"));
+            pool = pool.consolidate_after("Never");
         }
         if from == 0 {
-            pool = pool.set("/spec/replicas", json!(1));
+            pool = pool.replicas(1);
         }
         let mut m = node("a", "huge").without("Consolidatable");
         if from <= 3 {
@@ -247,9 +245,9 @@ fn empty_and_drifted_nodes_of_unknown_type_or_without_labels_are_disrupted() {
 /// Conformance: DIS-174
 #[test]
 fn a_node_whose_pods_cost_nothing_to_move_is_empty() {
-    let with = |priority: i64, cost: &str| {
+    let with = |priority: i32, cost: &str| {
         let cheap = running("p", "a", "1")
-            .set("/spec/priority", json!(priority))
+            .priority(priority)
             .annotation("controller.kubernetes.io/pod-deletion-cost", cost);
         let plan = world()
             .run([node("a", "huge")])
@@ -364,7 +362,7 @@ fn the_dearest_offering_of_the_capacity_type_that_is_tried_first_is_the_price_of
 fn several_spot_nodes_are_consolidated_with_fewer_than_fifteen_types() {
     let world = World::empty()
         .with_types(sizes())
-        .with_pool(open_pool("default").needs(CAPACITY_TYPE, "In", &[SPOT]));
+        .with_pool(open_pool("default").requires(CAPACITY_TYPE, "In", &[SPOT]));
     let world = world
         .run(["a", "b", "c"].map(|name| node(name, "medium").spot()))
         .with(["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "2500m")));
@@ -391,11 +389,11 @@ fn methods_come_in_order_and_name_their_reason_and_type() {
         assert_eq!(method.reason().as_str(), reason);
         assert_eq!(method.consolidation_type(), kind, "{reason}");
     }
-    let fixed = open_pool("fixed").set("/spec/replicas", json!(1));
+    let fixed = open_pool("fixed").replicas(1);
     let drifted = |name: &str| node(name, "large").drifted("2026-01-01T00:00:00Z");
     let apart = |name: &str, node: &str, cpu: &str| {
         running(name, node, cpu)
-            .select(POOL, "default")
+            .select(NODE_POOL, "default")
             .label("app", "x")
             .anti_affinity(HOSTNAME, ("app", "x"))
     };
@@ -427,9 +425,7 @@ fn methods_come_in_order_and_name_their_reason_and_type() {
             _ => &["empty", "fixed", "drifted", "first", "second"],
         };
         let stays = |name: &str| !gone.contains(&name);
-        let pods = pods
-            .into_iter()
-            .filter(|pod| stays(pod.0["spec"]["nodeName"].as_str().unwrap()));
+        pods.retain(|pod| stays(pod.json()["spec"]["nodeName"].as_str().unwrap()));
         let world = World::empty()
             .with_types(sizes())
             .with_pool(on_demand_pool("default"))
@@ -483,7 +479,7 @@ fn a_node_without_a_known_price_costs_0() {
 /// Conformance: DIS-179
 #[test]
 fn a_pending_pod_does_not_block_disruption_and_blocked_pods_get_no_replacement() {
-    let kept = |change: fn(Object) -> Object, budget: Option<Value>| {
+    let kept = |change: fn(Object<Pod>) -> Object<Pod>, budget: Option<Value>| {
         let mut world = world()
             .run([node("a", "large")
                 .claim("/spec/terminationGracePeriod", json!("1h"))
@@ -499,7 +495,7 @@ fn a_pending_pod_does_not_block_disruption_and_blocked_pods_get_no_replacement()
         plan.commands[0].replacements.len()
     };
     assert_eq!(kept(|pod| pod, None), 1);
-    let refuses = |pod: Object| pod.annotation("karpenter.sh/do-not-disrupt", "true");
+    let refuses = |pod: Object<Pod>| pod.annotation("karpenter.sh/do-not-disrupt", "true");
     assert_eq!(kept(refuses, None), 0);
     assert_eq!(kept(|pod| pod, Some(json!({ "maxUnavailable": 0 }))), 0);
     assert_eq!(kept(|pod| pod, Some(json!({ "minAvailable": "100%" }))), 0);

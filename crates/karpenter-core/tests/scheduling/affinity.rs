@@ -54,7 +54,11 @@ fn an_affine_pod_finds_its_target_among_others() {
 }
 
 fn small() -> World {
-    World::empty().with_pool(pool("default").needs(INSTANCE_TYPE, "In", &["small-instance-type"]))
+    World::empty().with_pool(node_pool("default").requires(
+        INSTANCE_TYPE,
+        "In",
+        &["small-instance-type"],
+    ))
 }
 
 /// Conformance: SCH-130
@@ -74,7 +78,7 @@ fn pods_affine_to_themselves_do_not_leave_the_host_of_a_match() {
     let own = pod("p").label("app", "web").affinity(HOSTNAME, WEB);
     let existing = pod("e").label("app", "web").on("n");
     let plan = World::new()
-        .with([node("n"), existing])
+        .with((node("n"), existing))
         .with(copies(&own.require(ZONE, "In", &[Z2, Z3]), 3))
         .plan();
     assert_eq!(plan.unplaced.len(), 3);
@@ -289,7 +293,7 @@ fn an_affinity_term_selects_namespaces_by_name_or_label() {
             term,
         )
     };
-    let world = |asked: Object| {
+    let world = |asked: Object<Pod>| {
         let mut world = World::new().with([target.clone().cpu("2"), asked]);
         world.cluster.apply_namespace(&read(
             json!({ "metadata": { "name": "other", "labels": { "team": "a" } } }),
@@ -343,7 +347,7 @@ fn the_first_pod_of_an_affinity_group_is_placed_in_the_zone_of_pods_planned_befo
                 .into_iter()
                 .collect(),
         )
-        .with_pool(pool("default"))
+        .with_pool(node_pool("default"))
         .with([together.memory("2Gi"), near, pinned]);
     let plan = world.launch_and_bind();
     assert!(all_placed(&plan));

@@ -3,10 +3,10 @@
 use crate::fixture::*;
 
 fn custom() -> World {
-    World::empty().with_pool(pool("default").needs("custom", "In", &["v"]))
+    World::empty().with_pool(node_pool("default").requires("custom", "In", &["v"]))
 }
 
-fn is_placed(pod: Object) -> bool {
+fn is_placed(pod: Object<Pod>) -> bool {
     all_placed(&custom().with([pod]).plan())
 }
 
@@ -24,7 +24,7 @@ fn a_pod_may_require_only_labels_of_the_pool() {
 /// Conformance: SCH-019
 #[test]
 fn a_label_of_no_pool_can_only_be_required_to_be_absent() {
-    let world = |pod: Object| World::new().with([pod]).plan();
+    let world = |pod: Object<Pod>| World::new().with([pod]).plan();
     assert!(!all_placed(&world(pod("p").require(
         "custom",
         "In",
@@ -52,7 +52,8 @@ fn a_label_of_no_pool_can_only_be_required_to_be_absent() {
 /// Conformance: SCH-020
 #[test]
 fn compatible_pods_share_a_node_with_a_label_both_admit() {
-    let world = || World::empty().with_pool(pool("default").needs("custom", "In", &["a", "b"]));
+    let world =
+        || World::empty().with_pool(node_pool("default").requires("custom", "In", &["a", "b"]));
     let plan = world()
         .with([
             pod("p").require("custom", "In", &["a"]),
@@ -104,7 +105,8 @@ fn a_well_known_integer_label_selects_instance_types() {
         ("Gte", "16", "arm-instance-type"),
         ("Lte", "2", "small-instance-type"),
     ] {
-        let world = World::empty().with_pool(pool("default").needs("integer", operator, &[value]));
+        let world =
+            World::empty().with_pool(node_pool("default").requires("integer", operator, &[value]));
         assert_eq!(
             *world.with([pod("p")]).plan().new_node_claims[0].instance_types,
             [found]
@@ -132,7 +134,7 @@ fn contradictory_requirements_fail_and_contradictory_preferences_do_not() {
 /// Conformance: SCH-024
 #[test]
 fn the_first_alternative_that_can_be_met_is_used() {
-    let bad = |pod: Object| pod.require(INSTANCE_TYPE, "In", &["nothing"]);
+    let bad = |pod: Object<Pod>| pod.require(INSTANCE_TYPE, "In", &["nothing"]);
     let both = bad(bad(pod("p")))
         .require(ZONE, "In", &[Z1])
         .require(ZONE, "In", &[Z2]);
@@ -194,7 +196,7 @@ fn a_preference_that_cannot_be_met_does_not_launch_a_node() {
 /// Conformance: SCH-029
 #[test]
 fn a_prefer_no_schedule_taint_is_tolerated_last() {
-    let tainted = pool("tainted")
+    let tainted = node_pool("tainted")
         .taint("soft", "yes", "PreferNoSchedule")
         .weight(10);
     let pod = pod("p").prefer(1, ZONE, "In", &["nowhere"]);
@@ -205,7 +207,7 @@ fn a_prefer_no_schedule_taint_is_tolerated_last() {
     assert_eq!(plan.new_node_claims[0].node_pool, "tainted");
     let plan = World::empty()
         .with_pool(tainted)
-        .with_pool(pool("clean"))
+        .with_pool(node_pool("clean"))
         .with([pod])
         .plan();
     assert_eq!(plan.new_node_claims[0].node_pool, "clean");
@@ -259,17 +261,17 @@ fn ignored_soft_constraints_do_not_spread() {
 fn pools_are_chosen_by_name_by_label_and_by_weight() {
     let world = || {
         World::empty()
-            .with_pool(pool("light").weight(1).node_label("team", "a"))
-            .with_pool(pool("heavy").weight(100))
-            .with_pool(pool("none"))
+            .with_pool(node_pool("light").weight(1).node_label("team", "a"))
+            .with_pool(node_pool("heavy").weight(100))
+            .with_pool(node_pool("none"))
     };
-    let chosen = |pod: Object| {
+    let chosen = |pod: Object<Pod>| {
         world().with([pod]).plan().new_node_claims[0]
             .node_pool
             .clone()
     };
     assert_eq!(chosen(pod("p")), "heavy");
-    assert_eq!(chosen(pod("p").select(POOL, "none")), "none");
+    assert_eq!(chosen(pod("p").select(NODE_POOL, "none")), "none");
     assert_eq!(chosen(pod("p").select("team", "a")), "light");
 }
 
@@ -301,9 +303,9 @@ fn kubernetes_domains_are_ordinary_labels() {
         "subdomain.kubernetes.io/test",
         "subdomain.k8s.io/test",
     ];
-    let pool = keys
-        .iter()
-        .fold(pool("default"), |pool, key| pool.needs(key, "In", &["v"]));
+    let pool = keys.iter().fold(node_pool("default"), |pool, key| {
+        pool.requires(key, "In", &["v"])
+    });
     let plan = World::empty().with_pool(pool).with([pod("p")]).plan();
     let labels = plan.new_node_claims[0]
         .to_node_claim()
@@ -317,7 +319,7 @@ fn kubernetes_domains_are_ordinary_labels() {
 #[test]
 fn a_pod_that_excludes_node_pools_is_ignored_without_an_event() {
     let plan = World::new()
-        .with([pod("p").require(POOL, "DoesNotExist", &[])])
+        .with([pod("p").require(NODE_POOL, "DoesNotExist", &[])])
         .plan();
     assert!(plan.unplaced[0].why.is_silent());
 }
@@ -339,8 +341,8 @@ fn a_label_with_a_typo_gets_a_hint() {
 #[test]
 fn a_planned_claim_has_the_hash_of_its_pool() {
     for team in ["a", "b"] {
-        let pool = pool("default").node_label("team", team);
-        let expected = karpenter_api::hash::node_pool(&read(pool.0.clone()));
+        let pool = node_pool("default").node_label("team", team);
+        let expected = karpenter_api::hash::node_pool(&pool.clone().build());
         let plan = World::empty().with_pool(pool).with([pod("p")]).plan();
         let annotations = plan.new_node_claims[0].to_node_claim().metadata.annotations;
         assert_eq!(annotations.unwrap()["karpenter.sh/nodepool-hash"], expected);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use karpenter_core::pod::Pod;
 use karpenter_core::schedule::DefaultSpread;
 use serde_json::{Value, json};
 
@@ -27,7 +26,7 @@ fn service(name: &str, namespace: &str, selector: Value) -> Value {
     json!({ "metadata": { "name": name, "namespace": namespace }, "spec": { "selector": selector } })
 }
 
-fn owned(name: &str) -> Object {
+fn owned(name: &str) -> Object<Pod> {
     pod(name)
         .label("app", "x")
         .owned_by("apps/v1", "ReplicaSet", "rs")
@@ -42,8 +41,8 @@ fn world(defaults: Vec<DefaultSpread>) -> World {
     world
 }
 
-fn zones(mut world: World, pods: Vec<Object>) -> Vec<usize> {
-    pods.into_iter().for_each(|pod| world.add(pod));
+fn zones(mut world: World, pods: Vec<Object<Pod>>) -> Vec<usize> {
+    world.add(pods);
     world.launch_and_bind();
     world.skew(ZONE, ("app", "x"))
 }
@@ -78,7 +77,7 @@ fn owned_pods_without_constraints_are_spread_by_default() {
 #[test]
 fn min_domains_and_softness_of_a_default_are_kept() {
     let single = |defaults: DefaultSpread| {
-        let mut world = World::empty().with_pool(pool("default").needs(ZONE, "In", &[Z1]));
+        let mut world = World::empty().with_pool(node_pool("default").requires(ZONE, "In", &[Z1]));
         world.policy.default_spread = vec![defaults];
         world
             .cluster
@@ -123,7 +122,7 @@ fn a_default_counts_pods_that_run() {
     let mut all = world(vec![default(ZONE, true)]);
     let full =
         |name: &str| node(name).set("/status/allocatable", json!({ "cpu": "0", "pods": "9" }));
-    all = all.with([full("n"), owned("a").on("n"), owned("b").on("n")]);
+    all = all.with((full("n"), owned("a").on("n"), owned("b").on("n")));
     let asked = owned("p").cpu("1").require(ZONE, "In", &[Z1, Z2]);
     assert_eq!(zones(all, copies(&asked, 2)), [2, 2]);
     let mut two = world(vec![default(HOSTNAME, true)]);
@@ -193,12 +192,12 @@ fn services_that_do_not_select_the_pod_add_nothing() {
     );
 }
 
-fn buffer(name: &str, namespace: &str, cpu: &str) -> Arc<Pod> {
+fn buffer(name: &str, namespace: &str, cpu: &str) -> Arc<karpenter_core::pod::Pod> {
     let virtual_pod = pod(name)
         .namespace(namespace)
         .cpu(cpu)
         .annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
-    Arc::new(Pod::parse(&read(virtual_pod.0)))
+    Arc::new(karpenter_core::pod::Pod::parse(&virtual_pod.build()))
 }
 
 /// Conformance: SCH-166
@@ -233,7 +232,7 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
 /// Conformance: SCH-257
 #[test]
 fn a_buffer_does_not_take_a_node_from_a_real_pod() {
-    let mut world = World::new().with([node("n"), pod("p").cpu("3")]);
+    let mut world = World::new().with((node("n"), pod("p").cpu("3")));
     world.query.buffer_pods = vec![buffer("b-0", "default", "4")];
     let plan = world.plan();
     assert_eq!(plan.existing[0].pod.name, "p");

@@ -55,7 +55,7 @@ fn gpus(count: usize) -> Value {
 fn world(types: Vec<InstanceType>) -> World {
     let mut world = World::empty()
         .with_types(types.into())
-        .with_pool(pool("default"));
+        .with_pool(node_pool("default"));
     world.policy.ignore_dra_requests = false;
     world.cluster.apply_device_class(&read(json!({
         "metadata": { "name": "gpu" },
@@ -112,7 +112,7 @@ impl Devices for World {
 }
 
 /// Returns a pod that uses a claim.
-fn using(name: &str, claim: &str) -> Object {
+fn using(name: &str, claim: &str) -> Object<Pod> {
     pod(name).cpu("100m").push(
         "/spec/resourceClaims",
         json!({ "name": "gpu", "resourceClaimName": claim }),
@@ -267,11 +267,8 @@ fn held(pool: &str, device: &str, uid: &str) -> Value {
 }
 
 /// Returns a node of the pool that is ready for pods, with room.
-fn running_node(name: &str) -> Object {
-    let resources = json!({ "cpu": "8", "memory": "64Gi", "pods": "50" });
-    node(name)
-        .set("/status/capacity", resources.clone())
-        .set("/status/allocatable", resources)
+fn running_node(name: &str) -> Object<Node> {
+    node(name).cpu("8").memory("64Gi").pods("50")
 }
 
 /// Conformance: SCH-173
@@ -363,11 +360,11 @@ fn a_running_pod_keeps_its_device_and_a_pod_of_a_deleting_node_frees_it() {
             .slice("net", None, json!({ "allNodes": true }), devices)
             .claim_held("h", claims.clone(), status)
             .claim("c", claims)
-            .with([
+            .with((
                 running_node("n"),
                 using("h", "h").on("n"),
                 using("p", "c").cpu("200m"),
-            ]);
+            ));
         if deleting {
             world.cluster.mark_for_deletion(&["fake://n"]);
         }

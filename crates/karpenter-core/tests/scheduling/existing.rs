@@ -6,31 +6,25 @@ use serde_json::json;
 
 use crate::fixture::*;
 
-fn claim(name: &str) -> serde_json::Value {
-    json!({
-        "metadata": { "name": format!("{name}-claim"), "uid": format!("{name}-claim"), "labels": {
-            POOL: "default", ZONE: Z1, INSTANCE_TYPE: "default-instance-type", CAPACITY_TYPE: "on-demand", ARCH: "amd64",
-        } },
-        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
-        "status": { "providerID": format!("fake://{name}"), "capacity": { "cpu": "4", "memory": "4Gi", "pods": "5" },
-                    "allocatable": { "cpu": "4", "memory": "4Gi", "pods": "5" } },
-    })
+/// Returns the NodeClaim of a node, which is not registered.
+fn claim(name: &str) -> Object<NodeClaim> {
+    claim_of(&node(name))
+        .remove("/status/nodeName")
+        .remove("/status/conditions")
+        .without_label("karpenter.test.sh/testnodeclass")
+        .without_label(OS)
 }
 
-fn with_claim(mut world: World, name: &str, change: impl FnOnce(&mut serde_json::Value)) -> World {
-    let mut value = claim(name);
-    change(&mut value);
-    world.cluster.apply_node_claim(&read(value));
-    world
+fn with_claim(
+    world: World,
+    name: &str,
+    change: impl FnOnce(Object<NodeClaim>) -> Object<NodeClaim>,
+) -> World {
+    world.with(change(claim(name)))
 }
 
-fn uninitialized(name: &str) -> Object {
-    let mut node = node(name);
-    node.0["metadata"]["labels"]
-        .as_object_mut()
-        .unwrap()
-        .remove("karpenter.sh/initialized");
-    node
+fn uninitialized(name: &str) -> Object<Node> {
+    node(name).without_label(INITIALIZED)
 }
 
 /// Conformance: SCH-076
@@ -53,10 +47,10 @@ fn a_second_pod_is_placed_on_the_launched_node() {
 /// Conformance: SCH-077
 #[test]
 fn a_node_is_used_if_the_pod_admits_its_zone() {
-    let in_z2 = node("n").set("/metadata/labels/topology.kubernetes.io~1zone", json!(Z2));
+    let in_z2 = node("n").zone(Z2);
     let used = |zones: &[&str]| {
         World::new()
-            .with([in_z2.clone(), pod("p").require(ZONE, "In", zones)])
+            .with((in_z2.clone(), pod("p").require(ZONE, "In", zones)))
             .plan()
             .existing
             .len()
@@ -69,12 +63,12 @@ fn a_node_is_used_if_the_pod_admits_its_zone() {
 #[test]
 fn a_deleting_node_is_not_used() {
     let mut world = with_claim(World::new(), "n", |claim| {
-        claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+        claim.deleted("2026-01-01T00:00:00Z")
     });
     world.add(node("n"));
     world.add(pod("p"));
     assert_eq!(world.plan().new_node_claims.len(), 1);
-    let mut world = World::new().with([node("n"), pod("p")]);
+    let mut world = World::new().with((node("n"), pod("p")));
     world.cluster.mark_for_deletion(&["fake://n"]);
     assert_eq!(world.plan().new_node_claims.len(), 1);
     world.cluster.unmark_for_deletion(&["fake://n"]);
@@ -86,7 +80,7 @@ fn a_deleting_node_is_not_used() {
 fn nodes_are_filled_before_others_are_launched() {
     let mut world = World::empty()
         .with_types(fake::instance_types(5))
-        .with_pool(pool("default").needs(INSTANCE_TYPE, "In", &["fake-it-4"]));
+        .with_pool(node_pool("default").requires(INSTANCE_TYPE, "In", &["fake-it-4"]));
     let mut state = 1_u64;
     for round in 0..10 {
         for index in 0..7 {
@@ -114,7 +108,7 @@ fn an_initialized_node_comes_first() {
     let mut world = World::new();
     for index in 0..100 {
         let name = format!("n-{index:02}");
-        world = with_claim(world, &name, |_| ());
+        world = with_claim(world, &name, |claim| claim);
         if index % 2 == 0 {
             world.add(if index == 50 {
                 node(&name)
@@ -131,10 +125,7 @@ fn an_initialized_node_comes_first() {
 /// Conformance: SCH-081
 #[test]
 fn an_unmanaged_node_is_used() {
-    let foreign = Object(json!({
-        "metadata": { "name": "foreign", "uid": "foreign", "labels": { HOSTNAME: "foreign" } }, "spec": { "providerID": "other://foreign" },
-        "status": { "capacity": { "cpu": "10", "memory": "10Gi", "pods": "110" }, "allocatable": { "cpu": "10", "memory": "10Gi", "pods": "110" } },
-    }));
+    let foreign = bare_node("foreign").cpu("10").memory("10Gi").pods("110");
     let plan = World::new()
         .with([foreign])
         .with(copies(&pod("p").cpu("10m").memory("10Mi"), 100))
@@ -145,13 +136,9 @@ fn an_unmanaged_node_is_used() {
 /// Conformance: SCH-082
 #[test]
 fn a_required_label_that_the_node_lacks_rules_it_out() {
-    let mut bare = node("n");
-    bare.0["metadata"]["labels"]
-        .as_object_mut()
-        .unwrap()
-        .remove(ZONE);
+    let bare = node("n").without_label(ZONE);
     let plan = World::new()
-        .with([bare, pod("p").require(ZONE, "Exists", &[])])
+        .with((bare, pod("p").require(ZONE, "Exists", &[])))
         .plan();
     assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (0, 1));
 }
@@ -169,10 +156,10 @@ fn pods_planned_but_not_bound_do_not_launch_another_node() {
 /// Conformance: SCH-084
 #[test]
 fn a_resource_the_kubelet_has_not_reported_yet_comes_from_the_claim() {
-    let gpu = |value: &mut serde_json::Value| {
-        for list in ["capacity", "allocatable"] {
-            value["status"][list][fake::GPU_VENDOR_A] = json!("2");
-        }
+    let gpu = |claim: Object<NodeClaim>| {
+        claim
+            .set("/status/capacity/fake.com~1vendor-a", "2")
+            .set("/status/allocatable/fake.com~1vendor-a", "2")
     };
     let world = with_claim(World::new(), "n", gpu);
     let zero = uninitialized("n").set(
@@ -180,7 +167,7 @@ fn a_resource_the_kubelet_has_not_reported_yet_comes_from_the_claim() {
         json!({ "cpu": "4", "memory": "4Gi", "pods": "5", fake::GPU_VENDOR_A: "0" }),
     );
     let plan = world
-        .with([zero, pod("p").request(fake::GPU_VENDOR_A, "1")])
+        .with((zero, pod("p").request(fake::GPU_VENDOR_A, "1")))
         .plan();
     assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 0));
 }
@@ -205,11 +192,11 @@ fn a_second_affine_pod_joins_the_zone_of_the_first() {
 /// Conformance: SCH-086
 #[test]
 fn pods_of_a_deleting_node_are_placed_with_the_pending_ones() {
-    let mut world = World::new().with([
+    let mut world = World::new().with((
         node("n"),
         pod("a").cpu("100m").on("n"),
         pod("b").cpu("100m").on("n"),
-    ]);
+    ));
     world.cluster.mark_for_deletion(&["fake://n"]);
     copies(&pod("p").cpu("100m"), 2)
         .into_iter()
@@ -219,11 +206,11 @@ fn pods_of_a_deleting_node_are_placed_with_the_pending_ones() {
 
 #[test]
 fn a_what_if_leaves_the_node_out_and_does_not_change_the_snapshot() {
-    let mut world = World::new().with([
+    let mut world = World::new().with((
         node("a"),
         node("b"),
         pod("p").cpu("1").label("app", "x").on("a"),
-    ]);
+    ));
     let snapshot = world.cluster.snapshot();
     world.query.pods = PodSet::Given(snapshot.pods_on("a").to_vec());
     world.query.without = vec!["a".to_owned()];
@@ -233,19 +220,16 @@ fn a_what_if_leaves_the_node_out_and_does_not_change_the_snapshot() {
     assert_eq!(snapshot.without(&["a"]).nodes().count(), 1);
 }
 
-fn tainted(node: Object, key: &str, effect: &str) -> Object {
-    node.push(
-        "/spec/taints",
-        json!({ "key": key, "value": "v", "effect": effect }),
-    )
+fn tainted(node: Object<Node>, key: &str, effect: &str) -> Object<Node> {
+    node.taint(key, "v", effect)
 }
 
 /// Conformance: SCH-087
 #[test]
 fn ephemeral_taints_of_an_uninitialized_node_do_not_matter() {
-    let usable = |node: Object| {
-        with_claim(World::new(), "n", |_| ())
-            .with([node, pod("p")])
+    let usable = |node: Object<Node>| {
+        with_claim(World::new(), "n", |claim| claim)
+            .with((node, pod("p")))
             .plan()
             .existing
             .len()
@@ -267,11 +251,11 @@ fn ephemeral_taints_of_an_uninitialized_node_do_not_matter() {
 #[test]
 fn a_startup_taint_matters_once_the_node_is_initialized() {
     let startup = json!([{ "key": "startup", "value": "v", "effect": "NoSchedule" }]);
-    let usable = |node: Object| {
+    let usable = |node: Object<Node>| {
         let world = with_claim(World::new(), "n", |claim| {
-            claim["spec"]["startupTaints"] = startup.clone()
+            claim.set("/spec/startupTaints", startup.clone())
         });
-        world.with([node, pod("p")]).plan().existing.len() == 1
+        world.with((node, pod("p"))).plan().existing.len() == 1
     };
     assert!(usable(tainted(uninitialized("n"), "startup", "NoSchedule")));
     assert!(!usable(tainted(node("n"), "startup", "NoSchedule")));
@@ -287,7 +271,7 @@ fn a_pool_s_taint_must_be_tolerated() {
         };
         all_placed(
             &World::empty()
-                .with_pool(pool("default").taint("key", "value", "NoSchedule"))
+                .with_pool(node_pool("default").taint("key", "value", "NoSchedule"))
                 .with([asked])
                 .plan(),
         )
@@ -321,12 +305,12 @@ fn a_host_port_is_used_once_per_node() {
         [1, 1]
     );
     let plan = World::new()
-        .with([
+        .with((
             node("n"),
             pod("e").host_port(8080).on("n"),
             pod("p").host_port(8080),
             pod("q").host_port(8081),
-        ])
+        ))
         .plan();
     assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 1));
 }
@@ -347,13 +331,13 @@ fn node_of(plan: &karpenter_core::schedule::Plan, pod: &str) -> Option<String> {
 
 #[test]
 fn a_nominated_pod_keeps_its_node_before_larger_pods_are_placed() {
-    let world = World::new().with([
+    let world = World::new().with((
         node("a"),
         node("b"),
         pod("small").cpu("1"),
         pod("large").cpu("4"),
-    ]);
-    let world = with_claim(world, "b", |_| ());
+    ));
+    let world = with_claim(world, "b", |claim| claim);
     let world = with_nominations(world, &[("small", "b-claim")]);
     let plan = world.plan();
     assert_eq!(node_of(&plan, "small").as_deref(), Some("b"));
@@ -371,7 +355,7 @@ fn a_pod_that_no_longer_fits_its_nominated_node_is_placed_like_any_other() {
         .with([tainted, node("b"), node("c")])
         .with(full);
     let pods = ["tainted", "full", "gone", "other-zone"];
-    let world = world.with(pods[..3].iter().map(|name| pod(name).cpu("1")));
+    let world = world.with([0, 1, 2].map(|index| pod(pods[index]).cpu("1")));
     let world = world.with([pod("other-zone").cpu("1").select(ZONE, Z2)]);
     let nominations = [
         ("tainted", "a"),
@@ -393,7 +377,7 @@ fn a_nominated_pod_counts_for_spread() {
         let pod = pod(name).cpu("1").label("app", "web");
         pod.spread(HOSTNAME, 1, ("app", "web"))
     };
-    let world = World::new().with([node("a"), node("b"), spread("p"), spread("q")]);
+    let world = World::new().with((node("a"), node("b"), spread("p"), spread("q")));
     let plan = with_nominations(world, &[("q", "a")]).plan();
     assert_eq!(node_of(&plan, "q").as_deref(), Some("a"));
     assert_eq!(node_of(&plan, "p").as_deref(), Some("b"));

@@ -24,13 +24,13 @@ fn the_cheapest_offering_is_used_whether_pod_or_pool_constrains_it() {
                 for on_pool in [true, false] {
                     let wanted = [(ZONE, zone), (ARCH, arch), (CAPACITY_TYPE, capacity_type)];
                     let mut asked = pod("p");
-                    let mut pool = pool("default");
+                    let mut pool = node_pool("default");
                     for (key, value) in wanted
                         .iter()
                         .filter_map(|(key, value)| Some((*key, (*value)?)))
                     {
                         if on_pool {
-                            pool = pool.needs(key, "In", &[value]);
+                            pool = pool.requires(key, "In", &[value]);
                         } else {
                             asked = asked.select(key, value);
                         }
@@ -73,15 +73,15 @@ fn a_combination_without_an_offering_fails() {
         .select(ARCH, "arm64")
         .select("kubernetes.io/os", "windows");
     assert!(!all_placed(
-        &world().with_pool(pool("default")).with([asked]).plan()
+        &world().with_pool(node_pool("default")).with([asked]).plan()
     ));
     let asked = pod("p").select(ARCH, "arm64").select(ZONE, Z2);
     assert!(!all_placed(
-        &world().with_pool(pool("default")).with([asked]).plan()
+        &world().with_pool(node_pool("default")).with([asked]).plan()
     ));
-    let pool = pool("default")
-        .needs(ARCH, "In", &["arm64"])
-        .needs(ZONE, "In", &[Z2]);
+    let pool = node_pool("default")
+        .requires(ARCH, "In", &["arm64"])
+        .requires(ZONE, "In", &[Z2]);
     assert!(!all_placed(
         &world().with_pool(pool).with([pod("p")]).plan()
     ));
@@ -125,7 +125,7 @@ fn prices_of_other_capacity_types_do_not_matter() {
     ]);
     let world = World::empty()
         .with_types(all)
-        .with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["on-demand"]));
+        .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand"]));
     let plan = world.with([pod("p")]).plan();
     assert_eq!(*plan.new_node_claims[0].instance_types, ["a", "b"]);
     assert_eq!(
@@ -175,7 +175,7 @@ fn two_kinds_of_gpus_on_different_types_need_two_nodes() {
 /// Conformance: SCH-040
 #[test]
 fn a_provider_s_labels_select_instance_types() {
-    let first = |pod: Object| {
+    let first = |pod: Object<Pod>| {
         let plan = World::new()
             .with_types(fake::instance_types(5))
             .with([pod])
@@ -224,7 +224,7 @@ fn an_optional_label_may_be_required_or_excluded() {
 /// Conformance: SCH-042
 #[test]
 fn an_architecture_the_pool_excludes_fails() {
-    let amd = || World::empty().with_pool(pool("default").needs(ARCH, "In", &["amd64"]));
+    let amd = || World::empty().with_pool(node_pool("default").requires(ARCH, "In", &["amd64"]));
     assert!(!all_placed(
         &amd()
             .with([pod("p").select(INSTANCE_TYPE, "arm-instance-type")])
@@ -243,14 +243,12 @@ fn an_architecture_the_pool_excludes_fails() {
 #[test]
 fn a_pool_without_any_instance_type_is_reported() {
     let bad = [
-        pool("default").needs(INSTANCE_TYPE, "In", &["nothing"]),
-        pool("default").needs(ARCH, "In", &["s390x"]),
-        pool("default").needs(ARCH, "In", &["arm64"]).needs(
-            INSTANCE_TYPE,
-            "In",
-            &["small-instance-type"],
-        ),
-        pool("default").needs(ZONE, "In", &["nowhere"]),
+        node_pool("default").requires(INSTANCE_TYPE, "In", &["nothing"]),
+        node_pool("default").requires(ARCH, "In", &["s390x"]),
+        node_pool("default")
+            .requires(ARCH, "In", &["arm64"])
+            .requires(INSTANCE_TYPE, "In", &["small-instance-type"]),
+        node_pool("default").requires(ZONE, "In", &["nowhere"]),
     ];
     for pool in bad {
         let plan = World::empty()
@@ -298,7 +296,7 @@ fn a_resource_may_come_with_an_offering_only() {
 /// Conformance: SCH-045
 #[test]
 fn a_claim_carries_owner_class_and_requirements() {
-    let pool = pool("default").needs("custom", "In", &["v"]);
+    let pool = node_pool("default").requires("custom", "In", &["v"]);
     let draft = World::empty()
         .with_pool(pool)
         .with([pod("p").select(ARCH, "arm64")])
@@ -342,9 +340,9 @@ fn a_claim_carries_owner_class_and_requirements() {
 /// Conformance: SCH-046
 #[test]
 fn well_known_requirements_do_not_become_labels() {
-    let pool = pool("default")
-        .needs(ZONE, "In", &[Z1])
-        .needs("custom", "In", &["v"]);
+    let pool = node_pool("default")
+        .requires(ZONE, "In", &[Z1])
+        .requires("custom", "In", &["v"]);
     let asked = pod("p").tolerate(serde_json::json!({ "key": "t", "operator": "Exists" }));
     let draft = World::empty()
         .with_pool(pool)
@@ -390,7 +388,9 @@ fn an_offering_whose_price_is_not_a_number_is_not_used() {
     ];
     let world = |offerings| {
         let all = types(vec![instance_type("a").offerings(offerings).build()]);
-        World::empty().with_types(all).with_pool(pool("default"))
+        World::empty()
+            .with_types(all)
+            .with_pool(node_pool("default"))
     };
     let plan = world(offerings).with([pod("p")]).plan();
     assert_eq!(plan.new_node_claims[0].hourly_price, 2.0);

@@ -9,7 +9,6 @@ use karpenter_core::fake;
 use karpenter_core::fake::{instance_type, offering, reserved};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::limits::LimitHeadroom;
-use karpenter_core::pod::Pod;
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::{
@@ -19,7 +18,7 @@ use karpenter_core::schedule::{
 use serde_json::{Value, json};
 
 use crate::fixture::*;
-use crate::volumes::{bound, in_zone, volume};
+use crate::volumes::bound;
 
 /// Returns instance types with the given numbers of cores and as many GiB, at $0.1 per core.
 fn types(cores: &[i64]) -> Arc<[InstanceType]> {
@@ -56,7 +55,7 @@ fn a_spread_continues_in_zones_without_a_reservation() {
         .gib(4)
         .offerings(offerings)
         .build()];
-    let pool = pool("default").needs(CAPACITY_TYPE, "In", &["on-demand", "reserved"]);
+    let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "reserved"]);
     let spread = pod("p")
         .cpu("3")
         .label("app", "x")
@@ -96,7 +95,7 @@ fn reservations_that_are_not_tracked_are_used_like_any_offering() {
     let world = |mode: ReservedMode| {
         let mut world = World::empty()
             .with_types(types.clone())
-            .with_pool(pool("default"))
+            .with_pool(node_pool("default"))
             .with(copies(&pod("p").cpu("3"), 2));
         world.policy.reserved_mode = mode;
         world.plan()
@@ -117,9 +116,10 @@ fn reservations_that_are_not_tracked_are_used_like_any_offering() {
 #[test]
 fn limits_may_leave_fewer_values_than_min_values() {
     let world = |policy: MinValuesPolicy| {
-        let pool = pool("default")
-            .limit("cpu", "3")
-            .needs_min(INSTANCE_TYPE, "Exists", &[], 2);
+        let pool =
+            node_pool("default")
+                .limit("cpu", "3")
+                .requires_min(INSTANCE_TYPE, "Exists", &[], 2);
         let mut world = World::empty()
             .with_types(types(&[2, 4, 8]))
             .with_pool(pool)
@@ -157,7 +157,7 @@ fn limits_may_leave_fewer_values_than_min_values() {
 fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
     let world = World::empty()
         .with_types(types(&[2, 4, 8]))
-        .with_pool(pool("default").limit("cpu", "12"))
+        .with_pool(node_pool("default").limit("cpu", "12"))
         .with(copies(
             &pod("p")
                 .cpu("1500m")
@@ -184,14 +184,14 @@ fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {
     let plan = |limit: &str| {
         World::empty()
             .with_types(types(&[2]))
-            .with_pool(pool("default").limit("cpu", limit))
+            .with_pool(node_pool("default").limit("cpu", limit))
             .with([pod("p")])
             .plan()
     };
     assert!(all_placed(&plan("2")));
     assert!(!all_placed(&plan("1999m")));
     let none = World::empty()
-        .with_pool(pool("default").limit("nodes", "0"))
+        .with_pool(node_pool("default").limit("nodes", "0"))
         .with([pod("p")]);
     assert_eq!(
         reason(&none),
@@ -206,7 +206,7 @@ fn launching_a_plan_checks_the_limits_left_by_other_plans() {
     let apart = apart.anti_affinity(HOSTNAME, ("app", "x"));
     let mut world = World::empty()
         .with_types(types(&[2, 4, 8]))
-        .with_pool(pool("default").limit("cpu", "12"))
+        .with_pool(node_pool("default").limit("cpu", "12"))
         .with(copies(&apart, 2));
     let plan = world.plan();
     let [large, small] = &plan.new_node_claims[..] else {
@@ -276,18 +276,13 @@ fn launching_a_plan_checks_the_limits_left_by_other_plans() {
 /// Conformance: SCH-223
 #[test]
 fn a_volume_of_two_zones_is_placed_on_the_existing_node() {
-    let world = |terms: Value| {
-        let mut world = World::new();
-        world.cluster.apply_volume_claim(&read(bound("c", "v")));
-        world.cluster.apply_volume(&read(volume("v", terms)));
-        world.with([
-            node("n").set("/metadata/labels/topology.kubernetes.io~1zone", json!(Z2)),
-            pod("p").cpu("1").volume("c"),
-        ])
+    let world = |volume: Object<PersistentVolume>| {
+        let world = World::new().with((bound("c", "v"), volume));
+        world.with((node("n").zone(Z2), pod("p").cpu("1").volume("c")))
     };
-    let plan = world(json!([in_zone(Z1), in_zone(Z2)])).plan();
+    let plan = world(persistent_volume("v").zone(Z1).zone(Z2)).plan();
     assert_eq!(plan.existing.len(), 1);
-    let plan = world(json!([in_zone(Z1)])).plan();
+    let plan = world(persistent_volume("v").zone(Z1)).plan();
     assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
 }
 
@@ -295,17 +290,13 @@ fn a_volume_of_two_zones_is_placed_on_the_existing_node() {
 #[test]
 fn a_volume_s_zone_does_not_shrink_the_spread() {
     // One pod counts in z1; the volume forces a second one there, which the spread does not admit.
-    let mut world = World::new();
-    world.cluster.apply_volume_claim(&read(bound("c", "v")));
-    world
-        .cluster
-        .apply_volume(&read(volume("v", json!([in_zone(Z1)]))));
+    let world = World::new().with((bound("c", "v"), persistent_volume("v").zone(Z1)));
     let spread = |name: &str| pod(name).label("app", "x").spread(ZONE, 1, ("app", "x"));
-    let world = world.with([
+    let world = world.with((
         node("n"),
         spread("a").on("n"),
         spread("p").cpu("1").volume("c"),
-    ]);
+    ));
     assert!(!all_placed(&world.plan()));
     assert!(why(&world.plan(), "p").contains(
         "unsatisfiable topology constraint for topology spread, key=topology.kubernetes.io/zone"
@@ -317,25 +308,20 @@ fn a_volume_s_zone_does_not_shrink_the_spread() {
 #[test]
 fn resources_a_node_does_not_list_matter_only_to_pods_that_request_them() {
     let bound = pod("b").request("ephemeral-storage", "1Gi").on("n");
-    let world = World::new().with([node("n"), bound, pod("p").cpu("1")]);
+    let world = World::new().with((node("n"), bound, pod("p").cpu("1")));
     assert_eq!(
         world.plan().existing.len(),
         1,
         "what a bound pod uses does not matter to other pods"
     );
-    let mut world = World::new().with([node("n"), pod("p").cpu("1")]);
-    world.cluster.apply_daemon_set(&read(json!({
-        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
-        "spec": { "selector": {}, "template": { "metadata": {}, "spec": { "containers": [
-            { "name": "c", "resources": { "requests": { "example.com/plug": "1" } } },
-        ] } } },
-    })));
+    let mut world = World::new().with((node("n"), pod("p").cpu("1")));
+    world.add(daemon_set("d").request("example.com/plug", "1"));
     assert_eq!(
         world.plan().existing.len(),
         1,
         "nor does what a daemon will request"
     );
-    let asking = World::new().with([node("n"), pod("p").request("ephemeral-storage", "1Gi")]);
+    let asking = World::new().with((node("n"), pod("p").request("ephemeral-storage", "1Gi")));
     assert!(
         asking.plan().existing.is_empty(),
         "a pod that requests it does not fit"
@@ -347,11 +333,11 @@ fn resources_a_node_does_not_list_matter_only_to_pods_that_request_them() {
 fn an_overcommitted_node_gets_no_pods() {
     let allocatable = json!({ "cpu": "4", "memory": "4Gi", "pods": "5", "example.com/gpu": "0" });
     let holds = pod("b").request("example.com/gpu", "1").on("n");
-    let world = World::new().with([
+    let world = World::new().with((
         node("n").set("/status/allocatable", allocatable),
         holds,
         pod("p"),
-    ]);
+    ));
     assert!(world.plan().existing.is_empty());
 }
 
@@ -364,7 +350,7 @@ fn overhead_of_a_resource_that_a_type_lacks_reduces_nothing() {
         .set("ephemeral-storage", 1 << 30);
     let world = World::empty()
         .with_types([small].into_iter().collect())
-        .with_pool(pool("default"))
+        .with_pool(node_pool("default"))
         .with([pod("p").cpu("1")]);
     assert!(all_placed(&world.plan()));
 }
@@ -382,7 +368,7 @@ fn a_pod_resized_in_place_counts_with_its_new_requests() {
         });
         let big = pod("b").cpu("3500m").on("n").set("/status", status);
         World::new()
-            .with([node("n"), big, pod("p").cpu("2")])
+            .with((node("n"), big, pod("p").cpu("2")))
             .plan()
             .existing
             .len()
@@ -401,24 +387,13 @@ fn a_pod_resized_in_place_counts_with_its_new_requests() {
 fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
     let taint = json!({ "key": "warming", "effect": "NoSchedule" });
     let world = |initialized: &str| {
-        let claim = json!({
-            "metadata": { "name": "c", "uid": "c", "labels": { POOL: "default" } },
-            "spec": {
-                "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" },
-                "requirements": [], "startupTaints": [taint],
-            },
-            "status": { "providerID": "fake://n" },
-        });
-        let mut world = World::new();
-        world.cluster.apply_node_claim(&read(claim));
-        world.cluster.apply_daemon_set(&read(json!({
-            "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
-            "spec": { "selector": {}, "template": { "metadata": {}, "spec": { "containers": [
-                { "name": "c", "resources": { "requests": { "cpu": "3" } } },
-            ] } } },
-        })));
-        world
-            .with([
+        let claim = node_claim("c")
+            .pool("default")
+            .startup_taint("warming", "NoSchedule")
+            .launched("fake://n");
+        World::new()
+            .with((claim, daemon_set("d").cpu("3")))
+            .with((
                 node("n")
                     .set(
                         "/metadata/labels/karpenter.sh~1initialized",
@@ -429,7 +404,7 @@ fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
                 pod("q")
                     .cpu("500m")
                     .tolerate(json!({ "operator": "Exists" })),
-            ])
+            ))
             .plan()
     };
     // Three of four cores are reserved for the daemon: one pod fits.
@@ -441,25 +416,21 @@ fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
 /// Conformance: SCH-185
 #[test]
 fn a_failed_stateful_set_pod_of_a_deleting_node_is_replaced() {
-    let deleting = node("n").set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
-    let unmanaged = ["karpenter.sh~1nodepool", "karpenter.test.sh~1testnodeclass"];
-    let deleting = unmanaged.iter().fold(deleting, |node, label| {
-        let mut node = node;
-        let labels = node.0["metadata"]["labels"].as_object_mut();
-        labels.unwrap().remove(&label.replace("~1", "/"));
-        node
-    });
+    let deleting = node("n").deleted("2026-01-01T00:00:00Z");
+    let deleting = deleting
+        .without_label(NODE_POOL)
+        .without_label("karpenter.test.sh/testnodeclass");
     let ending = |kind: &str| {
         pod("p")
             .cpu("1")
             .owned_by("apps/v1", kind, "o")
             .on("n")
-            .set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))
+            .deleted("2026-01-01T00:00:00Z")
             .set("/status/phase", json!("Failed"))
     };
     let claims = |kind: &str| {
         World::new()
-            .with([deleting.clone(), ending(kind)])
+            .with((deleting.clone(), ending(kind)))
             .plan()
             .new_node_claims
             .len()
@@ -470,8 +441,8 @@ fn a_failed_stateful_set_pod_of_a_deleting_node_is_replaced() {
 /// Conformance: SCH-186
 #[test]
 fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
-    let kept = |change: fn(Object) -> Object, budgets: &[Value]| {
-        let mut world = World::new().with([
+    let kept = |change: fn(Object<Pod>) -> Object<Pod>, budgets: &[Object<PodDisruptionBudget>]| {
+        let mut world = World::new().with((
             node("n"),
             change(
                 pod("p")
@@ -480,20 +451,19 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
                     .owned_by("apps/v1", "ReplicaSet", "o")
                     .on("n"),
             ),
-        ]);
+        ));
         for budget in budgets {
-            world.cluster.apply_pdb(&read(budget.clone()));
+            world.add(budget.clone());
         }
         world.cluster.mark_for_deletion(&["fake://n"]);
         world.plan().new_node_claims.is_empty()
     };
     let budget = |name: &str, limit: &str, value: Value| {
-        json!({
-            "metadata": { "name": name, "namespace": "default" },
-            "spec": { limit: value, "selector": { "matchLabels": { "app": "x" } } },
-        })
+        pdb(name)
+            .of(("app", "x"))
+            .set(&format!("/spec/{limit}"), value)
     };
-    let as_is = |pod: Object| pod;
+    let as_is = |pod: Object<Pod>| pod;
     assert!(!kept(as_is, &[]));
     assert!(kept(
         |pod| pod.annotation("karpenter.sh/do-not-disrupt", "true"),
@@ -530,16 +500,12 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
 fn one_of_several_alternatives_may_exclude_node_pools() {
     let either = pod("p")
         .cpu("1")
-        .require_term(&[(POOL, "DoesNotExist", &[])])
+        .require_term(&[(NODE_POOL, "DoesNotExist", &[])])
         .require_term(&[(ZONE, "In", &[Z2])]);
     let plan = World::new().with([either.clone()]).plan();
     assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
-    let mut foreign = node("n");
-    foreign.0["metadata"]["labels"]
-        .as_object_mut()
-        .unwrap()
-        .remove(POOL);
-    let plan = World::new().with([foreign, either]).plan();
+    let foreign = node("n").without_label(NODE_POOL);
+    let plan = World::new().with((foreign, either)).plan();
     assert_eq!(
         plan.existing.len(),
         1,
@@ -552,8 +518,8 @@ fn one_of_several_alternatives_may_exclude_node_pools() {
 fn preferences_are_dropped_one_by_one_until_the_pod_fits() {
     let absent = ("app", "absent");
     // No pool has z3, so only that preference is dropped; those after it in the order are kept.
-    let zones = || pool("default").needs(ZONE, "In", &[Z1, Z2]);
-    let world = |pod: Object| World::empty().with_pool(zones()).with([pod]).plan();
+    let zones = || node_pool("default").requires(ZONE, "In", &[Z1, Z2]);
+    let world = |pod: Object<Pod>| World::empty().with_pool(zones()).with([pod]).plan();
     let pod = || pod("p").label("app", "x").cpu("1");
     // Pod affinity is dropped first: the node preference after it is kept.
     let plan = world(
@@ -629,9 +595,9 @@ fn the_selector_of_a_controller_of_another_api_group_is_not_used() {
 #[test]
 fn bounds_are_inclusive_or_exclusive() {
     let listed = |key: &str, operator: &str, value: &str, on_pool: bool| {
-        let (mut own, mut asked) = (pool("default"), pod("p"));
+        let (mut own, mut asked) = (node_pool("default"), pod("p"));
         if on_pool {
-            own = own.needs(key, operator, &[value]);
+            own = own.requires(key, operator, &[value]);
         } else {
             asked = asked.require(key, operator, &[value]);
         }
@@ -674,7 +640,11 @@ fn bounds_are_inclusive_or_exclusive() {
 #[test]
 fn requirements_are_normalized_on_both_sides() {
     let plan = World::empty()
-        .with_pool(pool("default").needs("failure-domain.beta.kubernetes.io/zone", "In", &[Z1, Z2]))
+        .with_pool(node_pool("default").requires(
+            "failure-domain.beta.kubernetes.io/zone",
+            "In",
+            &[Z1, Z2],
+        ))
         .with([pod("p")
             .select("failure-domain.beta.kubernetes.io/zone", Z2)
             .select("beta.kubernetes.io/arch", "amd64")])
@@ -694,19 +664,29 @@ fn requirements_are_normalized_on_both_sides() {
 /// Conformance: SCH-213
 #[test]
 fn pools_of_equal_weight_are_tried_in_descending_order_of_names() {
-    let chosen = |pools: Vec<Object>| {
+    let chosen = |pools: Vec<Object<NodePool>>| {
         let world = pools.into_iter().fold(World::empty(), World::with_pool);
         world.with([pod("p")]).plan().new_node_claims[0]
             .node_pool
             .clone()
     };
-    assert_eq!(chosen(vec![pool("a"), pool("c"), pool("b")]), "c");
-    assert_eq!(chosen(vec![pool("a").weight(1), pool("c"), pool("b")]), "a");
+    assert_eq!(
+        chosen(vec![node_pool("a"), node_pool("c"), node_pool("b")]),
+        "c"
+    );
     assert_eq!(
         chosen(vec![
-            pool("a").weight(1),
-            pool("c").weight(1),
-            pool("b").weight(2)
+            node_pool("a").weight(1),
+            node_pool("c"),
+            node_pool("b")
+        ]),
+        "a"
+    );
+    assert_eq!(
+        chosen(vec![
+            node_pool("a").weight(1),
+            node_pool("c").weight(1),
+            node_pool("b").weight(2)
         ]),
         "b"
     );
@@ -716,8 +696,8 @@ fn pools_of_equal_weight_are_tried_in_descending_order_of_names() {
 #[test]
 fn a_pool_whose_instance_types_are_unknown_is_skipped() {
     let mut world = World::empty()
-        .with_pool(pool("heavy").weight(9))
-        .with_pool(pool("light"))
+        .with_pool(node_pool("heavy").weight(9))
+        .with_pool(node_pool("light"))
         .with([pod("p")]);
     world
         .cluster
@@ -745,15 +725,15 @@ fn a_pool_whose_instance_types_are_unknown_is_skipped() {
 /// Conformance: SCH-257
 #[test]
 fn buffers_come_after_smaller_pods_and_follow_their_own_rules() {
-    let buffer = |name: &str, change: fn(Object) -> Object| {
+    let buffer = |name: &str, change: fn(Object<Pod>) -> Object<Pod>| {
         let pod = change(
             pod(name)
                 .cpu("3")
                 .annotation("karpenter.sh/capacity-buffer-fake-pod", "true"),
         );
-        Arc::new(Pod::parse(&read(pod.0)))
+        Arc::new(karpenter_core::pod::Pod::parse(&pod.build()))
     };
-    let mut world = World::new().with([node("n"), pod("p").cpu("2")]);
+    let mut world = World::new().with((node("n"), pod("p").cpu("2")));
     world.query.buffer_pods = vec![
         buffer("near", |pod| pod.select(ZONE, Z3)),
         buffer("nowhere", |pod| pod.select(ZONE, "mars")),
@@ -774,12 +754,12 @@ fn a_given_pod_no_longer_counts_on_its_old_node() {
             .label("app", "x")
             .anti_affinity(HOSTNAME, ("app", "x"))
     };
-    let mut world = World::new().with([
+    let mut world = World::new().with((
         node("n"),
         node("other"),
         member("p").on("n"),
         member("q").on("other"),
-    ]);
+    ));
     let given = world
         .cluster
         .snapshot()

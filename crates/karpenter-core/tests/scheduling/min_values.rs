@@ -17,7 +17,7 @@ fn two_types() -> World {
 /// Conformance: SCH-149
 #[test]
 fn pods_open_another_node_rather_than_narrow_the_choice() {
-    let pool = pool("default").needs_min(INSTANCE_TYPE, "Exists", &[], 2);
+    let pool = node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], 2);
     let plan = two_types()
         .with_pool(pool)
         .with(copies(&pod("p").cpu("800m"), 2))
@@ -39,9 +39,9 @@ fn pods_open_another_node_rather_than_narrow_the_choice() {
 #[test]
 fn the_largest_minimum_of_a_key_applies() {
     for (first, second) in [(("Gt", "1"), ("Lt", "5")), (("Gt", "1"), ("Lt", "6"))] {
-        let pool = pool("default")
-            .needs_min("integer", first.0, &[first.1], 1)
-            .needs_min("integer", second.0, &[second.1], 3);
+        let pool = node_pool("default")
+            .requires_min("integer", first.0, &[first.1], 1)
+            .requires_min("integer", second.0, &[second.1], 3);
         let plan = World::empty()
             .with_types(fake::instance_types(8))
             .with_pool(pool)
@@ -57,9 +57,9 @@ fn the_largest_minimum_of_a_key_applies() {
         }
     }
     let names = ["fake-it-0", "fake-it-1", "fake-it-2"];
-    let pool = pool("default")
-        .needs_min(INSTANCE_TYPE, "In", &names, 1)
-        .needs_min(INSTANCE_TYPE, "NotIn", &["fake-it-0"], 2);
+    let pool = node_pool("default")
+        .requires_min(INSTANCE_TYPE, "In", &names, 1)
+        .requires_min(INSTANCE_TYPE, "NotIn", &["fake-it-0"], 2);
     let plan = World::empty()
         .with_types(fake::instance_types(8))
         .with_pool(pool)
@@ -70,9 +70,9 @@ fn the_largest_minimum_of_a_key_applies() {
         *plan.new_node_claims[0].instance_types,
         ["fake-it-1", "fake-it-2"]
     );
-    let pool = crate::fixture::pool("default")
-        .needs_min(INSTANCE_TYPE, "Exists", &[], 3)
-        .needs_min(INSTANCE_TYPE, "In", &names, 1);
+    let pool = crate::fixture::node_pool("default")
+        .requires_min(INSTANCE_TYPE, "Exists", &[], 3)
+        .requires_min(INSTANCE_TYPE, "In", &names, 1);
     let plan = World::empty()
         .with_types(fake::instance_types(8))
         .with_pool(pool)
@@ -84,7 +84,7 @@ fn the_largest_minimum_of_a_key_applies() {
 /// Conformance: SCH-151
 #[test]
 fn a_minimum_that_cannot_be_met_is_reported() {
-    let pool = pool("default").needs_min(INSTANCE_TYPE, "Exists", &[], 11);
+    let pool = node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], 11);
     let plan = World::empty()
         .with_types(fake::instance_types(10))
         .with_pool(pool)
@@ -95,7 +95,7 @@ fn a_minimum_that_cannot_be_met_is_reported() {
         PoolOutcome::NoCompatibleInstanceTypes { min_values: true }
     );
     assert!(!all_placed(&plan));
-    let pool = crate::fixture::pool("default").needs_min("integer", "Exists", &[], 2);
+    let pool = crate::fixture::node_pool("default").requires_min("integer", "Exists", &[], 2);
     let plan = World::empty()
         .with_types(fake::instance_types(3))
         .with_pool(pool)
@@ -112,7 +112,7 @@ fn a_minimum_that_cannot_be_met_is_reported() {
 /// Conformance: SCH-152
 #[test]
 fn cutting_the_list_may_break_a_minimum() {
-    let pool = pool("default").needs_min(INSTANCE_TYPE, "Exists", &[], 2);
+    let pool = node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], 2);
     let mut world = two_types()
         .with_pool(pool)
         .with(copies(&pod("p").cpu("100m"), 2));
@@ -132,12 +132,9 @@ fn cutting_the_list_may_break_a_minimum() {
 fn minimums_of_several_keys_are_all_kept() {
     let types =
         ["amd64", "arm64"].map(|arch| instance_type(arch).arch(arch).os(&["linux"]).build());
-    let pool = pool("default").needs_min(ARCH, "Exists", &[], 2).needs_min(
-        INSTANCE_TYPE,
-        "Exists",
-        &[],
-        1,
-    );
+    let pool = node_pool("default")
+        .requires_min(ARCH, "Exists", &[], 2)
+        .requires_min(INSTANCE_TYPE, "Exists", &[], 1);
     let plan = World::empty()
         .with_types(types.into_iter().collect())
         .with_pool(pool)
@@ -161,7 +158,7 @@ fn minimums_of_several_keys_are_all_kept() {
 #[test]
 fn best_effort_lowers_a_minimum() {
     for (key, least) in [(INSTANCE_TYPE, 3), (ZONE, 4)] {
-        let pool = || pool("default").needs_min(key, "Exists", &[], least);
+        let pool = || node_pool("default").requires_min(key, "Exists", &[], least);
         assert!(!all_placed(
             &two_types().with_pool(pool()).with([pod("p")]).plan()
         ));
@@ -185,7 +182,7 @@ fn best_effort_lowers_a_minimum() {
         assert_eq!(requirement.min_values, Some(i64::from(least) - 1));
     }
     let plan = two_types()
-        .with_pool(pool("default"))
+        .with_pool(node_pool("default"))
         .with([pod("p")])
         .plan();
     assert_eq!(
@@ -201,12 +198,12 @@ fn best_effort_lowers_a_minimum() {
 /// Conformance: SCH-155
 #[test]
 fn best_effort_lowers_a_minimum_before_it_tries_another_pool() {
-    let heavy = pool("heavy")
+    let heavy = node_pool("heavy")
         .weight(10)
-        .needs_min(INSTANCE_TYPE, "Exists", &[], 3);
+        .requires_min(INSTANCE_TYPE, "Exists", &[], 3);
     let mut world = two_types()
         .with_pool(heavy)
-        .with_pool(pool("light"))
+        .with_pool(node_pool("light"))
         .with([pod("p")]);
     world.policy.min_values_policy = MinValuesPolicy::BestEffort;
     assert_eq!(world.plan().new_node_claims[0].node_pool, "heavy");

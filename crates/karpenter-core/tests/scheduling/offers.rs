@@ -22,7 +22,7 @@ fn room_and_a_fitting_offering_must_come_from_the_same_override() {
             .build()];
         World::empty()
             .with_types(types.into_iter().collect())
-            .with_pool(pool("default"))
+            .with_pool(node_pool("default"))
             .with([pod("p").cpu(cpu).select(ZONE, zone)])
             .plan()
     };
@@ -68,7 +68,7 @@ fn hugepages_leave_no_less_than_no_memory() {
 fn a_claim_lists_the_six_hundred_cheapest_types() {
     let plan = World::empty()
         .with_types(fake::instance_types(700))
-        .with_pool(pool("default"))
+        .with_pool(node_pool("default"))
         .with([pod("p").cpu("100m")])
         .plan();
     let listed = values(&plan.new_node_claims[0], INSTANCE_TYPE);
@@ -80,7 +80,7 @@ fn a_claim_lists_the_six_hundred_cheapest_types() {
 /// Conformance: SCH-240
 #[test]
 fn values_that_only_the_pod_excludes_count_for_min_values() {
-    let pool = pool("default").needs_min(ZONE, "Exists", &[], 2);
+    let pool = node_pool("default").requires_min(ZONE, "Exists", &[], 2);
     let plan = World::empty()
         .with_pool(pool)
         .with([pod("p").select(ZONE, Z1)])
@@ -106,7 +106,7 @@ fn a_claim_asks_for_no_host_and_for_capacity_types_that_can_be_launched() {
         .select(ZONE, Z1);
     let plan = World::empty()
         .with_types(types.into_iter().collect())
-        .with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
+        .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
         .with([apart])
         .plan();
     let draft = &plan.new_node_claims[0];
@@ -122,7 +122,7 @@ fn a_claim_asks_for_no_host_and_for_capacity_types_that_can_be_launched() {
 /// Conformance: SCH-226
 #[test]
 fn the_constraint_that_leaves_no_domain_is_named_with_its_key() {
-    let says = |pod: Object, kind: &str, key: &str| {
+    let says = |pod: Object<Pod>, kind: &str, key: &str| {
         let taken = [Z1, Z2, Z3].map(|zone| {
             let at = "/metadata/labels/topology.kubernetes.io~1zone";
             node(zone).set(at, json!(zone))
@@ -176,7 +176,7 @@ fn what_the_cut_list_lacks_is_said_in_upstreams_words() {
 /// Conformance: SCH-267
 #[test]
 fn constraints_that_differ_in_min_domains_alone_are_two() {
-    let zones = pool("default").needs(ZONE, "In", &[Z1, Z2]);
+    let zones = node_pool("default").requires(ZONE, "In", &[Z1, Z2]);
     let spread = |name: &str, further: serde_json::Value| {
         let pod = pod(name).cpu("1").label("app", "x");
         pod.spread_with(ZONE, 1, ("app", "x"), further)

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::fixture::*;
 
-fn first_fit(cores: i64, pods: i64, pool: Object) -> World {
+fn first_fit(cores: i64, pods: i64, pool: Object<NodePool>) -> World {
     let types = [instance_type("t").cpu(cores).gib(64).pods(pods).build()];
     let mut world = World::empty()
         .with_types(types.into_iter().collect())
@@ -19,8 +19,8 @@ fn first_fit(cores: i64, pods: i64, pool: Object) -> World {
 }
 
 /// Which of two pods gets the only place.
-fn first(a: Object, b: Object) -> String {
-    let world = first_fit(64, 1, pool("default").limit("nodes", "1")).with([a, b]);
+fn first(a: Object<Pod>, b: Object<Pod>) -> String {
+    let world = first_fit(64, 1, node_pool("default").limit("nodes", "1")).with([a, b]);
     let plan = world.plan();
     assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
     plan.new_node_claims[0].pods[0].name.clone()
@@ -29,7 +29,7 @@ fn first(a: Object, b: Object) -> String {
 /// Conformance: SCH-231
 #[test]
 fn pods_come_by_cpu_memory_age_and_uid_and_not_by_priority() {
-    let at = |pod: Object, time: &str| pod.set("/metadata/creationTimestamp", json!(time));
+    let at = |pod: Object<Pod>, time: &str| pod.created(time);
     let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z");
     let pod = |name: &str, cpu: &str, memory: &str, time: &str| {
         at(crate::fixture::pod(name).cpu(cpu).memory(memory), time)
@@ -46,7 +46,7 @@ fn pods_come_by_cpu_memory_age_and_uid_and_not_by_priority() {
         first(pod("a", "1", "1Gi", late), pod("b", "1", "1Gi", early)),
         "b"
     );
-    let uid = |pod: Object, uid: &str| pod.set("/metadata/uid", json!(uid));
+    let uid = |pod: Object<Pod>, uid: &str| pod.set("/metadata/uid", json!(uid));
     assert_eq!(
         first(
             uid(pod("a", "1", "1Gi", early), "2"),
@@ -54,7 +54,7 @@ fn pods_come_by_cpu_memory_age_and_uid_and_not_by_priority() {
         ),
         "b"
     );
-    let important = pod("a", "1", "1Gi", early).set("/spec/priority", json!(1_000_000));
+    let important = pod("a", "1", "1Gi", early).priority(1_000_000);
     assert_eq!(first(important, pod("b", "2", "1Gi", late)), "b");
 }
 
@@ -74,7 +74,7 @@ fn a_pod_joins_the_planned_node_with_the_fewest_pods() {
         .cpu("2")
         .label("app", "x")
         .anti_affinity(HOSTNAME, ("app", "x"));
-    let world = first_fit(8, 100, pool("default"))
+    let world = first_fit(8, 100, node_pool("default"))
         .with(copies(&apart, 2))
         .with([pod("b").cpu("1500m"), pod("c").cpu("1")]);
     assert_eq!(sizes(&world.plan()), [2, 2]);
@@ -85,7 +85,7 @@ fn a_pod_joins_the_planned_node_with_the_fewest_pods() {
 fn what_was_placed_before_the_deadline_is_kept_and_the_rest_is_neither_placed_nor_refused() {
     let plan = |asked_before: usize| {
         let pods = copies(&pod("p").cpu("10m"), 300);
-        let mut world = first_fit(8, 1000, pool("default")).with(pods);
+        let mut world = first_fit(8, 1000, node_pool("default")).with(pods);
         let asked = AtomicUsize::new(0);
         let is_over = move || asked.fetch_add(1, Ordering::SeqCst) >= asked_before;
         world.query.cancel = Some(Arc::new(is_over));
@@ -118,11 +118,11 @@ fn preferred_affinity_is_dropped_before_preferred_anti_affinity() {
         .prefer_anti_affinity(1, HOSTNAME, ("app", "loud"))
         .prefer_affinity(1, HOSTNAME, ("app", "absent"));
     let plan = World::new()
-        .with([node("n"), neighbor.clone(), asked])
+        .with((node("n"), neighbor.clone(), asked))
         .plan();
     assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (0, 1));
     let plan = World::new()
-        .with([node("n"), neighbor, pod("p").cpu("1")])
+        .with((node("n"), neighbor, pod("p").cpu("1")))
         .plan();
     assert_eq!(plan.existing.len(), 1, "without preferences");
 }

@@ -24,7 +24,7 @@ fn world() -> World {
     });
     World::empty()
         .with_types(types.into())
-        .with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["spot", "on-demand"]))
+        .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]))
 }
 
 fn first_fit(world: &World) -> Plan {
@@ -35,7 +35,7 @@ fn first_fit(world: &World) -> Plan {
     )
 }
 
-fn on_demand() -> Object {
+fn on_demand() -> Object<Pod> {
     pod("steady").cpu("1").select(CAPACITY_TYPE, "on-demand")
 }
 
@@ -140,16 +140,12 @@ fn repacking_keeps_spread_and_anti_affinity() {
 
 #[test]
 fn repacking_keeps_limits() {
-    let pods = || {
-        copies(&on_demand(), 3)
-            .into_iter()
-            .chain(copies(&pod("p").cpu("1"), 40))
-    };
+    let pods = || (copies(&on_demand(), 3), copies(&pod("p").cpu("1"), 40));
     let limited = |resource: &str, amount: &str| {
         world()
             .with_pool(
-                pool("default")
-                    .needs(CAPACITY_TYPE, "In", &["spot", "on-demand"])
+                node_pool("default")
+                    .requires(CAPACITY_TYPE, "In", &["spot", "on-demand"])
                     .limit(resource, amount),
             )
             .with(pods())

@@ -23,21 +23,21 @@ fn small() -> World {
         .build();
     World::empty()
         .with_types([small].into_iter().collect())
-        .with_pool(pool("default"))
+        .with_pool(node_pool("default"))
 }
 
 /// Conformance: SCH-235
 #[test]
 fn the_text_names_the_test_that_no_instance_type_passed() {
-    let says = |pod: Object, expected: &str| {
+    let says = |pod: Object<Pod>, expected: &str| {
         let text = text(small().with([pod]));
         let expected = format!("{expected}, requirements=");
         assert!(text.contains(&expected), "{text}");
         assert!(text.contains(", resources={"), "{text}");
     };
-    let other = |pod: Object| pod.select(INSTANCE_TYPE, "large");
-    let elsewhere = |pod: Object| pod.select(CAPACITY_TYPE, "spot").select(ZONE, Z1);
-    let huge = |pod: Object| pod.cpu("64");
+    let other = |pod: Object<Pod>| pod.select(INSTANCE_TYPE, "large");
+    let elsewhere = |pod: Object<Pod>| pod.select(CAPACITY_TYPE, "spot").select(ZONE, Z1);
+    let huge = |pod: Object<Pod>| pod.cpu("64");
     says(other(pod("p")), "no instance type met all requirements");
     says(huge(pod("p")), "no instance type has enough resources");
     says(
@@ -87,7 +87,7 @@ fn the_text_names_the_two_tests_that_no_instance_type_passed_together() {
             .require(INSTANCE_TYPE, "In", &["a"]);
         let world = World::empty()
             .with_types(types.into_iter().collect())
-            .with_pool(pool("default"))
+            .with_pool(node_pool("default"))
             .with([asked]);
         let text = text(world);
         assert!(text.contains(expected), "{text}");
@@ -123,7 +123,7 @@ fn a_huge_cpu_request_gets_a_hint_about_a_missing_m() {
 /// Conformance: SCH-239
 #[test]
 fn all_taints_that_are_not_tolerated_are_named() {
-    let tainted = pool("default")
+    let tainted = node_pool("default")
         .taint("a", "x", "NoSchedule")
         .taint("b", "", "NoExecute")
         .taint("c", "", "NoSchedule");
@@ -145,15 +145,9 @@ fn daemons_that_differ_by_type_show_as_a_range() {
     let types = [instance_type("a").cpu(2), instance_type("b").cpu(4)];
     let mut world = World::empty()
         .with_types(types.into_iter().map(|t| t.gib(4).build()).collect())
-        .with_pool(pool("default"))
+        .with_pool(node_pool("default"))
         .with([pod("p").cpu("64")]);
-    world.cluster.apply_daemon_set(&read(json!({
-        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
-        "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
-            "nodeSelector": { INSTANCE_TYPE: "b" },
-            "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }],
-        } } },
-    })));
+    world.add(daemon_set("d").cpu("1").select(INSTANCE_TYPE, "b"));
     let text = text(world);
     assert!(
         text.contains(r#"resources=min={"cpu":"64","pods":"1"}, max={"cpu":"65","pods":"2"}"#),
@@ -164,14 +158,11 @@ fn daemons_that_differ_by_type_show_as_a_range() {
 /// Conformance: SCH-239
 #[test]
 fn volume_and_label_requirements_have_different_texts() {
-    let mut world = World::empty().with_pool(pool("default").needs(ZONE, "In", &[Z1]));
-    world
-        .cluster
-        .apply_volume_claim(&read(crate::volumes::bound("c", "v")));
-    world.cluster.apply_volume(&read(crate::volumes::volume(
-        "v",
-        json!([crate::volumes::in_zone(Z2)]),
-    )));
+    let mut world = World::empty().with_pool(node_pool("default").requires(ZONE, "In", &[Z1]));
+    world.add((
+        crate::volumes::bound("c", "v"),
+        persistent_volume("v").zone(Z2),
+    ));
     let volumes = text(world.with([pod("p").volume("c")]));
     assert!(
         volumes.contains("incompatible volume requirements, key topology.kubernetes.io/zone"),
@@ -188,9 +179,9 @@ fn volume_and_label_requirements_have_different_texts() {
 #[test]
 fn every_pool_has_its_reason() {
     let world = World::empty()
-        .with_pool(pool("a").weight(3).limit("cpu", "0"))
-        .with_pool(pool("b").weight(2).taint("x", "", "NoSchedule"))
-        .with_pool(pool("c").weight(1).needs(ZONE, "In", &[Z1]))
+        .with_pool(node_pool("a").weight(3).limit("cpu", "0"))
+        .with_pool(node_pool("b").weight(2).taint("x", "", "NoSchedule"))
+        .with_pool(node_pool("c").weight(1).requires(ZONE, "In", &[Z1]))
         .with([pod("p").select(ZONE, Z2)]);
     let text = text(world);
     let parts: Vec<&str> = text.split("; ").collect();
@@ -224,7 +215,7 @@ fn the_hostname_constraint_that_excludes_new_nodes_is_the_reason() {
         .label("app", "p")
         .spread(ZONE, 1, ("app", "p"))
         .affinity(HOSTNAME, ("app", "web"));
-    let world = World::new().with([node("n"), full, follower]);
+    let world = World::new().with((node("n"), full, follower));
     assert_eq!(
         reason(world),
         Incompatibility::Topology {
@@ -241,15 +232,9 @@ fn unmet_min_values_are_the_reason_also_where_host_ports_exclude_the_other_types
     let types = [instance_type("a").cpu(2), instance_type("b").cpu(2)];
     let mut world = World::empty()
         .with_types(types.into_iter().map(|t| t.gib(4).build()).collect())
-        .with_pool(pool("default").needs_min(INSTANCE_TYPE, "Exists", &[], 2))
+        .with_pool(node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], 2))
         .with([pod("p").host_port(80)]);
-    world.cluster.apply_daemon_set(&read(json!({
-        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
-        "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
-            "nodeSelector": { INSTANCE_TYPE: "b" },
-            "containers": [{ "name": "c", "ports": [{ "containerPort": 80, "hostPort": 80 }] }],
-        } } },
-    })));
+    world.add(daemon_set("d").host_port(80).select(INSTANCE_TYPE, "b"));
     let Incompatibility::MinValues {
         key,
         min_values,

@@ -3,7 +3,7 @@
 use karpenter_core::cluster::Cluster;
 use karpenter_core::schedule::Solver;
 
-use crate::fixture::{Object, World, Z1, Z2, ZONE, node, pod, pool, read};
+use crate::fixture::{NodePool, Object, World, Z1, Z2, ZONE, node, node_pool, pod};
 
 /// Two NodePools, nodes of one of them, and pods of several kinds.
 fn world() -> World {
@@ -16,12 +16,12 @@ fn world() -> World {
     let small = |index: usize| pod(&format!("small-{index}")).cpu("300m");
     World::empty()
         .with_pool(
-            pool("a")
+            node_pool("a")
                 .limit("cpu", "64")
-                .needs(ZONE, "In", &[Z1, Z2])
+                .requires(ZONE, "In", &[Z1, Z2])
                 .weight(10),
         )
-        .with_pool(pool("b").taint("team", "search", "NoSchedule"))
+        .with_pool(node_pool("b").taint("team", "search", "NoSchedule"))
         .with([node("n1"), node("n2")])
         .with((0..6).map(spread))
         .with((0..4).map(small))
@@ -56,8 +56,8 @@ fn agree(change: &dyn Fn(&mut Cluster)) {
     );
 }
 
-fn replace(cluster: &mut Cluster, pool: Object) {
-    cluster.apply_node_pool(&read(pool.0));
+fn replace(cluster: &mut Cluster, pool: Object<NodePool>) {
+    cluster.apply_node_pool(&pool.build());
 }
 
 #[test]
@@ -70,20 +70,22 @@ fn with_other_requirements_taints_and_weights() {
     agree(&|cluster| {
         replace(
             cluster,
-            pool("a").limit("cpu", "64").needs(ZONE, "In", &[Z2]),
+            node_pool("a")
+                .limit("cpu", "64")
+                .requires(ZONE, "In", &[Z2]),
         );
-        replace(cluster, pool("b").weight(50));
+        replace(cluster, node_pool("b").weight(50));
     });
 }
 
 #[test]
 fn with_other_limits() {
     for limit in ["1", "2", "8", "1000"] {
-        agree(&|cluster| replace(cluster, pool("a").limit("cpu", limit)));
+        agree(&|cluster| replace(cluster, node_pool("a").limit("cpu", limit)));
     }
-    agree(&|cluster| replace(cluster, pool("a")));
+    agree(&|cluster| replace(cluster, node_pool("a")));
     // This one had none.
-    agree(&|cluster| replace(cluster, pool("b").limit("cpu", "2")));
+    agree(&|cluster| replace(cluster, node_pool("b").limit("cpu", "2")));
 }
 
 #[test]
@@ -98,7 +100,7 @@ fn with_fewer_and_more_node_pools() {
     agree(&|cluster| {
         let types = cluster.snapshot().instance_types("a").cloned().unwrap();
         cluster.set_instance_types("c", types);
-        replace(cluster, pool("c").weight(100));
+        replace(cluster, node_pool("c").weight(100));
     });
 }
 

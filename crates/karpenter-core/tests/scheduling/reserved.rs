@@ -24,11 +24,11 @@ fn reserved_type(name: &str, cpu: i64, reservations: &[(&str, u32)]) -> Instance
         .build()
 }
 
-fn any_capacity(name: &str) -> Object {
-    pool(name).needs(CAPACITY_TYPE, "In", &["on-demand", "spot", "reserved"])
+fn any_capacity(name: &str) -> Object<NodePool> {
+    node_pool(name).requires(CAPACITY_TYPE, "In", &["on-demand", "spot", "reserved"])
 }
 
-fn apart() -> Object {
+fn apart() -> Object<Pod> {
     pod("p")
         .label("app", "x")
         .cpu("1800m")
@@ -47,12 +47,12 @@ fn a_reservation_is_shared_by_all_pools() {
             World::empty().with_types([reserved_type("t", 4, &[(a, 1)])].into_iter().collect());
         world = world.with_pool(any_capacity("a").weight(2));
         let mut world = world;
-        world.cluster.apply_node_pool(&read(any_capacity("b").0));
+        world.cluster.apply_node_pool(&any_capacity("b").build());
         let types = [reserved_type("t", 4, &[(b, 1)])].into_iter().collect();
         world.cluster.set_instance_types("b", Ok(types));
         world.with([
-            apart().select(POOL, "a").set("/metadata/name", "pa".into()),
-            apart().select(POOL, "b").set("/metadata/name", "pb".into()),
+            apart().select(NODE_POOL, "a").renamed("pa"),
+            apart().select(NODE_POOL, "b").renamed("pb"),
         ])
     };
     let plan = world("same", "same").plan();
@@ -69,7 +69,7 @@ fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {
     let world = World::empty()
         .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
         .with_pool(any_capacity("heavy").weight(10))
-        .with_pool(pool("light").needs(CAPACITY_TYPE, "In", &["on-demand"]))
+        .with_pool(node_pool("light").requires(CAPACITY_TYPE, "In", &["on-demand"]))
         .with(copies(&apart(), 2));
     let plan = world.plan();
     assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
@@ -95,11 +95,14 @@ fn a_preference_is_not_dropped_because_a_reservation_is_busy() {
         .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
         .with_pool(any_capacity("preferred"))
         .with_pool(
-            pool("other")
-                .needs(CAPACITY_TYPE, "In", &["on-demand"])
+            node_pool("other")
+                .requires(CAPACITY_TYPE, "In", &["on-demand"])
                 .weight(10),
         )
-        .with(copies(&apart().prefer(1, POOL, "In", &["preferred"]), 2));
+        .with(copies(
+            &apart().prefer(1, NODE_POOL, "In", &["preferred"]),
+            2,
+        ));
     let plan = world.plan();
     assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
     assert_eq!(plan.new_node_claims[0].node_pool, "preferred");

@@ -17,7 +17,7 @@ fn sidecar(name: &str, cpu: &str, memory: &str) -> Value {
     value
 }
 
-fn first_type(world: World, pod: Object) -> Option<String> {
+fn first_type(world: World, pod: Object<Pod>) -> Option<String> {
     world
         .with([pod])
         .plan()
@@ -45,7 +45,7 @@ fn a_runtime_class_s_overhead_counts() {
 /// Conformance: SCH-048
 #[test]
 fn small_pods_fill_the_room_that_large_ones_leave() {
-    let amd = || World::empty().with_pool(pool("default").needs(ARCH, "In", &["amd64"]));
+    let amd = || World::empty().with_pool(node_pool("default").requires(ARCH, "In", &["amd64"]));
     let large = copies(&pod("large").memory("1.8G"), 40);
     assert_eq!(amd().with(large.clone()).plan().new_node_claims.len(), 20);
     let small = copies(&pod("small").memory("400M"), 20);
@@ -74,12 +74,12 @@ fn pods_that_do_not_fit_together_get_nodes_of_their_size() {
 #[test]
 fn the_number_of_pods_is_a_resource() {
     let tiny = copies(&pod("p").cpu("10m").memory("1Mi"), 25);
-    let amd = pool("default").needs(INSTANCE_TYPE, "In", &["small-instance-type"]);
+    let amd = node_pool("default").requires(INSTANCE_TYPE, "In", &["small-instance-type"]);
     assert_eq!(
         sizes(&World::empty().with_pool(amd).with(tiny.clone()).plan()),
         [5; 5]
     );
-    let single = pool("default").needs(INSTANCE_TYPE, "In", &["single-pod-instance-type"]);
+    let single = node_pool("default").requires(INSTANCE_TYPE, "In", &["single-pod-instance-type"]);
     assert_eq!(
         sizes(&World::empty().with_pool(single).with(tiny).plan()),
         [1; 25]
@@ -170,11 +170,11 @@ fn pod_level_requests_replace_the_sum() {
 /// Conformance: SCH-058
 #[test]
 fn a_pool_beyond_its_limit_launches_nothing() {
-    let world = World::empty().with_pool(pool("default").limit("cpu", "20"));
+    let world = World::empty().with_pool(node_pool("default").limit("cpu", "20"));
     let big = node("big")
         .set("/status/capacity", json!({ "cpu": "100" }))
         .set("/status/allocatable", json!({ "cpu": "0", "pods": "5" }));
-    let plan = world.with([big, pod("p").cpu("1")]).plan();
+    let plan = world.with((big, pod("p").cpu("1"))).plan();
     assert!(
         why(&plan, "p").contains("all available instance types exceed limits for nodepool"),
         "{}",
@@ -185,7 +185,7 @@ fn a_pool_beyond_its_limit_launches_nothing() {
 /// Conformance: SCH-059
 #[test]
 fn a_limit_admits_nodes_that_fit_into_it() {
-    let limited = || World::empty().with_pool(pool("default").limit("cpu", "2"));
+    let limited = || World::empty().with_pool(node_pool("default").limit("cpu", "2"));
     assert!(!all_placed(&limited().with([pod("p").cpu("2.1")]).plan()));
     let mut world = limited().with([pod("p").cpu("1.75")]);
     assert!(all_placed(&world.launch_and_bind()));
@@ -201,7 +201,7 @@ fn a_claim_of_the_same_pass_counts_against_the_limit() {
         .label("app", "x")
         .anti_affinity(HOSTNAME, ("app", "x"));
     let plan = World::empty()
-        .with_pool(pool("default").limit("cpu", "3"))
+        .with_pool(node_pool("default").limit("cpu", "3"))
         .with(copies(&apart, 2))
         .plan();
     assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
@@ -222,7 +222,7 @@ fn a_claim_that_is_not_launched_counts_as_its_largest_instance_type() {
     let with_another = |cpu: &str| {
         let mut world = World::empty()
             .with_types(vec![sized("small", 2), sized("large", 8)].into())
-            .with_pool(pool("default").limit("cpu", "10"))
+            .with_pool(node_pool("default").limit("cpu", "10"))
             .with([apart("p", "1.5")]);
         let draft = world.plan().new_node_claims.remove(0);
         assert_eq!(
@@ -253,7 +253,7 @@ fn a_claim_that_is_not_launched_counts_as_its_largest_instance_type() {
 #[test]
 fn any_resource_can_be_limited() {
     let plan = World::empty()
-        .with_pool(pool("default").limit("pods", "1"))
+        .with_pool(node_pool("default").limit("pods", "1"))
         .with([pod("p").request(GPU_VENDOR_A, "1")])
         .plan();
     assert!(!all_placed(&plan));
@@ -266,7 +266,7 @@ fn the_number_of_nodes_can_be_limited_also_within_a_pass() {
         .label("app", "x")
         .anti_affinity(HOSTNAME, ("app", "x"));
     let plan = World::empty()
-        .with_pool(pool("default").limit("nodes", "2"))
+        .with_pool(node_pool("default").limit("nodes", "2"))
         .with(copies(&apart, 3))
         .plan();
     assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (2, 1));
@@ -276,7 +276,7 @@ fn the_number_of_nodes_can_be_limited_also_within_a_pass() {
             .to_string()
             .contains("node limits have been exhausted for nodepool")
     );
-    let mut world = World::empty().with_pool(pool("default").limit("nodes", "2"));
+    let mut world = World::empty().with_pool(node_pool("default").limit("nodes", "2"));
     for (round, pod) in copies(&apart, 3).into_iter().enumerate() {
         world.add(pod);
         assert_eq!(all_placed(&world.launch_and_bind()), round < 2);
@@ -315,7 +315,7 @@ fn without_any_pool_the_reason_is_that_there_is_none() {
 #[test]
 fn a_pool_that_is_not_ready_is_not_used() {
     let plan = World::empty()
-        .with_pool(pool("default").set("/status/conditions", json!([])))
+        .with_pool(node_pool("default").set("/status/conditions", json!([])))
         .with([pod("p")])
         .plan();
     assert!(!all_placed(&plan));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::fixture::*;
 
 /// Whether the pod's node selector or affinity is refused before anything is tried.
-fn is_invalid(pod: Object) -> bool {
+fn is_invalid(pod: Object<Pod>) -> bool {
     let plan = World::new().with([pod]).plan();
     let why = plan.unplaced.first().map(|unplaced| &unplaced.why);
     matches!(why, Some(Unschedulable::Invalid(_)))
@@ -81,11 +81,9 @@ fn an_unhealthy_pod_that_its_budget_always_allows_to_evict_is_replaced() {
                 "/status/conditions",
                 json!([{ "type": "Ready", "status": ready }]),
             );
-        let mut world = World::new().with([node("n"), pod]);
-        world.cluster.apply_pdb(&read(json!({
-            "metadata": { "name": "b", "namespace": "default" },
-            "spec": { "maxUnavailable": 0, "unhealthyPodEvictionPolicy": policy, "selector": { "matchLabels": { "app": "x" } } },
-        })));
+        let mut world = World::new().with((node("n"), pod));
+        let never = pdb("b").of(("app", "x")).max_unavailable(0);
+        world.add(never.set("/spec/unhealthyPodEvictionPolicy", policy));
         world.cluster.mark_for_deletion(&["fake://n"]);
         world.plan().new_node_claims.len()
     };
@@ -95,20 +93,20 @@ fn an_unhealthy_pod_that_its_budget_always_allows_to_evict_is_replaced() {
 }
 
 /// A node of four cores that a pod of a DaemonSet fills.
-fn full(change: impl FnOnce(Object) -> Object) -> Vec<Object> {
+fn full(change: impl FnOnce(Object<Node>) -> Object<Node>) -> impl Applied {
     let daemon = pod("d")
         .cpu("4")
         .owned_by("apps/v1", "DaemonSet", "d")
         .on("n");
-    vec![change(node("n")), daemon]
+    (change(node("n")), daemon)
 }
 
 /// Conformance: SCH-189
 #[test]
 fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
-    let claims = |change: fn(Object) -> Object, mark: bool| {
+    let claims = |change: fn(Object<Node>) -> Object<Node>, mark: bool| {
         let mut world = World::empty()
-            .with_pool(pool("default").limit("cpu", "4"))
+            .with_pool(node_pool("default").limit("cpu", "4"))
             .with(full(change))
             .with([pod("p").cpu("1")]);
         if mark {
@@ -125,55 +123,50 @@ fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
     );
     assert_eq!(claims(|node| node, true), 1);
 
+    let live = || {
+        let claim = node_claim("c").pool("default");
+        claim.launched("fake://n").set("/status/capacity/cpu", "4")
+    };
     let with_claim = |condition: Option<&str>, deleted: bool| {
-        let mut claim = json!({
-            "metadata": { "name": "c", "uid": "c", "labels": { POOL: "default" } },
-            "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
-            "status": { "providerID": "fake://n", "capacity": { "cpu": "4" } },
-        });
+        let mut claim = live();
         if deleted {
-            claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            claim = claim.deleted("2026-01-01T00:00:00Z");
         }
         if let Some(condition) = condition {
-            claim["status"]["conditions"] = json!([{ "type": condition, "status": "True", "reason": condition,
-                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+            claim = claim.is(condition);
         }
-        let mut world = World::empty()
-            .with_pool(pool("default").limit("cpu", "4"))
+        World::empty()
+            .with_pool(node_pool("default").limit("cpu", "4"))
             .with(full(|node| node))
-            .with([pod("p").cpu("1")]);
-        world.cluster.apply_node_claim(&read(claim));
-        world.plan().new_node_claims.len()
+            .with((pod("p").cpu("1"), claim))
+            .plan()
+            .new_node_claims
+            .len()
     };
     assert_eq!(with_claim(None, false), 0);
     assert_eq!(with_claim(None, true), 1);
     assert_eq!(with_claim(Some("InstanceTerminating"), false), 1);
 
     // A deleting Node whose NodeClaim is still live counts.
-    let deleting =
-        |node: Object| node.set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+    let deleting = |node: Object<Node>| node.deleted("2026-01-01T00:00:00Z");
     let mut world = World::empty()
-        .with_pool(pool("default").limit("cpu", "4"))
+        .with_pool(node_pool("default").limit("cpu", "4"))
         .with(full(deleting))
         .with([pod("p").cpu("1")]);
-    world.cluster.apply_node_claim(&read(json!({
-        "metadata": { "name": "c", "uid": "c", "labels": { POOL: "default" } },
-        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
-        "status": { "providerID": "fake://n", "capacity": { "cpu": "4" } },
-    })));
+    world.add(live());
     assert_eq!(world.plan().new_node_claims.len(), 0);
 }
 
 /// Conformance: SCH-181, SCH-213
 #[test]
 fn a_static_pool_takes_no_pods() {
-    let fixed = pool("fixed").set("/spec/replicas", json!(1));
+    let fixed = node_pool("fixed").replicas(1);
     let plan = World::empty()
         .with_pool(fixed.clone())
         .with([pod("p")])
         .plan();
     assert_eq!(why(&plan, "p"), "no dynamic nodepools found");
-    let world = World::empty().with_pool(fixed).with_pool(pool("a"));
+    let world = World::empty().with_pool(fixed).with_pool(node_pool("a"));
     assert_eq!(
         world.with([pod("p")]).plan().new_node_claims[0].node_pool,
         "a"
@@ -183,7 +176,7 @@ fn a_static_pool_takes_no_pods() {
 /// Conformance: SCH-216
 #[test]
 fn an_exhausted_node_limit_is_said_before_other_limits() {
-    let pool = pool("default").limit("nodes", "1").limit("cpu", "1");
+    let pool = node_pool("default").limit("nodes", "1").limit("cpu", "1");
     let plan = World::empty()
         .with_pool(pool)
         .with(full(|node| node))
@@ -239,16 +232,10 @@ fn a_claim_asks_for_the_least_that_daemons_take_of_any_of_its_types() {
     };
     let mut world = World::empty()
         .with_types(types.map(build).into_iter().collect())
-        .with_pool(pool("default"))
+        .with_pool(node_pool("default"))
         .with([pod("p").cpu("1")]);
     for (name, cpu) in types {
-        world.cluster.apply_daemon_set(&read(json!({
-            "metadata": { "name": name, "namespace": "kube-system", "uid": name },
-            "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
-                "nodeSelector": { INSTANCE_TYPE: name },
-                "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }],
-            } } },
-        })));
+        world.add(daemon_set(name).cpu(cpu).select(INSTANCE_TYPE, name));
     }
     assert_eq!(world.plan().new_node_claims[0].instance_types.len(), 2);
     assert_eq!(asked(&world, "cpu"), json!("1500m"));
@@ -259,7 +246,7 @@ fn a_claim_asks_for_the_least_that_daemons_take_of_any_of_its_types() {
 #[test]
 fn nodes_that_exist_are_tried_though_there_is_no_pool() {
     let plan = World::empty()
-        .with([node("n"), pod("p").cpu("1"), pod("q").cpu("100")])
+        .with((node("n"), pod("p").cpu("1"), pod("q").cpu("100")))
         .plan();
     assert_eq!(plan.existing.len(), 1);
     assert_eq!(why(&plan, "q"), "no dynamic nodepools found");
@@ -272,10 +259,10 @@ fn a_soft_taint_on_a_node_is_tolerated_as_a_last_resort() {
         let taint = json!({ "key": "soft", "value": "", "effect": "PreferNoSchedule" });
         node("a").push("/spec/taints", taint)
     };
-    let alone = World::empty().with([soft(), pod("p").cpu("1")]).plan();
+    let alone = World::empty().with((soft(), pod("p").cpu("1"))).plan();
     assert_eq!(alone.existing.len(), 1);
     let both = World::empty()
-        .with([soft(), node("b"), pod("p").cpu("1")])
+        .with((soft(), node("b"), pod("p").cpu("1")))
         .plan();
     assert_eq!(both.existing[0].node, "b");
 }
@@ -313,18 +300,12 @@ fn alternatives_of_a_daemon_are_tried_afresh_for_each_type() {
     };
     let mut world = World::empty()
         .with_types(types.map(build).into_iter().collect())
-        .with_pool(pool("default"))
+        .with_pool(node_pool("default"))
         .with([pod("p").cpu("1")]);
-    let terms = [
-        term(&[(INSTANCE_TYPE, "In", &["a"])]),
-        term(&[(INSTANCE_TYPE, "In", &["b"])]),
-    ];
-    world.cluster.apply_daemon_set(&read(json!({
-        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
-        "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
-            "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } } },
-            "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }],
-        } } },
-    })));
+    let on_a_or_b = daemon_set("d")
+        .cpu("1")
+        .require(INSTANCE_TYPE, "In", &["a"])
+        .require(INSTANCE_TYPE, "In", &["b"]);
+    world.add(on_a_or_b);
     assert_eq!(*world.plan().new_node_claims[0].instance_types, ["c"]);
 }

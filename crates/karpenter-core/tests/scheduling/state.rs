@@ -3,19 +3,18 @@
 use std::sync::Arc;
 
 use karpenter_core::cluster::NodeState;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::fixture::*;
 
-fn claim(name: &str, provider_id: &str) -> Value {
-    json!({
-        "metadata": { "name": name, "uid": name, "labels": {
-            POOL: "default", ZONE: Z1, INSTANCE_TYPE: "default-instance-type", CAPACITY_TYPE: "on-demand", ARCH: "amd64",
-        } },
-        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
-        "status": { "providerID": provider_id, "capacity": { "cpu": "4", "memory": "4Gi", "pods": "5" },
-                    "allocatable": { "cpu": "4", "memory": "4Gi", "pods": "5" } },
-    })
+/// Returns a NodeClaim like the node of the fixtures.
+fn claim(name: &str, provider_id: &str) -> Object<NodeClaim> {
+    claim_of(&node("n").set("/spec/providerID", provider_id))
+        .renamed(name)
+        .remove("/status/nodeName")
+        .remove("/status/conditions")
+        .without_label("karpenter.test.sh/testnodeclass")
+        .without_label(OS)
 }
 
 /// Returns the millicores that the pods of a node request.
@@ -33,7 +32,7 @@ fn nodes(world: &World) -> Vec<Arc<NodeState>> {
 /// Conformance: DIS-001
 #[test]
 fn pods_that_are_not_bound_or_have_ended_use_nothing() {
-    let mut world = World::new().with([node("n"), pod("p").cpu("1")]);
+    let mut world = World::new().with((node("n"), pod("p").cpu("1")));
     assert_eq!(used(&world, "n"), 0);
     world.add(pod("p").cpu("1").on("n"));
     assert_eq!(used(&world, "n"), 1000);
@@ -46,7 +45,7 @@ fn pods_that_are_not_bound_or_have_ended_use_nothing() {
 /// Conformance: DIS-002
 #[test]
 fn a_node_is_freed_once_when_its_pod_is_deleted_or_recreated_on_another_node() {
-    let mut world = World::new().with([node("n"), node("m"), pod("other").cpu("1").on("n")]);
+    let mut world = World::new().with((node("n"), node("m"), pod("other").cpu("1").on("n")));
     world.add(pod("p").cpu("1").on("n"));
     world.cluster.remove_pod("default", "p");
     world.cluster.remove_pod("default", "p");
@@ -69,15 +68,11 @@ fn a_node_and_its_claim_are_one_node_state_which_is_removed_with_both() {
     for claim_first in [true, false] {
         let mut world = World::new();
         if claim_first {
-            world
-                .cluster
-                .apply_node_claim(&read(claim("n", "fake://n")));
+            world.add(claim("n", "fake://n"));
         }
         world.add(node("n"));
         if !claim_first {
-            world
-                .cluster
-                .apply_node_claim(&read(claim("n", "fake://n")));
+            world.add(claim("n", "fake://n"));
         }
         let [only] = &nodes(&world)[..] else {
             panic!("{:?}", nodes(&world))
@@ -94,16 +89,12 @@ fn a_node_and_its_claim_are_one_node_state_which_is_removed_with_both() {
 #[test]
 fn a_node_that_gets_its_provider_id_later_stays_one_node_state() {
     let mut world = World::new();
-    let mut early = node("n").set("/spec/providerID", json!(""));
-    let labels = early.0["metadata"]["labels"].as_object_mut().unwrap();
-    labels.remove(POOL);
-    world.add(early);
+    let early = node("n").set("/spec/providerID", "");
+    world.add(early.without_label(NODE_POOL));
     assert_eq!(nodes(&world).len(), 1);
     world.add(node("n"));
     assert_eq!(nodes(&world).len(), 1);
-    world
-        .cluster
-        .apply_node_claim(&read(claim("c", "fake://n")));
+    world.add(claim("c", "fake://n"));
     let [only] = &nodes(&world)[..] else {
         panic!("{:?}", nodes(&world))
     };
@@ -114,9 +105,7 @@ fn a_node_that_gets_its_provider_id_later_stays_one_node_state() {
 #[test]
 fn a_node_of_a_pool_counts_once_its_provider_id_says_whose_it_is() {
     let mut world = World::new();
-    world
-        .cluster
-        .apply_node_claim(&read(claim("c", "fake://n")));
+    world.add(claim("c", "fake://n"));
     world.add(node("n").set("/spec/providerID", json!("")));
     let [state] = &nodes(&world)[..] else {
         panic!("{:?}", nodes(&world))
@@ -137,14 +126,13 @@ fn labels_and_annotations_are_the_claim_s_until_the_node_is_registered() {
             .set("/metadata/labels/example.com~1team", json!("of node"))
             .set("/metadata/annotations/example.com~1note", json!("of node"));
         if !registered {
-            let labels = node.0["metadata"]["labels"].as_object_mut().unwrap();
-            labels.remove("karpenter.sh/registered");
+            node = node.without_label(REGISTERED);
         }
-        let mut owner = claim("c", "fake://n");
-        owner["metadata"]["labels"]["example.com/team"] = json!("of claim");
-        owner["metadata"]["annotations"] = json!({ "example.com/note": "of claim" });
+        let owner = claim("c", "fake://n")
+            .label("example.com/team", "of claim")
+            .annotation("example.com/note", "of claim");
         let mut world = World::new().with([node]);
-        world.cluster.apply_node_claim(&read(owner));
+        world.add(owner);
         let node = nodes(&world).remove(0);
         let of = |all: &std::collections::BTreeMap<String, String>, key: &str| all[key].clone();
         [
@@ -159,17 +147,11 @@ fn labels_and_annotations_are_the_claim_s_until_the_node_is_registered() {
 /// Returns a node that can attach two volumes, with a pod that uses one of them and a host port.
 fn attached() -> World {
     let mut world = World::new().with([node("n")]);
-    world
-        .cluster
-        .apply_node_claim(&read(claim("c", "fake://n")));
-    world.cluster.apply_csi_node(&read(json!({
-        "metadata": { "name": "n" }, "spec": { "drivers": [{ "name": "ebs.csi.aws.com", "nodeID": "n", "allocatable": { "count": 2 } }] },
-    })));
+    world.add(claim("c", "fake://n"));
+    world.add(csi_node("n").driver("ebs.csi.aws.com", 2));
     for name in ["a", "b", "c"] {
-        world.cluster.apply_volume_claim(&read(json!({
-            "metadata": { "name": name, "namespace": "default", "uid": name, "annotations": { "pv.kubernetes.io/bind-completed": "yes" } },
-            "spec": { "volumeName": name, "storageClassName": "class" }, "status": { "phase": "Bound" },
-        })));
+        let bound = crate::volumes::bound(name, name);
+        world.add(bound.set("/status/phase", "Bound"));
         world.cluster.apply_volume(&read(json!({
             "metadata": { "name": name }, "spec": { "csi": { "driver": "ebs.csi.aws.com", "volumeHandle": name } },
         })));
@@ -181,7 +163,7 @@ fn attached() -> World {
     world
 }
 
-fn tenant() -> Object {
+fn tenant() -> Object<Pod> {
     pod("tenant").host_port(8080).volume("a").on("n")
 }
 
@@ -192,8 +174,8 @@ fn copy(world: &World) -> World {
 }
 
 /// Returns how many of these pods fit on the existing node.
-fn fitting(world: &World, pods: &[Object]) -> usize {
-    copy(world).with(pods.iter().cloned()).plan().existing.len()
+fn fitting(world: &World, pods: &[Object<Pod>]) -> usize {
+    copy(world).with(pods.to_vec()).plan().existing.len()
 }
 
 fn assert_usage_is_right(world: &World) {
@@ -220,9 +202,7 @@ fn assert_usage_is_right(world: &World) {
 fn an_update_of_claim_or_node_keeps_the_usage_of_the_pods() {
     let mut world = attached();
     assert_usage_is_right(&world);
-    let mut changed = claim("c", "fake://n");
-    changed["metadata"]["labels"]["example.com/team"] = json!("a");
-    world.cluster.apply_node_claim(&read(changed));
+    world.add(claim("c", "fake://n").label("example.com/team", "a"));
     assert_usage_is_right(&world);
     world.add(node("n").set("/metadata/labels/example.com~1team", json!("a")));
     assert_usage_is_right(&world);
@@ -242,7 +222,7 @@ fn a_pod_that_is_applied_again_counts_once() {
 fn anti_affinity_of_a_pod_whose_node_is_deleted_does_not_count() {
     let web = ("app", "web");
     let away = pod("away").label("app", "web").anti_affinity(ZONE, web);
-    let mut world = World::new().with([node("n"), away.on("n")]);
+    let mut world = World::new().with((node("n"), away.on("n")));
     let newcomer = pod("p").label("app", "web").select(ZONE, Z1);
     assert!(!all_placed(&copy(&world).with([newcomer.clone()]).plan()));
     world.cluster.remove_node("n");
@@ -250,16 +230,15 @@ fn anti_affinity_of_a_pod_whose_node_is_deleted_does_not_count() {
     assert!(all_placed(&world.plan()));
 }
 
-fn daemon_set(uid: &str) -> Value {
-    json!({ "metadata": { "name": "d", "namespace": "default", "uid": uid },
-            "spec": { "selector": {}, "template": { "spec": { "containers": [{ "name": "c" }] } } } })
+fn set_d(uid: &str) -> Object<DaemonSet> {
+    daemon_set("d").namespace("default").uid(uid)
 }
 
-fn daemon(name: &str, cpu: &str, created: &str) -> Object {
+fn daemon(name: &str, cpu: &str, created: &str) -> Object<Pod> {
     pod(name)
         .cpu(cpu)
         .owned_by("apps/v1", "DaemonSet", "d")
-        .set("/metadata/creationTimestamp", json!(created))
+        .created(created)
         .on("n")
 }
 
@@ -267,7 +246,7 @@ fn daemon(name: &str, cpu: &str, created: &str) -> Object {
 #[test]
 fn the_newest_pod_of_a_daemon_set_represents_it() {
     let mut world = World::new().with([node("n")]);
-    world.cluster.apply_daemon_set(&read(daemon_set("d")));
+    world.add(set_d("d"));
     let newest = |world: &World| -> Vec<Option<String>> {
         let snapshot = world.cluster.snapshot();
         let pods = snapshot
@@ -283,9 +262,7 @@ fn the_newest_pod_of_a_daemon_set_represents_it() {
     assert_eq!(newest(&world), [Some("second".to_owned())]);
     world.cluster.remove_daemon_set("default", "d");
     assert_eq!(newest(&world), []);
-    world
-        .cluster
-        .apply_daemon_set(&read(daemon_set("of the same name")));
+    world.add(set_d("of the same name"));
     assert_eq!(newest(&world), [None], "another DaemonSet");
 }
 
@@ -303,23 +280,19 @@ const TAINTS: [(&str, &str); 6] = [
     ("example.com/own", "NoSchedule"),
 ];
 
-fn tainted(initialized: bool) -> Object {
+fn tainted(initialized: bool) -> Object<Node> {
     let mut tainted = node("n");
     for (key, effect) in TAINTS {
         tainted = tainted.push("/spec/taints", json!({ "key": key, "effect": effect }));
     }
     if !initialized {
-        let labels = tainted.0["metadata"]["labels"].as_object_mut().unwrap();
-        labels.remove("karpenter.sh/initialized");
+        tainted = tainted.without_label(INITIALIZED);
     }
     tainted
 }
 
 fn starting(mut world: World) -> World {
-    let mut value = claim("c", "fake://n");
-    value["spec"]["startupTaints"] =
-        json!([{ "key": "example.com/starting", "effect": "NoSchedule" }]);
-    world.cluster.apply_node_claim(&read(value));
+    world.add(claim("c", "fake://n").startup_taint("example.com/starting", "NoSchedule"));
     world
 }
 
@@ -335,10 +308,9 @@ fn ephemeral_and_startup_taints_of_an_uninitialized_node_do_not_count() {
 fn the_same_taints_count_on_initialized_and_unmanaged_nodes() {
     let all = TAINTS.map(|(key, _)| key);
     assert_eq!(keys(&starting(World::new().with([tainted(true)]))), all);
-    let mut foreign = tainted(false);
-    let labels = foreign.0["metadata"]["labels"].as_object_mut().unwrap();
-    labels.remove("karpenter.test.sh/testnodeclass");
-    labels.remove(POOL);
+    let foreign = tainted(false)
+        .without_label("karpenter.test.sh/testnodeclass")
+        .without_label(NODE_POOL);
     assert_eq!(keys(&World::new().with([foreign])), all);
 }
 
@@ -354,7 +326,7 @@ fn the_epoch_counts_changes_that_may_allow_consolidation_and_not_readiness() {
             .on("n")
             .set("/status/conditions", ready(status))
     };
-    let mut world = World::new().with([node("n"), running("True")]);
+    let mut world = World::new().with((node("n"), running("True")));
     let epoch = |world: &World| world.cluster.snapshot().epoch();
     let before = epoch(&world);
     world.add(running("False"));
@@ -392,7 +364,7 @@ fn with_id(world: &World, id: &str) -> (Vec<String>, Vec<String>) {
 fn nodes_and_node_claims_are_found_by_provider_id_and_node_claims_by_node_pool() {
     let mut world = World::new().with([node("n")]);
     for (name, id) in [("b", "fake://n"), ("a", ""), ("c", "fake://other")] {
-        world.cluster.apply_node_claim(&read(claim(name, id)));
+        world.add(claim(name, id));
     }
     let before = world.cluster.snapshot();
     let found = with_id(&world, "fake://n");
@@ -407,9 +379,7 @@ fn nodes_and_node_claims_are_found_by_provider_id_and_node_claims_by_node_pool()
     assert_eq!(of_pool("default"), ["a", "b", "c"]);
     assert_eq!(of_pool("another").len(), 0);
 
-    let mut moved = claim("b", "fake://other");
-    moved["metadata"]["labels"][POOL] = json!("another");
-    world.cluster.apply_node_claim(&read(moved));
+    world.add(claim("b", "fake://other").pool("another"));
     world.cluster.remove_node("n");
     world.cluster.remove_node_claim("a");
     assert_eq!(with_id(&world, "fake://n"), (vec![], vec![]));
@@ -470,12 +440,8 @@ fn two_nodes_with_one_provider_id_both_have_its_node_claim() {
         for name in order {
             world.add(node(name).set("/spec/providerID", json!("fake://x")));
         }
-        world
-            .cluster
-            .apply_node_claim(&read(claim("c", "fake://x")));
-        let mut deleting = claim("c", "fake://x");
-        deleting["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        world.cluster.apply_node_claim(&read(deleting));
+        world.add(claim("c", "fake://x"));
+        world.add(claim("c", "fake://x").deleted("2026-01-01T00:00:00Z"));
         let all = nodes(&world);
         assert_eq!(all.len(), 2);
         assert!(all.iter().all(|node| node.is_deleting()), "{order:?}");
@@ -502,7 +468,7 @@ fn a_change_of_a_node_that_no_decision_depends_on_is_not_counted() {
         "machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "6", "osImage": "", "containerRuntimeVersion": "",
         "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "", "architecture": "",
     }));
-    let delta = world.cluster.apply_node(&read(addressed.0));
+    let delta = world.cluster.apply_node(&addressed.build());
     assert!(delta.is_change());
     assert_ne!(delta.before, delta.after);
     let snapshot = world.cluster.snapshot();

@@ -6,19 +6,19 @@ use crate::fixture::*;
 
 const APP: (&str, &str) = ("app", "x");
 
-fn spread(name: &str, key: &str) -> Object {
+fn spread(name: &str, key: &str) -> Object<Pod> {
     pod(name).label("app", "x").spread(key, 1, APP)
 }
 
 /// Returns the numbers of labeled pods per value of the key after all pods are launched and bound.
-fn skew_after_binding(mut world: World, pods: Vec<Object>, key: &str) -> Vec<usize> {
-    pods.into_iter().for_each(|pod| world.add(pod));
+fn skew_after_binding(mut world: World, pods: Vec<Object<Pod>>, key: &str) -> Vec<usize> {
+    world.add(pods);
     world.launch_and_bind();
     world.skew(key, APP)
 }
 
 fn zones(zones: &[&str]) -> World {
-    World::empty().with_pool(pool("default").needs(ZONE, "In", zones))
+    World::empty().with_pool(node_pool("default").requires(ZONE, "In", zones))
 }
 
 /// Conformance: SCH-103
@@ -58,7 +58,7 @@ fn the_pool_s_zones_are_the_domains() {
         skew_after_binding(zones(&[Z1, Z2]), copies(&spread("p", ZONE), 4), ZONE),
         [2, 2]
     );
-    let labeled = |name: &str, zone: &str| pool(name).node_label(ZONE, zone);
+    let labeled = |name: &str, zone: &str| node_pool(name).node_label(ZONE, zone);
     assert_eq!(
         skew_after_binding(
             World::empty().with_pool(labeled("a", Z1)),
@@ -76,9 +76,9 @@ fn the_pool_s_zones_are_the_domains() {
     );
 }
 
-fn node_in(name: &str, zone: &str) -> Object {
+fn node_in(name: &str, zone: &str) -> Object<Node> {
     node(name)
-        .set("/metadata/labels/topology.kubernetes.io~1zone", json!(zone))
+        .zone(zone)
         .set("/status/allocatable", json!({ "cpu": "0", "pods": "5" }))
 }
 
@@ -86,7 +86,7 @@ fn node_in(name: &str, zone: &str) -> Object {
 #[test]
 fn a_zone_known_only_from_an_existing_pod_counts() {
     for existing in [spread("e", ZONE), pod("e").label("app", "x")] {
-        let world = zones(&[Z1, Z2]).with([node_in("n", Z3), existing.on("n")]);
+        let world = zones(&[Z1, Z2]).with((node_in("n", Z3), existing.on("n")));
         assert_eq!(
             skew_after_binding(world, copies(&spread("p", ZONE).cpu("1"), 6), ZONE),
             [2, 2, 1]
@@ -95,17 +95,17 @@ fn a_zone_known_only_from_an_existing_pod_counts() {
 }
 
 /// Returns a world in which two do-not-disrupt pods in zone 1 block the deletion of their node.
-fn with_blocked_deletion(change: impl Fn(Object) -> Object) -> World {
+fn with_blocked_deletion(change: impl Fn(Object<Pod>) -> Object<Pod>) -> World {
     let deleted = json!("2026-01-01T00:00:00Z");
     let kept = |name: &str| {
         let pod = pod(name).label("app", "x").on("n");
         change(pod.annotation("karpenter.sh/do-not-disrupt", "true"))
     };
-    zones(&[Z1, Z2]).with([
+    zones(&[Z1, Z2]).with((
         node_in("n", Z1).set("/metadata/deletionTimestamp", deleted),
         kept("a"),
         kept("b"),
-    ])
+    ))
 }
 
 #[test]
@@ -135,12 +135,12 @@ fn anti_affinity_of_pods_that_block_the_deletion_of_a_node_counts_in_its_zone() 
 fn pods_are_placed_in_one_zone_up_to_the_skew() {
     let five = pod("p").label("app", "x").spread(ZONE, 5, APP).cpu("1");
     let existing = |name: &str, node: &str| pod(name).label("app", "x").on(node);
-    let world = zones(&[Z3]).with([
+    let world = zones(&[Z3]).with((
         node_in("n1", Z1),
         node_in("n2", Z2),
         existing("e1", "n1"),
         existing("e2", "n2"),
-    ]);
+    ));
     assert_eq!(
         skew_after_binding(world, copies(&five, 10), ZONE),
         [6, 1, 1]
@@ -150,12 +150,8 @@ fn pods_are_placed_in_one_zone_up_to_the_skew() {
 /// Returns the zones of two pods with skew 1 in a cluster of two zones with these pods.
 ///
 /// If no pod counts, the two get one zone each. If two pods count in zone 1, both get zone 2.
-fn zones_with(existing: Vec<Object>) -> Vec<String> {
-    let mut without_zone = node("zoneless");
-    without_zone.0["metadata"]["labels"]
-        .as_object_mut()
-        .unwrap()
-        .remove(ZONE);
+fn zones_with(existing: Vec<Object<Pod>>) -> Vec<String> {
+    let without_zone = node("zoneless").without_label(ZONE);
     let no_room = json!({ "cpu": "0", "pods": "9" });
     let plan = zones(&[Z1, Z2])
         .with([
@@ -180,7 +176,7 @@ fn zones_with(existing: Vec<Object>) -> Vec<String> {
 fn only_running_pods_of_the_namespace_on_known_nodes_count() {
     let existing = || pod("existing").label("app", "x");
     let deleted = json!("2026-01-01T00:00:00Z");
-    let two = |pod: Object| zones_with(copies(&pod, 2));
+    let two = |pod: Object<Pod>| zones_with(copies(&pod, 2));
     assert_eq!(two(existing().on("n")), [Z2, Z2], "running pods count");
     for (kind, uncounted) in [
         ("other label", pod("existing").label("app", "y").on("n")),
@@ -289,7 +285,11 @@ fn later_pods_continue_the_spread() {
 #[test]
 fn pods_are_spread_over_capacity_types() {
     let both = || {
-        World::empty().with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["spot", "on-demand"]))
+        World::empty().with_pool(node_pool("default").requires(
+            CAPACITY_TYPE,
+            "In",
+            &["spot", "on-demand"],
+        ))
     };
     assert_eq!(
         skew_after_binding(
@@ -303,13 +303,16 @@ fn pods_are_spread_over_capacity_types() {
         ("DoNotSchedule", vec![2, 1]),
         ("ScheduleAnyway", vec![5, 1]),
     ] {
-        let on_demand =
-            World::empty().with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["on-demand"]));
+        let on_demand = World::empty().with_pool(node_pool("default").requires(
+            CAPACITY_TYPE,
+            "In",
+            &["on-demand"],
+        ));
         let spot = node_in("n", Z1).set(
             "/metadata/labels/karpenter.sh~1capacity-type",
             json!("spot"),
         );
-        let world = on_demand.with([spot, pod("e").label("app", "x").on("n")]);
+        let world = on_demand.with((spot, pod("e").label("app", "x").on("n")));
         let asked = pod("p").label("app", "x").cpu("1").spread_with(
             CAPACITY_TYPE,
             1,
@@ -338,11 +341,7 @@ fn zone_and_host_are_spread_together() {
     ] {
         for _ in 0..more {
             let name = format!("p-{number:02}");
-            world.add(
-                both.clone()
-                    .set("/metadata/name", json!(name))
-                    .set("/metadata/uid", json!(name)),
-            );
+            world.add(both.clone().renamed(&name));
             number += 1;
         }
         assert!(all_placed(&world.launch_and_bind()));
@@ -357,8 +356,8 @@ fn a_zone_without_room_stops_a_hard_spread() {
     let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
     let asked = spread("p", ZONE).spread_with(HOSTNAME, 1, APP, soft);
     let world = World::empty()
-        .with_pool(pool("a").needs(ZONE, "In", &[Z1, Z2]))
-        .with_pool(pool("b").needs(ZONE, "In", &[Z3]).limit("cpu", "0"));
+        .with_pool(node_pool("a").requires(ZONE, "In", &[Z1, Z2]))
+        .with_pool(node_pool("b").requires(ZONE, "In", &[Z3]).limit("cpu", "0"));
     assert_eq!(skew_after_binding(world, copies(&asked, 10), ZONE), [1, 1]);
 }
 
@@ -379,11 +378,7 @@ fn capacity_type_and_host_are_spread_together() {
     ] {
         for _ in 0..more {
             let name = format!("p-{number:02}");
-            world.add(
-                both.clone()
-                    .set("/metadata/name", json!(name))
-                    .set("/metadata/uid", json!(name)),
-            );
+            world.add(both.clone().renamed(&name));
             number += 1;
         }
         world.launch_and_bind();
@@ -398,15 +393,15 @@ fn a_custom_label_spreads_capacity_types_in_proportion() {
     let part = "capacity.spread.4-1";
     let world = || {
         World::empty()
-            .with_pool(pool("spot").needs(CAPACITY_TYPE, "In", &["spot"]).needs(
-                part,
-                "In",
-                &["2", "3", "4", "5"],
-            ))
             .with_pool(
-                pool("on-demand")
-                    .needs(CAPACITY_TYPE, "In", &["on-demand"])
-                    .needs(part, "In", &["1"]),
+                node_pool("spot")
+                    .requires(CAPACITY_TYPE, "In", &["spot"])
+                    .requires(part, "In", &["2", "3", "4", "5"]),
+            )
+            .with_pool(
+                node_pool("on-demand")
+                    .requires(CAPACITY_TYPE, "In", &["on-demand"])
+                    .requires(part, "In", &["1"]),
             )
     };
     let mut all = world().with(copies(&spread("p", part), 20));
@@ -428,12 +423,7 @@ fn three_skews_are_kept_at_once_in_growing_batches() {
     for batch in 1..7 {
         for _ in 0..batch {
             let name = format!("p-{number:02}");
-            world.add(
-                asked
-                    .clone()
-                    .set("/metadata/name", json!(name))
-                    .set("/metadata/uid", json!(name)),
-            );
+            world.add(asked.clone().renamed(&name));
             number += 1;
         }
         world.launch_and_bind();
@@ -502,17 +492,17 @@ fn the_taints_policy_decides_which_domains_count() {
             json!({ "nodeTaintsPolicy": policy }),
         );
         let world = World::empty()
-            .with_pool(pool("default").needs(part, "In", &["baz"]))
+            .with_pool(node_pool("default").requires(part, "In", &["baz"]))
             .with([tainted("foo"), tainted("bar")]);
         let plan = world.with(copies(&asked, 5)).plan();
         assert_eq!(5 - plan.unplaced.len(), placed, "{policy}");
         let by_pool = World::empty()
-            .with_pool(pool("default").needs(part, "In", &["baz"]))
-            .with_pool(pool("tainted").needs(part, "In", &["foo", "bar"]).taint(
-                "t",
-                "t",
-                "NoSchedule",
-            ));
+            .with_pool(node_pool("default").requires(part, "In", &["baz"]))
+            .with_pool(
+                node_pool("tainted")
+                    .requires(part, "In", &["foo", "bar"])
+                    .taint("t", "t", "NoSchedule"),
+            );
         let plan = by_pool.with(copies(&asked, 5)).plan();
         assert_eq!(
             5 - plan.unplaced.len(),
@@ -533,16 +523,16 @@ fn domains_behind_a_taint_count_for_pods_that_tolerate_it() {
             .tolerate(json!({ "key": key, "operator": "Exists" }))
     };
     let mut world = World::empty()
-        .with_pool(
-            pool("a")
-                .needs(part, "In", &["foo", "bar"])
-                .taint("a", "a", "NoSchedule"),
-        )
-        .with_pool(
-            pool("b")
-                .needs(part, "In", &["foo", "baz"])
-                .taint("b", "b", "NoSchedule"),
-        )
+        .with_pool(node_pool("a").requires(part, "In", &["foo", "bar"]).taint(
+            "a",
+            "a",
+            "NoSchedule",
+        ))
+        .with_pool(node_pool("b").requires(part, "In", &["foo", "baz"]).taint(
+            "b",
+            "b",
+            "NoSchedule",
+        ))
         .with(copies(&tolerating("a", "a"), 2))
         .with(copies(&tolerating("b", "b"), 4));
     assert!(all_placed(&world.launch_and_bind()));
@@ -564,9 +554,9 @@ fn the_affinity_policy_decides_which_domains_count() {
             .cpu("1")
             .select("selector", "mine")
             .spread_with(part, 1, APP, json!({ "nodeAffinityPolicy": policy }));
-        let pool = pool("default")
-            .needs(part, "In", &["baz"])
-            .needs("selector", "In", &["mine"]);
+        let pool = node_pool("default")
+            .requires(part, "In", &["baz"])
+            .requires("selector", "In", &["mine"]);
         let plan = World::empty()
             .with_pool(pool)
             .with([other("foo"), other("bar")])
@@ -590,8 +580,8 @@ fn pods_on_nodes_that_the_node_filter_excludes_do_not_count_for_a_spread() {
             .cpu("3")
             .select("team", "mine")
             .spread_with(ZONE, 1, APP, json!({ "nodeAffinityPolicy": policy }));
-        let pool = pool("default")
-            .needs(ZONE, "In", &[Z1, Z2])
+        let pool = node_pool("default")
+            .requires(ZONE, "In", &[Z1, Z2])
             .node_label("team", "mine");
         let plan = World::empty()
             .with_pool(pool)
@@ -695,10 +685,10 @@ fn emptied_zones_are_filled_again() {
 /// Conformance: SCH-115
 #[test]
 fn a_pod_s_node_selector_decides_which_capacity_types_count() {
-    let world = |pool: Object| {
+    let world = |pool: Object<NodePool>| {
         World::empty()
             .with_pool(pool)
-            .with([node_in("n", Z1), pod("e").label("app", "x").on("n")])
+            .with((node_in("n", Z1), pod("e").label("app", "x").on("n")))
     };
     let asked = pod("p")
         .label("app", "x")
@@ -707,13 +697,13 @@ fn a_pod_s_node_selector_decides_which_capacity_types_count() {
     let restricted = asked.clone().select(ZONE, Z2).select(CAPACITY_TYPE, "spot");
     assert_eq!(
         skew_after_binding(
-            world(pool("default")),
+            world(node_pool("default")),
             copies(&restricted, 5),
             CAPACITY_TYPE
         ),
         [5, 1]
     );
-    let spot = pool("default").needs(CAPACITY_TYPE, "In", &["spot"]);
+    let spot = node_pool("default").requires(CAPACITY_TYPE, "In", &["spot"]);
     assert_eq!(
         skew_after_binding(world(spot), copies(&asked, 5), CAPACITY_TYPE),
         [2, 1]
@@ -721,10 +711,10 @@ fn a_pod_s_node_selector_decides_which_capacity_types_count() {
     let by_arch = pod("p").label("app", "x").cpu("1").spread(ARCH, 1, APP);
     let arm = by_arch.clone().select(ZONE, Z2).select(ARCH, "arm64");
     assert_eq!(
-        skew_after_binding(world(pool("default")), copies(&arm, 5), ARCH),
+        skew_after_binding(world(node_pool("default")), copies(&arm, 5), ARCH),
         [5, 1]
     );
-    let only_arm = pool("default").needs(ARCH, "In", &["arm64"]);
+    let only_arm = node_pool("default").requires(ARCH, "In", &["arm64"]);
     assert_eq!(
         skew_after_binding(world(only_arm), copies(&by_arch, 5), ARCH),
         [2, 1]
@@ -739,7 +729,7 @@ fn a_pod_s_node_selector_decides_which_capacity_types_count() {
 fn an_open_label_is_pinned_once_a_spread_counts_by_it() {
     let team = "example.com/team";
     let plan = World::empty()
-        .with_pool(pool("default").needs(team, "In", &["t1", "t2"]))
+        .with_pool(node_pool("default").requires(team, "In", &["t1", "t2"]))
         .with(copies(&pod("anywhere").label("app", "x").cpu("1500m"), 2))
         .with(copies(&spread("spread", team).cpu("1"), 4))
         .plan();
@@ -759,7 +749,7 @@ fn an_open_label_is_pinned_once_a_spread_counts_by_it() {
 fn a_label_that_no_spread_counts_by_stays_open_until_the_launch() {
     let team = "example.com/team";
     let plan = World::empty()
-        .with_pool(pool("default").needs(team, "In", &["t1", "t2"]))
+        .with_pool(node_pool("default").requires(team, "In", &["t1", "t2"]))
         .with([pod("p").label("app", "x")])
         .plan();
     assert_eq!(values(&plan.new_node_claims[0], team), ["t1", "t2"]);
@@ -782,14 +772,14 @@ fn the_only_possible_zone_is_listed_once_a_pod_counts_there() {
 fn zones_without_an_offering_are_dropped_once_anti_affinity_is_checked() {
     let held = pod("held").label("app", "y").anti_affinity(ZONE, APP);
     let plan = World::new()
-        .with([
-            node("n").set("/metadata/labels/topology.kubernetes.io~1zone", json!(Z3)),
+        .with((
+            node("n").zone(Z3),
             held.on("n"),
             pod("p")
                 .label("app", "x")
                 .cpu("1")
                 .require(ZONE, "In", &[Z1, "nowhere"]),
-        ])
+        ))
         .plan();
     assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
 }
@@ -798,10 +788,10 @@ fn zones_without_an_offering_are_dropped_once_anti_affinity_is_checked() {
 fn pods_of_a_planned_node_count_once_the_node_filter_matches_it() {
     // For `picky` only amd64 nodes count. The planned node of `first` becomes one, with two pods, if `picky` is placed on it.
     let member = |name: &str, cpu: &str| pod(name).cpu(cpu).label("app", "x");
-    let spread = |pod: Object, key: &str| pod.spread(key, 1, ("app", "x"));
+    let spread = |pod: Object<Pod>, key: &str| pod.spread(key, 1, ("app", "x"));
     for key in [ZONE, HOSTNAME] {
         let plan = World::empty()
-            .with_pool(pool("default").needs(ZONE, "In", &[Z1, Z2]))
+            .with_pool(node_pool("default").requires(ZONE, "In", &[Z1, Z2]))
             .with([
                 member("first", "2"),
                 spread(member("picky", "1").select(ARCH, "amd64"), key),
@@ -822,7 +812,7 @@ fn a_planned_node_with_one_possible_domain_counts_there() {
         .build();
     let plan = World::empty()
         .with_types([on_demand].into_iter().collect())
-        .with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
+        .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
         .with([
             pod("plain").cpu("2").label("app", "x"),
             pod("spread")
@@ -848,7 +838,7 @@ fn a_label_of_a_node_filter_is_pinned() {
             .spread(ZONE, 1, ("app", "x"))
     };
     let plan = World::empty()
-        .with_pool(pool("default").needs("team", "In", &["a", "b"]))
+        .with_pool(node_pool("default").requires("team", "In", &["a", "b"]))
         .with([pod("first").cpu("2").label("app", "x"), spread("picky")])
         .plan();
     assert!(all_placed(&plan));

@@ -1,50 +1,40 @@
 //! PersistentVolumeClaims: the zones they admit, invalid claims, and how many volumes a node can attach.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::fixture::*;
 
-fn claim(name: &str, spec: Value) -> Value {
-    json!({ "metadata": { "name": name, "namespace": "default", "uid": name }, "spec": spec, "status": { "phase": "Pending" } })
+pub fn bound(name: &str, volume: &str) -> Object<PersistentVolumeClaim> {
+    of_class(name).bound_to(volume)
 }
 
-pub fn bound(name: &str, volume: &str) -> Value {
-    let mut value = claim(
-        name,
-        json!({ "volumeName": volume, "storageClassName": "class" }),
-    );
-    value["metadata"]["annotations"] = json!({ "pv.kubernetes.io/bind-completed": "yes" });
-    value
+fn of_class(name: &str) -> Object<PersistentVolumeClaim> {
+    persistent_volume_claim(name).storage_class("class")
 }
 
-fn class(name: &str, zones: &[&str]) -> Value {
-    let mut value = json!({ "metadata": { "name": name }, "provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer" });
-    if !zones.is_empty() {
-        value["allowedTopologies"] =
-            json!([{ "matchLabelExpressions": [{ "key": ZONE, "values": zones }] }]);
-    }
-    value
+fn class() -> Object<StorageClass> {
+    storage_class("class")
 }
 
-pub fn volume(name: &str, terms: Value) -> Value {
-    let csi = json!({ "driver": "ebs.csi.aws.com", "volumeHandle": name });
-    json!({ "metadata": { "name": name }, "spec": { "csi": csi, "nodeAffinity": { "required": { "nodeSelectorTerms": terms } } } })
-}
-
-pub fn in_zone(zone: &str) -> Value {
-    term(&[(ZONE, "In", &[zone])])
-}
-
-pub fn world(claims: &[Value], volumes: &[Value], classes: &[Value]) -> World {
+pub fn world(
+    claims: &[Object<PersistentVolumeClaim>],
+    volumes: &[Object<PersistentVolume>],
+    classes: &[Object<StorageClass>],
+) -> World {
     add(World::new(), claims, volumes, classes)
 }
 
-fn add(mut world: World, claims: &[Value], volumes: &[Value], classes: &[Value]) -> World {
+fn add(
+    mut world: World,
+    claims: &[Object<PersistentVolumeClaim>],
+    volumes: &[Object<PersistentVolume>],
+    classes: &[Object<StorageClass>],
+) -> World {
     claims.iter().for_each(|claim| {
         assert!(
             world
                 .cluster
-                .apply_volume_claim(&read(claim.clone()))
+                .apply_volume_claim(&claim.clone().build())
                 .is_change()
         )
     });
@@ -52,7 +42,7 @@ fn add(mut world: World, claims: &[Value], volumes: &[Value], classes: &[Value])
         assert!(
             world
                 .cluster
-                .apply_volume(&read(volume.clone()))
+                .apply_volume(&volume.clone().build())
                 .is_change()
         )
     });
@@ -60,7 +50,7 @@ fn add(mut world: World, claims: &[Value], volumes: &[Value], classes: &[Value])
         assert!(
             world
                 .cluster
-                .apply_storage_class(&read(class.clone()))
+                .apply_storage_class(&class.clone().build())
                 .is_change()
         )
     });
@@ -75,16 +65,15 @@ fn is_placed(world: World) -> bool {
 #[test]
 fn an_unbound_claim_needs_a_storage_class() {
     for class_name in [None, Some("")] {
-        let mut spec = json!({});
+        let mut unbound = persistent_volume_claim("c");
         if let Some(name) = class_name {
-            spec["storageClassName"] = json!(name);
+            unbound = unbound.storage_class(name);
         }
-        assert!(!is_placed(world(&[claim("c", spec.clone())], &[], &[])));
-        let mut known = bound("c", "v");
-        known["spec"]["storageClassName"] = spec["storageClassName"].clone();
+        assert!(!is_placed(world(std::slice::from_ref(&unbound), &[], &[])));
+        let known = unbound.bound_to("v");
         assert!(is_placed(world(
             &[known],
-            &[volume("v", json!([in_zone(Z1)]))],
+            &[persistent_volume("v").zone(Z1)],
             &[]
         )));
     }
@@ -93,14 +82,14 @@ fn an_unbound_claim_needs_a_storage_class() {
         json!({ "name": "e", "ephemeral": { "volumeClaimTemplate": { "spec": {} } } }),
     );
     assert!(!all_placed(
-        &world(&[claim("p-e", json!({}))], &[], &[])
+        &world(&[persistent_volume_claim("p-e")], &[], &[])
             .with([ephemeral.clone()])
             .plan()
     ));
     assert!(all_placed(
         &world(
             &[bound("p-e", "v")],
-            &[volume("v", json!([in_zone(Z1)]))],
+            &[persistent_volume("v").zone(Z1)],
             &[]
         )
         .with([ephemeral])
@@ -111,44 +100,29 @@ fn an_unbound_claim_needs_a_storage_class() {
 /// Conformance: SCH-092
 #[test]
 fn a_named_volume_counts_once_binding_is_complete() {
-    let volumes = [volume("v", json!([in_zone(Z1)]))];
-    let named = claim(
-        "c",
-        json!({ "volumeName": "v", "storageClassName": "class" }),
-    );
-    assert!(!is_placed(world(
-        &[named],
-        &volumes,
-        &[class("class", &[])]
-    )));
-    assert!(is_placed(world(
-        &[bound("c", "v")],
-        &volumes,
-        &[class("class", &[])]
-    )));
+    let volumes = [persistent_volume("v").zone(Z1)];
+    let named = of_class("c").volume_name("v");
+    assert!(!is_placed(world(&[named], &volumes, &[class()])));
+    assert!(is_placed(world(&[bound("c", "v")], &volumes, &[class()])));
 }
 
 /// Conformance: SCH-093
 #[test]
 fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
-    let unbound = claim("c", json!({ "storageClassName": "class" }));
-    let zonal = || volume("v", json!([in_zone(Z1)]));
-    let gone = json!("2026-01-01T00:00:00Z");
-    let mut deleting = unbound.clone();
-    deleting["metadata"]["deletionTimestamp"] = gone.clone();
-    assert!(!is_placed(world(&[deleting], &[], &[class("class", &[])])));
-    let mut lost = unbound.clone();
-    lost["status"]["phase"] = json!("Lost");
-    assert!(!is_placed(world(&[lost], &[], &[class("class", &[])])));
-    let mut volume_deleting = zonal();
-    volume_deleting["metadata"]["deletionTimestamp"] = gone;
+    let unbound = of_class("c");
+    let zonal = || persistent_volume("v").zone(Z1);
+    let gone = "2026-01-01T00:00:00Z";
+    let deleting = unbound.clone().deleted(gone);
+    assert!(!is_placed(world(&[deleting], &[], &[class()])));
+    let lost = unbound.clone().set("/status/phase", "Lost");
+    assert!(!is_placed(world(&[lost], &[], &[class()])));
+    let volume_deleting = zonal().deleted(gone);
     assert!(!is_placed(world(
         &[bound("c", "v")],
         &[volume_deleting],
         &[]
     )));
-    let mut immediate = class("class", &[]);
-    immediate["volumeBindingMode"] = json!("Immediate");
+    let immediate = class().set("/volumeBindingMode", "Immediate");
     assert!(!is_placed(world(
         std::slice::from_ref(&unbound),
         &[],
@@ -160,7 +134,7 @@ fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
         "the class does not exist"
     );
     let configured = |change: fn(&mut karpenter_core::cluster::ClusterConfig)| {
-        World::configured(change).with_pool(pool("default"))
+        World::configured(change).with_pool(node_pool("default"))
     };
     let provisioner = || {
         configured(|config| {
@@ -173,7 +147,7 @@ fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
         provisioner(),
         std::slice::from_ref(&unbound),
         &[],
-        &[class("class", &[])]
+        &[class()]
     )));
     assert!(!is_placed(add(
         provisioner(),
@@ -186,12 +160,12 @@ fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
         key,
         std::slice::from_ref(&unbound),
         &[],
-        &[class("class", &[Z1])]
+        &[class().zones(&[Z1])]
     )));
-    assert!(is_placed(world(&[unbound], &[], &[class("class", &[])])));
+    assert!(is_placed(world(&[unbound], &[], &[class()])));
 }
 
-fn zone_of(world: World, asked: Object) -> Option<String> {
+fn zone_of(world: World, asked: Object<Pod>) -> Option<String> {
     let plan = world.with([asked]).plan();
     plan.new_node_claims
         .first()
@@ -202,22 +176,10 @@ fn zone_of(world: World, asked: Object) -> Option<String> {
 #[test]
 fn a_pod_is_placed_in_the_zone_of_its_volume() {
     let asked = |zones: &[&str]| pod("p").volume("c").require(ZONE, "In", zones);
-    let unbound = || {
-        world(
-            &[claim("c", json!({ "storageClassName": "class" }))],
-            &[],
-            &[class("class", &[Z2, Z3])],
-        )
-    };
+    let unbound = || world(&[of_class("c")], &[], &[class().zones(&[Z2, Z3])]);
     assert_eq!(zone_of(unbound(), asked(&[Z1, Z3])).as_deref(), Some(Z3));
     assert_eq!(zone_of(unbound(), asked(&[Z1])), None);
-    let known = || {
-        world(
-            &[bound("c", "v")],
-            &[volume("v", json!([in_zone(Z3)]))],
-            &[],
-        )
-    };
+    let known = || world(&[bound("c", "v")], &[persistent_volume("v").zone(Z3)], &[]);
     assert_eq!(zone_of(known(), asked(&[Z1, Z3])).as_deref(), Some(Z3));
     assert_eq!(zone_of(known(), asked(&[Z1])), None);
     let ephemeral = pod("p").push("/spec/volumes", json!({ "name": "e", "ephemeral": { "volumeClaimTemplate": { "spec": { "storageClassName": "class" } } } }));
@@ -236,11 +198,7 @@ fn a_volume_s_zone_survives_relaxation() {
         .require_term(&[(CAPACITY_TYPE, "In", &["on-demand"])]);
     assert_eq!(
         zone_of(
-            world(
-                &[bound("c", "v")],
-                &[volume("v", json!([in_zone(Z3)]))],
-                &[]
-            ),
+            world(&[bound("c", "v")], &[persistent_volume("v").zone(Z3)], &[]),
             asked
         )
         .as_deref(),
@@ -248,17 +206,15 @@ fn a_volume_s_zone_survives_relaxation() {
     );
 }
 
-fn on_host(kind: &str, terms: Value) -> Value {
-    let mut value = volume("v", terms);
-    value["spec"].as_object_mut().unwrap().remove("csi");
-    value["spec"][kind] = json!({ "path": "/data" });
-    value
+fn on_host(kind: &str, volume: Object<PersistentVolume>) -> Object<PersistentVolume> {
+    let volume = volume.remove("/spec/csi");
+    volume.set(&format!("/spec/{kind}/path"), "/data")
 }
 
 /// Conformance: SCH-095
 #[test]
 fn a_local_volume_s_host_does_not_matter() {
-    let host = json!([term(&[(HOSTNAME, "In", &["gone"])])]);
+    let host = persistent_volume("v").reachable_from(HOSTNAME, "In", &["gone"]);
     for kind in ["local", "hostPath"] {
         assert!(
             is_placed(world(
@@ -269,20 +225,18 @@ fn a_local_volume_s_host_does_not_matter() {
             "{kind}"
         );
     }
-    assert!(!is_placed(world(
-        &[bound("c", "v")],
-        &[volume("v", host)],
-        &[]
-    )));
+    assert!(!is_placed(world(&[bound("c", "v")], &[host], &[])));
 }
 
 /// Conformance: SCH-096
 #[test]
 fn a_local_volume_s_host_is_an_alternative_without_constraint() {
-    let terms = json!([term(&[(HOSTNAME, "In", &["gone"])]), in_zone("nowhere")]);
+    let either = persistent_volume("v")
+        .reachable_from(HOSTNAME, "In", &["gone"])
+        .zone("nowhere");
     assert!(is_placed(world(
         &[bound("c", "v")],
-        &[on_host("local", terms)],
+        &[on_host("local", either)],
         &[]
     )));
 }
@@ -309,18 +263,15 @@ fn alternatives_of_a_volume_or_class_are_all_used() {
         zones.sort_unstable();
         zones
     };
-    let either = json!([in_zone(Z1), in_zone(Z2)]);
+    let either = |name: &str| persistent_volume(name).zone(Z1).zone(Z2);
     let of_volumes = world(
         &[bound("a", "va"), bound("b", "vb")],
-        &[volume("va", either.clone()), volume("vb", either)],
+        &[either("va"), either("vb")],
         &[],
     );
     assert_eq!(zones(of_volumes), [Z1, Z2], "PersistentVolumes");
-    let alternative =
-        |zone: &str| json!({ "matchLabelExpressions": [{ "key": ZONE, "values": [zone] }] });
-    let mut either = class("either", &[]);
-    either["allowedTopologies"] = json!([alternative(Z1), alternative(Z2)]);
-    let unbound = |name: &str| claim(name, json!({ "storageClassName": "either" }));
+    let either = storage_class("either").zones(&[Z1]).zones(&[Z2]);
+    let unbound = |name: &str| persistent_volume_claim(name).storage_class("either");
     let of_class = world(&[unbound("a"), unbound("b")], &[], &[either]);
     assert_eq!(zones(of_class), [Z1, Z2], "StorageClass");
 }
@@ -328,22 +279,13 @@ fn alternatives_of_a_volume_or_class_are_all_used() {
 /// Conformance: SCH-098
 #[test]
 fn a_pod_is_placed_in_a_zone_that_all_its_volumes_admit() {
-    let class_with = |name: &str, alternatives: &[&[&str]]| {
-        let mut value = class(name, &[]);
-        let terms: Vec<Value> = alternatives
-            .iter()
-            .map(|zones| json!({ "matchLabelExpressions": [{ "key": ZONE, "values": zones }] }))
-            .collect();
-        value["allowedTopologies"] = json!(terms);
-        value
-    };
     let classes = [
-        class_with("one", &[&[Z1], &[Z2]]),
-        class_with("two", &[&[Z2], &[Z3]]),
+        storage_class("one").zones(&[Z1]).zones(&[Z2]),
+        storage_class("two").zones(&[Z2]).zones(&[Z3]),
     ];
     let claims = [
-        claim("a", json!({ "storageClassName": "one" })),
-        claim("b", json!({ "storageClassName": "two" })),
+        persistent_volume_claim("a").storage_class("one"),
+        persistent_volume_claim("b").storage_class("two"),
     ];
     assert_eq!(
         zone_of(
@@ -355,43 +297,30 @@ fn a_pod_is_placed_in_a_zone_that_all_its_volumes_admit() {
     );
 }
 
-fn limited(world: World, count: u32) -> World {
-    let mut world = world.with([node("n").set(
-        "/status/allocatable",
-        json!({ "cpu": "64", "memory": "64Gi", "pods": "200" }),
-    )]);
-    world.cluster.apply_csi_node(&read(json!({
-        "metadata": { "name": "n" }, "spec": { "drivers": [{ "name": "ebs.csi.aws.com", "nodeID": "n", "allocatable": { "count": count } }] },
-    })));
-    world
+fn limited(world: World, count: i32) -> World {
+    let node = node("n").cpu("64").memory("64Gi").pods("200");
+    world.with((node, csi_node("n").driver("ebs.csi.aws.com", count)))
 }
 
 /// Conformance: SCH-099
 #[test]
 fn a_node_attaches_as_many_volumes_as_its_csi_driver_allows() {
-    let claims: Vec<Value> = (0..12)
-        .map(|index| claim(&format!("c{index}"), json!({ "storageClassName": "class" })))
+    let claims: Vec<_> = (0..12)
+        .map(|index| of_class(&format!("c{index}")))
         .collect();
     let pods = (0..6).map(|index| {
         pod(&format!("p{index}"))
             .volume(&format!("c{}", 2 * index))
             .volume(&format!("c{}", 2 * index + 1))
     });
-    let plan = limited(world(&claims, &[], &[class("class", &[])]), 10)
+    let plan = limited(world(&claims, &[], &[class()]), 10)
         .with(pods)
         .plan();
     assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (5, 1));
     let shared = copies(&pod("p").volume("c").memory("10Mi"), 100);
-    let plan = limited(
-        world(
-            &[claim("c", json!({ "storageClassName": "class" }))],
-            &[],
-            &[class("class", &[])],
-        ),
-        10,
-    )
-    .with(shared)
-    .plan();
+    let plan = limited(world(&[of_class("c")], &[], &[class()]), 10)
+        .with(shared)
+        .plan();
     assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (100, 0));
 }
 
@@ -407,18 +336,16 @@ fn ephemeral_volumes_are_attached_too() {
             "/spec/volumes",
             json!({ "name": "e", "ephemeral": { "volumeClaimTemplate": { "spec": spec } } }),
         );
-        let mut newest = class("class", &[]);
-        let mut old = class("old", &[]);
-        old["provisioner"] = json!("other");
+        let mut newest = class();
+        let mut old = storage_class("old").provisioner("other");
         if default {
-            for (class, created) in [
-                (&mut newest, "2026-01-02T00:00:00Z"),
-                (&mut old, "2026-01-01T00:00:00Z"),
-            ] {
-                class["metadata"]["annotations"] =
-                    json!({ "storageclass.kubernetes.io/is-default-class": "true" });
-                class["metadata"]["creationTimestamp"] = json!(created);
-            }
+            let is_default = "storageclass.kubernetes.io/is-default-class";
+            newest = newest
+                .annotation(is_default, "true")
+                .created("2026-01-02T00:00:00Z");
+            old = old
+                .annotation(is_default, "true")
+                .created("2026-01-01T00:00:00Z");
         }
         let plan = limited(world(&[], &[], &[newest, old]), 1)
             .with(copies(&asked, 2))
@@ -430,15 +357,12 @@ fn ephemeral_volumes_are_attached_too() {
 /// Conformance: SCH-101
 #[test]
 fn in_tree_volumes_count_as_their_csi_driver_s() {
-    let mut in_tree = class("class", &[]);
-    in_tree["provisioner"] = json!("kubernetes.io/aws-ebs");
-    let mut old = volume("v", json!([in_zone(Z1)]));
-    old["spec"].as_object_mut().unwrap().remove("csi");
-    old["spec"]["awsElasticBlockStore"] = json!({ "volumeID": "v" });
-    let claims = [
-        claim("a", json!({ "storageClassName": "class" })),
-        bound("b", "v"),
-    ];
+    let in_tree = class().provisioner("kubernetes.io/aws-ebs");
+    let old = persistent_volume("v")
+        .zone(Z1)
+        .remove("/spec/csi")
+        .set("/spec/awsElasticBlockStore/volumeID", "v");
+    let claims = [of_class("a"), bound("b", "v")];
     let plan = limited(world(&claims, &[old], &[in_tree]), 1)
         .with([pod("p").volume("a"), pod("q").volume("b")])
         .plan();
@@ -449,23 +373,14 @@ fn in_tree_volumes_count_as_their_csi_driver_s() {
 #[test]
 fn a_volume_does_not_shrink_the_domains_of_a_spread() {
     let app = ("app", "x");
-    let mut all = world(
-        &[bound("c", "v")],
-        &[volume("v", json!([in_zone(Z1)]))],
-        &[],
-    );
+    let mut all = world(&[bound("c", "v")], &[persistent_volume("v").zone(Z1)], &[]);
     let asked = pod("p")
         .label("app", "x")
         .spread_with(ZONE, 1, app, json!({ "minDomains": 3 }));
-    copies(&asked, 3).into_iter().for_each(|pod| all.add(pod));
+    all.add(copies(&asked, 3));
     all.launch_and_bind();
     assert_eq!(all.skew(ZONE, app), [1, 1, 1]);
-    all.add(
-        asked
-            .set("/metadata/name", json!("z"))
-            .set("/metadata/uid", json!("z"))
-            .volume("c"),
-    );
+    all.add(asked.renamed("z").volume("c"));
     all.launch_and_bind();
     assert_eq!(all.skew(ZONE, app), [2, 1, 1]);
     assert!(

@@ -4,7 +4,7 @@ use karpenter_core::schedule::EffectiveZone;
 use serde_json::json;
 
 use crate::fixture::*;
-use crate::volumes::{bound, in_zone, volume, world};
+use crate::volumes::{bound, world};
 
 const WEB: (&str, &str) = ("app", "web");
 
@@ -15,24 +15,22 @@ fn zone(world: World) -> String {
     zones.keys().map(EffectiveZone::to_string).collect()
 }
 
-fn with_volume(pod: Object) -> World {
+fn with_volume(pod: Object<Pod>) -> World {
     world(
         &[bound("data", "disk")],
-        &[volume("disk", json!([in_zone(Z2)]))],
+        &[persistent_volume("disk").zone(Z2)],
         &[],
     )
     .with([pod.volume("data")])
 }
 
-fn running(name: &str, zone: &str) -> [Object; 2] {
+fn running(name: &str, zone: &str) -> impl Applied {
     let node = node(name).label(ZONE, zone);
-    [
-        node,
-        pod(&format!("on-{name}")).label("app", "web").on(name),
-    ]
+    let pod = pod(&format!("on-{name}")).label("app", "web").on(name);
+    (node, pod)
 }
 
-fn web() -> Object {
+fn web() -> Object<Pod> {
     pod("p").label("app", "web")
 }
 

@@ -198,10 +198,10 @@ fn man_page(command: &Command) -> anyhow::Result<()> {
     man.render(&mut page)?;
     let page = String::from_utf8(page).context("a man page is UTF-8")?;
     compare(&format!("deploy/man/{}", man.get_filename()), &page)?;
-    let shown = command
+    let mut shown = command
         .get_subcommands()
         .filter(|command| !command.is_hide_set());
-    shown.map(man_page).collect()
+    shown.try_for_each(man_page)
 }
 
 /// Compares the completions of a command for the usual shells with those in `deploy/completions`, or writes them.

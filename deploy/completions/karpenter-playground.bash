@@ -23,7 +23,7 @@ _karpenter__playground() {
 
     case "${cmd}" in
         karpenter__playground)
-            opts="-h -V --listen --kubeconfig --metrics --provider --feature-gates --speed --instance-types --apply --faults --exit-when-idle --demo --seed --log-level --help --version"
+            opts="-h -V --listen --kubeconfig --metrics --provider --no-controllers --feature-gates --speed --instance-types --apply --faults --exit-when-idle --demo --open --seed --log-level --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

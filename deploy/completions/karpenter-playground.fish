@@ -15,7 +15,9 @@ complete -c karpenter-playground -l log-level -d 'Log level of messages to stand
 error\t'Errors only'
 info\t'Errors, warnings and the main steps'
 debug\t'All messages'"
+complete -c karpenter-playground -l no-controllers -d 'Start only the control plane (with `--provider aws` also the fake of AWS and its instances), without Karpenter, so that you can start your own controllers, such as those of another provider'
 complete -c karpenter-playground -l exit-when-idle -d 'Exit with a summary once the cluster is idle; the exit code is 0 if every pod runs'
 complete -c karpenter-playground -l demo -d 'Run a demo: scale a Deployment to 500 pods and back to none'
+complete -c karpenter-playground -l open -d 'Open the dashboard in the browser'
 complete -c karpenter-playground -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c karpenter-playground -s V -l version -d 'Print version'

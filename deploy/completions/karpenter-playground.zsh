@@ -32,8 +32,10 @@ chaos\:"The faults of \`api\` and \`capacity\`"))' \
 error\:"Errors only"
 info\:"Errors, warnings and the main steps"
 debug\:"All messages"))' \
+'(--demo --exit-when-idle)--no-controllers[Start only the control plane (with \`--provider aws\` also the fake of AWS and its instances), without Karpenter, so that you can start your own controllers, such as those of another provider]' \
 '--exit-when-idle[Exit with a summary once the cluster is idle; the exit code is 0 if every pod runs]' \
 '--demo[Run a demo\: scale a Deployment to 500 pods and back to none]' \
+'--open[Open the dashboard in the browser]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
 '-V[Print version]' \

@@ -1,7 +1,5 @@
 //! What an embedder relies on: objects without JSON, and a reason for everything that does not happen.
 
-#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
-
 use jiff::Timestamp;
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClassReference, NodePool};

@@ -74,8 +74,6 @@ pub fn cell(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
-
     use super::*;
 
     #[test]

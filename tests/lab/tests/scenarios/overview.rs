@@ -131,7 +131,7 @@ async fn arrived(stream: &TcpStream) -> String {
                 {
                     break;
                 }
-                Err(error) => panic!("{error}"),
+                failed => assert_eq!(failed.unwrap(), 0),
             }
         }
         String::from_utf8(bytes).unwrap()

@@ -11,7 +11,7 @@
 //! let namespaces: Api<Namespace> = Api::all(testbed.client());
 //! let names: Vec<_> = namespaces.list(&ListParams::default()).await?.items;
 //! assert!(names.iter().any(|it| it.metadata.name.as_deref() == Some("default")));
-//! # kube::Result::Ok(())
+//! # Ok::<(), kube::Error>(())
 //! # }).unwrap();
 //! ```
 //!

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_core::cluster::{Cluster, ClusterConfig};

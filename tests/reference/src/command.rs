@@ -232,13 +232,20 @@ mod tests {
             .arg(
                 Arg::new("cluster_name")
                     .long("cluster-name")
+                    .value_name("CLUSTER_NAME")
                     .env("CLUSTER_NAME")
                     .default_value("")
                     .help_heading("AWS")
                     .help("Name of a <cluster>."),
             )
             .arg(Arg::new("all").long("all").action(ArgAction::SetTrue))
-            .subcommand(Command::new("read").arg(Arg::new("n").value_parser(value_parser!(u8))))
+            .subcommand(
+                Command::new("read").arg(
+                    Arg::new("n")
+                        .value_name("N")
+                        .value_parser(value_parser!(u8)),
+                ),
+            )
             .subcommand(Command::new("secret").hide(true))
     }
 
@@ -256,6 +263,7 @@ mod tests {
         assert!(page.contains(aws), "{page}");
         assert!(page.contains("| `--all` |  |  |\n"), "{page}");
         assert!(page.contains("## tool read\n"), "{page}");
+        assert!(page.contains("| `<N>` |  |  |\n"), "{page}");
         assert!(!page.contains("secret"), "{page}");
     }
 }

@@ -36,31 +36,48 @@ impl PdbState {
     /// Reads a PodDisruptionBudget; `None` if it does not exist.
     pub fn of(snapshot: &Snapshot, namespace: &str, name: &str) -> Option<Self> {
         let budget = find(snapshot, namespace, name)?;
-        let (spec, status) = (budget.spec.as_ref(), budget.status.as_ref());
-        let generation = budget.metadata.generation;
-        let status = status.filter(|status| status.observed_generation >= generation);
         let counted = || {
-            let selector = spec.and_then(|spec| spec.selector.as_ref());
+            let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
             let selector = LabelSelector::parse(selector);
             let covered = snapshot.pods().filter(|pod| {
                 pod.key.namespace == namespace
                     && pod.is_active()
                     && selector.matches(&pod.shape.labels)
             });
-            i32::try_from(covered.count()).unwrap_or(i32::MAX)
+            covered.count()
         };
+        Some(Self::with_pods(budget, namespace, counted))
+    }
+
+    /// Reads a PodDisruptionBudget of a namespace. `selected` counts the active pods that it selects; it is called if the status
+    /// does not say how many pods are expected.
+    pub(crate) fn with_pods(
+        budget: &PodDisruptionBudget,
+        namespace: &str,
+        selected: impl FnOnce() -> usize,
+    ) -> Self {
+        let (spec, status) = (budget.spec.as_ref(), budget.status.as_ref());
+        let status = status.filter(|_| is_current(budget));
+        // The pods that their controllers want, of which some may not exist.
         let expected = status.and_then(|status| status.expected_pods);
-        let expected = expected.filter(|pods| *pods > 0).unwrap_or_else(counted);
+        let expected = expected
+            .filter(|pods| *pods > 0)
+            .unwrap_or_else(|| i32::try_from(selected()).unwrap_or(i32::MAX));
         let min_available = spec.and_then(|spec| spec.min_available.as_ref());
         let max_unavailable = spec.and_then(|spec| spec.max_unavailable.as_ref());
         let desired = match (min_available, max_unavailable) {
             (Some(min), _) => scaled(min, expected),
-            (None, Some(max)) => expected.saturating_sub(scaled(max, expected)).max(0),
-            (None, None) => 0,
+            (None, Some(max)) => {
+                let left = |max: i32| expected.saturating_sub(max).max(0);
+                scaled(max, expected).map(left)
+            }
+            (None, None) => None,
         };
-        Some(Self {
+        // The API server admits no other values.
+        let desired = desired.unwrap_or_default();
+        Self {
             namespace: namespace.to_owned(),
-            name: name.to_owned(),
+            name: budget.metadata.name.clone().unwrap_or_default(),
             min_available: min_available.map(text),
             max_unavailable: max_unavailable.map(text),
             allowed: status
@@ -72,7 +89,16 @@ impl PdbState {
             expected,
             desired,
             impossible: expected <= desired,
-        })
+        }
+    }
+
+    /// Returns what it demands: `minAvailable 1`.
+    pub fn rule(&self) -> String {
+        match (&self.min_available, &self.max_unavailable) {
+            (Some(min), _) => format!("minAvailable {min}"),
+            (None, Some(max)) => format!("maxUnavailable {max}"),
+            (None, None) => "no demand".to_owned(),
+        }
     }
 
     /// Returns the smallest number of replicas with which an eviction is allowed once all are healthy; `None` if none is.
@@ -99,19 +125,25 @@ impl std::fmt::Display for PdbState {
         } = self;
         write!(
             f,
-            "PodDisruptionBudget {namespace}/{name} allows {allowed} ("
+            "PodDisruptionBudget {namespace}/{name} allows {allowed} ({}",
+            self.rule()
         )?;
-        match (&self.min_available, &self.max_unavailable) {
-            (Some(min), _) => write!(f, "minAvailable {min}")?,
-            (None, Some(max)) => write!(f, "maxUnavailable {max}")?,
-            (None, None) => write!(f, "no demand")?,
-        }
         let pods = if *expected == 1 { "pod" } else { "pods" };
         write!(f, " of {expected} {pods}, {healthy} healthy")?;
         if self.impossible {
             f.write_str(": can never allow one")?;
         }
         f.write_str(")")
+    }
+}
+
+/// Reports whether the status is that of the present specification.
+pub(crate) fn is_current(budget: &PodDisruptionBudget) -> bool {
+    let observed = budget.status.as_ref();
+    let observed = observed.and_then(|status| status.observed_generation);
+    match budget.metadata.generation {
+        None => budget.status.is_some(),
+        Some(generation) => observed.is_some_and(|observed| observed >= generation),
     }
 }
 
@@ -139,12 +171,12 @@ fn share(percent: i32, of: i32) -> i32 {
 }
 
 /// Returns a number of pods; a percentage is rounded up, as the disruption controller does.
-fn scaled(value: &IntOrString, of: i32) -> i32 {
+fn scaled(value: &IntOrString, of: i32) -> Option<i32> {
     match value {
-        IntOrString::Int(number) => *number,
+        IntOrString::Int(number) => Some(*number),
         IntOrString::String(text) => {
-            let percent = text.strip_suffix('%').and_then(|text| text.parse().ok());
-            percent.map_or(0, |percent| share(percent, of))
+            let percent = text.strip_suffix('%')?.parse().ok()?;
+            Some(share(percent, of))
         }
     }
 }

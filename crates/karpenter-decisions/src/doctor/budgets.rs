@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karpenter_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use karpenter_core::pod::LabelSelector;
 
 use super::evidence::Evidence;
 use super::savings::Release;
 use super::scan::{Hold, Pdb, Scan};
 use super::{Draft, Subject};
+use crate::pdb::{PdbState, is_current};
 use crate::workload::Workload;
 
 /// A younger PodDisruptionBudget may be ahead of its pods, and of its status.
@@ -126,61 +125,12 @@ fn wrong(scan: &Scan<'_>, pdb: &Pdb<'_>, selected: &Selected) -> Option<Evidence
 
 /// Returns the evidence if no number of ready pods allows an eviction.
 fn impossible(pdb: &Pdb<'_>, selected: &Selected) -> Option<Evidence> {
-    let (rule, pods) = never_allows(pdb.object, selected.pods)?;
-    let pdb = pdb.id();
-    Some(Evidence::PdbImpossible { pdb, rule, pods })
-}
-
-/// Returns the rule, and the number of pods that it counts, if no number of ready pods allows an eviction. `selected` pods exist.
-fn never_allows(pdb: &PodDisruptionBudget, selected: usize) -> Option<(String, i64)> {
-    let spec = pdb.spec.as_ref()?;
-    let status = pdb.status.as_ref();
-    // The pods that their controllers want, of which some may not exist.
-    let expected = status
-        .filter(|_| is_current(pdb))
-        .map(|status| i64::from(status.expected_pods.unwrap_or_default()))
-        .filter(|expected| *expected > 0)
-        .unwrap_or_else(|| i64::try_from(selected).unwrap_or(i64::MAX));
-    let (rule, blocks) = match (&spec.min_available, &spec.max_unavailable) {
-        (Some(min), _) => {
-            let needed = resolve(min, expected)?;
-            (format!("minAvailable {}", text(min)), needed >= expected)
-        }
-        (None, Some(max)) => {
-            let allowed = resolve(max, expected)?;
-            (format!("maxUnavailable {}", text(max)), allowed <= 0)
-        }
-        (None, None) => return None,
-    };
-    blocks.then_some((rule, expected))
-}
-
-/// Returns a number of pods; Kubernetes rounds percentages up.
-fn resolve(value: &IntOrString, of: i64) -> Option<i64> {
-    match value {
-        IntOrString::Int(number) => Some(i64::from(*number)),
-        IntOrString::String(text) => {
-            let percent: i64 = text.strip_suffix('%')?.parse().ok()?;
-            let scaled = percent.checked_mul(of)?.checked_add(99)?;
-            Some(scaled / 100)
-        }
-    }
-}
-
-fn text(value: &IntOrString) -> String {
-    match value {
-        IntOrString::Int(number) => number.to_string(),
-        IntOrString::String(text) => text.clone(),
-    }
-}
-
-fn is_current(pdb: &PodDisruptionBudget) -> bool {
-    let observed = pdb.status.as_ref();
-    let observed = observed.and_then(|status| status.observed_generation);
-    match pdb.metadata.generation {
-        None => pdb.status.is_some(),
-        Some(generation) => observed.is_some_and(|observed| observed >= generation),
-    }
+    let state = PdbState::with_pods(pdb.object, pdb.namespace(), || selected.pods);
+    state.impossible.then(|| Evidence::PdbImpossible {
+        pdb: pdb.id(),
+        rule: state.rule(),
+        pods: state.expected.into(),
+    })
 }
 
 /// Returns the message of the disruption controller if it could not follow the specification, which may be empty.

@@ -13,11 +13,11 @@ use karpenter_core::disruption::balanced::{THRESHOLD, Totals};
 use karpenter_core::disruption::consolidation::{Rules, evaluate};
 use karpenter_core::disruption::simulation::Simulator;
 use karpenter_core::disruption::{Candidate, Candidates, Surroundings};
-use karpenter_core::pod::Pod;
 use karpenter_core::schedule::Query;
 
 use super::scan::{Hold, Scan};
 use super::{Draft, Examination};
+use crate::change::without_annotation;
 use crate::passes::finite;
 use crate::prices::Prices;
 
@@ -229,13 +229,9 @@ impl Released {
         for (node, holds) in holds {
             if holds.iter().any(|hold| matches!(hold, Hold::Protected(..))) {
                 for pod in snapshot.pods_on(node) {
-                    let mut pod = Pod::clone(pod);
-                    let removed = [annotations::DO_NOT_DISRUPT, annotations::DO_NOT_EVICT];
-                    let before = pod.annotations.len();
-                    pod.annotations
-                        .retain(|key, _| !removed.contains(&key.as_str()));
-                    if pod.annotations.len() < before {
-                        cluster.insert_pod(pod);
+                    let released = without_annotation(pod);
+                    if released.annotations.len() < pod.annotations.len() {
+                        cluster.insert_pod(released);
                     }
                 }
             }

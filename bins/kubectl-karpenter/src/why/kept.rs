@@ -73,10 +73,13 @@ fn help(blockers: &[&Value], wide: bool, out: &mut String) {
     }
     out.push_str("  Would help:\n");
     for help in told {
-        let note = if help["exact"] == true {
-            ""
-        } else {
-            "  (not run)"
+        let note = match (
+            help["exact"] == true,
+            help["savingsPerHour"]["list"].as_f64(),
+        ) {
+            (false, _) => "  (not run)".to_owned(),
+            (true, None) => "  (the node would still be kept)".to_owned(),
+            (true, Some(savings)) => format!("  ({})", money(savings)),
         };
         let _ = writeln!(out, "    {}{note}", text(&help["text"]));
         if wide && !help["patch"].is_null() {
@@ -162,14 +165,19 @@ fn outcome(outcome: &Value) -> String {
         true => String::new(),
         false => format!(": {}", parts.join(", ")),
     };
-    let money = match list_savings < 0.0 {
-        true => format!("Costs ${:.4}/h", -list_savings),
-        false => format!("Saves ${list_savings:.4}/h"),
-    };
     format!(
-        "{verb}{how}. {money} (${:.0}/month)",
+        "{verb}{how}, {} (${:.0}/month)",
+        money(list_savings),
         (list_savings * MONTH).abs()
     )
+}
+
+/// Returns savings in dollars per hour; negative ones are costs.
+fn money(savings: f64) -> String {
+    match savings < 0.0 {
+        true => format!("costs ${:.4}/h", -savings),
+        false => format!("saves ${savings:.4}/h"),
+    }
 }
 
 #[cfg(test)]
@@ -189,11 +197,11 @@ mod tests {
                   "alone": { "changes": ["without-pdb=shop/payments"], "reason": { "id": "Budget", "text": "the disruption budget of NodePool default is used up" } },
                   "help": [
                       { "text": "Deployment shop/payments: replicas 1 -> 2", "exact": false },
-                      { "text": "PodDisruptionBudget shop/payments: maxUnavailable 1", "exact": true,
+                      { "text": "PodDisruptionBudget shop/payments: maxUnavailable 1", "exact": true, "savingsPerHour": { "list": 0.768, "marginal": 0.768 },
                         "patch": { "type": "merge", "target": "PodDisruptionBudget/shop/payments", "value": { "spec": { "maxUnavailable": 1 } } } },
                   ] },
                 { "id": "Budget", "text": "the disruption budget of NodePool default is used up", "until": "2026-11-23T10:00:00Z",
-                  "changes": ["budget.default=100%"], "help": [] },
+                  "changes": ["budget.default=100%"], "help": [{ "text": "NodePool default: budget for Underutilized 0 -> 1 nodes", "exact": true }] },
             ],
             "whatIf": { "changes": [], "command": { "reason": "underutilized", "decision": "delete", "podsMoved": 14, "nodes": 3, "replacements": [],
                 "savingsPerHour": { "list": 0.768, "marginal": 0.768 } } },
@@ -203,11 +211,12 @@ mod tests {
 \x20 Blocked by Pdb: pod shop/payments-0: PodDisruptionBudget shop/payments allows 0 (minAvailable 1 of 1 pod, 1 healthy: can never allow one)  (Deployment shop/payments)
       without it alone: it would still be kept: Budget: the disruption budget of NodePool default is used up
   Blocked by Budget: the disruption budget of NodePool default is used up  until 2026-11-23T10:00:00Z
-  Otherwise  would be deleted: 14 pods fit on 3 nodes. Saves $0.7680/h ($553/month)
+  Otherwise  would be deleted: 14 pods fit on 3 nodes, saves $0.7680/h ($553/month)
   Would help:
     Deployment shop/payments: replicas 1 -> 2  (not run)
-    PodDisruptionBudget shop/payments: maxUnavailable 1
+    PodDisruptionBudget shop/payments: maxUnavailable 1  (saves $0.7680/h)
         kubectl patch poddisruptionbudget -n shop payments --type merge -p '{\"spec\":{\"maxUnavailable\":1}}'
+    NodePool default: budget for Underutilized 0 -> 1 nodes  (the node would still be kept)
   If that were gone, next: Budget: the disruption budget of NodePool default is used up, then nothing
 ";
         assert_eq!(render(&answer, true), expected);
@@ -222,7 +231,7 @@ mod tests {
         );
         assert_eq!(
             outcome,
-            "would be replaced: new m-2 or 2 other types. Costs $0.1000/h ($72/month)"
+            "would be replaced: new m-2 or 2 other types, costs $0.1000/h ($72/month)"
         );
     }
 }

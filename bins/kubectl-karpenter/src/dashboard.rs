@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HOST, IF_NONE_MATCH};
@@ -63,9 +64,9 @@ impl Args {
             server: Mutex::new(server),
         });
         loop {
-            // Accepting fails when file descriptors run out; the next iteration retries.
             let Ok((stream, _)) = listener.accept().await else {
-                tokio::task::yield_now().await;
+                // File descriptors have run out. Without a pause this would use a whole core until some are closed.
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
             let forward = Arc::clone(&forward);

@@ -38,7 +38,8 @@ pub(crate) struct Options {
     /// computer's architecture and for those whose cross toolchain is installed.
     #[arg(long, value_name = "DIR")]
     binaries_from: Option<PathBuf>,
-    /// Where to write, instead of target/release-artifacts. The folder is emptied first.
+    /// Where to write, instead of target/release-artifacts: a new or empty folder, or one with an earlier release, which is
+    /// deleted first.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Leave the SBOM out, which needs `cargo cyclonedx`.
@@ -58,9 +59,13 @@ struct Release {
 }
 
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
-    let out = options.out.clone();
-    let out = out.unwrap_or_else(|| root.join("target/release-artifacts"));
+    let own = root.join("target/release-artifacts");
+    let out = options.out.clone().unwrap_or_else(|| own.clone());
     if out.exists() {
+        let is_release = out == own || out.join("SHA256SUMS").is_file();
+        if !is_release && fs::read_dir(&out)?.next().is_some() {
+            bail!("{} has other files than those of a release", out.display());
+        }
         fs::remove_dir_all(&out).context("cannot empty the folder of artifacts")?;
     }
     fs::create_dir_all(&out)?;

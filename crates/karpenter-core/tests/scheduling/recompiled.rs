@@ -1,4 +1,4 @@
-//! A solver whose NodePools were compiled anew plans like one that was prepared from the changed cluster.
+//! A solver whose NodePools were compiled again plans like one that was prepared from the changed cluster.
 
 use karpenter_core::cluster::Cluster;
 use karpenter_core::schedule::Solver;
@@ -44,11 +44,11 @@ fn agree(change: &dyn Fn(&mut Cluster)) {
     let mut changed = Cluster::from(before.fork());
     change(&mut changed);
     let copy = changed.snapshot();
-    let anew = Solver::prepare_for(&copy, &world.policy, &world.query).solve(&world.query);
+    let prepared = Solver::prepare_for(&copy, &world.policy, &world.query).solve(&world.query);
     let shared = solver.with_node_pools_of(&copy, &world.policy);
-    assert_eq!(shared.solve(&world.query), anew);
+    assert_eq!(shared.solve(&world.query), prepared);
     // Once more: what the first plan cached must not change the second.
-    assert_eq!(shared.solve(&world.query), anew);
+    assert_eq!(shared.solve(&world.query), prepared);
     assert_eq!(
         solver.solve(&world.query),
         Solver::prepare_for(&before, &world.policy, &world.query).solve(&world.query),

@@ -28,7 +28,7 @@ pub struct Changed {
     pub tolerations: Vec<Toleration>,
     /// The constraints that are dropped, by id.
     pub dropped: Vec<String>,
-    /// Whether the changes decide where pods fit, so that the snapshot has to be compiled anew.
+    /// Whether the changes decide where pods fit, so that the snapshot has to be compiled again.
     pub places: bool,
 }
 

@@ -132,7 +132,7 @@ impl Solver {
     }
 
     /// Compiles a snapshot as [`prepare`](Self::prepare) does, for queries whose pods request resources that no pod of the snapshot
-    /// requests: those of `query`. [`solve`](Self::solve) compiles the snapshot anew for a query with other resources.
+    /// requests: those of `query`. [`solve`](Self::solve) compiles the snapshot again for a query with other resources.
     pub fn prepare_for(snapshot: &Snapshot, policy: &Policy, query: &Query) -> Self {
         let daemons = daemons(snapshot, policy);
         let dimensions = dimensions(snapshot, query, &daemons);

@@ -24,7 +24,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
 # `--target kwok`: the kwok provider, for clusters without a cloud.
 FROM gcr.io/distroless/cc-debian12:nonroot AS kwok
 COPY --from=build-kwok /karpenter-kwok /karpenter-kwok
-COPY LICENSE /licenses/LICENSE
+COPY LICENSE NOTICE /licenses/
 USER 65532:65532
 EXPOSE 8080 8081
 ENTRYPOINT ["/karpenter-kwok"]
@@ -32,7 +32,7 @@ ENTRYPOINT ["/karpenter-kwok"]
 # glibc, libgcc, certificates, /etc/passwd: https://github.com/GoogleContainerTools/distroless
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /karpenter /karpenter
-COPY LICENSE /licenses/LICENSE
+COPY LICENSE NOTICE /licenses/
 USER 65532:65532
 EXPOSE 8080 8081 8443
 ENTRYPOINT ["/karpenter"]

@@ -124,7 +124,9 @@ pub(super) fn write_all(release: &Release, platforms: &[Platform]) -> anyhow::Re
             };
             let mut entries = Entries::default();
             entries.file(binary, fs::read(file)?, 0o755);
-            entries.file("LICENSE", fs::read(release.root.join("LICENSE"))?, 0o644);
+            for file in ["LICENSE", "NOTICE"] {
+                entries.file(file, fs::read(release.root.join(file))?, 0o644);
+            }
             if binary == "kubectl-karpenter" {
                 let completion = release
                     .root

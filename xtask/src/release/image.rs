@@ -59,11 +59,10 @@ fn manifest(
 ) -> anyhow::Result<Value> {
     let mut program = Entries::default();
     program.file(name, fs::read(binary)?, 0o755);
-    program.file(
-        "licenses/LICENSE",
-        fs::read(release.root.join("LICENSE"))?,
-        0o644,
-    );
+    for file in ["LICENSE", "NOTICE"] {
+        let path = format!("licenses/{file}");
+        program.file(&path, fs::read(release.root.join(file))?, 0o644);
+    }
     let (mut layers, mut contents) = (Vec::new(), Vec::new());
     for entries in [base(binary, &platform.arch)?, program] {
         let tar = entries.tar(release.time)?;

@@ -131,6 +131,7 @@ fn the_image_starts_as_another_user_than_root_with_nothing_but_its_files() {
         "etc/ssl/certs/ca-certificates.crt",
         "usr/share/zoneinfo/Europe/Berlin",
         "licenses/LICENSE",
+        "licenses/NOTICE",
     ] {
         assert!(bundle.join("rootfs").join(file).exists(), "{file}");
     }

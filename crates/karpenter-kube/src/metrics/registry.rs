@@ -6,11 +6,12 @@
 //! seconds.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::family::{Family, Kind};
+use super::handles::{Counter, Gauge, Histogram, Summary};
 use super::live::{Collect, Emit, Live};
 
 /// All metrics of a process. Cheap to clone.
@@ -29,34 +30,6 @@ impl std::fmt::Debug for Collector {
     }
 }
 
-#[derive(Debug)]
-struct Family {
-    name: String,
-    help: String,
-    labels: Vec<String>,
-    kind: Kind,
-    series: Mutex<BTreeMap<Vec<String>, Series>>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum Kind {
-    Counter,
-    Gauge,
-    Histogram(Vec<f64>),
-    Summary(Vec<f64>),
-}
-
-impl Kind {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram(_) => "histogram",
-            Self::Summary(_) => "summary",
-        }
-    }
-}
-
 /// Description of a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -67,55 +40,6 @@ pub struct Description {
     pub labels: Vec<String>,
     /// The text of its `# HELP` line.
     pub help: String,
-}
-
-#[derive(Debug)]
-enum Series {
-    Number(f64),
-    Histogram {
-        counts: Vec<u64>,
-        sum: f64,
-        count: u64,
-    },
-    Summary {
-        window: Window,
-        sum: f64,
-        count: u64,
-    },
-}
-
-/// The latest observations of a summary: enough for stable quantiles, with bounded memory.
-#[derive(Debug, Default)]
-struct Window {
-    values: Vec<f64>,
-    next: usize,
-}
-
-impl Window {
-    const CAPACITY: usize = 1024;
-
-    fn push(&mut self, value: f64) {
-        if self.values.len() < Self::CAPACITY {
-            self.values.push(value);
-        } else {
-            self.values[self.next] = value;
-            self.next = (self.next + 1) % Self::CAPACITY;
-        }
-    }
-
-    fn quantile(&self, sorted: &[f64], q: f64) -> f64 {
-        let last = sorted.len().saturating_sub(1);
-        sorted
-            .get((q * last as f64).round() as usize)
-            .copied()
-            .unwrap_or(f64::NAN)
-    }
-
-    fn sorted(&self) -> Vec<f64> {
-        let mut sorted = self.values.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted
-    }
 }
 
 impl Registry {
@@ -249,286 +173,6 @@ impl Registry {
     }
 }
 
-impl Family {
-    fn with<R>(&self, values: &[&str], update: impl FnOnce(&mut Series) -> R) -> R {
-        debug_assert_eq!(
-            values.len(),
-            self.labels.len(),
-            "label values of {}",
-            self.name
-        );
-        let key: Vec<String> = values.iter().map(|v| (*v).to_owned()).collect();
-        let mut series = self.series.lock();
-        update(series.entry(key).or_insert_with(|| self.empty()))
-    }
-
-    fn empty(&self) -> Series {
-        match &self.kind {
-            Kind::Counter | Kind::Gauge => Series::Number(0.0),
-            Kind::Histogram(buckets) => Series::Histogram {
-                counts: vec![0; buckets.len()],
-                sum: 0.0,
-                count: 0,
-            },
-            Kind::Summary(_) => Series::Summary {
-                window: Window::default(),
-                sum: 0.0,
-                count: 0,
-            },
-        }
-    }
-
-    fn number(&self, values: &[&str]) -> f64 {
-        let key: Vec<String> = values.iter().map(|v| (*v).to_owned()).collect();
-        match self.series.lock().get(&key) {
-            Some(Series::Number(n)) => *n,
-            Some(Series::Histogram { count, .. } | Series::Summary { count, .. }) => *count as f64,
-            None => 0.0,
-        }
-    }
-
-    fn observe(&self, values: &[&str], value: f64) {
-        self.with(values, |series| match series {
-            Series::Number(n) => *n += value,
-            Series::Histogram { counts, sum, count } => {
-                if let Kind::Histogram(bounds) = &self.kind {
-                    for (bound, n) in bounds.iter().zip(counts) {
-                        if value <= *bound {
-                            *n += 1;
-                        }
-                    }
-                }
-                *sum += value;
-                *count += 1;
-            }
-            Series::Summary { window, sum, count } => {
-                window.push(value);
-                *sum += value;
-                *count += 1;
-            }
-        });
-    }
-
-    fn remove_matching(&self, matching: &[(&str, &str)]) {
-        let positions: Option<Vec<_>> = matching
-            .iter()
-            .map(|(label, value)| {
-                self.labels
-                    .iter()
-                    .position(|l| l == label)
-                    .map(|at| (at, *value))
-            })
-            .collect();
-        // A label that the metric does not have matches nothing.
-        if let Some(positions) = positions {
-            self.series
-                .lock()
-                .retain(|key, _| !positions.iter().all(|(at, value)| key[*at] == *value));
-        }
-    }
-
-    fn render(&self, out: &mut String) {
-        let series = self.series.lock();
-        let kind = self.kind.name();
-        if series.is_empty() {
-            return;
-        }
-        let _ = writeln!(
-            out,
-            "# HELP {} {}",
-            self.name,
-            self.help.replace('\\', "\\\\").replace('\n', "\\n")
-        );
-        let _ = writeln!(out, "# TYPE {} {kind}", self.name);
-        for (values, series) in series.iter() {
-            match series {
-                Series::Number(n) => self.line(out, "", values, None, *n),
-                Series::Histogram { counts, sum, count } => {
-                    if let Kind::Histogram(bounds) = &self.kind {
-                        for (bound, n) in bounds.iter().zip(counts) {
-                            self.line(
-                                out,
-                                "_bucket",
-                                values,
-                                Some(("le", &number(*bound))),
-                                *n as f64,
-                            );
-                        }
-                    }
-                    self.line(out, "_bucket", values, Some(("le", "+Inf")), *count as f64);
-                    self.line(out, "_sum", values, None, *sum);
-                    self.line(out, "_count", values, None, *count as f64);
-                }
-                Series::Summary { window, sum, count } => {
-                    if let Kind::Summary(quantiles) = &self.kind {
-                        let sorted = window.sorted();
-                        for q in quantiles {
-                            self.line(
-                                out,
-                                "",
-                                values,
-                                Some(("quantile", &number(*q))),
-                                window.quantile(&sorted, *q),
-                            );
-                        }
-                    }
-                    self.line(out, "_sum", values, None, *sum);
-                    self.line(out, "_count", values, None, *count as f64);
-                }
-            }
-        }
-    }
-
-    fn line(
-        &self,
-        out: &mut String,
-        suffix: &str,
-        values: &[String],
-        extra: Option<(&str, &str)>,
-        value: f64,
-    ) {
-        out.push_str(&self.name);
-        out.push_str(suffix);
-        let pairs = self
-            .labels
-            .iter()
-            .map(String::as_str)
-            .zip(values.iter().map(String::as_str))
-            .chain(extra);
-        let mut any = false;
-        for (label, value) in pairs {
-            out.push(if any { ',' } else { '{' });
-            any = true;
-            let _ = write!(out, "{label}=\"");
-            escape(out, value);
-            out.push('"');
-        }
-        if any {
-            out.push('}');
-        }
-        let _ = writeln!(out, " {}", number(value));
-    }
-}
-
-/// Writes an escaped label value.
-pub(super) fn escape(out: &mut String, value: &str) {
-    for c in value.chars() {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '"' => out.push_str("\\\""),
-            '\n' => out.push_str("\\n"),
-            c => out.push(c),
-        }
-    }
-}
-
-pub(super) fn number(value: f64) -> String {
-    if value.is_nan() {
-        "NaN".into()
-    } else if value.is_infinite() {
-        if value > 0.0 {
-            "+Inf".into()
-        } else {
-            "-Inf".into()
-        }
-    } else {
-        format!("{value}")
-    }
-}
-
-macro_rules! handle {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone)]
-        pub struct $name(Arc<Family>);
-
-        impl $name {
-            /// Removes every series that has all of the given label values.
-            pub fn remove_matching(&self, matching: &[(&str, &str)]) {
-                self.0.remove_matching(matching);
-            }
-        }
-    };
-}
-
-handle!(
-    /// A value that only grows.
-    Counter
-);
-handle!(
-    /// A value that goes up and down.
-    Gauge
-);
-handle!(
-    /// Observations counted in buckets.
-    Histogram
-);
-handle!(
-    /// Observations as quantiles over the latest 1024.
-    Summary
-);
-
-impl Counter {
-    /// Adds one to the series of these label values.
-    pub fn inc(&self, values: &[&str]) {
-        self.add(values, 1.0);
-    }
-    /// Adds `amount`, which is not negative.
-    pub fn add(&self, values: &[&str], amount: f64) {
-        self.0.observe(values, amount.max(0.0));
-    }
-    /// Returns the current value; zero if the series does not exist.
-    #[must_use]
-    pub fn get(&self, values: &[&str]) -> f64 {
-        self.0.number(values)
-    }
-}
-
-impl Gauge {
-    /// Sets the series of these label values.
-    pub fn set(&self, values: &[&str], value: f64) {
-        self.0
-            .with(values, |series| *series = Series::Number(value));
-    }
-    /// Returns the current value; zero if the series does not exist.
-    #[must_use]
-    pub fn get(&self, values: &[&str]) -> f64 {
-        self.0.number(values)
-    }
-    /// Replaces all series at once, so that those of deleted objects disappear.
-    pub fn replace_all(&self, series: impl IntoIterator<Item = (Vec<String>, f64)>) {
-        let fresh = series
-            .into_iter()
-            .map(|(key, value)| (key, Series::Number(value)))
-            .collect();
-        *self.0.series.lock() = fresh;
-    }
-}
-
-impl Histogram {
-    /// Counts one observation.
-    pub fn observe(&self, values: &[&str], value: f64) {
-        self.0.observe(values, value);
-    }
-    /// Returns the number of observations of the series.
-    #[must_use]
-    pub fn count(&self, values: &[&str]) -> f64 {
-        self.0.number(values)
-    }
-}
-
-impl Summary {
-    /// Records one observation.
-    pub fn observe(&self, values: &[&str], value: f64) {
-        self.0.observe(values, value);
-    }
-    /// Returns the number of observations of the series.
-    #[must_use]
-    pub fn count(&self, values: &[&str]) -> f64 {
-        self.0.number(values)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -547,26 +191,26 @@ mod tests {
         end.observe(&[], 3.0);
         end.observe(&[], 1.0);
         let expected = "\
-# HELP karpenter_created_total Created.
-# TYPE karpenter_created_total counter
-karpenter_created_total{pool=\"a\\\"b\"} 1
-# HELP karpenter_end_seconds End.
-# TYPE karpenter_end_seconds summary
-karpenter_end_seconds{quantile=\"0\"} 1
-karpenter_end_seconds{quantile=\"1\"} 3
-karpenter_end_seconds_sum 4
-karpenter_end_seconds_count 2
-# HELP karpenter_nodes Nodes.
-# TYPE karpenter_nodes gauge
-karpenter_nodes 2.5
-# HELP karpenter_wait_seconds Wait.
-# TYPE karpenter_wait_seconds histogram
-karpenter_wait_seconds_bucket{le=\"0.5\"} 0
-karpenter_wait_seconds_bucket{le=\"1\"} 1
-karpenter_wait_seconds_bucket{le=\"+Inf\"} 1
-karpenter_wait_seconds_sum 0.7
-karpenter_wait_seconds_count 1
-";
+    # HELP karpenter_created_total Created.
+    # TYPE karpenter_created_total counter
+    karpenter_created_total{pool=\"a\\\"b\"} 1
+    # HELP karpenter_end_seconds End.
+    # TYPE karpenter_end_seconds summary
+    karpenter_end_seconds{quantile=\"0\"} 1
+    karpenter_end_seconds{quantile=\"1\"} 3
+    karpenter_end_seconds_sum 4
+    karpenter_end_seconds_count 2
+    # HELP karpenter_nodes Nodes.
+    # TYPE karpenter_nodes gauge
+    karpenter_nodes 2.5
+    # HELP karpenter_wait_seconds Wait.
+    # TYPE karpenter_wait_seconds histogram
+    karpenter_wait_seconds_bucket{le=\"0.5\"} 0
+    karpenter_wait_seconds_bucket{le=\"1\"} 1
+    karpenter_wait_seconds_bucket{le=\"+Inf\"} 1
+    karpenter_wait_seconds_sum 0.7
+    karpenter_wait_seconds_count 1
+    ";
         assert_eq!(registry.render(), expected);
     }
 
@@ -590,15 +234,5 @@ karpenter_wait_seconds_count 1
         registry.counter("c", "C.", &[]).inc(&[]);
         registry.counter("c", "C.", &[]).inc(&[]);
         assert_eq!(registry.counter("c", "C.", &[]).get(&[]), 2.0);
-    }
-
-    #[test]
-    fn a_summary_keeps_bounded_memory() {
-        let mut window = Window::default();
-        for i in 0..5000 {
-            window.push(f64::from(i));
-        }
-        assert_eq!(window.values.len(), Window::CAPACITY);
-        assert!(window.sorted()[0] >= 3900.0);
     }
 }

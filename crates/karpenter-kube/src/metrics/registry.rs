@@ -191,26 +191,26 @@ mod tests {
         end.observe(&[], 3.0);
         end.observe(&[], 1.0);
         let expected = "\
-    # HELP karpenter_created_total Created.
-    # TYPE karpenter_created_total counter
-    karpenter_created_total{pool=\"a\\\"b\"} 1
-    # HELP karpenter_end_seconds End.
-    # TYPE karpenter_end_seconds summary
-    karpenter_end_seconds{quantile=\"0\"} 1
-    karpenter_end_seconds{quantile=\"1\"} 3
-    karpenter_end_seconds_sum 4
-    karpenter_end_seconds_count 2
-    # HELP karpenter_nodes Nodes.
-    # TYPE karpenter_nodes gauge
-    karpenter_nodes 2.5
-    # HELP karpenter_wait_seconds Wait.
-    # TYPE karpenter_wait_seconds histogram
-    karpenter_wait_seconds_bucket{le=\"0.5\"} 0
-    karpenter_wait_seconds_bucket{le=\"1\"} 1
-    karpenter_wait_seconds_bucket{le=\"+Inf\"} 1
-    karpenter_wait_seconds_sum 0.7
-    karpenter_wait_seconds_count 1
-    ";
+# HELP karpenter_created_total Created.
+# TYPE karpenter_created_total counter
+karpenter_created_total{pool=\"a\\\"b\"} 1
+# HELP karpenter_end_seconds End.
+# TYPE karpenter_end_seconds summary
+karpenter_end_seconds{quantile=\"0\"} 1
+karpenter_end_seconds{quantile=\"1\"} 3
+karpenter_end_seconds_sum 4
+karpenter_end_seconds_count 2
+# HELP karpenter_nodes Nodes.
+# TYPE karpenter_nodes gauge
+karpenter_nodes 2.5
+# HELP karpenter_wait_seconds Wait.
+# TYPE karpenter_wait_seconds histogram
+karpenter_wait_seconds_bucket{le=\"0.5\"} 0
+karpenter_wait_seconds_bucket{le=\"1\"} 1
+karpenter_wait_seconds_bucket{le=\"+Inf\"} 1
+karpenter_wait_seconds_sum 0.7
+karpenter_wait_seconds_count 1
+";
         assert_eq!(registry.render(), expected);
     }
 

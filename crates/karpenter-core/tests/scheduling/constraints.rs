@@ -353,19 +353,6 @@ fn a_planned_claim_has_the_hash_of_its_pool() {
     }
 }
 
-#[test]
-fn a_pod_with_resource_claims_fails_while_they_are_ignored() {
-    let claims = serde_json::json!([{ "name": "gpu", "resourceClaimName": "gpu" }]);
-    let plan = World::new()
-        .with([pod("p").set("/spec/resourceClaims", claims)])
-        .plan();
-    assert!(
-        why(&plan, "p").contains("Dynamic Resource Allocation"),
-        "{}",
-        why(&plan, "p")
-    );
-}
-
 /// Conformance: SCH-192
 #[test]
 fn one_of_several_alternatives_may_exclude_node_pools() {

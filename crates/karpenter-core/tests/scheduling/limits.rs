@@ -75,7 +75,7 @@ fn limits_may_leave_fewer_values_than_min_values() {
     assert!(plan.new_node_claims[0].min_values_relaxed);
 }
 
-/// Conformance: SCH-215, SCH-263
+/// Conformance: SCH-060, SCH-215, SCH-263
 #[test]
 fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
     let world = World::empty()

@@ -194,20 +194,6 @@ fn a_limit_admits_nodes_that_fit_into_it() {
     assert!(!all_placed(&world.plan()));
 }
 
-/// Conformance: SCH-060
-#[test]
-fn a_claim_of_the_same_pass_counts_against_the_limit() {
-    let apart = pod("p")
-        .cpu("1.5")
-        .label("app", "x")
-        .anti_affinity(HOSTNAME, ("app", "x"));
-    let plan = World::empty()
-        .with_pool(node_pool("default").limit("cpu", "3"))
-        .with(copies(&apart, 2))
-        .plan();
-    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
-}
-
 /// The instance type is known once the NodeClaim is launched; until then the next pass must not use the same limit.
 #[test]
 fn a_claim_that_is_not_launched_counts_as_its_largest_instance_type() {

@@ -2,6 +2,7 @@
 
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_fixtures::Object;
 use karpenter_kwok::CapacityPool;
 use karpenter_testbed::faults::{Fault, Rule};
 use kube::api::{Patch, PatchParams};
@@ -10,6 +11,7 @@ use serde_json::json;
 use super::{
     MIDDLE, ON_DEMAND, SMALL, claim, instance_types, on_demand, oversized, running_pods, tainted,
 };
+use crate::world::deployment;
 
 /// Conformance: DIS-125
 #[tokio::test(start_paused = true)]
@@ -152,7 +154,7 @@ async fn after_a_restart_taints_without_a_command_are_removed() {
 /// Conformance: DIS-189
 #[tokio::test(start_paused = true)]
 async fn a_node_that_gets_pods_before_validation_is_kept() {
-    let world = on_demand(&[], json!({"consolidationPolicy": "WhenEmpty"})).await;
+    let world = on_demand(&[], |pool| pool.consolidation_policy("WhenEmpty")).await;
     world.deploy("app", 3).await;
     world.until_running(3, 60).await;
     let before = world.claims().await.remove(0);
@@ -234,7 +236,7 @@ async fn nodes_with_initialized_replacements_are_deleted_once_the_api_server_acc
 /// Conformance: DIS-190
 #[tokio::test(start_paused = true)]
 async fn a_node_whose_taint_failed_without_a_response_counts_until_it_is_untainted() {
-    let shut = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0"}]});
+    let shut = |pool: Object<NodePool>| pool.budgets(&["0"]);
     let world = on_demand(&["c-2x-amd64-linux"], shut).await;
     world.deploy("app", 5).await;
     world.until_running(5, 60).await;
@@ -265,13 +267,9 @@ async fn a_node_whose_taint_failed_without_a_response_counts_until_it_is_untaint
 /// Conformance: DIS-190
 #[tokio::test(start_paused = true)]
 async fn a_replacement_is_launched_only_if_all_its_nodes_were_marked() {
-    let shut = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0"}]});
+    let shut = |pool: Object<NodePool>| pool.budgets(&["0"]);
     let world = on_demand(&[SMALL], shut).await;
-    let containers =
-        json!([{"name": "app", "image": "pause", "resources": {"requests": {"cpu": "2300m"}}}]);
-    world
-        .deploy_with("app", 3, json!({"containers": containers}))
-        .await;
+    world.add(deployment("app", 3).cpu("2300m")).await;
     world.until_running(3, 60).await;
     world.pass(60).await;
     assert_eq!(instance_types(&world.claims().await), [SMALL, SMALL, SMALL]);

@@ -1,17 +1,15 @@
 //! Drifted nodes are replaced within disruption budgets and PodDisruptionBudgets.
 
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::Api;
-use kube::api::PostParams;
-use serde_json::json;
+use karpenter_api::v1::NodePool;
+use karpenter_fixtures::{Object, pdb};
 
 use super::{claim, count, drift, on_demand, running_pods, tainted};
 
 /// Conformance: API-172, API-173
 #[tokio::test(start_paused = true)]
 async fn drifted_nodes_are_replaced_within_the_budget() {
-    let spec = json!({"consolidateAfter": "Never", "budgets": [{"nodes": "2"}]});
-    let world = on_demand(&["c-2x-amd64-linux"], spec).await;
+    let two = |pool: Object<NodePool>| pool.consolidate_after("Never").budgets(&["2"]);
+    let world = on_demand(&["c-2x-amd64-linux"], two).await;
     world.deploy("app", 5).await;
     world.until_running(5, 60).await;
     let old: Vec<String> = world
@@ -45,18 +43,12 @@ async fn drifted_nodes_are_replaced_within_the_budget() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pdb_holds_while_a_drifted_node_is_drained() {
-    let world = on_demand(&["c-4x-amd64-linux"], json!({"consolidateAfter": "Never"})).await;
+    let world = on_demand(&["c-4x-amd64-linux"], |pool| {
+        pool.consolidate_after("Never")
+    })
+    .await;
     world.deploy("app", 3).await;
-    let budget: PodDisruptionBudget = serde_json::from_value(json!({
-        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "app", "namespace": "default"},
-        "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "app"}}},
-    }))
-    .unwrap();
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
-    budgets
-        .create(&PostParams::default(), &budget)
-        .await
-        .unwrap();
+    world.add(pdb("app").min_available(2)).await;
     world.until_running(3, 60).await;
     world.pass(5).await;
     let old = world.claims().await.remove(0);

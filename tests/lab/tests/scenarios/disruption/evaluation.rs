@@ -40,7 +40,7 @@ async fn protect_pods(world: &World, value: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_must_never_be_disrupted_causes_no_additional_consolidation_passes() {
-    let world = on_demand(&["c-2x-amd64-linux"], json!({})).await;
+    let world = on_demand(&["c-2x-amd64-linux"], |pool| pool).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     protect_pods(&world, "true").await;
@@ -69,7 +69,7 @@ async fn a_node_is_consolidated_as_soon_as_the_protection_of_its_pods_ends() {
 /// Conformance: DIS-012
 #[tokio::test(start_paused = true)]
 async fn consolidation_without_a_result_is_evaluated_again_after_five_minutes_or_a_change() {
-    let world = on_demand(&["c-2x-amd64-linux"], json!({})).await;
+    let world = on_demand(&["c-2x-amd64-linux"], |pool| pool).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     let before = evaluations_once_idle(&world).await;
@@ -94,7 +94,7 @@ async fn consolidation_without_a_result_is_evaluated_again_after_five_minutes_or
 async fn a_budget_that_opens_is_detected_at_once_in_an_unchanged_cluster() {
     // Closed for the first hour of every day, which is when test clusters start.
     let shut = json!([{"nodes": "0", "schedule": "0 0 * * *", "duration": "1h"}]);
-    let world = on_demand(&[], json!({"consolidateAfter": "0s", "budgets": shut})).await;
+    let world = on_demand(&[], |pool| pool.set("/spec/disruption/budgets", shut)).await;
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
     world.scale("app", 0).await;

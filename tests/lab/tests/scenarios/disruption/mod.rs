@@ -10,11 +10,12 @@ mod replacements;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_fixtures::{CAPACITY_TYPE, Object};
 use karpenter_kwok::KwokNodeClass;
 use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::world::{World, pool, settings};
+use crate::world::{World, node_pool, settings};
 
 const ON_DEMAND: &str = "on-demand";
 pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
@@ -22,21 +23,18 @@ pub const SMALL: &str = "c-4x-amd64-linux";
 pub const MIDDLE: &str = "c-8x-amd64-linux";
 const LARGE: &str = "c-16x-amd64-linux";
 
-/// A cluster of on-demand nodes; `spec` changes its NodePool.
-async fn on_demand(instance_types: &[&str], disruption: Value) -> World {
+/// A cluster of on-demand nodes; `change` changes its NodePool.
+async fn on_demand(
+    instance_types: &[&str],
+    change: impl FnOnce(Object<NodePool>) -> Object<NodePool>,
+) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let mut requirements = vec![
-        json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}),
-        json!({"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}),
-        json!({"key": "karpenter.sh/capacity-type", "operator": "In", "values": [ON_DEMAND]}),
-    ];
+    let mut pool = node_pool("default").requires(CAPACITY_TYPE, "In", &[ON_DEMAND]);
     if !instance_types.is_empty() {
-        requirements.push(json!({"key": "node.kubernetes.io/instance-type", "operator": "In", "values": instance_types}));
+        pool = pool.requires(INSTANCE_TYPE, "In", instance_types);
     }
-    let spec =
-        json!({"template": {"spec": {"requirements": requirements}}, "disruption": disruption});
-    world.create(&pool("default", spec)).await;
+    world.add(change(pool)).await;
     world
 }
 
@@ -59,7 +57,7 @@ async fn running_pods(world: &World) -> usize {
 
 /// One node that is much too large for the two pods that are left on it.
 pub async fn oversized() -> (World, NodeClaim) {
-    let world = on_demand(&[], json!({})).await;
+    let world = on_demand(&[], |pool| pool).await;
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
     let mut claims = world.claims().await;

@@ -1,13 +1,14 @@
 //! What is published about disruption: events of approved and rejected moves, and metrics by reason, NodePool and policy.
 
-use serde_json::{Value, json};
+use karpenter_api::v1::NodePool;
+use karpenter_fixtures::Object;
 
 use super::{count, on_demand, oversized};
 use crate::world::World;
 
 /// Three nodes of a NodePool with this policy, each with a third of its capacity used.
-async fn loose(disruption: Value) -> World {
-    let world = on_demand(&["c-4x-amd64-linux"], disruption).await;
+async fn loose(change: impl FnOnce(Object<NodePool>) -> Object<NodePool>) -> World {
+    let world = on_demand(&["c-4x-amd64-linux"], change).await;
     let apps = ["a", "b", "c"];
     for (filled, app) in (1..).zip(apps) {
         world.deploy(app, 3).await;
@@ -23,7 +24,7 @@ async fn loose(disruption: Value) -> World {
 /// Conformance: API-183, API-193
 #[tokio::test(start_paused = true)]
 async fn a_balanced_move_of_several_nodes_has_one_event_on_the_nodepool_and_is_counted_once() {
-    let world = loose(json!({"consolidationPolicy": "Balanced"})).await;
+    let world = loose(|pool| pool.consolidation_policy("Balanced")).await;
     world
         .until(300, "one node is left", async |w| {
             w.claims().await.len() == 1
@@ -69,7 +70,7 @@ async fn a_balanced_move_of_several_nodes_has_one_event_on_the_nodepool_and_is_c
 /// Conformance: API-172, API-173, API-183
 #[tokio::test(start_paused = true)]
 async fn a_disruption_is_counted_by_reason_pool_policy_and_mode() {
-    let world = loose(json!({})).await;
+    let world = loose(|pool| pool).await;
     world
         .until(300, "one node is left", async |w| {
             w.claims().await.len() == 1

@@ -1,16 +1,17 @@
 //! What consolidation launches: nothing that it would replace soon, and several nodes only where that is allowed.
 
 use karpenter_api::v1::NodePool;
+use karpenter_fixtures::{CAPACITY_TYPE, HOSTNAME};
 use karpenter_kwok::{CapacityPool, KwokNodeClass};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{LARGE, MIDDLE, ON_DEMAND, SMALL, count, instance_types, on_demand};
-use crate::world::{World, pool, settings};
+use super::{INSTANCE_TYPE, LARGE, MIDDLE, ON_DEMAND, SMALL, count, instance_types, on_demand};
+use crate::world::{World, deployment, node_pool, settings};
 
 /// A node that consolidation launched when the instance type of the right size was not available; now it is.
 async fn second_best() -> World {
-    let world = on_demand(&[SMALL, MIDDLE, LARGE], json!({})).await;
+    let world = on_demand(&[SMALL, MIDDLE, LARGE], |pool| pool).await;
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
     assert_eq!(instance_types(&world.claims().await), [LARGE]);
@@ -71,19 +72,17 @@ async fn several_nodes_replace_several_where_that_is_allowed() {
     let world = World::bare(settings).await;
     world.create(&KwokNodeClass::new("default")).await;
     let of_types = |types: &[&str]| {
-        json!({"template": {"spec": {"requirements": [
-            {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [ON_DEMAND]},
-            {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": types},
-        ]}}})
+        node_pool("default")
+            .without_requirements()
+            .requires(CAPACITY_TYPE, "In", &[ON_DEMAND])
+            .requires(INSTANCE_TYPE, "In", types)
     };
-    world.create(&pool("default", of_types(&[LARGE]))).await;
-    let alone = json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "app"}}},
-    ]}}});
-    world.deploy_with("app", 2, alone).await;
+    world.add(of_types(&[LARGE])).await;
+    let alone = deployment("app", 2).anti_affinity(HOSTNAME, ("app", "app"));
+    world.add(alone).await;
     world.until_running(2, 60).await;
     assert_eq!(instance_types(&world.claims().await), [LARGE, LARGE]);
-    let spec = Patch::Merge(json!({"spec": of_types(&[SMALL, LARGE])}));
+    let spec = Patch::Merge(json!({"spec": of_types(&[SMALL, LARGE]).json()["spec"]}));
     world
         .api::<NodePool>()
         .patch("default", &PatchParams::default(), &spec)

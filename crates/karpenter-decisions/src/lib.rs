@@ -31,6 +31,7 @@
 //! Nothing here performs I/O, reads a clock or draws a random number: time is an argument, and equal inputs give equal answers.
 //! The reasons themselves are [`karpenter_core::reason::Reason`].
 
+pub mod answer;
 pub mod blocking;
 pub mod bundle;
 pub mod change;

@@ -29,6 +29,7 @@ pub mod catalogue;
 mod decision;
 mod lines;
 mod objects;
+mod offline;
 mod read;
 pub mod redact;
 mod rows;
@@ -43,6 +44,7 @@ pub use decision::{
     Canonical, CanonicalCommand, CanonicalVerdict, Comparison, Decision, Made, Planned, Replayed,
     make,
 };
+pub use offline::Offline;
 pub use read::{ReadError, read};
 pub use redact::Redaction;
 pub use settings::Settings;

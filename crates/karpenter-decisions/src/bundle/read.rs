@@ -255,12 +255,12 @@ fn printable(text: &str) -> String {
 }
 
 /// The field of a line with a problem.
-type Problem = (&'static str, String);
+pub(super) type Problem = (&'static str, String);
 
 /// What was read so far.
-struct Content {
-    cluster: Cluster,
-    settings: Settings,
+pub(super) struct Content {
+    pub(super) cluster: Cluster,
+    pub(super) settings: Settings,
     decisions: Vec<Decision>,
     shapes: Vec<Arc<Shape>>,
     limits: Vec<Arc<Resources>>,
@@ -289,7 +289,7 @@ fn push<T>(all: &mut Vec<T>, number: u32, value: T) -> Result<(), Problem> {
 }
 
 impl Content {
-    fn new(cluster: Cluster, settings: Settings) -> Self {
+    pub(super) fn new(cluster: Cluster, settings: Settings) -> Self {
         Self {
             cluster,
             settings,
@@ -304,13 +304,13 @@ impl Content {
     }
 
     /// Applies what was collected of a section that has ended.
-    fn ended(&mut self, section: usize) {
+    pub(super) fn ended(&mut self, section: usize) {
         if SECTIONS.get(section) == Some(&"pods") {
             self.cluster.insert_pods(std::mem::take(&mut self.pods));
         }
     }
 
-    fn add(&mut self, line: Line) -> Result<(), Problem> {
+    pub(super) fn add(&mut self, line: Line) -> Result<(), Problem> {
         match line {
             Line::Shapes(Indexed { i, v }) => push(&mut self.shapes, i, Arc::new(v)),
             Line::Limits(Indexed { i, v }) => push(&mut self.limits, i, Arc::new(v)),

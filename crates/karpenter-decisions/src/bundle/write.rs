@@ -12,7 +12,6 @@ use karpenter_core::resources::Resources;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::redact::{Pseudonyms, Redaction};
 use super::rows::{
     DaemonSetRow, Devices, Indexed, Line, Manifest, ManifestKind, PodRow, PoolTypes, Request,
     SECTIONS, Selector, Storage, Trailer, TrailerKind,
@@ -27,66 +26,56 @@ const LEVEL: i32 = 3;
 /// # Errors
 /// Fails if the file cannot be written. The file is not valid then: its trailer is missing.
 pub fn write(bundle: &Bundle, file: impl Write) -> io::Result<()> {
-    write_with(bundle, file, &Pseudonyms::none())
-}
-
-pub(super) fn write_with(
-    bundle: &Bundle,
-    file: impl Write,
-    pseudonyms: &Pseudonyms,
-) -> io::Result<()> {
     let mut out = Lines {
         file: zstd::Encoder::new(file, LEVEL)?,
         hash: blake3::Hasher::new(),
         lines: 0,
         buffer: Vec::new(),
-        pseudonyms,
     };
     manifest(bundle, &mut out)?;
-    let (snapshot, settings) = (&bundle.snapshot, &bundle.settings);
-    let mut tables = pods(snapshot, settings, &mut out)?;
-    nodes(snapshot, &mut out)?;
-    catalogue(snapshot, &mut out)?;
-    for (set, newest) in snapshot.daemon_sets() {
-        out.put(Line::DaemonSets(Box::new(daemon_set(
-            set,
-            newest.map(|pod| &**pod),
-            &mut tables,
-        ))))?;
-    }
-    for budget in snapshot.pdbs() {
-        out.put(Line::Pdbs(Box::new(objects::pdb(budget))))?;
-    }
-    selectors(snapshot, &mut out)?;
-    storage(snapshot, &mut out)?;
-    devices(snapshot, &mut out)?;
-    for marks in snapshot.marks() {
-        out.put(Line::Marks(marks.into()))?;
-    }
-    out.put(Line::Requests(Box::new(request(settings, &mut tables))))?;
-    for decision in &bundle.decisions {
-        out.put(Line::Decisions(decision.clone()))?;
-    }
+    sections(bundle, &mut |line| out.json(&line))?;
     out.end()
 }
 
+/// Takes the lines of sections.
+pub(super) type Sink<'a> = dyn FnMut(Line) -> io::Result<()> + 'a;
+
+/// Passes on the lines of all sections, in their order.
+pub(super) fn sections(bundle: &Bundle, out: &mut Sink<'_>) -> io::Result<()> {
+    let (snapshot, settings) = (&bundle.snapshot, &bundle.settings);
+    let mut tables = pods(snapshot, settings, out)?;
+    nodes(snapshot, out)?;
+    catalogue(snapshot, out)?;
+    for (set, newest) in snapshot.daemon_sets() {
+        let newest = newest.map(|pod| &**pod);
+        let row = daemon_set(set, newest, &mut tables);
+        out(Line::DaemonSets(Box::new(row)))?;
+    }
+    for budget in snapshot.pdbs() {
+        out(Line::Pdbs(Box::new(objects::pdb(budget))))?;
+    }
+    selectors(snapshot, out)?;
+    storage(snapshot, out)?;
+    devices(snapshot, out)?;
+    for marks in snapshot.marks() {
+        out(Line::Marks(marks.into()))?;
+    }
+    out(Line::Requests(Box::new(request(settings, &mut tables))))?;
+    for decision in &bundle.decisions {
+        out(Line::Decisions(decision.clone()))?;
+    }
+    Ok(())
+}
+
 /// Lines that are counted, hashed and compressed.
-struct Lines<'a, W: Write> {
+struct Lines<W: Write> {
     file: zstd::Encoder<'static, W>,
     hash: blake3::Hasher,
     lines: u64,
     buffer: Vec<u8>,
-    pseudonyms: &'a Pseudonyms,
 }
 
-impl<W: Write> Lines<'_, W> {
-    fn put(&mut self, line: Line) -> io::Result<()> {
-        match self.pseudonyms.apply(&line)? {
-            Some(redacted) => self.json(&redacted),
-            None => self.json(&line),
-        }
-    }
-
+impl<W: Write> Lines<W> {
     fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
         self.buffer.clear();
         serde_json::to_writer(&mut self.buffer, value)?;
@@ -108,7 +97,7 @@ impl<W: Write> Lines<'_, W> {
     }
 }
 
-fn manifest<W: Write>(bundle: &Bundle, out: &mut Lines<'_, W>) -> io::Result<()> {
+fn manifest<W: Write>(bundle: &Bundle, out: &mut Lines<W>) -> io::Result<()> {
     let manifest = Manifest {
         kind: ManifestKind::Manifest,
         schema: SCHEMA,
@@ -116,10 +105,7 @@ fn manifest<W: Write>(bundle: &Bundle, out: &mut Lines<'_, W>) -> io::Result<()>
         at: bundle.at(),
         provider: bundle.provider.clone(),
         epoch: bundle.snapshot.epoch(),
-        redact: match out.pseudonyms.redaction() {
-            Redaction::None => bundle.redaction,
-            redaction => redaction,
-        },
+        redact: bundle.redaction,
         sections: SECTIONS.iter().map(|name| (*name).to_owned()).collect(),
         config: bundle.snapshot.config().clone(),
     };
@@ -173,11 +159,7 @@ impl Tables {
     }
 }
 
-fn pods<W: Write>(
-    snapshot: &Snapshot,
-    settings: &Settings,
-    out: &mut Lines<'_, W>,
-) -> io::Result<Tables> {
+fn pods(snapshot: &Snapshot, settings: &Settings, out: &mut Sink<'_>) -> io::Result<Tables> {
     let mut sorted: Vec<&Arc<Pod>> = snapshot.pods().collect();
     sorted.sort_unstable_by(|a, b| {
         (&a.key.namespace, &a.key.name).cmp(&(&b.key.namespace, &b.key.name))
@@ -196,45 +178,45 @@ fn pods<W: Write>(
     for pod in &all {
         if let (i, true) = tables.shapes.number(&pod.shape) {
             let v = Shape::clone(&pod.shape);
-            out.put(Line::Shapes(Indexed { i, v }))?;
+            out(Line::Shapes(Indexed { i, v }))?;
         }
     }
     for pod in &all {
         if let (i, true) = tables.limits.number(&pod.limits) {
             let v = Resources::clone(&pod.limits);
-            out.put(Line::Limits(Indexed { i, v }))?;
+            out(Line::Limits(Indexed { i, v }))?;
         }
     }
     for pod in &all {
         if let (i, true) = tables.owners.number(&pod.owners) {
             let v = pod.owners.to_vec();
-            out.put(Line::Owners(Indexed { i, v }))?;
+            out(Line::Owners(Indexed { i, v }))?;
         }
     }
     for pod in sorted {
-        out.put(Line::Pods(Box::new(tables.row(pod))))?;
+        out(Line::Pods(Box::new(tables.row(pod))))?;
     }
     Ok(tables)
 }
 
-fn nodes<W: Write>(snapshot: &Snapshot, out: &mut Lines<'_, W>) -> io::Result<()> {
+fn nodes(snapshot: &Snapshot, out: &mut Sink<'_>) -> io::Result<()> {
     for node in snapshot.node_objects() {
-        out.put(Line::Nodes(Box::new(objects::node(node))))?;
+        out(Line::Nodes(Box::new(objects::node(node))))?;
     }
     for claim in snapshot.node_claims() {
-        out.put(Line::NodeClaims(Box::new(objects::node_claim(claim))))?;
+        out(Line::NodeClaims(Box::new(objects::node_claim(claim))))?;
     }
     for pool in snapshot.node_pools() {
-        out.put(Line::NodePools(Box::new(objects::node_pool(pool))))?;
+        out(Line::NodePools(Box::new(objects::node_pool(pool))))?;
     }
     for overlay in snapshot.node_overlays() {
-        out.put(Line::Overlays(Box::new(objects::node_overlay(overlay))))?;
+        out(Line::Overlays(Box::new(objects::node_overlay(overlay))))?;
     }
     Ok(())
 }
 
 /// Writes each distinct instance type once, and then the instance types of each NodePool by their numbers.
-fn catalogue<W: Write>(snapshot: &Snapshot, out: &mut Lines<'_, W>) -> io::Result<()> {
+fn catalogue(snapshot: &Snapshot, out: &mut Sink<'_>) -> io::Result<()> {
     let mut numbers: FxHashMap<[u8; 32], u32> = FxHashMap::default();
     let mut pools = Vec::new();
     for pool in snapshot.instance_type_pools() {
@@ -258,13 +240,13 @@ fn catalogue<W: Write>(snapshot: &Snapshot, out: &mut Lines<'_, W>) -> io::Resul
     }
     pools
         .into_iter()
-        .try_for_each(|row| out.put(Line::Catalogue(row)))
+        .try_for_each(|row| out(Line::Catalogue(row)))
 }
 
-fn number<W: Write>(
+fn number(
     instance_type: &InstanceType,
     numbers: &mut FxHashMap<[u8; 32], u32>,
-    out: &mut Lines<'_, W>,
+    out: &mut Sink<'_>,
 ) -> io::Result<u32> {
     let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
     let digest = blake3::hash(&serde_json::to_vec(instance_type)?);
@@ -273,7 +255,7 @@ fn number<W: Write>(
         Entry::Vacant(entry) => {
             entry.insert(next);
             let v = instance_type.clone();
-            out.put(Line::Types(Indexed { i: next, v }))?;
+            out(Line::Types(Indexed { i: next, v }))?;
             Ok(next)
         }
     }
@@ -290,16 +272,16 @@ fn daemon_set(set: &DaemonSet, newest: Option<&Pod>, tables: &mut Tables) -> Dae
     }
 }
 
-fn selectors<W: Write>(snapshot: &Snapshot, out: &mut Lines<'_, W>) -> io::Result<()> {
+fn selectors(snapshot: &Snapshot, out: &mut Sink<'_>) -> io::Result<()> {
     for (namespace, name, selector) in snapshot.all_service_selectors() {
-        out.put(Line::Selectors(Selector::Service {
+        out(Line::Selectors(Selector::Service {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             selector: selector.clone(),
         }))?;
     }
     for (kind, namespace, name, selector) in snapshot.controller_selectors() {
-        out.put(Line::Selectors(Selector::Controller {
+        out(Line::Selectors(Selector::Controller {
             kind: kind.to_owned(),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
@@ -307,7 +289,7 @@ fn selectors<W: Write>(snapshot: &Snapshot, out: &mut Lines<'_, W>) -> io::Resul
         }))?;
     }
     for (name, labels) in snapshot.namespaces() {
-        out.put(Line::Selectors(Selector::Namespace {
+        out(Line::Selectors(Selector::Namespace {
             name: name.clone(),
             labels: labels.clone(),
         }))?;
@@ -315,7 +297,7 @@ fn selectors<W: Write>(snapshot: &Snapshot, out: &mut Lines<'_, W>) -> io::Resul
     Ok(())
 }
 
-fn storage<W: Write>(snapshot: &Snapshot, out: &mut Lines<'_, W>) -> io::Result<()> {
+fn storage(snapshot: &Snapshot, out: &mut Sink<'_>) -> io::Result<()> {
     let claims = snapshot.volume_claims().cloned().map(Storage::Claim);
     let volumes = snapshot.volumes().cloned().map(Storage::Volume);
     let classes = snapshot.storage_classes().cloned().map(Storage::Class);
@@ -327,10 +309,10 @@ fn storage<W: Write>(snapshot: &Snapshot, out: &mut Lines<'_, W>) -> io::Result<
     let attachments = snapshot.volume_attachments().cloned();
     let all = claims.chain(volumes).chain(classes).chain(limits);
     let mut all = all.chain(attachments.map(Storage::Attachment));
-    all.try_for_each(|row| out.put(Line::Storage(row)))
+    all.try_for_each(|row| out(Line::Storage(row)))
 }
 
-fn devices<W: Write>(snapshot: &Snapshot, out: &mut Lines<'_, W>) -> io::Result<()> {
+fn devices(snapshot: &Snapshot, out: &mut Sink<'_>) -> io::Result<()> {
     let slices = snapshot.resource_slices();
     let claims = snapshot.resource_claims();
     let classes = snapshot.device_classes();
@@ -338,7 +320,7 @@ fn devices<W: Write>(snapshot: &Snapshot, out: &mut Lines<'_, W>) -> io::Result<
         .map(|slice| Devices::Slice(objects::resource_slice(slice)))
         .chain(claims.map(|claim| Devices::Claim(objects::resource_claim(claim))))
         .chain(classes.map(|class| Devices::Class(objects::device_class(class))));
-    all.try_for_each(|row| out.put(Line::Devices(Box::new(row))))
+    all.try_for_each(|row| out(Line::Devices(Box::new(row))))
 }
 
 fn request(settings: &Settings, tables: &mut Tables) -> Request {

@@ -5,6 +5,7 @@
 //! in a log line.
 
 mod answers;
+mod bundle;
 mod doctor;
 mod installation;
 mod log;

@@ -9,6 +9,8 @@ use karpenter_decisions::change::{Change, InvalidChange, MAX_CHANGES};
 use karpenter_decisions::record::{DecisionRecord, Pass, RecordId};
 use percent_encoding::percent_decode_str;
 
+pub(super) use karpenter_decisions::answer::Subject;
+
 use super::status::Failure;
 
 /// Prefix of all paths.
@@ -43,6 +45,8 @@ pub(super) enum Ask {
         /// The namespace.
         namespace: Option<String>,
     },
+    /// The state of the cluster with all that its decisions depend on.
+    Bundle,
     /// An explanation of an object.
     Explain {
         /// The object.
@@ -54,15 +58,6 @@ pub(super) enum Ask {
         /// Changes to the question.
         changes: Vec<Change>,
     },
-}
-
-/// An object that can be explained.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Subject {
-    Pod { namespace: String, name: String },
-    Node(String),
-    NodeClaim(String),
-    NodePool(String),
 }
 
 /// Selects records.
@@ -105,6 +100,7 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
         ["overview"] => Ask::Overview {
             watch: watch(&mut parameters)?,
         },
+        ["bundle"] => bundle(&mut parameters)?,
         ["explanations"] => explanations(&mut parameters)?,
         ["blockers"] => {
             let namespace = parameters.take("namespace");
@@ -135,6 +131,17 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
     };
     parameters.end()?;
     Ok(ask)
+}
+
+/// Reads the parameters of a bundle. Names are replaced by the client, which keeps the mapping.
+fn bundle(parameters: &mut Parameters) -> Result<Ask, Failure> {
+    match parameters.take("redact").as_deref() {
+        None | Some("none") => Ok(Ask::Bundle),
+        Some("names" | "all") => Err(Failure::bad_request(
+            "invalid redact: names are replaced by `kubectl karpenter capture --redact`",
+        )),
+        Some(_) => Err(Failure::bad_request("invalid redact: must be none")),
+    }
 }
 
 fn explain(subject: Subject, parameters: &mut Parameters) -> Result<Ask, Failure> {
@@ -385,6 +392,9 @@ mod tests {
             "nodes/a/explanation?if=budget.default%3Dlots",
             "nodepools/a/explanation?if=budget.default%3D1",
             "nodes/a/explanation?uid=a&uid=b",
+            "bundle?redact=some",
+            "bundle?redact=names",
+            "bundle?last=30m",
             "blockers?namespace=A",
             "blockers?namespace=",
             "blockers?namespaces=a",

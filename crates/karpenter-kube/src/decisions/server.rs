@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use super::answers::Requests;
 use super::query::{Ask, Select, Subject, parse};
 use super::status::{Body, Failure, json, with_body};
-use super::{Decisions, answers, page, stream};
+use super::{Decisions, answers, bundle, page, stream};
 use crate::context::Context;
 use crate::controller::compute;
 
@@ -50,7 +50,8 @@ struct Server {
     connections: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     questions: Semaphore,
-    search: Semaphore,
+    search: Arc<Semaphore>,
+    bundles: Arc<Semaphore>,
 }
 
 /// Serves answers on the loopback addresses until `stop`. A port that is taken is a log line: answers are not worth a failed start.
@@ -64,7 +65,8 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
         connections: Arc::new(Semaphore::new(CONNECTIONS)),
         streams: Arc::new(Semaphore::new(STREAMS)),
         questions: Semaphore::new(QUESTIONS),
-        search: Semaphore::new(1),
+        search: Arc::new(Semaphore::new(1)),
+        bundles: Arc::new(Semaphore::new(1)),
     });
     let (keeping, until) = (Arc::clone(cx), stop.clone());
     tasks.spawn(async move {
@@ -175,6 +177,16 @@ impl Server {
             let report = decisions.doctor.report(&self.cx, namespace).await;
             let report = report.map_err(|error| Failure::internal(&error))?;
             return Ok(json(StatusCode::OK, &*report));
+        }
+        if ask == Ask::Bundle {
+            let permit = Arc::clone(&self.bundles).try_acquire_owned();
+            let permit = permit.map_err(|_| Failure::busy("another bundle is being sent"))?;
+            let Ok(search) = Arc::clone(&self.search).acquire_owned().await else {
+                return Err(Failure::not_synced());
+            };
+            let current = bundle::current(&self.cx, decisions);
+            let body = StreamBody::new(bundle::sent(current, search, permit)).boxed_unsync();
+            return Ok(with_body(StatusCode::OK, "application/zstd", body));
         }
         let (view, history, now) = (self.cx.view(), decisions.so_far(), self.cx.clock.now());
         // One search at a time, so that questions never take more than one core from the controllers.

@@ -106,6 +106,10 @@ impl Failure {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
     }
 
+    pub(super) fn busy(message: &str) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+    }
+
     pub(super) fn not_synced() -> Self {
         let message = "the cluster model is not in sync";
         Self::new(

@@ -15,6 +15,7 @@ mod port_forward;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -194,6 +195,40 @@ impl Server {
         self.ask(Method::POST, path, body).await
     }
 
+    /// Writes the answer to a question to `file`, while it arrives.
+    ///
+    /// # Errors
+    /// If there is no answer, if it breaks off, or if the file cannot be written.
+    pub async fn download(&mut self, path: &str, file: &mut impl Write) -> anyhow::Result<()> {
+        let mut body = match self.route.open(&Method::GET, path, Vec::new()).await {
+            Err(Refusal::NotLeading {
+                leader: Some(pod), ..
+            }) if self.route.forward.is_some() => {
+                let namespace = self.route.forward.as_ref();
+                let namespace = namespace.map(|forward| forward.leader.namespace.clone());
+                let namespace = namespace.unwrap_or_default();
+                let leader = Some(Leader { namespace, pod });
+                self.route = Route::forwarded(&self.kubectl, &self.flags, leader).await?;
+                self.route.open(&Method::GET, path, Vec::new()).await
+            }
+            first => first,
+        }
+        .map_err(|refusal| anyhow!("{refusal}"))?;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                anyhow!(
+                    "the answer of {} broke off: {}",
+                    self.route.url,
+                    causes(&error)
+                )
+            })?;
+            if let Some(piece) = frame.data_ref() {
+                file.write_all(piece).context("cannot write the answer")?;
+            }
+        }
+        Ok(())
+    }
+
     async fn ask<T: DeserializeOwned>(
         &mut self,
         method: Method,
@@ -316,6 +351,21 @@ impl Route {
     }
 
     async fn send(&self, method: &Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Refusal> {
+        let body = self.open(method, path, body).await?;
+        let bytes = body.collect().await.map_err(|error| self.lost(&error))?;
+        Ok(bytes.to_bytes().to_vec())
+    }
+
+    fn lost(&self, error: &(dyn std::error::Error + 'static)) -> Refusal {
+        Refusal::Other(format!(
+            "no answer of {}: {}; is Karpenter running, and is its gate DecisionRecords on?",
+            self.url,
+            causes(error)
+        ))
+    }
+
+    /// Sends a question, and returns the body of its answer.
+    async fn open(&self, method: &Method, path: &str, body: Vec<u8>) -> Result<Body, Refusal> {
         let other = |message: String| Refusal::Other(message);
         let request = Request::builder()
             .method(method)
@@ -324,27 +374,13 @@ impl Route {
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(Body::from(body))
             .map_err(|error| other(format!("invalid question `{path}`: {error}")))?;
-        let lost = |error: &(dyn std::error::Error + 'static)| {
-            other(format!(
-                "no answer of {}: {}; is Karpenter running, and is its gate DecisionRecords on?",
-                self.url,
-                causes(error)
-            ))
-        };
-        let response = self
-            .client
-            .send(request)
-            .await
-            .map_err(|error| lost(&error))?;
-        let (head, body) = response.into_parts();
-        let bytes = body
-            .collect()
-            .await
-            .map_err(|error| lost(&error))?
-            .to_bytes();
+        let response = self.client.send(request).await;
+        let (head, body) = response.map_err(|error| self.lost(&error))?.into_parts();
         if head.status.is_success() {
-            return Ok(bytes.to_vec());
+            return Ok(body);
         }
+        let bytes = body.collect().await.map_err(|error| self.lost(&error))?;
+        let bytes = bytes.to_bytes();
         let retry_after = head.headers.get(http::header::RETRY_AFTER);
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
         Err(self.refused(head.status, retry_after, &bytes))

@@ -9,6 +9,7 @@ mod ageing;
 mod bad_input;
 mod blocking;
 mod buffers;
+mod bundles;
 mod claims;
 mod controllers;
 mod decisions;

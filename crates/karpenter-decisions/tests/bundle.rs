@@ -1,5 +1,7 @@
 //! Bundles as files: what is in them, and what is refused. Generated clusters are read back in `karpenter-spec`.
 
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 use std::io::Write;
 
 use jiff::Timestamp;

@@ -4,6 +4,11 @@
     clippy::disallowed_methods,
     reason = "the environment says how many cases to try"
 )]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what fails here fails the test"
+)]
 
 use std::collections::BTreeSet;
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::labels::taints;
-use karpenter_core::pod::{DoNotDisrupt, Pod, do_not_disrupt};
-use karpenter_core::taints::Taint;
+
+use crate::pod::{DoNotDisrupt, Pod, do_not_disrupt};
+use crate::taints::Taint;
 
 /// A pod that still exists this long after the end of its grace period does not block the drain any more.
 const STUCK: SignedDuration = SignedDuration::from_mins(1);
@@ -18,18 +19,18 @@ const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 
 /// The next step of a drain.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Drain {
+pub struct Drain {
     /// Pods to be evicted now, with the time from which they are deleted forcefully.
-    pub(super) evict: Vec<Arc<Pod>>,
+    pub evict: Vec<Arc<Pod>>,
     /// Number of pods that the drain waits for.
-    pub(super) waiting: usize,
+    pub waiting: usize,
 }
 
 /// Plans the next step of draining a node with these pods.
 ///
 /// Pods that are due for forceful deletion are evicted at once. Of the others only the first group that is not empty is
 /// evicted, in the order plain, DaemonSet, critical, critical DaemonSet; the next group waits until its pods are deleted.
-pub(super) fn plan(pods: &[Arc<Pod>], deadline: Option<Timestamp>, now: Timestamp) -> Drain {
+pub fn plan(pods: &[Arc<Pod>], deadline: Option<Timestamp>, now: Timestamp) -> Drain {
     let waiting: Vec<&Arc<Pod>> = pods
         .iter()
         .filter(|pod| !pod.is_terminal() && is_drainable(pod, now))
@@ -56,7 +57,7 @@ pub(super) fn plan(pods: &[Arc<Pod>], deadline: Option<Timestamp>, now: Timestam
 }
 
 /// Returns whether the drain waits for a pod.
-pub(super) fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
+pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     let stuck = pod
         .deleted_at
         .is_some_and(|due| now.duration_since(due) > STUCK);
@@ -64,7 +65,7 @@ pub(super) fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
 }
 
 /// Returns whether a pod may be evicted now.
-pub(super) fn is_evictable(pod: &Pod, now: Timestamp) -> bool {
+pub fn is_evictable(pod: &Pod, now: Timestamp) -> bool {
     pod.is_active()
         && !tolerates_disruption(pod)
         && !pod.is_mirror()
@@ -76,7 +77,7 @@ fn tolerates_disruption(pod: &Pod) -> bool {
 }
 
 /// Returns whether a pod must be deleted now, to have its grace period before the node's deadline.
-pub(super) fn needs_force(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
+pub fn needs_force(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
     let Some(deadline) = deadline else {
         return false;
     };
@@ -90,7 +91,7 @@ pub(super) fn needs_force(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp
 
 /// Returns the grace period of a pod that is deleted forcefully: the time until the deadline, never zero, which would mean
 /// "skip the kubelet".
-pub(super) fn forced_grace(deadline: Timestamp, now: Timestamp) -> Duration {
+pub fn forced_grace(deadline: Timestamp, now: Timestamp) -> Duration {
     let left = Duration::try_from(deadline.duration_since(now)).unwrap_or_default();
     Duration::from_secs(left.as_secs().max(1))
 }

@@ -4,30 +4,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use karpenter_api::v1::NodeClaim;
-use tokio::time::Instant;
 
-use crate::model::View;
+use crate::cluster::Snapshot;
 
 /// How long consolidation does not consolidate a node that it has launched, unless pods leave it.
-pub(super) const PROTECTION: Duration = Duration::from_secs(600);
+pub const PROTECTION: Duration = Duration::from_secs(600);
 
-/// The NodeClaims that consolidation launched recently, by name.
+/// The NodeClaims that consolidation launched recently, by name; `T` is the caller's time.
 ///
 /// They are not kept across restarts: what a new leader does not know costs one move at most.
-#[derive(Debug, Default)]
-pub(super) struct RecentReplacements(BTreeMap<String, Replacement>);
+#[derive(Clone, Debug)]
+pub struct RecentReplacements<T>(BTreeMap<String, Replacement<T>>);
 
-#[derive(Debug)]
-struct Replacement {
+#[derive(Clone, Debug)]
+struct Replacement<T> {
     uid: String,
-    until: Instant,
+    until: T,
     /// Number of reschedulable pods at the last check.
     pods: usize,
 }
 
-impl RecentReplacements {
+impl<T> Default for RecentReplacements<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Ord + Copy> RecentReplacements<T> {
     /// Adds a NodeClaim that consolidation launched.
-    pub(super) fn add(&mut self, claim: &NodeClaim, until: Instant) {
+    pub fn add(&mut self, claim: &NodeClaim, until: T) {
         let replacement = Replacement {
             uid: claim.uid().to_owned(),
             until,
@@ -37,14 +42,15 @@ impl RecentReplacements {
     }
 
     /// Removes NodeClaims that are deleted, that pods have left, or whose protection has expired.
-    pub(super) fn prune(&mut self, view: &View, now: Instant) {
+    pub fn prune(&mut self, snapshot: &Snapshot, now: T) {
         self.0.retain(|name, replacement| {
-            let claim = view.node_claim(name).filter(|c| c.uid() == replacement.uid);
+            let claim = snapshot.node_claim(name);
+            let claim = claim.filter(|claim| claim.uid() == replacement.uid);
             let Some(claim) = claim.filter(|_| now < replacement.until) else {
                 return false;
             };
             let node = claim.status.node_name.as_deref().unwrap_or_default();
-            let pods = view.pods_on(node).iter();
+            let pods = snapshot.pods_on(node).iter();
             let pods = pods.filter(|pod| pod.is_reschedulable()).count();
             let stayed = pods >= replacement.pods;
             replacement.pods = pods;
@@ -53,12 +59,12 @@ impl RecentReplacements {
     }
 
     /// Returns the names of the NodeClaims, as of the last [`prune`](Self::prune).
-    pub(super) fn claims(&self) -> BTreeSet<String> {
+    pub fn claims(&self) -> BTreeSet<String> {
         self.0.keys().cloned().collect()
     }
 
     /// Returns when the first protection expires.
-    pub(super) fn first_expiry(&self) -> Option<Instant> {
+    pub fn first_expiry(&self) -> Option<T> {
         self.0.values().map(|replacement| replacement.until).min()
     }
 }

@@ -26,6 +26,7 @@
 //! - [`doctor`]: what blocks nodes, what it costs, whose it is, and how to unblock it.
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
+//! - [`rehearse`]: what nodes, dollars and evictions would do after a change.
 //! - [`overview`]: the state of the cluster in numbers, and its changes.
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: time is an argument, and equal inputs give equal answers.
@@ -46,6 +47,7 @@ mod passes;
 pub mod pdb;
 pub mod prices;
 pub mod record;
+pub mod rehearse;
 pub mod ring;
 pub mod stage;
 pub mod what_if;

@@ -389,7 +389,7 @@ impl WhatIf {
 }
 
 /// Returns the reason of a verdict that keeps a node.
-fn reason(why: &VerdictKind) -> Option<Reason> {
+pub(crate) fn reason(why: &VerdictKind) -> Option<Reason> {
     match why {
         VerdictKind::NotDisruptable(why) => Some(Reason::from(why)),
         VerdictKind::Kept(why) => Some(Reason::from(why)),

@@ -37,8 +37,8 @@ pub(super) fn answer(
         Ask::Overview { .. } => Err(Failure::unknown_path()),
         Ask::PodsByReason => answer::pods_by_reason(&question).map_err(unanswerable),
         Ask::NodesByReason => answer::nodes_by_reason(&question, requests).map_err(unanswerable),
-        // The server answers it: it reviews the installation first.
-        Ask::Blockers { .. } | Ask::Bundle => Err(Failure::unknown_path()),
+        // The server answers them: it reviews the installation first, or reads a body.
+        Ask::Blockers { .. } | Ask::Bundle | Ask::Plan { .. } => Err(Failure::unknown_path()),
         Ask::Explain {
             subject,
             uid,

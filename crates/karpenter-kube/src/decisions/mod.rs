@@ -12,6 +12,7 @@ mod log;
 mod metrics;
 mod overview;
 mod page;
+mod plans;
 mod query;
 mod server;
 mod status;

@@ -25,6 +25,8 @@ const MAX_NAME: usize = 253;
 const MAX_NAMESPACE: usize = 63;
 /// The longest search for what blocks a pod or a node.
 const MAX_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time that a rehearsal may take.
+const MAX_PLAN: Duration = Duration::from_secs(300);
 
 /// A question.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +46,11 @@ pub(super) enum Ask {
     Blockers {
         /// The namespace.
         namespace: Option<String>,
+    },
+    /// A rehearsal of the changes in the body of the request.
+    Plan {
+        /// How long it may take.
+        timeout: Option<Duration>,
     },
     /// The state of the cluster with all that its decisions depend on.
     Bundle,
@@ -100,6 +107,9 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
         ["overview"] => Ask::Overview {
             watch: watch(&mut parameters)?,
         },
+        ["plans"] => Ask::Plan {
+            timeout: timeout(&mut parameters, MAX_PLAN, "5m")?,
+        },
         ["bundle"] => bundle(&mut parameters)?,
         ["explanations"] => explanations(&mut parameters)?,
         ["blockers"] => {
@@ -146,15 +156,7 @@ fn bundle(parameters: &mut Parameters) -> Result<Ask, Failure> {
 
 fn explain(subject: Subject, parameters: &mut Parameters) -> Result<Ask, Failure> {
     let uid = parameters.take("uid");
-    let timeout = parameters.take("timeout").map(|text| {
-        let parsed = karpenter_api::duration::parse(&text).ok();
-        let timeout = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
-        timeout
-            .filter(|timeout| *timeout <= MAX_TIMEOUT)
-            .ok_or_else(|| {
-                Failure::bad_request("invalid timeout: must be a duration of at most 5s")
-            })
-    });
+    let timeout = timeout(parameters, MAX_TIMEOUT, "5s")?;
     let changes = parameters.take_all("if");
     let changes: Vec<Change> = changes
         .iter()
@@ -172,9 +174,29 @@ fn explain(subject: Subject, parameters: &mut Parameters) -> Result<Ask, Failure
     Ok(Ask::Explain {
         subject,
         uid,
-        timeout: timeout.transpose()?,
+        timeout,
         changes,
     })
+}
+
+/// Returns how long the answer may take, at most `longest`.
+fn timeout(
+    parameters: &mut Parameters,
+    longest: Duration,
+    shown: &str,
+) -> Result<Option<Duration>, Failure> {
+    let Some(text) = parameters.take("timeout") else {
+        return Ok(None);
+    };
+    let parsed = karpenter_api::duration::parse(&text).ok();
+    let timeout = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
+    let timeout = timeout.filter(|timeout| *timeout <= longest);
+    let invalid = || {
+        Failure::bad_request(format!(
+            "invalid timeout: must be a duration of at most {shown}"
+        ))
+    };
+    timeout.map(Some).ok_or_else(invalid)
 }
 
 fn explanations(parameters: &mut Parameters) -> Result<Ask, Failure> {
@@ -339,7 +361,7 @@ mod tests {
             "nodes",
             "nodes/a",
             "nodes/a/explanation/",
-            "plans",
+            "plans/",
             "decisions/",
         ] {
             assert_eq!(ask(path), Err(Failure::unknown_path()), "{path}");

@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use super::answers::Requests;
 use super::query::{Ask, Select, Subject, parse};
 use super::status::{Body, Failure, json, with_body};
-use super::{Decisions, answers, bundle, page, stream};
+use super::{Decisions, answers, bundle, page, plans, stream};
 use crate::context::Context;
 use crate::controller::compute;
 
@@ -35,6 +35,8 @@ const CONNECTIONS: usize = 32;
 const STREAMS: usize = 8;
 /// The maximum number of questions that are answered at the same time.
 const QUESTIONS: usize = 8;
+/// The maximum number of rehearsals, with those that wait.
+const PLANS: usize = 3;
 /// How long what blocks a pod or a node is searched for; an answer that is cut short says so.
 const SEARCH: Duration = Duration::from_millis(250);
 /// How long is searched for what all nodes would save.
@@ -42,7 +44,7 @@ const SEARCH_NODES: Duration = Duration::from_secs(1);
 /// How long a client may take to send the headers of a request.
 const HEADERS: Duration = Duration::from_secs(10);
 /// The longest body of a request.
-const MAX_BODY: u64 = 4 << 20;
+pub(super) const MAX_BODY: u64 = 4 << 20;
 
 /// What all connections share.
 struct Server {
@@ -52,6 +54,9 @@ struct Server {
     questions: Semaphore,
     search: Arc<Semaphore>,
     bundles: Arc<Semaphore>,
+    /// Rehearsals: one is answered, the others wait.
+    plans: Semaphore,
+    plans_waiting: Semaphore,
 }
 
 /// Serves answers on the loopback addresses until `stop`. A port that is taken is a log line: answers are not worth a failed start.
@@ -67,6 +72,8 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
         questions: Semaphore::new(QUESTIONS),
         search: Arc::new(Semaphore::new(1)),
         bundles: Arc::new(Semaphore::new(1)),
+        plans: Semaphore::new(1),
+        plans_waiting: Semaphore::new(PLANS),
     });
     let (keeping, until) = (Arc::clone(cx), stop.clone());
     tasks.spawn(async move {
@@ -125,7 +132,7 @@ async fn accept(
 async fn connection(server: Arc<Server>, stream: TcpStream) {
     let service = service_fn(move |request: Request<Incoming>| {
         let server = Arc::clone(&server);
-        async move { Ok::<_, Infallible>(server.respond(&request).await) }
+        async move { Ok::<_, Infallible>(server.respond(request).await) }
     });
     let mut connection = hyper::server::conn::http1::Builder::new();
     connection
@@ -138,21 +145,32 @@ async fn connection(server: Arc<Server>, stream: TcpStream) {
 }
 
 impl Server {
-    async fn respond<B>(&self, request: &Request<B>) -> Response<Body> {
+    async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
         match self.answer(request).await {
             Ok(response) => response,
             Err(failure) => failure.response(),
         }
     }
 
-    async fn answer<B>(&self, request: &Request<B>) -> Result<Response<Body>, Failure> {
-        check_host(request)?;
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+        check_host(&request)?;
         // Also on a replica that does not lead: the page says which one does.
-        if let Some(page) = page::file(request) {
+        if let Some(page) = page::file(&request) {
             return Ok(page);
         }
-        let ask = check_method(request)?;
+        let ask = check_method(&request)?;
         let decisions = self.decisions()?;
+        if let Ask::Plan { timeout } = ask {
+            let Ok(_waiting) = self.plans_waiting.try_acquire() else {
+                return Err(Failure::busy("a rehearsal is being computed, and two wait"));
+            };
+            let asked = plans::read(request.into_body()).await?;
+            let Ok(_permit) = self.plans.acquire().await else {
+                return Err(Failure::not_synced());
+            };
+            let plan = plans::answer(&self.cx, decisions, asked, timeout).await?;
+            return Ok(json(StatusCode::OK, &plan));
+        }
         if let Ask::Decisions(select) = &ask
             && select.watch
         {
@@ -282,8 +300,14 @@ fn check_host<B>(request: &Request<B>) -> Result<(), Failure> {
 fn check_method<B>(request: &Request<B>) -> Result<Ask, Failure> {
     let (method, headers) = (request.method(), request.headers());
     let ask = || parse(request.uri().path(), request.uri().query());
+    let is_plan = |ask: &Ask| matches!(ask, Ask::Plan { .. });
     if method == Method::GET || method == Method::HEAD {
-        return ask();
+        let ask = ask()?;
+        return if is_plan(&ask) {
+            Err(Failure::only_post())
+        } else {
+            Ok(ask)
+        };
     }
     if method == Method::POST {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -296,7 +320,10 @@ fn check_method<B>(request: &Request<B>) -> Result<Ask, Failure> {
         if length.is_some_and(|length| length > MAX_BODY) {
             return Err(Failure::too_large());
         }
-        ask()?;
+        let ask = ask()?;
+        if is_plan(&ask) {
+            return Ok(ask);
+        }
     }
     Err(Failure::method_not_allowed())
 }

@@ -25,6 +25,10 @@ pub(super) struct Failure {
     message: String,
     /// Name and kind of the object that the error is about.
     details: Option<(String, &'static str)>,
+    /// The field that is invalid.
+    field: Option<String>,
+    /// The methods that are served instead.
+    allow: &'static str,
 }
 
 impl Failure {
@@ -34,6 +38,8 @@ impl Failure {
             reason,
             message: message.into(),
             details: None,
+            field: None,
+            allow: "GET, HEAD",
         }
     }
 
@@ -70,6 +76,23 @@ impl Failure {
     pub(super) fn method_not_allowed() -> Self {
         let message = "only GET and HEAD are served";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+    }
+
+    /// The path is a question with a body.
+    pub(super) fn only_post() -> Self {
+        let message = "only POST is served";
+        Self {
+            allow: "POST",
+            ..Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+        }
+    }
+
+    /// The question is understood, but what it asks about is invalid.
+    pub(super) fn invalid(message: impl Into<String>, field: Option<&str>) -> Self {
+        Self {
+            field: field.map(str::to_owned),
+            ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+        }
     }
 
     pub(super) fn media_type() -> Self {
@@ -149,11 +172,16 @@ impl Failure {
         if let Some((name, kind)) = &self.details {
             status["details"] = json!({ "name": name, "kind": kind });
         }
+        if let Some(field) = &self.field {
+            let cause =
+                json!({ "reason": "FieldValueInvalid", "field": field, "message": self.message });
+            status["details"]["causes"] = json!([cause]);
+        }
         let mut response = json(self.code, &status);
         let headers = response.headers_mut();
         match self.code {
             StatusCode::METHOD_NOT_ALLOWED => {
-                headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+                headers.insert(ALLOW, HeaderValue::from_static(self.allow));
             }
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static(AGAIN));

@@ -15,6 +15,7 @@ mod doctor;
 pub mod flags;
 pub mod output;
 mod pause;
+mod plan;
 mod stream;
 pub mod transport;
 mod why;
@@ -41,6 +42,7 @@ enum Command {
     Dashboard(dashboard::Args),
     Doctor(doctor::Args),
     Pause(pause::PauseArgs),
+    Plan(Box<plan::Args>),
     Resume(pause::ResumeArgs),
     Why(why::Args),
     /// Print completions of a command line, as kubectl asks `kubectl_complete-karpenter` for them.
@@ -70,6 +72,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Dashboard(args) => run(args.run()),
         Command::Doctor(args) => run(args.run()),
         Command::Pause(args) => run(args.run()),
+        Command::Plan(args) => run(args.run()),
         Command::Resume(args) => run(args.run()),
         Command::Why(args) => run(args.run()),
         Command::Complete(args) => completion::run(Cli::command(), args),

@@ -6,7 +6,7 @@ use crate::fixture::{Cluster, Printed, run};
 use crate::transport::Decisions;
 
 /// Runs the plugin against a server, without a kubeconfig.
-async fn ask(url: &str, args: &[&str]) -> Printed {
+pub(crate) async fn ask(url: &str, args: &[&str]) -> Printed {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
     command
         .args(args)
@@ -17,7 +17,7 @@ async fn ask(url: &str, args: &[&str]) -> Printed {
 }
 
 /// Asserts that nothing but one line of an error is printed, with exit code 1.
-fn assert_refused(printed: &Printed, says: &str) {
+pub(crate) fn assert_refused(printed: &Printed, says: &str) {
     assert_eq!(printed.code, Some(1), "{printed:?}");
     assert_eq!(printed.stdout, "", "{printed:?}");
     assert_eq!(printed.stderr.lines().count(), 1, "{printed:?}");
@@ -28,7 +28,7 @@ fn assert_refused(printed: &Printed, says: &str) {
     assert!(!printed.stderr.contains('\u{1b}'), "{printed:?}");
 }
 
-fn status(code: u16, reason: &str, message: &str, details: Value) -> Value {
+pub(crate) fn status(code: u16, reason: &str, message: &str, details: Value) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": reason, "message": message,
         "details": details,

@@ -8,6 +8,7 @@ mod fixture;
 mod kubectl;
 mod mistakes;
 mod pause;
+mod plan;
 mod transport;
 
 #[path = "../../../../crates/karpenter-testbed/tests/kubectl/usable.rs"]

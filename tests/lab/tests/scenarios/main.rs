@@ -6,6 +6,7 @@ mod cloud;
 mod world;
 
 mod ageing;
+mod agreement;
 mod bad_input;
 mod blocking;
 mod buffers;
@@ -27,6 +28,7 @@ mod observability;
 mod overlays;
 mod overview;
 mod pauses;
+mod plans;
 mod provisioning;
 mod repair;
 mod requests;

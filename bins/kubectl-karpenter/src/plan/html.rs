@@ -58,7 +58,7 @@ pub(super) fn render(plan: &Plan) -> String {
         out,
         "<h1>Karpenter plan</h1><p class=\"soft\">{} from {}, engine {}</p>",
         duration(plan.seconds),
-        escape(&plan.start.to_string()),
+        escape(&format!("{:.0}", plan.start)),
         escape(&plan.observed.engine)
     );
     let _ = write!(out, "<p class=\"verdict\">{}</p>", escape(&verdict(plan)));

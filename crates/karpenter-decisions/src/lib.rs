@@ -27,6 +27,7 @@
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
 //! - [`overview`]: the state of the cluster in numbers, and its changes.
+//! - [`shadow`]: what this Karpenter would do in a cluster that another one runs, compared with what that one does.
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: time is an argument, and equal inputs give equal answers.
 //! The reasons themselves are [`karpenter_core::reason::Reason`].
@@ -45,6 +46,7 @@ pub mod pdb;
 pub mod prices;
 pub mod record;
 pub mod ring;
+pub mod shadow;
 pub mod stage;
 pub mod what_if;
 pub mod workload;

@@ -17,6 +17,7 @@ use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
 use karpenter_kube::process::{exit_with, log, stop_on_signal};
+use karpenter_kube::shadow::Refusals;
 use karpenter_legacy::options::LegacyOptions;
 use tokio_util::sync::CancellationToken;
 
@@ -51,12 +52,16 @@ async fn run() -> Result<()> {
         .await
         .context("cannot load the kubeconfig or the in-cluster configuration")?;
     let registry = Registry::new();
-    let clients = Clients::connect(
+    let mut clients = Clients::connect(
         &config,
         args.core.kube_client_qps,
         args.core.kube_client_burst,
         &registry,
     )?;
+    let shadow = args.core.shadow;
+    if shadow {
+        clients = clients.read_only(&Refusals::new(&registry));
+    }
     let how = Connect {
         registry: registry.clone(),
         ..Connect::from_env(env)?
@@ -70,14 +75,18 @@ async fn run() -> Result<()> {
 
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));
-    Operator::builder(on_aws.provider(), clients, args.core)
+    let operator = Operator::builder(on_aws.provider(), clients, args.core)
         .clock(clock)
         .registry(registry)
-        .profiler(profiling::profiler())
-        .with(move |controllers| on_aws.add(controllers))
-        .with(move |controllers| args.legacy.add(controllers))
-        .run(stop)
-        .await?;
+        .profiler(profiling::profiler());
+    let operator = if shadow {
+        operator.with_in_shadow(move |controllers| on_aws.add_reads(controllers))
+    } else {
+        operator
+            .with(move |controllers| on_aws.add(controllers))
+            .with(move |controllers| args.legacy.add(controllers))
+    };
+    operator.run(stop).await?;
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 pub use karpenter_core::schedule::{MinValuesPolicy, PreferencePolicy};
+use karpenter_decisions::change::Change;
 
 use crate::scheduler_config;
 use crate::scheduler_config::SchedulerConfig;
@@ -178,6 +179,18 @@ pub struct Options {
         default_value_t = 1
     )]
     pub consolidation_max_replacements: usize,
+    /// Decide and record, and write nothing: beside another Karpenter, for a comparison with it.
+    #[arg(long, help_heading = "Shadow", env = "SHADOW", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    pub shadow: bool,
+    /// Changes to the shadow's copy of the cluster, separated by `;`, as `--if` of `kubectl karpenter why`.
+    #[arg(
+        long,
+        help_heading = "Shadow",
+        env = "SHADOW_IF",
+        value_delimiter = ';',
+        value_parser = shadow_change
+    )]
+    pub shadow_if: Vec<Change>,
     /// Comma-separated `Gate=true|false` pairs.
     #[arg(
         long,
@@ -272,6 +285,8 @@ impl Default for Options {
             min_values_policy: MinValuesPolicy::Strict,
             ignore_dra_requests: true,
             consolidation_max_replacements: 1,
+            shadow: false,
+            shadow_if: Vec::new(),
             feature_gates: FeatureGates::default(),
             scheduler_config: SchedulerConfig::default(),
         }
@@ -401,6 +416,17 @@ impl FromStr for FeatureGates {
     }
 }
 
+/// Parses a change that applies to NodePools, nodes or offerings, at any time.
+fn shadow_change(text: &str) -> Result<Change, String> {
+    let change: Change = text.trim().parse().map_err(|error| format!("{error}"))?;
+    match change {
+        Change::Tolerate(_) | Change::Drop(_) | Change::Now(_) => Err(format!(
+            "invalid change `{change}`: a shadow decides on all pods, now"
+        )),
+        change => Ok(change),
+    }
+}
+
 fn log_level(text: &str) -> Result<LogLevel, String> {
     match text {
         "" | "info" => Ok(LogLevel::Info),
@@ -489,6 +515,8 @@ mod tests {
             "--ignore-dra-requests=false",
             "--memory-limit=-1",
             "--consolidation-max-replacements=3",
+            "--shadow",
+            "--shadow-if=policy.default=Balanced;budget.default=10%",
             "--preference-policy=Ignore",
             "--decision-log=file:/var/log/decisions:1",
         ])
@@ -500,6 +528,9 @@ mod tests {
         assert!(options.disable_leader_election && !options.ignore_dra_requests);
         assert_eq!(options.preference_policy, PreferencePolicy::Ignore);
         assert_eq!(options.consolidation_max_replacements, 3);
+        let changes: Vec<String> = options.shadow_if.iter().map(ToString::to_string).collect();
+        assert!(options.shadow);
+        assert_eq!(changes, ["policy.default=Balanced", "budget.default=10%"]);
     }
 
     /// Conformance: API-149
@@ -513,6 +544,8 @@ mod tests {
             "--log-level=loud",
             "--decision-log=syslog",
             "--decision-log=file:",
+            "--shadow-if=policy.default=Often",
+            "--shadow-if=now=2026-01-01T00:00:00Z",
             "--scheduler-config=podTopologySpread: {defaultConstraints: [{maxSkew: 0}]}",
         ] {
             assert!(read(&[bad]).is_err(), "{bad}");

@@ -59,8 +59,8 @@ pub(super) fn answer(
             let what_if = WhatIf::new(&view.snapshot, requests.disruption);
             value(&groups.with_releasable(&view.snapshot, history, &what_if))
         }
-        // The server answers it: it reviews the installation first.
-        Ask::Blockers { .. } => Err(Failure::unknown_path()),
+        // The server answers them: it reviews the installation first, and asks the shadow.
+        Ask::Blockers { .. } | Ask::Shadow { .. } => Err(Failure::unknown_path()),
         Ask::Explain {
             subject,
             uid,

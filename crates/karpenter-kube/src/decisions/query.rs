@@ -43,6 +43,11 @@ pub(super) enum Ask {
         /// The namespace.
         namespace: Option<String>,
     },
+    /// The comparison of a shadow with the other Karpenter.
+    Shadow {
+        /// Since when decisions are compared.
+        since: Option<Timestamp>,
+    },
     /// An explanation of an object.
     Explain {
         /// The object.
@@ -106,6 +111,9 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
             watch: watch(&mut parameters)?,
         },
         ["explanations"] => explanations(&mut parameters)?,
+        ["shadow"] => Ask::Shadow {
+            since: since(&mut parameters)?,
+        },
         ["blockers"] => {
             let namespace = parameters.take("namespace");
             let namespace = namespace.map(|text| {
@@ -182,11 +190,16 @@ fn explanations(parameters: &mut Parameters) -> Result<Ask, Failure> {
     }
 }
 
-fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
+fn since(parameters: &mut Parameters) -> Result<Option<Timestamp>, Failure> {
     let since = parameters.take("since").map(|text| {
         let time = text.parse::<Timestamp>();
         time.map_err(|_| Failure::bad_request("invalid since: must be a time by RFC 3339"))
     });
+    since.transpose()
+}
+
+fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
+    let since = since(parameters)?;
     let kind = parameters.take("kind").map(|text| {
         let kind = Pass::ALL.into_iter().find(|pass| pass.as_str() == text);
         kind.ok_or_else(|| {
@@ -210,7 +223,7 @@ fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
     });
     let watch = watch(parameters)?;
     Ok(Select {
-        since: since.transpose()?,
+        since,
         kind: kind.transpose()?,
         subject: parameters.take("subject"),
         reason: reason.transpose()?,

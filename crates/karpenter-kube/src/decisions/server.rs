@@ -167,6 +167,12 @@ impl Server {
             let body = Full::new(current.json()).boxed_unsync();
             return Ok(with_body(StatusCode::OK, "application/json", body));
         }
+        if let Ask::Shadow { since } = ask {
+            let shadow = self.cx.shadow.as_ref();
+            let shadow = shadow.ok_or_else(Failure::no_shadow)?;
+            let report = shadow.report(since, self.cx.clock.now());
+            return Ok(json(StatusCode::OK, &report));
+        }
         let Ok(_permit) = self.questions.acquire().await else {
             return Err(Failure::not_synced());
         };

@@ -88,6 +88,16 @@ impl Failure {
         )
     }
 
+    /// There is no comparison: this Karpenter is not a shadow.
+    pub(super) fn no_shadow() -> Self {
+        let message =
+            "this Karpenter runs the cluster: only one with --shadow compares itself with another";
+        Self {
+            details: Some(("shadow".to_owned(), "ShadowReport")),
+            ..Self::new(StatusCode::NOT_FOUND, "NotFound", message)
+        }
+    }
+
     pub(super) fn conflict(kind: &'static str, name: &str) -> Self {
         let message = format!("{kind} \"{name}\" has another uid");
         Self {

@@ -33,5 +33,6 @@ mod requests;
 mod restarts;
 mod scale;
 mod security;
+mod shadow;
 mod static_pools;
 mod termination;

@@ -15,6 +15,7 @@ mod doctor;
 pub mod flags;
 pub mod output;
 mod pause;
+mod shadow;
 mod stream;
 pub mod transport;
 mod why;
@@ -42,6 +43,7 @@ enum Command {
     Doctor(doctor::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
+    Shadow(shadow::Args),
     Why(why::Args),
     /// Print completions of a command line, as kubectl asks `kubectl_complete-karpenter` for them.
     #[command(name = completion::COMMAND, hide = true, disable_help_flag = true)]
@@ -71,6 +73,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Doctor(args) => run(args.run()),
         Command::Pause(args) => run(args.run()),
         Command::Resume(args) => run(args.run()),
+        Command::Shadow(args) => run(args.run()),
         Command::Why(args) => run(args.run()),
         Command::Complete(args) => completion::run(Cli::command(), args),
     };

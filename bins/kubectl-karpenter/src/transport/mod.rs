@@ -12,6 +12,7 @@
 
 mod leader;
 mod port_forward;
+mod shadow;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -124,6 +125,26 @@ impl Server {
     /// # Errors
     /// [`Unreachable`] if none does; another error if the kubeconfig cannot be used.
     pub async fn connect(kubectl: &KubectlFlags, flags: &ServerFlags) -> anyhow::Result<Self> {
+        Self::connect_by(kubectl, flags, false).await
+    }
+
+    /// Connects to the server of a shadow: by `--server`, or through a forwarded port of its pod. The kubeconfig's context names the
+    /// server of the Karpenter that runs the cluster.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn connect_to_shadow(
+        kubectl: &KubectlFlags,
+        flags: &ServerFlags,
+    ) -> anyhow::Result<Self> {
+        Self::connect_by(kubectl, flags, true).await
+    }
+
+    async fn connect_by(
+        kubectl: &KubectlFlags,
+        flags: &ServerFlags,
+        to_shadow: bool,
+    ) -> anyhow::Result<Self> {
         let mut failed = Vec::new();
         let mut found = None;
         if let Some(url) = &flags.server {
@@ -135,7 +156,11 @@ impl Server {
                 )),
             }
         } else {
-            if let Some(url) = extension(kubectl)? {
+            let named = match to_shadow {
+                true => None,
+                false => extension(kubectl)?,
+            };
+            if let Some(url) = named {
                 kubectl.report(&format!(
                     "using the server {url} of the kubeconfig's context"
                 ));
@@ -147,7 +172,11 @@ impl Server {
                 }
             }
             if found.is_none() {
-                match Route::forwarded(kubectl, flags, None).await {
+                let forwarded = match to_shadow {
+                    true => Route::forwarded_to_shadow(kubectl, flags).await,
+                    false => Route::forwarded(kubectl, flags, None).await,
+                };
+                match forwarded {
                     Ok(route) => found = Some(route),
                     Err(error) => failed.push(causes(error.as_ref())),
                 }
@@ -313,6 +342,15 @@ impl Route {
         })?;
         route.forward = Some(forward);
         Ok(route)
+    }
+
+    /// Returns the route through a forwarded port of a shadow's pod.
+    async fn forwarded_to_shadow(
+        kubectl: &KubectlFlags,
+        flags: &ServerFlags,
+    ) -> anyhow::Result<Self> {
+        let pod = shadow::find(&kubectl.connect().await?, flags).await?;
+        Self::forwarded(kubectl, flags, Some(pod)).await
     }
 
     async fn send(&self, method: &Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Refusal> {

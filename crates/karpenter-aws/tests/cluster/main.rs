@@ -12,6 +12,7 @@ mod overlays;
 mod placement;
 mod policy;
 mod reserved;
+mod shadow;
 mod tagging;
 mod unreadable;
 mod world;

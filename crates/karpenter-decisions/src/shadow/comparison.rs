@@ -13,6 +13,7 @@ use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::Plan;
 use rustc_hash::FxHashMap;
 
+use super::action::Launch;
 use super::moves::{Kept, Move, Moves};
 use super::window::{Theirs, Window};
 use crate::prices::Prices;
@@ -29,6 +30,19 @@ struct Seen {
     window: u64,
     /// Whether we decided about it.
     decided: bool,
+}
+
+/// A NodeClaim of the other Karpenter that replaces nodes, as far as can be told until it is initialized.
+#[derive(Debug)]
+struct Replacement {
+    /// The NodeClaims of the nodes.
+    replaces: Vec<String>,
+    /// When it was created.
+    created: Timestamp,
+    /// The window that was open then.
+    window: Option<u64>,
+    /// Its price in dollars per hour, once it is launched.
+    price: Option<f64>,
 }
 
 /// A state to decide on, and the pods to decide about.
@@ -54,8 +68,8 @@ pub struct Comparison {
     pods: FxHashMap<String, Seen>,
     /// The windows of NodeClaims, by name.
     claims: BTreeMap<String, u64>,
-    /// The NodeClaims that each replacement that is not launched yet replaces.
-    replacements: BTreeMap<String, Vec<String>>,
+    /// The replacements that are not initialized yet, by name.
+    replacements: BTreeMap<String, Replacement>,
 }
 
 impl Comparison {
@@ -114,6 +128,9 @@ impl Comparison {
                 {
                     self.disrupts(name, reason, snapshot, now);
                 }
+                if after.is_deleting() && !before.is_deleting() {
+                    self.deletes(name, snapshot, now);
+                }
             }
             (_, None) => self.deleted(name, now),
         }
@@ -127,13 +144,30 @@ impl Comparison {
         if is_old || pool.is_some_and(|pool| pool.is_static()) {
             return;
         }
-        if self.moves.takes_replacement(now) {
-            let replaced = self.moves.last_group();
-            self.replacements.insert(name.to_owned(), replaced);
-        } else {
-            let (number, window) = self.window(now);
+        match self.moves.take_replacement(now) {
+            Some(replaces) => {
+                let open = self.first + self.windows.len() as u64;
+                let replacement = Replacement {
+                    replaces,
+                    created: now,
+                    window: self.open.is_some().then_some(open),
+                    price: None,
+                };
+                self.replacements.insert(name.to_owned(), replacement);
+            }
+            None => {
+                let (number, _) = self.window(now);
+                self.launches(name, number, now);
+            }
+        }
+        self.observed(name, claim, snapshot);
+    }
+
+    /// Adds a NodeClaim that was created at `created` to a window.
+    fn launches(&mut self, name: &str, number: u64, created: Timestamp) {
+        if let Some(window) = self.numbered(number) {
             let theirs = Theirs {
-                created: now,
+                created,
                 launch: None,
                 registered: false,
                 gone: None,
@@ -141,7 +175,26 @@ impl Comparison {
             window.theirs.insert(name.to_owned(), theirs);
             self.claims.insert(name.to_owned(), number);
         }
-        self.observed(name, claim, snapshot);
+    }
+
+    /// Records that a NodeClaim is being deleted. If its node belongs to a command whose supposed replacements are not initialized,
+    /// they are none: they were launched for pods at the same time.
+    fn deletes(&mut self, name: &str, snapshot: &Snapshot, now: Timestamp) {
+        self.moves.deletes(name);
+        let of_command = |_: &String, it: &mut Replacement| it.replaces.iter().any(|it| it == name);
+        let none: Vec<(String, Replacement)> =
+            self.replacements.extract_if(.., of_command).collect();
+        for (name, replacement) in none {
+            let price = replacement.price.unwrap_or_default();
+            self.moves.not_replaced(&replacement.replaces, price);
+            let window = replacement.window;
+            let number = window.filter(|number| self.numbered(*number).is_some());
+            let number = number.unwrap_or_else(|| self.window(now).0);
+            self.launches(&name, number, replacement.created);
+            if let Some(claim) = snapshot.node_claim(&name) {
+                self.observed(&name, claim, snapshot);
+            }
+        }
     }
 
     fn observed(&mut self, name: &str, claim: &NodeClaim, snapshot: &Snapshot) {
@@ -150,11 +203,16 @@ impl Comparison {
         {
             window.observe(name, claim, snapshot);
         }
-        if self.replacements.contains_key(name)
-            && let Some(launch) = super::action::Launch::observed(claim, snapshot)
-            && let Some(replaced) = self.replacements.remove(name)
+        if let Some(replacement) = self.replacements.get_mut(name)
+            && replacement.price.is_none()
+            && let Some(launch) = Launch::observed(claim, snapshot)
         {
-            self.moves.replaced(&replaced, launch.price_per_hour);
+            replacement.price = Some(launch.price_per_hour);
+            let replaces = &replacement.replaces;
+            self.moves.replaced(replaces, launch.price_per_hour);
+        }
+        if claim.is_true(types::INITIALIZED) {
+            self.replacements.remove(name);
         }
     }
 

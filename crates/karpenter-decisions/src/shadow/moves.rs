@@ -106,6 +106,8 @@ struct Group {
     last: Timestamp,
     claims: Vec<String>,
     replacements: usize,
+    /// Whether a node was deleted: a command deletes its nodes once its replacements are initialized.
+    deleted: bool,
 }
 
 /// The disruptions of both Karpenters.
@@ -165,7 +167,11 @@ impl Moves {
         }
         compared.theirs = Some(decided);
         match &mut self.group {
-            Some(group) if group.replacements == 0 && at.duration_since(group.last) < REPLACING => {
+            Some(group)
+                if group.replacements == 0
+                    && !group.deleted
+                    && at.duration_since(group.last) < REPLACING =>
+            {
                 group.last = at;
                 group.claims.push(claim.to_owned());
             }
@@ -174,6 +180,7 @@ impl Moves {
                     last: at,
                     claims: vec![claim.to_owned()],
                     replacements: 0,
+                    deleted: false,
                 });
             }
         }
@@ -189,44 +196,48 @@ impl Moves {
     }
 
     /// Takes a NodeClaim that the other created at `at` as a replacement, if it has just begun to disrupt nodes that have fewer
-    /// replacements than nodes. An empty node is not replaced. Returns whether it is one.
-    pub fn takes_replacement(&mut self, at: Timestamp) -> bool {
-        let Some(group) = &mut self.group else {
-            return false;
-        };
+    /// replacements than nodes, and deletes none of them yet. An empty node is not replaced. Returns the NodeClaims of the nodes.
+    pub fn take_replacement(&mut self, at: Timestamp) -> Option<Vec<String>> {
+        let group = self.group.as_mut()?;
         let replaced = group.claims.iter().filter(|claim| {
             let theirs = self.open.get(*claim).and_then(|it| it.theirs.as_ref());
             theirs.is_some_and(|theirs| theirs.reason != "empty")
         });
-        if at.duration_since(group.last) >= REPLACING || group.replacements >= replaced.count() {
-            return false;
+        let is_late = at.duration_since(group.last) >= REPLACING;
+        if is_late || group.deleted || group.replacements >= replaced.count() {
+            return None;
         }
         group.replacements += 1;
-        let share = 1.0 / group.claims.len() as f64;
-        for claim in &group.claims {
-            if let Some(theirs) = self.open.get_mut(claim).and_then(|it| it.theirs.as_mut()) {
-                theirs.replacements += share;
-            }
+        let claims = group.claims.clone();
+        self.share(&claims, 1.0, 0.0);
+        Some(claims)
+    }
+
+    /// Records that the other deletes a node.
+    pub fn deletes(&mut self, claim: &str) {
+        if let Some(group) = &mut self.group {
+            group.deleted |= group.claims.iter().any(|it| it == claim);
         }
-        true
     }
 
     /// Deducts the price of a replacement of these nodes, once it is known.
     pub fn replaced(&mut self, claims: &[String], price_per_hour: f64) {
-        let share = price_per_hour / claims.len().max(1) as f64;
-        for claim in claims {
-            if let Some(theirs) = self.open.get_mut(claim).and_then(|it| it.theirs.as_mut()) {
-                theirs.savings_per_hour -= share;
-            }
-        }
+        self.share(claims, 0.0, price_per_hour);
     }
 
-    /// Returns the NodeClaims of the nodes that the other began to disrupt last.
-    pub fn last_group(&self) -> Vec<String> {
-        self.group
-            .as_ref()
-            .map(|group| group.claims.clone())
-            .unwrap_or_default()
+    /// Reverts [`take_replacement`](Self::take_replacement), and the price if it was deducted.
+    pub fn not_replaced(&mut self, claims: &[String], price_per_hour: f64) {
+        self.share(claims, -1.0, -price_per_hour);
+    }
+
+    fn share(&mut self, claims: &[String], replacements: f64, price_per_hour: f64) {
+        let nodes = claims.len().max(1) as f64;
+        for claim in claims {
+            if let Some(theirs) = self.open.get_mut(claim).and_then(|it| it.theirs.as_mut()) {
+                theirs.replacements += replacements / nodes;
+                theirs.savings_per_hour -= price_per_hour / nodes;
+            }
+        }
     }
 
     /// Closes the comparison of nodes that were decided on more than [`MATCH`] ago.

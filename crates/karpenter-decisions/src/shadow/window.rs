@@ -189,16 +189,41 @@ impl Window {
         }
     }
 
+    /// Returns the NodeClaims of the other that are like our planned nodes, by the number of the planned node.
+    fn alike(&self) -> BTreeMap<usize, &str> {
+        let mut alike = BTreeMap::new();
+        for (name, theirs) in &self.theirs {
+            let Some(launch) = &theirs.launch else {
+                continue;
+            };
+            let is_same = |(at, ours): &(usize, &Launch)| {
+                !alike.contains_key(at)
+                    && ours.node_pool == launch.node_pool
+                    && ours.instance_type == launch.instance_type
+                    && ours.capacity_type == launch.capacity_type
+            };
+            if let Some((at, _)) = self.ours.iter().enumerate().find(is_same) {
+                alike.insert(at, name.as_str());
+            }
+        }
+        alike
+    }
+
     /// Returns the state to decide on: the snapshot without the NodeClaims of the window, and with our planned nodes and places in
-    /// their stead.
+    /// their stead. A NodeClaim that is like one of our planned nodes stays: kube-scheduler may have bound other pods there.
     pub fn state(&self, snapshot: &Snapshot) -> Snapshot {
         if self.theirs.is_empty() && self.stand_ins.is_empty() && self.places.is_empty() {
             return snapshot.fork();
         }
         let mut cluster = Cluster::from(snapshot.fork());
         let mut hidden = BTreeSet::new();
-        for name in self.theirs.keys() {
-            hidden.insert(name.clone());
+        let alike = self.alike();
+        let stays: BTreeSet<&str> = alike.values().copied().collect();
+        for name in self.theirs.keys().map(String::as_str) {
+            if stays.contains(name) {
+                continue;
+            }
+            hidden.insert(name.to_owned());
             let node = snapshot.node(name).and_then(|state| state.node.as_ref());
             if let Some(node) = node {
                 cluster.remove_node(&node.name);
@@ -206,8 +231,16 @@ impl Window {
             }
             cluster.remove_node_claim(name);
         }
-        for stand_in in &self.stand_ins {
-            cluster.insert_node_claim(Arc::clone(stand_in));
+        let mut targets = BTreeMap::new();
+        for (at, stand_in) in self.stand_ins.iter().enumerate() {
+            match alike.get(&at) {
+                Some(theirs) => {
+                    targets.insert(stand_in.name(), *theirs);
+                }
+                None => {
+                    cluster.insert_node_claim(Arc::clone(stand_in));
+                }
+            }
         }
         let mut places = Vec::new();
         for (pod, target) in &self.places {
@@ -220,13 +253,14 @@ impl Window {
             let Some(current) = current.filter(|current| current.key.uid == *uid) else {
                 continue;
             };
+            let target = targets.get(target.as_str()).copied().unwrap_or(target);
             match &current.node_name {
-                None => places.push((Arc::clone(current), target.clone())),
+                None => places.push((Arc::clone(current), target.to_owned())),
                 // It runs on a node that we would not have launched.
                 Some(node) if hidden.contains(node) => {
                     cluster.remove_pod(namespace, name);
                     cluster.insert_pod(Pod::clone(pod));
-                    places.push((Arc::clone(pod), target.clone()));
+                    places.push((Arc::clone(pod), target.to_owned()));
                 }
                 Some(_) => {}
             }

@@ -96,7 +96,10 @@ async fn a_shadow_plans_nodes_with_the_describe_calls_of_its_policy_and_changes_
     for action in &actions {
         let (_, operation) = action.split_once(':').unwrap();
         let reads = ["Describe", "Get", "List"];
-        assert!(reads.iter().any(|read| operation.starts_with(read)), "{action}");
+        assert!(
+            reads.iter().any(|read| operation.starts_with(read)),
+            "{action}"
+        );
     }
     let policy = Policy::parse(&fill(POLICY)).unwrap();
     let denied: Vec<_> = needed.iter().filter(|it| !policy.allows(it)).collect();

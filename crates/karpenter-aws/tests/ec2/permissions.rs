@@ -83,7 +83,9 @@ fn the_policy_of_a_shadow_grants_reads_that_the_code_makes_and_the_whole_policy_
     assert!(!granted.is_empty());
     for action in &granted {
         let (_, operation) = action.split_once(':').unwrap();
-        let reads = ["Describe", "Get"].iter().any(|it| operation.starts_with(it));
+        let reads = ["Describe", "Get"]
+            .iter()
+            .any(|it| operation.starts_with(it));
         assert!(reads && !action.contains('*'), "{action}");
         assert!(called.contains(action), "{action} is not called");
         assert!(whole.allows_action(action), "{action}");

@@ -53,6 +53,7 @@ pub mod drift;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 pub mod instance_type;
+mod json;
 pub mod limits;
 pub mod offering;
 pub mod overlay;

@@ -33,6 +33,7 @@
 //! The reasons themselves are [`karpenter_core::reason::Reason`].
 
 pub mod blocking;
+pub mod bundle;
 pub mod change;
 pub mod digest;
 pub mod doctor;

@@ -45,7 +45,7 @@ use crate::pod::Pod;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    state: State,
+    pub(super) state: State,
 }
 
 impl Snapshot {

@@ -9,6 +9,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
 use karpenter_api::pause::Pause;
 use karpenter_api::v1::{NodeClaim, NodePool};
+use serde::{Deserialize, Serialize};
 
 use super::blockers;
 use super::cost::{eviction_cost, lifetime_remaining, price, reschedule_cost};
@@ -409,7 +410,8 @@ impl Candidate {
 }
 
 /// The state that selecting candidates needs in addition to the snapshot.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Surroundings {
     /// Names of NodeClaims with a disruption command in flight.
     pub in_flight: BTreeSet<String>,

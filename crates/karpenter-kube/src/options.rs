@@ -17,6 +17,7 @@ use karpenter_decisions::change::Change;
 
 use crate::scheduler_config;
 use crate::scheduler_config::SchedulerConfig;
+use crate::shadow;
 
 /// Options of the operator.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -188,7 +189,7 @@ pub struct Options {
         help_heading = "Shadow",
         env = "SHADOW_IF",
         value_delimiter = ';',
-        value_parser = shadow_change
+        value_parser = shadow::change_of_copy
     )]
     pub shadow_if: Vec<Change>,
     /// Comma-separated `Gate=true|false` pairs.
@@ -416,17 +417,6 @@ impl FromStr for FeatureGates {
     }
 }
 
-/// Parses a change that applies to NodePools, nodes or offerings, at any time.
-fn shadow_change(text: &str) -> Result<Change, String> {
-    let change: Change = text.trim().parse().map_err(|error| format!("{error}"))?;
-    match change {
-        Change::Tolerate(_) | Change::Drop(_) | Change::Now(_) => Err(format!(
-            "invalid change `{change}`: a shadow decides on all pods, now"
-        )),
-        change => Ok(change),
-    }
-}
-
 fn log_level(text: &str) -> Result<LogLevel, String> {
     match text {
         "" | "info" => Ok(LogLevel::Info),
@@ -515,8 +505,6 @@ mod tests {
             "--ignore-dra-requests=false",
             "--memory-limit=-1",
             "--consolidation-max-replacements=3",
-            "--shadow",
-            "--shadow-if=policy.default=Balanced;budget.default=10%",
             "--preference-policy=Ignore",
             "--decision-log=file:/var/log/decisions:1",
         ])
@@ -528,9 +516,6 @@ mod tests {
         assert!(options.disable_leader_election && !options.ignore_dra_requests);
         assert_eq!(options.preference_policy, PreferencePolicy::Ignore);
         assert_eq!(options.consolidation_max_replacements, 3);
-        let changes: Vec<String> = options.shadow_if.iter().map(ToString::to_string).collect();
-        assert!(options.shadow);
-        assert_eq!(changes, ["policy.default=Balanced", "budget.default=10%"]);
     }
 
     /// Conformance: API-149
@@ -544,8 +529,6 @@ mod tests {
             "--log-level=loud",
             "--decision-log=syslog",
             "--decision-log=file:",
-            "--shadow-if=policy.default=Often",
-            "--shadow-if=now=2026-01-01T00:00:00Z",
             "--scheduler-config=podTopologySpread: {defaultConstraints: [{maxSkew: 0}]}",
         ] {
             assert!(read(&[bad]).is_err(), "{bad}");

@@ -3,6 +3,7 @@
 //!
 //! UPSTREAM: pkg/operator/operator.go, cmd/controller/main.go
 
+pub mod catalogue;
 pub mod discovery;
 
 use std::sync::Arc;

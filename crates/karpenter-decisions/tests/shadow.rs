@@ -314,6 +314,26 @@ fn a_launch_that_fails_is_not_counted_and_its_pods_are_decided_about_again() {
 }
 
 #[test]
+fn a_pod_without_a_place_is_decided_about_again_while_the_window_is_open() {
+    let mut beside = Beside::new();
+    let types = beside
+        .snapshot()
+        .instance_types("default")
+        .cloned()
+        .unwrap();
+    beside
+        .cluster
+        .set_instance_types("default", Err("not known yet".to_owned()));
+    beside.waits("a", 3, 10);
+    assert_eq!(beside.decide(12).unplaced.len(), 1);
+    beside.cluster.set_instance_types("default", types);
+    assert_eq!(beside.decide(22).new_node_claims.len(), 1);
+    let report = beside.report(200);
+    let provisioning = &report.provisioning;
+    assert_eq!((provisioning.nodes.ours, provisioning.covered.ours), (1, 1));
+}
+
+#[test]
 fn a_nodeclaim_that_was_there_before_the_comparison_is_not_a_launch() {
     let mut beside = Beside::new();
     beside.writes(created("old", -60), 0);

@@ -12,7 +12,6 @@ mod overlays;
 mod placement;
 mod policy;
 mod reserved;
-mod shadow;
 mod tagging;
 mod unreadable;
 mod world;

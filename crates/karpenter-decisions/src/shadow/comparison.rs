@@ -30,6 +30,8 @@ struct Seen {
     window: u64,
     /// Whether we decided about it.
     decided: bool,
+    /// Whether we found no place for it; while its window is open, we decide again.
+    unplaced: bool,
 }
 
 /// A NodeClaim of the other Karpenter that replaces nodes, as far as can be told until it is initialized.
@@ -97,6 +99,7 @@ impl Comparison {
         let seen = Seen {
             window: number,
             decided: false,
+            unplaced: false,
         };
         self.pods.insert(pod.uid.clone(), seen);
     }
@@ -284,9 +287,12 @@ impl Comparison {
         for pod in &plan.undecided {
             new.remove(&pod.uid);
         }
+        let unplaced = plan.unplaced.iter().map(|it| it.pod.uid.as_str());
+        let unplaced: BTreeSet<&str> = unplaced.collect();
         for uid in &new {
             if let Some(seen) = self.pods.get_mut(uid) {
-                seen.decided = true;
+                seen.unplaced = unplaced.contains(uid.as_str());
+                seen.decided = !seen.unplaced;
             }
         }
         if let Some(window) = &mut self.open
@@ -330,7 +336,7 @@ impl Comparison {
         let undecided = |window: &Window| {
             window.pods().any(|pod| {
                 let seen = self.pods.get(&pod.uid);
-                seen.is_some_and(|seen| !seen.decided)
+                seen.is_some_and(|seen| !seen.decided && !seen.unplaced)
             })
         };
         let Some(window) = &self.open else { return };

@@ -304,7 +304,8 @@ impl Window {
             }
         }
         let unplaced = plan.unplaced.iter().filter(|u| is_new(&u.pod));
-        self.unplaced += unplaced.count();
+        // Those of earlier passes are new again.
+        self.unplaced = unplaced.count();
     }
 }
 

@@ -15,6 +15,7 @@ mod query;
 mod server;
 mod status;
 mod stream;
+mod tls;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub use metrics::register;
 pub use server::serve;
 
 use crate::context::Context;
-use crate::lease::Holder;
+use crate::lease::{Announcement, Holder};
 use crate::model::View;
 use crate::options::DecisionLog;
 use doctor::Doctor;
@@ -58,6 +59,8 @@ pub struct Decisions {
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
+    /// Where other replicas reach this one, while it leads.
+    announcement: Announcement,
     /// Counts the changes of the history.
     revision: AtomicU64,
     feed: Feed,
@@ -81,9 +84,9 @@ pub struct Made<'a> {
 }
 
 impl Decisions {
-    /// Creates an empty history. `holder` is the replica that holds the lease.
+    /// Creates an empty history. `holder` is the replica that holds the lease, `announcement` what this one writes into the lease.
     #[must_use]
-    pub fn new(log: &DecisionLog, holder: Holder) -> Self {
+    pub fn new(log: &DecisionLog, holder: Holder, announcement: Announcement) -> Self {
         let (new, _) = broadcast::channel(BEHIND);
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
@@ -93,6 +96,7 @@ impl Decisions {
             log: Log::open(log),
             new,
             holder,
+            announcement,
             revision: AtomicU64::default(),
             feed: Feed::default(),
         }

@@ -1,4 +1,4 @@
-//! The HTTP server on the loopback addresses.
+//! The HTTP server on the loopback addresses; [`tls`] serves the same answers to other addresses.
 //!
 //! There is no authentication: a client that reaches the loopback of the pod may read. A browser on the same host must not become a
 //! way in, so the `Host` header must name the loopback (a foreign page that rebinds its name is refused), and nothing is sent that
@@ -25,12 +25,13 @@ use tokio_util::task::TaskTracker;
 use super::answers::Requests;
 use super::query::{Ask, Select, Subject, parse};
 use super::status::{Body, Failure, json, with_body};
-use super::{Decisions, answers, page, stream};
+use super::{Decisions, answers, page, stream, tls};
 use crate::context::Context;
 use crate::controller::compute;
+use crate::lease::HeldBy;
 
 /// The maximum number of connections; further ones wait.
-const CONNECTIONS: usize = 32;
+pub(super) const CONNECTIONS: usize = 32;
 /// The maximum number of event streams.
 const STREAMS: usize = 8;
 /// The maximum number of questions that are answered at the same time.
@@ -40,23 +41,23 @@ const SEARCH: Duration = Duration::from_millis(250);
 /// How long is searched for what all nodes would save.
 const SEARCH_NODES: Duration = Duration::from_secs(1);
 /// How long a client may take to send the headers of a request.
-const HEADERS: Duration = Duration::from_secs(10);
+pub(super) const HEADERS: Duration = Duration::from_secs(10);
 /// The longest body of a request.
 const MAX_BODY: u64 = 4 << 20;
 
 /// What all connections share.
-struct Server {
-    cx: Arc<Context>,
+pub(super) struct Server {
+    pub(super) cx: Arc<Context>,
     connections: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     questions: Semaphore,
     search: Semaphore,
 }
 
-/// Serves answers on the loopback addresses until `stop`. A port that is taken is a log line: answers are not worth a failed start.
+/// Serves answers on the loopback addresses, and over TLS if there is a port for it, until `stop`. A port that is taken is a log line: answers are not worth a failed start.
 pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationToken) {
     let port = cx.options.decisions_port;
-    if cx.decisions.is_none() || port == 0 {
+    if cx.decisions.is_none() || (port == 0 && cx.options.decisions_tls_port == 0) {
         return;
     }
     let server = Arc::new(Server {
@@ -72,6 +73,10 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
             decisions.feed.keep(&keeping, decisions, until).await;
         }
     });
+    tls::serve(&server, tasks, stop).await;
+    if port == 0 {
+        return;
+    }
     let addresses: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     for address in addresses.map(|address| SocketAddr::from((address, port))) {
         match TcpListener::bind(address).await {
@@ -137,14 +142,18 @@ async fn connection(server: Arc<Server>, stream: TcpStream) {
 
 impl Server {
     async fn respond<B>(&self, request: &Request<B>) -> Response<Body> {
-        match self.answer(request).await {
+        let answer = async {
+            check_host(request)?;
+            self.answer(request).await
+        };
+        match answer.await {
             Ok(response) => response,
             Err(failure) => failure.response(),
         }
     }
 
-    async fn answer<B>(&self, request: &Request<B>) -> Result<Response<Body>, Failure> {
-        check_host(request)?;
+    /// Answers a request whose sender may see the answer.
+    pub(super) async fn answer<B>(&self, request: &Request<B>) -> Result<Response<Body>, Failure> {
         // Also on a replica that does not lead: the page says which one does.
         if let Some(page) = page::file(request) {
             return Ok(page);
@@ -164,8 +173,20 @@ impl Server {
                 let events = events.ok_or_else(Failure::not_synced)?;
                 return Ok(event_stream(StreamBody::new(events).boxed_unsync()));
             }
-            let body = Full::new(current.json()).boxed_unsync();
-            return Ok(with_body(StatusCode::OK, "application/json", body));
+            let zipped = page::takes_gzip(request);
+            let encode = move || {
+                if zipped {
+                    current.gzip()
+                } else {
+                    current.json()
+                }
+            };
+            let bytes = compute("the overview", encode).await;
+            let bytes = bytes.map_err(|error| Failure::internal(&error))?;
+            let body = Full::new(bytes).boxed_unsync();
+            let mut response = with_body(StatusCode::OK, "application/json", body);
+            page::encoded(&mut response, zipped);
+            return Ok(response);
         }
         let Ok(_permit) = self.questions.acquire().await else {
             return Err(Failure::not_synced());
@@ -208,15 +229,26 @@ impl Server {
         let decisions = self.cx.decisions.as_ref();
         let decisions = decisions.ok_or_else(|| Failure::not_leading(None))?;
         if self.cx.acting.since().is_none() {
-            let holder = decisions.holder.load();
-            // The identity begins with the name of the pod, and ends with a number of the process.
-            let pod = holder.rsplit_once('_').map(|(pod, _)| pod);
-            return Err(Failure::not_leading(pod));
+            return Err(self.not_leading());
         }
         if !self.cx.view().is_synced() {
             return Err(Failure::not_synced());
         }
         Ok(decisions)
+    }
+
+    /// Returns the replica that leads, as far as this one knows.
+    pub(super) fn leader(&self) -> Option<Arc<HeldBy>> {
+        let decisions = self.cx.decisions.as_ref()?;
+        Some(decisions.holder.load_full())
+    }
+
+    /// Returns the refusal of a replica that does not lead.
+    pub(super) fn not_leading(&self) -> Failure {
+        let holder = self.leader().unwrap_or_default();
+        // The identity begins with the name of the pod, and ends with a number of the process.
+        let pod = holder.identity.rsplit_once('_').map(|(pod, _)| pod);
+        Failure::not_leading(pod)
     }
 
     fn watch(&self, decisions: &Decisions, select: &Select) -> Result<Response<Body>, Failure> {

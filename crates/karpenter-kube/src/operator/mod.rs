@@ -208,11 +208,13 @@ impl Builder {
             Elector::new(self.clients.lease.clone(), lease)
         });
         let holder = elector.as_ref().map(Elector::holder).unwrap_or_default();
+        let announcement = elector.as_ref().map(Elector::announcement);
+        let announcement = announcement.unwrap_or_default();
         let decisions = self
             .options
             .feature_gates
             .decision_records
-            .then(|| Decisions::new(&self.options.decision_log, holder));
+            .then(|| Decisions::new(&self.options.decision_log, holder, announcement));
         let cx = Arc::new(Context {
             decisions,
             clients: self.clients,

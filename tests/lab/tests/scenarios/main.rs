@@ -35,3 +35,4 @@ mod scale;
 mod security;
 mod static_pools;
 mod termination;
+mod tls;

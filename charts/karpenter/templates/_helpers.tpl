@@ -59,6 +59,11 @@ annotations:
 {{- if and .Values.webhook.enabled (eq .Values.provider "aws") }}true{{ end }}
 {{- end }}
 
+{{/* Not empty if decisions are served over TLS. */}}
+{{- define "karpenter.decisions" -}}
+{{- if .Values.decisions.service.enabled }}true{{ end }}
+{{- end }}
+
 {{- define "karpenter.image" -}}
 {{- $image := .Values.controller.image -}}
 {{- $own := ternary "ghcr.io/karpenter-rs/karpenter-kwok" "ghcr.io/karpenter-rs/karpenter" (eq .Values.provider "kwok") -}}

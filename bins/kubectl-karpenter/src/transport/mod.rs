@@ -4,21 +4,23 @@
 //! 1. `--server URL`, or the variable `KARPENTER_SERVER`; if it fails, nothing else is tried.
 //! 2. The URL in the extension [`EXTENSION`] of the kubeconfig's context (`server: http://127.0.0.1:8082`), which the
 //!    playground writes.
-//! 3. `kubectl port-forward` to the leader's pod, as a child process on a free port: the user's kubectl knows every way to
+//! 3. The API server's service proxy, if a Service of Karpenter's namespace has the port `https-decisions`, with a token that was
+//!    made for the server ([`service_proxy`]).
+//! 4. `kubectl port-forward` to the leader's pod, as a child process on a free port: the user's kubectl knows every way to
 //!    authenticate.
 //!
-//! The API server's service proxy would be another way; it needs the server's TLS listener, which does not exist yet.
 //! The credentials of the kubeconfig are never sent to the server.
 
 mod leader;
 mod port_forward;
+mod service_proxy;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use http::{Method, Request, StatusCode, Uri};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use kube::core::Status;
@@ -30,6 +32,7 @@ use crate::cluster::{causes, kubeconfig};
 use crate::flags::KubectlFlags;
 use leader::Leader;
 use port_forward::PortForward;
+pub use service_proxy::Viewer;
 
 /// The API group and version of the answers.
 pub const GROUP_VERSION: &str = "decisions.karpenter.sh/v1alpha1";
@@ -43,11 +46,17 @@ const PORT: u16 = 8082;
 /// How long a server may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// The header of the token for the server: the service proxy removes `Authorization`.
+const TOKEN: HeaderName = HeaderName::from_static("x-karpenter-token");
+
+/// The ServiceAccount that the chart creates.
+const VIEWER: &str = "karpenter-viewer";
+
 /// The options of the connection; flattened into the arguments of a command.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Options of the connection to Karpenter")]
 pub struct ServerFlags {
-    /// URL of Karpenter's decisions; by default that of the kubeconfig's context, or a port-forward to the leader.
+    /// URL of Karpenter's decisions; by default that of the kubeconfig's context, else its Service or a port-forward to the leader.
     #[arg(long, value_name = "URL", env = "KARPENTER_SERVER", value_parser = url)]
     pub server: Option<Uri>,
     /// Namespace of Karpenter; by default the one of kube-system and karpenter that has its lease.
@@ -59,6 +68,9 @@ pub struct ServerFlags {
     /// Port of Karpenter's decisions in its pod.
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     pub decisions_port: u16,
+    /// ServiceAccount whose tokens are sent to Karpenter's Service; without a namespace, one of Karpenter's.
+    #[arg(long, value_name = "[NAMESPACE/]NAME", env = "KARPENTER_VIEWER", default_value = VIEWER, value_parser = Viewer::parse)]
+    pub viewer: Viewer,
     /// The program that forwards a port.
     #[arg(skip = OsString::from("kubectl"))]
     pub kubectl: OsString,
@@ -71,6 +83,10 @@ impl Default for ServerFlags {
             karpenter_namespace: None,
             leader_election_name: "karpenter-leader-election".to_owned(),
             decisions_port: PORT,
+            viewer: Viewer {
+                namespace: None,
+                name: VIEWER.to_owned(),
+            },
             kubectl: OsString::from("kubectl"),
         }
     }
@@ -115,7 +131,36 @@ pub struct Server {
 struct Route {
     client: Client,
     url: Uri,
+    /// What is before the paths of the server.
+    prefix: String,
+    /// The token for the server, if it wants one.
+    token: Option<HeaderValue>,
     forward: Option<PortForward>,
+}
+
+/// Sends requests to the server. Cheap to clone; a child process that it needs ends with its [`Server`].
+#[derive(Clone)]
+pub struct Sender {
+    client: Client,
+    prefix: String,
+    token: Option<HeaderValue>,
+}
+
+impl Sender {
+    /// Sends a request with a path of the server.
+    ///
+    /// # Errors
+    /// If there is no response.
+    pub async fn send(&self, mut request: Request<Body>) -> anyhow::Result<Response<Body>> {
+        if !self.prefix.is_empty() {
+            *request.uri_mut() = format!("{}{}", self.prefix, request.uri()).parse()?;
+        }
+        if let Some(token) = &self.token {
+            request.headers_mut().insert(TOKEN, token.clone());
+        }
+        let response = self.client.send(request).await;
+        response.map_err(|error| anyhow!(causes(&error)))
+    }
 }
 
 impl Server {
@@ -147,11 +192,23 @@ impl Server {
                 }
             }
             if found.is_none() {
+                match service_proxy::route(kubectl, flags).await {
+                    Ok(route) => found = route,
+                    Err(error) => {
+                        let why = causes(error.as_ref());
+                        kubectl.report(&why);
+                        failed.push(why);
+                    }
+                }
+            }
+            if found.is_none() {
                 match Route::forwarded(kubectl, flags, None).await {
                     Ok(route) => found = Some(route),
                     Err(error) => failed.push(causes(error.as_ref())),
                 }
             }
+            // Both need the API server, and what is wrong with it is said once.
+            failed.dedup();
         }
         match found {
             Some(route) => Ok(Self {
@@ -168,9 +225,13 @@ impl Server {
         &self.route.url
     }
 
-    /// Returns a client of the server, for requests of any path.
-    pub fn client(&self) -> Client {
-        self.route.client.clone()
+    /// Returns what sends requests of any path to the server.
+    pub fn sender(&self) -> Sender {
+        Sender {
+            client: self.route.client.clone(),
+            prefix: self.route.prefix.clone(),
+            token: self.route.token.clone(),
+        }
     }
 
     /// Asks a question: GET of a path below the group and version, with its query: `/decisions?limit=5`.
@@ -213,6 +274,15 @@ impl Server {
             _ => None,
         };
         let answer = match new_leader {
+            None if matches!(first, Err(Refusal::Unauthorized(_)))
+                && self.route.token.is_some() =>
+            {
+                // The token is no longer valid.
+                if let Some(route) = service_proxy::route(&self.kubectl, &self.flags).await? {
+                    self.route = route;
+                }
+                self.route.send(&method, path, body).await
+            }
             Some(leader) => {
                 self.route = Route::forwarded(&self.kubectl, &self.flags, Some(leader)).await?;
                 self.route.send(&method, path, body).await
@@ -238,6 +308,8 @@ enum Refusal {
         /// The pod that leads.
         leader: Option<String>,
     },
+    /// It does not accept the token.
+    Unauthorized(String),
     /// Anything else.
     Other(String),
 }
@@ -259,7 +331,7 @@ impl fmt::Display for Refusal {
                     None => f.write_str("; try again later"),
                 }
             }
-            Self::Other(message) => f.write_str(message),
+            Self::Unauthorized(message) | Self::Other(message) => f.write_str(message),
         }
     }
 }
@@ -287,6 +359,8 @@ impl Route {
         Ok(Self {
             client,
             url: url.clone(),
+            prefix: String::new(),
+            token: None,
             forward: None,
         })
     }
@@ -315,15 +389,29 @@ impl Route {
         Ok(route)
     }
 
+    /// Returns a request of a path of the server.
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<Request<Body>, http::Error> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.prefix))
+            .header(http::header::ACCEPT, "application/json")
+            .header(http::header::CONTENT_TYPE, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(TOKEN, token.clone());
+        }
+        request.body(Body::from(body))
+    }
+
     async fn send(&self, method: &Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Refusal> {
         let other = |message: String| Refusal::Other(message);
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("/apis/{GROUP_VERSION}{path}"))
-            .header(http::header::ACCEPT, "application/json")
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(Body::from(body))
-            .map_err(|error| other(format!("invalid question `{path}`: {error}")))?;
+        let request = self.request(method, &format!("/apis/{GROUP_VERSION}{path}"), body);
+        let request =
+            request.map_err(|error| other(format!("invalid question `{path}`: {error}")))?;
         let lost = |error: &(dyn std::error::Error + 'static)| {
             other(format!(
                 "no answer of {}: {}; is Karpenter running, and is its gate DecisionRecords on?",
@@ -370,6 +458,10 @@ impl Route {
             .or_else(|| details.map(|details| u64::from(details.retry_after_seconds)))
             .filter(|seconds| *seconds > 0);
         match (code, later) {
+            (StatusCode::UNAUTHORIZED, _) => Refusal::Unauthorized(format!(
+                "{} does not accept the token: {}",
+                self.url, status.message
+            )),
             (StatusCode::SERVICE_UNAVAILABLE, _) => Refusal::NotLeading {
                 retry_after: later,
                 leader: details

@@ -13,6 +13,7 @@ mod convert;
 mod dashboard;
 mod doctor;
 pub mod flags;
+mod nodes;
 pub mod output;
 mod pause;
 mod stream;
@@ -40,6 +41,7 @@ enum Command {
     Convert(convert::Args),
     Dashboard(dashboard::Args),
     Doctor(doctor::Args),
+    Nodes(nodes::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Why(why::Args),
@@ -69,6 +71,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Convert(args) => convert::run(&args),
         Command::Dashboard(args) => run(args.run()),
         Command::Doctor(args) => run(args.run()),
+        Command::Nodes(args) => run(args.run()),
         Command::Pause(args) => run(args.run()),
         Command::Resume(args) => run(args.run()),
         Command::Why(args) => run(args.run()),

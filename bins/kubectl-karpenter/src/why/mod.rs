@@ -315,6 +315,11 @@ pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
     Ok(name.to_owned())
 }
 
+/// Returns an explanation as text.
+pub(crate) fn explanation(answer: &Value, layout: Layout) -> String {
+    text::render(answer, false, layout)
+}
+
 /// Reports whether the answer says that something blocks a pod or a node.
 fn blocks(answer: &Value) -> bool {
     match answer["kind"].as_str() {

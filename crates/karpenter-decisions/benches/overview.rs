@@ -66,12 +66,14 @@ fn fleet() -> Cluster {
         let zone = ["eu-west-1a", "eu-west-1b", "eu-west-1c"][number % 3];
         let pool = format!("pool-{:02}", number * 13 % 50);
         let size = 1 << (number % 6);
+        let room = [58, 110, 234][number % 3].to_string();
+        let capacity = ["spot", "on-demand"][number % 2];
         let amounts = json!({
-            "cpu": format!("{}m", size * 3920), "memory": format!("{}Mi", size * 14_162), "pods": [58, 110, 234][number % 3].to_string(),
+            "cpu": format!("{}m", size * 3920), "memory": format!("{}Mi", size * 14_162), "pods": room,
         });
         let labels = json!({
             "karpenter.sh/nodepool": pool,
-            "karpenter.sh/capacity-type": ["spot", "on-demand"][number % 2],
+            "karpenter.sh/capacity-type": capacity,
             "node.kubernetes.io/instance-type": format!("m{}i.{size}xlarge", number % 15),
             "topology.kubernetes.io/zone": zone,
         });

@@ -26,11 +26,13 @@
 //! - [`doctor`]: what blocks nodes, what it costs, whose it is, and how to unblock it.
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
+//! - [`blank`]: hides from an answer what belongs to namespaces that the caller may not ask about.
 //! - [`overview`]: the state of the cluster in numbers, and its changes.
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: time is an argument, and equal inputs give equal answers.
 //! The reasons themselves are [`karpenter_core::reason::Reason`].
 
+pub mod blank;
 pub mod blocking;
 pub mod change;
 pub mod digest;

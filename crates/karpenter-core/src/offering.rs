@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::slice;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use karpenter_api::labels;
 
 use crate::requirements::Requirements;
@@ -56,6 +57,8 @@ pub struct Offering {
     pub price: f64,
     /// Whether it can be launched now.
     pub available: bool,
+    /// When it may be available again, if it is not and the provider knows.
+    pub unavailable_until: Option<Timestamp>,
     /// The number of instances left in the reservation, for reserved capacity.
     pub reservation_capacity: u32,
     /// Entries that replace the instance type's capacity.
@@ -73,6 +76,7 @@ impl Offering {
             requirements,
             price,
             available: true,
+            unavailable_until: None,
             reservation_capacity: 0,
             capacity_override: None,
             overhead_override: None,
@@ -107,6 +111,16 @@ impl Offering {
     #[must_use]
     pub fn with_available(self, available: bool) -> Self {
         Self { available, ..self }
+    }
+
+    /// Makes it unavailable until a time.
+    #[must_use]
+    pub fn with_unavailable_until(self, until: Timestamp) -> Self {
+        Self {
+            available: false,
+            unavailable_until: Some(until),
+            ..self
+        }
     }
 
     /// Reports whether it is available and its price is a number.

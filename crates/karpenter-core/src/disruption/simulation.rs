@@ -55,13 +55,31 @@ impl Simulator {
         query: &Query,
         prices: &Arc<PriceLists>,
     ) -> Self {
-        let mut policy = policy.clone();
-        policy.reserved_mode = match policy.reserved_mode {
-            ReservedMode::Off => ReservedMode::Off,
-            ReservedMode::Strict | ReservedMode::Fallback => ReservedMode::Fallback,
-        };
-        // A command launches at most one replacement.
-        policy.packing = Packing::FewestNodes;
+        let policy = of_simulations(policy);
+        let solver = Solver::prepare_for(snapshot, &policy, query);
+        Self::of(solver, snapshot, policy, query, prices)
+    }
+
+    /// Like [`Self::new`], for a snapshot that `solver` has compiled, perhaps with another policy: nodes and pods are shared with it.
+    pub fn sharing(
+        solver: &Solver,
+        snapshot: &Snapshot,
+        policy: &Policy,
+        query: &Query,
+        prices: &Arc<PriceLists>,
+    ) -> Self {
+        let policy = of_simulations(policy);
+        let solver = solver.with_node_pools_of(snapshot, &policy);
+        Self::of(solver, snapshot, policy, query, prices)
+    }
+
+    fn of(
+        solver: Solver,
+        snapshot: &Snapshot,
+        policy: Policy,
+        query: &Query,
+        prices: &Arc<PriceLists>,
+    ) -> Self {
         let leaving: BTreeSet<PodKey> = snapshot
             .pods_of_deleting_nodes()
             .map(|pod| pod.key.clone())
@@ -73,11 +91,24 @@ impl Simulator {
             avoid: avoided_nodes(snapshot, policy.now).into(),
             waiting: Arc::new(pending.chain(leaving.iter().cloned()).collect()),
             leaving: Arc::new(leaving),
-            solver: Arc::new(Solver::prepare_for(snapshot, &policy, query)),
+            solver: Arc::new(solver),
             snapshot: snapshot.fork(),
             policy,
             query: query.clone(),
         }
+    }
+
+    /// Returns a simulator of the same snapshot for another query; `None` if the policy differs in more than the time. Pods that are
+    /// leaving deleting nodes are those of the earlier time.
+    pub fn again(&self, policy: &Policy, query: &Query) -> Option<Self> {
+        let policy = of_simulations(policy);
+        let same = policy.clone().with_now(self.policy.now) == self.policy;
+        same.then(|| Self {
+            avoid: avoided_nodes(&self.snapshot, policy.now).into(),
+            query: query.clone(),
+            policy,
+            ..self.clone()
+        })
     }
 
     /// Returns a simulator of a changed copy of the snapshot. Only what does not decide where pods fit may have changed:
@@ -196,6 +227,17 @@ impl Simulator {
             stuck,
         }
     }
+}
+
+/// Returns the policy of simulations: reserved capacity falls back to other capacity, and packing is for the fewest nodes, because
+/// a command launches at most one replacement.
+fn of_simulations(policy: &Policy) -> Policy {
+    let mode = match policy.reserved_mode {
+        ReservedMode::Off => ReservedMode::Off,
+        ReservedMode::Strict | ReservedMode::Fallback => ReservedMode::Fallback,
+    };
+    let policy = policy.clone().with_reserved_mode(mode);
+    policy.with_packing(Packing::FewestNodes)
 }
 
 /// Returns the names of nodes that changed within `consolidateAfter`.

@@ -1,8 +1,11 @@
 //! Answers to questions, from the model and the history.
 
+use std::sync::Arc;
+
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::DisruptionRequest;
 use karpenter_core::schedule::{Cancel, Policy};
-use karpenter_decisions::blocking::{blocking, blocking_after};
+use karpenter_decisions::blocking::Prepared;
 use karpenter_decisions::change::{self, Change, InvalidChange};
 use karpenter_decisions::explain::{
     Question, explain_node, explain_node_claim, explain_node_pool, explain_pod,
@@ -13,6 +16,7 @@ use karpenter_decisions::record::DecisionRecord;
 use karpenter_decisions::what_if::WhatIf;
 use serde_json::{Value, json};
 
+use super::kept::Kept;
 use super::query::{Ask, Select, Subject};
 use super::status::{Failure, value};
 use crate::model::View;
@@ -27,6 +31,17 @@ pub(super) struct Requests {
     pub(super) disruption: DisruptionRequest,
     /// Ends a search early.
     pub(super) cancel: Cancel,
+    /// What earlier questions compiled.
+    pub(super) kept: Arc<Kept>,
+}
+
+impl Requests {
+    /// Returns the snapshot prepared for questions about nodes.
+    fn what_if(&self, snapshot: &Snapshot) -> WhatIf {
+        let request = self.disruption.clone();
+        let policy = self.scheduling.as_ref().unwrap_or(&request.policy).clone();
+        self.kept.what_if(snapshot, &policy, request)
+    }
 }
 
 /// Answers a question at `now`.
@@ -56,7 +71,7 @@ pub(super) fn answer(
         Ask::NodesByReason => {
             let observed = question.observed(history.nodes().left_out() > 0);
             let groups = groups::of_nodes(&view.snapshot, history, observed);
-            let what_if = WhatIf::new(&view.snapshot, requests.disruption);
+            let what_if = requests.what_if(&view.snapshot);
             value(&groups.with_releasable(&view.snapshot, history, &what_if))
         }
         // The server answers it: it reviews the installation first.
@@ -102,7 +117,7 @@ fn explain(
             return explain_pod_after(question, namespace, name, changes, requests);
         }
         Subject::Node(name) => {
-            return explain_node_after(question, view, name, changes, requests.disruption);
+            return explain_node_after(question, view, name, changes, &requests);
         }
         Subject::NodeClaim(name) => {
             explain_node_claim(question, name).map(|explanation| value(&explanation))
@@ -112,6 +127,11 @@ fn explain(
         }
     };
     explanation.transpose()
+}
+
+/// Reports whether a change concerns the pod alone that is asked about.
+fn of_pods(change: &Change) -> bool {
+    matches!(change, Change::Tolerate(_) | Change::Drop(_))
 }
 
 fn invalid(error: InvalidChange) -> Failure {
@@ -133,14 +153,22 @@ fn explain_pod_after(
         && explanation.state == "Pending"
         && searched
     {
+        let cancel = Some(requests.cancel);
         let found = if changes.is_empty() {
-            blocking(question.snapshot, &policy, Some(requests.cancel), pod)
+            let prepared = requests.kept.prepared(question.snapshot, &policy);
+            prepared.blocking(cancel, pod)
         } else {
             let changed = change::apply(changes, question.snapshot, &requests.disruption);
             let changed = changed.map_err(invalid)?;
-            let now = changed.request.now();
-            let policy = policy.with_now(now);
-            blocking_after(&changed, &policy, Some(requests.cancel), pod).map_err(invalid)?
+            let prepared = match changes.iter().all(of_pods) {
+                true => requests.kept.prepared(question.snapshot, &policy),
+                false => {
+                    let policy = policy.with_now(changed.request.now());
+                    Arc::new(Prepared::new(&changed.snapshot, &policy))
+                }
+            };
+            let found = prepared.blocking_after(&changed, cancel, pod);
+            found.map_err(invalid)?
         };
         explanation = explanation.with_blocking(found);
     }
@@ -152,21 +180,25 @@ fn explain_node_after(
     view: &View,
     name: &str,
     changes: &[Change],
-    request: DisruptionRequest,
+    requests: &Requests,
 ) -> Result<Option<Value>, Failure> {
     let Some(mut explanation) = explain_node(question, name) else {
         return Ok(None);
     };
     let node = view.node(name);
     explanation.metadata.uid = node.and_then(|node| node.metadata.uid.clone());
-    let of_pods = |change: &&Change| matches!(change, Change::Tolerate(_) | Change::Drop(_));
-    if let Some(change) = changes.iter().find(of_pods) {
+    if let Some(change) = changes.iter().find(|change| of_pods(change)) {
         let change = change.to_string();
         let only = "pods";
         return Err(invalid(InvalidChange::NotApplicable { change, only }));
     }
-    let changed = change::apply(changes, question.snapshot, &request).map_err(invalid)?;
-    let told = WhatIf::new(&changed.snapshot, changed.request).node(name);
+    let asked = requests.what_if(question.snapshot);
+    let told = if changes.is_empty() {
+        asked.node(name)
+    } else {
+        let changed = change::apply(changes, question.snapshot, &requests.disruption);
+        asked.of(changed.map_err(invalid)?).node(name)
+    };
     let explanation = explanation.with_what_if(told.unwrap_or_default(), changes);
     value(&explanation).map(Some)
 }

@@ -96,6 +96,17 @@ impl BoundPods {
         }
     }
 
+    /// Returns the memory in bytes, approximately.
+    pub(crate) fn memory(&self) -> usize {
+        let places = |places: &Vec<(NodeIdx, u32)>| {
+            places.capacity() * size_of::<(NodeIdx, u32)>() + size_of::<BoundShape>()
+        };
+        let shapes = self.shapes.iter().map(|bound| places(&bound.places));
+        let terms = self.terms.iter().map(|term| places(&term.places));
+        let labels = self.shapes_by_label.len() + self.terms_by_label.len();
+        shapes.sum::<usize>() + terms.sum::<usize>() + labels * 128
+    }
+
     /// Returns the anti-affinity terms of bound pods that select a pod of one of the shapes, in the order of their groups.
     pub(crate) fn terms_against<'a>(
         &self,

@@ -201,6 +201,26 @@ impl Solver {
         }
     }
 
+    /// Returns the memory in bytes that the solver needs beside its snapshot, approximately.
+    pub fn memory(&self) -> usize {
+        let nodes = self.nodes.iter().map(|node| {
+            // The name is also the key of the index.
+            size_of::<ExistingNode>() + 2 * (node.name.len() + size_of::<String>())
+        });
+        let rows = self.catalogues.iter().map(|catalogue| catalogue.rows());
+        let templates = self.templates.iter();
+        let of_templates = templates.map(|template| {
+            let rows = self.catalogues[template.catalogue].rows();
+            rows * size_of::<i64>() * (self.width() + template.limit_names.len() + 1)
+        });
+        // A row has several offers, and an entry for each label.
+        nodes.sum::<usize>()
+            + size_of_val(self.remaining.as_slice())
+            + rows.sum::<usize>() * 512
+            + of_templates.sum::<usize>()
+            + self.bound.memory()
+    }
+
     /// Returns the number of resources.
     pub(crate) fn width(&self) -> usize {
         self.dimensions.len()

@@ -26,6 +26,7 @@
 //! - [`doctor`]: what blocks nodes, what it costs, whose it is, and how to unblock it.
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
+//! - [`choice`]: why a NodeClaim has its instance type.
 //! - [`blank`]: hides from an answer what belongs to namespaces that the caller may not ask about.
 //! - [`overview`]: the state of the cluster in numbers, and its changes.
 //!
@@ -35,6 +36,7 @@
 pub mod blank;
 pub mod blocking;
 pub mod change;
+pub mod choice;
 pub mod digest;
 pub mod doctor;
 pub mod explain;

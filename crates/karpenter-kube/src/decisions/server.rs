@@ -72,6 +72,18 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
             decisions.feed.keep(&keeping, decisions, until).await;
         }
     });
+    let (keeping, until) = (Arc::clone(cx), stop.clone());
+    tasks.spawn(async move {
+        if let Some(decisions) = &keeping.decisions {
+            decisions.kept.expire(&keeping.clock, until).await;
+        }
+    });
+    let (working, until) = (Arc::clone(cx), stop.clone());
+    tasks.spawn(async move {
+        if let Some(decisions) = &working.decisions {
+            decisions.work(until).await;
+        }
+    });
     let addresses: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     for address in addresses.map(|address| SocketAddr::from((address, port))) {
         match TcpListener::bind(address).await {
@@ -176,7 +188,9 @@ impl Server {
             let report = report.map_err(|error| Failure::internal(&error))?;
             return Ok(json(StatusCode::OK, &*report));
         }
-        let (view, history, now) = (self.cx.view(), decisions.so_far(), self.cx.clock.now());
+        let (view, now) = (self.cx.view(), self.cx.clock.now());
+        decisions.settle(&view);
+        let history = decisions.so_far();
         // One search at a time, so that questions never take more than one core from the controllers.
         let (_search, timeout) = match &ask {
             Ask::Explain {
@@ -193,6 +207,7 @@ impl Server {
             disruption: decisions.disruption(now, Arc::clone(&cancel)),
             scheduling: decisions.policy(now),
             cancel,
+            kept: Arc::clone(&decisions.kept),
         };
         let answered = compute("the explanation", move || {
             answers::answer(&ask, &view, &history, requests, now)

@@ -26,6 +26,7 @@ use karpenter_core::disruption::{
 };
 use karpenter_core::pod::protected_until;
 use karpenter_core::schedule::Cancel;
+use karpenter_decisions::record::CommandState;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -154,6 +155,9 @@ impl Disruption {
 
     fn ended(&mut self, ended: Ended) {
         self.executing.remove(&ended.id);
+        if let Some(decisions) = &self.cx.decisions {
+            decisions.ended(&self.cx, &ended.id, ended.state, ended.why);
+        }
         self.still_tainted.extend(ended.still_tainted);
         if ended.method.is_eventual() {
             for pool in &ended.pools {
@@ -179,6 +183,9 @@ impl Disruption {
         let mut execution = match started {
             Ok(execution) => execution,
             Err(not_started) => {
+                if let Some(decisions) = &self.cx.decisions {
+                    decisions.ended(&self.cx, &command.id(), CommandState::NotStarted, None);
+                }
                 self.still_tainted.extend(not_started.still_tainted);
                 if command.method.is_eventual() {
                     for candidate in &command.candidates {

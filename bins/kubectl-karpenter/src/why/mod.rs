@@ -1,6 +1,7 @@
 //! `kubectl karpenter why`: why a pod is pending, a node is kept, a NodeClaim was launched, a NodePool is not used.
 
 mod kept;
+mod launched;
 pub(crate) mod text;
 
 use std::process::ExitCode;
@@ -46,7 +47,7 @@ enum Subject {
     /// Why a node is kept, what it would save, and what would help.
     #[command(visible_alias = "no")]
     Node(Searched),
-    /// What a NodeClaim was launched for.
+    /// What a NodeClaim was launched for, and why it has its instance type.
     #[command(name = "nodeclaim")]
     NodeClaim(Named),
     /// Whether a NodePool is used, and what its limits and budgets allow.

@@ -15,6 +15,7 @@ mod decisions;
 mod disruption;
 mod doctor;
 mod events;
+mod explained;
 mod failures;
 mod joining;
 mod kept;

@@ -59,6 +59,30 @@ async fn an_object_that_does_not_exist_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_object_of_any_kind_that_does_not_exist_is_one_line_and_nothing_is_written() {
+    for (question, kind) in [
+        (["why", "node", "gone"], "Node"),
+        (["why", "nodeclaim", "gone"], "NodeClaim"),
+        (["why", "nodepool", "gone"], "NodePool"),
+    ] {
+        let message = format!("{kind} \"gone\" not found");
+        let details = json!({ "kind": kind, "name": "gone" });
+        let missing = status(404, "NotFound", &message, details);
+        let server = Decisions::refusing("404 Not Found", "", missing).await;
+        let printed = ask(&server.url(), &question).await;
+        assert_refused(&printed, &format!("error: {message}"));
+        assert!(server.heads().iter().all(|head| head.starts_with("GET ")));
+    }
+    // The plugin itself looks for a Deployment and its pods.
+    let cluster = Cluster::start(&[]).await;
+    let mut command = cluster.plugin();
+    command.args(["why", "deploy", "-n", "shop", "gone"]);
+    command.args(["--server", "http://127.0.0.1:1"]);
+    let printed = run(command).await;
+    assert_refused(&printed, ": not found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_down_not_leading_or_of_another_version_is_said_in_a_line() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let down = format!("http://{}", free.local_addr().unwrap());

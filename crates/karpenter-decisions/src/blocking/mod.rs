@@ -119,10 +119,7 @@ fn find(mut probe: Probe<'_>) -> Blocking {
     let atoms = core
         .set
         .iter()
-        .map(|index| Constraint {
-            hint: hint::hint(&probe, &probe.atoms[*index]),
-            ..constraint(&probe, *index)
-        })
+        .map(|index| with_hint(&probe, *index))
         .collect();
     Blocking {
         fits_alone: false,
@@ -147,6 +144,14 @@ pub fn constraints(snapshot: &Snapshot, policy: &Policy, pod: &Arc<Pod>) -> Vec<
     let atoms = atom::atoms(&prepared, pod);
     let probe = Probe::new(&prepared, None, pod.clone(), atoms);
     (0..probe.atoms.len())
-        .map(|index| constraint(&probe, index))
+        .map(|index| with_hint(&probe, index))
         .collect()
+}
+
+/// Describes a constraint, with what is conspicuous about it.
+fn with_hint(probe: &Probe<'_>, index: usize) -> Constraint {
+    Constraint {
+        hint: hint::hint(probe, &probe.atoms[index]),
+        ..constraint(probe, index)
+    }
 }

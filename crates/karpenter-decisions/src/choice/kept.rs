@@ -7,7 +7,7 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::PodKey;
 use karpenter_core::resources::Resources;
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
 
 use super::{Choice, Launch, choose, largest};
 
@@ -27,7 +27,14 @@ struct Kept {
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     kept: VecDeque<Kept>,
+    /// The lists by address: how often they are used, and their memory.
+    lists: FxHashMap<usize, (usize, usize)>,
+    /// The memory of lists and uids.
+    bytes: usize,
 }
+
+/// The memory of a choice beside its lists.
+const SLOT: usize = size_of::<Kept>() + 2 * size_of::<(usize, (usize, usize))>();
 
 impl Choices {
     /// Returns the choice for the NodeClaim of a uid.
@@ -47,12 +54,37 @@ impl Choices {
                 choice.rejected = kept.choice.rejected.clone();
             }
         }
+        for (address, bytes) in lists(&choice) {
+            let (used, _) = self.lists.entry(address).or_insert((0, bytes));
+            *used += 1;
+            if *used == 1 {
+                self.bytes += bytes;
+            }
+        }
+        self.bytes += uid.len() + SLOT;
         self.kept.push_back(Kept {
             uid: uid.to_owned(),
             choice,
         });
-        while self.kept.len() > MAX_CHOICES || self.memory() > MAX_BYTES {
-            self.kept.pop_front();
+        while self.kept.len() > MAX_CHOICES || self.bytes > MAX_BYTES {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some(oldest) = self.kept.pop_front() else {
+            return;
+        };
+        self.bytes -= oldest.uid.len() + SLOT;
+        for (address, _) in lists(&oldest.choice) {
+            let Some((used, bytes)) = self.lists.get_mut(&address) else {
+                continue;
+            };
+            *used -= 1;
+            if *used == 0 {
+                self.bytes -= *bytes;
+                self.lists.remove(&address);
+            }
         }
     }
 
@@ -68,24 +100,25 @@ impl Choices {
 
     /// Returns the memory in bytes.
     pub fn memory(&self) -> usize {
-        let mut seen: FxHashSet<*const u8> = FxHashSet::default();
-        let mut sum = self.kept.capacity() * size_of::<Kept>();
-        for Kept { uid, choice } in &self.kept {
-            sum += uid.capacity();
-            if seen.insert(choice.options.as_ptr().cast()) {
-                let names = choice.options.iter().map(|it| it.instance_type.capacity());
-                sum += size_of_val(&*choice.options) + names.sum::<usize>();
-            }
-            if seen.insert(choice.rejected.as_ptr().cast()) {
-                let texts = choice
-                    .rejected
-                    .iter()
-                    .map(|it| it.instance_type.capacity() + it.reason.to_string().len());
-                sum += size_of_val(&*choice.rejected) + texts.sum::<usize>();
-            }
-        }
-        sum
+        self.bytes
     }
+}
+
+/// Returns the address and the memory of the lists of a choice.
+fn lists(choice: &Choice) -> [(usize, usize); 2] {
+    // Two counters of an `Arc`.
+    const COUNTERS: usize = 2 * size_of::<usize>();
+    let names = choice.options.iter().map(|it| it.instance_type.capacity());
+    let options = size_of_val(&*choice.options) + names.sum::<usize>();
+    let texts = choice.rejected.iter().map(|it| {
+        // The parameters of a reason are part of its text.
+        it.instance_type.capacity() + it.reason.to_string().len()
+    });
+    let rejected = size_of_val(&*choice.rejected) + texts.sum::<usize>();
+    [
+        (choice.options.as_ptr().addr(), options + COUNTERS),
+        (choice.rejected.as_ptr().addr(), rejected + COUNTERS),
+    ]
 }
 
 /// The NodeClaims of a pass whose choices are not worked out yet, with the snapshot of the pass.

@@ -56,7 +56,7 @@ pub struct Rejected {
 /// What was offered for a NodeClaim, and what was not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// The offered instance types in the order of the NodeClaim, at most [`OPTIONS`].
+    /// The offered instance types, cheapest first, at most [`OPTIONS`].
     pub options: Arc<[Offered]>,
     /// The number of further offered instance types.
     pub more_options: usize,
@@ -100,20 +100,25 @@ pub fn choose(snapshot: &Snapshot, launch: Launch<'_>) -> Option<Choice> {
         limits: Resources::allocatable_from(&pool.spec.limits).unwrap_or_default(),
         used: used(snapshot, pool, claim, launch.earlier),
     };
-    let offered: FxHashSet<&str> = listed.iter().map(String::as_str).collect();
-    let find = |name: &String| types.iter().find(|kind| kind.name == *name);
-    let options = listed.iter().take(OPTIONS).map(|name| Offered {
-        instance_type: name.clone(),
-        price_per_hour: find(name).map_or(0.0, |kind| tests.price(kind)),
+    let names: FxHashSet<&str> = listed.iter().map(String::as_str).collect();
+    let mut offered: Vec<(f64, &InstanceType)> = types
+        .iter()
+        .filter(|kind| names.contains(kind.name.as_str()))
+        .map(|kind| (tests.price(kind), kind))
+        .collect();
+    sort(&mut offered);
+    let options = offered.iter().take(OPTIONS).map(|(price, kind)| Offered {
+        instance_type: kind.name.clone(),
+        price_per_hour: *price,
     });
     let options: Arc<[Offered]> = options.collect();
     let mut others: Vec<(f64, &InstanceType)> = types
         .iter()
-        .filter(|kind| !offered.contains(kind.name.as_str()))
+        .filter(|kind| !names.contains(kind.name.as_str()))
         .map(|kind| (tests.price(kind), kind))
         .collect();
-    others.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.name.cmp(&b.1.name)));
-    let last = listed.last().and_then(find).map(|kind| tests.price(kind));
+    sort(&mut others);
+    let last = offered.last().map(|(price, _)| *price);
     let rejected = others.into_iter().filter_map(|(price, kind)| {
         Some(Rejected {
             instance_type: kind.name.clone(),
@@ -126,10 +131,15 @@ pub fn choose(snapshot: &Snapshot, launch: Launch<'_>) -> Option<Choice> {
         })
     });
     Some(Choice {
-        more_options: listed.len() - options.len(),
+        more_options: offered.len() - options.len(),
         rejected: rejected.take(REJECTED).collect(),
         options,
     })
+}
+
+/// Sorts instance types by price, and those of one price by name: a NodeClaim lists them by name only.
+fn sort(types: &mut [(f64, &InstanceType)]) {
+    types.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.name.cmp(&b.1.name)));
 }
 
 /// Returns the instance types of a NodePool, NodeOverlays applied.
@@ -143,7 +153,7 @@ fn types_of(snapshot: &Snapshot, pool: &Arc<NodePool>) -> Option<Arc<[InstanceTy
     Some(overlay::apply(&overlays, pool, types, names))
 }
 
-/// Returns the instance types that a NodeClaim lists, in its order.
+/// Returns the instance types that a NodeClaim lists.
 fn listed(claim: &NodeClaim) -> &[String] {
     let mut requirements = claim.spec.requirements.iter();
     let of_types = requirements.find(|requirement| {

@@ -6,7 +6,7 @@ use karpenter_core::cluster::Snapshot;
 use karpenter_core::resources::Resources;
 use serde::Serialize;
 
-use super::{Choice, Launch, Offered, Rejected, choose, listed};
+use super::{Choice, Launch, Offered, Rejected, choose};
 use crate::explain::Told;
 
 /// What the cloud chose for a NodeClaim.
@@ -21,7 +21,7 @@ pub struct Chosen {
     /// `spot`, `on-demand` or `reserved`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<String>,
-    /// The place of the instance type among those offered, from 1; absent if it was not among them.
+    /// The place of the instance type among those offered by price, from 1; absent if it is not among the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<usize>,
     /// Price in dollars per hour; 0 if it is not known.
@@ -37,7 +37,10 @@ impl Chosen {
         let own = claim.metadata.labels.as_ref()?;
         let instance_type = own.get(labels::INSTANCE_TYPE)?;
         claim.status.provider_id.as_ref()?;
-        let rank = listed(claim).iter().position(|name| name == instance_type);
+        let rank = choice.and_then(|choice| {
+            let mut options = choice.options.iter();
+            options.position(|it| it.instance_type == *instance_type)
+        });
         let cheapest = choice.and_then(|choice| choice.options.first());
         let premium = cheapest.filter(|_| price > 0.0);
         Some(Self {

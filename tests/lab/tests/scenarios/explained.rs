@@ -279,16 +279,18 @@ async fn a_nodeclaim_tells_what_was_offered_what_was_chosen_and_why_three_cheape
     let told = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
     assert_eq!(told["recomputed"], Value::Null, "{told}");
     assert_eq!(told["launch"]["planned"]["pods"], 1);
-    // The list is the launched one, in its order, and so is the rank.
-    let requirement = claim
-        .spec
-        .requirements
-        .iter()
-        .find(|it| it.key == TYPE)
-        .unwrap();
+    // The list is the launched one, in the order of the plan, and so is the rank.
+    let mut requirements = claim.spec.requirements.iter();
+    let requirement = requirements.find(|it| it.key == TYPE).unwrap();
     let options = told["options"].as_array().unwrap();
     let offered: Vec<&str> = options.iter().map(|it| text(it, "instanceType")).collect();
-    assert_eq!(offered, requirement.values);
+    let mut sorted = offered.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, requirement.values);
+    let planned = told["launch"]["planned"]["instanceTypes"]
+        .as_array()
+        .unwrap();
+    assert_eq!(json!(offered[..planned.len()]), json!(planned));
     let label = |key: &str| claim.label(key).unwrap();
     let chosen = &told["chosen"];
     assert_eq!(text(chosen, "instanceType"), label(TYPE));
@@ -297,10 +299,9 @@ async fn a_nodeclaim_tells_what_was_offered_what_was_chosen_and_why_three_cheape
         text(chosen, "capacityType"),
         label("karpenter.sh/capacity-type")
     );
-    let rank = requirement
-        .values
+    let rank = offered
         .iter()
-        .position(|name| name == label(TYPE))
+        .position(|name| *name == label(TYPE))
         .unwrap()
         + 1;
     assert_eq!(chosen["rank"], rank);

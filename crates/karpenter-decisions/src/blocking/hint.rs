@@ -23,6 +23,9 @@ pub(super) fn hint(probe: &Probe<'_>, atom: &Atom) -> Option<String> {
         Atom::Spread(index) => shape.spread[*index].topology_key.as_str(),
         _ => return None,
     };
+    if probe.snapshot().config().well_known.contains(key) {
+        return None;
+    }
     let known = labels(probe.snapshot());
     if known.contains(key) {
         return None;

@@ -3,10 +3,13 @@
 //! The result of first fit depends on the order of the pods, and each pod joins the first node with room; which strategy suits
 //! a cluster is only visible in the plan. So a few [`Strategy`]s are tried, with one round of repacking each. The best is
 //! chosen by fixed rules, and its plan is made once more with thorough repacking, which is used if it costs less:
-//! 1. It leaves no more pods of any class unplaced than first fit, its pods drop no more preferences in total, and no
-//!    constraint is interpreted differently: a strategy only decides what the constraints leave open.
-//! 2. Of those plans, the one with the fewest unplaced pods; of these the cheapest; of those within a hundredth of the cheapest
-//!    the one with the fewest nodes, then the cheapest, then the strategy that comes first in [`STRATEGIES`]. Where nodes have
+//! 1. It leaves no more pods of any class unplaced than first fit, and no constraint is interpreted differently: a strategy only
+//!    decides what the constraints leave open.
+//! 2. Of those plans, those with the fewest unplaced pods, then the fewest of buffers; of these, those whose pods drop no more preferences in total than in the
+//!    plan of the strategy that comes first: first fit, else [`STRATEGIES`]. Plans are only compared with plans that place as many
+//!    pods, because a pod that is not placed drops no preference.
+//! 3. Of those the cheapest; of those within a hundredth of the cheapest the one with the fewest nodes, then the cheapest, then
+//!    the strategy that comes first. Where nodes have
 //!    few pods, each node more than in first fit's plan counts for a fifth of the mean price of first fit's nodes, as in
 //!    [`repack`](crate::schedule::repack::dissolve).
 //!
@@ -27,9 +30,14 @@ const MOST_COMPARED: usize = 600;
 const FEWER_IF: f64 = 1.01;
 
 /// The strategies tried in addition to first fit.
-const STRATEGIES: [Strategy; 6] = [
+const STRATEGIES: [Strategy; 7] = [
     Strategy {
         domains_by_name: true,
+        ..Strategy::new(Order::Size)
+    },
+    Strategy {
+        domains_by_name: true,
+        last_alternative: true,
         ..Strategy::new(Order::Size)
     },
     Strategy::least_increase(Order::Size),
@@ -88,9 +96,11 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
         progress: None,
         ..query.clone()
     };
+    let has_alternatives = first.has_alternatives;
     let mut attempts = vec![first];
     for strategy in STRATEGIES {
-        if strategy.least_increase && pods > MOST_COMPARED {
+        let compares_too_many = strategy.least_increase && pods > MOST_COMPARED;
+        if compares_too_many || (strategy.last_alternative && !has_alternatives) {
             continue;
         }
         let attempt = attempt(&quiet, strategy);
@@ -133,8 +143,7 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
     };
     let may_replace = |attempt: &Attempt| {
         let mut left_out = attempt.left_out.iter();
-        attempt.dropped <= first.dropped
-            && attempt.plan.undecided.is_empty()
+        attempt.plan.undecided.is_empty()
             && left_out.all(|(class, number)| first.left_out.get(class).copied() >= Some(*number))
     };
     let others: Vec<Attempt> = attempts.filter(may_replace).collect();
@@ -148,9 +157,15 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
     };
     let mut attempts = vec![first];
     attempts.extend(others);
-    let left_out = |attempt: &Attempt| attempt.plan.unplaced.len();
+    let left_out = |attempt: &Attempt| {
+        let unplaced = &attempt.plan.unplaced;
+        let buffers = unplaced.iter().filter(|pod| pod.buffer).count();
+        (unplaced.len() - buffers, buffers)
+    };
     let fewest = attempts.iter().map(left_out).min();
     attempts.retain(|attempt| Some(left_out(attempt)) == fewest);
+    let dropped = attempts.first().map(|first| first.dropped);
+    attempts.retain(|attempt| Some(attempt.dropped) <= dropped);
     let costs = attempts.iter().map(cost);
     let least = costs.min_by(f64::total_cmp).unwrap_or_default();
     let cheap = attempts
@@ -160,4 +175,37 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
     let best =
         cheap.min_by(|a, b| (nodes(a).cmp(&nodes(b))).then_with(|| cost(a).total_cmp(&cost(b))));
     best.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::PodKey;
+    use crate::schedule::report::plan::Unplaced;
+    use crate::schedule::report::reasons::Unschedulable;
+
+    fn attempt(order: Order, unplaced: usize, dropped: usize) -> Attempt {
+        let pod = |index| Unplaced {
+            pod: PodKey::new("default", &format!("pod-{index}"), ""),
+            buffer: false,
+            why: Unschedulable::NoNodePools,
+        };
+        let mut attempt = Attempt {
+            strategy: Strategy::new(order),
+            dropped,
+            ..Attempt::default()
+        };
+        attempt.plan.unplaced = (0..unplaced).map(pod).collect();
+        attempt
+    }
+
+    #[test]
+    fn a_plan_that_places_more_pods_than_first_fit_may_drop_preferences_of_those() {
+        let best = choose(vec![
+            attempt(Order::Size, 1, 0),
+            attempt(Order::Memory, 0, 2),
+            attempt(Order::Alike, 1, 0),
+        ]);
+        assert_eq!(best.strategy.order, Order::Memory);
+    }
 }

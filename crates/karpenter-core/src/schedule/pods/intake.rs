@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::pod::{
     InvalidPod, NodeTerm, Pod, Shape, SpreadConstraint, Toleration, Weighted, validate,
 };
-use crate::requirements::{LabelNames, Requirements};
+use crate::requirements::{LabelNames, Operator, Requirement, Requirements};
 use crate::schedule::compile::algebra::ANYTHING;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{ClassId, TemplateId};
@@ -21,7 +21,9 @@ use crate::schedule::pods::queue::QueuedPod;
 use crate::schedule::pods::volumes::Volumes;
 use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::{PodSet, PreferencePolicy};
-use crate::schedule::topology::group::{GroupIdentity, GroupKind, Namespaces, NodeFilter};
+use crate::schedule::topology::group::{
+    GroupIdentity, GroupKind, Namespaces, NodeFilter, is_hostname,
+};
 use crate::taints::untolerated;
 
 /// A pod with its sort keys.
@@ -193,16 +195,18 @@ impl SchedulingPass<'_> {
         let names = &self.solver.snapshot.config().well_known;
         let shape = class.shape.clone();
         let respect = self.solver.policy.preference_policy == PreferencePolicy::Respect;
-        for constraint in spread_of(
+        let constraints = spread_of(
             &shape,
             &self.solver.policy.default_spread,
             &self.solver.snapshot,
-        ) {
+        );
+        let keys = self.keys_of_counted_nodes(&constraints);
+        for constraint in constraints {
             if constraint.hard {
-                let owned = self.spread_group(&shape, &class.terms, &constraint);
+                let owned = self.spread_group(&shape, &class.terms, &constraint, &keys);
                 class.hard.push(owned);
             } else if respect {
-                let owned = self.spread_group(&shape, &class.terms, &constraint);
+                let owned = self.spread_group(&shape, &class.terms, &constraint, &[]);
                 class.soft.spread.push(owned.as_preference());
             }
         }
@@ -267,17 +271,64 @@ impl SchedulingPass<'_> {
             || !class.resource_claims.is_empty();
     }
 
+    /// Returns the labels of the hard spread constraints of a pod that some nodes do not have, if there are several constraints:
+    /// kube-scheduler counts only nodes that have the labels of all of them. Well-known labels are on all nodes that are planned.
+    ///
+    /// DIFFERS: upstream counts, for each constraint, all nodes with its label.
+    fn keys_of_counted_nodes(&self, constraints: &[SpreadConstraint]) -> Vec<String> {
+        let hard = constraints.iter().filter(|constraint| constraint.hard);
+        let names = &self.solver.snapshot.config().well_known;
+        let mut keys: Vec<&str> = hard
+            .map(|constraint| names.canonical_key(&constraint.topology_key))
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        if keys.len() < 2 {
+            return Vec::new();
+        }
+        let is_missing = |key: &str| {
+            let exists = Requirement::new(key, Operator::Exists, [""; 0]);
+            let with_label = self.solver.nodes_meeting(&exists);
+            let mut nodes = self.solver.nodes.indices();
+            let mut templates = self.solver.templates.iter();
+            nodes.any(|node| !with_label.contains(node))
+                || templates.any(|t| self.rows.algebra.requirements(t.set).get(key).is_none())
+        };
+        let own = keys.into_iter().filter(|key| !names.contains(key));
+        own.filter(|key| is_missing(key))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Finds or creates the group of a spread constraint; `keys` are labels that counted nodes have.
     fn spread_group(
         &mut self,
         shape: &Shape,
         terms: &[Requirements],
         constraint: &SpreadConstraint,
+        keys: &[String],
     ) -> Owned {
         let names = &self.solver.snapshot.config().well_known;
         let constrains = terms.iter().any(|term| !term.is_empty());
+        let honors_affinity = constraint.honor_affinity && constrains;
+        let key = names.canonical_key(&constraint.topology_key).to_owned();
+        let mut counted = if honors_affinity {
+            terms.to_vec()
+        } else {
+            vec![Requirements::new()]
+        };
+        // A node without the label of the constraint itself is not counted in any case, and a node is its own domain for hostname.
+        let others = keys
+            .iter()
+            .filter(|other| **other != key && !is_hostname(&key));
+        for other in others {
+            let exists = Requirement::new(other, Operator::Exists, [""; 0]);
+            counted.iter_mut().for_each(|term| term.add(exists.clone()));
+        }
+        let filters = counted.iter().any(|term| !term.is_empty());
         let identity = GroupIdentity {
             kind: GroupKind::Spread,
-            key: names.canonical_key(&constraint.topology_key).to_owned(),
+            key,
             namespaces: Namespaces {
                 list: vec![shape.namespace.clone()],
                 selector: None,
@@ -287,7 +338,8 @@ impl SchedulingPass<'_> {
             max_skew: constraint.max_skew,
             min_domains: constraint.min_domains,
             filter: NodeFilter {
-                terms: (constraint.honor_affinity && constrains).then(|| terms.to_vec()),
+                terms: filters.then_some(counted),
+                honors_affinity,
                 tolerations: constraint
                     .honor_taints
                     .then(|| with_soft_taints(&shape.tolerations)),

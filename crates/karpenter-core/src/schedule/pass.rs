@@ -121,7 +121,6 @@ impl<'a> SchedulingPass<'a> {
         let hasty = self.repack();
         let strategy = self.strategy;
         let (dropped, left_out) = (self.queue.dropped(), self.queue.left_out());
-        let has_alternatives = self.queue.has_alternatives();
         let plan = Plan {
             pending_by_zone,
             ..self.into_plan()
@@ -131,7 +130,6 @@ impl<'a> SchedulingPass<'a> {
             strategy,
             dropped,
             left_out,
-            has_alternatives,
             hasty,
             unknown_resources: false,
         }

@@ -5,13 +5,12 @@
 //! chosen by fixed rules, and its plan is made once more with thorough repacking, which is used if it costs less:
 //! 1. It leaves no more pods of any class unplaced than first fit, and no constraint is interpreted differently: a strategy only
 //!    decides what the constraints leave open.
-//! 2. Of those plans, those with the fewest unplaced pods, then the fewest of buffers; of these, those whose pods drop no more preferences in total than in the
-//!    plan of the strategy that comes first: first fit, else [`STRATEGIES`]. Plans are only compared with plans that place as many
-//!    pods, because a pod that is not placed drops no preference.
-//! 3. Of those the cheapest; of those within a hundredth of the cheapest the one with the fewest nodes, then the cheapest, then
-//!    the strategy that comes first. Where nodes have
-//!    few pods, each node more than in first fit's plan counts for a fifth of the mean price of first fit's nodes, as in
-//!    [`repack`](crate::schedule::repack::dissolve).
+//! 2. Of those plans, those with the fewest unplaced pods, then the fewest of buffers. Of these, those whose pods drop no more
+//!    preferences in total than in the one that was made first, first fit's if it is among them: plans that place fewer pods are
+//!    no measure, because a pod that is not placed drops no preference.
+//! 3. Of these the cheapest; of those within a hundredth of the cheapest the one with the fewest nodes, then the cheapest, then
+//!    the strategy that comes first in [`STRATEGIES`]. Where nodes have few pods, each node more than in first fit's plan counts
+//!    for a fifth of the mean price of first fit's nodes, as in [`repack`](crate::schedule::repack::dissolve).
 //!
 //! Strategies are tried only where nodes are launched for the lowest price: disruption, which runs thousands of simulations for
 //! the fewest nodes ([`Packing::FewestNodes`]), uses first fit alone, and so do plans for more than [`MOST_PODS`] pods, where
@@ -30,14 +29,9 @@ const MOST_COMPARED: usize = 600;
 const FEWER_IF: f64 = 1.01;
 
 /// The strategies tried in addition to first fit.
-const STRATEGIES: [Strategy; 7] = [
+const STRATEGIES: [Strategy; 6] = [
     Strategy {
         domains_by_name: true,
-        ..Strategy::new(Order::Size)
-    },
-    Strategy {
-        domains_by_name: true,
-        last_alternative: true,
         ..Strategy::new(Order::Size)
     },
     Strategy::least_increase(Order::Size),
@@ -96,11 +90,9 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
         progress: None,
         ..query.clone()
     };
-    let has_alternatives = first.has_alternatives;
     let mut attempts = vec![first];
     for strategy in STRATEGIES {
-        let compares_too_many = strategy.least_increase && pods > MOST_COMPARED;
-        if compares_too_many || (strategy.last_alternative && !has_alternatives) {
+        if strategy.least_increase && pods > MOST_COMPARED {
             continue;
         }
         let attempt = attempt(&quiet, strategy);

@@ -28,9 +28,6 @@ pub(crate) struct Strategy {
     /// Among domains that a topology constraint ranks equal, takes the first by name, as upstream does, else the cheapest for the
     /// pod: the cheapest domain for the first pod may be expensive for the pods after it.
     pub(crate) domains_by_name: bool,
-    /// Tries the alternatives of a required node affinity from the last to the first. Upstream ends with the last one where it drops
-    /// alternatives.
-    pub(crate) last_alternative: bool,
     /// Repacks wasteful nodes thoroughly. Done once, for the best strategy: the savings differ little between strategies, and the
     /// search takes most of the time.
     pub(crate) thorough: bool,
@@ -42,18 +39,8 @@ impl Strategy {
             order,
             least_increase: false,
             domains_by_name: false,
-            last_alternative: false,
             thorough: false,
         }
-    }
-
-    /// Returns which variant of a class with this many alternatives is tried at a step.
-    pub(crate) fn variant(self, step: usize, alternatives: usize) -> usize {
-        if !self.last_alternative || alternatives < 2 {
-            return step;
-        }
-        let alternative = step % alternatives;
-        step - alternative + (alternatives - 1 - alternative)
     }
 
     pub(crate) const fn least_increase(order: Order) -> Self {
@@ -73,32 +60,8 @@ pub(crate) struct Attempt {
     pub(crate) dropped: usize,
     /// Unplaced pods of each class, buffers' pods counted apart. Pods of a class are interchangeable.
     pub(crate) left_out: BTreeMap<(ClassId, bool), usize>,
-    /// Whether a pod has alternatives of its required node affinity.
-    pub(crate) has_alternatives: bool,
     /// Whether wasteful nodes were repacked, but not thoroughly.
     pub(crate) hasty: bool,
     /// The pass was not run: the solver was not compiled for a resource that a pod of the query requests.
     pub(crate) unknown_resources: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_alternative_comes_first_at_each_step_of_relaxation() {
-        let tried = |strategy: Strategy, alternatives| -> Vec<usize> {
-            (0..6)
-                .map(|step| strategy.variant(step, alternatives))
-                .collect()
-        };
-        let first = Strategy::new(Order::Size);
-        let last = Strategy {
-            last_alternative: true,
-            ..first
-        };
-        assert_eq!(tried(first, 3), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(tried(last, 3), [2, 1, 0, 5, 4, 3]);
-        assert_eq!(tried(last, 1), [0, 1, 2, 3, 4, 5]);
-    }
 }

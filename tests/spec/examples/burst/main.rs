@@ -1,4 +1,4 @@
-//! What a burst of pods costs per hour if it is planned in several decisions: `burst [PODS] [SECONDS]`.
+//! What a burst of pods costs per hour if it is planned in several decisions: `burst [PODS] [SECONDS] [RUNS]`.
 //!
 //! Virtual time: 40 workloads are created over some seconds, five at a time, as kube-controller-manager does. kube-scheduler
 //! ([`scheduler`]) binds pods to nodes that are ready; the engine plans those without a place in batches, and its nodes are
@@ -43,8 +43,10 @@ struct How {
     keeps_places: bool,
     /// Pods are planned where kube-scheduler will probably bind them, not where they were planned before.
     predicts: bool,
-    /// No decision is made while nodes are launching.
-    waits: bool,
+    /// kube-scheduler binds pods only where they were planned.
+    pinned: bool,
+    /// Milliseconds that a pod waits for room elsewhere after others took its place.
+    rest: u64,
 }
 
 const TURNS: How = How {
@@ -55,7 +57,8 @@ const TURNS: How = How {
     ready: 3000,
     keeps_places: true,
     predicts: false,
-    waits: false,
+    pinned: false,
+    rest: 0,
 };
 
 struct SimPod {
@@ -66,6 +69,7 @@ struct SimPod {
     place: Option<usize>,
     since: u64,
     attempts: u32,
+    lost: Option<u64>,
 }
 
 struct SimNode {
@@ -90,7 +94,12 @@ fn main() {
         },
         TURNS,
         How {
-            name: "in turns, ready after 8 s",
+            name: "bound where planned",
+            pinned: true,
+            ..TURNS
+        },
+        How {
+            name: "nodes ready after 8 s",
             ready: 8000,
             ..TURNS
         },
@@ -100,7 +109,12 @@ fn main() {
             ..TURNS
         },
         How {
-            name: "no places kept",
+            name: "batches of 20 s at most",
+            max: 20_000,
+            ..TURNS
+        },
+        How {
+            name: "places not kept",
             keeps_places: false,
             ..TURNS
         },
@@ -111,8 +125,8 @@ fn main() {
             ..TURNS
         },
         How {
-            name: "waits for launching nodes",
-            waits: true,
+            name: "lost places rest 10 s",
+            rest: 10_000,
             ..TURNS
         },
     ];
@@ -151,6 +165,7 @@ fn workloads(pods: usize, seconds: u64, at_once: bool) -> Vec<SimPod> {
                     place: None,
                     since: 0,
                     attempts: 0,
+                    lost: None,
                 });
             }
         }
@@ -225,7 +240,13 @@ fn run(how: &How, pods: usize, seconds: u64, seed: u64) {
         for _ in 0..RATE * STEP / 1000 {
             let Some(pod) = queues.next(now) else { break };
             let (workload, need) = (burst.pods[pod].workload, burst.pods[pod].need);
-            match choose(&burst.ready, workload, need, draw(&mut random)) {
+            let found = if how.pinned {
+                let place = burst.pods[pod].place;
+                place.filter(|node| burst.ready.get(node).is_some_and(|room| room.fits(need)))
+            } else {
+                choose(&burst.ready, workload, need, draw(&mut random))
+            };
+            match found {
                 Some(node) => {
                     if let Some(room) = burst.ready.get_mut(&node) {
                         room.add(workload, need);
@@ -245,11 +266,10 @@ fn run(how: &How, pods: usize, seconds: u64, seed: u64) {
                 }
             }
         }
-        let launching = burst.nodes.iter().any(|node| node.ready > now);
         let closes = opened.is_some_and(|open| now >= (last + how.idle).min(open + how.max));
         let repeats = opened.is_none() && now >= again + 10_000;
         let all_there = !how.at_once || waiting.len() == pods;
-        if !(closes || repeats) || (how.waits && launching) || !all_there {
+        if !(closes || repeats) || !all_there {
             continue;
         }
         (opened, again) = (None, now);
@@ -311,12 +331,15 @@ impl Burst {
                 } else {
                     one.place = None;
                     one.attempts = 0;
+                    one.lost = Some(now);
                 }
             }
         }
         let nodes = &self.nodes;
         let due = |pod: &SimPod| {
-            let Some(node) = pod.place else { return true };
+            let Some(node) = pod.place else {
+                return pod.lost.is_none_or(|lost| lost + how.rest <= now);
+            };
             let back_off = 10_000 << pod.attempts.saturating_sub(1).min(5);
             pod.since.max(nodes[node].ready) + back_off <= now
         };

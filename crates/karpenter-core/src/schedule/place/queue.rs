@@ -98,14 +98,13 @@ impl SchedulingPass<'_> {
         if self.queue.classes[class].refused_at == self.epoch {
             return self.queue.classes[class].refused_as;
         }
-        let alternatives = self.queue.classes[class].terms.len().max(1);
-        for step in 0..self.queue.classes[class].variants.len() {
-            let index = self.strategy.variant(step, alternatives);
+        for index in 0..self.queue.classes[class].variants.len() {
             let mut variant = self.take_variant(class, index);
             let state = self.try_variant(pod, class, &mut variant);
             self.queue.classes[class].variants[index] = Some(variant);
             match state {
                 PodState::Placed(_) => {
+                    let alternatives = self.queue.classes[class].terms.len().max(1);
                     self.queue.pods[pod].dropped = index / alternatives;
                     return state;
                 }

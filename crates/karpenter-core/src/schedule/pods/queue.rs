@@ -68,11 +68,6 @@ impl PodQueue {
         self.pods.iter().map(|queued| queued.dropped).sum()
     }
 
-    /// Reports whether a pod has alternatives of its required node affinity.
-    pub(crate) fn has_alternatives(&self) -> bool {
-        self.classes.iter().any(|class| class.terms.len() > 1)
-    }
-
     /// Returns the number of pods without a place by class, buffers' pods apart.
     pub(crate) fn left_out(&self) -> BTreeMap<(ClassId, bool), usize> {
         let mut left_out = BTreeMap::new();

@@ -135,11 +135,6 @@ fn the_cheapest_zone_for_the_first_pod_is_not_kept_if_it_is_expensive_for_later_
 }
 
 #[test]
-fn plans_that_place_more_pods_than_the_first_are_not_rejected_for_preferences_of_those() {
-    assert_no_more_expensive_than_first_fit(299);
-}
-
-#[test]
 fn a_preferred_affinity_does_not_pin_the_capacity_type_of_a_planned_node() {
     assert_no_more_expensive_than_first_fit(55);
 }

@@ -10,6 +10,7 @@ use super::balanced::Totals;
 use super::blockers;
 use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, candidate};
 use super::command::{Command, Method, VerdictKind};
+use super::evaluations::Evaluations;
 use super::methods;
 use super::pass::{Alone, Pass, Shared};
 use super::request::DisruptionRequest;
@@ -110,6 +111,8 @@ impl<'a> Assessor<'a> {
             prices: simulator.price_lists().clone(),
             drafted: 0,
             alone: Alone::new(),
+            evaluations: Evaluations::default(),
+            is_changed: false,
             shared: Some(&self.shared),
         }
     }

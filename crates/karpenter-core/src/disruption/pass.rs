@@ -8,6 +8,7 @@ use super::balanced::Totals;
 use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
 use super::command::{Command, Method};
 use super::consolidation::Move;
+use super::evaluations::Evaluations;
 use super::prices::PriceLists;
 use super::request::DisruptionRequest;
 use super::simulation::Simulator;
@@ -23,8 +24,12 @@ pub(super) struct Pass<'a> {
     pub(super) prices: Arc<PriceLists>,
     /// Number of replacements in the snapshot, for their names.
     pub(super) drafted: usize,
-    /// Cached results of candidates evaluated alone, by name.
+    /// Results of candidates evaluated alone against the snapshot, by name.
     pub(super) alone: Alone,
+    /// The simulator and the evaluations of the snapshot that the pass started from.
+    pub(super) evaluations: Evaluations,
+    /// Whether a command changed the snapshot since.
+    pub(super) is_changed: bool,
     /// What passes over single nodes share.
     pub(super) shared: Option<&'a Shared>,
 }
@@ -40,15 +45,14 @@ pub(super) type Alone = BTreeMap<String, Result<Move, NotConsolidatable>>;
 
 impl Pass<'_> {
     /// Returns a simulator of the snapshot including the commands so far.
-    pub(super) fn simulator(&self) -> Simulator {
+    pub(super) fn simulator(&mut self) -> Simulator {
+        let (snapshot, request, prices) = (&self.snapshot, self.request, &self.prices);
         match self.shared {
             Some(shared) => shared.simulator.clone(),
-            None => Simulator::new(
-                &self.snapshot,
-                &self.request.policy,
-                &self.request.query,
-                &self.prices,
-            ),
+            None if self.is_changed => self
+                .evaluations
+                .simulator_of_changed(snapshot, request, prices),
+            None => self.evaluations.simulator(snapshot, request, prices),
         }
     }
 
@@ -78,6 +82,7 @@ impl Pass<'_> {
         }
         self.snapshot = cluster.snapshot();
         self.shared = None;
+        self.is_changed = true;
         self.alone.clear();
         for candidate in &command.candidates {
             self.budgets.take(candidate.pool_name());

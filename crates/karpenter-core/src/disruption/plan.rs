@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
+use super::carried::Carried;
 use super::command::{Command, Decision, Method, Verdict, VerdictKind};
+use super::evaluations::Evaluations;
 use super::pass::{Alone, Kept, Pass};
 use super::request::DisruptionRequest;
 use super::{Budgets, methods};
@@ -31,6 +33,30 @@ pub struct DisruptionPlan {
     /// Whether a budget blocked a candidate: once [`Budgets::by_reason`] differs from [`Self::budgets`], a pass may find more
     /// without a change in the cluster.
     pub budget_blocked: bool,
+    /// The number of nodes whose consolidation alone was not evaluated again, because nothing that it depends on changed.
+    pub carried_over: usize,
+    /// The number of nodes whose consolidation alone was evaluated.
+    pub evaluated: usize,
+}
+
+/// Plans pass after pass. A pass repeats only the evaluations of nodes that a change since the last pass can have altered; its plan
+/// is the one that [`plan`] returns.
+///
+/// What is carried over are evaluations of single nodes, which take most of the time of a pass; all else is decided again. They
+/// are not carried over if NodePools, instance types, limits, DaemonSets, or the pods that wait for a node changed.
+#[derive(Debug, Default)]
+pub struct Planner {
+    carried: Option<Carried>,
+}
+
+impl Planner {
+    /// Decides which nodes of a snapshot to delete, as [`plan`] does.
+    pub fn plan(&mut self, snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
+        let evaluations = Evaluations::after(self.carried.take());
+        let (plan, evaluations) = run(snapshot, request, evaluations);
+        self.carried = evaluations.into_carried();
+        plan
+    }
 }
 
 /// Decides which nodes of a snapshot to delete, and which replacements to launch.
@@ -92,6 +118,14 @@ pub struct DisruptionPlan {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
+    run(snapshot, request, Evaluations::default()).0
+}
+
+fn run(
+    snapshot: &Snapshot,
+    request: &DisruptionRequest,
+    mut evaluations: Evaluations,
+) -> (DisruptionPlan, Evaluations) {
     let now = request.now();
     let all = Candidates::new(snapshot, &request.surroundings, now);
     let mut plan = DisruptionPlan {
@@ -121,6 +155,8 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             prices: all.prices.clone(),
             drafted: 0,
             alone: std::mem::take(&mut alone),
+            evaluations,
+            is_changed: false,
             shared: None,
         };
         plan.eligible.insert(method, pass.candidates.len());
@@ -130,7 +166,7 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             let took = passed().saturating_sub(started);
             plan.took.insert(method, took);
         }
-        alone = pass.alone;
+        (alone, evaluations) = (pass.alone, pass.evaluations);
         plan.budget_blocked |= found.budget_blocked;
         plan.unseen_pools.extend(found.unseen_pools);
         if found.timed_out {
@@ -144,7 +180,9 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
         }
     }
     plan.verdicts = verdicts(&all, &plan.commands, &kept, &stuck);
-    plan
+    plan.carried_over = evaluations.carried_over;
+    plan.evaluated = evaluations.evaluated;
+    (plan, evaluations)
 }
 
 /// Returns the candidates of a method, in order; those with `eventual_only` are candidates of the drift methods alone.

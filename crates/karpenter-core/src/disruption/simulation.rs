@@ -14,7 +14,8 @@ use crate::cluster::pdb::PdbLimits;
 use crate::cluster::{Cluster, NodeState, Snapshot};
 use crate::pod::{Pod, PodKey};
 use crate::schedule::{
-    Packing, Placement, PlannedNodeClaim, PodSet, Policy, Query, ReservedMode, Solver,
+    Packing, Placement, Plan, PlannedNodeClaim, PodSet, Policy, Query, ReservedMode, Solver,
+    TracedPod,
 };
 
 /// The result of a simulation.
@@ -55,6 +56,27 @@ impl Simulator {
         query: &Query,
         prices: &Arc<PriceLists>,
     ) -> Self {
+        Self::compile(snapshot, policy, query, prices, None)
+    }
+
+    /// Returns what [`Self::new`] would for a later snapshot of the cluster; shares the nodes that did not change.
+    pub(super) fn later(
+        &self,
+        snapshot: &Snapshot,
+        policy: &Policy,
+        query: &Query,
+        prices: &Arc<PriceLists>,
+    ) -> Self {
+        Self::compile(snapshot, policy, query, prices, Some(&self.solver))
+    }
+
+    fn compile(
+        snapshot: &Snapshot,
+        policy: &Policy,
+        query: &Query,
+        prices: &Arc<PriceLists>,
+        earlier: Option<&Solver>,
+    ) -> Self {
         let mut policy = policy.clone();
         policy.reserved_mode = match policy.reserved_mode {
             ReservedMode::Off => ReservedMode::Off,
@@ -73,7 +95,10 @@ impl Simulator {
             avoid: avoided_nodes(snapshot, policy.now).into(),
             waiting: Arc::new(pending.chain(leaving.iter().cloned()).collect()),
             leaving: Arc::new(leaving),
-            solver: Arc::new(Solver::prepare_for(snapshot, &policy, query)),
+            solver: Arc::new(match earlier {
+                Some(earlier) => earlier.prepare_after(snapshot, &policy, query),
+                None => Solver::prepare_for(snapshot, &policy, query),
+            }),
             snapshot: snapshot.fork(),
             policy,
             query: query.clone(),
@@ -101,6 +126,33 @@ impl Simulator {
     /// Returns the snapshot.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    pub(super) fn solver(&self) -> &Solver {
+        &self.solver
+    }
+
+    /// Reports whether another simulator answers from the same compiled snapshot.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.solver, &other.solver)
+    }
+
+    pub(super) fn query(&self) -> &Query {
+        &self.query
+    }
+
+    pub(super) fn avoid(&self) -> &[String] {
+        &self.avoid
+    }
+
+    /// Returns the number of pods that every simulation schedules.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Reports whether a pod of a deleted node moves: it can be evicted some time.
+    pub(super) fn moves(&self, pod: &Pod) -> bool {
+        !self.pdbs.never_moves(pod, self.policy.now)
     }
 
     /// Returns the limits of PodDisruptionBudgets.
@@ -143,17 +195,30 @@ impl Simulator {
                 cluster.insert_pod(pod);
             }
         }
-        Self::new(&cluster.snapshot(), &self.policy, &self.query, &self.prices)
+        self.later(&cluster.snapshot(), &self.policy, &self.query, &self.prices)
     }
 
     /// Simulates deleting the candidates. `consolidating` places no pods on nodes that changed recently.
     pub fn remove(&self, candidates: &[&Candidate], consolidating: bool) -> Outcome {
-        let now = self.policy.now;
+        let plan = self
+            .solver
+            .solve(&self.query_without(candidates, consolidating));
+        self.outcome(plan)
+    }
+
+    /// Simulates deleting a candidate by consolidation. The trace of the simulation tells what the result depends on.
+    pub(super) fn remove_traced(&self, candidate: &Candidate) -> (Outcome, Option<Vec<TracedPod>>) {
+        let query = self.query_without(&[candidate], true);
+        let (plan, trace) = self.solver.solve_traced(&query);
+        (self.outcome(plan), trace)
+    }
+
+    fn query_without(&self, candidates: &[&Candidate], consolidating: bool) -> Query {
         let mut query = self.query.clone();
         let moving: Vec<Arc<Pod>> = candidates
             .iter()
             .flat_map(|candidate| candidate.reschedulable())
-            .filter(|pod| !self.pdbs.never_moves(pod, now))
+            .filter(|pod| self.moves(pod))
             .cloned()
             .collect();
         query.pods = PodSet::WaitingAnd(moving);
@@ -164,7 +229,10 @@ impl Simulator {
         if consolidating {
             query.avoid.clone_from(&self.avoid);
         }
-        let plan = self.solver.solve(&query);
+        query
+    }
+
+    fn outcome(&self, plan: Plan) -> Outcome {
         let mut stuck = StayingPods::default();
         for unplaced in plan.unplaced {
             if !self.waiting.contains(&unplaced.pod) && !unplaced.buffer {

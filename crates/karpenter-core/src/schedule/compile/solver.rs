@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use index_vec::{Idx as _, IndexVec};
+use index_vec::IndexVec;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cluster::Snapshot;
@@ -20,7 +20,7 @@ use crate::schedule::compile::capacity_index::CapacityIndex;
 use crate::schedule::compile::catalogue::{Catalogue, Reservations};
 use crate::schedule::compile::daemons::{Daemon, daemons};
 use crate::schedule::compile::ids::{CatalogueId, DomainId, NodeIdx, TemplateId};
-use crate::schedule::compile::nodes::{ExistingNode, existing_nodes};
+use crate::schedule::compile::nodes::{ExistingNode, Nodes, existing_nodes};
 use crate::schedule::compile::pools::{Pools, Usage, is_soft};
 use crate::schedule::compile::template::Template;
 use crate::schedule::compile::vectors::Dimensions;
@@ -83,10 +83,9 @@ pub struct Solver {
     pub(crate) pools: Vec<PoolReport>,
     /// What the nodes of each NodePool use of its limits.
     pub(crate) usage: Arc<Usage>,
-    pub(crate) nodes: Arc<IndexVec<NodeIdx, ExistingNode>>,
-    pub(crate) node_index: Arc<FxHashMap<String, NodeIdx>>,
-    /// Free resources, node by node.
-    remaining: Arc<Vec<i64>>,
+    /// The DaemonSets' pods.
+    pub(crate) daemons: Arc<[Daemon]>,
+    pub(crate) nodes: Arc<Nodes>,
     /// Nodes on which no resource is exceeded.
     pub(crate) sound: Arc<Bits<NodeIdx>>,
     /// The nodes by their free resources; built on first use.
@@ -134,16 +133,34 @@ impl Solver {
     /// Compiles a snapshot as [`prepare`](Self::prepare) does, for queries whose pods request resources that no pod of the snapshot
     /// requests: those of `query`. [`solve`](Self::solve) compiles the snapshot again for a query with other resources.
     pub fn prepare_for(snapshot: &Snapshot, policy: &Policy, query: &Query) -> Self {
-        let daemons = daemons(snapshot, policy);
+        Self::compile(snapshot, policy, query, None)
+    }
+
+    /// Compiles a later snapshot as [`prepare_for`](Self::prepare_for) does, and shares the nodes that did not change.
+    pub(crate) fn prepare_after(&self, later: &Snapshot, policy: &Policy, query: &Query) -> Self {
+        Self::compile(later, policy, query, Some(self))
+    }
+
+    fn compile(
+        snapshot: &Snapshot,
+        policy: &Policy,
+        query: &Query,
+        earlier: Option<&Self>,
+    ) -> Self {
+        let daemons: Arc<[Daemon]> = daemons(snapshot, policy).into();
         let dimensions = dimensions(snapshot, query, &daemons);
         let pools = Pools::compile(snapshot, policy.min_values_policy, &daemons, &dimensions);
-        let nodes = existing_nodes(snapshot, &daemons, &dimensions);
-        let bound = BoundPods::compile(snapshot, policy.now, &nodes.index);
-        let nodes_are_soft = nodes.nodes.iter().any(|node| is_soft(&node.taints));
-        let sound = nodes.nodes.iter_enumerated();
-        let sound = sound
-            .filter(|(_, node)| !node.broken)
-            .map(|(index, _)| index);
+        let earlier = earlier.filter(|earlier| {
+            earlier.daemons == daemons
+                && earlier.dimensions.names() == dimensions.names()
+                && earlier.snapshot.has_config_of(snapshot)
+        });
+        let earlier = earlier.map(|earlier| &*earlier.nodes);
+        let nodes = existing_nodes(snapshot, &daemons, &dimensions, earlier);
+        let bound = BoundPods::compile(snapshot, policy.now, &nodes);
+        let nodes_are_soft = nodes.iter().any(|(_, node)| is_soft(&node.taints));
+        let sound = nodes.iter().filter(|(_, node)| !node.broken);
+        let sound = sound.map(|(index, _)| index);
         Self {
             has_soft_taints: nodes_are_soft || pools.has_soft_taints(),
             releases_capacity: pools.releases_capacity(),
@@ -158,9 +175,8 @@ impl Solver {
             usage: pools.usage,
             sound: Arc::new(sound.collect()),
             room: Arc::default(),
-            nodes: Arc::new(nodes.nodes),
-            node_index: Arc::new(nodes.index),
-            remaining: Arc::new(nodes.remaining),
+            daemons,
+            nodes: Arc::new(nodes),
             bound: Arc::new(bound),
             cache: Arc::default(),
             domains: Mutex::default(),
@@ -176,7 +192,7 @@ impl Solver {
     pub fn with_node_pools_of(&self, copy: &Snapshot, policy: &Policy) -> Self {
         let daemons = daemons(copy, policy);
         let pools = Pools::recompile(self, copy, policy.min_values_policy, &daemons);
-        let nodes_are_soft = self.nodes.iter().any(|node| is_soft(&node.taints));
+        let nodes_are_soft = self.nodes.iter().any(|(_, node)| is_soft(&node.taints));
         Self {
             has_soft_taints: nodes_are_soft || pools.has_soft_taints(),
             releases_capacity: pools.releases_capacity(),
@@ -191,9 +207,8 @@ impl Solver {
             usage: pools.usage,
             sound: self.sound.clone(),
             room: self.room.clone(),
+            daemons: self.daemons.clone(),
             nodes: self.nodes.clone(),
-            node_index: self.node_index.clone(),
-            remaining: self.remaining.clone(),
             bound: self.bound.clone(),
             cache: self.cache.clone(),
             domains: Mutex::default(),
@@ -229,14 +244,9 @@ impl Solver {
         value
     }
 
-    /// Returns the free resources of a node, before a pass.
-    pub(crate) fn remaining_on(&self, node: NodeIdx) -> &[i64] {
-        &self.remaining[node.index() * self.width()..][..self.width()]
-    }
-
     /// Returns the nodes with room for `requests`, before a pass.
     pub(crate) fn nodes_with_room(&self, requests: &[i64]) -> Bits<NodeIdx> {
-        let index = || CapacityIndex::new(&self.sound, &self.remaining, self.width());
+        let index = || CapacityIndex::new(&self.sound, self.nodes.remaining(), self.width());
         self.room.get_or_init(index).with_room_for(requests)
     }
 
@@ -266,7 +276,7 @@ impl Solver {
             let (of, bits) = cache.avoid.as_ref()?;
             Arc::ptr_eq(of, names).then(|| bits.clone())
         };
-        let index = |name: &String| self.node_index.get(name).copied();
+        let index = |name: &String| self.nodes.find(name);
         self.cached(
             known,
             || Arc::new(names.iter().filter_map(index).collect()),
@@ -287,7 +297,7 @@ impl Solver {
 
     fn nodes_where(&self, test: impl Fn(&ExistingNode) -> bool) -> Bits<NodeIdx> {
         self.nodes
-            .iter_enumerated()
+            .iter()
             .filter(|(_, node)| test(node))
             .map(|(index, _)| index)
             .collect()
@@ -300,7 +310,7 @@ impl Solver {
             return domains;
         }
         let mut domains = LabelDomains::default();
-        for (node, existing) in self.nodes.iter_enumerated() {
+        for (node, existing) in self.nodes.iter() {
             let domain = existing.label(key).map(|value| domains.id(value));
             if let Some(domain) = domain {
                 domains.nodes[domain].insert(node);
@@ -376,7 +386,7 @@ impl Solver {
     }
 
     /// Returns the nodes that pass the node filter of a spread constraint.
-    fn nodes_passing(&self, filter: &NodeFilter) -> Bits<NodeIdx> {
+    pub(crate) fn nodes_passing(&self, filter: &NodeFilter) -> Bits<NodeIdx> {
         let mut nodes = Bits::full(self.nodes.len());
         if let Some(terms) = &filter.terms {
             let mut any = Bits::default();

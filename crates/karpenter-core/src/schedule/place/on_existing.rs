@@ -59,6 +59,7 @@ impl SchedulingPass<'_> {
                 variant.open_nodes.remove(node);
             }
         }
+        self.queue.pods[pod].scanned = true;
         None
     }
 

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::pod::{
     InvalidPod, NodeTerm, Pod, Shape, SpreadConstraint, Toleration, Weighted, validate,
 };
-use crate::requirements::{LabelNames, Requirements};
+use crate::requirements::Requirements;
 use crate::schedule::compile::algebra::ANYTHING;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{ClassId, TemplateId};
@@ -21,7 +21,7 @@ use crate::schedule::pods::queue::QueuedPod;
 use crate::schedule::pods::volumes::Volumes;
 use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::{PodSet, PreferencePolicy};
-use crate::schedule::topology::group::{GroupIdentity, GroupKind, Namespaces, NodeFilter};
+use crate::schedule::topology::group::{GroupIdentity, GroupKind};
 use crate::taints::untolerated;
 
 /// A pod with its sort keys.
@@ -112,6 +112,7 @@ impl SchedulingPass<'_> {
                 requirements: ANYTHING,
                 volumes: ANYTHING,
                 dropped: 0,
+                scanned: false,
             });
         }
         self.devices = Devices::new(self.solver, &self.queue, &self.nodes.present);
@@ -273,26 +274,7 @@ impl SchedulingPass<'_> {
         terms: &[Requirements],
         constraint: &SpreadConstraint,
     ) -> Owned {
-        let names = &self.solver.snapshot.config().well_known;
-        let constrains = terms.iter().any(|term| !term.is_empty());
-        let identity = GroupIdentity {
-            kind: GroupKind::Spread,
-            key: names.canonical_key(&constraint.topology_key).to_owned(),
-            namespaces: Namespaces {
-                list: vec![shape.namespace.clone()],
-                selector: None,
-            },
-            selector: constraint.selector.clone(),
-            also: Vec::new(),
-            max_skew: constraint.max_skew,
-            min_domains: constraint.min_domains,
-            filter: NodeFilter {
-                terms: (constraint.honor_affinity && constrains).then(|| terms.to_vec()),
-                tolerations: constraint
-                    .honor_taints
-                    .then(|| with_soft_taints(&shape.tolerations)),
-            },
-        };
+        let identity = GroupIdentity::spread(self.solver, shape, terms, constraint);
         self.topology.group(&mut self.rows.algebra, shape, identity)
     }
 
@@ -343,15 +325,6 @@ impl SchedulingPass<'_> {
             tolerated_templates,
         })
     }
-}
-
-/// Returns tolerations as node inclusion policies see them: a PreferNoSchedule taint does not exclude a node.
-///
-/// DIFFERS: upstream excludes nodes with an untolerated PreferNoSchedule taint.
-fn with_soft_taints(tolerations: &[Toleration]) -> Vec<Toleration> {
-    let mut all = tolerations.to_vec();
-    all.push(Toleration::any_prefer_no_schedule());
-    all
 }
 
 /// Returns the first 16 bytes of a text as a number with the same order.

@@ -200,7 +200,10 @@ impl History {
     pub fn disrupted(&mut self, input: Input<'_>, plan: &DisruptionPlan) -> Recorded {
         let Input { snapshot, now, .. } = input;
         let prices = Prices::new(snapshot);
-        let mut totals = Totals::default();
+        let mut totals = Totals {
+            carried_over: plan.carried_over,
+            ..Totals::default()
+        };
         let commands = plan.commands.iter();
         let mut items: Vec<Item> = commands.map(|command| disrupted(command, None)).collect();
         totals.price_per_hour = -plan.commands.iter().map(|c| finite(c.savings)).sum::<f64>();

@@ -1,7 +1,8 @@
 //! The disruption controller: asks the engine which nodes to disrupt, and executes its commands.
 //!
 //! 1. Taints that belong to no command are removed: an earlier process left them.
-//! 2. [`plan`] decides on a snapshot, on other threads. Drift commands start at once; emptiness and consolidation are proposals.
+//! 2. [`Planner::plan`] decides on a snapshot, on other threads; a node that no change since the last pass can have altered is not
+//!    evaluated again. Drift commands start at once; emptiness and consolidation are proposals.
 //! 3. A proposal is validated a while later on a fresh snapshot; the loop continues meanwhile.
 //! 4. A command is executed: see `execution`. Several commands run in parallel; the loop does not wait for them.
 //!
@@ -22,7 +23,7 @@ use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{
     Budgets, Candidate, Command, CommandId, DisruptionPlan, DisruptionRequest, Method,
-    MultiNodeSearch, NotDisruptable, Verdict, VerdictKind, plan, validate,
+    MultiNodeSearch, NotDisruptable, Planner, Verdict, VerdictKind, validate,
 };
 use karpenter_core::pod::protected_until;
 use karpenter_core::schedule::Cancel;
@@ -73,6 +74,8 @@ pub struct Disruption {
     pauses: Pauses,
     unseen_pools: BTreeSet<String>,
     fruitless: Option<Fruitless>,
+    /// Carries evaluations of nodes over from pass to pass.
+    planner: Planner,
     next_plan: Instant,
 }
 
@@ -130,6 +133,7 @@ impl Disruption {
             pauses: Pauses::default(),
             unseen_pools: BTreeSet::new(),
             fruitless: None,
+            planner: Planner::default(),
             next_plan: Instant::now(),
         }
     }
@@ -314,7 +318,16 @@ impl Disruption {
         }
         let (snapshot, asked) = (view.snapshot.fork(), request.clone());
         let started = Instant::now();
-        let plan = compute("the disruption planner", move || plan(&snapshot, &request)).await?;
+        // A pass that is abandoned loses what it would carry over; the next one starts from nothing.
+        let mut planner = std::mem::take(&mut self.planner);
+        let pass = move || (planner.plan(&snapshot, &request), planner);
+        let (plan, planner) = compute("the disruption planner", pass).await?;
+        self.planner = planner;
+        tracing::debug!(
+            "carried-over" = plan.carried_over,
+            evaluated = plan.evaluated,
+            "planned disruption"
+        );
         report::planned(&self.cx, view, &plan, consolidate);
         if let Some(decisions) = &self.cx.decisions {
             let made = Made {

@@ -34,6 +34,12 @@ use crate::taints::untolerated;
 /// Nodes by name.
 type NamedNodes = (Arc<[String]>, Arc<Bits<NodeIdx>>);
 
+/// Nodes that are open to a variant of a shape, by the address of the shape, which is kept alive here.
+type OpenNodes = FxHashMap<(usize, usize), (Arc<Shape>, Arc<Bits<NodeIdx>>)>;
+
+/// The most entries of [`OpenNodes`]: each has a bit for every node.
+const MOST_OPEN_NODES: usize = 1024;
+
 /// Results computed on demand and kept for later passes. Each entry is a function of its key alone.
 #[derive(Default)]
 struct Cache {
@@ -97,6 +103,8 @@ pub struct Solver {
     pub(crate) releases_capacity: bool,
     /// Of the nodes and the bound pods.
     cache: Arc<Mutex<Cache>>,
+    /// Of the nodes, the bound pods and the policy.
+    open: Mutex<OpenNodes>,
     /// The values of labels, of nodes and templates.
     domains: Mutex<FxHashMap<String, Arc<LabelDomains>>>,
     /// Resource claims, device classes and resource slices, parsed when the first pod with resource claims is scheduled.
@@ -179,6 +187,7 @@ impl Solver {
             nodes: Arc::new(nodes),
             bound: Arc::new(bound),
             cache: Arc::default(),
+            open: Mutex::default(),
             domains: Mutex::default(),
             inventory: Arc::default(),
         }
@@ -211,6 +220,7 @@ impl Solver {
             nodes: self.nodes.clone(),
             bound: self.bound.clone(),
             cache: self.cache.clone(),
+            open: Mutex::default(),
             domains: Mutex::default(),
             inventory: self.inventory.clone(),
         }
@@ -248,6 +258,28 @@ impl Solver {
     pub(crate) fn nodes_with_room(&self, requests: &[i64]) -> Bits<NodeIdx> {
         let index = || CapacityIndex::new(&self.sound, self.nodes.remaining(), self.width());
         self.room.get_or_init(index).with_room_for(requests)
+    }
+
+    /// Returns the nodes that are open to a variant of a shape before a pass: those that `compute` returns.
+    pub(crate) fn open_nodes(
+        &self,
+        shape: &Arc<Shape>,
+        variant: usize,
+        compute: impl FnOnce() -> Bits<NodeIdx>,
+    ) -> Arc<Bits<NodeIdx>> {
+        let key = (Arc::as_ptr(shape).addr(), variant);
+        if let Ok(known) = self.open.lock()
+            && let Some((_, nodes)) = known.get(&key)
+        {
+            return nodes.clone();
+        }
+        let nodes = Arc::new(compute());
+        if let Ok(mut known) = self.open.lock()
+            && known.len() < MOST_OPEN_NODES
+        {
+            known.insert(key, (shape.clone(), nodes.clone()));
+        }
+        nodes
     }
 
     /// Returns the nodes that meet a requirement.

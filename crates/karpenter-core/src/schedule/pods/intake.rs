@@ -11,7 +11,7 @@ use crate::pod::{
 use crate::requirements::Requirements;
 use crate::schedule::compile::algebra::ANYTHING;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{ClassId, TemplateId};
+use crate::schedule::compile::ids::{ClassId, NodeIdx, TemplateId};
 use crate::schedule::compile::node_affinity::{alternatives, with_term};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::devices::{Devices, existing_claims};
@@ -278,6 +278,29 @@ impl SchedulingPass<'_> {
         self.topology.group(&mut self.rows.algebra, shape, identity)
     }
 
+    /// Returns the nodes that meet the requirements of a variant, with room for a pod of the class, before a pass.
+    fn open_nodes(
+        &self,
+        class: ClassId,
+        requirements: &Requirements,
+        tolerations: &[Toleration],
+    ) -> Bits<NodeIdx> {
+        let class = &self.queue.classes[class];
+        let mut nodes = self.solver.nodes_with_room(&class.requests);
+        for requirement in requirements.iter() {
+            nodes.intersect(&self.solver.nodes_meeting(requirement));
+        }
+        nodes.intersect(&self.solver.nodes_tolerated(tolerations));
+        if !class.volume_requirements.is_empty() {
+            let mut reachable = Bits::default();
+            for alternative in &class.volume_requirements {
+                reachable.unite(&self.solver.nodes_meeting_all(alternative));
+            }
+            nodes.intersect(&reachable);
+        }
+        nodes
+    }
+
     /// Builds a variant: its requirements, and the nodes and templates that refuse it from the start.
     pub(crate) fn form_variant(&mut self, class: ClassId, index: usize) -> Box<Variant> {
         let names = &self.solver.snapshot.config().well_known;
@@ -292,23 +315,13 @@ impl SchedulingPass<'_> {
         if tolerate {
             tolerations.push(Toleration::any_prefer_no_schedule());
         }
-        let mut nodes = self.nodes.usable.clone();
-        nodes.intersect(
-            &self
-                .solver
-                .nodes_with_room(&self.queue.classes[class].requests),
-        );
-        for requirement in all.iter() {
-            nodes.intersect(&self.solver.nodes_meeting(requirement));
-        }
-        nodes.intersect(&self.solver.nodes_tolerated(&tolerations));
-        if !self.queue.classes[class].volume_requirements.is_empty() {
-            let mut reachable = Bits::default();
-            for alternative in &self.queue.classes[class].volume_requirements {
-                reachable.unite(&self.solver.nodes_meeting_all(alternative));
-            }
-            nodes.intersect(&reachable);
-        }
+        let open = || self.open_nodes(class, &all, &tolerations);
+        let pods = &self.queue.classes[class];
+        let nodes = match pods.volume_requirements.is_empty() {
+            // These nodes are the same for all pods of a shape.
+            true => self.solver.open_nodes(&pods.shape, index, open),
+            false => Arc::new(open()),
+        };
         let templates = self.solver.templates.iter_enumerated();
         let tolerated_templates: Bits<TemplateId> = templates
             .filter(|(_, template)| untolerated(&template.taints, &tolerations).is_none())

@@ -70,17 +70,25 @@ pub(super) struct Carried {
     simulator: Simulator,
     rules: Rules,
     entries: IndexVec<NodeIdx, Option<Box<Entry>>>,
+    /// The shapes of the pods in traces.
     shapes: Vec<Arc<Shape>>,
-    ids: FxHashMap<*const Shape, u32>,
+    /// Their places, by address.
+    ids: FxHashMap<usize, u32>,
+    /// The places of the nodes, by the address of their state.
+    places: FxHashMap<usize, NodeIdx>,
 }
 
 impl Carried {
     pub(super) fn new(simulator: Simulator, rules: Rules) -> Self {
-        let nodes = simulator.solver().nodes.len();
+        let nodes = &simulator.solver().nodes;
+        let places = nodes
+            .iter()
+            .map(|(place, node)| (Arc::as_ptr(&node.state).addr(), place));
         Self {
+            places: places.collect(),
+            entries: IndexVec::from_vec((0..nodes.len()).map(|_| None).collect()),
             simulator,
             rules,
-            entries: IndexVec::from_vec((0..nodes).map(|_| None).collect()),
             shapes: Vec::new(),
             ids: FxHashMap::default(),
         }
@@ -114,7 +122,7 @@ impl Carried {
             let Some((mut entry, now)) = entry.zip(difference.unchanged(node)) else {
                 continue;
             };
-            let leaves = |place: &Place| difference.leaves(&place.place(), reaches[place.shape()]);
+            let leaves = |place: &Place| difference.leaves(place.place(), reaches[place.shape()]);
             if address(old, node) != address(&new, now) || !entry.trace.iter().all(leaves) {
                 continue;
             }
@@ -131,10 +139,13 @@ impl Carried {
     }
 
     fn intern(&mut self, shape: &Arc<Shape>) -> u32 {
-        *self.ids.entry(Arc::as_ptr(shape)).or_insert_with(|| {
-            self.shapes.push(shape.clone());
-            (self.shapes.len() - 1) as u32
-        })
+        *self
+            .ids
+            .entry(Arc::as_ptr(shape).addr())
+            .or_insert_with(|| {
+                self.shapes.push(shape.clone());
+                (self.shapes.len() - 1) as u32
+            })
     }
 
     /// Returns the evaluation of a candidate, if it is known, and whether an earlier pass made it.
@@ -142,8 +153,8 @@ impl Carried {
         &self,
         candidate: &Candidate,
     ) -> Option<(Result<Move, NotConsolidatable>, bool)> {
-        let node = self.simulator.solver().nodes.find(candidate.name())?;
-        let entry = self.entries[node].as_ref()?;
+        let node = self.places.get(&Arc::as_ptr(&candidate.node).addr())?;
+        let entry = self.entries[*node].as_ref()?;
         let is_same = entry.price.to_bits() == candidate.price.to_bits()
             && entry.moving == moving(&self.simulator, candidate);
         is_same.then(|| (entry.result.clone(), entry.is_carried))
@@ -156,7 +167,11 @@ impl Carried {
         result: &Result<Move, NotConsolidatable>,
         trace: &[TracedPod],
     ) {
-        let Some(node) = self.simulator.solver().nodes.find(candidate.name()) else {
+        let Some(node) = self
+            .places
+            .get(&Arc::as_ptr(&candidate.node).addr())
+            .copied()
+        else {
             return;
         };
         let trace = trace
@@ -202,8 +217,9 @@ fn touched<'a>(a: &'a Simulator, b: &'a Simulator) -> Vec<&'a str> {
 
 /// Returns which of a candidate's pods move.
 fn moving(simulator: &Simulator, candidate: &Candidate) -> Moving {
-    let mut bits = vec![0; candidate.pods.len().div_ceil(64)];
-    for (place, pod) in candidate.pods.iter().enumerate() {
+    let pods = candidate.pods.pods();
+    let mut bits = vec![0; pods.len().div_ceil(64)];
+    for (place, pod) in pods.iter().enumerate() {
         if pod.is_reschedulable() && simulator.moves(pod) {
             bits[place / 64] |= 1_u64 << (place % 64);
         }

@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use karpenter_api::v1::{ConsolidationPolicy, NodePool};
+use rustc_hash::FxHashMap;
+
 use super::Budgets;
 use super::balanced::Totals;
 use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
@@ -41,7 +44,7 @@ pub(super) struct Shared {
 }
 
 /// Results of deleting one node alone, by its name.
-pub(super) type Alone = BTreeMap<String, Result<Move, NotConsolidatable>>;
+pub(super) type Alone = FxHashMap<String, Result<Move, NotConsolidatable>>;
 
 impl Pass<'_> {
     /// Returns a simulator of the snapshot including the commands so far.
@@ -60,6 +63,8 @@ impl Pass<'_> {
     pub(super) fn totals(&self, candidates: &[Candidate]) -> Totals {
         match self.shared {
             Some(shared) => shared.totals.clone(),
+            // Only the Balanced policy reads them.
+            None if !self.snapshot.node_pools().any(is_balanced) => Totals::default(),
             None => Totals::new(&self.snapshot, candidates, &self.prices),
         }
     }
@@ -103,7 +108,7 @@ pub(super) struct Found {
 }
 
 /// Reasons why candidates are kept, by name.
-pub(super) type Kept = BTreeMap<String, NotConsolidatable>;
+pub(super) type Kept = FxHashMap<String, NotConsolidatable>;
 
 impl Found {
     /// Records why a candidate is kept.
@@ -116,6 +121,11 @@ impl Found {
         self.budget_blocked = true;
         self.keep(candidate, budgets.refusal(candidate.pool_name()));
     }
+}
+
+/// Reports whether the Balanced policy applies to a NodePool.
+pub(super) fn is_balanced(pool: &Arc<NodePool>) -> bool {
+    pool.spec.disruption.consolidation_policy == ConsolidationPolicy::Balanced
 }
 
 /// Returns the command for what a method found.

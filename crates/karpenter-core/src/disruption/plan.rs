@@ -1,7 +1,10 @@
 //! A disruption pass over a snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
+
+use rustc_hash::FxHashMap;
 
 use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
 use super::carried::Carried;
@@ -10,7 +13,7 @@ use super::evaluations::Evaluations;
 use super::pass::{Alone, Kept, Pass};
 use super::request::DisruptionRequest;
 use super::{Budgets, methods};
-use crate::cluster::Snapshot;
+use crate::cluster::{NodeState, Snapshot};
 
 /// The result of a disruption pass.
 #[derive(Clone, Debug, Default)]
@@ -132,8 +135,8 @@ fn run(
         budgets: Budgets::by_reason(snapshot, now),
         ..DisruptionPlan::default()
     };
-    let (mut kept, mut stuck) = (BTreeMap::new(), BTreeMap::new());
-    let mut alone = Alone::new();
+    let (mut kept, mut stuck) = (Kept::default(), BTreeMap::new());
+    let mut alone = Alone::default();
     let methods = [
         Method::Emptiness,
         Method::StaticDrift,
@@ -201,43 +204,9 @@ fn verdicts(
     kept: &Kept,
     stuck: &BTreeMap<String, NotDisruptable>,
 ) -> Vec<Verdict> {
-    let mut verdicts = BTreeMap::new();
-    for (node, blocked) in &all.blocked {
-        let kind = VerdictKind::NotDisruptable(blocked.clone());
-        verdicts.insert(
-            node.name().to_owned(),
-            Verdict {
-                node: node.clone(),
-                kind,
-            },
-        );
-    }
-    for candidate in all
-        .candidates
-        .iter()
-        .filter(|candidate| !candidate.eventual_only)
-    {
-        let reason = kept
-            .get(candidate.name())
-            .cloned()
-            .or_else(|| candidate.unconsolidatable());
-        let kind = VerdictKind::Kept(reason.unwrap_or(NotConsolidatable::NotEvaluated));
-        let verdict = Verdict {
-            node: candidate.node.clone(),
-            kind,
-        };
-        verdicts.insert(candidate.name().to_owned(), verdict);
-    }
-    let drifted = all.candidates.iter().filter_map(|candidate| {
-        let why = stuck.get(candidate.name())?.clone();
-        Some((candidate, why))
-    });
-    for (candidate, why) in drifted {
-        let verdict = Verdict {
-            node: candidate.node.clone(),
-            kind: VerdictKind::NotDisruptable(why),
-        };
-        verdicts.insert(candidate.name().to_owned(), verdict);
+    let mut decided: FxHashMap<&str, VerdictKind> = FxHashMap::default();
+    for (name, why) in stuck {
+        decided.insert(name, VerdictKind::NotDisruptable(why.clone()));
     }
     for command in commands {
         let with: Vec<String> = command
@@ -258,12 +227,31 @@ fn verdicts(
                     with: with.clone(),
                 },
             };
-            let verdict = Verdict {
-                node: candidate.node.clone(),
-                kind,
-            };
-            verdicts.insert(candidate.name().to_owned(), verdict);
+            decided.insert(candidate.name(), kind);
         }
     }
-    verdicts.into_values().collect()
+    let verdict = |node: &Arc<NodeState>, or: &dyn Fn() -> VerdictKind| Verdict {
+        kind: decided.get(node.name()).cloned().unwrap_or_else(or),
+        node: node.clone(),
+    };
+    let mut verdicts = Vec::with_capacity(all.blocked.len() + all.candidates.len());
+    for (node, blocked) in &all.blocked {
+        verdicts.push(verdict(node, &|| {
+            VerdictKind::NotDisruptable(blocked.clone())
+        }));
+    }
+    let whole = all.candidates.iter();
+    for candidate in whole.filter(|candidate| !candidate.eventual_only) {
+        let reason = || {
+            let kept = kept.get(candidate.name()).cloned();
+            let reason = kept.or_else(|| candidate.unconsolidatable());
+            VerdictKind::Kept(reason.unwrap_or(NotConsolidatable::NotEvaluated))
+        };
+        verdicts.push(verdict(&candidate.node, &reason));
+    }
+    // Of a Node and a NodeClaim with one name the later verdict is kept.
+    verdicts.reverse();
+    verdicts.sort_by(|a, b| a.node.name().cmp(b.node.name()));
+    verdicts.dedup_by(|later, first| later.node.name() == first.node.name());
+    verdicts
 }

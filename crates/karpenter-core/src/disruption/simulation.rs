@@ -180,7 +180,7 @@ impl Simulator {
     pub fn after(&self, deleted: &[&Candidate], placements: &[Placement]) -> Self {
         let mut cluster = Cluster::from(self.snapshot.fork());
         for candidate in deleted {
-            for pod in &candidate.pods {
+            for pod in candidate.pods.pods() {
                 cluster.remove_pod(&pod.key.namespace, &pod.key.name);
             }
             cluster.remove_node(candidate.name());

@@ -26,10 +26,8 @@ use crate::schedule::trace::TracedPod;
 pub(crate) struct Reach {
     /// Its topology groups differ, or something else that is not followed in detail.
     constraints: bool,
-    /// The first changed node that had resources for the pods.
-    earlier: Option<NodeIdx>,
-    /// The first changed node that has resources for them now.
-    later: Option<NodeIdx>,
+    /// The first changed node that has resources for the pods now.
+    first: Option<NodeIdx>,
 }
 
 /// The nodes that differ between two compilations of which all else is equal.
@@ -38,10 +36,8 @@ pub(crate) struct Difference<'a> {
     later: &'a Solver,
     /// The places in the later solver of the nodes that did not change.
     unchanged: IndexVec<NodeIdx, Option<NodeIdx>>,
-    /// The other nodes of the earlier solver, ascending.
-    changed_earlier: Vec<NodeIdx>,
-    /// The other nodes of the later solver, ascending.
-    changed_later: Bits<NodeIdx>,
+    /// The other nodes of the later solver.
+    changed: Bits<NodeIdx>,
     /// Shapes of pods that were bound to a node or are no longer, once each.
     pods: Vec<Arc<Shape>>,
     /// Earlier and later versions of nodes that were added or removed, or whose labels or taints changed.
@@ -64,8 +60,7 @@ impl<'a> Difference<'a> {
             earlier,
             later,
             unchanged: index_vec::index_vec![None; earlier.nodes.len()],
-            changed_earlier: Vec::new(),
-            changed_later: Bits::default(),
+            changed: Bits::default(),
             pods: Vec::new(),
             relabeled: Vec::new(),
             storage: !earlier.snapshot.has_storage_of(&later.snapshot),
@@ -77,16 +72,13 @@ impl<'a> Difference<'a> {
             .nodes_with_other_attach_limits(&later.snapshot);
         let touched = touched.iter().copied();
         for name in touched.chain(attached.iter().map(String::as_str)) {
-            if let Some(node) = earlier.nodes.find(name)
-                && found.unchanged[node].take().is_some()
-            {
-                found.changed_earlier.push(node);
+            if let Some(node) = earlier.nodes.find(name) {
+                found.unchanged[node] = None;
             }
             if let Some(node) = later.nodes.find(name) {
-                found.changed_later.insert(node);
+                found.changed.insert(node);
             }
         }
-        found.changed_earlier.sort_unstable();
         found.pods = shapes.into_values().collect();
         Some(found)
     }
@@ -120,11 +112,8 @@ impl<'a> Difference<'a> {
                     self.unchanged[old] = Some(new);
                 }
                 _ => {
-                    if before.is_some() {
-                        self.changed_earlier.push(old);
-                    }
                     if after.is_some() {
-                        self.changed_later.insert(new);
+                        self.changed.insert(new);
                     }
                     self.compare_pods(before, after, shapes);
                 }
@@ -175,18 +164,16 @@ impl<'a> Difference<'a> {
     /// Returns how far the difference reaches into queries with pods of a shape.
     pub(crate) fn reach(&self, shape: &Shape) -> Reach {
         let requests = self.later.dimensions.vector(&shape.requests);
-        let takes = |solver: &Solver, node: NodeIdx| {
-            let free = solver.nodes.remaining_on(node).iter();
-            !solver.nodes[node].broken && requests.iter().zip(free).all(|(need, free)| need <= free)
+        let takes = |node: &NodeIdx| {
+            let free = self.later.nodes.remaining_on(*node).iter();
+            let fits = requests.iter().zip(free).all(|(need, free)| need <= free);
+            fits && !self.later.nodes[*node].broken
         };
-        let mut earlier = self.changed_earlier.iter().copied();
-        let mut later = self.changed_later.iter();
         Reach {
             constraints: !shape.resource_claims.is_empty()
                 || (self.storage && !shape.volumes.is_empty())
                 || self.constraints_differ(shape),
-            earlier: earlier.find(|node| takes(self.earlier, *node)),
-            later: later.find(|node| takes(self.later, *node)),
+            first: self.changed.iter().find(takes),
         }
     }
 
@@ -252,7 +239,7 @@ impl<'a> Difference<'a> {
                 return false;
             };
             let others = domains.nodes[*domain].iter().filter(|node| {
-                !self.changed_later.contains(*node)
+                !self.changed.contains(*node)
                     && passing
                         .as_ref()
                         .is_none_or(|passing| passing.contains(*node))
@@ -266,19 +253,20 @@ impl<'a> Difference<'a> {
         values.any(|value| !is_populous(value))
     }
 
-    /// Reports whether a query still has the answer it had, by its trace and the reach of the difference into each of its pods.
-    pub(crate) fn leaves(&self, pod: &TracedPlace, reach: Reach) -> bool {
+    /// Reports whether a pod of a query has the place that it had, by the reach of the difference into pods of its shape.
+    ///
+    /// A changed node that it was not placed on has rejected it, or came after its node: so it matters only whether a changed node
+    /// could take it now.
+    pub(crate) fn leaves(&self, pod: TracedPlace, reach: Reach) -> bool {
         if reach.constraints {
             return false;
         }
-        let before = |changed: Option<NodeIdx>, node: NodeIdx| {
-            changed.is_none_or(|changed| !pod.scanned && node < changed)
-        };
         match pod.node {
-            None => reach.earlier.is_none() && reach.later.is_none(),
-            Some(node) => self
-                .unchanged(node)
-                .is_some_and(|now| before(reach.earlier, node) && before(reach.later, now)),
+            None => reach.first.is_none(),
+            Some(node) => self.unchanged(node).is_some_and(|now| {
+                let is_before = |first| !pod.scanned && now < first;
+                reach.first.is_none_or(is_before)
+            }),
         }
     }
 }

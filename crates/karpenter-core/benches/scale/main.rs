@@ -1,19 +1,21 @@
 //! How cost grows with the cluster: `cargo xtask bench scale`.
 //!
 //! `scale-full-…` is a disruption pass from nothing in which every node is simulated, priced and kept; `scale-pending-…` schedules
-//! 10,000 pods beside as many nodes; `scale-growth-…` doubles one dimension of a cluster at a time.
+//! 10,000 pods beside as many nodes; `scale-after-…` is a pass after one change, which carries evaluations over; `scale-growth-…` doubles one dimension of a cluster at a time; `scale-memory` is what the model's objects take.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 
+mod changes;
 mod fleet;
 mod growth;
+mod memory;
 
 use std::sync::Arc;
 
 use karpenter_bench::{Run, Suite, cpu_time};
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::disruption::{
-    DisruptionPlan, DisruptionRequest, Method, NotConsolidatable, Planner, VerdictKind, plan,
+    DisruptionPlan, DisruptionRequest, Method, NotConsolidatable, VerdictKind, plan,
 };
 use karpenter_core::schedule::{Plan, Policy, Query, schedule};
 
@@ -107,5 +109,13 @@ fn main() {
             run.record("planned", found.new_node_claims.len());
         });
     }
+    for nodes in [5000, 20_000, 100_000] {
+        let fleet = Fleet::of(nodes, 10);
+        suite.case(&format!("after-{nodes}"), |run| {
+            describe(run, &fleet);
+            changes::measure(run, &fleet);
+        });
+    }
     growth::cases(&mut suite);
+    memory::cases(&mut suite);
 }

@@ -122,7 +122,8 @@ impl Scene {
             5 => pod.anti_affinity(key, ("app", "app-1")),
             6 => pod.select("disk", "ssd"),
             7 => pod.tolerate(json!({ "key": "team", "operator": "Exists" })),
-            8 => pod.prefer(5, ZONE, "In", &[Z2]),
+            8 if a % 2 == 0 => pod.prefer(5, ZONE, "In", &[Z2]),
+            8 => pod.prefer(5, "disk", "In", &["ssd"]),
             9 => pod.host_port(8000 + i32::from(a % 2)),
             10 => pod.volume(&format!("data-{}", a % 2)),
             11 => pod.require(ZONE, "In", &[Z1, Z2]),
@@ -474,4 +475,30 @@ fn verdicts_other_than_simulations_are_decided_again() {
     let is_for_budget =
         |kind: &VerdictKind| matches!(kind, VerdictKind::Kept(NotConsolidatable::Budget { .. }));
     assert_eq!(kept.filter(|kind| is_for_budget(kind)).count(), 6);
+}
+
+#[test]
+fn room_on_a_node_that_a_pod_prefers_alters_nodes_whose_pods_had_to_go_elsewhere() {
+    let mut world = crate::fleet::world();
+    let ssd = node("node-z", "medium").label("disk", "ssd");
+    for node in [node("node-a", "medium"), node("node-b", "medium"), ssd] {
+        world.add((node.claim, node.node));
+    }
+    world.add([
+        running("picky", "node-a", "500m").prefer(5, "disk", "In", &["ssd"]),
+        running("other", "node-b", "2500m"),
+        running("large", "node-z", "2500m"),
+        running("leaving", "node-z", "1500m"),
+    ]);
+    let places = |plan: &DisruptionPlan| -> Vec<String> {
+        let moved = plan.commands[0].placements.iter();
+        moved.map(|placement| placement.node.clone()).collect()
+    };
+    let mut planner = Planner::default();
+    let first = planner.plan(&world.cluster.snapshot(), &request());
+    assert_eq!(first.commands[0].candidates[0].name(), "node-a");
+    assert_eq!(places(&first), ["node-b"]);
+    world.cluster.remove_pod("default", "leaving");
+    let next = planner.plan(&world.cluster.snapshot(), &request());
+    assert_eq!(places(&next), ["node-z"]);
 }

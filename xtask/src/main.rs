@@ -2,6 +2,7 @@
 
 mod bench;
 mod ci;
+mod circles;
 mod conformance;
 mod crds;
 mod docs;
@@ -52,6 +53,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// List the files of the core, kube and aws crates that import each other in a circle.
+    Circles,
     /// Draw the charts of docs/performance.md from its tables.
     Plots {
         /// Only check that the pictures are up to date.
@@ -132,6 +135,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Crds { check } => crds::run(&root, check),
         Command::Conformance { check, summary } => conformance::run(&root, check, summary),
         Command::Docs { check } => docs::run(&root, check),
+        Command::Circles => circles::run(&root),
         Command::Plots { check } => plots::run(&root, check),
         Command::Bench { json, names } => bench::run(&root, json, &names),
         Command::Sim {

@@ -17,6 +17,7 @@ use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
 use karpenter_kube::process::{exit_with, log, stop_on_signal};
+use karpenter_kube::shadow::Refusals;
 use karpenter_kwok::{Cloud, KwokProvider, controllers};
 use tokio_util::sync::CancellationToken;
 
@@ -48,12 +49,15 @@ async fn run() -> Result<()> {
         .await
         .context("cannot load the kubeconfig or the in-cluster configuration")?;
     let registry = Registry::new();
-    let clients = Clients::connect(
+    let mut clients = Clients::connect(
         &config,
         args.core.kube_client_qps,
         args.core.kube_client_burst,
         &registry,
     )?;
+    if args.core.shadow {
+        clients = clients.read_only(&Refusals::new(&registry));
+    }
     let clock = Clock::real();
     let provider = KwokProvider::new(clients.api.clone(), clock, types, Cloud::new());
     let provider = Arc::new(provider.instances_through(clients.no_retry.clone()));

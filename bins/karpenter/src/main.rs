@@ -1,11 +1,12 @@
 //! Karpenter for AWS: the controller that runs in the cluster.
 
+mod catalogue;
 mod profiling;
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use karpenter_aws::context::AwsSettings;
 use karpenter_aws::operator::{AwsOperator, discovery};
 use karpenter_aws::options;
@@ -17,6 +18,7 @@ use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
 use karpenter_kube::process::{exit_with, log, stop_on_signal};
+use karpenter_kube::shadow::Refusals;
 use karpenter_legacy::options::LegacyOptions;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +32,13 @@ struct Args {
     aws: AwsOptions,
     #[command(flatten)]
     legacy: LegacyOptions,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Catalogue(catalogue::Args),
 }
 
 #[tokio::main]
@@ -40,23 +49,36 @@ async fn main() -> ExitCode {
 async fn run() -> Result<()> {
     let env = |name: &str| std::env::var(name).ok();
     let command = options::prepare(Options::prepare(Args::command(), env), env);
-    let args = Args::from_arg_matches(&command.get_matches())?;
+    let mut args = Args::from_arg_matches(&command.get_matches())?;
+    if args.command.is_some() {
+        // The answer is on standard output.
+        args.core.log_output_paths = "stderr".to_owned();
+    }
     log(&args.core, env!("CARGO_PKG_VERSION")).context("cannot initialize logging")?;
     args.aws.validate()?;
     // Two crypto providers may be linked in: install ours as the default before its first use. Installing fails only if a default
     // is already set.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
+    if let Some(Command::Catalogue(catalogue)) = &args.command {
+        let aws = Aws::connect(&Connect::from_env(env)?).await?;
+        let settings = AwsSettings::from_options(&args.core, &args.aws, None);
+        return catalogue.run(&aws, &settings).await;
+    }
     let config = kube::Config::infer()
         .await
         .context("cannot load the kubeconfig or the in-cluster configuration")?;
     let registry = Registry::new();
-    let clients = Clients::connect(
+    let mut clients = Clients::connect(
         &config,
         args.core.kube_client_qps,
         args.core.kube_client_burst,
         &registry,
     )?;
+    let shadow = args.core.shadow;
+    if shadow {
+        clients = clients.read_only(&Refusals::new(&registry));
+    }
     let how = Connect {
         registry: registry.clone(),
         ..Connect::from_env(env)?
@@ -70,14 +92,18 @@ async fn run() -> Result<()> {
 
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));
-    Operator::builder(on_aws.provider(), clients, args.core)
+    let operator = Operator::builder(on_aws.provider(), clients, args.core)
         .clock(clock)
         .registry(registry)
-        .profiler(profiling::profiler())
-        .with(move |controllers| on_aws.add(controllers))
-        .with(move |controllers| args.legacy.add(controllers))
-        .run(stop)
-        .await?;
+        .profiler(profiling::profiler());
+    let operator = if shadow {
+        operator.with_in_shadow(move |controllers| on_aws.add_reads(controllers))
+    } else {
+        operator
+            .with(move |controllers| on_aws.add(controllers))
+            .with(move |controllers| args.legacy.add(controllers))
+    };
+    operator.run(stop).await?;
     Ok(())
 }
 

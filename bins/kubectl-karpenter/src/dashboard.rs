@@ -84,6 +84,14 @@ impl Args {
     }
 }
 
+/// Reports whether another connection may get an answer.
+fn is_stale(code: StatusCode) -> bool {
+    matches!(
+        code,
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::UNAUTHORIZED
+    )
+}
+
 /// Returns 128 random bits in hexadecimal digits.
 fn secret() -> anyhow::Result<String> {
     let mut bytes = [0; 16];
@@ -147,8 +155,8 @@ impl Forward {
             return refused(StatusCode::BAD_REQUEST, "invalid request");
         };
         match self.send(first).await {
-            Ok(response) if response.status() != StatusCode::SERVICE_UNAVAILABLE => response,
-            // The leader may have changed, or the forwarded port may be closed: look for the leader again.
+            Ok(response) if !is_stale(response.status()) => response,
+            // The token may be too old. The leader may have changed, or the forwarded port may be closed: look for the leader again.
             first => match self.reconnect().await {
                 Ok(()) => match self.send(second).await {
                     Ok(response) => response,
@@ -161,9 +169,9 @@ impl Forward {
 
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, String> {
         // Streams last: the connection is not held for them.
-        let client = self.server.lock().await.client();
-        let response = client.send(request).await;
-        response.map_err(|error| format!("Karpenter cannot be reached: {}", causes(&error)))
+        let sender = self.server.lock().await.sender();
+        let response = sender.send(request).await;
+        response.map_err(|error| format!("Karpenter cannot be reached: {error}"))
     }
 
     async fn reconnect(&self) -> Result<(), String> {

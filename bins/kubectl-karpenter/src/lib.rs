@@ -2,19 +2,26 @@
 //!
 //! - [`flags`]: the options of kubectl; [`cluster`]: the connection to the API server that they select.
 //! - [`transport`]: the connection to the server of decisions in Karpenter's leader.
+//! - [`offline`]: answers from a bundle, without a server.
 //! - [`output`]: tables, JSON, YAML; nothing that a terminal would interpret.
 //!
 //! Exit codes: 0 for an answer, 1 for an error, and for commands with `--exit-code` 2 if the answer is the one that the option
 //! asks about. An error is one line on standard error that names what to do about it.
 
+mod capture;
 pub mod cluster;
 mod completion;
 mod convert;
 mod dashboard;
 mod doctor;
 pub mod flags;
+mod nodes;
+pub mod offline;
 pub mod output;
 mod pause;
+mod plan;
+mod replay;
+mod shadow;
 mod stream;
 pub mod transport;
 mod why;
@@ -37,11 +44,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Capture(capture::Args),
     Convert(convert::Args),
     Dashboard(dashboard::Args),
     Doctor(doctor::Args),
+    Nodes(nodes::Args),
     Pause(pause::PauseArgs),
+    Plan(Box<plan::Args>),
+    Replay(replay::Args),
     Resume(pause::ResumeArgs),
+    Shadow(shadow::Args),
     Why(why::Args),
     /// Print completions of a command line, as kubectl asks `kubectl_complete-karpenter` for them.
     #[command(name = completion::COMMAND, hide = true, disable_help_flag = true)]
@@ -66,11 +78,16 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let outcome = match cli.command {
+        Command::Capture(args) => run(args.run()),
         Command::Convert(args) => convert::run(&args),
         Command::Dashboard(args) => run(args.run()),
         Command::Doctor(args) => run(args.run()),
+        Command::Nodes(args) => run(args.run()),
         Command::Pause(args) => run(args.run()),
+        Command::Plan(args) => run(args.run()),
+        Command::Replay(args) => args.run(),
         Command::Resume(args) => run(args.run()),
+        Command::Shadow(args) => run(args.run()),
         Command::Why(args) => run(args.run()),
         Command::Complete(args) => completion::run(Cli::command(), args),
     };

@@ -54,9 +54,14 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Not empty if the conversion webhook is served; only the AWS provider needs it. */}}
+{{/* Not empty if the conversion webhook is served; only the AWS provider needs it, and a shadow has none. */}}
 {{- define "karpenter.webhook" -}}
-{{- if and .Values.webhook.enabled (eq .Values.provider "aws") }}true{{ end }}
+{{- if and .Values.webhook.enabled (eq .Values.provider "aws") (not .Values.shadow.enabled) }}true{{ end }}
+{{- end }}
+
+{{/* Not empty if decisions are served over TLS. */}}
+{{- define "karpenter.decisions" -}}
+{{- if .Values.decisions.service.enabled }}true{{ end }}
 {{- end }}
 
 {{- define "karpenter.image" -}}

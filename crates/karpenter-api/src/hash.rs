@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::duration::{Duration, NillableDuration};
+use crate::labels::annotations;
 use crate::v1::{
     NodeClaimTemplate, NodeClaimTemplateSpec, NodeClassReference, NodePool, TemplateMetadata,
 };
@@ -142,6 +143,15 @@ impl Struct {
     pub fn finish(self) -> u64 {
         self.hash
     }
+}
+
+/// Writes the hash of a NodePool and its version to the NodePool's annotations.
+pub fn stamp(pool: &mut NodePool) {
+    let hash = node_pool(pool);
+    let all = pool.metadata.annotations.get_or_insert_default();
+    all.insert(annotations::NODE_POOL_HASH.into(), hash);
+    let version = annotations::NODE_POOL_HASH_VERSION;
+    all.insert(version.into(), NODE_POOL_HASH_VERSION.into());
 }
 
 /// Returns the static hash of a NodePool, as in [`crate::labels::annotations::NODE_POOL_HASH`].

@@ -4,6 +4,9 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/disruption/drift.go
 
+use std::time::Duration;
+
+use karpenter_api::conditions::reasons;
 use karpenter_api::labels;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
@@ -14,6 +17,26 @@ use crate::offering::Offering;
 use crate::requirements::{
     AllowUndefined, InvalidRequirement, Operator, Requirement, Requirements,
 };
+
+/// Age from which the instance type of a NodeClaim is checked.
+pub const INSTANCE_TYPE_CHECKED_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// Returns the reason of the condition Drifted by which a NodeClaim no longer matches its NodePool: the static part of the
+/// template first, then the requirements.
+///
+/// # Errors
+/// Fails for invalid requirements of the NodePool, which its validation reports, too.
+pub fn from_node_pool(
+    pool: &NodePool,
+    claim: &NodeClaim,
+    names: &WellKnown,
+) -> Result<Option<&'static str>, InvalidRequirement> {
+    if is_static_part_changed(pool, claim) {
+        return Ok(Some(reasons::NODE_POOL_DRIFTED));
+    }
+    let unmet = are_requirements_unmet(pool, claim, names)?;
+    Ok(unmet.then_some(reasons::REQUIREMENTS_DRIFTED))
+}
 
 /// Reports whether the static part of the NodePool's template changed since the NodeClaim was created. Returns false as long as
 /// one of the two hashes is missing, or if their versions differ.

@@ -1,6 +1,7 @@
 //! Instance types that a provider can launch.
 
 use karpenter_api::labels;
+use serde::{Deserialize, Serialize};
 
 use crate::dra::DeviceTemplate;
 use crate::offering::{Offering, Offerings};
@@ -8,7 +9,8 @@ use crate::requirements::{Operator, Requirement, Requirements};
 use crate::resources::Resources;
 
 /// Resources of an instance that are not available to pods.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Overhead {
     /// Reserved for the kubelet and the container runtime.
     pub kube_reserved: Resources,
@@ -31,7 +33,8 @@ impl Overhead {
 /// An instance type, with its offerings.
 ///
 /// `requirements` should define every well-known label of the provider, with `DoesNotExist` where one does not apply.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InstanceType {
     /// Name, the value of `node.kubernetes.io/instance-type`.
     pub name: String,
@@ -42,10 +45,13 @@ pub struct InstanceType {
     /// Total resources of an instance.
     pub capacity: Resources,
     /// The part of `capacity` that is not available to pods.
+    #[serde(default)]
     pub overhead: Overhead,
     /// Devices its nodes will publish through dynamic resource allocation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<DeviceTemplate>,
     /// Whether a NodeOverlay changed the capacity.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub capacity_overlay: bool,
 }
 

@@ -38,6 +38,7 @@
 //! | [`pod`], [`requirements`], [`resources`], [`quantity`], [`taints`], [`dra`] | what do objects ask for? |
 //! | [`drift`], [`repair`] | must a node be replaced because it is outdated, or unhealthy? |
 //! | [`static_capacity`], [`limits`], [`capacity_buffer`], [`overlay`] | how many nodes does a static NodePool lack, what does a limit allow, what does a buffer reserve, what does a NodeOverlay change? |
+//! | [`lifecycle`] | which rules do controllers share with a rehearsal? |
 //! | [`reason`] | stable ids of all reasons, for metrics and tools |
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: equal inputs give equal plans. Requests and plans are
@@ -53,6 +54,8 @@ pub mod drift;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 pub mod instance_type;
+mod json;
+pub mod lifecycle;
 pub mod limits;
 pub mod offering;
 pub mod overlay;

@@ -1,10 +1,12 @@
 //! Offerings of an instance type: zone, capacity type, reservation, price.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Not};
 use std::slice;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use karpenter_api::labels;
+use serde::{Deserialize, Serialize};
 
 use crate::requirements::Requirements;
 use crate::resources::Resources;
@@ -48,22 +50,34 @@ impl Price {
 }
 
 /// A combination of zone, capacity type and price in which an instance type can be launched.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Offering {
     /// Zone, capacity type and, for reserved capacity, the reservation id.
     pub requirements: Requirements,
     /// Price in dollars per hour.
+    #[serde(with = "crate::json::price")]
     pub price: f64,
     /// Whether it can be launched now.
     pub available: bool,
+    /// When it may be available again, if it is not and the provider knows.
+    pub unavailable_until: Option<Timestamp>,
     /// The number of instances left in the reservation, for reserved capacity.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub reservation_capacity: u32,
     /// Entries that replace the instance type's capacity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_override: Option<Resources>,
     /// Entries that replace the instance type's overhead (the sum of its parts).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead_override: Option<Resources>,
     /// Whether a NodeOverlay changed the price.
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub price_overlay: bool,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Offering {
@@ -73,6 +87,7 @@ impl Offering {
             requirements,
             price,
             available: true,
+            unavailable_until: None,
             reservation_capacity: 0,
             capacity_override: None,
             overhead_override: None,
@@ -107,6 +122,16 @@ impl Offering {
     #[must_use]
     pub fn with_available(self, available: bool) -> Self {
         Self { available, ..self }
+    }
+
+    /// Makes it unavailable until a time.
+    #[must_use]
+    pub fn with_unavailable_until(self, until: Timestamp) -> Self {
+        Self {
+            available: false,
+            unavailable_until: Some(until),
+            ..self
+        }
     }
 
     /// Reports whether it is available and its price is a number.

@@ -12,12 +12,14 @@ use karpenter_api::kube_core::Resource;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_api::validation::WellKnown;
+use serde::{Deserialize, Serialize};
 
 use crate::instance_type::InstanceType;
 use crate::offering::DEFAULT_RESERVATION_ID;
 
 /// The kind of the objects with the provider's own settings (EC2NodeClass, …).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeClassKind {
     /// API group.
     pub group: String,

@@ -5,11 +5,12 @@
 use std::fmt;
 
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use serde::{Deserialize, Serialize};
 
 use crate::pod::Toleration;
 
 /// The effect of a taint on pods that do not tolerate it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Effect {
     /// New pods are not scheduled.
     NoSchedule,

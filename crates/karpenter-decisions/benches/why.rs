@@ -1,8 +1,9 @@
 //! How fast questions are answered: `cargo xtask bench why`.
 //!
 //! 5,000 nodes with 100,000 pods in 20 NodePools of 700 instance types; a tenth of the nodes has a pod that a PodDisruptionBudget
-//! protects. `pod-…` asks what blocks a pending pod, each time another pod; `node` what blocks a node; `nodes` what all blocked
-//! nodes would save; `records` is the memory of a day of decisions.
+//! protects. `pod-…` asks what blocks a pending pod, each time another pod, and compiles the cluster for each; `prepared-…` asks the
+//! same of one compiled cluster. `node` asks what blocks a node; `nodes` what all blocked nodes would save; `records` is the memory
+//! of a day of decisions.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -17,7 +18,7 @@ use karpenter_core::disruption::{DisruptionRequest, plan};
 use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::schedule::{PodSet, Policy, Query};
-use karpenter_decisions::blocking::blocking;
+use karpenter_decisions::blocking::{Blocking, Prepared, blocking};
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::what_if::WhatIf;
 use serde_json::{Value, json};
@@ -179,29 +180,65 @@ fn percentiles(run: &mut Run, asked: usize, mut ask: impl FnMut(usize)) {
     }
 }
 
-fn pods(run: &mut Run, spec: impl Fn(usize) -> Value) {
+/// Asks about pods that the change keeps from being scheduled; `prepared` compiles the cluster once for all of them.
+fn pods(run: &mut Run, prepared: bool, spec: impl Fn(usize) -> Value) {
     let snapshot = pending(&mut cluster(), spec);
     let policy = Policy::at(now());
     let mut truncated = 0;
-    percentiles(run, ASKED, |index| {
-        let pod = snapshot.pod("default", &format!("pending-{index}"));
-        let answer = blocking(&snapshot, &policy, None, pod.unwrap());
+    let pod = |index: usize| {
+        snapshot
+            .pod("default", &format!("pending-{index}"))
+            .unwrap()
+    };
+    let mut check = |answer: Blocking| {
         truncated += usize::from(answer.truncated);
         assert!(!answer.fits_alone && !answer.blocking.atoms.is_empty());
-    });
+        assert!(!answer.relaxations.is_empty());
+    };
+    if prepared {
+        let mut compiled = None;
+        let memory = allocation_counter::measure(|| {
+            let (began, cpu) = (Instant::now(), cpu_time());
+            compiled = Some(Prepared::new(&snapshot, &policy));
+            let busy = cpu_time().zip(cpu).map(|(after, before)| after - before);
+            let busy = busy.unwrap_or_else(|| began.elapsed());
+            run.record("prepare_cpu_ms", busy.as_secs_f64() * 1e3);
+        });
+        run.record("kept_mib", memory.bytes_current as f64 / f64::from(1 << 20));
+        let compiled = compiled.unwrap();
+        run.record(
+            "estimated_mib",
+            compiled.memory() as f64 / f64::from(1 << 20),
+        );
+        let after = allocation_counter::measure(|| {
+            percentiles(run, ASKED, |index| {
+                check(compiled.blocking(None, pod(index)));
+            });
+        });
+        run.record("grown_mib", after.bytes_current as f64 / f64::from(1 << 20));
+    } else {
+        percentiles(run, ASKED, |index| {
+            check(blocking(&snapshot, &policy, None, pod(index)));
+        });
+    }
     run.record("truncated", truncated);
+}
+
+fn selector(_: usize) -> Value {
+    json!({ "nodeSelector": { ZONE: "test-zone-9" } })
+}
+
+fn large(index: usize) -> Value {
+    let requests = json!({ "cpu": format!("{}", 200 + index) });
+    json!({ "containers": [{ "name": "c", "resources": { "requests": requests } }] })
 }
 
 fn main() {
     let mut suite = Suite::from_args("why");
-    suite.case("pod-selector", |run| {
-        pods(run, |_| json!({ "nodeSelector": { ZONE: "test-zone-9" } }));
-    });
-    suite.case("pod-large", |run| {
-        pods(run, |index| {
-            json!({ "containers": [{ "name": "c", "resources": { "requests": { "cpu": format!("{}", 200 + index) } } }] })
-        });
-    });
+    suite.case("pod-selector", |run| pods(run, false, selector));
+    suite.case("pod-large", |run| pods(run, false, large));
+    suite.case("prepared-selector", |run| pods(run, true, selector));
+    suite.case("prepared-large", |run| pods(run, true, large));
     suite.case("node", |run| {
         let snapshot = cluster().snapshot();
         let began = Instant::now();

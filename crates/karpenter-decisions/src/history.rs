@@ -1,6 +1,6 @@
 //! The history of decisions: records, and the current reasons.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +14,16 @@ use karpenter_core::reason::Reason;
 use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy};
 use rustc_hash::FxHashSet;
 
+use crate::choice::{Choice, Choices, Chosen};
 use crate::digest::Digest;
 use crate::index::{Fresh, Key, Known, MAX_NODES, MAX_PODS, Table};
-use crate::passes::{Classes, Group, NodeReasons, Whys, disrupted, finite, launched, named};
+use crate::passes::{
+    Classes, Group, NodeReasons, Whys, command_id, disrupted, finite, launched, named,
+};
 use crate::prices::Prices;
-use crate::record::{Item, Outcome, Pass, Totals, clipped};
+use crate::record::{
+    CommandOutcome, CommandState, DecisionRecord, Item, Outcome, Pass, Totals, clipped,
+};
 use crate::ring::{Bounds, Recorded, Ring};
 
 /// The input of a pass, as far as records describe it.
@@ -44,7 +49,13 @@ pub struct History {
     nodes: Arc<Table>,
     /// The outcome of each NodePool in the last scheduling pass.
     pools: BTreeMap<String, Reason>,
+    /// NodeClaims of records for which it is not known yet what the cloud chose: number of the record, name.
+    launching: VecDeque<(u32, String)>,
+    choices: Arc<Choices>,
 }
+
+/// NodeClaims whose launch is awaited; those beyond it stay as they were planned.
+const MAX_LAUNCHING: usize = 2000;
 
 impl History {
     /// Creates an empty history that begins at `began`.
@@ -55,6 +66,8 @@ impl History {
             pods: Arc::new(Table::new(MAX_PODS)),
             nodes: Arc::new(Table::new(MAX_NODES)),
             pools: BTreeMap::new(),
+            launching: VecDeque::new(),
+            choices: Arc::default(),
         }
     }
 
@@ -80,7 +93,113 @@ impl History {
 
     /// Returns the memory of records and index in bytes.
     pub fn memory(&self) -> usize {
-        self.ring.memory() + self.pods.memory() + self.nodes.memory()
+        let tables = self.pods.memory() + self.nodes.memory();
+        self.ring.memory() + tables + self.choices.memory()
+    }
+
+    /// Returns why the latest NodeClaims have their instance types.
+    pub fn choices(&self) -> &Choices {
+        &self.choices
+    }
+
+    /// Adds why a NodeClaim has its instance type.
+    pub fn chose(&mut self, uid: &str, choice: Choice) {
+        Arc::make_mut(&mut self.choices).add(uid, choice);
+    }
+
+    /// Records what the cloud chose for the NodeClaims of earlier records, as far as a snapshot knows it by now.
+    pub fn settle(&mut self, snapshot: &Snapshot) {
+        let waiting = std::mem::take(&mut self.launching);
+        for (number, name) in waiting {
+            // A NodeClaim that was deleted was not launched, or its node is gone again.
+            let Some(node) = snapshot.node(&name) else {
+                continue;
+            };
+            let claim = node.claim.as_ref();
+            let launched = claim.filter(|claim| claim.status.provider_id.is_some());
+            let chosen = launched.and_then(|claim| {
+                let price = finite(Prices::of_one(snapshot, node));
+                Chosen::of(claim, price, self.choices.get(claim.uid()))
+            });
+            let Some(found) = chosen else {
+                self.launching.push_back((number, name));
+                continue;
+            };
+            let amend = |record: &mut DecisionRecord| {
+                let mut items = record.items.iter_mut();
+                items.any(|item| match item {
+                    Item::Launched {
+                        node_claim: Some(claim),
+                        chosen,
+                        ..
+                    } if *claim == name => {
+                        *chosen = Some(found.clone());
+                        true
+                    }
+                    _ => false,
+                })
+            };
+            self.ring.amend(amend, |record| record.id.number == number);
+        }
+    }
+
+    /// Records what has become of a command, by the names of its NodeClaims; returns the record.
+    pub fn became(
+        &mut self,
+        claims: &[String],
+        outcome: CommandOutcome,
+    ) -> Option<Arc<DecisionRecord>> {
+        let id = command_id(claims);
+        let is_this = |item: &Item| matches!(item, Item::Disrupted { command, rejected: None, .. } if *command == id);
+        let amend = |record: &mut DecisionRecord| {
+            for item in &mut record.items {
+                if !is_this(&*item) {
+                    continue;
+                }
+                if let Item::Disrupted {
+                    outcome: of_item, ..
+                } = item
+                {
+                    let mut outcome = outcome.clone();
+                    if let Some(before) = of_item.take()
+                        && outcome.replacements.is_empty()
+                    {
+                        outcome.replacements = before.replacements;
+                    }
+                    *of_item = Some(outcome);
+                    return true;
+                }
+            }
+            false
+        };
+        self.ring
+            .amend(amend, |record| record.items.iter().any(is_this))
+    }
+
+    /// Records the repair of an unhealthy node: it is deleted.
+    pub fn repaired(&mut self, input: Input<'_>, node: &str, condition: &str) -> Recorded {
+        let outcome = CommandOutcome {
+            state: CommandState::Succeeded,
+            at: input.now,
+            why: Some(clipped(condition.to_owned())),
+            replacements: Vec::new(),
+        };
+        let item = deleted("unhealthy", input.snapshot, &[node], Some(outcome));
+        let totals = Totals {
+            disrupted: 1,
+            ..Totals::default()
+        };
+        self.record(Pass::Repair, input, false, totals, vec![item])
+    }
+
+    /// Records that nodes of a static NodePool are deleted, because it has more than it should; by the names of their NodeClaims.
+    pub fn shrunk(&mut self, input: Input<'_>, claims: &[&str]) -> Recorded {
+        let item = deleted("surplus", input.snapshot, claims, None);
+        let totals = Totals {
+            disrupted: claims.len(),
+            ..Totals::default()
+        };
+        self.record(Pass::StaticCapacity, input, false, totals, vec![item])
     }
 
     /// Records a scheduling pass. `claims` are the NodeClaims that were created for the planned nodes, `None` for those that could
@@ -92,6 +211,7 @@ impl History {
         claims: &[Option<&str>],
     ) -> Recorded {
         let Input { snapshot, now, .. } = input;
+        self.settle(snapshot);
         let pending = |key: &PodKey| {
             let pod = snapshot.pod(&key.namespace, &key.name);
             pod.filter(|pod| pod.key.uid == key.uid)
@@ -183,6 +303,8 @@ impl History {
             .collect();
         let truncated = !plan.undecided.is_empty();
         let recorded = self.record(Pass::Provisioning, input, truncated, totals, items);
+        let launched = claims.iter().flatten();
+        self.await_launches(&recorded, launched.map(|claim| (*claim).to_owned()));
         let unbound: FxHashSet<Key> = snapshot
             .unbound_pods()
             .map(|pod| Key::of(&pod.key.uid))
@@ -199,8 +321,12 @@ impl History {
     /// Records a disruption pass.
     pub fn disrupted(&mut self, input: Input<'_>, plan: &DisruptionPlan) -> Recorded {
         let Input { snapshot, now, .. } = input;
+        self.settle(snapshot);
         let prices = Prices::new(snapshot);
-        let mut totals = Totals::default();
+        let mut totals = Totals {
+            carried_over: plan.carried_over,
+            ..Totals::default()
+        };
         let commands = plan.commands.iter();
         let mut items: Vec<Item> = commands.map(|command| disrupted(command, None)).collect();
         totals.price_per_hour = -plan.commands.iter().map(|c| finite(c.savings)).sum::<f64>();
@@ -268,8 +394,8 @@ impl History {
         claims: &[Option<&str>],
         at_limit: Option<&str>,
     ) -> Recorded {
-        let claims = claims.iter().copied().chain(std::iter::repeat(None));
-        let launches = planned.iter().zip(claims);
+        let all = claims.iter().copied().chain(std::iter::repeat(None));
+        let launches = planned.iter().zip(all);
         let mut items: Vec<Item> = launches
             .map(|(planned, claim)| launched(planned, claim))
             .collect();
@@ -286,7 +412,19 @@ impl History {
             names: Vec::new(),
             price_per_hour: 0.0,
         }));
-        self.record(Pass::StaticCapacity, input, false, totals, items)
+        let recorded = self.record(Pass::StaticCapacity, input, false, totals, items);
+        let launched = claims.iter().flatten();
+        self.await_launches(&recorded, launched.map(|claim| (*claim).to_owned()));
+        recorded
+    }
+
+    fn await_launches(&mut self, recorded: &Recorded, claims: impl Iterator<Item = String>) {
+        if let Recorded::New(record) = recorded {
+            let number = record.id.number;
+            let room = MAX_LAUNCHING.saturating_sub(self.launching.len());
+            let claims = claims.take(room);
+            self.launching.extend(claims.map(|claim| (number, claim)));
+        }
     }
 
     fn record(
@@ -308,6 +446,31 @@ impl History {
             items,
         };
         self.ring.push(outcome, input.now)
+    }
+}
+
+/// Returns the item of nodes that are deleted without a command; names of Nodes or NodeClaims.
+fn deleted(
+    reason: &'static str,
+    snapshot: &Snapshot,
+    names: &[&str],
+    outcome: Option<CommandOutcome>,
+) -> Item {
+    let nodes = || names.iter().filter_map(|name| snapshot.node(name));
+    let pods = nodes().map(|node| snapshot.pods_on(node.name()).len());
+    let prices = nodes().map(|node| finite(Prices::of_one(snapshot, node)));
+    Item::Disrupted {
+        reason,
+        command: String::new(),
+        decision: "delete",
+        count: names.len(),
+        names: named(names),
+        replacements: 0,
+        instance_types: Vec::new(),
+        pods: pods.sum(),
+        savings_per_hour: prices.fold(0.0, |sum, price| sum + price),
+        rejected: None,
+        outcome,
     }
 }
 

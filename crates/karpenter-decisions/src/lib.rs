@@ -26,13 +26,21 @@
 //! - [`doctor`]: what blocks nodes, what it costs, whose it is, and how to unblock it.
 //! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
 //!   and nodes by reason.
+//! - [`rehearse`]: what nodes, dollars and evictions would do after a change.
+//! - [`choice`]: why a NodeClaim has its instance type.
+//! - [`blank`]: hides from an answer what belongs to namespaces that the caller may not ask about.
 //! - [`overview`]: the state of the cluster in numbers, and its changes.
+//! - [`shadow`]: what this Karpenter would do in a cluster that another one runs, compared with what that one does.
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: time is an argument, and equal inputs give equal answers.
 //! The reasons themselves are [`karpenter_core::reason::Reason`].
 
+pub mod answer;
+pub mod blank;
 pub mod blocking;
+pub mod bundle;
 pub mod change;
+pub mod choice;
 pub mod digest;
 pub mod doctor;
 pub mod explain;
@@ -44,7 +52,9 @@ mod passes;
 pub mod pdb;
 pub mod prices;
 pub mod record;
+pub mod rehearse;
 pub mod ring;
+pub mod shadow;
 pub mod stage;
 pub mod what_if;
 pub mod workload;

@@ -112,7 +112,16 @@ pub(crate) fn launched(planned: &PlannedNodeClaim, node_claim: Option<&str>) -> 
         instance_types: types.iter().take(NAMED_TYPES).cloned().collect(),
         more_instance_types: types.len().saturating_sub(NAMED_TYPES),
         price_per_hour: finite(planned.hourly_price),
+        chosen: None,
     }
+}
+
+/// Returns the id of a command in records, by the names of its NodeClaims.
+pub(crate) fn command_id(claims: &[String]) -> String {
+    let mut hasher = FxHasher::default();
+    claims.hash(&mut hasher);
+    let hash = hasher.finish();
+    format!("{:08x}", (hash >> 32) ^ (hash & u64::from(u32::MAX)))
 }
 
 /// Returns the reason of a method, as in records.
@@ -130,6 +139,7 @@ pub(crate) fn disrupted(command: &Command, rejected: Option<&Reason>) -> Item {
     let types = types.flat_map(|planned| planned.instance_types.iter());
     Item::Disrupted {
         reason: disruption_reason(command.method),
+        command: command_id(command.id().claims()),
         decision: command.decision().as_str(),
         count: command.candidates.len(),
         names: named(command.candidates.iter().map(Candidate::name)),
@@ -138,6 +148,7 @@ pub(crate) fn disrupted(command: &Command, rejected: Option<&Reason>) -> Item {
         pods: command.pods().count(),
         savings_per_hour: finite(command.savings),
         rejected: rejected.map(Reason::id),
+        outcome: None,
     }
 }
 

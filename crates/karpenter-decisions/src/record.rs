@@ -6,6 +6,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
+use crate::choice::Chosen;
 use crate::digest::Digest;
 
 /// The largest record, as JSON in bytes: a container's log line is split at this length.
@@ -99,15 +100,18 @@ pub enum Pass {
     Validation,
     /// Static capacity: NodePools with `replicas`.
     StaticCapacity,
+    /// Node repair: unhealthy nodes.
+    Repair,
 }
 
 impl Pass {
     /// All kinds of passes.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Provisioning,
         Self::Disruption,
         Self::Validation,
         Self::StaticCapacity,
+        Self::Repair,
     ];
 
     /// Returns the name in records.
@@ -117,8 +121,13 @@ impl Pass {
             Self::Disruption => "Disruption",
             Self::Validation => "Validation",
             Self::StaticCapacity => "StaticCapacity",
+            Self::Repair => "Repair",
         }
     }
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// The numbers of a record, over all its items.
@@ -135,6 +144,9 @@ pub struct Totals {
     pub disrupted: usize,
     /// Nodes that are kept.
     pub kept: usize,
+    /// Nodes whose evaluation an earlier pass made, because nothing that it depends on changed since.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub carried_over: usize,
     /// Price of the planned nodes, less the savings of the commands, in dollars per hour.
     pub price_per_hour: f64,
     /// Items that the record has no room for.
@@ -147,8 +159,11 @@ pub struct Totals {
 pub enum Item {
     /// A command: nodes to delete, and their replacements.
     Disrupted {
-        /// `empty`, `drifted` or `underutilized`.
+        /// `empty`, `drifted` or `underutilized`; `unhealthy` for a repair, `surplus` for a static NodePool.
         reason: &'static str,
+        /// The command: eight hexadecimal digits, the same in each record about it. Empty for a node that is only deleted.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        command: String,
         /// `delete` or `replace`.
         decision: &'static str,
         /// The number of nodes.
@@ -166,6 +181,9 @@ pub enum Item {
         /// The id of the reason why the command was not started, if validation rejected it.
         #[serde(skip_serializing_if = "Option::is_none")]
         rejected: Option<&'static str>,
+        /// What has become of the command since it was started.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        outcome: Option<CommandOutcome>,
     },
     /// A planned node.
     Launched {
@@ -184,6 +202,9 @@ pub enum Item {
         more_instance_types: usize,
         /// Price of the cheapest offering in dollars per hour.
         price_per_hour: f64,
+        /// What the cloud chose; absent before the launch.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        chosen: Option<Chosen>,
     },
     /// Pods of one class that have no place.
     Unplaced {
@@ -229,9 +250,11 @@ impl Item {
     pub fn names(&self, subject: &str) -> bool {
         let has = |names: &[String]| names.iter().any(|name| name == subject);
         match self {
-            Self::Disrupted { names, .. }
-            | Self::Unplaced { names, .. }
-            | Self::Kept { names, .. } => has(names),
+            Self::Disrupted { names, outcome, .. } => {
+                let replacements = outcome.as_ref().map(|it| it.replacements.as_slice());
+                has(names) || has(replacements.unwrap_or_default())
+            }
+            Self::Unplaced { names, .. } | Self::Kept { names, .. } => has(names),
             Self::Launched {
                 node_claim, names, ..
             } => node_claim.as_deref() == Some(subject) || has(names),
@@ -255,21 +278,35 @@ impl Item {
         };
         match self {
             Self::Disrupted {
+                command,
                 names,
                 instance_types,
+                outcome,
                 ..
-            } => texts(names) + texts(instance_types),
+            } => {
+                let outcome = outcome.as_ref().map_or(0, |it| {
+                    texts(&it.replacements) + it.why.as_ref().map_or(0, text)
+                });
+                text(command) + texts(names) + texts(instance_types) + outcome
+            }
             Self::Launched {
                 node_pool,
                 node_claim,
                 names,
                 instance_types,
+                chosen,
                 ..
             } => {
+                let chosen = chosen.as_ref().map_or(0, |chosen| {
+                    text(&chosen.instance_type)
+                        + chosen.zone.as_ref().map_or(0, text)
+                        + chosen.capacity_type.as_ref().map_or(0, text)
+                });
                 text(node_pool)
                     + node_claim.as_ref().map_or(0, text)
                     + texts(names)
                     + texts(instance_types)
+                    + chosen
             }
             Self::Unplaced {
                 class,
@@ -289,6 +326,40 @@ impl Item {
         }
     }
 }
+
+/// How far a command has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum CommandState {
+    /// Its nodes are tainted, and its replacements are launching.
+    Started,
+    /// Its nodes are being deleted.
+    Succeeded,
+    /// It was not started: its nodes could not be tainted, or its replacements could not be created.
+    NotStarted,
+    /// A replacement was lost, or a node could not be deleted; the nodes stay.
+    RolledBack,
+    /// The replacements were not initialized in time; the nodes stay.
+    TimedOut,
+}
+
+/// What has become of a command.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommandOutcome {
+    /// How far it has come.
+    pub state: CommandState,
+    /// Since when.
+    pub at: Timestamp,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The first NodeClaims that replace its nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replacements: Vec<String>,
+}
+
+/// The room in a record for what becomes of an item later, in bytes.
+const LATER: usize = 512;
 
 /// What a pass decided, before it has an id.
 #[derive(Clone, Debug, PartialEq)]
@@ -358,7 +429,8 @@ impl DecisionRecord {
         let mut left = MAX_RECORD.saturating_sub(length(&record) + 256);
         let all = outcome.items.len();
         for item in outcome.items {
-            let needed = length(&item) + 1;
+            let later = matches!(item, Item::Disrupted { .. } | Item::Launched { .. });
+            let needed = length(&item) + 1 + if later { LATER } else { 0 };
             if needed > left {
                 break;
             }

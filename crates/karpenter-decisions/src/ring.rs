@@ -109,6 +109,22 @@ impl Ring {
         self.memory -= freed;
     }
 
+    /// Amends the latest record for which `amend` returns true; returns that record. Its digests stay: they are those of the decision.
+    pub fn amend(
+        &mut self,
+        mut amend: impl FnMut(&mut DecisionRecord) -> bool,
+        is_candidate: impl Fn(&DecisionRecord) -> bool,
+    ) -> Option<Arc<DecisionRecord>> {
+        let mut records = self.records.iter_mut().rev();
+        let record = records.find(|record| is_candidate(record))?;
+        let before = record.memory();
+        if !amend(Arc::make_mut(record)) {
+            return None;
+        }
+        self.memory = (self.memory + record.memory()).saturating_sub(before);
+        Some(Arc::clone(record))
+    }
+
     fn last_of(&mut self, pass: Pass) -> Option<&mut Arc<DecisionRecord>> {
         self.records
             .iter_mut()

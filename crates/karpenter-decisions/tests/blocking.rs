@@ -11,7 +11,7 @@ use karpenter_core::cluster::Cluster;
 use karpenter_core::fake::{cluster_config, instance_type, offering};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::schedule::{DefaultSpread, Policy};
-use karpenter_decisions::blocking::{Blocking, Effect, Relaxation, Side, blocking};
+use karpenter_decisions::blocking::{Blocking, Effect, Prepared, Relaxation, Side, blocking};
 use karpenter_fixtures::{
     ARCH, CAPACITY_TYPE, INSTANCE_TYPE, NodePool, Object, Pod, Z1, Z2, Z3, ZONE, node, node_pool,
     pod, read,
@@ -248,11 +248,44 @@ fn an_architecture_that_nothing_has_is_the_pods_own_mistake() {
     );
 }
 
+/// Conformance: DEC-019
 #[test]
-fn a_misspelt_label_is_the_pods_own_mistake() {
+fn a_misspelt_label_is_the_pods_own_mistake_and_the_label_that_was_meant_is_told() {
     let misspelt = web("p").select("kubernetes.io/arhc", "amd64");
     let answer = World::new().pool(default_pool()).ask(misspelt);
     assert_eq!(ids(&answer), ["pod.nodeSelector[kubernetes.io/arhc]"]);
+    assert_eq!(
+        answer.blocking.atoms[0].hint.as_deref(),
+        Some(
+            "no node and no NodePool has the label kubernetes.io/arhc; did you mean kubernetes.io/arch?"
+        )
+    );
+    // A label that exists, with a value that nothing has, is not misspelt.
+    let answer = World::new()
+        .pool(default_pool())
+        .ask(web("p").select(ARCH, "arm64"));
+    assert_eq!(answer.blocking.atoms[0].hint, None);
+}
+
+#[test]
+fn one_prepared_cluster_answers_about_each_of_its_pods_as_one_prepared_for_it() {
+    let mut world = World::new().pool(in_zones("default", &[Z1]));
+    let asked = [
+        web("zone").select(ZONE, Z3),
+        web("large").cpu("100"),
+        web("arch").select(ARCH, "arm64"),
+        web("fits"),
+    ];
+    for pod in asked {
+        world.cluster.apply_pod(&pod.build());
+    }
+    let snapshot = world.cluster.snapshot();
+    let prepared = Prepared::new(&snapshot, &world.policy);
+    for name in ["zone", "large", "arch", "fits", "zone"] {
+        let pod = snapshot.pod("shop", name).unwrap();
+        let alone = blocking(&snapshot, &world.policy, None, pod);
+        assert_eq!(prepared.blocking(None, pod), alone, "{name}");
+    }
 }
 
 #[test]

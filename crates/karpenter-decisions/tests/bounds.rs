@@ -9,7 +9,7 @@ use karpenter_core::reason::Reason;
 use karpenter_decisions::digest::Digest;
 use karpenter_decisions::index::{Fresh, Key, Known, MAX_NODES, MAX_PARAMETERS, MAX_PODS, Table};
 use karpenter_decisions::record::{
-    DecisionRecord, Item, MAX_RECORD, Outcome, Pass, RecordId, Totals,
+    CommandOutcome, CommandState, DecisionRecord, Item, MAX_RECORD, Outcome, Pass, RecordId, Totals,
 };
 use karpenter_decisions::ring::{Bounds, Recorded, Ring};
 use proptest::prelude::*;
@@ -285,4 +285,53 @@ fn texts_that_are_no_ids_of_records_are_rejected() {
     }
     let id = RecordId::new(at(0), 12);
     assert_eq!(id.to_string().parse(), Ok(id));
+}
+
+/// Conformance: DEC-018
+#[test]
+fn the_end_of_a_command_is_part_of_the_ring_s_account_and_not_of_the_decision() {
+    let item = Item::Disrupted {
+        reason: "empty",
+        command: "00c0ffee".to_owned(),
+        decision: "delete",
+        count: 1,
+        names: vec!["node".to_owned()],
+        replacements: 0,
+        instance_types: Vec::new(),
+        pods: 0,
+        savings_per_hour: 1.0,
+        rejected: None,
+        outcome: None,
+    };
+    let mut ring = Ring::new(Bounds::default());
+    let made = ring.push(outcome(Pass::Disruption, vec![item.clone()]), at(0));
+    let before = ring.memory();
+    let why = "replacement was deleted".repeat(8);
+    let ended = ring.amend(
+        |record| {
+            let Item::Disrupted { outcome, .. } = &mut record.items[0] else {
+                return false;
+            };
+            *outcome = Some(CommandOutcome {
+                state: CommandState::RolledBack,
+                at: at(5),
+                why: Some(why.clone()),
+                replacements: Vec::new(),
+            });
+            true
+        },
+        |record| record.pass == Pass::Disruption,
+    );
+    let ended = ended.unwrap();
+    assert_eq!(ended.id, made.id());
+    assert!(ring.memory() >= before + why.len());
+    assert!(ended.to_json().len() <= MAX_RECORD);
+    assert_eq!(ended.output_digest, Digest::of(&vec![item.clone()]));
+    // The next pass finds the same: the record goes on, with its end.
+    let again = ring.push(outcome(Pass::Disruption, vec![item]), at(10));
+    assert!(matches!(again, Recorded::Extended(id) if id == made.id()));
+    let kept: Vec<u32> = ring.iter().map(|record| record.id.number).collect();
+    assert_eq!(kept, [made.id().number]);
+    ring.expire(at(100_000));
+    assert_eq!(ring.memory(), 0);
 }

@@ -20,6 +20,7 @@ use crate::metrics::Metrics;
 use crate::model::{ModelHandle, Stopped, View};
 use crate::options::Options;
 use crate::patch::Lock;
+use crate::shadow::Shadow;
 use crate::static_capacity::StaticCapacity;
 use crate::writes::Writes;
 
@@ -64,6 +65,8 @@ pub struct Context {
     pub acting: Acting,
     /// Records of decisions, if the feature gate is on.
     pub decisions: Option<Decisions>,
+    /// The comparison with another Karpenter, in a shadow.
+    pub shadow: Option<Shadow>,
     /// Reads and updates the model of the cluster.
     pub model: ModelHandle,
     /// The latest NodeClaims written by this process.

@@ -12,11 +12,13 @@
 //!
 //! UPSTREAM: client-go tools/leaderelection, controller-runtime pkg/leaderelection (the timeout of a request)
 
+mod endpoint;
+
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -26,6 +28,8 @@ use rustc_hash::FxHasher;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+pub use endpoint::{ADDRESS, CERTIFICATE, Endpoint};
 
 /// How long before other replicas may acquire the Lease the leader stops, whatever else is configured.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -79,7 +83,7 @@ enum Attempt {
     /// This process holds the Lease.
     Ours(Renewal),
     /// Another replica holds the Lease, and it has not expired.
-    Theirs(String),
+    Theirs(HeldBy),
 }
 
 /// A write that acquired or renewed the Lease.
@@ -112,10 +116,23 @@ pub struct Elector {
     config: LeaseConfig,
     observed: Option<Observed>,
     holder: Holder,
+    announcement: Announcement,
 }
 
-/// The identity of the replica that holds the Lease, as a candidate last saw it; empty at first. Cheap to clone.
-pub type Holder = Arc<ArcSwap<String>>;
+/// The replica that holds the Lease, as a candidate last saw it. Cheap to clone.
+pub type Holder = Arc<ArcSwap<HeldBy>>;
+
+/// The endpoint that is written into the Lease while this process holds it. Cheap to clone.
+pub type Announcement = Arc<ArcSwapOption<Endpoint>>;
+
+/// The replica that holds the Lease.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeldBy {
+    /// Its identity; empty while it is not known.
+    pub identity: String,
+    /// Its TLS listener of decisions, if it has one.
+    pub endpoint: Option<Endpoint>,
+}
 
 impl Elector {
     /// Creates a candidate that has not read the Lease yet.
@@ -126,6 +143,7 @@ impl Elector {
             config,
             observed: None,
             holder: Holder::default(),
+            announcement: Announcement::default(),
         }
     }
 
@@ -133,6 +151,12 @@ impl Elector {
     #[must_use]
     pub fn holder(&self) -> Holder {
         Arc::clone(&self.holder)
+    }
+
+    /// Returns what this process writes into the Lease while it holds it.
+    #[must_use]
+    pub fn announcement(&self) -> Announcement {
+        Arc::clone(&self.announcement)
     }
 
     /// Competes for the Lease until `stop` or until it is lost, publishes each change, then releases it.
@@ -190,7 +214,7 @@ impl Elector {
                     next = last.answered + self.config.retry_period;
                 }
                 // Another holder cannot be waited for.
-                Ok(Ok(Attempt::Theirs(holder))) => break format!("`{holder}` holds it"),
+                Ok(Ok(Attempt::Theirs(holder))) => break format!("`{}` holds it", holder.identity),
                 Ok(Err(error)) => {
                     tracing::debug!(logger = "controller", %error, "failed to renew the lease");
                     failure = error.to_string();
@@ -266,7 +290,10 @@ impl Elector {
             .map_or(self.config.duration, Duration::from_secs);
         let free = holder.is_empty() || at.elapsed() >= duration;
         if holder != self.config.identity && !free {
-            return Ok(Attempt::Theirs(holder.to_owned()));
+            return Ok(Attempt::Theirs(HeldBy {
+                identity: holder.to_owned(),
+                endpoint: Endpoint::of(&lease),
+            }));
         }
         self.write(lease).await.map(Attempt::Ours)
     }
@@ -287,6 +314,7 @@ impl Elector {
             lease_transitions: Some(spec.lease_transitions.unwrap_or(0).saturating_add(taken)),
             ..LeaseSpec::default()
         });
+        Endpoint::annotate(self.announcement.load().as_deref(), &mut lease);
         let sent = Instant::now();
         let how = PostParams::default();
         let written = if created {
@@ -320,6 +348,7 @@ impl Elector {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
         }
+        Endpoint::annotate(None, &mut lease);
         let (name, how) = (&self.config.name, PostParams::default());
         if let Err(error) = self.limited(self.api.replace(name, &how, &lease)).await {
             tracing::debug!(logger = "controller", %error, "failed to release the lease");

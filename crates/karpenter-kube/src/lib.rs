@@ -50,6 +50,7 @@
 //! | [`disruption`] | which nodes are disrupted? |
 //! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | what do users and operators see? |
 //! | [`decisions`] | what was decided, and why is a pod pending or a node kept? |
+//! | [`shadow`] | what would be decided beside another Karpenter, without writing anything? |
 //! | [`writes`] | how do controllers that write the same object avoid conflicts? |
 //! | [`client`], [`watching`], [`watch_failure_log`], [`patch`], [`lease`], [`clock`], [`options`], [`scheduler_config`], [`provider`] | the plumbing |
 //!
@@ -112,6 +113,7 @@ pub mod provider;
 pub mod provisioning;
 mod readiness;
 pub mod scheduler_config;
+pub mod shadow;
 pub mod static_capacity;
 pub mod watch_failure_log;
 pub mod watching;

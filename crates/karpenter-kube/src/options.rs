@@ -6,6 +6,7 @@
 //! UPSTREAM: pkg/operator/options/options.go
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,9 +14,11 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 pub use karpenter_core::schedule::{MinValuesPolicy, PreferencePolicy};
+use karpenter_decisions::change::Change;
 
 use crate::scheduler_config;
 use crate::scheduler_config::SchedulerConfig;
+use crate::shadow;
 
 /// Options of the operator.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -60,6 +63,21 @@ pub struct Options {
         default_value_t = 8082
     )]
     pub decisions_port: u16,
+    /// Port on all addresses that explanations of decisions are served on over TLS, to clients with a token; 0 means none.
+    #[arg(
+        long,
+        help_heading = "Process",
+        env = "DECISIONS_TLS_PORT",
+        default_value_t = 0
+    )]
+    pub decisions_tls_port: u16,
+    /// Folder with `tls.crt` and `tls.key` for `--decisions-tls-port`; they may be replaced at any time. Without it, a self-signed
+    /// certificate is made at the start.
+    #[arg(long, help_heading = "Process", env = "DECISIONS_CERT_DIR")]
+    pub decisions_cert_dir: Option<PathBuf>,
+    /// IP address of this pod, at which other replicas reach its `--decisions-tls-port`.
+    #[arg(long, help_heading = "Process", env = "POD_IP")]
+    pub pod_ip: Option<IpAddr>,
     /// Where each decision is written as a line of JSON: `none`, `stdout` or `file:PATH`.
     #[arg(
         long,
@@ -178,6 +196,18 @@ pub struct Options {
         default_value_t = 1
     )]
     pub consolidation_max_replacements: usize,
+    /// Decide and record, and write nothing: beside another Karpenter, for a comparison with it.
+    #[arg(long, help_heading = "Shadow", env = "SHADOW", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    pub shadow: bool,
+    /// Changes to the shadow's copy of the cluster, separated by `;`, as `--if` of `kubectl karpenter why`.
+    #[arg(
+        long,
+        help_heading = "Shadow",
+        env = "SHADOW_IF",
+        value_delimiter = ';',
+        value_parser = shadow::change_of_copy
+    )]
+    pub shadow_if: Vec<Change>,
     /// Comma-separated `Gate=true|false` pairs.
     #[arg(
         long,
@@ -252,6 +282,9 @@ impl Default for Options {
             metrics_cert_dir: None,
             health_probe_port: 8081,
             decisions_port: 8082,
+            decisions_tls_port: 0,
+            decisions_cert_dir: None,
+            pod_ip: None,
             decision_log: DecisionLog::None,
             kube_client_qps: 200,
             kube_client_burst: 300,
@@ -272,6 +305,8 @@ impl Default for Options {
             min_values_policy: MinValuesPolicy::Strict,
             ignore_dra_requests: true,
             consolidation_max_replacements: 1,
+            shadow: false,
+            shadow_if: Vec::new(),
             feature_gates: FeatureGates::default(),
             scheduler_config: SchedulerConfig::default(),
         }

@@ -209,19 +209,21 @@ impl Cloud {
         !out
     }
 
-    /// Returns the capacity that is known to be exhausted.
-    pub(crate) fn unavailable(&self, now: Timestamp) -> BTreeSet<CapacityPool> {
+    /// Returns the capacity that is known to be exhausted, and until when.
+    pub(crate) fn unavailable(&self, now: Timestamp) -> BTreeMap<CapacityPool, Timestamp> {
         let mut state = self.state.lock();
         state.seen_exhausted.retain(|_, until| *until > now);
-        state.seen_exhausted.keys().cloned().collect()
+        state.seen_exhausted.clone()
     }
 
-    pub(crate) fn is_unavailable(
-        unavailable: &BTreeSet<CapacityPool>,
+    /// Returns until when an offering is unavailable, if it is.
+    pub(crate) fn unavailable_until(
+        unavailable: &BTreeMap<CapacityPool, Timestamp>,
         instance_type: &str,
         offering: &Offering,
-    ) -> bool {
-        unavailable.contains(&CapacityPool::of(instance_type, offering))
+    ) -> Option<Timestamp> {
+        let wanted = CapacityPool::of(instance_type, offering);
+        unavailable.get(&wanted).copied()
     }
 }
 

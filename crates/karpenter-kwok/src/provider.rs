@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::conditions::{HasConditions, types};
@@ -60,7 +61,7 @@ pub struct KwokProvider {
 
 /// The instance types, with the currently exhausted offerings unavailable.
 struct Offered {
-    unavailable: BTreeSet<CapacityPool>,
+    unavailable: BTreeMap<CapacityPool, Timestamp>,
     types: Arc<[InstanceType]>,
 }
 
@@ -116,7 +117,7 @@ impl KwokProvider {
             well_known = well_known.with_label(key);
         }
         let offered = Mutex::new(Offered {
-            unavailable: BTreeSet::new(),
+            unavailable: BTreeMap::new(),
             types: Arc::clone(&types),
         });
         Self {
@@ -561,8 +562,10 @@ impl CloudProvider for KwokProvider {
             let mut types = self.types.to_vec();
             for instance_type in &mut types {
                 for offering in &mut instance_type.offerings {
-                    offering.available &=
-                        !Cloud::is_unavailable(&unavailable, &instance_type.name, offering);
+                    let name = &instance_type.name;
+                    let until = Cloud::unavailable_until(&unavailable, name, offering);
+                    offering.available &= until.is_none();
+                    offering.unavailable_until = until;
                 }
             }
             *offered = Offered {

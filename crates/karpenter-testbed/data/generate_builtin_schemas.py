@@ -34,7 +34,8 @@ api.rbac.v1: ClusterRole ClusterRoleBinding Role RoleBinding
 api.resource.v1: ResourceClaim ResourceClaimTemplate ResourceSlice DeviceClass
 api.node.v1: RuntimeClass
 api.admissionregistration.v1: MutatingWebhookConfiguration ValidatingWebhookConfiguration
-api.authorization.v1: SelfSubjectAccessReview
+api.authorization.v1: SelfSubjectAccessReview SubjectAccessReview
+api.authentication.v1: TokenRequest TokenReview
 apiextensions-apiserver.pkg.apis.apiextensions.v1: CustomResourceDefinition
 apimachinery.pkg.apis.meta.v1: DeleteOptions Status ObjectMeta ListMeta
 """

@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+#[path = "charts/shadow.rs"]
+mod shadow;
 #[path = "kubectl/usable.rs"]
 mod usable;
 
@@ -578,6 +580,10 @@ fn invalid_values_are_rejected_by_name() {
             "nodeRepair",
         ),
         ("{settings: {clusterName: a}, provider: azure}", "provider"),
+        (
+            "{settings: {clusterName: a}, shadow: {enabled: true, changes: all}}",
+            "changes",
+        ),
     ] {
         let output = helm(&["template", "karpenter"], "karpenter", values);
         let error = String::from_utf8_lossy(&output.stderr);

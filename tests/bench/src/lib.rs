@@ -221,6 +221,11 @@ pub fn cpu_time() -> Option<Duration> {
     None
 }
 
+/// Returns the bytes that a workload allocates on this thread and does not free.
+pub fn allocated(work: impl FnOnce()) -> i64 {
+    allocation_counter::measure(work).bytes_current
+}
+
 /// The resident memory of this process on Linux; zero on other platforms.
 mod memory {
     /// Resets the highest resident memory to the current one.

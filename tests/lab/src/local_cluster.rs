@@ -188,13 +188,44 @@ impl LocalCluster {
         client: Client,
         provider: impl FnOnce(Arc<dyn CloudProvider>) -> Arc<dyn CloudProvider>,
     ) {
-        self.controllers = Some(self.run(client, &self.registry, provider, None));
+        let options = self.options.clone();
+        self.controllers = Some(self.run(client, &self.registry, provider, None, options));
     }
 
     /// Starts an additional replica, which competes for the lease as `name` if leader election is enabled.
     #[must_use]
     pub fn replica(&self, client: Client, name: &str) -> Replica {
-        self.run(client, &Registry::new(), |provider| provider, Some(name))
+        self.replica_with(client, name, |_| {})
+    }
+
+    /// Like [`LocalCluster::replica`], with options that differ from the cluster's.
+    #[must_use]
+    pub fn replica_with(
+        &self,
+        client: Client,
+        name: &str,
+        change: impl FnOnce(&mut Options),
+    ) -> Replica {
+        let mut options = self.options.clone();
+        change(&mut options);
+        let same = |provider| provider;
+        self.run(client, &Registry::new(), same, Some(name), options)
+    }
+
+    /// Starts a shadow beside the controllers, with their options as `change` leaves them. Its metrics are in `registry`.
+    #[must_use]
+    pub fn shadow(
+        &self,
+        client: Client,
+        registry: &Registry,
+        change: impl FnOnce(&mut Options),
+    ) -> Replica {
+        let mut options = Options {
+            shadow: true,
+            ..self.options.clone()
+        };
+        change(&mut options);
+        self.run(client, registry, |provider| provider, None, options)
     }
 
     fn run(
@@ -203,6 +234,7 @@ impl LocalCluster {
         registry: &Registry,
         change: impl FnOnce(Arc<dyn CloudProvider>) -> Arc<dyn CloudProvider>,
         name: Option<&str>,
+        options: Options,
     ) -> Replica {
         let provider = KwokProvider::new(
             client.clone(),
@@ -212,7 +244,7 @@ impl LocalCluster {
         );
         let provider = Arc::new(provider.instances_through(self.testbed.client()));
         let kwok = Arc::clone(&provider);
-        let mut operator = Operator::builder(change(provider), client, self.options.clone())
+        let mut operator = Operator::builder(change(provider), client, options)
             .clock(self.clock)
             .registry(registry.clone())
             .with(move |controllers| controllers::add(controllers, kwok));

@@ -3,21 +3,58 @@
 //! First fit is the naive solver of this crate for small clusters; for large ones, for which that takes too long, it is the
 //! engine's first fit without repacking. Only clusters count in which both place the same pods, some on new nodes, and
 //! kube-scheduler binds all pods that first fit places.
+//!
+//! A plan that costs more than first fit's is worse only if it is no better otherwise. So a row is marked whose plan meets
+//! more preferences, uses NodePools of higher weight, or spreads pods more evenly (see [`quality`]).
 
 use std::collections::BTreeSet;
 
 use karpenter_core::schedule::{Packing, Query, schedule};
 use karpenter_spec::clusters::{Shape, cluster};
 use karpenter_spec::replay::{Launch, replay};
-use karpenter_spec::{SolveSettings, World, check, cost, engine, solve};
+use karpenter_spec::{Quality, SolveSettings, World, check, cost, engine, quality, solve};
 
 struct Row {
     seed: u64,
     first_fit: f64,
     engine: f64,
     nodes: (usize, usize),
-    /// The plan is dearer than first fit's, but not if preferences are ignored: what it costs more, it spends on preferences.
-    is_for_preferences: bool,
+    /// Why the plan may cost more than first fit's.
+    better: Option<Better>,
+    /// Whether the plan meets fewer preferences than first fit's.
+    fewer_preferences: bool,
+}
+
+/// What a plan does better than another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Better {
+    Preferences,
+    Weights,
+    Evenness,
+}
+
+impl Better {
+    const ALL: [Self; 3] = [Self::Preferences, Self::Weights, Self::Evenness];
+
+    fn of(ours: Quality, theirs: Quality) -> Option<Self> {
+        if ours.preferences > theirs.preferences {
+            Some(Self::Preferences)
+        } else if ours.weight > theirs.weight {
+            Some(Self::Weights)
+        } else if ours.skew < theirs.skew {
+            Some(Self::Evenness)
+        } else {
+            None
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Preferences => "meets more preferences",
+            Self::Weights => "uses NodePools of higher weight",
+            Self::Evenness => "spreads more evenly",
+        }
+    }
 }
 
 fn main() {
@@ -85,15 +122,18 @@ fn main() {
         };
         if first_fit > 1e-6 {
             let nodes = (ours.claims.len(), theirs.claims.len());
-            let is_for_preferences = engine > first_fit * 1.01
-                && !large
-                && without_preferences(&world).is_some_and(|ratio| ratio <= 1.01);
+            let is_dearer = engine > first_fit * 1.01;
+            let qualities =
+                (!large || is_dearer).then(|| (quality(&world, &ours), quality(&world, &theirs)));
+            let better = qualities.filter(|_| is_dearer);
+            let fewer = |(ours, theirs): (Quality, Quality)| ours.preferences < theirs.preferences;
             rows.push(Row {
                 seed,
                 first_fit,
                 engine,
                 nodes,
-                is_for_preferences,
+                better: better.and_then(|(ours, theirs)| Better::of(ours, theirs)),
+                fewer_preferences: qualities.is_some_and(fewer),
             });
         }
     }
@@ -102,23 +142,6 @@ fn main() {
         "places more pods in {more} clusters, fewer in {fewer}; stuck in {stuck}, rules broken in {broken}"
     );
     println!("kube-scheduler rejects a pod of first fit's plan in {refused}, which are left out");
-}
-
-/// What the engine's plan costs beside first fit's if preferences are ignored; `None` if they place other pods.
-fn without_preferences(world: &World) -> Option<f64> {
-    let settings = SolveSettings {
-        respect_preferences: false,
-        ..SolveSettings::default()
-    };
-    let plan = schedule(
-        &engine::snapshot(world),
-        &engine::policy(settings),
-        &Query::default(),
-    );
-    let (ours, theirs) = (engine::solution(&plan), solve(world, settings));
-    (ours.unplaced == theirs.unplaced)
-        .then(|| Some(cost(world, &ours)? / cost(world, &theirs)?.max(1e-9)))
-        .flatten()
 }
 
 fn count(world: &World) -> usize {
@@ -137,43 +160,52 @@ fn report(rows: &mut [Row]) {
             row.first_fit,
             row.nodes.0,
             row.nodes.1,
-            if row.is_for_preferences {
-                ", not dearer without preferences"
-            } else {
-                ""
-            }
+            row.better
+                .map_or(String::new(), |better| format!(", {}", better.name()))
         );
     }
+    summary("clusters", rows.iter());
+    for better in Better::ALL {
+        let marked = rows.iter().filter(|row| row.better == Some(better));
+        println!(
+            "  of these more expensive, and {}: {}",
+            better.name(),
+            marked.count()
+        );
+    }
+    summary(
+        "no better otherwise",
+        rows.iter().filter(|row| row.better.is_none()),
+    );
+    let equal = |row: &&Row| row.better.is_none() && !row.fewer_preferences;
+    summary("  and as many preferences met", rows.iter().filter(equal));
+}
+
+fn summary<'r>(name: &str, rows: impl Iterator<Item = &'r Row>) {
+    let ratio = |row: &Row| row.engine / row.first_fit;
+    let rows: Vec<&Row> = rows.collect();
     let number = rows.len().max(1) as f64;
     let over = |limit: f64| rows.iter().filter(|row| ratio(row) > limit).count();
     let under = |limit: f64| rows.iter().filter(|row| ratio(row) < limit).count();
-    let sum = |of: fn(&Row) -> f64| rows.iter().map(of).sum::<f64>();
-    println!("clusters {}", rows.len());
+    let sum = |of: fn(&Row) -> f64| rows.iter().map(|row| of(row)).sum::<f64>();
     println!(
-        "mean {:.4}, of totals {:.4}",
-        rows.iter().map(ratio).sum::<f64>() / number,
-        sum(|r| r.engine) / sum(|r| r.first_fit).max(1e-9)
+        "{name}: {}, mean {:.4}, of totals {:.4}, worst {:.3}",
+        rows.len(),
+        rows.iter().map(|row| ratio(row)).sum::<f64>() / number,
+        sum(|r| r.engine) / sum(|r| r.first_fit).max(1e-9),
+        rows.iter().map(|row| ratio(row)).fold(0.0, f64::max)
     );
-    println!("worst {:.3}", rows.first().map_or(1.0, ratio));
     println!(
-        "more expensive by over 1 %: {} ({:.2} %), by over 5 %: {}, by over 10 %: {}",
+        "  more expensive by over 1 %: {} ({:.2} %), by over 5 %: {}, by over 10 %: {}; cheaper by over 1 %: {}, by over 10 %: {}",
         over(1.01),
         over(1.01) as f64 / number * 100.0,
         over(1.05),
-        over(1.1)
-    );
-    let spent = rows.iter().filter(|row| row.is_for_preferences);
-    println!(
-        "of these not dearer if preferences are ignored: {}",
-        spent.count()
-    );
-    println!(
-        "cheaper by over 1 %: {}, by over 10 %: {}",
+        over(1.1),
         under(0.99),
         under(0.9)
     );
     println!(
-        "nodes {} for {}",
+        "  nodes {} for {}",
         rows.iter().map(|r| r.nodes.0).sum::<usize>(),
         rows.iter().map(|r| r.nodes.1).sum::<usize>()
     );

@@ -7,7 +7,7 @@
 //! - [`solve`] places the pods; [`Solution`] is also what a plan of the engine is read as.
 //! - [`check`] verifies a solution of either solver, one placement at a time.
 //! - [`replay`] binds its pods as kube-scheduler would, with its own implementation of the filters.
-//! - [`cost`] prices it.
+//! - [`cost`] prices it, and [`quality`] says what it is worth beside its price.
 // UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go, nodeclaim.go, existingnode.go, topology.go, preferences.go
 
 pub mod catalogue;
@@ -17,6 +17,7 @@ mod devices;
 pub mod engine;
 mod order;
 mod pod;
+mod quality;
 pub mod replay;
 mod solve;
 mod template;
@@ -26,5 +27,6 @@ mod world;
 
 pub use check::{Violation, check, cost};
 pub use pod::{PodId, id as pod_id, requests as pod_requests};
+pub use quality::{Quality, quality};
 pub use solve::{Claim, Solution, SolveSettings, solve};
 pub use world::World;

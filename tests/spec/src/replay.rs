@@ -47,7 +47,7 @@ pub enum Launch {
 }
 
 /// A pending pod and the node on which the plan places it, both by their index in the cluster.
-type Waiting = (usize, Option<usize>);
+pub(crate) type Waiting = (usize, Option<usize>);
 
 /// Binds the pods of a plan as kube-scheduler would.
 pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
@@ -125,7 +125,7 @@ impl Term {
 
 /// A hard topology spread constraint.
 #[derive(Debug, Clone)]
-struct Spread {
+pub(crate) struct Spread {
     key: String,
     max_skew: i64,
     min_domains: i64,
@@ -149,8 +149,8 @@ impl Spread {
 
 /// The fields of a pod that the filters read.
 #[derive(Debug, Clone)]
-struct PodInfo {
-    id: PodId,
+pub(crate) struct PodInfo {
+    pub(crate) id: PodId,
     labels: Labels,
     requests: Resources,
     ports: Vec<HostPort>,
@@ -158,7 +158,7 @@ struct PodInfo {
     node_selector: BTreeMap<String, String>,
     /// Alternatives of the required node affinity; None if there is none.
     terms: Option<Vec<NodeSelectorTerm>>,
-    spread: Vec<Spread>,
+    pub(crate) spread: Vec<Spread>,
     affinity: Vec<Term>,
     anti_affinity: Vec<Term>,
     /// The alternative node selector terms of each volume.
@@ -170,7 +170,7 @@ struct PodInfo {
 }
 
 impl PodInfo {
-    fn of(world: &World, pod: &Pod) -> Self {
+    pub(crate) fn of(world: &World, pod: &Pod) -> Self {
         let spec = pod::spec(pod);
         let term = |term: &PodAffinityTerm| {
             let listed = term.namespaces.iter().flatten().cloned();
@@ -244,7 +244,7 @@ impl PodInfo {
     }
 
     /// Applies NodeAffinity: the node selector and one of the alternatives.
-    fn accepts(&self, labels: &Labels) -> bool {
+    pub(crate) fn accepts(&self, labels: &Labels) -> bool {
         let mut selector = self.node_selector.iter();
         selector.all(|(key, value)| labels.get(key) == Some(value))
             && (self.terms.as_ref()).is_none_or(|terms| terms.iter().any(|t| term_meets(t, labels)))
@@ -359,7 +359,7 @@ fn expression_meets(expression: &NodeSelectorRequirement, labels: &Labels) -> bo
     }
 }
 
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let empty_or = |own: Option<&str>, other: &str| own.is_none_or(|o| o.is_empty() || o == other);
     let value = toleration.value.as_deref().unwrap_or_default();
     empty_or(toleration.effect.as_deref(), &taint.effect)
@@ -372,21 +372,21 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 
 /// A node as in kube-scheduler's snapshot.
 #[derive(Debug, Clone)]
-struct Node {
-    labels: Labels,
-    taints: Vec<Taint>,
+pub(crate) struct Node {
+    pub(crate) labels: Labels,
+    pub(crate) taints: Vec<Taint>,
     allocatable: Resources,
     /// Attach limits by CSI driver.
     limits: BTreeMap<String, usize>,
-    pods: Vec<usize>,
+    pub(crate) pods: Vec<usize>,
     /// Its index among the planned nodes, if it is one.
     planned: Option<usize>,
 }
 
 #[derive(Debug, Clone)]
-struct Cluster {
-    pods: Vec<PodInfo>,
-    nodes: Vec<Node>,
+pub(crate) struct Cluster {
+    pub(crate) pods: Vec<PodInfo>,
+    pub(crate) nodes: Vec<Node>,
     /// Indices in `nodes` of the planned nodes that could be launched.
     launched: BTreeMap<usize, usize>,
     by_name: BTreeMap<String, usize>,
@@ -394,7 +394,7 @@ struct Cluster {
 
 impl Cluster {
     /// Builds a cluster of the nodes that are not deleting with their pods, and the launched planned nodes, all with daemon pods.
-    fn of(world: &World, solution: &Solution, launch: Launch) -> Self {
+    pub(crate) fn of(world: &World, solution: &Solution, launch: Launch) -> Self {
         let mut cluster = Self {
             pods: Vec::new(),
             nodes: Vec::new(),
@@ -495,7 +495,7 @@ impl Cluster {
     }
 
     /// Returns the pods of the plan with their nodes; the node is None if it could not be launched.
-    fn planned(&mut self, world: &World, solution: &Solution) -> Vec<Waiting> {
+    pub(crate) fn planned(&mut self, world: &World, solution: &Solution) -> Vec<Waiting> {
         let existing = solution.existing.iter();
         let mut planned: Vec<(&PodId, Option<usize>)> = existing
             .map(|(id, name)| (id, self.by_name.get(name).copied()))
@@ -636,23 +636,13 @@ impl Cluster {
     }
 
     /// Applies PodTopologySpread.
-    fn spreads(&self, info: &PodInfo, there: &Node) -> bool {
+    pub(crate) fn spreads(&self, info: &PodInfo, there: &Node) -> bool {
         let has_keys = |node: &Node| info.spread.iter().all(|c| node.labels.contains_key(&c.key));
         if !has_keys(there) {
             return false;
         }
         info.spread.iter().all(|constraint| {
-            let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
-            for node in self.nodes.iter().filter(|node| has_keys(node)) {
-                if (constraint.honor_affinity && !info.accepts(&node.labels))
-                    || (constraint.honor_taints && !info.tolerates(&node.taints))
-                {
-                    continue;
-                }
-                let pods = node.pods.iter().map(|pod| &self.pods[*pod]);
-                let count = constraint.count(&info.id.namespace, pods);
-                *counts.entry(&node.labels[&constraint.key]).or_default() += count;
-            }
+            let counts = self.counts(info, constraint);
             let few = (counts.len() as i64) < constraint.min_domains;
             let least = if few {
                 0
@@ -665,8 +655,25 @@ impl Cluster {
         })
     }
 
+    /// Returns how many pods a spread constraint of a pod counts in each domain.
+    pub(crate) fn counts(&self, info: &PodInfo, constraint: &Spread) -> BTreeMap<&str, i64> {
+        let has_keys = |node: &&Node| info.spread.iter().all(|c| node.labels.contains_key(&c.key));
+        let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+        for node in self.nodes.iter().filter(has_keys) {
+            if (constraint.honor_affinity && !info.accepts(&node.labels))
+                || (constraint.honor_taints && !info.tolerates(&node.taints))
+            {
+                continue;
+            }
+            let pods = node.pods.iter().map(|pod| &self.pods[*pod]);
+            let count = constraint.count(&info.id.namespace, pods);
+            *counts.entry(&node.labels[&constraint.key]).or_default() += count;
+        }
+        counts
+    }
+
     /// Applies InterPodAffinity.
-    fn inter_pod_affinity(&self, info: &PodInfo, there: &Node) -> Option<&'static str> {
+    pub(crate) fn inter_pod_affinity(&self, info: &PodInfo, there: &Node) -> Option<&'static str> {
         let all = || {
             let nodes = self.nodes.iter();
             nodes.flat_map(|node| node.pods.iter().map(move |pod| (&self.pods[*pod], node)))

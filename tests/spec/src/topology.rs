@@ -116,8 +116,19 @@ impl Topology<'_> {
             .iter()
             .find(|other| pod::id(other) == pod::id(pod));
         let written = written.unwrap_or(pod);
+        // kube-scheduler counts only nodes with the labels of all hard constraints of the pod; planned nodes have all well-known ones.
+        let keys: Vec<String> = pod::spread_constraints(written, false)
+            .into_iter()
+            .map(|other| other.topology_key)
+            .filter(|other| other != key && !self.world.well_known.contains(other))
+            .collect();
+        let is_hard = constraint.when_unsatisfiable != "ScheduleAnyway";
+        let has_keys = |host: &Requirements| {
+            !is_hard || key == HOSTNAME || keys.iter().all(|key| host.get(key).is_some())
+        };
         let counts_on = |host: &Requirements, taints: &[Taint]| {
-            (!honor_affinity || accepts(written, host, AllowUndefined::Nothing))
+            has_keys(host)
+                && (!honor_affinity || accepts(written, host, AllowUndefined::Nothing))
                 && (!honor_taints || tolerates_hard(pod, taints))
         };
         let (mut load, mut along): (BTreeMap<String, usize>, usize) = (BTreeMap::new(), 0);
@@ -139,7 +150,8 @@ impl Topology<'_> {
                 return counts_on(&source.labels, &source.taints);
             };
             let undefined = AllowUndefined::Keys(&self.world.well_known);
-            (!honor_affinity || accepts(written, pool, undefined))
+            has_keys(pool)
+                && (!honor_affinity || accepts(written, pool, undefined))
                 && (!honor_taints || tolerates_hard(pod, &source.taints))
         });
         let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));

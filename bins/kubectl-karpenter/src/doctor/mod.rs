@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use crate::flags::{Format, KubectlFlags};
+use crate::offline::{self, BundleFlag};
 use crate::output::{self, Layout};
 use crate::transport::{Server, ServerFlags};
 use crate::why::segment;
@@ -21,11 +22,14 @@ use crate::why::segment;
   kubectl karpenter doctor
   kubectl karpenter doctor -n shop
   kubectl karpenter doctor -o wide
+  kubectl karpenter doctor --bundle tuesday.karpenter.zst
   kubectl karpenter doctor --exit-code > /dev/null || echo blocked")]
 pub struct Args {
     /// Exit with 2 if something blocks nodes.
     #[arg(long)]
     exit_code: bool,
+    #[command(flatten)]
+    bundle: BundleFlag,
     #[command(flatten)]
     server: ServerFlags,
     #[command(flatten)]
@@ -42,8 +46,13 @@ impl Args {
             Some(namespace) => format!("/blockers?namespace={}", segment(namespace)?),
             None => "/blockers".to_owned(),
         };
-        let mut server = Server::connect(&self.kubectl, &self.server).await?;
-        let report: Value = server.get(&path).await?;
+        let report: Value = match &self.bundle.bundle {
+            Some(bundle) => offline::blockers(bundle, self.kubectl.namespace.as_deref())?,
+            None => {
+                let mut server = Server::connect(&self.kubectl, &self.server).await?;
+                server.get(&path).await?
+            }
+        };
         let layout = Layout::of_stdout(!self.kubectl.no_headers);
         let text = match self.kubectl.output {
             Some(Format::Json) => output::json(&report)?,

@@ -22,13 +22,18 @@ pub(super) struct Leader {
     pub(super) pod: String,
 }
 
+/// Returns the namespaces in which Karpenter is looked for.
+pub(super) fn namespaces(flags: &ServerFlags) -> Vec<&str> {
+    match &flags.karpenter_namespace {
+        Some(namespace) => vec![namespace],
+        None => NAMESPACES.to_vec(),
+    }
+}
+
 /// Reads the lease, and returns its holder's pod.
 pub(super) async fn find(cluster: &Cluster, flags: &ServerFlags) -> anyhow::Result<Leader> {
     let name = flags.leader_election_name.as_str();
-    let candidates: Vec<&str> = match &flags.karpenter_namespace {
-        Some(namespace) => vec![namespace],
-        None => NAMESPACES.to_vec(),
-    };
+    let candidates = namespaces(flags);
     for &namespace in &candidates {
         let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), namespace);
         let access = Access {

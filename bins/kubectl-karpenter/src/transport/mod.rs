@@ -4,21 +4,25 @@
 //! 1. `--server URL`, or the variable `KARPENTER_SERVER`; if it fails, nothing else is tried.
 //! 2. The URL in the extension [`EXTENSION`] of the kubeconfig's context (`server: http://127.0.0.1:8082`), which the
 //!    playground writes.
-//! 3. `kubectl port-forward` to the leader's pod, as a child process on a free port: the user's kubectl knows every way to
+//! 3. The API server's service proxy, if a Service of Karpenter's namespace has the port `https-decisions`, with a token that was
+//!    made for the server ([`service_proxy`]).
+//! 4. `kubectl port-forward` to the leader's pod, as a child process on a free port: the user's kubectl knows every way to
 //!    authenticate.
 //!
-//! The API server's service proxy would be another way; it needs the server's TLS listener, which does not exist yet.
 //! The credentials of the kubeconfig are never sent to the server.
 
 mod leader;
 mod port_forward;
+mod service_proxy;
+mod shadow;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use http::{Method, Request, StatusCode, Uri};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use kube::core::Status;
@@ -30,6 +34,7 @@ use crate::cluster::{causes, kubeconfig};
 use crate::flags::KubectlFlags;
 use leader::Leader;
 use port_forward::PortForward;
+pub use service_proxy::Viewer;
 
 /// The API group and version of the answers.
 pub const GROUP_VERSION: &str = "decisions.karpenter.sh/v1alpha1";
@@ -43,11 +48,17 @@ const PORT: u16 = 8082;
 /// How long a server may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// The header of the token for the server: the service proxy removes `Authorization`.
+const TOKEN: HeaderName = HeaderName::from_static("x-karpenter-token");
+
+/// The ServiceAccount that the chart creates.
+const VIEWER: &str = "karpenter-viewer";
+
 /// The options of the connection; flattened into the arguments of a command.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Options of the connection to Karpenter")]
 pub struct ServerFlags {
-    /// URL of Karpenter's decisions; by default that of the kubeconfig's context, or a port-forward to the leader.
+    /// URL of Karpenter's decisions; by default that of the kubeconfig's context, else its Service or a port-forward to the leader.
     #[arg(long, value_name = "URL", env = "KARPENTER_SERVER", value_parser = url)]
     pub server: Option<Uri>,
     /// Namespace of Karpenter; by default the one of kube-system and karpenter that has its lease.
@@ -59,6 +70,9 @@ pub struct ServerFlags {
     /// Port of Karpenter's decisions in its pod.
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     pub decisions_port: u16,
+    /// ServiceAccount whose tokens are sent to Karpenter's Service; without a namespace, one of Karpenter's.
+    #[arg(long, value_name = "[NAMESPACE/]NAME", env = "KARPENTER_VIEWER", default_value = VIEWER, value_parser = Viewer::parse)]
+    pub viewer: Viewer,
     /// The program that forwards a port.
     #[arg(skip = OsString::from("kubectl"))]
     pub kubectl: OsString,
@@ -71,6 +85,10 @@ impl Default for ServerFlags {
             karpenter_namespace: None,
             leader_election_name: "karpenter-leader-election".to_owned(),
             decisions_port: PORT,
+            viewer: Viewer {
+                namespace: None,
+                name: VIEWER.to_owned(),
+            },
             kubectl: OsString::from("kubectl"),
         }
     }
@@ -115,7 +133,36 @@ pub struct Server {
 struct Route {
     client: Client,
     url: Uri,
+    /// What is before the paths of the server.
+    prefix: String,
+    /// The token for the server, if it wants one.
+    token: Option<HeaderValue>,
     forward: Option<PortForward>,
+}
+
+/// Sends requests to the server. Cheap to clone; a child process that it needs ends with its [`Server`].
+#[derive(Clone)]
+pub struct Sender {
+    client: Client,
+    prefix: String,
+    token: Option<HeaderValue>,
+}
+
+impl Sender {
+    /// Sends a request with a path of the server.
+    ///
+    /// # Errors
+    /// If there is no response.
+    pub async fn send(&self, mut request: Request<Body>) -> anyhow::Result<Response<Body>> {
+        if !self.prefix.is_empty() {
+            *request.uri_mut() = format!("{}{}", self.prefix, request.uri()).parse()?;
+        }
+        if let Some(token) = &self.token {
+            request.headers_mut().insert(TOKEN, token.clone());
+        }
+        let response = self.client.send(request).await;
+        response.map_err(|error| anyhow!(causes(&error)))
+    }
 }
 
 impl Server {
@@ -124,6 +171,26 @@ impl Server {
     /// # Errors
     /// [`Unreachable`] if none does; another error if the kubeconfig cannot be used.
     pub async fn connect(kubectl: &KubectlFlags, flags: &ServerFlags) -> anyhow::Result<Self> {
+        Self::connect_by(kubectl, flags, false).await
+    }
+
+    /// Connects to the server of a shadow: by `--server`, or through a forwarded port of its pod. The kubeconfig's context names the
+    /// server of the Karpenter that runs the cluster.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn connect_to_shadow(
+        kubectl: &KubectlFlags,
+        flags: &ServerFlags,
+    ) -> anyhow::Result<Self> {
+        Self::connect_by(kubectl, flags, true).await
+    }
+
+    async fn connect_by(
+        kubectl: &KubectlFlags,
+        flags: &ServerFlags,
+        to_shadow: bool,
+    ) -> anyhow::Result<Self> {
         let mut failed = Vec::new();
         let mut found = None;
         if let Some(url) = &flags.server {
@@ -135,7 +202,11 @@ impl Server {
                 )),
             }
         } else {
-            if let Some(url) = extension(kubectl)? {
+            let named = match to_shadow {
+                true => None,
+                false => extension(kubectl)?,
+            };
+            if let Some(url) = named {
                 kubectl.report(&format!(
                     "using the server {url} of the kubeconfig's context"
                 ));
@@ -146,12 +217,29 @@ impl Server {
                     )),
                 }
             }
+            // A shadow's Service is not the one that the proxy is asked for.
+            if found.is_none() && !to_shadow {
+                match service_proxy::route(kubectl, flags).await {
+                    Ok(route) => found = route,
+                    Err(error) => {
+                        let why = causes(error.as_ref());
+                        kubectl.report(&why);
+                        failed.push(why);
+                    }
+                }
+            }
             if found.is_none() {
-                match Route::forwarded(kubectl, flags, None).await {
+                let forwarded = match to_shadow {
+                    true => Route::forwarded_to_shadow(kubectl, flags).await,
+                    false => Route::forwarded(kubectl, flags, None).await,
+                };
+                match forwarded {
                     Ok(route) => found = Some(route),
                     Err(error) => failed.push(causes(error.as_ref())),
                 }
             }
+            // Both need the API server, and what is wrong with it is said once.
+            failed.dedup();
         }
         match found {
             Some(route) => Ok(Self {
@@ -168,9 +256,13 @@ impl Server {
         &self.route.url
     }
 
-    /// Returns a client of the server, for requests of any path.
-    pub fn client(&self) -> Client {
-        self.route.client.clone()
+    /// Returns what sends requests of any path to the server.
+    pub fn sender(&self) -> Sender {
+        Sender {
+            client: self.route.client.clone(),
+            prefix: self.route.prefix.clone(),
+            token: self.route.token.clone(),
+        }
     }
 
     /// Asks a question: GET of a path below the group and version, with its query: `/decisions?limit=5`.
@@ -194,6 +286,40 @@ impl Server {
         self.ask(Method::POST, path, body).await
     }
 
+    /// Writes the answer to a question to `file`, while it arrives.
+    ///
+    /// # Errors
+    /// If there is no answer, if it breaks off, or if the file cannot be written.
+    pub async fn download(&mut self, path: &str, file: &mut impl Write) -> anyhow::Result<()> {
+        let mut body = match self.route.open(&Method::GET, path, Vec::new()).await {
+            Err(Refusal::NotLeading {
+                leader: Some(pod), ..
+            }) if self.route.forward.is_some() => {
+                let namespace = self.route.forward.as_ref();
+                let namespace = namespace.map(|forward| forward.leader.namespace.clone());
+                let namespace = namespace.unwrap_or_default();
+                let leader = Some(Leader { namespace, pod });
+                self.route = Route::forwarded(&self.kubectl, &self.flags, leader).await?;
+                self.route.open(&Method::GET, path, Vec::new()).await
+            }
+            first => first,
+        }
+        .map_err(|refusal| anyhow!("{refusal}"))?;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                anyhow!(
+                    "the answer of {} broke off: {}",
+                    self.route.url,
+                    causes(&error)
+                )
+            })?;
+            if let Some(piece) = frame.data_ref() {
+                file.write_all(piece).context("cannot write the answer")?;
+            }
+        }
+        Ok(())
+    }
+
     async fn ask<T: DeserializeOwned>(
         &mut self,
         method: Method,
@@ -213,6 +339,15 @@ impl Server {
             _ => None,
         };
         let answer = match new_leader {
+            None if matches!(first, Err(Refusal::Unauthorized(_)))
+                && self.route.token.is_some() =>
+            {
+                // The token is no longer valid.
+                if let Some(route) = service_proxy::route(&self.kubectl, &self.flags).await? {
+                    self.route = route;
+                }
+                self.route.send(&method, path, body).await
+            }
             Some(leader) => {
                 self.route = Route::forwarded(&self.kubectl, &self.flags, Some(leader)).await?;
                 self.route.send(&method, path, body).await
@@ -238,6 +373,8 @@ enum Refusal {
         /// The pod that leads.
         leader: Option<String>,
     },
+    /// It does not accept the token.
+    Unauthorized(String),
     /// Anything else.
     Other(String),
 }
@@ -259,7 +396,7 @@ impl fmt::Display for Refusal {
                     None => f.write_str("; try again later"),
                 }
             }
-            Self::Other(message) => f.write_str(message),
+            Self::Unauthorized(message) | Self::Other(message) => f.write_str(message),
         }
     }
 }
@@ -287,6 +424,8 @@ impl Route {
         Ok(Self {
             client,
             url: url.clone(),
+            prefix: String::new(),
+            token: None,
             forward: None,
         })
     }
@@ -315,36 +454,60 @@ impl Route {
         Ok(route)
     }
 
-    async fn send(&self, method: &Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Refusal> {
-        let other = |message: String| Refusal::Other(message);
-        let request = Request::builder()
+    /// Returns the route through a forwarded port of a shadow's pod.
+    async fn forwarded_to_shadow(
+        kubectl: &KubectlFlags,
+        flags: &ServerFlags,
+    ) -> anyhow::Result<Self> {
+        let pod = shadow::find(&kubectl.connect().await?, flags).await?;
+        Self::forwarded(kubectl, flags, Some(pod)).await
+    }
+
+    /// Returns a request of a path of the server.
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<Request<Body>, http::Error> {
+        let mut request = Request::builder()
             .method(method)
-            .uri(format!("/apis/{GROUP_VERSION}{path}"))
+            .uri(format!("{}{path}", self.prefix))
             .header(http::header::ACCEPT, "application/json")
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(Body::from(body))
-            .map_err(|error| other(format!("invalid question `{path}`: {error}")))?;
-        let lost = |error: &(dyn std::error::Error + 'static)| {
-            other(format!(
-                "no answer of {}: {}; is Karpenter running, and is its gate DecisionRecords on?",
-                self.url,
-                causes(error)
-            ))
-        };
-        let response = self
-            .client
-            .send(request)
-            .await
-            .map_err(|error| lost(&error))?;
-        let (head, body) = response.into_parts();
-        let bytes = body
-            .collect()
-            .await
-            .map_err(|error| lost(&error))?
-            .to_bytes();
-        if head.status.is_success() {
-            return Ok(bytes.to_vec());
+            .header(http::header::CONTENT_TYPE, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(TOKEN, token.clone());
         }
+        request.body(Body::from(body))
+    }
+
+    async fn send(&self, method: &Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Refusal> {
+        let body = self.open(method, path, body).await?;
+        let bytes = body.collect().await.map_err(|error| self.lost(&error))?;
+        Ok(bytes.to_bytes().to_vec())
+    }
+
+    fn lost(&self, error: &(dyn std::error::Error + 'static)) -> Refusal {
+        Refusal::Other(format!(
+            "no answer of {}: {}; is Karpenter running, and is its gate DecisionRecords on?",
+            self.url,
+            causes(error)
+        ))
+    }
+
+    /// Sends a question, and returns the body of its answer.
+    async fn open(&self, method: &Method, path: &str, body: Vec<u8>) -> Result<Body, Refusal> {
+        let other = |message: String| Refusal::Other(message);
+        let request = self.request(method, &format!("/apis/{GROUP_VERSION}{path}"), body);
+        let request =
+            request.map_err(|error| other(format!("invalid question `{path}`: {error}")))?;
+        let response = self.client.send(request).await;
+        let (head, body) = response.map_err(|error| self.lost(&error))?.into_parts();
+        if head.status.is_success() {
+            return Ok(body);
+        }
+        let bytes = body.collect().await.map_err(|error| self.lost(&error))?;
+        let bytes = bytes.to_bytes();
         let retry_after = head.headers.get(http::header::RETRY_AFTER);
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
         Err(self.refused(head.status, retry_after, &bytes))
@@ -370,6 +533,10 @@ impl Route {
             .or_else(|| details.map(|details| u64::from(details.retry_after_seconds)))
             .filter(|seconds| *seconds > 0);
         match (code, later) {
+            (StatusCode::UNAUTHORIZED, _) => Refusal::Unauthorized(format!(
+                "{} does not accept the token: {}",
+                self.url, status.message
+            )),
             (StatusCode::SERVICE_UNAVAILABLE, _) => Refusal::NotLeading {
                 retry_after: later,
                 leader: details

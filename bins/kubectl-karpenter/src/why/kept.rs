@@ -28,7 +28,10 @@ pub(super) fn render(answer: &Value, wide: bool) -> String {
             let _ = write!(out, "  until {}", escaped(until));
         }
         out.push('\n');
-        if blockers.len() > 1 && !blocker["alone"].is_null() {
+        // That a node is kept with or without a blocker is said once.
+        let differs =
+            !blocker["alone"]["command"].is_null() || !answer["whatIf"]["command"].is_null();
+        if blockers.len() > 1 && !blocker["alone"].is_null() && differs {
             let _ = writeln!(
                 out,
                 "      without it alone: {}",

@@ -1,13 +1,18 @@
 //! `kubectl karpenter why`: why a pod is pending, a node is kept, a NodeClaim was launched, a NodePool is not used.
 
 mod kept;
+mod launched;
 pub(crate) mod text;
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Subcommand;
 use k8s_openapi::api::core::v1::Pod;
+use karpenter_decisions::answer;
+use karpenter_decisions::change::Change;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -15,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Access;
 use crate::flags::{Format, KubectlFlags};
+use crate::offline::{self, BundleFlag};
 use crate::output::{self, Layout};
 use crate::transport::{Server, ServerFlags};
 
@@ -29,7 +35,8 @@ use crate::transport::{Server, ServerFlags};
   kubectl karpenter why node ip-10-0-3-7
   kubectl karpenter why node ip-10-0-3-7 --if without-pdb=shop/payments --if budget.default=20%
   kubectl karpenter why pods
-  kubectl karpenter why nodes")]
+  kubectl karpenter why nodes
+  kubectl karpenter why nodes --bundle tuesday.karpenter.zst")]
 pub struct Args {
     #[command(subcommand)]
     subject: Subject,
@@ -46,7 +53,7 @@ enum Subject {
     /// Why a node is kept, what it would save, and what would help.
     #[command(visible_alias = "no")]
     Node(Searched),
-    /// What a NodeClaim was launched for.
+    /// What a NodeClaim was launched for, and why it has its instance type.
     #[command(name = "nodeclaim")]
     NodeClaim(Named),
     /// Whether a NodePool is used, and what its limits and budgets allow.
@@ -93,6 +100,8 @@ struct Common {
     /// Exit with 2 if the answer is that something blocks.
     #[arg(long)]
     exit_code: bool,
+    #[command(flatten)]
+    bundle: BundleFlag,
     #[command(flatten)]
     server: ServerFlags,
     #[command(flatten)]
@@ -146,6 +155,9 @@ impl Args {
 
 impl Subject {
     async fn ask(&self) -> anyhow::Result<(&Common, Value)> {
+        if let Some(bundle) = &self.common().bundle.bundle {
+            return Ok((self.common(), self.ask_bundle(bundle)?));
+        }
         let (common, path) = match self {
             Self::Pod(searched) => {
                 let named = &searched.named;
@@ -181,6 +193,44 @@ impl Subject {
         let mut server = Server::connect(&common.kubectl, &common.server).await?;
         let answer: Value = server.get(&path).await?;
         Ok((common, answer))
+    }
+}
+
+impl Subject {
+    fn common(&self) -> &Common {
+        match self {
+            Self::Pod(searched) | Self::Deploy(searched) | Self::Node(searched) => {
+                &searched.named.common
+            }
+            Self::NodeClaim(named) | Self::NodePool(named) => &named.common,
+            Self::Pods(listed) | Self::Nodes(listed) => &listed.common,
+        }
+    }
+
+    /// Answers from a bundle.
+    fn ask_bundle(&self, bundle: &Path) -> anyhow::Result<Value> {
+        let pod = |searched: &Searched, name: String| -> anyhow::Result<Value> {
+            let namespace = searched.named.common.namespace()?;
+            searched.ask_bundle(bundle, &answer::Subject::Pod { namespace, name })
+        };
+        let alone = |subject| offline::explain(bundle, &subject, &[], Duration::ZERO);
+        match self {
+            Self::Pod(searched) => pod(searched, searched.named.name.clone()),
+            Self::Deploy(searched) => {
+                let namespace = searched.named.common.namespace()?;
+                let deployment = &searched.named.name;
+                let name = offline::pod_of_deployment(bundle, &namespace, deployment)?;
+                pod(searched, name)
+            }
+            Self::Node(searched) => {
+                let name = searched.named.name.clone();
+                searched.ask_bundle(bundle, &answer::Subject::Node(name))
+            }
+            Self::NodeClaim(named) => alone(answer::Subject::NodeClaim(named.name.clone())),
+            Self::NodePool(named) => alone(answer::Subject::NodePool(named.name.clone())),
+            Self::Pods(_) => offline::pods(bundle),
+            Self::Nodes(_) => offline::nodes(bundle),
+        }
     }
 }
 
@@ -262,6 +312,17 @@ impl Named {
 }
 
 impl Searched {
+    fn ask_bundle(&self, bundle: &Path, subject: &answer::Subject) -> anyhow::Result<Value> {
+        let changes = self.changes.iter().map(|text| {
+            let change: Change = change(text)?.parse()?;
+            Ok(change)
+        });
+        let changes: Vec<Change> = changes.collect::<anyhow::Result<_>>()?;
+        let timeout = karpenter_api::duration::parse(&self.timeout).ok();
+        let timeout = timeout.and_then(|timeout| Duration::try_from(timeout).ok());
+        offline::explain(bundle, subject, &changes, timeout.unwrap_or_default())
+    }
+
     /// Returns the path with its query.
     fn path(&self, path: &str) -> anyhow::Result<String> {
         let mut path = format!("{path}?timeout={}", self.timeout);
@@ -313,6 +374,11 @@ pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
         bail!("invalid name `{shown}`: must be a DNS subdomain name, such as web-7c9");
     }
     Ok(name.to_owned())
+}
+
+/// Returns an explanation as text.
+pub(crate) fn explanation(answer: &Value, layout: Layout) -> String {
+    text::render(answer, false, layout)
 }
 
 /// Reports whether the answer says that something blocks a pod or a node.

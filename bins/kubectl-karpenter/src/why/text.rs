@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use jiff::{SpanRound, Timestamp, Unit};
 use serde_json::Value;
 
-use super::kept;
+use super::{kept, launched};
 use crate::output::{Layout, Table, escaped};
 
 /// Renders an answer. `wide` adds the patches and the text of each NodePool's reason.
@@ -191,6 +191,9 @@ fn blocking(answer: &Value, wide: bool, out: &mut String) {
             side(&atom["side"]),
             text(&atom["text"])
         );
+        if let Some(hint) = atom["hint"].as_str() {
+            let _ = writeln!(out, "             {}", escaped(hint));
+        }
     }
     let changes: Vec<&Value> = list(&answer["relaxations"]).collect();
     if changes.is_empty() {
@@ -294,23 +297,7 @@ fn node(answer: &Value, wide: bool) -> String {
         let _ = writeln!(out, "  Kept: {why}: {}", text(&answer["reason"]["text"]));
     }
     out.push_str(&kept::render(answer, wide));
-    let planned = &answer["launch"]["planned"];
-    if !planned.is_null() {
-        let types: Vec<&Value> = list(&planned["instanceTypes"]).collect();
-        let more = types.len() as u64 + planned["moreInstanceTypes"].as_u64().unwrap_or_default();
-        let names: Vec<Cow<'_, str>> = list(&planned["names"]).map(text).collect();
-        let _ = writeln!(
-            out,
-            "  Launched for {} pods ({}): {more} instance types from ${:.4}/h, the cheapest {}  record {}",
-            planned["pods"],
-            names.join(", "),
-            planned["pricePerHour"].as_f64().unwrap_or_default(),
-            types
-                .first()
-                .map_or_else(String::new, |first| text(first).into_owned()),
-            text(&answer["launch"]["record"]),
-        );
-    }
+    out.push_str(&launched::render(answer, wide));
     let records: Vec<Cow<'_, str>> = list(&answer["records"]).map(text).collect();
     if !records.is_empty() {
         let _ = writeln!(out, "  Decisions: {}", records.join(" "));

@@ -6,7 +6,7 @@ use crate::fixture::{Cluster, Printed, run};
 use crate::transport::Decisions;
 
 /// Runs the plugin against a server, without a kubeconfig.
-async fn ask(url: &str, args: &[&str]) -> Printed {
+pub(crate) async fn ask(url: &str, args: &[&str]) -> Printed {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
     command
         .args(args)
@@ -17,7 +17,7 @@ async fn ask(url: &str, args: &[&str]) -> Printed {
 }
 
 /// Asserts that nothing but one line of an error is printed, with exit code 1.
-fn assert_refused(printed: &Printed, says: &str) {
+pub(crate) fn assert_refused(printed: &Printed, says: &str) {
     assert_eq!(printed.code, Some(1), "{printed:?}");
     assert_eq!(printed.stdout, "", "{printed:?}");
     assert_eq!(printed.stderr.lines().count(), 1, "{printed:?}");
@@ -28,7 +28,7 @@ fn assert_refused(printed: &Printed, says: &str) {
     assert!(!printed.stderr.contains('\u{1b}'), "{printed:?}");
 }
 
-fn status(code: u16, reason: &str, message: &str, details: Value) -> Value {
+pub(crate) fn status(code: u16, reason: &str, message: &str, details: Value) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": reason, "message": message,
         "details": details,
@@ -56,6 +56,30 @@ async fn an_object_that_does_not_exist_is_named() {
         &printed,
         "error: Pod \"web\" not found in namespace \"shop\"",
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_of_any_kind_that_does_not_exist_is_one_line_and_nothing_is_written() {
+    for (question, kind) in [
+        (["why", "node", "gone"], "Node"),
+        (["why", "nodeclaim", "gone"], "NodeClaim"),
+        (["why", "nodepool", "gone"], "NodePool"),
+    ] {
+        let message = format!("{kind} \"gone\" not found");
+        let details = json!({ "kind": kind, "name": "gone" });
+        let missing = status(404, "NotFound", &message, details);
+        let server = Decisions::refusing("404 Not Found", "", missing).await;
+        let printed = ask(&server.url(), &question).await;
+        assert_refused(&printed, &format!("error: {message}"));
+        assert!(server.heads().iter().all(|head| head.starts_with("GET ")));
+    }
+    // The plugin itself looks for a Deployment and its pods.
+    let cluster = Cluster::start(&[]).await;
+    let mut command = cluster.plugin();
+    command.args(["why", "deploy", "-n", "shop", "gone"]);
+    command.args(["--server", "http://127.0.0.1:1"]);
+    let printed = run(command).await;
+    assert_refused(&printed, ": not found");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,5 @@
-//! What `why` prints for typical mistakes in the users' manifests of `tests/seeds`, one golden file for each.
+//! What `why` prints for typical mistakes in the users' manifests of `tests/seeds`: one golden file for each mistake and each of the
+//! three walkthroughs that it can be made in.
 //!
 //! The manifests are converted by the plugin, one mistake is made, the engine decides, and the plugin prints the explanation. Read
 //! the golden files as an operator would: each must say what is wrong and what to do.
@@ -294,104 +295,178 @@ fn types() -> Vec<InstanceType> {
     ]
 }
 
+/// The walkthroughs.
+const SEEDS: [(&str, fn() -> Seed); 3] = [
+    ("just-in-time", Seed::just_in_time),
+    ("windows", Seed::windows),
+    ("layered", Seed::layered),
+];
+
 macro_rules! golden {
-    ($text:expr) => {
+    ($name:expr, $text:expr) => {
         let text = $text;
         insta::with_settings!({ snapshot_path => "../golden", prepend_module_to_snapshot => false, omit_expression => true }, {
-            insta::assert_snapshot!(text);
+            insta::assert_snapshot!($name, text);
         });
     };
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_misspelt_label() {
-    let seed = Seed::just_in_time()
-        .pods(|pods| pods["spec"]["nodeSelector"] = json!({ "intend": "apps" }));
-    golden!(seed.why_pod(seed.model(&[])).await);
+    for (name, seed) in SEEDS {
+        let seed = seed().pods(|pods| {
+            let selector = &mut pods["spec"]["nodeSelector"];
+            let (from, to) = match name {
+                "just-in-time" => ("intent", "intend"),
+                "windows" => ("kubernetes.io/os", "kubernetes.io/so"),
+                _ => (ZONE, "topology.kubernetes.io/zones"),
+            };
+            let value = selector[from].take();
+            selector.as_object_mut().unwrap().remove(from);
+            selector[to] = value;
+        });
+        golden!(
+            format!("a_misspelt_label-{name}"),
+            seed.why_pod(seed.model(&[])).await
+        );
+    }
 }
 
+/// Only one of the walkthroughs has Windows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_of_windows_that_no_node_pool_has() {
     let seed = Seed::windows().pods(|pods| {
         pods["spec"]["nodeSelector"]["node.kubernetes.io/windows-build"] = json!("10.0.14393");
     });
-    golden!(seed.why_pod(seed.model(&[])).await);
+    golden!(
+        "a_build_of_windows_that_no_node_pool_has-windows",
+        seed.why_pod(seed.model(&[])).await
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_wrong_architecture() {
-    let seed = Seed::layered()
-        .pods(|pods| pods["spec"]["nodeSelector"]["kubernetes.io/arch"] = json!("amd64"));
-    golden!(seed.why_pod(seed.model(&[])).await);
+    for (name, seed) in SEEDS {
+        let arch = if name == "layered" { "amd64" } else { "arm64" };
+        let seed = seed().pods(|pods| {
+            pods["spec"]["nodeSelector"]["kubernetes.io/arch"] = json!(arch);
+        });
+        golden!(
+            format!("the_wrong_architecture-{name}"),
+            seed.why_pod(seed.model(&[])).await
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_taint_that_is_not_tolerated() {
     let taint = json!([{ "key": "team", "value": "search", "effect": "NoSchedule" }]);
-    let seed = Seed::layered().pools(|pool| pool["template"]["spec"]["taints"] = taint.clone());
-    golden!(seed.why_pod(seed.model(&[])).await);
+    for (name, seed) in SEEDS {
+        let seed = seed().pools(|pool| pool["template"]["spec"]["taints"] = taint.clone());
+        golden!(
+            format!("a_taint_that_is_not_tolerated-{name}"),
+            seed.why_pod(seed.model(&[])).await
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_is_too_large() {
-    let seed = Seed::just_in_time().pods(|pods| {
-        pods["spec"]["containers"][0]["resources"]["requests"] =
-            json!({ "cpu": "1", "memory": "100Gi" });
-    });
-    golden!(seed.why_pod(seed.model(&[])).await);
+    for (name, seed) in SEEDS {
+        let seed = seed().pods(|pods| {
+            pods["spec"]["containers"][0]["resources"]["requests"] =
+                json!({ "cpu": "1", "memory": "100Gi" });
+        });
+        golden!(
+            format!("a_request_that_is_too_large-{name}"),
+            seed.why_pod(seed.model(&[])).await
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_zone_of_a_volume_that_no_node_pool_has() {
-    let seed = Seed::just_in_time().pods(|pods| {
-        pods["spec"]["volumes"] =
-            json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
-    });
-    let mut model = seed.model(&[]);
-    model.apply_volume_claim(&read(json!({
-        "metadata": { "name": "data", "namespace": "shop", "annotations": { "pv.kubernetes.io/bind-completed": "yes" } },
-        "spec": { "volumeName": "pv-7" }, "status": { "phase": "Bound" },
-    })));
-    model.apply_volume(&read(json!({
-        "metadata": { "name": "pv-7" },
-        "spec": { "csi": { "driver": "ebs.csi.aws.com", "volumeHandle": "vol-7" }, "nodeAffinity": { "required": { "nodeSelectorTerms": [
-            { "matchExpressions": [{ "key": ZONE, "operator": "In", "values": ["us-west-2c"] }] },
-        ] } } },
-    })));
-    golden!(seed.why_pod(model).await);
+    for (name, seed) in SEEDS {
+        let seed = seed().pods(|pods| {
+            pods["spec"]["volumes"] =
+                json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
+        });
+        let mut model = seed.model(&[]);
+        model.apply_volume_claim(&read(json!({
+            "metadata": { "name": "data", "namespace": "shop", "annotations": { "pv.kubernetes.io/bind-completed": "yes" } },
+            "spec": { "volumeName": "pv-7" }, "status": { "phase": "Bound" },
+        })));
+        model.apply_volume(&read(json!({
+            "metadata": { "name": "pv-7" },
+            "spec": { "csi": { "driver": "ebs.csi.aws.com", "volumeHandle": "vol-7" }, "nodeAffinity": { "required": { "nodeSelectorTerms": [
+                { "matchExpressions": [{ "key": ZONE, "operator": "In", "values": ["us-west-2c"] }] },
+            ] } } },
+        })));
+        golden!(
+            format!("the_zone_of_a_volume_that_no_node_pool_has-{name}"),
+            seed.why_pod(model).await
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_is_reached() {
-    let seed = Seed::layered()
-        .pools(|pool| pool["limits"] = json!({ "cpu": "6" }))
-        .pods(|pods| pods["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("3"));
-    let mut model = seed.model(&[("ip-10-0-3-7", "us-west-2a")]);
-    model.apply_pod(&read(seed.pod("inflate-0", Some("ip-10-0-3-7"))));
-    golden!(seed.why_pod(model).await);
+    for (name, seed) in SEEDS {
+        let seed = seed()
+            .pools(|pool| pool["limits"] = json!({ "cpu": "6" }))
+            .pods(|pods| {
+                pods["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("3");
+            });
+        let mut model = seed.model(&[("ip-10-0-3-7", "us-west-2a")]);
+        // Each NodePool has its own limit.
+        for pool in &seed.pools[1..] {
+            let of_other = Seed {
+                pools: vec![pool.clone()],
+                deployment: seed.deployment.clone(),
+            };
+            of_other.add_node(&mut model, "ip-10-0-9-1", "us-west-2b");
+        }
+        model.apply_pod(&read(seed.pod("inflate-0", Some("ip-10-0-3-7"))));
+        golden!(
+            format!("a_limit_that_is_reached-{name}"),
+            seed.why_pod(model).await
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn min_values_that_are_not_met() {
-    let seed = Seed::just_in_time().pools(|pool| {
-        let flexible = json!({ "key": "node.kubernetes.io/instance-type", "operator": "Exists", "minValues": 5 });
-        pool["template"]["spec"]["requirements"].as_array_mut().unwrap().push(flexible);
-    });
-    golden!(seed.why_pod(seed.model(&[])).await);
+    for (name, seed) in SEEDS {
+        let seed = seed().pools(|pool| {
+            let flexible = json!({ "key": "node.kubernetes.io/instance-type", "operator": "Exists", "minValues": 6 });
+            let requirements = &mut pool["template"]["spec"]["requirements"];
+            requirements.as_array_mut().unwrap().push(flexible);
+        });
+        golden!(
+            format!("min_values_that_are_not_met-{name}"),
+            seed.why_pod(seed.model(&[])).await
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spread_over_a_label_that_no_node_has() {
-    let seed = Seed::layered().pods(|pods| {
-        pods["spec"]["topologySpreadConstraints"] = json!([{
-            "topologyKey": "topology.kubernetes.io/zones", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": { "matchLabels": { "app": "inflate" } },
-        }]);
-    });
-    golden!(seed.why_pod(seed.model(&[])).await);
+    for (name, seed) in SEEDS {
+        let seed = seed().pods(|pods| {
+            let labels = pods["metadata"]["labels"].clone();
+            pods["spec"]["topologySpreadConstraints"] = json!([{
+                "topologyKey": "topology.kubernetes.io/zones", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": { "matchLabels": labels },
+            }]);
+        });
+        golden!(
+            format!("a_spread_over_a_label_that_no_node_has-{name}"),
+            seed.why_pod(seed.model(&[])).await
+        );
+    }
 }
 
-/// A node of the third walkthrough with its three pods.
+/// A node with three pods of the Deployment.
 fn running(seed: &Seed) -> Model {
     let mut model = seed.model(&[("ip-10-0-3-7", "us-west-2a")]);
     for name in ["inflate-0", "inflate-1", "inflate-2"] {
@@ -402,19 +477,30 @@ fn running(seed: &Seed) -> Model {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_disruption_budget_that_can_never_allow_an_eviction() {
-    let seed = Seed::layered();
-    let mut model = running(&seed);
-    model.apply_pdb(&read(json!({
-        "metadata": { "name": "inflate-pdb", "namespace": "shop" },
-        "spec": { "minAvailable": 3, "selector": { "matchLabels": { "app": "inflate" } } },
-        "status": { "expectedPods": 3, "currentHealthy": 3, "desiredHealthy": 3, "disruptionsAllowed": 0 },
-    })));
-    golden!(seed.why_node(model, "ip-10-0-3-7").await);
+    for (name, seed) in SEEDS {
+        let seed = seed();
+        let labels = seed.deployment["spec"]["selector"].clone();
+        let mut model = running(&seed);
+        model.apply_pdb(&read(json!({
+            "metadata": { "name": "inflate-pdb", "namespace": "shop" },
+            "spec": { "minAvailable": 3, "selector": labels },
+            "status": { "expectedPods": 3, "currentHealthy": 3, "desiredHealthy": 3, "disruptionsAllowed": 0 },
+        })));
+        golden!(
+            format!("a_pod_disruption_budget_that_can_never_allow_an_eviction-{name}"),
+            seed.why_node(model, "ip-10-0-3-7").await
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disruption_budget_that_is_closed() {
-    let seed =
-        Seed::layered().pools(|pool| pool["disruption"]["budgets"] = json!([{ "nodes": "0" }]));
-    golden!(seed.why_node(running(&seed), "ip-10-0-3-7").await);
+    for (name, seed) in SEEDS {
+        let closed = json!([{ "nodes": "0" }]);
+        let seed = seed().pools(|pool| pool["disruption"]["budgets"] = closed.clone());
+        golden!(
+            format!("a_disruption_budget_that_is_closed-{name}"),
+            seed.why_node(running(&seed), "ip-10-0-3-7").await
+        );
+    }
 }

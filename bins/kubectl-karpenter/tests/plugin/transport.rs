@@ -279,6 +279,25 @@ async fn a_follower_s_answer_leads_to_the_new_leader() {
     assert!(calls[1].1.ends_with("pod/karpenter-1 :8082"));
 }
 
+/// Conformance: DASH-15
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_in_which_no_server_answers_is_explained_with_the_gate() {
+    let cluster = Cluster::start(&[]).await;
+    lease(&cluster, "kube-system", "karpenter-0");
+    // kubectl accepts the connection, and ends it because the pod does not.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let closing = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+    let fake = FakeKubectl::new(&cluster, port, 1);
+    let connected = Server::connect(&flags(&cluster), &fake.flags()).await;
+    let error = ask(&mut connected.unwrap()).await.unwrap_err();
+    assert!(
+        error.ends_with("; is Karpenter running, and is its gate DecisionRecords on?"),
+        "{error}"
+    );
+    closing.abort();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_one_line_with_what_to_do() {
     let status = |code: u16, message: &str| json!({ "kind": "Status", "status": "Failure", "code": code, "reason": "", "message": message });
@@ -367,7 +386,7 @@ async fn every_way_that_fails_is_a_line_with_its_remedy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_right_to_read_the_lease_is_named() {
+async fn the_rights_to_find_the_service_and_the_lease_are_named() {
     let cluster = Cluster::start(&[]).await;
     let kubectl = KubectlFlags {
         kubeconfig: Some(cluster.kubeconfig_with_rules(json!([]))),
@@ -380,6 +399,7 @@ async fn the_right_to_read_the_lease_is_named() {
     assert_eq!(
         failures(&kubectl, &flags).await,
         [
+            "cannot list services in namespace \"karpenter\": forbidden; it needs a Role in namespace \"karpenter\" with the rule {apiGroups: [\"\"], resources: [\"services\"], verbs: [\"list\"]}",
             "cannot get leases.coordination.k8s.io \"karpenter-leader-election\" in namespace \"karpenter\": forbidden; it needs a Role in namespace \"karpenter\" with the rule {apiGroups: [\"coordination.k8s.io\"], resources: [\"leases\"], verbs: [\"get\"]}"
         ]
     );

@@ -1,5 +1,7 @@
 //! Kubernetes' rules for label keys and values.
 
+use super::{Findings, Problem};
+
 /// The most characters of the name part of a key, and of a value.
 const LONGEST_NAME: usize = 63;
 /// The most characters of the prefix of a key.
@@ -49,6 +51,27 @@ pub fn qualified_name(text: &str) -> Result<(), InvalidName> {
 /// Checks a label value: empty or a name.
 pub fn label_value(text: &str) -> Result<(), InvalidName> {
     if text.is_empty() { Ok(()) } else { part(text) }
+}
+
+/// Adds a problem if the key is not a valid label key.
+pub(super) fn check_key(key: &str, findings: &mut Findings) {
+    if let Err(problem) = qualified_name(key) {
+        findings.errors.push(Problem::Key {
+            key: key.to_owned(),
+            problem,
+        });
+    }
+}
+
+/// Adds a problem if the value is not a valid label value.
+pub(super) fn check_value(key: &str, value: &str, findings: &mut Findings) {
+    if let Err(problem) = label_value(value) {
+        findings.errors.push(Problem::Value {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            problem,
+        });
+    }
 }
 
 fn part(name: &str) -> Result<(), InvalidName> {

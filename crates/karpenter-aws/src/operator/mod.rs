@@ -3,6 +3,7 @@
 //!
 //! UPSTREAM: pkg/operator/operator.go, cmd/controller/main.go
 
+pub mod catalogue;
 pub mod discovery;
 
 use std::sync::Arc;
@@ -216,6 +217,22 @@ impl AwsOperator {
 
     /// Adds the provider's controllers to Karpenter's own: `Operator::builder(..).with(|controllers| aws.add(controllers))`.
     pub fn add(self, controllers: &mut ControllerRegistry) {
+        let (context, zonal_shift) = self.add_stores(controllers);
+        context
+            .provider
+            .set_recorder(controllers.context().recorder.clone());
+        let templates = context.templates.clone();
+        controllers.task(move |stop| templates.run(SWEEP, stop));
+        controllers::add(controllers, &context, zonal_shift);
+    }
+
+    /// Adds only what offers instance types: the stores of node classes and NodePools, instance types and prices. For a shadow
+    /// (`--shadow`), which makes no call that changes something.
+    pub fn add_reads(self, controllers: &mut ControllerRegistry) {
+        self.add_stores(controllers);
+    }
+
+    fn add_stores(self, controllers: &mut ControllerRegistry) -> (AwsContext, Option<Managed>) {
         let Self {
             context,
             zonal_shift,
@@ -223,17 +240,12 @@ impl AwsOperator {
             client,
             clock,
         } = self;
-        context
-            .provider
-            .set_recorder(controllers.context().recorder.clone());
         let recorder = controllers.context().recorder.clone();
         controllers.task(move |stop| watches.run(client, recorder, stop));
         let offered = Arc::clone(&context.offered);
         let spot_prices = context.settings.spot_prices;
         controllers.task(move |stop| offered.run(clock, spot_prices, stop));
-        let templates = context.templates.clone();
-        controllers.task(move |stop| templates.run(SWEEP, stop));
-        controllers::add(controllers, &context, zonal_shift);
+        (context, zonal_shift)
     }
 }
 

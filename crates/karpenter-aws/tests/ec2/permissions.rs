@@ -69,6 +69,29 @@ fn every_called_action_is_allowed() {
     assert!(denied.is_empty(), "called and not allowed: {denied:?}");
 }
 
+#[test]
+fn the_policy_of_a_shadow_grants_reads_that_the_code_makes_and_the_whole_policy_grants() {
+    let text = include_str!("../../../../docs/iam-policy-shadow.json");
+    let document: Value = serde_json::from_str(text).unwrap();
+    let statements = document["Statement"].as_array().unwrap().iter();
+    let listed = |action: &Value| match action {
+        Value::String(one) => vec![one.clone()],
+        list => serde_json::from_value(list.clone()).unwrap(),
+    };
+    let granted: BTreeSet<String> = statements.flat_map(|it| listed(&it["Action"])).collect();
+    let (whole, called) = (Policy::parse(POLICY).unwrap(), called());
+    assert!(!granted.is_empty());
+    for action in &granted {
+        let (_, operation) = action.split_once(':').unwrap();
+        let reads = ["Describe", "Get"]
+            .iter()
+            .any(|it| operation.starts_with(it));
+        assert!(reads && !action.contains('*'), "{action}");
+        assert!(called.contains(action), "{action} is not called");
+        assert!(whole.allows_action(action), "{action}");
+    }
+}
+
 /// What upstream's template grants, by policy and statement.
 fn upstream() -> BTreeMap<(String, String), Value> {
     let text = include_str!("../data/controller-policy.json");

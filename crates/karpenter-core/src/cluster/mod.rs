@@ -4,6 +4,8 @@
 //! and [`Cluster::snapshot`] returns an immutable view in O(1). Data is structurally shared: a snapshot costs nothing until the
 //! cluster changes, and then only what changed.
 
+mod compare;
+mod contents;
 mod delta;
 mod index;
 mod node;
@@ -30,6 +32,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_api::validation::WellKnown;
 
+pub use contents::Marks;
 pub use delta::Delta;
 pub use node::{Node, NodeState};
 pub use node_pods::NodePods;
@@ -42,11 +45,13 @@ use crate::offering::DEFAULT_RESERVATION_ID;
 use crate::pod::{Owner, Pod, Shape};
 use crate::provider::{NodeClassKind, ProviderProfile};
 use crate::resources::Resources;
+use serde::{Deserialize, Serialize};
 use shared::Shared;
 use state::{State, StoredNode};
 
 /// The properties of the provider that the model depends on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterConfig {
     /// Known labels, resources and values.
     pub well_known: WellKnown,
@@ -200,10 +205,8 @@ impl Cluster {
     }
 
     /// Adds or replaces a parsed pod.
-    pub fn insert_pod(&mut self, mut pod: Pod) -> Delta<Pod> {
-        pod.shape = self.shapes.share(pod.shape);
-        pod.limits = self.limits.share(pod.limits);
-        pod.owners = self.owners.share(pod.owners);
+    pub fn insert_pod(&mut self, pod: Pod) -> Delta<Pod> {
+        let pod = self.shared(pod);
         let key = named(&pod.key.namespace, &pod.key.name);
         let before = self.state.pods.get(&key).cloned();
         if before.as_deref() == Some(&pod) {

@@ -45,7 +45,7 @@ use crate::pod::Pod;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    state: State,
+    pub(super) state: State,
 }
 
 impl Snapshot {
@@ -61,6 +61,11 @@ impl Snapshot {
     #[must_use]
     pub fn fork(&self) -> Self {
         self.clone()
+    }
+
+    /// Reports whether both snapshots are of clusters with the same configuration.
+    pub(crate) fn has_config_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.state.config, &other.state.config)
     }
 
     /// Returns a copy without these nodes (Node or NodeClaim names). Their pods stay bound to the removed names.

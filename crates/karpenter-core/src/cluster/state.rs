@@ -128,6 +128,11 @@ impl State {
                 self.by_node.insert_mut(node.clone(), Arc::new(pods));
             }
         }
+        self.remember_daemon_pod(pod);
+    }
+
+    /// Remembers the newest pod of each DaemonSet.
+    pub(super) fn remember_daemon_pod(&mut self, pod: &Arc<Pod>) {
         if let Some(set) = pod
             .owners
             .iter()

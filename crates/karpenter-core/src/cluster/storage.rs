@@ -7,11 +7,13 @@ use jiff::Timestamp;
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::api::storage::v1 as storage;
 use karpenter_api::labels;
+use serde::{Deserialize, Serialize};
 
 use crate::pod::{LabelExpr, NodeTerm};
 
 /// A PersistentVolumeClaim.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeClaim {
     /// Namespace.
     pub namespace: String,
@@ -56,7 +58,8 @@ impl VolumeClaim {
 }
 
 /// A PersistentVolume.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Volume {
     /// Name.
     pub name: String,
@@ -130,7 +133,8 @@ impl Volume {
 }
 
 /// A StorageClass.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StorageClass {
     /// Name.
     pub name: String,
@@ -188,7 +192,8 @@ impl StorageClass {
 }
 
 /// A VolumeAttachment: a node drains until those of its pods' volumes are deleted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeAttachment {
     /// Name.
     pub name: String,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use karpenter_api::k8s_openapi::api::apps::v1 as apps;
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use serde::{Deserialize, Serialize};
 
 use crate::pod::{LabelSelector, Pod};
 
@@ -73,7 +74,7 @@ pub(super) fn service_selector(service: &corev1::Service) -> Option<BTreeMap<Str
 }
 
 /// The pod selector of a workload controller.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControllerSelector {
     /// A ReplicationController: labels, which replace those of services.
     Labels(BTreeMap<String, String>),

@@ -1,17 +1,17 @@
 //! What a pass would decide about one node if it were the only candidate.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use karpenter_api::v1::{ConsolidationPolicy, DisruptionReason, NodePool};
+use karpenter_api::v1::DisruptionReason;
 
 use super::Budgets;
 use super::balanced::Totals;
 use super::blockers;
 use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, candidate};
 use super::command::{Command, Method, VerdictKind};
+use super::evaluations::Evaluations;
 use super::methods;
-use super::pass::{Alone, Pass, Shared};
+use super::pass::{Alone, Pass, Shared, is_balanced};
 use super::request::DisruptionRequest;
 use super::simulation::Simulator;
 
@@ -34,11 +34,8 @@ impl<'a> Assessor<'a> {
     /// Creates an assessor of the simulator's snapshot.
     pub fn new(simulator: Simulator, request: &'a DisruptionRequest) -> Self {
         let (snapshot, now) = (simulator.snapshot(), request.now());
-        let balanced = |pool: &Arc<NodePool>| {
-            pool.spec.disruption.consolidation_policy == ConsolidationPolicy::Balanced
-        };
         // Only the Balanced policy reads the totals.
-        let totals = if snapshot.node_pools().any(balanced) {
+        let totals = if snapshot.node_pools().any(is_balanced) {
             let all = Candidates::new(snapshot, &request.surroundings, now);
             let single = |candidate: &Candidate| Method::SingleNode.may_take(candidate);
             let candidates: Vec<_> = all.candidates.into_iter().filter(single).collect();
@@ -109,7 +106,9 @@ impl<'a> Assessor<'a> {
                 .unwrap_or_default(),
             prices: simulator.price_lists().clone(),
             drafted: 0,
-            alone: Alone::new(),
+            alone: Alone::default(),
+            evaluations: Evaluations::default(),
+            is_changed: false,
             shared: Some(&self.shared),
         }
     }

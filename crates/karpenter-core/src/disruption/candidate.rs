@@ -9,6 +9,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
 use karpenter_api::pause::Pause;
 use karpenter_api::v1::{NodeClaim, NodePool};
+use serde::{Deserialize, Serialize};
 
 use super::blockers;
 use super::cost::{eviction_cost, lifetime_remaining, price, reschedule_cost};
@@ -16,7 +17,7 @@ use super::prices::PriceLists;
 use super::replacement::MinValuesUnmet;
 use super::staying::StayingPods;
 use crate::cluster::pdb::PdbLimits;
-use crate::cluster::{NodeState, Snapshot};
+use crate::cluster::{NodePods, NodeState, Snapshot};
 use crate::instance_type::InstanceType;
 use crate::pod::{Pod, PodKey};
 
@@ -291,7 +292,7 @@ pub struct Candidate {
     /// Price in dollars per hour; 0 if not known.
     pub price: f64,
     /// Pods on it.
-    pub pods: Vec<Arc<Pod>>,
+    pub pods: Arc<NodePods>,
     /// The cost of rescheduling its pods; 1 for an empty node.
     pub reschedule_cost: f64,
     /// The cost of evicting all its pods, times the remaining share of its lifetime.
@@ -318,16 +319,17 @@ impl Candidate {
         let pool_name = state.node_pool()?;
         let node_pool = snapshot.node_pool(pool_name)?.clone();
         let list = prices.of(pool_name).filter(|list| !list.is_empty())?;
-        let pods = snapshot.pods_on(&node.name).to_vec();
+        let pods = snapshot.node_pods(&node.name).cloned().unwrap_or_default();
         let type_name = state.labels().get(labels::INSTANCE_TYPE);
         let instance_type = type_name.and_then(|name| list.place(name));
         let price = price(state, instance_type.map(|place| list.instance_type(place)));
         let reschedulable = pods
+            .pods()
             .iter()
             .map(|pod| &**pod)
             .filter(|pod| pod.is_reschedulable());
         let reschedule_cost = reschedule_cost(reschedulable);
-        let eviction: f64 = pods.iter().map(|pod| eviction_cost(pod)).sum();
+        let eviction: f64 = pods.pods().iter().map(|pod| eviction_cost(pod)).sum();
         let buffer_pods = surroundings
             .buffer_pods
             .get(state.name())
@@ -388,7 +390,8 @@ impl Candidate {
 
     /// Returns the pods that must be rescheduled when the node is deleted.
     pub fn reschedulable(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.pods.iter().filter(|pod| pod.is_reschedulable())
+        let pods = self.pods.pods().iter();
+        pods.filter(|pod| pod.is_reschedulable())
     }
 
     /// Reports whether the node is empty: rescheduling its pods has no cost.
@@ -409,7 +412,8 @@ impl Candidate {
 }
 
 /// The state that selecting candidates needs in addition to the snapshot.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Surroundings {
     /// Names of NodeClaims with a disruption command in flight.
     pub in_flight: BTreeSet<String>,
@@ -476,7 +480,7 @@ pub(super) fn candidate(
     let Some(mut candidate) = Candidate::of(snapshot, state, surroundings, prices, now) else {
         return Err(NotDisruptable::NotManaged);
     };
-    let blocked = blockers::of_pods(&candidate.pods, pdbs, now).next();
+    let blocked = blockers::of_pods(candidate.pods.pods(), pdbs, now).next();
     if let Some(blocked) = &blocked
         && !(blocked.yields_to_grace_period()
             && candidate.claim.spec.termination_grace_period.is_some())

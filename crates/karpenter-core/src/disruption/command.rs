@@ -14,6 +14,13 @@ use crate::schedule::{Placement, PlannedNodeClaim};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommandId(Vec<String>);
 
+impl CommandId {
+    /// Returns the names of the NodeClaims, sorted.
+    pub fn claims(&self) -> &[String] {
+        &self.0
+    }
+}
+
 /// The method that found a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Method {

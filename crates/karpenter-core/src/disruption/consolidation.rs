@@ -27,7 +27,7 @@ pub struct Move {
 }
 
 /// The consolidation rules of a pass.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Whether spot nodes may be replaced by spot nodes.
     pub spot_to_spot: bool,

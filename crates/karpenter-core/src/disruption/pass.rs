@@ -3,11 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use karpenter_api::v1::{ConsolidationPolicy, NodePool};
+use rustc_hash::FxHashMap;
+
 use super::Budgets;
 use super::balanced::Totals;
 use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
 use super::command::{Command, Method};
 use super::consolidation::Move;
+use super::evaluations::Evaluations;
 use super::prices::PriceLists;
 use super::request::DisruptionRequest;
 use super::simulation::Simulator;
@@ -23,8 +27,12 @@ pub(super) struct Pass<'a> {
     pub(super) prices: Arc<PriceLists>,
     /// Number of replacements in the snapshot, for their names.
     pub(super) drafted: usize,
-    /// Cached results of candidates evaluated alone, by name.
+    /// Results of candidates evaluated alone against the snapshot, by name.
     pub(super) alone: Alone,
+    /// The simulator and the evaluations of the snapshot that the pass started from.
+    pub(super) evaluations: Evaluations,
+    /// Whether a command changed the snapshot since.
+    pub(super) is_changed: bool,
     /// What passes over single nodes share.
     pub(super) shared: Option<&'a Shared>,
 }
@@ -36,19 +44,18 @@ pub(super) struct Shared {
 }
 
 /// Results of deleting one node alone, by its name.
-pub(super) type Alone = BTreeMap<String, Result<Move, NotConsolidatable>>;
+pub(super) type Alone = FxHashMap<String, Result<Move, NotConsolidatable>>;
 
 impl Pass<'_> {
     /// Returns a simulator of the snapshot including the commands so far.
-    pub(super) fn simulator(&self) -> Simulator {
+    pub(super) fn simulator(&mut self) -> Simulator {
+        let (snapshot, request, prices) = (&self.snapshot, self.request, &self.prices);
         match self.shared {
             Some(shared) => shared.simulator.clone(),
-            None => Simulator::new(
-                &self.snapshot,
-                &self.request.policy,
-                &self.request.query,
-                &self.prices,
-            ),
+            None if self.is_changed => self
+                .evaluations
+                .simulator_of_changed(snapshot, request, prices),
+            None => self.evaluations.simulator(snapshot, request, prices),
         }
     }
 
@@ -56,6 +63,8 @@ impl Pass<'_> {
     pub(super) fn totals(&self, candidates: &[Candidate]) -> Totals {
         match self.shared {
             Some(shared) => shared.totals.clone(),
+            // Only the Balanced policy reads them.
+            None if !self.snapshot.node_pools().any(is_balanced) => Totals::default(),
             None => Totals::new(&self.snapshot, candidates, &self.prices),
         }
     }
@@ -78,6 +87,7 @@ impl Pass<'_> {
         }
         self.snapshot = cluster.snapshot();
         self.shared = None;
+        self.is_changed = true;
         self.alone.clear();
         for candidate in &command.candidates {
             self.budgets.take(candidate.pool_name());
@@ -98,7 +108,7 @@ pub(super) struct Found {
 }
 
 /// Reasons why candidates are kept, by name.
-pub(super) type Kept = BTreeMap<String, NotConsolidatable>;
+pub(super) type Kept = FxHashMap<String, NotConsolidatable>;
 
 impl Found {
     /// Records why a candidate is kept.
@@ -111,6 +121,11 @@ impl Found {
         self.budget_blocked = true;
         self.keep(candidate, budgets.refusal(candidate.pool_name()));
     }
+}
+
+/// Reports whether the Balanced policy applies to a NodePool.
+pub(super) fn is_balanced(pool: &Arc<NodePool>) -> bool {
+    pool.spec.disruption.consolidation_policy == ConsolidationPolicy::Balanced
 }
 
 /// Returns the command for what a method found.

@@ -1,14 +1,19 @@
 //! A disruption pass over a snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
+
 use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
+use super::carried::Carried;
 use super::command::{Command, Decision, Method, Verdict, VerdictKind};
+use super::evaluations::Evaluations;
 use super::pass::{Alone, Kept, Pass};
 use super::request::DisruptionRequest;
 use super::{Budgets, methods};
-use crate::cluster::Snapshot;
+use crate::cluster::{NodeState, Snapshot};
 
 /// The result of a disruption pass.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +36,30 @@ pub struct DisruptionPlan {
     /// Whether a budget blocked a candidate: once [`Budgets::by_reason`] differs from [`Self::budgets`], a pass may find more
     /// without a change in the cluster.
     pub budget_blocked: bool,
+    /// The number of nodes whose consolidation alone was not evaluated again, because nothing that it depends on changed.
+    pub carried_over: usize,
+    /// The number of nodes whose consolidation alone was evaluated.
+    pub evaluated: usize,
+}
+
+/// Plans pass after pass. A pass repeats only the evaluations of nodes that a change since the last pass can have altered; its plan
+/// is the one that [`plan`] returns.
+///
+/// What is carried over are evaluations of single nodes, which take most of the time of a pass; all else is decided again. They
+/// are not carried over if NodePools, instance types, limits, DaemonSets, or the pods that wait for a node changed.
+#[derive(Debug, Default)]
+pub struct Planner {
+    carried: Option<Carried>,
+}
+
+impl Planner {
+    /// Decides which nodes of a snapshot to delete, as [`plan`] does.
+    pub fn plan(&mut self, snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
+        let evaluations = Evaluations::after(self.carried.take());
+        let (plan, evaluations) = run(snapshot, request, evaluations);
+        self.carried = evaluations.into_carried();
+        plan
+    }
 }
 
 /// Decides which nodes of a snapshot to delete, and which replacements to launch.
@@ -92,14 +121,22 @@ pub struct DisruptionPlan {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
+    run(snapshot, request, Evaluations::default()).0
+}
+
+fn run(
+    snapshot: &Snapshot,
+    request: &DisruptionRequest,
+    mut evaluations: Evaluations,
+) -> (DisruptionPlan, Evaluations) {
     let now = request.now();
     let all = Candidates::new(snapshot, &request.surroundings, now);
     let mut plan = DisruptionPlan {
         budgets: Budgets::by_reason(snapshot, now),
         ..DisruptionPlan::default()
     };
-    let (mut kept, mut stuck) = (BTreeMap::new(), BTreeMap::new());
-    let mut alone = Alone::new();
+    let (mut kept, mut stuck) = (Kept::default(), BTreeMap::new());
+    let mut alone = Alone::default();
     let methods = [
         Method::Emptiness,
         Method::StaticDrift,
@@ -121,6 +158,8 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             prices: all.prices.clone(),
             drafted: 0,
             alone: std::mem::take(&mut alone),
+            evaluations,
+            is_changed: false,
             shared: None,
         };
         plan.eligible.insert(method, pass.candidates.len());
@@ -130,7 +169,7 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             let took = passed().saturating_sub(started);
             plan.took.insert(method, took);
         }
-        alone = pass.alone;
+        (alone, evaluations) = (pass.alone, pass.evaluations);
         plan.budget_blocked |= found.budget_blocked;
         plan.unseen_pools.extend(found.unseen_pools);
         if found.timed_out {
@@ -144,7 +183,9 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
         }
     }
     plan.verdicts = verdicts(&all, &plan.commands, &kept, &stuck);
-    plan
+    plan.carried_over = evaluations.carried_over;
+    plan.evaluated = evaluations.evaluated;
+    (plan, evaluations)
 }
 
 /// Returns the candidates of a method, in order; those with `eventual_only` are candidates of the drift methods alone.
@@ -163,43 +204,9 @@ fn verdicts(
     kept: &Kept,
     stuck: &BTreeMap<String, NotDisruptable>,
 ) -> Vec<Verdict> {
-    let mut verdicts = BTreeMap::new();
-    for (node, blocked) in &all.blocked {
-        let kind = VerdictKind::NotDisruptable(blocked.clone());
-        verdicts.insert(
-            node.name().to_owned(),
-            Verdict {
-                node: node.clone(),
-                kind,
-            },
-        );
-    }
-    for candidate in all
-        .candidates
-        .iter()
-        .filter(|candidate| !candidate.eventual_only)
-    {
-        let reason = kept
-            .get(candidate.name())
-            .cloned()
-            .or_else(|| candidate.unconsolidatable());
-        let kind = VerdictKind::Kept(reason.unwrap_or(NotConsolidatable::NotEvaluated));
-        let verdict = Verdict {
-            node: candidate.node.clone(),
-            kind,
-        };
-        verdicts.insert(candidate.name().to_owned(), verdict);
-    }
-    let drifted = all.candidates.iter().filter_map(|candidate| {
-        let why = stuck.get(candidate.name())?.clone();
-        Some((candidate, why))
-    });
-    for (candidate, why) in drifted {
-        let verdict = Verdict {
-            node: candidate.node.clone(),
-            kind: VerdictKind::NotDisruptable(why),
-        };
-        verdicts.insert(candidate.name().to_owned(), verdict);
+    let mut decided: FxHashMap<&str, VerdictKind> = FxHashMap::default();
+    for (name, why) in stuck {
+        decided.insert(name, VerdictKind::NotDisruptable(why.clone()));
     }
     for command in commands {
         let with: Vec<String> = command
@@ -220,12 +227,31 @@ fn verdicts(
                     with: with.clone(),
                 },
             };
-            let verdict = Verdict {
-                node: candidate.node.clone(),
-                kind,
-            };
-            verdicts.insert(candidate.name().to_owned(), verdict);
+            decided.insert(candidate.name(), kind);
         }
     }
-    verdicts.into_values().collect()
+    let verdict = |node: &Arc<NodeState>, or: &dyn Fn() -> VerdictKind| Verdict {
+        kind: decided.get(node.name()).cloned().unwrap_or_else(or),
+        node: node.clone(),
+    };
+    let mut verdicts = Vec::with_capacity(all.blocked.len() + all.candidates.len());
+    for (node, blocked) in &all.blocked {
+        verdicts.push(verdict(node, &|| {
+            VerdictKind::NotDisruptable(blocked.clone())
+        }));
+    }
+    let whole = all.candidates.iter();
+    for candidate in whole.filter(|candidate| !candidate.eventual_only) {
+        let reason = || {
+            let kept = kept.get(candidate.name()).cloned();
+            let reason = kept.or_else(|| candidate.unconsolidatable());
+            VerdictKind::Kept(reason.unwrap_or(NotConsolidatable::NotEvaluated))
+        };
+        verdicts.push(verdict(&candidate.node, &reason));
+    }
+    // Of a Node and a NodeClaim with one name the later verdict is kept.
+    verdicts.reverse();
+    verdicts.sort_by(|a, b| a.node.name().cmp(b.node.name()));
+    verdicts.dedup_by(|later, first| later.node.name() == first.node.name());
+    verdicts
 }

@@ -14,7 +14,8 @@ use crate::cluster::pdb::PdbLimits;
 use crate::cluster::{Cluster, NodeState, Snapshot};
 use crate::pod::{Pod, PodKey};
 use crate::schedule::{
-    Packing, Placement, PlannedNodeClaim, PodSet, Policy, Query, ReservedMode, Solver,
+    Packing, Placement, Plan, PlannedNodeClaim, PodSet, Policy, Query, ReservedMode, Solver,
+    TracedPod,
 };
 
 /// The result of a simulation.
@@ -55,13 +56,44 @@ impl Simulator {
         query: &Query,
         prices: &Arc<PriceLists>,
     ) -> Self {
-        let mut policy = policy.clone();
-        policy.reserved_mode = match policy.reserved_mode {
-            ReservedMode::Off => ReservedMode::Off,
-            ReservedMode::Strict | ReservedMode::Fallback => ReservedMode::Fallback,
-        };
-        // A command launches at most one replacement.
-        policy.packing = Packing::FewestNodes;
+        let policy = of_simulations(policy);
+        let solver = Solver::prepare_for(snapshot, &policy, query);
+        Self::of(solver, snapshot, policy, query, prices)
+    }
+
+    /// Like [`Self::new`], for a snapshot that `solver` has compiled, perhaps with another policy: nodes and pods are shared with it.
+    pub fn sharing(
+        solver: &Solver,
+        snapshot: &Snapshot,
+        policy: &Policy,
+        query: &Query,
+        prices: &Arc<PriceLists>,
+    ) -> Self {
+        let policy = of_simulations(policy);
+        let solver = solver.with_node_pools_of(snapshot, &policy);
+        Self::of(solver, snapshot, policy, query, prices)
+    }
+
+    /// Returns what [`Self::new`] would for a later snapshot of the cluster; shares the nodes that did not change.
+    pub(super) fn later(
+        &self,
+        snapshot: &Snapshot,
+        policy: &Policy,
+        query: &Query,
+        prices: &Arc<PriceLists>,
+    ) -> Self {
+        let policy = of_simulations(policy);
+        let solver = self.solver.prepare_after(snapshot, &policy, query);
+        Self::of(solver, snapshot, policy, query, prices)
+    }
+
+    fn of(
+        solver: Solver,
+        snapshot: &Snapshot,
+        policy: Policy,
+        query: &Query,
+        prices: &Arc<PriceLists>,
+    ) -> Self {
         let leaving: BTreeSet<PodKey> = snapshot
             .pods_of_deleting_nodes()
             .map(|pod| pod.key.clone())
@@ -73,11 +105,24 @@ impl Simulator {
             avoid: avoided_nodes(snapshot, policy.now).into(),
             waiting: Arc::new(pending.chain(leaving.iter().cloned()).collect()),
             leaving: Arc::new(leaving),
-            solver: Arc::new(Solver::prepare_for(snapshot, &policy, query)),
+            solver: Arc::new(solver),
             snapshot: snapshot.fork(),
             policy,
             query: query.clone(),
         }
+    }
+
+    /// Returns a simulator of the same snapshot for another query; `None` if the policy differs in more than the time. Pods that are
+    /// leaving deleting nodes are those of the earlier time.
+    pub fn again(&self, policy: &Policy, query: &Query) -> Option<Self> {
+        let policy = of_simulations(policy);
+        let same = policy.clone().with_now(self.policy.now) == self.policy;
+        same.then(|| Self {
+            avoid: avoided_nodes(&self.snapshot, policy.now).into(),
+            query: query.clone(),
+            policy,
+            ..self.clone()
+        })
     }
 
     /// Returns a simulator of a changed copy of the snapshot. Only what does not decide where pods fit may have changed:
@@ -101,6 +146,33 @@ impl Simulator {
     /// Returns the snapshot.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    pub(super) fn solver(&self) -> &Solver {
+        &self.solver
+    }
+
+    /// Reports whether another simulator answers from the same compiled snapshot.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.solver, &other.solver)
+    }
+
+    pub(super) fn query(&self) -> &Query {
+        &self.query
+    }
+
+    pub(super) fn avoid(&self) -> &[String] {
+        &self.avoid
+    }
+
+    /// Returns the number of pods that every simulation schedules.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Reports whether a pod of a deleted node moves: it can be evicted some time.
+    pub(super) fn moves(&self, pod: &Pod) -> bool {
+        !self.pdbs.never_moves(pod, self.policy.now)
     }
 
     /// Returns the limits of PodDisruptionBudgets.
@@ -128,7 +200,7 @@ impl Simulator {
     pub fn after(&self, deleted: &[&Candidate], placements: &[Placement]) -> Self {
         let mut cluster = Cluster::from(self.snapshot.fork());
         for candidate in deleted {
-            for pod in &candidate.pods {
+            for pod in candidate.pods.pods() {
                 cluster.remove_pod(&pod.key.namespace, &pod.key.name);
             }
             cluster.remove_node(candidate.name());
@@ -143,17 +215,30 @@ impl Simulator {
                 cluster.insert_pod(pod);
             }
         }
-        Self::new(&cluster.snapshot(), &self.policy, &self.query, &self.prices)
+        self.later(&cluster.snapshot(), &self.policy, &self.query, &self.prices)
     }
 
     /// Simulates deleting the candidates. `consolidating` places no pods on nodes that changed recently.
     pub fn remove(&self, candidates: &[&Candidate], consolidating: bool) -> Outcome {
-        let now = self.policy.now;
+        let plan = self
+            .solver
+            .solve(&self.query_without(candidates, consolidating));
+        self.outcome(plan)
+    }
+
+    /// Simulates deleting a candidate by consolidation. The trace of the simulation tells what the result depends on.
+    pub(super) fn remove_traced(&self, candidate: &Candidate) -> (Outcome, Option<Vec<TracedPod>>) {
+        let query = self.query_without(&[candidate], true);
+        let (plan, trace) = self.solver.solve_traced(&query);
+        (self.outcome(plan), trace)
+    }
+
+    fn query_without(&self, candidates: &[&Candidate], consolidating: bool) -> Query {
         let mut query = self.query.clone();
         let moving: Vec<Arc<Pod>> = candidates
             .iter()
             .flat_map(|candidate| candidate.reschedulable())
-            .filter(|pod| !self.pdbs.never_moves(pod, now))
+            .filter(|pod| self.moves(pod))
             .cloned()
             .collect();
         query.pods = PodSet::WaitingAnd(moving);
@@ -164,7 +249,10 @@ impl Simulator {
         if consolidating {
             query.avoid.clone_from(&self.avoid);
         }
-        let plan = self.solver.solve(&query);
+        query
+    }
+
+    fn outcome(&self, plan: Plan) -> Outcome {
         let mut stuck = StayingPods::default();
         for unplaced in plan.unplaced {
             if !self.waiting.contains(&unplaced.pod) && !unplaced.buffer {
@@ -196,6 +284,17 @@ impl Simulator {
             stuck,
         }
     }
+}
+
+/// Returns the policy of simulations: reserved capacity falls back to other capacity, and packing is for the fewest nodes, because
+/// a command launches at most one replacement.
+fn of_simulations(policy: &Policy) -> Policy {
+    let mode = match policy.reserved_mode {
+        ReservedMode::Off => ReservedMode::Off,
+        ReservedMode::Strict | ReservedMode::Fallback => ReservedMode::Fallback,
+    };
+    let policy = policy.clone().with_reserved_mode(mode);
+    policy.with_packing(Packing::FewestNodes)
 }
 
 /// Returns the names of nodes that changed within `consolidateAfter`.

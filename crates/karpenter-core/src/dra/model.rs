@@ -7,6 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1 as wire;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
+use serde::{Deserialize, Serialize};
 
 use crate::quantity::Quantity;
 use crate::requirements::{LabelNames, Requirements};
@@ -74,7 +75,7 @@ impl fmt::Display for DeviceId {
 }
 
 /// The value of a device's attribute.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Attribute {
     /// A number.
     Int(i64),
@@ -87,7 +88,8 @@ pub enum Attribute {
 }
 
 /// The rounding of requests for a capacity.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestPolicy {
     /// The amount for a request without this capacity.
     pub default: Option<Quantity>,
@@ -98,7 +100,8 @@ pub struct RequestPolicy {
 }
 
 /// A capacity of a device, which several claims can share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Capacity {
     /// The total amount.
     pub value: Quantity,
@@ -107,7 +110,7 @@ pub struct Capacity {
 }
 
 /// The nodes that can access a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
     /// Every node.
     AllNodes,
@@ -121,7 +124,8 @@ pub enum Access {
 pub type Counters = BTreeMap<String, BTreeMap<String, Quantity>>;
 
 /// A device, published by a driver or expected of an instance type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Device {
     /// Name, unique in its pool.
     pub name: String,
@@ -138,7 +142,8 @@ pub struct Device {
 }
 
 /// Devices with the same value of an attribute, which is unknown until the instance runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AttributeBinding {
     /// Qualified name of the attribute.
     pub attribute: String,
@@ -147,7 +152,8 @@ pub struct AttributeBinding {
 }
 
 /// The devices that a driver will publish once a node of an instance type is ready.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeviceTemplate {
     /// The driver that will publish them.
     pub driver: String,

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use serde::{Deserialize, Serialize};
 
 use super::selector::{LabelSelector, SelectorExpr, SelectorOp};
 use crate::taints::Effect;
 
 /// A preference with its weight.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Weighted<T> {
     /// 1 to 100. Relaxation drops the heaviest first, as upstream.
     pub weight: i32,
@@ -17,7 +19,8 @@ pub struct Weighted<T> {
 }
 
 /// One expression over node labels; not validated.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LabelExpr {
     /// The label key, as written.
     pub key: String,
@@ -28,7 +31,8 @@ pub struct LabelExpr {
 }
 
 /// One alternative of the required node affinity, or one preferred node affinity.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeTerm {
     /// `matchExpressions`, all of which must hold.
     pub expressions: Vec<LabelExpr>,
@@ -59,7 +63,8 @@ impl NodeTerm {
 }
 
 /// A pod affinity or anti-affinity term, with `matchLabelKeys` already merged into the selector.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AffinityTerm {
     /// The node label whose values are the domains.
     pub topology_key: String,
@@ -109,7 +114,8 @@ impl AffinityTerm {
 }
 
 /// A topology spread constraint, with `matchLabelKeys` already merged into the selector.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SpreadConstraint {
     /// The node label whose values are the domains.
     pub topology_key: String,
@@ -169,7 +175,8 @@ fn merge_label_keys(
 }
 
 /// A toleration. Matching follows Kubernetes, the numeric operators included.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Toleration {
     /// The taint's key; empty with operator Exists tolerates everything.
     pub key: String,

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use serde::{Deserialize, Serialize};
 
 pub use constraints::{AffinityTerm, LabelExpr, NodeTerm, SpreadConstraint, Toleration, Weighted};
 pub use ports::HostPort;
@@ -32,7 +33,8 @@ pub use validate::{InvalidPod, VolumeProblem, validate};
 use crate::resources::Resources;
 
 /// Identifies a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodKey {
     /// The pod's namespace.
     pub namespace: String,
@@ -60,7 +62,7 @@ impl fmt::Display for PodKey {
 }
 
 /// `status.phase`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Phase {
     /// Absent or unknown.
     #[default]
@@ -77,7 +79,7 @@ pub enum Phase {
 
 /// The time of a condition's last transition, in whole seconds as Kubernetes writes it. Stored in four bytes, because every pod
 /// has two of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Since(NonZeroU32);
 
 impl Since {
@@ -94,7 +96,8 @@ impl Since {
 }
 
 /// An owner reference, reduced to the fields that decisions need.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Owner {
     /// `apps/v1`, `v1`, …
     pub api_version: String,
@@ -121,7 +124,8 @@ impl From<&OwnerReference> for Owner {
 }
 
 /// A volume that can restrict on which nodes a pod runs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all_fields = "camelCase")]
 pub enum VolumeRef {
     /// A PersistentVolumeClaim by name.
     Claim(String),
@@ -137,7 +141,8 @@ pub enum VolumeRef {
 }
 
 /// An entry of `spec.resourceClaims[]` with its entry of `status.resourceClaimStatuses[]`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimRef {
     /// Name inside the pod.
     pub name: String,
@@ -150,7 +155,8 @@ pub struct ClaimRef {
 }
 
 /// All fields that scheduling reads, identity apart.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Shape {
     /// The pod's namespace.
     pub namespace: String,

@@ -5,9 +5,11 @@
 use std::net::IpAddr;
 
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use serde::{Deserialize, Serialize};
 
 /// A host port. Two pods conflict over the same port and protocol if the addresses are equal or one is unspecified.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HostPort {
     /// Address, `0.0.0.0` by default.
     pub ip: String,

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use serde::{Deserialize, Serialize};
 
 /// Operators of a label selector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SelectorOp {
     /// The label has one of the values.
     In,
@@ -18,7 +19,8 @@ pub enum SelectorOp {
 }
 
 /// One condition of a selector.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SelectorExpr {
     /// Label key.
     pub key: String,
@@ -29,7 +31,7 @@ pub struct SelectorExpr {
 }
 
 /// A parsed label selector in canonical form: selectors that differ only in order or duplicates are equal.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LabelSelector {
     /// Matches nothing: the selector is absent or invalid.
     #[default]

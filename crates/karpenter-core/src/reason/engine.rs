@@ -177,7 +177,10 @@ impl From<&InstanceTypeMismatch> for Reason {
                 requests,
                 suspicious_cpu: mismatch.suspicious_cpu,
             },
-            (true, true, false) => Self::OfferingUnavailable { requirements },
+            (true, true, false) => Self::OfferingUnavailable {
+                requirements,
+                until: None,
+            },
             (true, true, true) => Self::CombinationUnavailable {
                 requirements,
                 requests,

@@ -168,6 +168,9 @@ reasons! {
     OfferingUnavailable {
         /// The requirements.
         requirements: String,
+        /// When the first of the offerings may be available again, if that is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        until: Option<String>,
     } "no offering is available for {requirements}";
     /// Instance types meet requirements, resources and offering, but none of them all three.
     CombinationUnavailable {

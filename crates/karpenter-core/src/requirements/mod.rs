@@ -5,6 +5,7 @@
 //! the intersection is not empty. [`Requirements`] holds one requirement per key.
 // UPSTREAM: pkg/scheduling/requirement.go, pkg/scheduling/requirements.go
 
+mod json;
 mod requirement;
 mod set;
 #[cfg(test)]

@@ -103,7 +103,7 @@ pub enum InvalidRequirement {
 
 /// The label values that a requirement admits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Values {
+pub(super) enum Values {
     /// Exactly these.
     Only(BTreeSet<Arc<str>>),
     /// All values within the bounds, if there are any, except the excluded ones.
@@ -285,6 +285,25 @@ impl Requirement {
             values,
             absent: self.absent,
             min_values: self.min_values,
+        }
+    }
+
+    /// Returns the values, and whether a node without the label satisfies the requirement.
+    pub(super) fn parts(&self) -> (&Values, bool) {
+        (&self.values, self.absent)
+    }
+
+    /// Creates a requirement from its parts; contradictory bounds admit nothing.
+    pub(super) fn of_parts(key: &str, values: Values, absent: bool) -> Requirement {
+        let requirement = match values {
+            Values::Only(values) => Requirement::new(key, Operator::In, values),
+            Values::AllBut { excluded, gte, lte } => {
+                Requirement::bounded(key.into(), excluded, gte, lte)
+            }
+        };
+        Requirement {
+            absent,
+            ..requirement
         }
     }
 

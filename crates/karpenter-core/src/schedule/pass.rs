@@ -48,6 +48,8 @@ pub(crate) struct SchedulingPass<'a> {
     pub(crate) unknown_resources: bool,
     /// Allocates devices for resource claims, if some pod has any.
     pub(crate) devices: Option<Box<Devices<'a>>>,
+    /// Whether the result has a trace.
+    pub(crate) traced: bool,
 }
 
 impl<'a> SchedulingPass<'a> {
@@ -66,6 +68,7 @@ impl<'a> SchedulingPass<'a> {
             no_usable_pool: None,
             unknown_resources: false,
             devices: None,
+            traced: false,
         }
     }
 
@@ -121,6 +124,7 @@ impl<'a> SchedulingPass<'a> {
         let hasty = self.repack();
         let strategy = self.strategy;
         let (dropped, left_out) = (self.queue.dropped(), self.queue.left_out());
+        let trace = self.traced.then(|| self.trace());
         let plan = Plan {
             pending_by_zone,
             ..self.into_plan()
@@ -131,6 +135,7 @@ impl<'a> SchedulingPass<'a> {
             dropped,
             left_out,
             hasty,
+            trace,
             unknown_resources: false,
         }
     }

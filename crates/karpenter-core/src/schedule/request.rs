@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::pod::{Pod, PodIgnored, PodKey};
 
 /// How preferences of pods are treated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum PreferencePolicy {
     /// Preferences are treated as required first, and dropped one by one until the pod fits.
     #[default]
@@ -18,7 +19,7 @@ pub enum PreferencePolicy {
 }
 
 /// How unmet minValues are treated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum MinValuesPolicy {
     /// A planned node must meet minValues; a NodePool that cannot is not used.
     #[default]
@@ -28,7 +29,7 @@ pub enum MinValuesPolicy {
 }
 
 /// How used-up reserved capacity is treated when it is compatible with a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum ReservedMode {
     /// Pods wait for the next pass, when reservations may be free. Used by provisioning.
     #[default]
@@ -40,7 +41,8 @@ pub enum ReservedMode {
 }
 
 /// The objective of packing, once every pod has a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all_fields = "camelCase")]
 pub enum Packing {
     /// Keeps the plan of first fit: each new node gets as many pods as fit.
     FewestNodes,
@@ -58,7 +60,8 @@ impl Default for Packing {
 }
 
 /// A default topology spread constraint, for pods that have none.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DefaultSpread {
     /// The node label whose values are the domains.
     pub topology_key: String,
@@ -128,7 +131,8 @@ pub type Progress = Arc<dyn Fn(usize) + Send + Sync>;
 ///     .with_packing(Packing::FewestNodes);
 /// assert_eq!(policy.max_instance_types, 600);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Policy {
     /// The current time.

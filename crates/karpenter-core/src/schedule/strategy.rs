@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::schedule::compile::ids::ClassId;
 use crate::schedule::report::plan::Plan;
+use crate::schedule::trace::TracedPod;
 
 /// Plans for more pods are made with one strategy.
 pub(crate) const MOST_PODS: usize = 1_500;
@@ -62,6 +63,8 @@ pub(crate) struct Attempt {
     pub(crate) left_out: BTreeMap<(ClassId, bool), usize>,
     /// Whether wasteful nodes were repacked, but not thoroughly.
     pub(crate) hasty: bool,
+    /// Where the pass looked for places on existing nodes, if that was asked for.
+    pub(crate) trace: Option<Vec<TracedPod>>,
     /// The pass was not run: the solver was not compiled for a resource that a pod of the query requests.
     pub(crate) unknown_resources: bool,
 }

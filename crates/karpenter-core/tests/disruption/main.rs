@@ -14,6 +14,7 @@ mod balanced;
 mod blockers;
 mod budgets;
 mod candidates;
+mod carried;
 mod consolidation;
 mod drift;
 mod fleet;

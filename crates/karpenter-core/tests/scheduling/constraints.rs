@@ -1,5 +1,9 @@
 //! Custom and well-known label constraints between NodePools and pods.
 
+use karpenter_core::fake;
+use karpenter_core::requirements::{Operator, Requirement};
+use serde_json::json;
+
 use crate::fixture::*;
 
 fn custom() -> World {
@@ -349,15 +353,136 @@ fn a_planned_claim_has_the_hash_of_its_pool() {
     }
 }
 
+/// Conformance: SCH-192
 #[test]
-fn a_pod_with_resource_claims_fails_while_they_are_ignored() {
-    let claims = serde_json::json!([{ "name": "gpu", "resourceClaimName": "gpu" }]);
-    let plan = World::new()
-        .with([pod("p").set("/spec/resourceClaims", claims)])
-        .plan();
-    assert!(
-        why(&plan, "p").contains("Dynamic Resource Allocation"),
-        "{}",
-        why(&plan, "p")
+fn one_of_several_alternatives_may_exclude_node_pools() {
+    let either = pod("p")
+        .cpu("1")
+        .require_term(&[(NODE_POOL, "DoesNotExist", &[])])
+        .require_term(&[(ZONE, "In", &[Z2])]);
+    let plan = World::new().with([either.clone()]).plan();
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+    let foreign = node("n").without_label(NODE_POOL);
+    let plan = World::new().with((foreign, either)).plan();
+    assert_eq!(
+        plan.existing.len(),
+        1,
+        "the other alternative is a node without a NodePool"
     );
+}
+
+/// Conformance: SCH-205
+#[test]
+fn preferences_are_dropped_one_by_one_until_the_pod_fits() {
+    let absent = ("app", "absent");
+    // No pool has z3, so only that preference is dropped; those after it in the order are kept.
+    let zones = || node_pool("default").requires(ZONE, "In", &[Z1, Z2]);
+    let world = |pod: Object<Pod>| World::empty().with_pool(zones()).with([pod]).plan();
+    let pod = || pod("p").label("app", "x").cpu("1");
+    // Pod affinity is dropped first: the node preference after it is kept.
+    let plan = world(
+        pod()
+            .prefer_affinity(1, HOSTNAME, absent)
+            .prefer(100, ZONE, "In", &[Z2]),
+    );
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+    // The heavier node preference is dropped before the lighter one.
+    let plan = world(
+        pod()
+            .prefer(2, ZONE, "In", &[Z3])
+            .prefer(1, ZONE, "In", &[Z2]),
+    );
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+    // Node preferences are dropped before soft spread constraints: the spread still decides the zone.
+    let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
+    let plan = world(
+        pod()
+            .prefer(1, ZONE, "In", &[Z3])
+            .spread_with(ZONE, 1, ("app", "x"), soft),
+    );
+    assert_eq!(values(&plan.new_node_claims[0], ZONE).len(), 1);
+}
+
+/// Conformance: SCH-200
+#[test]
+fn bounds_are_inclusive_or_exclusive() {
+    let listed = |key: &str, operator: &str, value: &str, on_pool: bool| {
+        let (mut own, mut asked) = (node_pool("default"), pod("p"));
+        if on_pool {
+            own = own.requires(key, operator, &[value]);
+        } else {
+            asked = asked.require(key, operator, &[value]);
+        }
+        let plan = World::empty()
+            .with_types(fake::instance_types(4))
+            .with_pool(own)
+            .with([asked])
+            .plan();
+        let names = plan
+            .new_node_claims
+            .first()
+            .map(|draft| draft.instance_types.join(" "));
+        names.unwrap_or_default()
+    };
+    // The label `integer` of fake-it-n is n + 1.
+    for (operator, value, expected) in [
+        ("Gt", "2", "fake-it-2 fake-it-3"),
+        ("Lt", "2", "fake-it-0"),
+        ("Gt", "4", ""),
+        ("Lt", "1", ""),
+        ("Lt", "0", ""),
+    ] {
+        assert_eq!(
+            listed("integer", operator, value, false),
+            expected,
+            "{operator} {value}"
+        );
+        assert_eq!(
+            listed("integer", operator, value, true),
+            expected,
+            "{operator} {value}"
+        );
+    }
+    assert_eq!(listed("integer", "Gte", "3", true), "fake-it-2 fake-it-3");
+    assert_eq!(listed("integer", "Lte", "2", true), "fake-it-0 fake-it-1");
+    assert_eq!(listed("integer", "Gt", &i64::MAX.to_string(), true), "");
+}
+
+/// Conformance: SCH-198
+#[test]
+fn requirements_are_normalized_on_both_sides() {
+    let plan = World::empty()
+        .with_pool(node_pool("default").requires(
+            "failure-domain.beta.kubernetes.io/zone",
+            "In",
+            &[Z1, Z2],
+        ))
+        .with([pod("p")
+            .select("failure-domain.beta.kubernetes.io/zone", Z2)
+            .select("beta.kubernetes.io/arch", "amd64")])
+        .plan();
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+    assert!(
+        values(
+            &plan.new_node_claims[0],
+            "failure-domain.beta.kubernetes.io/zone"
+        )
+        .is_empty()
+    );
+}
+
+/// Conformance: SCH-203
+#[test]
+fn a_narrowed_range_keeps_its_exclusions() {
+    let range = Requirement::new("k", Operator::Gte, ["1"])
+        .intersection(&Requirement::new("k", Operator::Lte, ["3"]))
+        .intersection(&Requirement::new("k", Operator::NotIn, ["2", "9"]));
+    assert_eq!(range.to_string(), "k NotIn [2] >=1 <=3");
+    assert_eq!(range.any().as_deref(), Some("1"));
+    let written = range.to_node_selector_requirements();
+    let read_back = written
+        .iter()
+        .map(|entry| Requirement::from_api(entry).unwrap())
+        .reduce(|all, next| all.intersection(&next));
+    assert_eq!(read_back, Some(range));
 }

@@ -252,3 +252,33 @@ fn a_daemon_that_does_not_run_on_a_node_reserves_nothing_there() {
         .plan();
     assert_eq!((plan.existing.len(), plan.unplaced.len()), (1, 1));
 }
+
+#[test]
+fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
+    let taint = json!({ "key": "warming", "effect": "NoSchedule" });
+    let world = |initialized: &str| {
+        let claim = node_claim("c")
+            .pool("default")
+            .startup_taint("warming", "NoSchedule")
+            .launched("fake://n");
+        World::new()
+            .with((claim, daemon_set("d").cpu("3")))
+            .with((
+                node("n")
+                    .set(
+                        "/metadata/labels/karpenter.sh~1initialized",
+                        json!(initialized),
+                    )
+                    .push("/spec/taints", taint.clone()),
+                pod("p").cpu("2").tolerate(json!({ "operator": "Exists" })),
+                pod("q")
+                    .cpu("500m")
+                    .tolerate(json!({ "operator": "Exists" })),
+            ))
+            .plan()
+    };
+    // Three of four cores are reserved for the daemon: one pod fits.
+    assert_eq!(world("false").existing.len(), 1);
+    // Once the node is initialized, the taint is like any other and keeps the daemon off.
+    assert_eq!(world("true").existing.len(), 2);
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use karpenter_core::schedule::DefaultSpread;
+use karpenter_core::schedule::{DefaultSpread, PreferencePolicy};
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -236,4 +236,60 @@ fn a_buffer_does_not_take_a_node_from_a_real_pod() {
     world.query.buffer_pods = vec![buffer("b-0", "default", "4")];
     let plan = world.plan();
     assert_eq!(plan.existing[0].pod.name, "p");
+}
+
+/// Conformance: SCH-207
+#[test]
+fn ignored_preferences_include_soft_defaults() {
+    let mut world = World::new();
+    world.cluster.apply_service(&read(json!({
+        "metadata": { "name": "s", "namespace": "default" }, "spec": { "selector": { "app": "x" } },
+    })));
+    world.policy.default_spread = vec![default(HOSTNAME, false)];
+    let mut world = world.with(copies(&pod("p").label("app", "x"), 3));
+    assert_eq!(sizes(&world.plan()), [1, 1, 1]);
+    world.policy.preference_policy = PreferencePolicy::Ignore;
+    assert_eq!(sizes(&world.plan()), [3]);
+}
+
+/// Conformance: SCH-230
+#[test]
+fn the_selector_of_a_controller_of_another_api_group_is_not_used() {
+    let spread = |api_version: &str| {
+        let mut world = World::new();
+        world.cluster.apply_stateful_set(&read(json!({
+            "metadata": { "name": "o", "namespace": "default" }, "spec": { "serviceName": "s", "selector": { "matchLabels": { "app": "x" } }, "template": {} },
+        })));
+        world.policy.default_spread = vec![default(HOSTNAME, true)];
+        let owned = pod("p")
+            .label("app", "x")
+            .owned_by(api_version, "StatefulSet", "o");
+        sizes(&world.with(copies(&owned, 2)).plan())
+    };
+    assert_eq!(spread("apps/v1"), [1, 1]);
+    assert_eq!(spread("apps.kruise.io/v1beta1"), [2]);
+}
+
+/// Conformance: SCH-257
+#[test]
+fn buffers_come_after_smaller_pods_and_follow_their_own_rules() {
+    let buffer = |name: &str, change: fn(Object<Pod>) -> Object<Pod>| {
+        let pod = change(
+            pod(name)
+                .cpu("3")
+                .annotation("karpenter.sh/capacity-buffer-fake-pod", "true"),
+        );
+        Arc::new(karpenter_core::pod::Pod::parse(&pod.build()))
+    };
+    let mut world = World::new().with((node("n"), pod("p").cpu("2")));
+    world.query.buffer_pods = vec![
+        buffer("near", |pod| pod.select(ZONE, Z3)),
+        buffer("nowhere", |pod| pod.select(ZONE, "mars")),
+    ];
+    let plan = world.plan();
+    assert_eq!(plan.existing[0].pod.name, "p");
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z3]);
+    assert_eq!(plan.new_node_claims[0].buffer_pods.len(), 1);
+    assert!(plan.new_node_claims[0].pods.is_empty());
+    assert!(plan.unplaced[0].buffer);
 }

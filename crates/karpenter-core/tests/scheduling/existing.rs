@@ -2,7 +2,7 @@
 
 use karpenter_core::fake;
 use karpenter_core::schedule::PodSet;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixture::*;
 
@@ -381,4 +381,98 @@ fn a_nominated_pod_counts_for_spread() {
     let plan = with_nominations(world, &[("q", "a")]).plan();
     assert_eq!(node_of(&plan, "q").as_deref(), Some("a"));
     assert_eq!(node_of(&plan, "p").as_deref(), Some("b"));
+}
+
+#[test]
+fn resources_a_node_does_not_list_matter_only_to_pods_that_request_them() {
+    let bound = pod("b").request("ephemeral-storage", "1Gi").on("n");
+    let world = World::new().with((node("n"), bound, pod("p").cpu("1")));
+    assert_eq!(
+        world.plan().existing.len(),
+        1,
+        "what a bound pod uses does not matter to other pods"
+    );
+    let mut world = World::new().with((node("n"), pod("p").cpu("1")));
+    world.add(daemon_set("d").request("example.com/plug", "1"));
+    assert_eq!(
+        world.plan().existing.len(),
+        1,
+        "nor does what a daemon will request"
+    );
+    let asking = World::new().with((node("n"), pod("p").request("ephemeral-storage", "1Gi")));
+    assert!(
+        asking.plan().existing.is_empty(),
+        "a pod that requests it does not fit"
+    );
+}
+
+/// Conformance: SCH-211
+#[test]
+fn an_overcommitted_node_gets_no_pods() {
+    let allocatable = json!({ "cpu": "4", "memory": "4Gi", "pods": "5", "example.com/gpu": "0" });
+    let holds = pod("b").request("example.com/gpu", "1").on("n");
+    let world = World::new().with((
+        node("n").set("/status/allocatable", allocatable),
+        holds,
+        pod("p"),
+    ));
+    assert!(world.plan().existing.is_empty());
+}
+
+/// Conformance: SCH-209
+#[test]
+fn a_pod_resized_in_place_counts_with_its_new_requests() {
+    let resized = |conditions: Value| {
+        let status = json!({
+            "phase": "Running", "conditions": conditions,
+            "containerStatuses": [{
+                "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "resources": { "requests": { "cpu": "1" } }, "allocatedResources": { "cpu": "1" },
+            }],
+        });
+        let big = pod("b").cpu("3500m").on("n").set("/status", status);
+        World::new()
+            .with((node("n"), big, pod("p").cpu("2")))
+            .plan()
+            .existing
+            .len()
+    };
+    assert_eq!(resized(json!([])), 0, "what is requested will be allocated");
+    let infeasible =
+        json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
+    assert_eq!(
+        resized(infeasible),
+        1,
+        "an infeasible resize is not counted"
+    );
+}
+
+#[test]
+fn a_given_pod_no_longer_counts_on_its_old_node() {
+    let member = |name: &str| {
+        pod(name)
+            .cpu("1")
+            .label("app", "x")
+            .anti_affinity(HOSTNAME, ("app", "x"))
+    };
+    let mut world = World::new().with((
+        node("n"),
+        node("other"),
+        member("p").on("n"),
+        member("q").on("other"),
+    ));
+    let given = world
+        .cluster
+        .snapshot()
+        .pod("default", "p")
+        .cloned()
+        .unwrap();
+    world.query.pods = PodSet::Given(vec![given]);
+    world.query.without = vec!["n".to_owned()];
+    let plan = world.plan();
+    assert_eq!(
+        (plan.new_node_claims.len(), plan.existing.len()),
+        (1, 0),
+        "alone on its host, and not on the one being deleted"
+    );
 }

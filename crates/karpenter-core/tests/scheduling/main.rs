@@ -17,7 +17,7 @@ mod devices;
 mod existing;
 mod fixture;
 mod instance_types;
-mod interactions;
+mod limits;
 mod min_values;
 mod offers;
 mod order;

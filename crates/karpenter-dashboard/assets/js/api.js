@@ -26,6 +26,20 @@ export async function ask(path, signal) {
   return response.json();
 }
 
+/** Asks a question with a body; fails with a message for the user. */
+export async function post(path, body, signal) {
+  let response;
+  try {
+    const headers = { Accept: "application/json", "Content-Type": "application/json" };
+    response = await fetch(new URL(path, BASE), { method: "POST", signal, headers, body: JSON.stringify(body) });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("the server cannot be reached");
+  }
+  if (!response.ok) throw new Error(await refusal(response));
+  return response.json();
+}
+
 /** Reads server-sent events: `on` maps their names to handlers of their data. */
 async function read(body, on) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

@@ -8,12 +8,14 @@ import { Decisions } from "./decisions.js";
 import { Nodes } from "./nodes.js";
 import { Overview } from "./overview.js";
 import { Pending } from "./pending.js";
+import { Plan } from "./plan.js";
 
 const VIEWS = [
   ["overview", "Overview", Overview],
   ["nodes", "Nodes", Nodes],
   ["pending", "Pending", Pending],
   ["decisions", "Decisions", Decisions],
+  ["plan", "Plan", Plan],
 ];
 
 /** The view, and what follows it in the address: `#nodes/NAME`. */

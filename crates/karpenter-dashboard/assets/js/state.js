@@ -1,6 +1,7 @@
 // What the page knows about the cluster, kept current by the stream of the overview.
 import { batch, signal } from "../vendor/signals.js";
 import { follow } from "./api.js";
+import { unpack } from "./columns.js";
 
 /** `connecting`, `live`, or `waiting` with the reason. */
 export const connection = signal({ state: "connecting", why: "" });
@@ -25,13 +26,11 @@ export function now() {
 
 /** Calls a function for each row of columns, with an object of its values. */
 function rows(columns, use) {
-  const names = Object.keys(columns);
-  for (let at = 0; at < columns.id.length; at++) {
+  const read = Object.entries(columns).map(([name, column]) => [name, unpack(column)]);
+  const count = unpack(columns.id).length;
+  for (let at = 0; at < count; at++) {
     const row = {};
-    for (const name of names) {
-      const column = columns[name];
-      row[name] = Array.isArray(column) ? column[at] : column.values[column.rows[at]];
-    }
+    for (const [name, column] of read) row[name] = column[at];
     use(row);
   }
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use jiff::Timestamp;
 use karpenter_core::pod::VolumeRef;
 use karpenter_core::resources::quantity;
 use karpenter_core::schedule::PlannedNodeClaim;
@@ -104,6 +105,9 @@ pub struct Constraint {
     pub path: Option<String>,
     /// What it demands.
     pub text: String,
+    /// A likely cause: a label that nothing has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 /// A change that lets the pod be scheduled.
@@ -134,7 +138,8 @@ pub struct Relaxation {
 }
 
 impl Relaxation {
-    /// Orders by: no other workload affected, price, number of changes, side, ids.
+    /// Orders by: no other workload affected, a single change, price, number of changes, side, ids. What needs several changes at
+    /// once comes after what one change does, whatever it costs.
     pub(super) fn order(a: &Self, b: &Self) -> Ordering {
         let key = |it: &Self| {
             (
@@ -147,6 +152,7 @@ impl Relaxation {
         a.affects
             .is_some()
             .cmp(&b.affects.is_some())
+            .then_with(|| (a.atoms.len() > 1).cmp(&(b.atoms.len() > 1)))
             .then_with(|| a.delta_per_hour.total_cmp(&b.delta_per_hour))
             .then_with(|| key(a).cmp(&key(b)))
     }
@@ -223,6 +229,7 @@ pub(super) fn constraint(probe: &Probe<'_>, index: usize) -> Constraint {
         side: atom.side(),
         path,
         text,
+        hint: None,
     }
 }
 
@@ -341,15 +348,35 @@ fn describe(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) 
             None,
             format!("requests of DaemonSet {namespace}/{name}"),
         ),
-        Atom::Unavailable(pool, capacity_type, zone) => (
-            format!("offer[{pool}/{capacity_type}/{zone}]"),
-            None,
-            format!(
-                "NodePool {pool}: offerings of {capacity_type} in {zone} that are unavailable now"
-            ),
-        ),
+        Atom::Unavailable(pool, capacity_type, zone) => {
+            (format!("offer[{pool}/{capacity_type}/{zone}]"), None, {
+                let until = until(probe, pool, capacity_type, zone);
+                let until =
+                    until.map_or_else(|| "now".to_owned(), |until| format!("until {until}"));
+                format!(
+                    "NodePool {pool}: offerings of {capacity_type} in {zone} that are unavailable {until}"
+                )
+            })
+        }
         _ => describe_pool(probe, atom),
     }
+}
+
+/// Returns when the first of the offerings of a NodePool, a capacity type and a zone may be available again, if that is known.
+pub(super) fn until(
+    probe: &Probe<'_>,
+    pool: &str,
+    capacity_type: &str,
+    zone: &str,
+) -> Option<Timestamp> {
+    let types = probe.snapshot().instance_types(pool)?.as_ref().ok()?;
+    let offerings = types.iter().flat_map(|kind| kind.offerings.iter());
+    let of_these = offerings.filter(|offering| {
+        offering.capacity_type() == Some(capacity_type) && offering.zone() == Some(zone)
+    });
+    of_these
+        .filter_map(|offering| offering.unavailable_until)
+        .min()
 }
 
 /// Returns the place of a bound volume, as ` in us-west-2a`.
@@ -359,9 +386,9 @@ fn place(probe: &Probe<'_>, volume: &VolumeRef) -> String {
         VolumeRef::Claim(name) => name.clone(),
         VolumeRef::Ephemeral { volume, .. } => format!("{}-{volume}", key.name),
     };
-    let claim = probe.snapshot.volume_claim(&key.namespace, &claim);
+    let claim = probe.snapshot().volume_claim(&key.namespace, &claim);
     let name = claim.and_then(|claim| claim.volume_name.as_deref());
-    let bound = name.and_then(|name| probe.snapshot.volume(name));
+    let bound = name.and_then(|name| probe.snapshot().volume(name));
     let terms = bound.into_iter().flat_map(|volume| &volume.alternatives);
     let places: Vec<String> = terms
         .flatten()

@@ -11,9 +11,9 @@ use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::{AffinityTerm, Pod, Shape, Toleration};
 use karpenter_core::requirements::{Operator, Requirement, Requirements};
-use karpenter_core::schedule::Policy;
 use karpenter_core::taints::{Effect, Taint};
 
+use super::prepared::Prepared;
 use super::wanted::is_wanted;
 use crate::workload::Workload;
 
@@ -117,8 +117,9 @@ const DAEMON_SETS: usize = 16;
 
 /// Lists the constraints of a pod in the order in which they are preferred in an answer: the pod's own first, then those of
 /// NodePools, of the cluster, and of the offerings.
-pub(super) fn atoms(snapshot: &Snapshot, policy: &Policy, pod: &Pod) -> Vec<Atom> {
-    let mut all = of_pod(snapshot, policy, pod);
+pub(super) fn atoms(prepared: &Prepared, pod: &Pod) -> Vec<Atom> {
+    let snapshot = &prepared.snapshot;
+    let mut all = of_pod(prepared, pod);
     for pool in snapshot.node_pools() {
         let of_pool = of_pool(pool);
         all.extend(
@@ -127,7 +128,7 @@ pub(super) fn atoms(snapshot: &Snapshot, policy: &Policy, pod: &Pod) -> Vec<Atom
                 .filter(|atom| !is_wanted(snapshot, pod, pool, atom)),
         );
     }
-    all.extend(of_cluster(snapshot, pod));
+    all.extend(of_cluster(prepared, pod));
     for pool in snapshot.node_pools() {
         if let Some(Ok(types)) = snapshot.instance_types(pool.name()) {
             all.extend(of_offerings(pool.name(), types));
@@ -136,7 +137,8 @@ pub(super) fn atoms(snapshot: &Snapshot, policy: &Policy, pod: &Pod) -> Vec<Atom
     all
 }
 
-fn of_pod(snapshot: &Snapshot, policy: &Policy, pod: &Pod) -> Vec<Atom> {
+fn of_pod(prepared: &Prepared, pod: &Pod) -> Vec<Atom> {
+    let policy = &prepared.policy;
     let shape = &pod.shape;
     let mut all: Vec<Atom> = shape
         .node_selector
@@ -172,7 +174,7 @@ fn of_pod(snapshot: &Snapshot, policy: &Policy, pod: &Pod) -> Vec<Atom> {
         .filter(|(name, amount)| *name != "pods" && *amount > 0);
     all.extend(asked.map(|(name, _)| Atom::Request(name.to_owned())));
     all.extend(
-        taints(snapshot)
+        taints(prepared)
             .filter(|taint| !tolerates(shape, taint))
             .map(Atom::Toleration),
     );
@@ -188,32 +190,43 @@ fn tolerates(shape: &Shape, taint: &TaintKey) -> bool {
     taint.is_tolerated_by(&shape.tolerations)
 }
 
-/// The distinct taints of NodePools and, a few, of nodes; without those that Kubernetes and Karpenter set themselves.
-fn taints(snapshot: &Snapshot) -> impl Iterator<Item = TaintKey> {
-    let of_pools = snapshot
-        .node_pools()
+/// The distinct taints of NodePools and, a few, of nodes.
+fn taints(prepared: &Prepared) -> impl Iterator<Item = TaintKey> {
+    let pools = prepared.snapshot.node_pools();
+    let of_pools = pools
         .flat_map(|pool| pool.spec.template.spec.taints.iter().flatten())
         .filter_map(|taint| TaintKey::of(&Taint::parse(taint)));
     let mut all: BTreeSet<TaintKey> = of_pools.collect();
+    let mut more = 0;
+    for taint in &prepared.node_taints {
+        if more < NODE_TAINTS && all.insert(taint.clone()) {
+            more += 1;
+        }
+    }
+    all.into_iter()
+}
+
+/// The distinct taints of nodes, in the order of the nodes; without those that Kubernetes and Karpenter set themselves.
+pub(super) fn node_taints(snapshot: &Snapshot) -> Vec<TaintKey> {
     let own = |key: &str| {
         let domain = key.split_once('/').map_or("", |(domain, _)| domain);
         domain == "karpenter.sh"
             || domain == "node.kubernetes.io"
             || domain == "node.cloudprovider.kubernetes.io"
     };
-    let mut more = 0;
+    let mut seen: BTreeSet<TaintKey> = BTreeSet::new();
+    let mut all = Vec::new();
     for taint in snapshot.nodes().flat_map(|node| node.taints()) {
         if own(&taint.key) {
             continue;
         }
-        let Some(taint) = TaintKey::of(&taint) else {
-            continue;
-        };
-        if more < NODE_TAINTS && all.insert(taint) {
-            more += 1;
+        if let Some(taint) = TaintKey::of(&taint)
+            && seen.insert(taint.clone())
+        {
+            all.push(taint);
         }
     }
-    all.into_iter()
+    all
 }
 
 fn of_pool(pool: &NodePool) -> Vec<Atom> {
@@ -265,12 +278,13 @@ fn of_offerings(pool: &str, types: &[InstanceType]) -> BTreeSet<Atom> {
         .collect()
 }
 
-fn of_cluster(snapshot: &Snapshot, pod: &Pod) -> Vec<Atom> {
+fn of_cluster(prepared: &Prepared, pod: &Pod) -> Vec<Atom> {
+    let snapshot = &prepared.snapshot;
     let mut all: BTreeSet<Atom> = BTreeSet::new();
-    for other in snapshot.bound_pods().flat_map(|(_, pods)| pods.pods()) {
-        for (index, term) in other.shape.required_anti_affinity.iter().enumerate() {
+    for (owner, shape) in &prepared.anti_affinity {
+        for (index, term) in shape.required_anti_affinity.iter().enumerate() {
             if selects(term, pod, snapshot) {
-                all.insert(Atom::OtherAntiAffinity(Workload::of(other), index));
+                all.insert(Atom::OtherAntiAffinity(owner.clone(), index));
             }
         }
     }

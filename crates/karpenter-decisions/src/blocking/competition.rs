@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::{Pod, PodKey};
 use karpenter_core::resources::{Resources, quantity};
-use karpenter_core::schedule::{Cancel, Packing, Plan, PodSet, Policy, Query, schedule};
+use karpenter_core::schedule::{Cancel, Plan, PodSet, Query, schedule};
 use serde::Serialize;
 
 use super::answer::Effect;
+use super::prepared::Prepared;
 use crate::workload::Workload;
 
 /// Workloads that are named.
@@ -40,16 +40,15 @@ pub struct Taker {
 /// Schedules the whole batch and names the pods that take the place of `pod`; `alone` is where it would go alone. `None` if the
 /// batch places the pod as well, or the search was cut short.
 pub(super) fn competition(
-    snapshot: &Snapshot,
-    policy: &Policy,
+    prepared: &Prepared,
     cancel: Option<Cancel>,
     pod: &Arc<Pod>,
     alone: Option<&Effect>,
 ) -> Option<Competition> {
-    let policy = policy.clone().with_packing(Packing::FewestNodes);
+    let snapshot = &prepared.snapshot;
     let mut query = Query::new(PodSet::Waiting);
     query.cancel = cancel;
-    let plan = solve(snapshot, &policy, &query)?;
+    let plan = decided(prepared.solver.solve(&query))?;
     if is_placed(&plan, &pod.key) {
         return None;
     }
@@ -88,7 +87,8 @@ pub(super) fn competition(
         .flat_map(|(_, (_, pods))| pods.iter().cloned())
         .filter(|other| other.key != pod.key)
         .collect();
-    let without = solve(&snapshot.without_pods(&taken), &policy, &query)?;
+    let others = snapshot.without_pods(&taken);
+    let without = decided(schedule(&others, &prepared.policy, &query))?;
     let named = takers.iter().map(|(owner, (requests, pods))| Taker {
         owner: owner.to_string(),
         pods: pods.len(),
@@ -105,9 +105,8 @@ pub(super) fn competition(
     })
 }
 
-/// Schedules the batch; `None` if the search was cut short.
-fn solve(snapshot: &Snapshot, policy: &Policy, query: &Query) -> Option<Plan> {
-    let plan = schedule(snapshot, policy, query);
+/// Returns the plan unless the search was cut short.
+fn decided(plan: Plan) -> Option<Plan> {
     plan.undecided.is_empty().then_some(plan)
 }
 

@@ -17,26 +17,54 @@ pub struct Existing {
     pub reasons: BTreeMap<String, usize>,
 }
 
+/// The first test that a pod fails on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Failure<'p> {
+    Deleting,
+    Taint,
+    NodeSelector,
+    Insufficient(&'p str),
+    HostPort,
+    Other,
+}
+
+impl Failure<'_> {
+    fn name(self) -> String {
+        match self {
+            Self::Deleting => "Deleting".to_owned(),
+            Self::Taint => "Taint".to_owned(),
+            Self::NodeSelector => "NodeSelector".to_owned(),
+            Self::Insufficient(resource) => format!("InsufficientResources/{resource}"),
+            Self::HostPort => "HostPort".to_owned(),
+            Self::Other => "Other".to_owned(),
+        }
+    }
+}
+
 /// Counts the nodes of a cluster by why they do not take a pod.
 pub(super) fn existing(snapshot: &Snapshot, pod: &Pod) -> Existing {
-    let mut found = Existing::default();
+    let mut counts: BTreeMap<Failure<'_>, usize> = BTreeMap::new();
     for node in snapshot.nodes() {
-        found.looked += 1;
-        *found
-            .reasons
+        *counts
             .entry(first_failure(snapshot, node, pod))
             .or_default() += 1;
     }
-    found
+    Existing {
+        looked: counts.values().sum(),
+        reasons: counts
+            .into_iter()
+            .map(|(failure, count)| (failure.name(), count))
+            .collect(),
+    }
 }
 
-fn first_failure(snapshot: &Snapshot, node: &NodeState, pod: &Pod) -> String {
+fn first_failure<'p>(snapshot: &Snapshot, node: &NodeState, pod: &'p Pod) -> Failure<'p> {
     let shape = &pod.shape;
     if node.is_deleting() {
-        return "Deleting".to_owned();
+        return Failure::Deleting;
     }
     if karpenter_core::taints::untolerated(&node.taints(), &shape.tolerations).is_some() {
-        return "Taint".to_owned();
+        return Failure::Taint;
     }
     let label = |key: &str| match key {
         labels::HOSTNAME => Some(node.hostname()),
@@ -53,18 +81,17 @@ fn first_failure(snapshot: &Snapshot, node: &NodeState, pod: &Pod) -> String {
             .iter()
             .any(|term| !term.expressions.is_empty() && term.expressions.iter().all(meets));
     if !selected || !of_terms {
-        return "NodeSelector".to_owned();
+        return Failure::NodeSelector;
     }
-    let used = snapshot
-        .node_pods(node.name())
-        .map(|pods| pods.requests().clone());
-    let available = node.allocatable().saturating_sub(&used.unwrap_or_default());
-    if let Some((resource, _)) = shape
-        .requests
-        .iter()
-        .find(|(name, amount)| *amount > available.get(name))
-    {
-        return format!("InsufficientResources/{resource}");
+    let used = snapshot.node_pods(node.name()).map(|pods| pods.requests());
+    let allocatable = node.allocatable();
+    let free = |name: &str| {
+        let used = used.map_or(0, |used| used.get(name));
+        allocatable.get(name).saturating_sub(used)
+    };
+    let mut requests = shape.requests.iter();
+    if let Some((resource, _)) = requests.find(|(name, amount)| *amount > free(name)) {
+        return Failure::Insufficient(resource);
     }
     let taken = |port: &HostPort| {
         let others = snapshot.pods_on(node.name()).iter();
@@ -73,9 +100,9 @@ fn first_failure(snapshot: &Snapshot, node: &NodeState, pod: &Pod) -> String {
             .any(|other| other.conflicts(port))
     };
     if shape.host_ports.iter().any(taken) {
-        return "HostPort".to_owned();
+        return Failure::HostPort;
     }
-    "Other".to_owned()
+    Failure::Other
 }
 
 fn meets(expression: &LabelExpr, value: Option<&str>) -> bool {

@@ -8,6 +8,8 @@ mod answer;
 mod atom;
 mod competition;
 mod existing;
+mod hint;
+mod prepared;
 mod probe;
 mod relax;
 mod search;
@@ -16,20 +18,19 @@ mod wanted;
 use std::sync::Arc;
 
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::pod::{Pod, Shape};
-use karpenter_core::schedule::{Cancel, Policy};
+use karpenter_core::pod::Pod;
+use karpenter_core::schedule::{Cancel, PodSet, Policy, Query};
 
 pub use answer::{Amount, Blocking, BlockingSet, Constraint, Effect, NewNode, Patch, Relaxation};
 pub use atom::Side;
 pub(crate) use atom::{admit_offering, set_ready};
 pub use competition::{Competition, Taker};
 pub use existing::Existing;
+pub use prepared::Prepared;
 
 use answer::constraint;
 use probe::{Change, Probe};
 use search::Set;
-
-use crate::change::{Changed, InvalidChange};
 
 /// Relaxations that are told.
 const TOLD: usize = 5;
@@ -79,61 +80,19 @@ pub fn blocking(
     cancel: Option<Cancel>,
     pod: &Arc<Pod>,
 ) -> Blocking {
-    let atoms = atom::atoms(snapshot, policy, pod);
-    let mut found = find(Probe::new(
-        snapshot,
-        policy,
-        cancel.clone(),
-        pod.clone(),
-        atoms,
-    ));
-    if found.fits_alone {
-        found.competition =
-            competition::competition(snapshot, policy, cancel, pod, found.effect.as_ref());
-    }
-    found
+    prepared_for(snapshot, policy, pod).blocking(cancel, pod)
 }
 
-/// Like [`blocking`], after the changes that concern the pod itself: `changed` has the cluster, what the pod tolerates in addition,
-/// and the constraints that are dropped.
-///
-/// # Errors
-/// If the pod has no constraint of a dropped id.
-pub fn blocking_after(
-    changed: &Changed,
-    policy: &Policy,
-    cancel: Option<Cancel>,
-    pod: &Arc<Pod>,
-) -> Result<Blocking, InvalidChange> {
-    let mut shape = Shape::clone(&pod.shape);
-    shape
-        .tolerations
-        .extend(changed.tolerations.iter().cloned());
-    let pod = Arc::new(Pod {
-        shape: Arc::new(shape),
-        ..Pod::clone(pod)
-    });
-    let atoms = atom::atoms(&changed.snapshot, policy, &pod);
-    let mut probe = Probe::new(&changed.snapshot, policy, cancel, pod, atoms);
-    let ids: Vec<String> = (0..probe.atoms.len())
-        .map(|index| constraint(&probe, index).id)
-        .collect();
-    for id in &changed.dropped {
-        let index = ids.iter().position(|known| known == id);
-        let index = index.ok_or_else(|| InvalidChange::NotFound {
-            kind: "constraint",
-            name: id.chars().take(128).collect(),
-        })?;
-        probe.dropped.insert(index);
-    }
-    Ok(find(probe))
+fn prepared_for(snapshot: &Snapshot, policy: &Policy, pod: &Arc<Pod>) -> Prepared {
+    let query = Query::new(PodSet::Given(vec![pod.clone()]));
+    Prepared::for_query(snapshot, policy, &query)
 }
 
 fn find(mut probe: Probe<'_>) -> Blocking {
     let order: Vec<usize> = (0..probe.atoms.len())
         .filter(|index| !probe.dropped.contains(index))
         .collect();
-    let existing = existing::existing(probe.snapshot, &probe.pod);
+    let existing = existing::existing(probe.snapshot(), &probe.pod);
     if probe.fits(&Set::new()) == Some(true) {
         let place = probe.verify(&Set::new(), &Change::default());
         let place = place.filter(|outcome| outcome.fits);
@@ -160,7 +119,7 @@ fn find(mut probe: Probe<'_>) -> Blocking {
     let atoms = core
         .set
         .iter()
-        .map(|index| constraint(&probe, *index))
+        .map(|index| with_hint(&probe, *index))
         .collect();
     Blocking {
         fits_alone: false,
@@ -181,9 +140,18 @@ fn find(mut probe: Probe<'_>) -> Blocking {
 
 /// Lists the constraints of a pod's question, in the order in which they are preferred in an answer.
 pub fn constraints(snapshot: &Snapshot, policy: &Policy, pod: &Arc<Pod>) -> Vec<Constraint> {
-    let atoms = atom::atoms(snapshot, policy, pod);
-    let probe = Probe::new(snapshot, policy, None, pod.clone(), atoms);
+    let prepared = prepared_for(snapshot, policy, pod);
+    let atoms = atom::atoms(&prepared, pod);
+    let probe = Probe::new(&prepared, None, pod.clone(), atoms);
     (0..probe.atoms.len())
-        .map(|index| constraint(&probe, index))
+        .map(|index| with_hint(&probe, index))
         .collect()
+}
+
+/// Describes a constraint, with what is conspicuous about it.
+fn with_hint(probe: &Probe<'_>, index: usize) -> Constraint {
+    Constraint {
+        hint: hint::hint(probe, &probe.atoms[index]),
+        ..constraint(probe, index)
+    }
 }

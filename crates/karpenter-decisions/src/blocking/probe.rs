@@ -1,10 +1,10 @@
 //! Runs the scheduler on a pod alone while constraints are relaxed.
 //!
 //! A pod alone fits if it fits on an existing node, or on a new node of some NodePool, and no NodePool's constraints matter to
-//! another's nodes. So each of these places is asked by itself, and its answer kept by the constraints that concern it: most
-//! questions of a search differ from an earlier one in one place only. A spread constraint counts the domains of all places, so a
-//! pod with one is asked of the whole cluster. What is told to a user is run once more on the whole cluster, by
-//! [`Probe::verify`].
+//! another's nodes. So the cluster is asked once with the constraints that concern all places relaxed, which the prepared solver
+//! answers as it is, and then only those NodePools by themselves whose constraints are relaxed as well; answers are kept by the
+//! constraints that concern them. A spread constraint counts the domains of all places, so a pod with one is asked of the whole
+//! cluster. What is told to a user is run once more on the whole cluster, by [`Probe::verify`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,30 +13,31 @@ use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::pod::Pod;
-use karpenter_core::schedule::{Cancel, Packing, Plan, PodSet, Policy, Query, Solver};
+use karpenter_core::schedule::{Cancel, Plan, PodSet, Policy, Query, Solver};
 use rustc_hash::FxHashMap;
 
 use super::atom::{Atom, Side, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};
+use super::prepared::Prepared;
 use super::search::Set;
 
 /// Runs of the engine that one answer may need.
 pub(super) const MAX_RUNS: usize = 256;
 
+/// NodePools that are asked one by one before the others are asked together.
+const ALONE: usize = 2;
+
 /// What is asked by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
-    /// Existing nodes.
-    Existing,
     /// New nodes of the NodePool with this number.
     Pool(usize),
-    /// All of them.
+    /// Existing nodes, and new nodes of all NodePools.
     Cluster,
 }
 
 /// Runs the scheduler on one pod.
 pub(super) struct Probe<'a> {
-    pub(super) snapshot: &'a Snapshot,
-    policy: Policy,
+    prepared: &'a Prepared,
     cancel: Option<Cancel>,
     pub(super) pod: Arc<Pod>,
     pub(super) atoms: Vec<Atom>,
@@ -53,25 +54,28 @@ pub(super) struct Probe<'a> {
 
 impl<'a> Probe<'a> {
     pub(super) fn new(
-        snapshot: &'a Snapshot,
-        policy: &Policy,
+        prepared: &'a Prepared,
         cancel: Option<Cancel>,
         pod: Arc<Pod>,
         atoms: Vec<Atom>,
     ) -> Self {
         Self {
-            snapshot,
-            policy: policy.clone().with_packing(Packing::FewestNodes),
+            prepared,
             cancel,
             pod,
             atoms,
             dropped: Set::new(),
-            pools: snapshot.node_pools().cloned().collect(),
+            pools: prepared.snapshot.node_pools().cloned().collect(),
             answers: FxHashMap::default(),
             solvers: FxHashMap::default(),
             bases: FxHashMap::default(),
             runs: 0,
         }
+    }
+
+    /// Returns the cluster as it is.
+    pub(super) fn snapshot(&self) -> &'a Snapshot {
+        &self.prepared.snapshot
     }
 
     /// Reports whether the answer had to do with fewer runs than it asked for.
@@ -93,13 +97,44 @@ impl<'a> Probe<'a> {
         if self.counts_domains(relaxed) {
             return self.fits_in(Place::Cluster, relaxed);
         }
-        if self.fits_in(Place::Existing, relaxed)? {
+        let (shared, of_pools): (Set, Set) = relaxed
+            .iter()
+            .partition(|index| self.atoms[**index].pool().is_none());
+        if self.fits_in(Place::Cluster, &shared)? {
             return Some(true);
         }
-        for pool in 0..self.pools.len() {
-            if self.fits_in(Place::Pool(pool), relaxed)? {
+        // No place fits as it is; that leaves the NodePools that are changed.
+        let changed: BTreeSet<&str> = self.relaxed(&of_pools).filter_map(Atom::pool).collect();
+        let changed: Vec<usize> = (0..self.pools.len())
+            .filter(|index| changed.contains(self.pools[*index].name()))
+            .collect();
+        let is_known = |probe: &Self, pool: usize| {
+            let key = probe.key(Place::Pool(pool), relaxed);
+            probe.answers.contains_key(&(Place::Pool(pool), key))
+        };
+        let (known, open): (Vec<usize>, Vec<usize>) =
+            changed.into_iter().partition(|pool| is_known(self, *pool));
+        let (alone, together) = open.split_at(open.len().min(ALONE));
+        for pool in known.iter().chain(alone) {
+            if self.fits_in(Place::Pool(*pool), relaxed)? {
                 return Some(true);
             }
+        }
+        // Compiling many NodePools at once takes less than each by itself.
+        if together.len() < ALONE {
+            for pool in together {
+                if self.fits_in(Place::Pool(*pool), relaxed)? {
+                    return Some(true);
+                }
+            }
+            return Some(false);
+        }
+        if self.fits_in(Place::Cluster, relaxed)? {
+            return Some(true);
+        }
+        for pool in together {
+            let key = self.key(Place::Pool(*pool), relaxed);
+            self.answers.insert((Place::Pool(*pool), key), false);
         }
         Some(false)
     }
@@ -114,16 +149,21 @@ impl<'a> Probe<'a> {
         (self.atoms.iter().enumerate()).any(|(index, atom)| kept(atom) && !relaxed.contains(&index))
     }
 
-    fn fits_in(&mut self, place: Place, relaxed: &Set) -> Option<bool> {
+    /// Returns the relaxed constraints that concern a place.
+    fn key(&self, place: Place, relaxed: &Set) -> Vec<usize> {
         let pool = match place {
-            Place::Pool(index) => Some(self.pools[index].name().to_owned()),
-            Place::Existing | Place::Cluster => None,
+            Place::Pool(index) => Some(self.pools[index].name()),
+            Place::Cluster => None,
         };
         let concerns = |index: &&usize| {
             let of = self.atoms[**index].pool();
-            place == Place::Cluster || of.is_none_or(|of| Some(of) == pool.as_deref())
+            place == Place::Cluster || of.is_none_or(|of| Some(of) == pool)
         };
-        let key: Vec<usize> = relaxed.iter().filter(concerns).copied().collect();
+        relaxed.iter().filter(concerns).copied().collect()
+    }
+
+    fn fits_in(&mut self, place: Place, relaxed: &Set) -> Option<bool> {
+        let key = self.key(place, relaxed);
         if let Some(answer) = self.answers.get(&(place, key.clone())) {
             return Some(*answer);
         }
@@ -146,7 +186,7 @@ impl<'a> Probe<'a> {
     }
 
     fn policy<'b>(&self, mut relaxed: impl Iterator<Item = &'b Atom>) -> Policy {
-        let mut policy = self.policy.clone();
+        let mut policy = self.prepared.policy.clone();
         if relaxed.any(|atom| *atom == Atom::DefaultSpread) {
             policy.default_spread.clear();
         }
@@ -159,12 +199,14 @@ impl<'a> Probe<'a> {
             .filter(|index| !self.atoms[**index].is_of_pod())
             .copied()
             .collect();
+        if place == Place::Cluster && shared.is_empty() {
+            return self.prepared.solver.clone();
+        }
         if let Some(solver) = self.solvers.get(&(place, shared.clone())) {
             return solver.clone();
         }
         let set: Set = shared.iter().copied().collect();
         let pools: Vec<usize> = match place {
-            Place::Existing => Vec::new(),
             Place::Pool(index) => vec![index],
             Place::Cluster => (0..self.pools.len()).collect(),
         };
@@ -180,12 +222,16 @@ impl<'a> Probe<'a> {
     fn base(&mut self, relaxed: &Set) -> Arc<Solver> {
         let of_others = |index: &&usize| self.atoms[**index].side() == Side::Cluster;
         let key: Vec<usize> = relaxed.iter().filter(of_others).copied().collect();
+        if key.is_empty() {
+            return self.prepared.solver.clone();
+        }
         if let Some(solver) = self.bases.get(&key) {
             return solver.clone();
         }
-        let mut cluster = Cluster::from(self.snapshot.fork());
+        let snapshot = self.snapshot();
+        let mut cluster = Cluster::from(snapshot.fork());
         let set: Set = key.iter().copied().collect();
-        relax_cluster(&mut cluster, self.snapshot, self.relaxed(&set));
+        relax_cluster(&mut cluster, snapshot, self.relaxed(&set));
         // The resources that the pod requests are dimensions of the solver.
         let policy = self.policy(self.relaxed(&set));
         let query = self.query(self.pod.clone());
@@ -197,13 +243,17 @@ impl<'a> Probe<'a> {
 
     /// Returns the cluster with some of its NodePools, and relaxed constraints.
     fn cluster(&self, pools: &[usize], relaxed: &Set) -> Snapshot {
-        let mut cluster = Cluster::from(self.snapshot.fork());
+        let snapshot = self.snapshot();
+        let mut cluster = Cluster::from(snapshot.fork());
         for (index, pool) in self.pools.iter().enumerate() {
             if !pools.contains(&index) {
                 cluster.remove_node_pool(pool.name());
                 continue;
             }
             let of_pool = |atom: &&Atom| atom.pool() == Some(pool.name());
+            if !self.relaxed(relaxed).any(|atom| of_pool(&atom)) {
+                continue;
+            }
             let changed = relaxed_pool(pool, self.relaxed(relaxed).filter(of_pool));
             cluster.apply_node_pool(&changed);
             let offered: BTreeSet<(&str, &str)> = self
@@ -217,12 +267,12 @@ impl<'a> Probe<'a> {
                 })
                 .collect();
             if !offered.is_empty()
-                && let Some(Ok(types)) = self.snapshot.instance_types(pool.name())
+                && let Some(Ok(types)) = snapshot.instance_types(pool.name())
             {
                 cluster.set_instance_types(pool.name(), Ok(relaxed_types(types, &offered).into()));
             }
         }
-        relax_cluster(&mut cluster, self.snapshot, self.relaxed(relaxed));
+        relax_cluster(&mut cluster, snapshot, self.relaxed(relaxed));
         cluster.snapshot()
     }
 
@@ -231,12 +281,7 @@ impl<'a> Probe<'a> {
         if self.is_exhausted() {
             return None;
         }
-        let relaxed = &relaxed.union(&self.dropped).copied().collect();
-        let all: Vec<usize> = (0..self.pools.len()).collect();
-        let mut cluster = Cluster::from(self.cluster(&all, relaxed));
-        for pool in change.pools.values() {
-            cluster.apply_node_pool(pool);
-        }
+        let relaxed: &Set = &relaxed.union(&self.dropped).copied().collect();
         let mut pod = relaxed_pod(&self.pod, self.relaxed(relaxed));
         if let Some(shape) = &change.shape {
             pod = Arc::new(Pod {
@@ -244,11 +289,20 @@ impl<'a> Probe<'a> {
                 ..Pod::clone(&pod)
             });
         }
-        let policy = self.policy(self.relaxed(relaxed));
-        let base = self.base(relaxed);
-        let plan = base
-            .with_node_pools_of(&cluster.snapshot(), &policy)
-            .solve(&self.query(pod));
+        let of_pod = |index: &usize| self.atoms[*index].is_of_pod();
+        let plan = if change.pools.is_empty() && relaxed.iter().all(of_pod) {
+            self.prepared.solver.solve(&self.query(pod))
+        } else {
+            let all: Vec<usize> = (0..self.pools.len()).collect();
+            let mut cluster = Cluster::from(self.cluster(&all, relaxed));
+            for pool in change.pools.values() {
+                cluster.apply_node_pool(pool);
+            }
+            let policy = self.policy(self.relaxed(relaxed));
+            let base = self.base(relaxed);
+            base.with_node_pools_of(&cluster.snapshot(), &policy)
+                .solve(&self.query(pod))
+        };
         self.runs += 1;
         places_all(&plan).map(|fits| Outcome { fits, plan })
     }

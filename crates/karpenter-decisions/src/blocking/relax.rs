@@ -1,15 +1,16 @@
 //! Turns constraints whose relaxation helps into the smallest change that helps, and says what it would cost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use karpenter_api::labels;
 use karpenter_api::v1::Operator;
 use karpenter_core::pod::{Pod, Shape, Toleration};
 use karpenter_core::resources::quantity;
 use karpenter_core::schedule::PlannedNodeClaim;
 use serde_json::{Value, json};
 
-use super::answer::{Amount, Effect, NewNode, Patch, Relaxation, constraint, pointer};
+use super::answer::{Amount, Effect, NewNode, Patch, Relaxation, constraint, pointer, until};
 use super::atom::{Atom, Side};
 use super::probe::{Change, Outcome, Probe};
 use super::search::Set;
@@ -88,7 +89,7 @@ pub(super) fn effect(outcome: &Outcome) -> Option<Effect> {
 fn refine(probe: &mut Probe<'_>, atom: &Atom, lifted: &Outcome) -> Option<Refined> {
     match atom {
         Atom::Spread(index) => max_skew(probe, *index),
-        Atom::Request(resource) => request(probe, resource),
+        Atom::Request(resource) => request(probe, resource, lifted),
         Atom::Limit(pool, resource) => limit(probe, pool, resource, lifted),
         Atom::MinValues(pool, index) => min_values(probe, pool, *index),
         Atom::PoolRequirement(pool, index) => requirement(probe, pool, *index, lifted),
@@ -157,16 +158,50 @@ fn unit(resource: &str) -> i64 {
     }
 }
 
+/// Returns the largest amount of a resource that a new node of any NodePool has for the pod, as far as that is known without a run.
+fn roomiest(probe: &Probe<'_>, resource: &str, lifted: &Outcome) -> i64 {
+    let snapshot = probe.snapshot();
+    let pools = snapshot.node_pools();
+    let types = pools.filter_map(|pool| snapshot.instance_types(pool.name())?.as_ref().ok());
+    // NodePools often share their instance types.
+    let mut seen = BTreeSet::new();
+    let types = types.filter(|types| seen.insert(types.as_ptr()));
+    let rooms = types.flat_map(|types| types.iter()).map(|kind| {
+        // Most instance types have one answer for all offerings.
+        kind.allocatable().get(resource)
+    });
+    let room = rooms.max().unwrap_or_default();
+    let claim = lifted.plan.new_node_claims.first();
+    room - claim.map_or(0, |claim| claim.requests.get(resource))
+}
+
 /// Finds the largest request that fits.
-fn request(probe: &mut Probe<'_>, resource: &str) -> Option<Refined> {
+fn request(probe: &mut Probe<'_>, resource: &str, lifted: &Outcome) -> Option<Refined> {
     let (unit, now) = (unit(resource), probe.pod.shape.requests.get(resource));
     let units = now / unit;
-    // Counted from above, so that the smallest reduction is found.
-    let (less, outcome) = smallest(0, units, |less| {
+    let guess = units - roomiest(probe, resource, lifted).max(0) / unit;
+    let mut run = |less: i64| {
         with_shape(probe, |shape| {
             shape.requests.set(resource, (units - less) * unit)
         })
-    })?;
+    };
+    // Counted from above, so that the smallest reduction is found.
+    let (mut low, mut high, mut best) = (0, units, None);
+    if (1..units).contains(&guess) {
+        let outcome = run(guess)?;
+        if outcome.fits {
+            if guess == 1 || !run(guess - 1)?.fits {
+                low = guess - 1;
+            }
+            (high, best) = (guess, Some((guess, outcome)));
+        } else {
+            low = guess;
+        }
+    }
+    let (less, outcome) = match best {
+        Some(best) if high - low <= 1 => best,
+        _ => smallest(low, high, run)?,
+    };
     let most = (units - less) * unit;
     if most == 0 {
         return None;
@@ -206,7 +241,7 @@ fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) ->
         .first()
         .filter(|claim| claim.node_pool == pool)?;
     let used: i64 = probe
-        .snapshot
+        .snapshot()
         .nodes()
         .filter(|node| node.node_pool() == Some(pool))
         .map(|node| karpenter_core::limits::known_usage(node).get(resource))
@@ -214,7 +249,7 @@ fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) ->
     let needed = match resource {
         "nodes" => 1,
         _ => {
-            let types = probe.snapshot.instance_types(pool)?.as_ref().ok()?;
+            let types = probe.snapshot().instance_types(pool)?.as_ref().ok()?;
             let fits = |name: &str| claim.instance_types.iter().any(|fits| fits == name);
             types
                 .iter()
@@ -357,6 +392,10 @@ fn requirement(
 
 /// Returns the values of a label that the planned node may have: those of its requirement, else those of its cheapest type.
 fn values(probe: &Probe<'_>, claim: &PlannedNodeClaim, key: &str) -> Vec<String> {
+    if key == labels::INSTANCE_TYPE {
+        // The cheapest comes first.
+        return claim.instance_types.to_vec();
+    }
     let requirements = claim.to_node_claim().spec.requirements;
     let of_claim = requirements
         .into_iter()
@@ -364,7 +403,7 @@ fn values(probe: &Probe<'_>, claim: &PlannedNodeClaim, key: &str) -> Vec<String>
     if let Some(requirement) = of_claim.filter(|requirement| requirement.operator == Operator::In) {
         return requirement.values;
     }
-    let Some(Ok(types)) = probe.snapshot.instance_types(&claim.node_pool) else {
+    let Some(Ok(types)) = probe.snapshot().instance_types(&claim.node_pool) else {
         return Vec::new();
     };
     let cheapest = types
@@ -402,7 +441,12 @@ fn lift_text(probe: &Probe<'_>, atom: &Atom) -> String {
     match atom {
         Atom::Toleration(taint) => format!("tolerate taint {taint}"),
         Atom::Unavailable(pool, capacity_type, zone) => {
-            format!("wait until {capacity_type} capacity is available in {zone} (NodePool {pool})")
+            let again = until(probe, pool, capacity_type, zone);
+            let again =
+                again.map_or_else(String::new, |again| format!(", which may be at {again}"));
+            format!(
+                "wait until {capacity_type} capacity is available in {zone} (NodePool {pool}){again}"
+            )
         }
         Atom::OtherAntiAffinity(workload, _) => format!("drop the anti-affinity of {workload}"),
         Atom::DaemonSet(..) => format!("without {text}"),

@@ -92,8 +92,10 @@ pub(super) fn core(order: &[usize], oracle: &mut impl Oracle) -> Option<Core> {
     })
 }
 
-/// Finds sets of constraints whose relaxation lets the pod fit: each single constraint; if fewer than `enough`, pairs with a
-/// constraint of `core`, at most `tries`; if there is none, one larger set. No set contains another.
+/// Finds sets of constraints whose relaxation lets the pod fit: single constraints; if fewer than `enough`, pairs, at most
+/// `tries`; if there is none, one larger set. No set contains another.
+///
+/// `core` blocks by itself, so that a set without any of it cannot help: only sets that touch it are tried.
 pub(super) fn corrections(
     order: &[usize],
     core: &Set,
@@ -102,7 +104,10 @@ pub(super) fn corrections(
     oracle: &mut impl Oracle,
 ) -> Vec<Set> {
     let mut found: Vec<Set> = Vec::new();
-    for one in order {
+    if core.is_empty() {
+        return found;
+    }
+    for one in order.iter().filter(|one| core.contains(one)) {
         let set = Set::from([*one]);
         if oracle.fits(&set) == Some(true) {
             found.push(set);

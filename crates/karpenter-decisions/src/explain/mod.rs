@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::reason::Reason;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use node::state as node_state;
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Question<'_> {
 }
 
 /// When and on what an answer was made.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observed {
     /// The time of the answer.
     pub at: Timestamp,

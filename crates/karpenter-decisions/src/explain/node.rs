@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{Metadata, Observed, Question, Told};
 use crate::change::Change;
+use crate::choice::ChoiceTold;
 use crate::history::node_key;
 use crate::index::{Entry, Known};
 use crate::passes::finite;
@@ -69,6 +70,9 @@ pub struct NodeClaimExplanation {
     /// The record of the pass that planned it; absent if it was dropped, or made by another replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub launch: Option<Launch>,
+    /// Why it has its instance type; absent if its NodePool or the instance types are not known.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<ChoiceTold>,
 }
 
 /// The state of a node.
@@ -127,7 +131,7 @@ pub struct Usage {
 pub struct Launch {
     /// The record.
     pub record: RecordId,
-    /// The item of the record.
+    /// The item of the record: a planned node, or the command that it is a replacement of.
     pub planned: Item,
 }
 
@@ -156,14 +160,23 @@ pub fn explain_node_claim(question: &Question<'_>, name: &str) -> Option<NodeCla
     let claim = question.snapshot.node_claim(name)?;
     let node = question.snapshot.node(name)?;
     let launch = question.history.ring().iter().rev().find_map(|record| {
-        let is_this = |item: &&Item| matches!(item, Item::Launched { node_claim: Some(claim), .. } if claim == name);
+        let is_this = |item: &&Item| match item {
+            Item::Launched { node_claim, .. } => node_claim.as_deref() == Some(name),
+            Item::Disrupted { outcome, .. } => outcome
+                .as_ref()
+                .is_some_and(|outcome| outcome.replacements.iter().any(|it| it == name)),
+            _ => false,
+        };
         let planned = record.items.iter().find(is_this)?.clone();
         Some(Launch {
             record: record.id,
             planned,
         })
     });
+    let now = now(question, node);
+    let kept = question.history.choices().get(claim.uid());
     Some(NodeClaimExplanation {
+        choice: ChoiceTold::of(question.snapshot, claim, now.price_per_hour, kept),
         api_version: crate::API_VERSION,
         kind: "NodeClaimExplanation",
         metadata: Metadata {
@@ -172,7 +185,7 @@ pub fn explain_node_claim(question: &Question<'_>, name: &str) -> Option<NodeCla
             uid: claim.metadata.uid.clone(),
         },
         observed: question.observed(is_left_out(question, node)),
-        node: now(question, node),
+        node: now,
         launch,
     })
 }

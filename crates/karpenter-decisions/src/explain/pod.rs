@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::Pod;
 use karpenter_core::reason::Reason;
 use serde::Serialize;
@@ -131,10 +132,14 @@ pub fn explain_pod(question: &Question<'_>, namespace: &str, name: &str) -> Opti
         Some(Known::Reason { pools, .. }) => pools.as_slice(),
         Some(Known::Placed { .. }) | None => &[],
     };
-    let pools = pools.iter().map(|(name, reason)| PoolReason {
-        name: name.clone(),
-        reason: Told::of(reason),
-    });
+    let pools: Vec<PoolReason> = pools
+        .iter()
+        .map(|(name, reason)| PoolReason {
+            name: name.clone(),
+            reason: Told::of(&with_until(snapshot, std::slice::from_ref(name), reason)),
+        })
+        .collect();
+    let of_pools: Vec<String> = pools.iter().map(|pool| pool.name.clone()).collect();
     let target = standing
         .as_ref()
         .and_then(|standing| standing.target.clone());
@@ -166,13 +171,32 @@ pub fn explain_pod(question: &Question<'_>, namespace: &str, name: &str) -> Opti
                 at_least,
                 ..
             } = standing;
+            let reason = reason.map(|reason| with_until(snapshot, &of_pools, &reason));
             Told::with_id(id, reason.as_ref(), since, at_least)
         }),
-        pools: pools.collect(),
+        pools,
         records,
         changes: Vec::new(),
         blocking: None,
     })
+}
+
+/// Returns a reason with the time at which the first unavailable offering of these NodePools may be available again, if it is about
+/// that and the provider knows.
+fn with_until(snapshot: &Snapshot, pools: &[String], reason: &Reason) -> Reason {
+    let Reason::OfferingUnavailable { requirements, .. } = reason else {
+        return reason.clone();
+    };
+    let types = pools
+        .iter()
+        .filter_map(|name| snapshot.instance_types(name));
+    let types = types.flatten().flat_map(|types| types.iter());
+    let offerings = types.flat_map(|kind| kind.offerings.iter());
+    let until = offerings.filter_map(|offering| offering.unavailable_until);
+    Reason::OfferingUnavailable {
+        requirements: requirements.clone(),
+        until: until.min().map(|until| until.to_string()),
+    }
 }
 
 fn state(pod: &Pod) -> &'static str {

@@ -1,17 +1,16 @@
 //! Rows as columns.
 
-use rustc_hash::FxHashMap;
-use serde::ser::{SerializeMap as _, SerializeSeq as _};
+use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use super::Row;
+use super::{Row, pack};
 
 /// How a column is read from a row.
 #[derive(Clone, Copy)]
 enum Read {
     /// A text that differs from row to row.
     Text(fn(&Row) -> &str),
-    /// A text that repeats: written as an index into a dictionary.
+    /// A text that repeats.
     Word(fn(&Row) -> &str),
     /// A number.
     Number(fn(&Row) -> i64),
@@ -104,52 +103,22 @@ impl Serialize for Columns<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.columns.len()))?;
         for column in &self.columns {
-            let rows = self.rows;
+            let rows = self.rows.iter();
             match column.read {
-                Read::Text(read) => map.serialize_entry(column.name, &Values { rows, read })?,
-                Read::Word(read) => map.serialize_entry(column.name, &Words::of(rows, read))?,
-                Read::Number(read) => map.serialize_entry(column.name, &Values { rows, read })?,
+                Read::Text(read) => {
+                    let texts: Vec<&str> = rows.map(|row| read(row)).collect();
+                    map.serialize_entry(column.name, &pack::texts(&texts))?;
+                }
+                Read::Word(read) => {
+                    let words: Vec<&str> = rows.map(|row| read(row)).collect();
+                    map.serialize_entry(column.name, &pack::words(&words))?;
+                }
+                Read::Number(read) => {
+                    let numbers: Vec<i64> = rows.map(|row| read(row)).collect();
+                    map.serialize_entry(column.name, &pack::numbers(&numbers))?;
+                }
             }
         }
         map.end()
-    }
-}
-
-/// The values of a column.
-struct Values<'a, F> {
-    rows: &'a [&'a Row],
-    read: F,
-}
-
-impl<'a, T: Serialize + 'a, F: Fn(&'a Row) -> T> Serialize for Values<'a, F> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut values = serializer.serialize_seq(Some(self.rows.len()))?;
-        for row in self.rows {
-            values.serialize_element(&(self.read)(row))?;
-        }
-        values.end()
-    }
-}
-
-/// A column with a dictionary, in the order in which the words occur.
-#[derive(Serialize)]
-struct Words<'a> {
-    values: Vec<&'a str>,
-    rows: Vec<usize>,
-}
-
-impl<'a> Words<'a> {
-    fn of(rows: &'a [&'a Row], read: fn(&Row) -> &str) -> Self {
-        let mut values: Vec<&str> = Vec::new();
-        let mut known: FxHashMap<&str, usize> = FxHashMap::default();
-        let rows = rows.iter().map(|row| {
-            let word = read(row);
-            *known.entry(word).or_insert_with(|| {
-                values.push(word);
-                values.len() - 1
-            })
-        });
-        let rows = rows.collect();
-        Self { values, rows }
     }
 }

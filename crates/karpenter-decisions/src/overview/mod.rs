@@ -1,12 +1,13 @@
 //! The state of the cluster in numbers, for the dashboard and the terminal.
 //!
 //! An [`Overview`] has a [`Row`] for each node, and what is counted over all of them. As JSON, rows are written as columns: an
-//! array for each field, with a dictionary for words that repeat, and integers for thousandths of a core, MiB and millionths of a
+//! array for each field, which is packed if there are many rows, and integers for thousandths of a core, MiB and millionths of a
 //! dollar. [`Overview::since`] is the difference to an earlier overview, which is what a stream sends.
 
 mod columns;
 mod curve;
 mod delta;
+mod pack;
 
 use std::collections::BTreeMap;
 

@@ -26,8 +26,8 @@ use serde::Serialize;
 
 pub use help::Help;
 
-use crate::blocking::NewNode;
-use crate::change::{self, Change, InvalidChange, without_annotation};
+use crate::blocking::{NewNode, Prepared};
+use crate::change::{self, Change, Changed, InvalidChange, without_annotation};
 use crate::explain::Told;
 use crate::passes::{disruption_reason, finite};
 use crate::pdb::PdbState;
@@ -183,16 +183,46 @@ impl std::fmt::Debug for WhatIf {
 impl WhatIf {
     /// Compiles a snapshot. `request` is that of the last disruption pass; the `cancel` of its query ends answers early.
     pub fn new(snapshot: &Snapshot, request: DisruptionRequest) -> Self {
-        let mut request = request;
-        request.max_commands = 1;
-        request.single_node_cancel = None;
-        request.stopwatch = None;
-        request.threads = 1;
         let prices = Arc::new(PriceLists::new(snapshot));
         Self {
             simulator: Simulator::new(snapshot, &request.policy, &request.query, &prices),
             snapshot: snapshot.fork(),
-            request,
+            request: of_one_node(request),
+        }
+    }
+
+    /// Like [`Self::new`], of a snapshot that was prepared for questions about its pods; nodes and pods are not compiled again.
+    pub fn sharing(prepared: &Prepared, request: DisruptionRequest) -> Self {
+        let snapshot = prepared.snapshot();
+        let prices = Arc::new(PriceLists::new(snapshot));
+        let (policy, query) = (&request.policy, &request.query);
+        Self {
+            simulator: Simulator::sharing(prepared.solver(), snapshot, policy, query, &prices),
+            snapshot: snapshot.fork(),
+            request: of_one_node(request),
+        }
+    }
+
+    /// Returns the same for another request; `None` if its policy differs in more than the time, so that the snapshot has to be
+    /// compiled again.
+    pub fn again(&self, request: DisruptionRequest) -> Option<Self> {
+        Some(Self {
+            simulator: self.simulator.again(&request.policy, &request.query)?,
+            snapshot: self.snapshot.fork(),
+            request: of_one_node(request),
+        })
+    }
+
+    /// Returns the same after changes of its snapshot and its request. It is compiled again only if they decide where pods fit.
+    #[must_use]
+    pub fn of(&self, changed: Changed) -> Self {
+        if changed.places {
+            return Self::new(&changed.snapshot, changed.request);
+        }
+        Self {
+            simulator: self.simulator.with_policies_of(&changed.snapshot),
+            snapshot: changed.snapshot,
+            request: of_one_node(changed.request),
         }
     }
 
@@ -388,8 +418,17 @@ impl WhatIf {
     }
 }
 
+/// Returns the request of a disruption pass as one about a single node.
+fn of_one_node(mut request: DisruptionRequest) -> DisruptionRequest {
+    request.max_commands = 1;
+    request.single_node_cancel = None;
+    request.stopwatch = None;
+    request.threads = 1;
+    request
+}
+
 /// Returns the reason of a verdict that keeps a node.
-fn reason(why: &VerdictKind) -> Option<Reason> {
+pub(crate) fn reason(why: &VerdictKind) -> Option<Reason> {
     match why {
         VerdictKind::NotDisruptable(why) => Some(Reason::from(why)),
         VerdictKind::Kept(why) => Some(Reason::from(why)),

@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use tls::fingerprint;
 pub use tls::{Certificate, CertificateError};
 
 /// Reports whether the process is alive or ready, with the reason if not.

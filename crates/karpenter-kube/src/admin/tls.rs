@@ -1,4 +1,4 @@
-//! The TLS certificate of `/metrics`.
+//! The TLS certificates of `/metrics` and of the decisions.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use sha2::{Digest as _, Sha256};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -38,13 +39,27 @@ pub enum CertificateError {
         /// The TLS error.
         source: rustls::Error,
     },
+    /// No certificate can be made.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    /// A certificate that was made cannot be used.
+    #[error("cannot use the certificate that was made: {0}")]
+    Made(#[source] rustls::Error),
 }
 
-/// A certificate and its key in a folder. The files may be replaced: each new connection uses the current ones.
+/// A certificate and its key. Those of a folder may be replaced: each new connection uses the current ones.
 #[derive(Debug)]
 pub struct Certificate {
-    folder: PathBuf,
-    last: ArcSwap<ServerConfig>,
+    /// Absent if the certificate was made by [`Certificate::self_signed`].
+    folder: Option<PathBuf>,
+    last: ArcSwap<Loaded>,
+}
+
+/// A certificate that is served.
+#[derive(Debug)]
+struct Loaded {
+    config: Arc<ServerConfig>,
+    fingerprint: String,
 }
 
 impl Certificate {
@@ -54,31 +69,62 @@ impl Certificate {
     /// When a file cannot be read or the certificate cannot be used.
     pub fn of_folder(folder: &Path) -> Result<Self, CertificateError> {
         Ok(Self {
-            folder: folder.to_owned(),
-            last: ArcSwap::from(read(folder)?),
+            folder: Some(folder.to_owned()),
+            last: ArcSwap::from_pointee(read(folder)?),
         })
     }
 
-    /// Returns the current certificate in the folder; the previous one while it cannot be read.
-    fn current(&self) -> Arc<ServerConfig> {
-        match read(&self.folder) {
-            Ok(config) => self.last.store(config),
-            Err(error) => {
-                tracing::error!(logger = "metrics", error = %error, "keeping the previous certificate");
+    /// Makes a certificate for a name, with a key that never leaves the process.
+    ///
+    /// # Errors
+    /// When there are no random bytes.
+    pub fn self_signed(name: &str) -> Result<Self, CertificateError> {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()])?;
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let loaded = load(vec![made.cert.der().clone()], key.into());
+        Ok(Self {
+            folder: None,
+            last: ArcSwap::from_pointee(loaded.map_err(CertificateError::Made)?),
+        })
+    }
+
+    /// Returns SHA-256 of the current certificate, in hexadecimal digits.
+    pub(crate) fn fingerprint(&self) -> String {
+        self.current().fingerprint.clone()
+    }
+
+    /// Returns the current certificate; the previous one while that in the folder cannot be read.
+    fn current(&self) -> Arc<Loaded> {
+        if let Some(folder) = &self.folder {
+            match read(folder) {
+                Ok(loaded) => self.last.store(Arc::new(loaded)),
+                Err(error) => {
+                    tracing::error!(logger = "controller", error = %error, "keeping the previous certificate");
+                }
             }
         }
         self.last.load_full()
     }
 
     /// Performs the TLS handshake of a connection; `None` if it fails.
-    pub(super) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
-        let acceptor = TlsAcceptor::from(self.current());
+    pub(crate) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.current().config));
         let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream));
         handshake.await.ok()?.ok()
     }
 }
 
-fn read(folder: &Path) -> Result<Arc<ServerConfig>, CertificateError> {
+/// Returns SHA-256 of a certificate, in hexadecimal digits.
+pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::with_capacity(64);
+    for byte in Sha256::digest(certificate) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn read(folder: &Path) -> Result<Loaded, CertificateError> {
     let (certificate, key) = (folder.join(CERTIFICATE), folder.join(KEY));
     let unreadable = |path: &Path| {
         let path = path.to_owned();
@@ -88,15 +134,26 @@ fn read(folder: &Path) -> Result<Arc<ServerConfig>, CertificateError> {
         .and_then(Iterator::collect)
         .map_err(unreadable(&certificate))?;
     let key = PrivateKeyDer::from_pem_file(&key).map_err(unreadable(&key))?;
+    load(chain, key).map_err(|source| CertificateError::Use {
+        folder: folder.to_owned(),
+        source,
+    })
+}
+
+fn load(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Loaded, rustls::Error> {
+    let fingerprint = chain.first().map(fingerprint).unwrap_or_default();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
-        .map(Arc::new)
-        .map_err(|source| CertificateError::Use {
-            folder: folder.to_owned(),
-            source,
-        })
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    Ok(Loaded {
+        config: Arc::new(config),
+        fingerprint,
+    })
 }
 
 #[cfg(test)]
@@ -138,6 +195,23 @@ mod tests {
             certificate.accept(stream).await
         };
         tokio::join!(client, server).0
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_was_made_is_known_by_its_fingerprint() {
+        let (made, other) = (
+            Certificate::self_signed("karpenter").unwrap(),
+            Certificate::self_signed("karpenter").unwrap(),
+        );
+        assert_eq!(made.fingerprint(), made.fingerprint());
+        assert_ne!(made.fingerprint(), other.fingerprint(), "keys are random");
+        let folder = tempfile::tempdir().unwrap();
+        let first = put(folder.path(), "karpenter");
+        let certificate = Certificate::of_folder(folder.path()).unwrap();
+        let expected = fingerprint(&CertificateDer::from(first));
+        assert_eq!(certificate.fingerprint(), expected);
+        put(folder.path(), "karpenter");
+        assert_ne!(certificate.fingerprint(), expected, "it was renewed");
     }
 
     #[tokio::test]

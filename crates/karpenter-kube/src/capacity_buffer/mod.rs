@@ -170,18 +170,18 @@ impl BufferState {
 mod tests {
     use karpenter_core::cluster::{Cluster, ClusterConfig};
     use karpenter_core::schedule::{Placement, PlannedNodeClaim, Policy, Query, schedule};
-    use serde_json::json;
+    use karpenter_fixtures::{bare_node, node_claim};
 
     use super::*;
 
     fn pods(namespace: &str, count: u32) -> Vec<Arc<Pod>> {
-        let pod = json!({"metadata": {"name": "b", "namespace": namespace, "uid": namespace, "annotations": {
-            "karpenter.sh/capacity-buffer-fake-pod": "true",
-            "karpenter.sh/capacity-buffer-name": "b", "karpenter.sh/capacity-buffer-namespace": namespace}}, "spec": {"containers": []}});
-        karpenter_core::capacity_buffer::pods(
-            &Pod::parse(&serde_json::from_value(pod).unwrap()),
-            count,
-        )
+        let pod = karpenter_fixtures::pod("b")
+            .namespace(namespace)
+            .uid(namespace)
+            .annotation("karpenter.sh/capacity-buffer-fake-pod", "true")
+            .annotation("karpenter.sh/capacity-buffer-name", "b")
+            .annotation("karpenter.sh/capacity-buffer-namespace", namespace);
+        karpenter_core::capacity_buffer::pods(&Pod::parse(&pod.build()), count)
     }
 
     fn plan(placements: &[(&Arc<Pod>, &str)]) -> Plan {
@@ -197,16 +197,13 @@ mod tests {
 
     fn node(name: &str) -> k8s_openapi::api::core::v1::Node {
         let id = format!("test://{name}");
-        serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"providerID": id}}))
-            .unwrap()
+        bare_node(name).set("/spec/providerID", id).build()
     }
 
     fn claim(name: &str, provider_id: &str) -> NodeClaim {
-        serde_json::from_value(json!({
-            "metadata": {"name": name}, "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "c"}},
-            "status": {"providerID": provider_id},
-        }))
-        .unwrap()
+        node_claim(name)
+            .set("/status/providerID", provider_id)
+            .build()
     }
 
     /// Conformance: DIS-118

@@ -4,10 +4,12 @@
 
 mod compute;
 mod error;
+mod key;
 mod queue;
 mod run;
 
 pub use compute::compute;
 pub use error::{Doing, ReconcileError, is_not_found};
+pub use key::ObjectKey;
 pub use queue::{Backoff, Queue, QueueStats, WorkQueue};
-pub use run::{Controller, Next, ObjectKey, Periodic, current_controller, run, run_periodic};
+pub use run::{Controller, Next, Periodic, current_controller, run, run_periodic};

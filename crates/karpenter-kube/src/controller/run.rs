@@ -1,6 +1,5 @@
 //! Runs controllers: per-object ones from a queue, periodic ones in a loop.
 
-use std::fmt;
 use std::fmt::Debug;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
@@ -89,47 +88,6 @@ impl Next {
             (Self::After(a), Self::Wait) | (Self::Wait, Self::After(a)) => Self::After(a),
             (Self::Wait, Self::Wait) => Self::Wait,
         }
-    }
-}
-
-/// The name of an object; the namespace is empty for cluster-scoped objects.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectKey {
-    /// Namespace, or empty for cluster-scoped objects.
-    pub namespace: Arc<str>,
-    /// Name of the object.
-    pub name: Arc<str>,
-}
-
-impl ObjectKey {
-    /// Returns the key of a cluster-scoped object.
-    #[must_use]
-    pub fn cluster(name: &str) -> Self {
-        Self::namespaced("", name)
-    }
-
-    /// Returns the key of an object in a namespace.
-    #[must_use]
-    pub fn namespaced(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
-    }
-}
-
-impl fmt::Display for ObjectKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.namespace.is_empty() {
-            write!(f, "{}/", self.namespace)?;
-        }
-        f.write_str(&self.name)
-    }
-}
-
-impl Debug for ObjectKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
@@ -367,6 +325,7 @@ pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: Canc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::ObjectKey;
 
     #[test]
     fn reconcile_ids_are_unique_and_repeat_in_a_repeated_simulation() {

@@ -1,17 +1,12 @@
 //! Answers to questions, from the model and the history.
 
-use karpenter_core::disruption::DisruptionRequest;
-use karpenter_core::schedule::{Cancel, Policy};
-use karpenter_decisions::blocking::{blocking, blocking_after};
-use karpenter_decisions::change::{self, Change, InvalidChange};
-use karpenter_decisions::explain::{
-    Question, explain_node, explain_node_claim, explain_node_pool, explain_pod,
-};
-use karpenter_decisions::groups;
+use karpenter_decisions::answer::{self, Unanswerable};
+use karpenter_decisions::explain::Question;
 use karpenter_decisions::history::History;
 use karpenter_decisions::record::DecisionRecord;
-use karpenter_decisions::what_if::WhatIf;
 use serde_json::{Value, json};
+
+pub(super) use karpenter_decisions::answer::Requests;
 
 use super::query::{Ask, Select, Subject};
 use super::status::{Failure, value};
@@ -19,15 +14,6 @@ use crate::model::View;
 
 /// The version of the engine in answers.
 pub(super) const ENGINE: &str = env!("CARGO_PKG_VERSION");
-
-/// The settings with which questions are run: those of the last passes.
-pub(super) struct Requests {
-    /// Absent before the first scheduling pass.
-    pub(super) scheduling: Option<Policy>,
-    pub(super) disruption: DisruptionRequest,
-    /// Ends a search early.
-    pub(super) cancel: Cancel,
-}
 
 /// Answers a question at `now`.
 pub(super) fn answer(
@@ -49,35 +35,25 @@ pub(super) fn answer(
         Ask::Decisions(select) => decisions(select, history),
         // The overview is shared by all clients.
         Ask::Overview { .. } => Err(Failure::unknown_path()),
-        Ask::PodsByReason => {
-            let observed = question.observed(history.pods().left_out() > 0);
-            value(&groups::of_pods(&view.snapshot, history, observed))
+        Ask::PodsByReason => answer::pods_by_reason(&question).map_err(unanswerable),
+        Ask::NodesByReason => answer::nodes_by_reason(&question, &requests).map_err(unanswerable),
+        // The server answers them: it reviews the installation first, reads a body, or asks the shadow.
+        Ask::Blockers { .. } | Ask::Bundle | Ask::Plan { .. } | Ask::Shadow { .. } => {
+            Err(Failure::unknown_path())
         }
-        Ask::NodesByReason => {
-            let observed = question.observed(history.nodes().left_out() > 0);
-            let groups = groups::of_nodes(&view.snapshot, history, observed);
-            let what_if = WhatIf::new(&view.snapshot, requests.disruption);
-            value(&groups.with_releasable(&view.snapshot, history, &what_if))
-        }
-        // The server answers it: it reviews the installation first.
-        Ask::Blockers { .. } => Err(Failure::unknown_path()),
         Ask::Explain {
             subject,
             uid,
             changes,
             ..
         } => {
-            let (kind, name) = match subject {
-                Subject::Pod { name, .. } => ("Pod", name),
-                Subject::Node(name) => ("Node", name),
-                Subject::NodeClaim(name) => ("NodeClaim", name),
-                Subject::NodePool(name) => ("NodePool", name),
-            };
+            let (kind, name) = (subject.kind(), subject.name());
             let missing = || match subject {
                 Subject::Pod { namespace, name } => Failure::not_found_in(kind, namespace, name),
                 _ => Failure::not_found(kind, name),
             };
-            let answer = explain(&question, view, subject, changes, requests)?;
+            let answer = answer::explain(&question, subject, changes, requests);
+            let answer = answer.map_err(unanswerable)?;
             let answer = answer.ok_or_else(missing)?;
             match uid {
                 Some(uid) if answer["metadata"]["uid"] != *uid => {
@@ -89,86 +65,11 @@ pub(super) fn answer(
     }
 }
 
-/// Explains an object; `None` if it does not exist.
-fn explain(
-    question: &Question<'_>,
-    view: &View,
-    subject: &Subject,
-    changes: &[Change],
-    requests: Requests,
-) -> Result<Option<Value>, Failure> {
-    let explanation = match subject {
-        Subject::Pod { namespace, name } => {
-            return explain_pod_after(question, namespace, name, changes, requests);
-        }
-        Subject::Node(name) => {
-            return explain_node_after(question, view, name, changes, requests.disruption);
-        }
-        Subject::NodeClaim(name) => {
-            explain_node_claim(question, name).map(|explanation| value(&explanation))
-        }
-        Subject::NodePool(name) => {
-            explain_node_pool(question, name).map(|explanation| value(&explanation))
-        }
-    };
-    explanation.transpose()
-}
-
-fn invalid(error: InvalidChange) -> Failure {
-    Failure::bad_request(error.to_string())
-}
-
-fn explain_pod_after(
-    question: &Question<'_>,
-    namespace: &str,
-    name: &str,
-    changes: &[Change],
-    requests: Requests,
-) -> Result<Option<Value>, Failure> {
-    let Some(mut explanation) = explain_pod(question, namespace, name) else {
-        return Ok(None);
-    };
-    let searched = explanation.is_unschedulable() || !changes.is_empty();
-    if let (Some(policy), Some(pod)) = (requests.scheduling, question.snapshot.pod(namespace, name))
-        && explanation.state == "Pending"
-        && searched
-    {
-        let found = if changes.is_empty() {
-            blocking(question.snapshot, &policy, Some(requests.cancel), pod)
-        } else {
-            let changed = change::apply(changes, question.snapshot, &requests.disruption);
-            let changed = changed.map_err(invalid)?;
-            let now = changed.request.now();
-            let policy = policy.with_now(now);
-            blocking_after(&changed, &policy, Some(requests.cancel), pod).map_err(invalid)?
-        };
-        explanation = explanation.with_blocking(found);
+fn unanswerable(error: Unanswerable) -> Failure {
+    match error {
+        Unanswerable::Change(error) => Failure::bad_request(error.to_string()),
+        other => Failure::internal(&other),
     }
-    value(&explanation.with_changes(changes)).map(Some)
-}
-
-fn explain_node_after(
-    question: &Question<'_>,
-    view: &View,
-    name: &str,
-    changes: &[Change],
-    request: DisruptionRequest,
-) -> Result<Option<Value>, Failure> {
-    let Some(mut explanation) = explain_node(question, name) else {
-        return Ok(None);
-    };
-    let node = view.node(name);
-    explanation.metadata.uid = node.and_then(|node| node.metadata.uid.clone());
-    let of_pods = |change: &&Change| matches!(change, Change::Tolerate(_) | Change::Drop(_));
-    if let Some(change) = changes.iter().find(of_pods) {
-        let change = change.to_string();
-        let only = "pods";
-        return Err(invalid(InvalidChange::NotApplicable { change, only }));
-    }
-    let changed = change::apply(changes, question.snapshot, &request).map_err(invalid)?;
-    let told = WhatIf::new(&changed.snapshot, changed.request).node(name);
-    let explanation = explanation.with_what_if(told.unwrap_or_default(), changes);
-    value(&explanation).map(Some)
 }
 
 /// Returns a list of records, oldest first.

@@ -51,7 +51,11 @@ impl Doctor {
         let installation = match known {
             Some((at, known)) if now.duration_since(at) < REVIEWED => known,
             _ => {
-                let installation = installation::review(cx).await;
+                // A shadow needs none of the permissions to write.
+                let installation = match &cx.shadow {
+                    Some(_) => Installation::default(),
+                    None => installation::review(cx).await,
+                };
                 *self.reviewed.lock() = Some((now, installation.clone()));
                 installation
             }

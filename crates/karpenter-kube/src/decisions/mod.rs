@@ -5,16 +5,21 @@
 //! in a log line.
 
 mod answers;
+mod bundle;
+mod choices;
 mod doctor;
 mod installation;
+mod kept;
 mod log;
 mod metrics;
 mod overview;
 mod page;
+mod plans;
 mod query;
 mod server;
 mod status;
 mod stream;
+mod tls;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,10 +28,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::disruption::{Command, CommandInvalidated, DisruptionPlan, DisruptionRequest};
+use karpenter_core::disruption::{
+    Command, CommandId, CommandInvalidated, DisruptionPlan, DisruptionRequest,
+};
 use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, Policy};
 use karpenter_decisions::history::{History, Input};
-use karpenter_decisions::record::DecisionRecord;
+use karpenter_decisions::record::{CommandOutcome, CommandState, DecisionRecord, clipped};
 use karpenter_decisions::ring::Recorded;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
@@ -37,10 +44,12 @@ pub use metrics::register;
 pub use server::serve;
 
 use crate::context::Context;
-use crate::lease::Holder;
+use crate::lease::{Announcement, Holder};
 use crate::model::View;
 use crate::options::DecisionLog;
+use choices::Unworked;
 use doctor::Doctor;
+use kept::Kept;
 use log::Log;
 use overview::Feed;
 
@@ -55,9 +64,13 @@ pub struct Decisions {
     /// The request of the last disruption pass.
     disrupted: Mutex<Option<DisruptionRequest>>,
     doctor: Doctor,
+    kept: Arc<Kept>,
+    choices: Unworked,
     log: Option<Log>,
     new: broadcast::Sender<Arc<DecisionRecord>>,
     holder: Holder,
+    /// Where other replicas reach this one, while it leads.
+    announcement: Announcement,
     /// Counts the changes of the history.
     revision: AtomicU64,
     feed: Feed,
@@ -81,18 +94,21 @@ pub struct Made<'a> {
 }
 
 impl Decisions {
-    /// Creates an empty history. `holder` is the replica that holds the lease.
+    /// Creates an empty history. `holder` is the replica that holds the lease, `announcement` what this one writes into the lease.
     #[must_use]
-    pub fn new(log: &DecisionLog, holder: Holder) -> Self {
+    pub fn new(log: &DecisionLog, holder: Holder, announcement: Announcement) -> Self {
         let (new, _) = broadcast::channel(BEHIND);
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
             scheduled: Mutex::default(),
             disrupted: Mutex::default(),
             doctor: Doctor::default(),
+            kept: Arc::default(),
+            choices: Unworked::default(),
             log: Log::open(log),
             new,
             holder,
+            announcement,
             revision: AtomicU64::default(),
             feed: Feed::default(),
         }
@@ -102,6 +118,7 @@ impl Decisions {
     pub fn begin(&self, now: Timestamp) {
         *self.history() = History::new(now);
         *self.disrupted.lock() = None;
+        self.kept.free();
         self.revision.fetch_add(1, Ordering::Relaxed);
         self.feed.begin();
     }
@@ -149,6 +166,8 @@ impl Decisions {
         let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
         let names: Vec<Option<&str>> = names.collect();
         *self.scheduled.lock() = Some(made.policy.clone());
+        self.choices
+            .add(cx, made.view, &plan.new_node_claims, claims);
         self.record(cx, made, |history, input| {
             history.provisioned(input, plan, &names)
         });
@@ -197,6 +216,58 @@ impl Decisions {
         self.record(cx, made, |history, input| {
             history.static_capacity(input, planned, &names, at_limit)
         });
+    }
+
+    /// Records that an unhealthy node is deleted, because of a condition.
+    pub fn repaired(&self, cx: &Context, made: Made<'_>, node: &str, condition: &str) {
+        self.record(cx, made, |history, input| {
+            history.repaired(input, node, condition)
+        });
+    }
+
+    /// Records that surplus nodes of a static NodePool are deleted; by the names of their NodeClaims.
+    pub fn shrunk(&self, cx: &Context, made: Made<'_>, claims: &[&str]) {
+        self.record(cx, made, |history, input| history.shrunk(input, claims));
+    }
+
+    /// Records that a command was started, with its replacements.
+    pub fn started(&self, cx: &Context, command: &Command, replacements: &[Arc<NodeClaim>]) {
+        let created: Vec<_> = replacements.iter().cloned().map(Some).collect();
+        self.choices
+            .add(cx, &cx.view(), &command.replacements, &created);
+        let names = replacements.iter().take(karpenter_decisions::record::NAMED);
+        let outcome = CommandOutcome {
+            state: CommandState::Started,
+            at: cx.clock.now(),
+            why: None,
+            replacements: names.map(|claim| claim.name().to_owned()).collect(),
+        };
+        self.became(&command.id(), outcome);
+    }
+
+    /// Records how a command ended, and why.
+    pub fn ended(&self, cx: &Context, id: &CommandId, state: CommandState, why: Option<String>) {
+        let outcome = CommandOutcome {
+            state,
+            at: cx.clock.now(),
+            why: why.map(clipped),
+            replacements: Vec::new(),
+        };
+        self.became(id, outcome);
+    }
+
+    fn became(&self, id: &CommandId, outcome: CommandOutcome) {
+        let amended = self.history().became(id.claims(), outcome);
+        self.revision.fetch_add(1, Ordering::Relaxed);
+        // The line of a record is repeated once more is known: the last one with its id holds.
+        if let (Some(record), Some(log)) = (amended, &self.log) {
+            log.write(&record);
+        }
+    }
+
+    /// Records what the cloud chose for earlier NodeClaims, as far as it is known by now.
+    fn settle(&self, view: &View) {
+        self.history().settle(&view.snapshot);
     }
 
     fn record(

@@ -1,10 +1,13 @@
 //! The overview, for all clients together: it is made once for a state of the cluster, and its changes are sent to streams.
 
 use std::convert::Infallible;
+use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures::Stream;
 use http_body::Frame;
 use karpenter_decisions::explain::Question;
@@ -46,6 +49,7 @@ pub(super) struct Current {
     overview: Overview,
     curve: Curve,
     json: OnceLock<Bytes>,
+    gzip: OnceLock<Bytes>,
 }
 
 impl Current {
@@ -55,6 +59,17 @@ impl Current {
             .json
             .get_or_init(|| Bytes::from(self.overview.to_json(&self.curve)));
         json.clone()
+    }
+
+    /// Returns the JSON compressed, which is done once.
+    pub(super) fn gzip(&self) -> Bytes {
+        let gzip = self.gzip.get_or_init(|| {
+            let mut writer = GzEncoder::new(Vec::new(), Compression::fast());
+            // Writing to memory does not fail.
+            let _ = writer.write_all(&self.json());
+            Bytes::from(writer.finish().unwrap_or_default())
+        });
+        gzip.clone()
     }
 }
 
@@ -114,6 +129,7 @@ impl Feed {
                 overview,
                 curve,
                 json: OnceLock::new(),
+                gzip: OnceLock::new(),
             };
             (Arc::new(current), delta)
         });

@@ -17,7 +17,7 @@ pub(super) fn file<B>(request: &Request<B>) -> Option<Response<Body>> {
     let header = |name| request.headers().get(name).and_then(|it| it.to_str().ok());
     let known = header(IF_NONE_MATCH)
         .is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == file.etag));
-    let zipped = header(ACCEPT_ENCODING).is_some_and(accepts_gzip);
+    let zipped = takes_gzip(request);
     let (status, bytes) = match (known, zipped) {
         (true, _) => (StatusCode::NOT_MODIFIED, Bytes::new()),
         (false, true) => (StatusCode::OK, Bytes::from_static(file.gzip)),
@@ -30,14 +30,27 @@ pub(super) fn file<B>(request: &Request<B>) -> Option<Response<Body>> {
         headers.insert(name, HeaderValue::from_static(value));
     }
     headers.insert(ETAG, HeaderValue::from_static(file.etag));
-    headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     if !known {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
-        if zipped {
-            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        }
     }
+    encoded(&mut response, zipped && !known);
     Some(response)
+}
+
+/// Reports whether a client takes gzip.
+pub(super) fn takes_gzip<B>(request: &Request<B>) -> bool {
+    let encodings = request.headers().get(ACCEPT_ENCODING);
+    let encodings = encodings.and_then(|value| value.to_str().ok());
+    encodings.is_some_and(accepts_gzip)
+}
+
+/// Sets the headers of a response whose encoding depends on the client.
+pub(super) fn encoded(response: &mut Response<Body>, zipped: bool) {
+    let headers = response.headers_mut();
+    headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+    if zipped {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
 }
 
 /// Reports whether a client takes gzip: `gzip;q=0` is a refusal.

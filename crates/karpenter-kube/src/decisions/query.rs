@@ -9,6 +9,8 @@ use karpenter_decisions::change::{Change, InvalidChange, MAX_CHANGES};
 use karpenter_decisions::record::{DecisionRecord, Pass, RecordId};
 use percent_encoding::percent_decode_str;
 
+pub(super) use karpenter_decisions::answer::Subject;
+
 use super::status::Failure;
 
 /// Prefix of all paths.
@@ -23,6 +25,8 @@ const MAX_NAME: usize = 253;
 const MAX_NAMESPACE: usize = 63;
 /// The longest search for what blocks a pod or a node.
 const MAX_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time that a rehearsal may take.
+const MAX_PLAN: Duration = Duration::from_secs(300);
 
 /// A question.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +47,18 @@ pub(super) enum Ask {
         /// The namespace.
         namespace: Option<String>,
     },
+    /// The comparison of a shadow with the other Karpenter.
+    Shadow {
+        /// Since when decisions are compared.
+        since: Option<Timestamp>,
+    },
+    /// A rehearsal of the changes in the body of the request.
+    Plan {
+        /// How long it may take.
+        timeout: Option<Duration>,
+    },
+    /// The state of the cluster with all that its decisions depend on.
+    Bundle,
     /// An explanation of an object.
     Explain {
         /// The object.
@@ -54,15 +70,6 @@ pub(super) enum Ask {
         /// Changes to the question.
         changes: Vec<Change>,
     },
-}
-
-/// An object that can be explained.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Subject {
-    Pod { namespace: String, name: String },
-    Node(String),
-    NodeClaim(String),
-    NodePool(String),
 }
 
 /// Selects records.
@@ -105,7 +112,14 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
         ["overview"] => Ask::Overview {
             watch: watch(&mut parameters)?,
         },
+        ["plans"] => Ask::Plan {
+            timeout: timeout(&mut parameters, MAX_PLAN, "5m")?,
+        },
+        ["bundle"] => bundle(&mut parameters)?,
         ["explanations"] => explanations(&mut parameters)?,
+        ["shadow"] => Ask::Shadow {
+            since: since(&mut parameters)?,
+        },
         ["blockers"] => {
             let namespace = parameters.take("namespace");
             let namespace = namespace.map(|text| {
@@ -137,17 +151,20 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
     Ok(ask)
 }
 
+/// Reads the parameters of a bundle. Names are replaced by the client, which keeps the mapping.
+fn bundle(parameters: &mut Parameters) -> Result<Ask, Failure> {
+    match parameters.take("redact").as_deref() {
+        None | Some("none") => Ok(Ask::Bundle),
+        Some("names" | "all") => Err(Failure::bad_request(
+            "invalid redact: names are replaced by `kubectl karpenter capture --redact`",
+        )),
+        Some(_) => Err(Failure::bad_request("invalid redact: must be none")),
+    }
+}
+
 fn explain(subject: Subject, parameters: &mut Parameters) -> Result<Ask, Failure> {
     let uid = parameters.take("uid");
-    let timeout = parameters.take("timeout").map(|text| {
-        let parsed = karpenter_api::duration::parse(&text).ok();
-        let timeout = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
-        timeout
-            .filter(|timeout| *timeout <= MAX_TIMEOUT)
-            .ok_or_else(|| {
-                Failure::bad_request("invalid timeout: must be a duration of at most 5s")
-            })
-    });
+    let timeout = timeout(parameters, MAX_TIMEOUT, "5s")?;
     let changes = parameters.take_all("if");
     let changes: Vec<Change> = changes
         .iter()
@@ -165,9 +182,29 @@ fn explain(subject: Subject, parameters: &mut Parameters) -> Result<Ask, Failure
     Ok(Ask::Explain {
         subject,
         uid,
-        timeout: timeout.transpose()?,
+        timeout,
         changes,
     })
+}
+
+/// Returns how long the answer may take, at most `longest`.
+fn timeout(
+    parameters: &mut Parameters,
+    longest: Duration,
+    shown: &str,
+) -> Result<Option<Duration>, Failure> {
+    let Some(text) = parameters.take("timeout") else {
+        return Ok(None);
+    };
+    let parsed = karpenter_api::duration::parse(&text).ok();
+    let timeout = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
+    let timeout = timeout.filter(|timeout| *timeout <= longest);
+    let invalid = || {
+        Failure::bad_request(format!(
+            "invalid timeout: must be a duration of at most {shown}"
+        ))
+    };
+    timeout.map(Some).ok_or_else(invalid)
 }
 
 fn explanations(parameters: &mut Parameters) -> Result<Ask, Failure> {
@@ -182,11 +219,16 @@ fn explanations(parameters: &mut Parameters) -> Result<Ask, Failure> {
     }
 }
 
-fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
+fn since(parameters: &mut Parameters) -> Result<Option<Timestamp>, Failure> {
     let since = parameters.take("since").map(|text| {
         let time = text.parse::<Timestamp>();
         time.map_err(|_| Failure::bad_request("invalid since: must be a time by RFC 3339"))
     });
+    since.transpose()
+}
+
+fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
+    let since = since(parameters)?;
     let kind = parameters.take("kind").map(|text| {
         let kind = Pass::ALL.into_iter().find(|pass| pass.as_str() == text);
         kind.ok_or_else(|| {
@@ -210,7 +252,7 @@ fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
     });
     let watch = watch(parameters)?;
     Ok(Select {
-        since: since.transpose()?,
+        since,
         kind: kind.transpose()?,
         subject: parameters.take("subject"),
         reason: reason.transpose()?,
@@ -332,7 +374,7 @@ mod tests {
             "nodes",
             "nodes/a",
             "nodes/a/explanation/",
-            "plans",
+            "plans/",
             "decisions/",
         ] {
             assert_eq!(ask(path), Err(Failure::unknown_path()), "{path}");
@@ -385,6 +427,9 @@ mod tests {
             "nodes/a/explanation?if=budget.default%3Dlots",
             "nodepools/a/explanation?if=budget.default%3D1",
             "nodes/a/explanation?uid=a&uid=b",
+            "bundle?redact=some",
+            "bundle?redact=names",
+            "bundle?last=30m",
             "blockers?namespace=A",
             "blockers?namespace=",
             "blockers?namespaces=a",

@@ -1,4 +1,4 @@
-//! The HTTP server on the loopback addresses.
+//! The HTTP server on the loopback addresses; [`tls`] serves the same answers to other addresses.
 //!
 //! There is no authentication: a client that reaches the loopback of the pod may read. A browser on the same host must not become a
 //! way in, so the `Host` header must name the loopback (a foreign page that rebinds its name is refused), and nothing is sent that
@@ -25,38 +25,45 @@ use tokio_util::task::TaskTracker;
 use super::answers::Requests;
 use super::query::{Ask, Select, Subject, parse};
 use super::status::{Body, Failure, json, with_body};
-use super::{Decisions, answers, page, stream};
+use super::{Decisions, answers, bundle, page, plans, stream, tls};
 use crate::context::Context;
 use crate::controller::compute;
+use crate::lease::HeldBy;
 
 /// The maximum number of connections; further ones wait.
-const CONNECTIONS: usize = 32;
+pub(super) const CONNECTIONS: usize = 32;
 /// The maximum number of event streams.
 const STREAMS: usize = 8;
 /// The maximum number of questions that are answered at the same time.
 const QUESTIONS: usize = 8;
+/// The maximum number of rehearsals, with those that wait.
+const PLANS: usize = 3;
 /// How long what blocks a pod or a node is searched for; an answer that is cut short says so.
 const SEARCH: Duration = Duration::from_millis(250);
 /// How long is searched for what all nodes would save.
 const SEARCH_NODES: Duration = Duration::from_secs(1);
 /// How long a client may take to send the headers of a request.
-const HEADERS: Duration = Duration::from_secs(10);
+pub(super) const HEADERS: Duration = Duration::from_secs(10);
 /// The longest body of a request.
-const MAX_BODY: u64 = 4 << 20;
+pub(super) const MAX_BODY: u64 = 4 << 20;
 
 /// What all connections share.
-struct Server {
-    cx: Arc<Context>,
+pub(super) struct Server {
+    pub(super) cx: Arc<Context>,
     connections: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     questions: Semaphore,
-    search: Semaphore,
+    search: Arc<Semaphore>,
+    bundles: Arc<Semaphore>,
+    /// Rehearsals: one is answered, the others wait.
+    plans: Semaphore,
+    plans_waiting: Semaphore,
 }
 
-/// Serves answers on the loopback addresses until `stop`. A port that is taken is a log line: answers are not worth a failed start.
+/// Serves answers on the loopback addresses, and over TLS if there is a port for it, until `stop`. A port that is taken is a log line: answers are not worth a failed start.
 pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationToken) {
     let port = cx.options.decisions_port;
-    if cx.decisions.is_none() || port == 0 {
+    if cx.decisions.is_none() || (port == 0 && cx.options.decisions_tls_port == 0) {
         return;
     }
     let server = Arc::new(Server {
@@ -64,7 +71,10 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
         connections: Arc::new(Semaphore::new(CONNECTIONS)),
         streams: Arc::new(Semaphore::new(STREAMS)),
         questions: Semaphore::new(QUESTIONS),
-        search: Semaphore::new(1),
+        search: Arc::new(Semaphore::new(1)),
+        bundles: Arc::new(Semaphore::new(1)),
+        plans: Semaphore::new(1),
+        plans_waiting: Semaphore::new(PLANS),
     });
     let (keeping, until) = (Arc::clone(cx), stop.clone());
     tasks.spawn(async move {
@@ -72,6 +82,22 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
             decisions.feed.keep(&keeping, decisions, until).await;
         }
     });
+    let (keeping, until) = (Arc::clone(cx), stop.clone());
+    tasks.spawn(async move {
+        if let Some(decisions) = &keeping.decisions {
+            decisions.kept.expire(&keeping.clock, until).await;
+        }
+    });
+    let (working, until) = (Arc::clone(cx), stop.clone());
+    tasks.spawn(async move {
+        if let Some(decisions) = &working.decisions {
+            decisions.work(until).await;
+        }
+    });
+    tls::serve(&server, tasks, stop).await;
+    if port == 0 {
+        return;
+    }
     let addresses: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     for address in addresses.map(|address| SocketAddr::from((address, port))) {
         match TcpListener::bind(address).await {
@@ -123,7 +149,7 @@ async fn accept(
 async fn connection(server: Arc<Server>, stream: TcpStream) {
     let service = service_fn(move |request: Request<Incoming>| {
         let server = Arc::clone(&server);
-        async move { Ok::<_, Infallible>(server.respond(&request).await) }
+        async move { Ok::<_, Infallible>(server.respond(request).await) }
     });
     let mut connection = hyper::server::conn::http1::Builder::new();
     connection
@@ -136,21 +162,39 @@ async fn connection(server: Arc<Server>, stream: TcpStream) {
 }
 
 impl Server {
-    async fn respond<B>(&self, request: &Request<B>) -> Response<Body> {
-        match self.answer(request).await {
+    async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+        let answer = async {
+            check_host(&request)?;
+            self.answer(request).await
+        };
+        match answer.await {
             Ok(response) => response,
             Err(failure) => failure.response(),
         }
     }
 
-    async fn answer<B>(&self, request: &Request<B>) -> Result<Response<Body>, Failure> {
-        check_host(request)?;
+    /// Answers a request whose sender may see the answer.
+    pub(super) async fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Failure> {
         // Also on a replica that does not lead: the page says which one does.
-        if let Some(page) = page::file(request) {
+        if let Some(page) = page::file(&request) {
             return Ok(page);
         }
-        let ask = check_method(request)?;
+        let ask = check_method(&request)?;
         let decisions = self.decisions()?;
+        if let Ask::Plan { timeout } = ask {
+            let Ok(_waiting) = self.plans_waiting.try_acquire() else {
+                return Err(Failure::busy("a rehearsal is being computed, and two wait"));
+            };
+            let asked = plans::read(request.into_body()).await?;
+            let Ok(_permit) = self.plans.acquire().await else {
+                return Err(Failure::not_synced());
+            };
+            let plan = plans::answer(&self.cx, decisions, asked, timeout).await?;
+            return Ok(json(StatusCode::OK, &plan));
+        }
         if let Ask::Decisions(select) = &ask
             && select.watch
         {
@@ -164,8 +208,26 @@ impl Server {
                 let events = events.ok_or_else(Failure::not_synced)?;
                 return Ok(event_stream(StreamBody::new(events).boxed_unsync()));
             }
-            let body = Full::new(current.json()).boxed_unsync();
-            return Ok(with_body(StatusCode::OK, "application/json", body));
+            let zipped = page::takes_gzip(&request);
+            let encode = move || {
+                if zipped {
+                    current.gzip()
+                } else {
+                    current.json()
+                }
+            };
+            let bytes = compute("the overview", encode).await;
+            let bytes = bytes.map_err(|error| Failure::internal(&error))?;
+            let body = Full::new(bytes).boxed_unsync();
+            let mut response = with_body(StatusCode::OK, "application/json", body);
+            page::encoded(&mut response, zipped);
+            return Ok(response);
+        }
+        if let Ask::Shadow { since } = ask {
+            let shadow = self.cx.shadow.as_ref();
+            let shadow = shadow.ok_or_else(Failure::no_shadow)?;
+            let report = shadow.report(since, self.cx.clock.now());
+            return Ok(json(StatusCode::OK, &report));
         }
         let Ok(_permit) = self.questions.acquire().await else {
             return Err(Failure::not_synced());
@@ -176,7 +238,19 @@ impl Server {
             let report = report.map_err(|error| Failure::internal(&error))?;
             return Ok(json(StatusCode::OK, &*report));
         }
-        let (view, history, now) = (self.cx.view(), decisions.so_far(), self.cx.clock.now());
+        if ask == Ask::Bundle {
+            let permit = Arc::clone(&self.bundles).try_acquire_owned();
+            let permit = permit.map_err(|_| Failure::busy("another bundle is being sent"))?;
+            let Ok(search) = Arc::clone(&self.search).acquire_owned().await else {
+                return Err(Failure::not_synced());
+            };
+            let current = bundle::current(&self.cx, decisions);
+            let body = StreamBody::new(bundle::sent(current, search, permit)).boxed_unsync();
+            return Ok(with_body(StatusCode::OK, "application/zstd", body));
+        }
+        let (view, now) = (self.cx.view(), self.cx.clock.now());
+        decisions.settle(&view);
+        let history = decisions.so_far();
         // One search at a time, so that questions never take more than one core from the controllers.
         let (_search, timeout) = match &ask {
             Ask::Explain {
@@ -193,6 +267,7 @@ impl Server {
             disruption: decisions.disruption(now, Arc::clone(&cancel)),
             scheduling: decisions.policy(now),
             cancel,
+            compiled: Arc::clone(&decisions.kept) as _,
         };
         let answered = compute("the explanation", move || {
             answers::answer(&ask, &view, &history, requests, now)
@@ -208,15 +283,26 @@ impl Server {
         let decisions = self.cx.decisions.as_ref();
         let decisions = decisions.ok_or_else(|| Failure::not_leading(None))?;
         if self.cx.acting.since().is_none() {
-            let holder = decisions.holder.load();
-            // The identity begins with the name of the pod, and ends with a number of the process.
-            let pod = holder.rsplit_once('_').map(|(pod, _)| pod);
-            return Err(Failure::not_leading(pod));
+            return Err(self.not_leading());
         }
         if !self.cx.view().is_synced() {
             return Err(Failure::not_synced());
         }
         Ok(decisions)
+    }
+
+    /// Returns the replica that leads, as far as this one knows.
+    pub(super) fn leader(&self) -> Option<Arc<HeldBy>> {
+        let decisions = self.cx.decisions.as_ref()?;
+        Some(decisions.holder.load_full())
+    }
+
+    /// Returns the refusal of a replica that does not lead.
+    pub(super) fn not_leading(&self) -> Failure {
+        let holder = self.leader().unwrap_or_default();
+        // The identity begins with the name of the pod, and ends with a number of the process.
+        let pod = holder.identity.rsplit_once('_').map(|(pod, _)| pod);
+        Failure::not_leading(pod)
     }
 
     fn watch(&self, decisions: &Decisions, select: &Select) -> Result<Response<Body>, Failure> {
@@ -270,8 +356,14 @@ fn check_host<B>(request: &Request<B>) -> Result<(), Failure> {
 fn check_method<B>(request: &Request<B>) -> Result<Ask, Failure> {
     let (method, headers) = (request.method(), request.headers());
     let ask = || parse(request.uri().path(), request.uri().query());
+    let is_plan = |ask: &Ask| matches!(ask, Ask::Plan { .. });
     if method == Method::GET || method == Method::HEAD {
-        return ask();
+        let ask = ask()?;
+        return if is_plan(&ask) {
+            Err(Failure::only_post())
+        } else {
+            Ok(ask)
+        };
     }
     if method == Method::POST {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -284,7 +376,10 @@ fn check_method<B>(request: &Request<B>) -> Result<Ask, Failure> {
         if length.is_some_and(|length| length > MAX_BODY) {
             return Err(Failure::too_large());
         }
-        ask()?;
+        let ask = ask()?;
+        if is_plan(&ask) {
+            return Ok(ask);
+        }
     }
     Err(Failure::method_not_allowed())
 }

@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 use http_body_util::Full;
@@ -25,6 +27,10 @@ pub(super) struct Failure {
     message: String,
     /// Name and kind of the object that the error is about.
     details: Option<(String, &'static str)>,
+    /// The field that is invalid.
+    field: Option<String>,
+    /// The methods that are served instead.
+    allow: &'static str,
 }
 
 impl Failure {
@@ -34,6 +40,8 @@ impl Failure {
             reason,
             message: message.into(),
             details: None,
+            field: None,
+            allow: "GET, HEAD",
         }
     }
 
@@ -43,6 +51,17 @@ impl Failure {
 
     pub(super) fn forbidden(message: &str) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
+    /// No token, or one that the API server does not know as one for us.
+    pub(super) fn unauthorized() -> Self {
+        let message = "Unauthorized";
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", message)
+    }
+
+    pub(super) fn unavailable(message: &str) -> Self {
+        let code = StatusCode::SERVICE_UNAVAILABLE;
+        Self::new(code, "ServiceUnavailable", message)
     }
 
     /// No such path. The path is not repeated: it may be anything.
@@ -72,6 +91,23 @@ impl Failure {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
     }
 
+    /// The path is a question with a body.
+    pub(super) fn only_post() -> Self {
+        let message = "only POST is served";
+        Self {
+            allow: "POST",
+            ..Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+        }
+    }
+
+    /// The question is understood, but what it asks about is invalid.
+    pub(super) fn invalid(message: impl Into<String>, field: Option<&str>) -> Self {
+        Self {
+            field: field.map(str::to_owned),
+            ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+        }
+    }
+
     pub(super) fn media_type() -> Self {
         Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -86,6 +122,16 @@ impl Failure {
             "RequestEntityTooLarge",
             "the body is longer than 4 MiB",
         )
+    }
+
+    /// There is no comparison: this Karpenter is not a shadow.
+    pub(super) fn no_shadow() -> Self {
+        let message =
+            "this Karpenter runs the cluster: only one with --shadow compares itself with another";
+        Self {
+            details: Some(("shadow".to_owned(), "ShadowReport")),
+            ..Self::new(StatusCode::NOT_FOUND, "NotFound", message)
+        }
     }
 
     pub(super) fn conflict(kind: &'static str, name: &str) -> Self {
@@ -103,6 +149,10 @@ impl Failure {
 
     pub(super) fn too_many() -> Self {
         let message = "8 event streams are open already";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+    }
+
+    pub(super) fn busy(message: &str) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
     }
 
@@ -145,11 +195,19 @@ impl Failure {
         if let Some((name, kind)) = &self.details {
             status["details"] = json!({ "name": name, "kind": kind });
         }
+        if let Some(field) = &self.field {
+            let cause =
+                json!({ "reason": "FieldValueInvalid", "field": field, "message": self.message });
+            status["details"]["causes"] = json!([cause]);
+        }
         let mut response = json(self.code, &status);
         let headers = response.headers_mut();
         match self.code {
             StatusCode::METHOD_NOT_ALLOWED => {
-                headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+                headers.insert(ALLOW, HeaderValue::from_static(self.allow));
+            }
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static(AGAIN));

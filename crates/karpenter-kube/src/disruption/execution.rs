@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::disruption::{Candidate, Command, CommandId, Decision, Method};
+use karpenter_decisions::record::CommandState;
 
 use super::{report, taints};
 use crate::context::Context;
@@ -51,6 +52,9 @@ pub(super) struct Ended {
     pub(super) method: Method,
     pub(super) pools: BTreeSet<String>,
     pub(super) succeeded: bool,
+    /// How it ended, and why it failed.
+    pub(super) state: CommandState,
+    pub(super) why: Option<String>,
     /// Nodes that are still tainted though the command was rolled back.
     pub(super) still_tainted: Vec<Tainted>,
 }
@@ -192,6 +196,9 @@ pub(super) async fn start(
     cx.nominate(targets.map(|p| p.node.clone()).collect())
         .await?;
     report::decided(cx, &command);
+    if let Some(decisions) = &cx.decisions {
+        decisions.started(cx, &command, &replacements);
+    }
     Ok(Ok(Execution {
         timeout: timeout(queued + command.candidates.len()),
         started: cx.clock.now(),
@@ -247,6 +254,8 @@ impl Execution {
             method: self.command.method,
             pools: pools(&self.command),
             succeeded: false,
+            state: CommandState::Succeeded,
+            why: None,
             still_tainted: Vec::new(),
         };
         match self.wait(&cx).await {
@@ -254,16 +263,23 @@ impl Execution {
                 let spared = self.delete(&cx).await;
                 ended.succeeded = spared.is_empty();
                 if !spared.is_empty() {
+                    ended.state = CommandState::RolledBack;
+                    ended.why = Some(format!("failed to delete {} nodes", spared.len()));
                     ended.still_tainted = self.roll_back(&cx, spared, 0).await;
                 }
             }
-            Err(Unready { why, replacements }) => {
+            Err(Unready {
+                state,
+                why,
+                replacements,
+            }) => {
                 tracing::error!(
                     command = %self.command,
                     reason = report::reason(self.command.method),
                     error = why,
                     "failed terminating nodes while executing a disruption command"
                 );
+                (ended.state, ended.why) = (state, Some(why));
                 let all = self.command.candidates.clone();
                 ended.still_tainted = self.roll_back(&cx, all, replacements).await;
             }
@@ -290,6 +306,7 @@ impl Execution {
                         cx.nominate([name].into())
                             .await
                             .map_err(|stopped| Unready {
+                                state: CommandState::RolledBack,
                                 why: stopped.to_string(),
                                 replacements: 0,
                             })?;
@@ -302,22 +319,25 @@ impl Execution {
                 }
             }
             waiting = still;
-            let unready = |why| Unready {
+            let unready = |state, why| Unready {
+                state,
                 why,
                 replacements: waiting.len(),
             };
             if let Some(name) = deleted {
-                return Err(unready(format!("replacement was deleted, {name}")));
+                let why = format!("replacement was deleted, {name}");
+                return Err(unready(CommandState::RolledBack, why));
             }
             if waiting.is_empty() {
                 return Ok(());
             }
             if cx.clock.since(self.started) > self.timeout {
-                return Err(unready(format!(
+                let why = format!(
                     "command reached timeout, {} of {} replacements not initialized",
                     waiting.len(),
                     self.replacements.len()
-                )));
+                );
+                return Err(unready(CommandState::TimedOut, why));
             }
             for replacement in &waiting {
                 report::waiting(cx, replacement, self.command.method);
@@ -398,6 +418,7 @@ impl Execution {
 /// Why replacements will never be initialized, and how many.
 #[derive(Debug)]
 struct Unready {
+    state: CommandState,
     why: String,
     replacements: usize,
 }

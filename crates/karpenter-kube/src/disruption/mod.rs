@@ -1,7 +1,8 @@
 //! The disruption controller: asks the engine which nodes to disrupt, and executes its commands.
 //!
 //! 1. Taints that belong to no command are removed: an earlier process left them.
-//! 2. [`plan`] decides on a snapshot, on other threads. Drift commands start at once; emptiness and consolidation are proposals.
+//! 2. [`Planner::plan`] decides on a snapshot, on other threads; a node that no change since the last pass can have altered is not
+//!    evaluated again. Drift commands start at once; emptiness and consolidation are proposals.
 //! 3. A proposal is validated a while later on a fresh snapshot; the loop continues meanwhile.
 //! 4. A command is executed: see `execution`. Several commands run in parallel; the loop does not wait for them.
 //!
@@ -10,7 +11,6 @@
 
 mod execution;
 mod pauses;
-mod recent_replacements;
 mod report;
 mod taints;
 
@@ -18,14 +18,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{
-    Budgets, Candidate, Command, CommandId, DisruptionPlan, DisruptionRequest, Method,
-    MultiNodeSearch, NotDisruptable, Verdict, VerdictKind, plan, validate,
+    Budgets, Candidate, Command, CommandId, DisruptionRequest, Method, MultiNodeSearch, Planner,
+    validate,
 };
-use karpenter_core::pod::protected_until;
+use karpenter_core::lifecycle::passes::{
+    CONSOLIDATED, IDLE, VALIDATION, is_fruitless, next_chance,
+};
+use karpenter_core::lifecycle::recent_replacements::{PROTECTION, RecentReplacements};
 use karpenter_core::schedule::Cancel;
+use karpenter_decisions::record::CommandState;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -38,22 +40,15 @@ use crate::model::View;
 use crate::provisioning;
 use execution::{Ended, Tainted};
 use pauses::Pauses;
-use recent_replacements::{PROTECTION, RecentReplacements};
 
-/// Interval between passes when there is nothing to do.
-const IDLE: Duration = Duration::from_secs(10);
 /// How long a pass waits for the model to be in sync.
 const UNSYNCED: Duration = Duration::from_secs(1);
 /// How long until the removal of stale taints is retried.
 const STALE_TAINTS_RETRY: Duration = Duration::from_secs(1);
-/// How long until a proposal is validated: pods may be about to be bound.
-const VALIDATION: Duration = Duration::from_secs(15);
 /// Time limit of the search for a set of nodes.
 const MULTI_NODE_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit of the consolidation of single nodes.
 const SINGLE_NODE_LIMIT: Duration = Duration::from_secs(180);
-/// How long no pass is made after one that found nothing, while nothing changes.
-const CONSOLIDATED: Duration = Duration::from_secs(300);
 /// Cool-down of drift in a NodePool whose replacements failed.
 const COOLDOWN: Backoff = Backoff {
     base: Duration::from_secs(60),
@@ -69,10 +64,12 @@ pub struct Disruption {
     /// Nodes that may still be tainted by a command that was rolled back.
     still_tainted: Vec<Tainted>,
     cooldowns: Cooldowns,
-    recent_replacements: RecentReplacements,
+    recent_replacements: RecentReplacements<Instant>,
     pauses: Pauses,
     unseen_pools: BTreeSet<String>,
     fruitless: Option<Fruitless>,
+    /// Carries evaluations of nodes over from pass to pass.
+    planner: Planner,
     next_plan: Instant,
 }
 
@@ -130,6 +127,7 @@ impl Disruption {
             pauses: Pauses::default(),
             unseen_pools: BTreeSet::new(),
             fruitless: None,
+            planner: Planner::default(),
             next_plan: Instant::now(),
         }
     }
@@ -154,6 +152,9 @@ impl Disruption {
 
     fn ended(&mut self, ended: Ended) {
         self.executing.remove(&ended.id);
+        if let Some(decisions) = &self.cx.decisions {
+            decisions.ended(&self.cx, &ended.id, ended.state, ended.why);
+        }
         self.still_tainted.extend(ended.still_tainted);
         if ended.method.is_eventual() {
             for pool in &ended.pools {
@@ -179,6 +180,9 @@ impl Disruption {
         let mut execution = match started {
             Ok(execution) => execution,
             Err(not_started) => {
+                if let Some(decisions) = &self.cx.decisions {
+                    decisions.ended(&self.cx, &command.id(), CommandState::NotStarted, None);
+                }
                 self.still_tainted.extend(not_started.still_tainted);
                 if command.method.is_eventual() {
                     for candidate in &command.candidates {
@@ -314,7 +318,16 @@ impl Disruption {
         }
         let (snapshot, asked) = (view.snapshot.fork(), request.clone());
         let started = Instant::now();
-        let plan = compute("the disruption planner", move || plan(&snapshot, &request)).await?;
+        // A pass that is abandoned loses what it would carry over; the next one starts from nothing.
+        let mut planner = std::mem::take(&mut self.planner);
+        let pass = move || (planner.plan(&snapshot, &request), planner);
+        let (plan, planner) = compute("the disruption planner", pass).await?;
+        self.planner = planner;
+        tracing::debug!(
+            "carried-over" = plan.carried_over,
+            evaluated = plan.evaluated,
+            "planned disruption"
+        );
         report::planned(&self.cx, view, &plan, consolidate);
         if let Some(decisions) = &self.cx.decisions {
             let made = Made {
@@ -370,31 +383,6 @@ impl Disruption {
     }
 }
 
-/// Returns whether only a change of the cluster or of the budgets can give another pass something to do, until [`next_chance`].
-fn is_fruitless(plan: &DisruptionPlan) -> bool {
-    let in_flight =
-        |verdict: &Verdict| verdict.kind == VerdictKind::NotDisruptable(NotDisruptable::InFlight);
-    plan.commands.is_empty() && plan.timed_out.is_empty() && !plan.verdicts.iter().any(in_flight)
-}
-
-/// Returns when time alone unblocks the first of the nodes: the end of a nomination, or of a pod's temporary protection. A
-/// node that is blocked permanently, or until a pod has started, is unblocked by a change of the cluster.
-fn next_chance(plan: &DisruptionPlan, snapshot: &Snapshot) -> Option<Timestamp> {
-    let ends = plan.verdicts.iter().filter_map(|verdict| {
-        let VerdictKind::NotDisruptable(why) = &verdict.kind else {
-            return None;
-        };
-        match why {
-            NotDisruptable::Nominated => verdict.node.nominated_until,
-            NotDisruptable::PodDoNotDisrupt { pod } => {
-                protected_until(snapshot.pod(&pod.namespace, &pod.name)?)
-            }
-            _ => None,
-        }
-    });
-    ends.min()
-}
-
 impl Periodic for Disruption {
     fn name(&self) -> &'static str {
         "disruption"
@@ -406,7 +394,7 @@ impl Periodic for Disruption {
         }
         self.collect_ended();
         self.recent_replacements
-            .prune(&self.cx.view(), Instant::now());
+            .prune(&self.cx.view().snapshot, Instant::now());
         self.pauses.report(&self.cx, &self.cx.view());
         // After a restart without pending pods, no other controller has asked for them yet.
         provisioning::refresh_instance_types(&self.cx).await?;

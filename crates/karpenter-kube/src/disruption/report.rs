@@ -19,7 +19,7 @@ use crate::events::{Event, reference};
 use crate::logging;
 use crate::model::View;
 use crate::node::protection;
-use crate::nodeclaim::lifecycle::termination_mode;
+use crate::nodeclaim::removal::termination_mode;
 
 /// How long the same verdict on consolidation is not repeated.
 const UNCONSOLIDATABLE: Duration = Duration::from_secs(15 * 60);

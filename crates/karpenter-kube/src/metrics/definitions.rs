@@ -3,7 +3,8 @@
 //! State-derived gauges with the well-known labels (`nodes_allocatable`, `pods_state`, …) are rendered by the
 //! observability controllers, which build their label lists from the provider's well-known labels.
 
-use super::registry::{Counter, Gauge, Histogram, Registry, Summary};
+use super::handles::{Counter, Gauge, Histogram, Summary};
+use super::registry::Registry;
 use super::work::Work;
 
 /// Upper bounds of upstream's duration histograms, in seconds.

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use super::registry::{escape, number};
+use super::family::{escape, number};
 
 /// Emits the series of a live gauge.
 pub type Collect = Box<dyn Fn(&mut Emit<'_>) + Send + Sync>;

@@ -3,6 +3,8 @@
 //! UPSTREAM: pkg/metrics/metrics.go, pkg/controllers/**/metrics.go
 
 mod definitions;
+mod family;
+mod handles;
 mod live;
 #[cfg(target_os = "linux")]
 mod process;
@@ -12,8 +14,9 @@ mod runtime;
 mod work;
 
 pub use definitions::{DURATION_BUCKETS, Metrics, SUMMARY_QUANTILES};
+pub use handles::{Counter, Gauge, Histogram, Summary};
 pub use live::{Collect, Emit};
-pub use registry::{Counter, Description, Gauge, Histogram, Registry, Summary};
+pub use registry::{Description, Registry};
 pub use requests::Counting;
 pub use work::{ControllerWork, Outcome, Work, show_queues};
 

@@ -10,7 +10,8 @@ use kube::client::Body;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
-use super::registry::{Counter, Histogram, Registry};
+use super::handles::{Counter, Histogram};
+use super::registry::Registry;
 
 /// Returns upstream's buckets: twenty from a millisecond on, each half as large again as the one before.
 fn buckets() -> Vec<f64> {

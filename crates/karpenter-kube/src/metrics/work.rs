@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::registry::{Counter, Gauge, Histogram, Registry};
+use super::handles::{Counter, Gauge, Histogram};
+use super::registry::Registry;
 use crate::controller::{QueueStats, WorkQueue};
 
 /// controller-runtime's buckets of reconciliation times, in seconds.

@@ -304,13 +304,13 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use karpenter_fixtures::{bare_node, node_claim};
     use serde_json::json;
 
     use super::*;
 
     fn node(name: &str) -> Node {
-        serde_json::from_value(json!({"metadata": {"name": name, "uid": name}, "spec": {}}))
-            .unwrap()
+        bare_node(name).remove("/spec/providerID").build()
     }
 
     /// Conformance: DIS-008, DIS-010
@@ -336,12 +336,8 @@ mod tests {
     }
 
     fn claim(uid: &str, provider_id: &str) -> Arc<NodeClaim> {
-        let claim = json!({
-            "metadata": {"name": "c", "uid": uid},
-            "spec": {"nodeClassRef": {"group": "g", "kind": "K", "name": "n"}, "requirements": []},
-            "status": {"providerID": provider_id},
-        });
-        Arc::new(serde_json::from_value(claim).unwrap())
+        let claim = node_claim("c").uid(uid);
+        Arc::new(claim.set("/status/providerID", provider_id).build())
     }
 
     /// Returns uid and provider id of the NodeClaim in the model.

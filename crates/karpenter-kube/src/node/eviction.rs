@@ -20,6 +20,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
 use karpenter_core::cluster::pdb;
 use karpenter_core::cluster::pdb::PdbBlock;
+use karpenter_core::lifecycle::drain::{forced_grace, is_evictable, needs_force};
 use karpenter_core::pod::{Pod, PodKey};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -27,7 +28,6 @@ use kube::core::Status;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::drain::{forced_grace, is_evictable, needs_force};
 use super::protection::pod_reference;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Doing, Next, Queue, ReconcileError, is_not_found};

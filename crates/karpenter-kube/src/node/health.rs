@@ -21,10 +21,11 @@ use karpenter_core::repair;
 
 use crate::context::Context;
 use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
+use crate::decisions::Made;
 use crate::events::{Event, reference};
-use crate::logging;
 use crate::model::{Change, View};
 use crate::nodeclaim::removal::{disrupt, end_grace_period};
+use crate::{logging, provisioning};
 
 /// How long until a blocked repair is retried, and how often its event is repeated.
 const BLOCKED_AGAIN: Duration = Duration::from_secs(5 * 60);
@@ -173,6 +174,16 @@ impl Controller for Health {
                 text(labels::CAPACITY_TYPE),
                 claim.status.image_id.as_deref().unwrap_or_default(),
             ]);
+            if let Some(decisions) = &self.cx.decisions {
+                let made = Made {
+                    view: &view,
+                    policy: &provisioning::policy(&self.cx),
+                    took: Duration::ZERO,
+                };
+                let condition = &broken.condition;
+                let why = format!("{} is {}", condition.type_, condition.status);
+                decisions.repaired(&self.cx, made, &key.name, &why);
+            }
             tracing::info!(
                 Node = logging::object(None, &key.name),
                 NodeClaim = logging::object(None, claim.name()),

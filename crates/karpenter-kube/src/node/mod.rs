@@ -1,6 +1,5 @@
 //! Nodes that are being deleted: [`termination`] drains them, [`eviction`] evicts their pods.
 
-mod drain;
 pub mod eviction;
 pub mod health;
 pub(crate) mod protection;

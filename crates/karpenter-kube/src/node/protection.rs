@@ -80,15 +80,17 @@ fn invalid(pod: &Pod) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn pod(value: Option<&str>, started: Option<&str>) -> Pod {
-        let annotations = value.map(|v| json!({"karpenter.sh/do-not-disrupt": v}));
-        let value = json!({"metadata": {"name": "p", "namespace": "d", "uid": "u", "annotations": annotations},
-            "spec": {"containers": [], "nodeName": "n"}, "status": {"phase": "Running", "startTime": started}});
-        Pod::parse(&serde_json::from_value(value).unwrap())
+        let mut pod = karpenter_fixtures::pod("p").on("n");
+        if let Some(value) = value {
+            pod = pod.annotation("karpenter.sh/do-not-disrupt", value);
+        }
+        if let Some(started) = started {
+            pod = pod.set("/status/startTime", started);
+        }
+        Pod::parse(&pod.build())
     }
 
     /// Conformance: API-092

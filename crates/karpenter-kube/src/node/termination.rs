@@ -12,13 +12,14 @@ use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::labels::{annotations, finalizers, taints};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
+use karpenter_core::lifecycle::drain;
+use karpenter_core::lifecycle::drain::is_drainable;
 use karpenter_core::pod::{Pod, VolumeRef};
 use kube::Api;
 use kube::api::ListParams;
 
-use super::drain::is_drainable;
 use super::eviction::EvictionQueue;
-use super::{drain, protection};
+use super::protection;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::events::{Event, reference};

@@ -29,8 +29,6 @@ use crate::model::{Change, View};
 const AGAIN: Duration = Duration::from_secs(5 * 60);
 /// How long a provider may take to observe a change of a NodeClass.
 const PROVIDER_LAG: Duration = Duration::from_secs(1);
-/// Age of a NodeClaim from which its instance type is checked.
-const CHECKED_AFTER: Duration = Duration::from_secs(60 * 60);
 /// How long the instance types are not checked again.
 const INSTANCE_TYPE_COOLDOWN: Duration = Duration::from_secs(30 * 60);
 
@@ -57,13 +55,10 @@ impl Drift {
         pool: &NodePool,
         claim: &NodeClaim,
     ) -> Result<Option<String>, ReconcileError> {
-        if drift::is_static_part_changed(pool, claim) {
-            return Ok(Some(reasons::NODE_POOL_DRIFTED.to_owned()));
-        }
         let names = &self.cx.provider.profile().well_known;
-        match drift::are_requirements_unmet(pool, claim, names) {
-            Ok(true) => return Ok(Some(reasons::REQUIREMENTS_DRIFTED.to_owned())),
-            Ok(false) => {}
+        match drift::from_node_pool(pool, claim, names) {
+            Ok(Some(reason)) => return Ok(Some(reason.to_owned())),
+            Ok(None) => {}
             Err(error) => {
                 // The NodePool's validation reports the error; nodes that exist do not drift because of it.
                 tracing::debug!(NodePool = logging::object(None, pool.name()), error = %error, "cannot determine whether requirements have drifted");
@@ -85,7 +80,8 @@ impl Drift {
         claim: &NodeClaim,
     ) -> Result<bool, ReconcileError> {
         let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
-        let young = created.is_none_or(|at| self.cx.clock.since(at) <= CHECKED_AFTER);
+        let young =
+            created.is_none_or(|at| self.cx.clock.since(at) <= drift::INSTANCE_TYPE_CHECKED_AFTER);
         if young || self.cooldowns.remaining(claim.uid()).is_some() {
             return Ok(false);
         }

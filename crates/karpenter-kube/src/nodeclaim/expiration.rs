@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
+use karpenter_core::lifecycle::conditions::expires_at;
 
 use super::removal::disrupt;
 use crate::context::Context;
@@ -30,13 +30,6 @@ impl Expiration {
     pub fn new(cx: Arc<Context>) -> Self {
         Self { cx }
     }
-}
-
-/// Returns when the NodeClaim expires; `None` if it never does.
-fn expires_at(claim: &NodeClaim) -> Option<Timestamp> {
-    let life = claim.spec.expire_after.value()?;
-    let created = claim.metadata.creation_timestamp.as_ref()?.0;
-    created.checked_add(life).ok()
 }
 
 impl Controller for Expiration {
@@ -85,25 +78,5 @@ impl Controller for Expiration {
             );
         }
         Ok(Next::Wait)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Conformance: DIS-146
-    #[test]
-    fn a_claim_expires_by_its_age_or_never() {
-        let claim = |expire_after: &str| -> NodeClaim {
-            serde_json::from_value(serde_json::json!({
-                "metadata": {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"},
-                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": [], "expireAfter": expire_after},
-            }))
-            .unwrap()
-        };
-        let at = |text: &str| Some(text.parse::<Timestamp>().unwrap());
-        assert_eq!(expires_at(&claim("36h")), at("2026-01-02T12:00:00Z"));
-        assert_eq!(expires_at(&claim("Never")), None);
     }
 }

@@ -239,15 +239,6 @@ fn restamp(claim: &mut NodeClaim) {
     }
 }
 
-/// Returns how the NodeClaim is terminated: without a limit, within one, or at once. A label of the disruption metrics.
-pub(crate) fn termination_mode(claim: &NodeClaim) -> &'static str {
-    match &claim.spec.termination_grace_period {
-        None => "graceful",
-        Some(grace) if grace.value().is_positive() => "eventual",
-        Some(_) => "forceful",
-    }
-}
-
 /// Returns name and uid of the NodePool that owns the NodeClaim.
 fn owner_pool(claim: &NodeClaim) -> Option<(&str, &str)> {
     let owners = claim.metadata.owner_references.as_ref()?;
@@ -356,19 +347,6 @@ mod tests {
             );
         }
         assert!(claim.is_true(types::READY));
-    }
-
-    /// Conformance: API-173
-    #[test]
-    fn the_mode_of_a_termination_follows_the_grace_period() {
-        let mode = |grace: Option<&str>| {
-            let mut claim = NodeClaim::new("a", Default::default());
-            claim.spec.termination_grace_period = grace.map(|text| text.parse().unwrap());
-            termination_mode(&claim)
-        };
-        assert_eq!(mode(None), "graceful");
-        assert_eq!(mode(Some("1s")), "eventual");
-        assert_eq!(mode(Some("0s")), "forceful");
     }
 
     #[test]

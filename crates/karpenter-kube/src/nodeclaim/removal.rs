@@ -4,7 +4,6 @@ use karpenter_api::labels;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::NodeClaim;
 
-use super::lifecycle::termination_mode;
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError};
 use crate::patch::Lock;
@@ -56,6 +55,15 @@ pub(super) fn count_disrupted(cx: &Context, claim: &NodeClaim, reason: &str) {
         .add(&series, rescheduled as f64);
 }
 
+/// Returns how the NodeClaim is terminated: without a limit, within one, or at once. A label of the disruption metrics.
+pub(crate) fn termination_mode(claim: &NodeClaim) -> &'static str {
+    match &claim.spec.termination_grace_period {
+        None => "graceful",
+        Some(grace) if grace.value().is_positive() => "eventual",
+        Some(_) => "forceful",
+    }
+}
+
 /// Sets the NodeClaim's termination deadline to now, unless it has passed already: its pods are deleted, its volumes not
 /// waited for. Returns the NodeClaim as written.
 ///
@@ -83,4 +91,22 @@ pub async fn end_grace_period(
         .await
         .doing("annotating nodeclaim")?;
     Ok(written.unwrap_or(after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: API-173
+    #[test]
+    fn the_mode_of_a_termination_follows_the_grace_period() {
+        let mode = |grace: Option<&str>| {
+            let mut claim = NodeClaim::new("a", Default::default());
+            claim.spec.termination_grace_period = grace.map(|text| text.parse().unwrap());
+            termination_mode(&claim)
+        };
+        assert_eq!(mode(None), "graceful");
+        assert_eq!(mode(Some("1s")), "eventual");
+        assert_eq!(mode(Some("0s")), "forceful");
+    }
 }

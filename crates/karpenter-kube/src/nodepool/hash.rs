@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::hash::{NODE_POOL_HASH_VERSION, node_pool};
+use karpenter_api::hash::{NODE_POOL_HASH_VERSION, node_pool, stamp};
 use karpenter_api::labels::annotations::{NODE_POOL_HASH, NODE_POOL_HASH_VERSION as VERSION};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use kube::Api;
@@ -106,9 +106,7 @@ impl Controller for Hash {
             self.restamp(&view, &key.name, &hash).await?;
         }
         let mut after = NodePool::clone(&before);
-        let annotations = after.metadata.annotations.get_or_insert_default();
-        annotations.insert(NODE_POOL_HASH.into(), hash);
-        annotations.insert(VERSION.into(), NODE_POOL_HASH_VERSION.into());
+        stamp(&mut after);
         let api: Api<NodePool> = Api::all(self.cx.clients.api.clone());
         // No other controller writes these two annotations.
         self.cx

@@ -291,6 +291,9 @@ mod tests {
     use k8s_openapi::api::core::v1::Node;
     use karpenter_api::v1::{NodeClaim, NodeClassReference};
     use karpenter_core::cluster::ClusterConfig;
+    use karpenter_fixtures::{
+        CAPACITY_TYPE, INITIALIZED, REGISTERED, bare_node, node_claim, node_pool,
+    };
     use serde_json::json;
 
     use super::*;
@@ -353,22 +356,21 @@ mod tests {
     }
 
     fn claim(name: &str, pool: &str) -> NodeClaim {
-        serde_json::from_value(json!({
-            "metadata": {"name": name, "uid": name, "labels": {"karpenter.sh/nodepool": pool}},
-            "spec": {"nodeClassRef": {"group": "g", "kind": "K", "name": "n"}, "requirements": []},
-            "status": {"providerID": format!("x://{name}"), "capacity": {"cpu": "4", "memory": "8Gi"}},
-        }))
-        .unwrap()
+        node_claim(name)
+            .pool(pool)
+            .set("/status/providerID", format!("x://{name}"))
+            .set("/status/capacity", json!({"cpu": "4", "memory": "8Gi"}))
+            .build()
     }
 
     fn node(name: &str, provider_id: &str, pool: &str) -> Node {
-        serde_json::from_value(json!({
-            "metadata": {"name": name, "uid": name, "labels": {
-                "karpenter.sh/nodepool": pool, "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true"}},
-            "spec": {"providerID": provider_id},
-            "status": {"capacity": {"cpu": "4", "memory": "8Gi"}},
-        }))
-        .unwrap()
+        bare_node(name)
+            .pool(pool)
+            .label(REGISTERED, "true")
+            .label(INITIALIZED, "true")
+            .set("/spec/providerID", provider_id)
+            .set("/status/capacity", json!({"cpu": "4", "memory": "8Gi"}))
+            .build()
     }
 
     /// Returns number of nodes and cores of a NodePool.
@@ -473,10 +475,10 @@ mod tests {
     /// Conformance: API-057
     #[test]
     fn the_validation_condition_reports_errors_and_their_absence() {
-        let mut pool: NodePool = serde_json::from_value(json!({"metadata": {"name": "x"}, "spec": {"template": {"spec": {
-            "nodeClassRef": {"group": "g", "kind": "K", "name": "n"},
-            "requirements": [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["cheap"]}]}}}}))
-        .unwrap();
+        let mut pool = node_pool("x")
+            .without_requirements()
+            .requires(CAPACITY_TYPE, "In", &["cheap"])
+            .build();
         let names = validation::WellKnown::default();
         validate(&mut pool, &names, Timestamp::UNIX_EPOCH);
         let condition = pool.condition(types::VALIDATION_SUCCEEDED).unwrap();

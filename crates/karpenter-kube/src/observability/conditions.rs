@@ -20,7 +20,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use kube::Resource;
 use parking_lot::Mutex;
 
-use super::with;
+use super::series::with;
 use crate::capacity_buffer::Stores;
 use crate::context::Context;
 use crate::controller::ObjectKey;

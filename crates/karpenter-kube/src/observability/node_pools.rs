@@ -11,7 +11,7 @@ use karpenter_core::quantity::Quantity;
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 
-use super::{resource_type, with};
+use super::series::{resource_type, with};
 use crate::context::Context;
 use crate::metrics::Emit;
 use crate::model::View;

@@ -7,7 +7,7 @@ use karpenter_api::validation::WellKnown;
 use karpenter_core::cluster::NodeState;
 use karpenter_core::resources::Resources;
 
-use super::{amount, resource_type, with};
+use super::series::{amount, resource_type, with};
 use crate::context::Context;
 use crate::metrics::Emit;
 use crate::model::View;

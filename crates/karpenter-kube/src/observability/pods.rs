@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use karpenter_api::labels;
 use karpenter_core::pod::{Phase, Pod};
 
-use super::with;
+use super::series::with;
 use crate::context::Context;
 use crate::metrics::Emit;
 use crate::provisioning::PodLedger;

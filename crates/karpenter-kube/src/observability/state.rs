@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::with;
+use super::series::with;
 use crate::context::Context;
 use crate::metrics::Emit;
 

@@ -35,9 +35,11 @@ use crate::options::Options;
 use crate::overlay::{Accepted, Evaluation, Overlaid};
 use crate::provider::Metered;
 use crate::readiness::Readiness;
+use crate::shadow::refusal::ReadOnlyProvider;
+use crate::shadow::{Refusals, Shadow};
 use crate::static_capacity::StaticCapacity;
 use crate::writes::Writes;
-use crate::{admin, decisions};
+use crate::{admin, decisions, shadow};
 
 pub use registry::ControllerRegistry;
 use registry::Tasks;
@@ -58,6 +60,7 @@ pub struct Builder {
     identity: String,
     profiler: Option<Profiler>,
     extensions: Vec<Extension>,
+    shadow_extensions: Vec<Extension>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -97,7 +100,8 @@ pub struct Operator {
     readiness: Arc<Readiness>,
     /// Whether the readiness probe was taken by [`Operator::readiness`].
     probed: bool,
-    events: EventWriter,
+    /// Absent in a shadow, which publishes no events.
+    events: Option<EventWriter>,
     kinds: Kinds,
     profiler: Option<Profiler>,
 }
@@ -127,6 +131,7 @@ impl Operator {
             identity: random_identity(),
             profiler: None,
             extensions: Vec::new(),
+            shadow_extensions: Vec::new(),
         }
     }
 }
@@ -160,7 +165,7 @@ impl Builder {
         self
     }
 
-    /// Adds controllers, such as those of the provider's NodeClass.
+    /// Adds controllers, such as those of the provider's NodeClass. They do not run in a shadow (`--shadow`).
     #[must_use]
     pub fn with(
         mut self,
@@ -170,9 +175,42 @@ impl Builder {
         self
     }
 
+    /// Adds what a shadow (`--shadow`) needs: tasks that read only. They run in a shadow alone.
+    #[must_use]
+    pub fn with_in_shadow(
+        mut self,
+        extension: impl FnOnce(&mut ControllerRegistry) + Send + 'static,
+    ) -> Self {
+        self.shadow_extensions.push(Box::new(extension));
+        self
+    }
+
+    /// Takes the rights to act from a shadow: it has no lease, and needs records of decisions.
+    fn restricted(mut self) -> (Self, Option<Refusals>) {
+        if !self.options.shadow {
+            return (self, None);
+        }
+        let refusals = Refusals::new(&self.registry);
+        self.clients = self.clients.read_only(&refusals);
+        self.provider = Arc::new(ReadOnlyProvider::new(self.provider, &refusals));
+        self.options.disable_leader_election = true;
+        self.options.disable_cluster_state_observability = true;
+        self.options.feature_gates.decision_records = true;
+        // Their controllers write status.
+        self.options.feature_gates.node_overlay = false;
+        self.options.feature_gates.capacity_buffer = false;
+        self.options.feature_gates.static_capacity = false;
+        (self, Some(refusals))
+    }
+
     /// Builds the operator. Must be called within a tokio runtime.
     #[must_use]
     pub fn build(self) -> Operator {
+        let (this, refusals) = self.restricted();
+        this.assemble(refusals)
+    }
+
+    fn assemble(self, refusals: Option<Refusals>) -> Operator {
         let metrics = Metrics::new(&self.registry);
         show_process(&self.registry);
         show_build(&self.registry);
@@ -195,6 +233,9 @@ impl Builder {
         let config = ClusterConfig::of(provider.profile());
         let (model, handle) = Model::new(config, &kinds.awaited());
         let (recorder, events) = Recorder::new(self.clients.api.clone(), self.clock);
+        let is_shadow = refusals.is_some();
+        let events = (!is_shadow).then_some(events);
+        let shadow = refusals.map(|refusals| Shadow::new(&self.options, refusals));
         let elector = (!self.options.disable_leader_election).then(|| {
             let namespace = match self.options.leader_election_namespace.as_str() {
                 "" => own_namespace(),
@@ -208,13 +249,16 @@ impl Builder {
             Elector::new(self.clients.lease.clone(), lease)
         });
         let holder = elector.as_ref().map(Elector::holder).unwrap_or_default();
+        let announcement = elector.as_ref().map(Elector::announcement);
+        let announcement = announcement.unwrap_or_default();
         let decisions = self
             .options
             .feature_gates
             .decision_records
-            .then(|| Decisions::new(&self.options.decision_log, holder));
+            .then(|| Decisions::new(&self.options.decision_log, holder, announcement));
         let cx = Arc::new(Context {
             decisions,
+            shadow,
             clients: self.clients,
             clock: self.clock,
             options: self.options,
@@ -231,6 +275,7 @@ impl Builder {
             limited: tokio::sync::Mutex::default(),
         });
         decisions::register(&cx);
+        shadow::register(&cx);
         let mut controllers = ControllerRegistry {
             cx,
             model,
@@ -240,7 +285,11 @@ impl Builder {
             conditions: None,
             converts: false,
         };
-        controllers.built_in();
+        if is_shadow {
+            controllers.shadow();
+        } else {
+            controllers.built_in();
+        }
         if controllers.cx.options.feature_gates.node_overlay {
             controllers.controller(Evaluation::new(
                 Arc::clone(&controllers.cx),
@@ -248,7 +297,11 @@ impl Builder {
                 accepted,
             ));
         }
-        for extension in self.extensions {
+        let extensions = match is_shadow {
+            true => self.shadow_extensions,
+            false => self.extensions,
+        };
+        for extension in extensions {
             extension(&mut controllers);
         }
         let queues = std::mem::take(&mut controllers.queues);
@@ -358,8 +411,13 @@ impl Operator {
             if let Some(decisions) = &cx.decisions {
                 decisions.begin(cx.clock.now());
             }
+            if let Some(shadow) = &cx.shadow {
+                shadow.begin(cx.clock.now());
+            }
             // Events queued before belong to the previous leader.
-            inner.spawn(events.forgetful(warm_up).run(inner.stopping()));
+            if let Some(events) = events {
+                inner.spawn(events.forgetful(warm_up).run(inner.stopping()));
+            }
             watch_cluster(model.take(), &cx, &kinds, &inner);
             for start in starts {
                 start(&inner);

@@ -26,7 +26,7 @@ use crate::nodeclaim::pod_events::PodEvents;
 use crate::nodepool::{Hash, RegistrationHealth, Status};
 use crate::observability::Conditions;
 use crate::provisioning::{Batcher, PodLedger, Provisioner};
-use crate::{decisions, disruption, observability, static_capacity};
+use crate::{decisions, disruption, observability, shadow, static_capacity};
 
 pub(super) type Start = Box<dyn FnOnce(&Tasks) + Send>;
 pub(super) type Always = Box<dyn FnOnce(&TaskTracker, CancellationToken) + Send>;
@@ -179,6 +179,19 @@ impl ControllerRegistry {
                 )
                 .await;
         });
+    }
+
+    /// Adds what runs in a shadow in place of all controllers: nothing of it writes.
+    pub(super) fn shadow(&mut self) {
+        let observing = Arc::clone(&self.cx);
+        self.observe(move |change, view| {
+            if let Some(shadow) = &observing.shadow {
+                shadow.observe(&observing, change, view);
+            }
+        });
+        let cx = Arc::clone(&self.cx);
+        self.periodic(shadow::Provisioning::new(Arc::clone(&cx)));
+        self.periodic(shadow::Disruption::new(cx));
     }
 
     /// Adds Karpenter's own controllers, one line each: new ones are added here.

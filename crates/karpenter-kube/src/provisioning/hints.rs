@@ -3,13 +3,13 @@
 //! The search runs the scheduler, so that it must not delay a pass: a pass hands its events over and goes on; if the last ones are
 //! still being explained, they are published without a second line. Pods of one class with one message share a search.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::{PodKey, Shape};
 use karpenter_core::schedule::{Cancel, Policy};
-use karpenter_decisions::blocking::blocking;
+use karpenter_decisions::blocking::Prepared;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
@@ -114,7 +114,7 @@ impl Hints {
                 batch = receiver.recv() => batch,
                 () = stop.cancelled() => return,
             };
-            let Some(batch) = batch else { return };
+            let Some(mut batch) = batch else { return };
             let window = cx.clock.real_duration(WINDOW);
             told.retain(|_, at| at.elapsed() < window);
             answers.retain(|_, answer| answer.at.elapsed() < window);
@@ -122,15 +122,16 @@ impl Hints {
                 answers.clear();
             }
             let mut searches = SEARCHES;
-            for mut failed in batch.failed {
+            // The searches of a batch are about one snapshot.
+            let prepared: Arc<OnceLock<Prepared>> = Arc::default();
+            for mut failed in std::mem::take(&mut batch.failed) {
                 // The recorder drops a repetition: it needs no search.
                 if told.contains_key(&failed.pod.uid) {
                     continue;
                 }
                 told.insert(failed.pod.uid.clone(), Instant::now());
-                let (snapshot, policy) = (&batch.snapshot, &batch.policy);
                 let sentence =
-                    explain(snapshot, policy, &failed, &mut answers, &mut searches).await;
+                    explain(&batch, &prepared, &failed, &mut answers, &mut searches).await;
                 if let Some(sentence) = sentence {
                     append(&mut failed.event.message, &sentence);
                 }
@@ -141,13 +142,13 @@ impl Hints {
 }
 
 async fn explain(
-    snapshot: &Snapshot,
-    policy: &Policy,
+    batch: &Batch,
+    prepared: &Arc<OnceLock<Prepared>>,
     failed: &Failed,
     answers: &mut FxHashMap<usize, Answer>,
     searches: &mut usize,
 ) -> Option<String> {
-    let key = &failed.pod;
+    let (key, snapshot) = (&failed.pod, &batch.snapshot);
     let pod = snapshot.pod(&key.namespace, &key.name)?.clone();
     let class = Arc::as_ptr(&pod.shape) as usize;
     if let Some(answer) = answers.get(&class)
@@ -156,11 +157,13 @@ async fn explain(
         return answer.sentence.clone();
     }
     *searches = searches.checked_sub(1)?;
-    let (snapshot, policy, shape) = (snapshot.fork(), policy.clone(), pod.shape.clone());
+    let (snapshot, policy, shape) = (snapshot.fork(), batch.policy.clone(), pod.shape.clone());
+    let prepared = Arc::clone(prepared);
     let found = compute("the explanation", move || {
+        let prepared = prepared.get_or_init(|| Prepared::new(&snapshot, &policy));
         let began = Instant::now();
         let cancel: Cancel = Arc::new(move || began.elapsed() > SEARCH);
-        blocking(&snapshot, &policy, Some(cancel), &pod).sentence()
+        prepared.blocking(Some(cancel), &pod).sentence()
     });
     let sentence = found.await.ok().flatten();
     let answer = Answer {

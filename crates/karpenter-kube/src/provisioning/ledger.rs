@@ -170,12 +170,14 @@ mod tests {
     }
 
     fn pod(phase: &str, node: Option<&str>, conditions: serde_json::Value) -> Pod {
-        let pod = serde_json::json!({
-            "metadata": {"name": "a", "namespace": "default", "uid": "a", "creationTimestamp": "1970-01-01T00:00:10Z"},
-            "spec": {"nodeName": node, "containers": []},
-            "status": {"phase": phase, "conditions": conditions},
-        });
-        Pod::parse(&serde_json::from_value(pod).unwrap())
+        let mut pod = karpenter_fixtures::pod("a")
+            .created("1970-01-01T00:00:10Z")
+            .set("/status/phase", phase)
+            .set("/status/conditions", conditions);
+        if let Some(node) = node {
+            pod = pod.set("/spec/nodeName", node);
+        }
+        Pod::parse(&pod.build())
     }
 
     fn is_true(type_: &str, second: i64) -> serde_json::Value {

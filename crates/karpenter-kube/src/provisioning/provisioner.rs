@@ -20,15 +20,13 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::taints;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::pdb::leaving_pods;
-use karpenter_core::pod::{Pod, PodKey};
-use karpenter_core::schedule::{
-    Cancel, Plan, PodSet, Policy, PreferencePolicy, Query, ReservedMode, schedule,
-};
+use karpenter_core::pod::Pod;
+use karpenter_core::schedule::{Cancel, Plan, Policy, PreferencePolicy, ReservedMode, schedule};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::hints::Hints;
-use super::nominations::{Overdue, Standing};
+use super::nominations::Standing;
 use super::progress::SchedulingSeries;
 use super::soft_constraints::SoftConstraints;
 use super::{Batcher, Nominations, PodLedger, catalogue, launch, report};
@@ -216,7 +214,9 @@ impl Provisioner {
         self.cx
             .buffers
             .record(&buffer_pods, &plan, &claims, &view.snapshot);
-        self.nominate_pods(&view, &plan, &claims);
+        let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
+        self.nominations
+            .nominate_planned(&view.snapshot, &plan, names, self.cx.clock.now());
         let with_pods = plan.new_node_claims.iter().zip(&claims);
         let with_pods = with_pods.filter(|(draft, _)| !draft.pods.is_empty());
         let launched = with_pods.filter_map(|(_, claim)| Some(claim.as_ref()?.name().to_owned()));
@@ -239,19 +239,15 @@ impl Provisioner {
         standing: &Standing,
         buffer_pods: Vec<Arc<Pod>>,
     ) -> Result<Plan, ReconcileError> {
-        let snapshot = view
-            .snapshot
-            .without_pods(&standing.backing_off)
-            .with_nominated(&standing.nominated);
+        let (snapshot, query) = standing.question(&view.snapshot);
         let deadline = self.cx.clock.instant_after(SOLVE_DEADLINE);
         let cancel: Cancel = Arc::new(move || Instant::now() >= deadline);
         let id = format!("{:x}", self.cx.clock.now().as_nanosecond());
         let (series, progress) = SchedulingSeries::new(&self.cx.metrics, id);
-        let query = Query::new(PodSet::Waiting)
+        let query = query
             .with_cancel(cancel)
             .with_progress(progress)
-            .with_buffer_pods(buffer_pods)
-            .with_nominated(standing.overdue.iter().map(Overdue::place).collect());
+            .with_buffer_pods(buffer_pods);
         let policy = policy(&self.cx);
         let plan = compute("the scheduler", move || {
             schedule(&snapshot, &policy, &query)
@@ -273,29 +269,6 @@ impl Provisioner {
     ) -> Result<(), Stopped> {
         let nominated = standing.nominated.iter().map(|(_, target)| target.clone());
         self.cx.nominate(nominated.chain(more).collect()).await
-    }
-
-    /// Records the nominations of a plan. `claims` are the NodeClaims of the plan's drafts.
-    fn nominate_pods(&self, view: &View, plan: &Plan, claims: &[Option<Arc<NodeClaim>>]) {
-        let now = self.cx.clock.now();
-        let snapshot = &view.snapshot;
-        let nominate = |key: &PodKey, target: &str| {
-            let pod = snapshot.pod(&key.namespace, &key.name);
-            if let Some(pod) = pod.filter(|pod| pod.key.uid == key.uid) {
-                self.nominations.nominate(pod, target, now);
-            }
-        };
-        for placement in plan.existing.iter().filter(|p| !p.buffer) {
-            let node = snapshot.node(&placement.node);
-            let claim = node.and_then(|node| node.claim_name());
-            nominate(&placement.pod, claim.unwrap_or(&placement.node));
-        }
-        for (draft, claim) in plan.new_node_claims.iter().zip(claims) {
-            let Some(claim) = claim else { continue };
-            for pod in &draft.pods {
-                nominate(pod, claim.name());
-            }
-        }
     }
 }
 

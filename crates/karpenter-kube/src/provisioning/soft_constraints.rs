@@ -73,38 +73,24 @@ impl SoftConstraints {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use karpenter_fixtures::{HOSTNAME, pod};
+    use serde_json::json;
 
     use super::*;
 
-    fn pod(name: &str, spec: Value) -> Arc<Pod> {
-        let mut value = json!({
-            "metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {"containers": []},
-        });
-        for (field, of) in spec.as_object().unwrap() {
-            value["spec"][field] = of.clone();
-        }
-        Arc::new(Pod::parse(&serde_json::from_value(value).unwrap()))
-    }
-
-    fn spread(when: &str) -> Value {
-        json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": when}]})
-    }
+    const APP: (&str, &str) = ("app", "x");
 
     /// Conformance: SCH-261
     #[test]
     fn pods_whose_preferences_can_prevent_consolidation_are_named_once_a_day() {
-        let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {}});
-        let prefers = json!({"affinity": {"podAntiAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}}});
-        let requires = json!({"affinity": {"podAntiAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [term]}}});
+        let soft = json!({"whenUnsatisfiable": "ScheduleAnyway"});
         let pods = [
-            pod("apart", prefers),
-            pod("kept-apart", requires),
-            pod("loose", spread("ScheduleAnyway")),
-            pod("strict", spread("DoNotSchedule")),
-        ];
+            pod("apart").prefer_anti_affinity(1, HOSTNAME, APP),
+            pod("kept-apart").anti_affinity(HOSTNAME, APP),
+            pod("loose").spread_with(HOSTNAME, 1, APP, soft),
+            pod("strict").spread(HOSTNAME, 1, APP),
+        ]
+        .map(|pod| Arc::new(Pod::parse(&pod.build())));
         let named = SoftConstraints::default();
         let at = |hours: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
         let fresh = |hours: i64| {

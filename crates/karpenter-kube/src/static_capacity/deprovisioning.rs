@@ -12,10 +12,11 @@ use karpenter_core::static_capacity::{removal_order, replicas};
 use super::population;
 use crate::context::Context;
 use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
-use crate::logging;
+use crate::decisions::Made;
 use crate::model::{Change, View};
 use crate::nodeclaim::removal::delete;
 use crate::options::Options;
+use crate::{logging, provisioning};
 
 /// Interval between reconciliations of a NodePool of the right size.
 const STEADY: Duration = Duration::from_secs(60);
@@ -102,7 +103,8 @@ impl Controller for Deprovisioning {
             self.cx.clock.now(),
         );
         let removals = order.into_iter().take(excess as usize).map(|claim| async {
-            if delete(&self.cx, claim).await? {
+            let deleted = delete(&self.cx, claim).await?;
+            if deleted {
                 tracing::info!(
                     NodePool = logging::object(None, pool.name()),
                     NodeClaim = logging::object(None, claim.name()),
@@ -110,13 +112,23 @@ impl Controller for Deprovisioning {
                     "deleting surplus nodeclaim of a static nodepool"
                 );
             }
-            Ok(())
+            Ok(deleted.then(|| claim.name()))
         });
-        let errors = join_all(removals)
-            .await
-            .into_iter()
-            .filter_map(Result::err)
-            .collect();
+        let (mut deleted, mut errors) = (Vec::new(), Vec::new());
+        for removed in join_all(removals).await {
+            match removed {
+                Ok(name) => deleted.extend(name),
+                Err(error) => errors.push(error),
+            }
+        }
+        if let Some(decisions) = self.cx.decisions.as_ref().filter(|_| !deleted.is_empty()) {
+            let made = Made {
+                view: &view,
+                policy: &provisioning::policy(&self.cx),
+                took: Duration::ZERO,
+            };
+            decisions.shrunk(&self.cx, made, &deleted);
+        }
         ReconcileError::collect(errors)?;
         // The deletions must be in the model before nodes are counted again; they come back as changes.
         Ok(Next::After(Duration::from_secs(1)))

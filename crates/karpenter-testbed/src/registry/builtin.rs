@@ -69,6 +69,11 @@ type Package = (&'static str, &'static str, &'static str);
 const CORE: Package = ("", "v1", "io.k8s.api.core.v1");
 const APPS: Package = ("apps", "v1", "io.k8s.api.apps.v1");
 const EVENTS: Package = ("events.k8s.io", "v1", "io.k8s.api.events.v1");
+const AUTHENTICATION: Package = (
+    "authentication.k8s.io",
+    "v1",
+    "io.k8s.api.authentication.v1",
+);
 const AUTHORIZATION: Package = ("authorization.k8s.io", "v1", "io.k8s.api.authorization.v1");
 const AUTOSCALING: Package = ("autoscaling", "v2", "io.k8s.api.autoscaling.v2");
 const BATCH: Package = ("batch", "v1", "io.k8s.api.batch.v1");
@@ -167,7 +172,7 @@ const ROWS: &[Row] = &[
     .fields(&["status.replicas"]),
     row(CORE, "ResourceQuota", "resourcequotas", &["quota"], true).sub(STATUS),
     row(CORE, "Secret", "secrets", &[], true).fields(&["type"]),
-    row(CORE, "ServiceAccount", "serviceaccounts", &["sa"], true),
+    row(CORE, "ServiceAccount", "serviceaccounts", &["sa"], true).sub(&["token"]),
     row(CORE, "Service", "services", &["svc"], true)
         .all()
         .sub(STATUS)
@@ -198,10 +203,18 @@ const ROWS: &[Row] = &[
         "reportingController",
         "type",
     ]),
+    row(AUTHENTICATION, "TokenReview", "tokenreviews", &[], false),
     row(
         AUTHORIZATION,
         "SelfSubjectAccessReview",
         "selfsubjectaccessreviews",
+        &[],
+        false,
+    ),
+    row(
+        AUTHORIZATION,
+        "SubjectAccessReview",
+        "subjectaccessreviews",
         &[],
         false,
     ),
@@ -313,7 +326,7 @@ fn resource(row: &Row) -> Resource {
     } else {
         row.group
     };
-    let create_only = row.group == AUTHORIZATION.0;
+    let create_only = [AUTHENTICATION.0, AUTHORIZATION.0].contains(&row.group);
     let mut categories = Vec::new();
     if row.all {
         categories.push("all".to_owned());
@@ -359,6 +372,10 @@ fn subresource(row: &Row, name: &str) -> Subresource {
         "binding" => (GroupVersionKind::new("", "v1", "Binding"), CREATE_VERB),
         "eviction" => (
             GroupVersionKind::new("policy", "v1", "Eviction"),
+            CREATE_VERB,
+        ),
+        "token" => (
+            GroupVersionKind::new("authentication.k8s.io", "v1", "TokenRequest"),
             CREATE_VERB,
         ),
         "scale" => (

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::ApiServer;
 use super::catalog::Served;
 use super::error::ApiError;
-use super::request::Call;
+use super::request::{Call, Target};
 use super::selector::Selectors;
 use crate::store::Query;
 
@@ -46,15 +46,33 @@ impl ServiceAccount {
             "system:authenticated".to_owned(),
         ]
     }
+}
 
+/// A user with groups, as an authenticator tells them.
+struct Requester {
+    user: String,
+    groups: Vec<String>,
+}
+
+impl From<&ServiceAccount> for Requester {
+    fn from(account: &ServiceAccount) -> Self {
+        Self {
+            user: account.user(),
+            groups: account.groups().into(),
+        }
+    }
+}
+
+impl Requester {
     fn is(&self, subject: &Subject) -> bool {
         match subject.kind.as_str() {
             "ServiceAccount" => {
-                subject.name == self.name
-                    && subject.namespace.as_deref() == Some(self.namespace.as_str())
+                let namespace = subject.namespace.clone().unwrap_or_default();
+                let name = subject.name.clone();
+                self.user == ServiceAccount { namespace, name }.user()
             }
-            "User" => subject.name == self.user(),
-            "Group" => self.groups().contains(&subject.name),
+            "User" => subject.name == self.user,
+            "Group" => self.groups.contains(&subject.name),
             _ => false,
         }
     }
@@ -308,11 +326,54 @@ impl ApiServer {
         self.require(account, &wish)
     }
 
+    /// Like `authorize`, for the proxy of a Service.
+    ///
+    /// # Errors
+    /// 403.
+    pub(super) fn authorize_proxy(
+        &self,
+        parts: &Parts,
+        target: &Target,
+        verb: &str,
+    ) -> Result<(), ApiError> {
+        let Some(account) = parts.extensions.get::<ServiceAccount>() else {
+            return Ok(());
+        };
+        let wish = Wish::resource(
+            verb,
+            &target.group,
+            &target.plural,
+            target.subresource.as_deref(),
+            target.namespace.as_deref(),
+            target.name.as_deref(),
+        );
+        self.require(account, &wish)
+    }
+
     /// Whether the request of a `SelfSubjectAccessReview` is allowed.
     pub(super) fn review(&self, parts: &Parts, spec: &Value) -> bool {
-        let Some(account) = parts.extensions.get::<ServiceAccount>() else {
-            return true;
+        match parts.extensions.get::<ServiceAccount>() {
+            Some(account) => self.is_wish_allowed(&account.into(), spec),
+            None => true,
+        }
+    }
+
+    /// Whether the request of a `SubjectAccessReview` is allowed.
+    pub(super) fn review_subject(&self, spec: &Value) -> bool {
+        let groups = spec["groups"].as_array().into_iter().flatten();
+        let groups = groups.filter_map(Value::as_str).map(str::to_owned);
+        let requester = Requester {
+            user: spec["user"].as_str().unwrap_or_default().to_owned(),
+            groups: groups.collect(),
         };
+        requester
+            .groups
+            .iter()
+            .any(|group| group == "system:masters")
+            || self.is_wish_allowed(&requester, spec)
+    }
+
+    fn is_wish_allowed(&self, requester: &Requester, spec: &Value) -> bool {
         let text = |at: &str| {
             let value = spec.pointer(at).and_then(Value::as_str);
             value.filter(|value| !value.is_empty())
@@ -331,7 +392,7 @@ impl ApiServer {
                 path: text("/nonResourceAttributes/path").unwrap_or_default(),
             },
         };
-        self.is_allowed(account, &wish)
+        self.is_allowed(requester, &wish)
     }
 
     /// Returns the denied requests so far, each once, with the message of the response.
@@ -341,7 +402,7 @@ impl ApiServer {
     }
 
     fn require(&self, account: &ServiceAccount, wish: &Wish<'_>) -> Result<(), ApiError> {
-        if self.is_allowed(account, wish) {
+        if self.is_allowed(&account.into(), wish) {
             return Ok(());
         }
         let refused = wish.refused(account);
@@ -352,10 +413,10 @@ impl ApiServer {
         Err(refused)
     }
 
-    fn is_allowed(&self, account: &ServiceAccount, wish: &Wish<'_>) -> bool {
+    fn is_allowed(&self, requester: &Requester, wish: &Wish<'_>) -> bool {
         let binds = |subjects: &Option<Vec<Subject>>| {
             let subjects = subjects.as_deref().unwrap_or_default();
-            subjects.iter().any(|subject| account.is(subject))
+            subjects.iter().any(|subject| requester.is(subject))
         };
         let of_cluster = self
             .all::<ClusterRoleBinding>("clusterrolebindings", None)
@@ -366,6 +427,10 @@ impl ApiServer {
             Wish::Resource { namespace, .. } => *namespace,
             Wish::Path { .. } => None,
         };
+        let authenticated = requester
+            .groups
+            .iter()
+            .any(|group| group == "system:authenticated");
         let of_namespace = namespace.into_iter().flat_map(|namespace| {
             self.all::<RoleBinding>("rolebindings", Some(namespace))
                 .into_iter()
@@ -373,7 +438,7 @@ impl ApiServer {
                 .flat_map(|binding| self.rules(&binding.role_ref, Some(namespace)))
                 .collect::<Vec<_>>()
         });
-        wish.is_allowed_to_all()
+        (authenticated && wish.is_allowed_to_all())
             || of_cluster
                 .chain(of_namespace)
                 .any(|rule| wish.is_allowed_by(&rule))

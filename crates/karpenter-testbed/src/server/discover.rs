@@ -92,9 +92,10 @@ impl ApiServer {
         review["kind"] = resource.kind.as_str().into();
         review["metadata"] = json!({"creationTimestamp": Value::Null});
         review["status"] = match resource.kind.as_str() {
-            "TokenReview" => json!({"authenticated": true, "user": user_info(account)}),
+            "TokenReview" => self.review_token(&review["spec"]),
             "SelfSubjectReview" => json!({"userInfo": user_info(account)}),
             "SelfSubjectAccessReview" => json!({"allowed": self.review(parts, &review["spec"])}),
+            "SubjectAccessReview" => json!({"allowed": self.review_subject(&review["spec"])}),
             "SelfSubjectRulesReview" => json!({
                 "incomplete": false,
                 "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],

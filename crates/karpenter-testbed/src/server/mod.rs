@@ -21,7 +21,9 @@ mod scale;
 mod selector;
 mod serve;
 mod service;
+mod service_proxy;
 mod subresources;
+mod tokens;
 mod value;
 mod watch;
 mod write;
@@ -62,6 +64,7 @@ pub struct Inner {
     version: RwLock<String>,
     pod_mutation: Option<PodMutation>,
     refusals: Mutex<Vec<String>>,
+    tokens: RwLock<tokens::Tokens>,
 }
 
 /// The API server. Cheap to clone; clones are the same server.
@@ -123,6 +126,7 @@ impl ApiServer {
             version: RwLock::new(settings.version),
             pod_mutation: settings.pod_mutation,
             refusals: Mutex::default(),
+            tokens: RwLock::default(),
         }));
         server.populate();
         server
@@ -142,6 +146,10 @@ impl ApiServer {
 
     /// Handles a request whose body has been read.
     pub async fn handle(&self, parts: &Parts, body: Bytes) -> http::Response<Body> {
+        if let Some((target, path)) = service_proxy::target(parts.uri.path()) {
+            let response = self.proxy(parts, &target, &path, body).await;
+            return response.unwrap_or_else(|error| Reply::from(error).into_response());
+        }
         let reply = match self.answer(parts, body).await {
             Ok(reply) => reply,
             Err(error) => Reply::from(error),

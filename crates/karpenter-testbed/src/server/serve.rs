@@ -1,17 +1,14 @@
 //! The server over HTTPS on loopback.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use http::header::AUTHORIZATION;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use parking_lot::RwLock;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
 };
@@ -52,12 +49,8 @@ pub struct Served {
     ca: String,
     token: String,
     server: ApiServer,
-    accounts: Arc<Accounts>,
     _stop: DropGuard,
 }
-
-/// Service accounts by the bearer token of their requests.
-type Accounts = RwLock<HashMap<String, ServiceAccount>>;
 
 impl fmt::Debug for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,14 +89,10 @@ impl Served {
     /// need not exist.
     #[must_use]
     pub fn service_account_token(&self, namespace: &str, name: &str) -> String {
-        let token = self.server.identity.uid();
-        let account = ServiceAccount {
+        self.server.lasting_token(Some(ServiceAccount {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
-        };
-        let mut accounts = self.accounts.write();
-        accounts.insert(token.clone(), account);
-        token
+        }))
     }
 
     /// Returns a kubeconfig of the administrator for this server.
@@ -146,15 +135,9 @@ impl ApiServer {
             .map_err(|source| ServeError::Listen { address, source })?;
         let (ca, config) = tls(address)?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        // Not a real secret: it prevents accidental writes by other processes on the same computer.
-        let token = self.identity.uid();
+        let token = self.lasting_token(None);
         let stop = CancellationToken::new();
         let server = self.clone();
-        let accounts = Arc::new(Accounts::default());
-        let known = Known {
-            administrator: token.as_str().into(),
-            accounts: Arc::clone(&accounts),
-        };
         let stopped = stop.clone();
         tokio::spawn(async move {
             loop {
@@ -169,8 +152,7 @@ impl ApiServer {
                         }
                     },
                 };
-                let connection =
-                    connection(server.clone(), acceptor.clone(), stream, known.clone());
+                let connection = connection(server.clone(), acceptor.clone(), stream);
                 let stopped = stopped.clone();
                 tokio::spawn(async move {
                     tokio::select! {
@@ -185,42 +167,12 @@ impl ApiServer {
             ca,
             token,
             server: self.clone(),
-            accounts,
             _stop: stop.drop_guard(),
         })
     }
 }
 
-/// The accepted bearer tokens.
-#[derive(Clone)]
-struct Known {
-    administrator: Arc<str>,
-    accounts: Arc<Accounts>,
-}
-
-impl Known {
-    /// Whether the request's token is known; records its service account.
-    fn identify(&self, request: &mut Request<Incoming>) -> bool {
-        let header = request.headers().get(AUTHORIZATION);
-        let header = header.and_then(|value| value.to_str().ok());
-        let Some(token) = header.and_then(|value| value.strip_prefix("Bearer ")) else {
-            return false;
-        };
-        if token == &*self.administrator {
-            return true;
-        }
-        let accounts = self.accounts.read();
-        let account = accounts.get(token).cloned();
-        drop(accounts);
-        let Some(account) = account else {
-            return false;
-        };
-        request.extensions_mut().insert(account);
-        true
-    }
-}
-
-async fn connection(server: ApiServer, acceptor: TlsAcceptor, stream: TcpStream, known: Known) {
+async fn connection(server: ApiServer, acceptor: TlsAcceptor, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let stream = match acceptor.accept(stream).await {
         Ok(stream) => stream,
@@ -231,7 +183,7 @@ async fn connection(server: ApiServer, acceptor: TlsAcceptor, stream: TcpStream,
     };
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let mut service = server.service(false);
-        let is_known = known.identify(&mut request);
+        let is_known = server.identify(&mut request);
         async move {
             if !is_known {
                 return Ok::<Response<Body>, std::convert::Infallible>(unauthorized());

@@ -440,7 +440,7 @@ async fn every_view_is_reachable_by_keyboard_readable_and_without_serious_faults
         it.open(&url);
         it.wait("the page is live", "document.querySelector('.tile')");
         it.wait("a pod has no place", "document.querySelector('.badge')");
-        // The link to the content, the name, and four views.
+        // The link to the content, the name, and the first views.
         let focus = "return document.activeElement.innerText.trim().split(/\\s/)[0]";
         let mut seen = Vec::new();
         for _ in 0..6 {
@@ -528,7 +528,7 @@ async fn every_view_is_reachable_by_keyboard_readable_and_without_serious_faults
 }
 
 /// Views: name, address, what is there once they are ready, and what to do then.
-const VIEWS: [(&str, &str, &str, &str); 6] = [
+const VIEWS: [(&str, &str, &str, &str); 7] = [
     (
         "overview",
         "overview",
@@ -564,6 +564,12 @@ const VIEWS: [(&str, &str, &str, &str); 6] = [
         "decisions",
         "document.querySelector('.record-head')",
         "document.querySelector('.record-head').click()",
+    ),
+    (
+        "plan",
+        "plan",
+        "document.querySelector('.rehearsal textarea')",
+        "document.querySelector('.rehearsal button').click()",
     ),
 ];
 

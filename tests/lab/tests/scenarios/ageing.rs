@@ -11,6 +11,7 @@ use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::provider::CloudProvider;
 use karpenter_core::schedule::PlannedNodeClaim;
+use karpenter_fixtures::Object;
 use karpenter_kube::context::Context;
 use karpenter_kube::operator::{Operator, OperatorError};
 use karpenter_kube::provisioning::launch::create_claims;
@@ -22,18 +23,15 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::Scripted;
-use crate::world::{World, pool, settings};
+use crate::world::{World, node_pool, settings};
 
 /// A world with pods on one node of a NodePool that never consolidates.
-async fn with_node(pods: i32, spec: Value) -> World {
+async fn with_node(pods: i32, pool: Object<NodePool>) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let mut quiet =
-        json!({"disruption": {"consolidateAfter": "Never", "budgets": [{"nodes": "0"}]}});
-    if let Some(own) = spec.as_object() {
-        quiet.as_object_mut().unwrap().extend(own.clone());
-    }
-    world.create(&pool("default", quiet)).await;
+    world
+        .add(pool.consolidate_after("Never").budgets(&["0"]))
+        .await;
     world.deploy("app", pods).await;
     let pods = usize::try_from(pods).unwrap();
     world.until_running(pods, 60).await;
@@ -73,7 +71,7 @@ async fn until_drifted(world: &World, reason: Option<&str>) {
 /// Conformance: DIS-056
 #[tokio::test(start_paused = true)]
 async fn the_first_drift_reason_counts_and_a_reverted_change_ends_drift() {
-    let world = with_node(1, json!({})).await;
+    let world = with_node(1, node_pool("default")).await;
     assert_eq!(drifted(&world).await, None);
     let zone =
         json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["nowhere"]}]);
@@ -98,7 +96,7 @@ async fn the_first_drift_reason_counts_and_a_reverted_change_ends_drift() {
 /// Conformance: DIS-057
 #[tokio::test(start_paused = true)]
 async fn every_static_field_of_the_template_makes_nodes_drift() {
-    let world = with_node(1, json!({})).await;
+    let world = with_node(1, node_pool("default")).await;
     let original: NodePool = world.api().get("default").await.unwrap();
     let taint = json!([{"key": "example.com/t", "effect": "NoSchedule"}]);
     let changes = [
@@ -126,7 +124,7 @@ async fn every_static_field_of_the_template_makes_nodes_drift() {
 /// Conformance: DIS-063, API-068
 #[tokio::test(start_paused = true)]
 async fn nodeclaims_with_another_hash_version_are_rehashed_before_they_can_drift() {
-    let world = with_node(1, json!({})).await;
+    let world = with_node(1, node_pool("default")).await;
     let claim = world.claims().await.remove(0);
     let old = json!({"metadata": {"annotations": {
         annotations::NODE_POOL_HASH: "1", annotations::NODE_POOL_HASH_VERSION: "v0"}}});
@@ -163,7 +161,7 @@ async fn nodeclaims_with_another_hash_version_are_rehashed_before_they_can_drift
 /// Conformance: DIS-051, API-172
 #[tokio::test(start_paused = true)]
 async fn nodes_expire_despite_budgets_and_are_counted_once() {
-    let mut world = with_node(1, json!({"template": {"spec": {"expireAfter": "1h"}}})).await;
+    let mut world = with_node(1, node_pool("default").expire_after("1h")).await;
     let claim = world.claims().await.remove(0);
     world.pass(3500).await;
     assert!(!world.claims().await[0].is_deleting());
@@ -183,7 +181,7 @@ async fn nodes_expire_despite_budgets_and_are_counted_once() {
 /// Conformance: DIS-050, API-172
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_without_an_instance_is_deleted_once_its_node_is_not_ready() {
-    let mut world = with_node(1, json!({})).await;
+    let mut world = with_node(1, node_pool("default")).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let claim = world.claims().await.remove(0);
     world
@@ -236,7 +234,7 @@ async fn a_nodeclaim_that_is_not_registered_is_not_garbage_collected() {
 /// Conformance: AWS-gc-02, DIS-147
 #[tokio::test(start_paused = true)]
 async fn an_instance_without_a_nodeclaim_is_terminated_after_half_a_minute() {
-    let mut world = with_node(1, json!({})).await;
+    let mut world = with_node(1, node_pool("default")).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let mut claim = world.claims().await.remove(0);
     claim.metadata = kube::core::ObjectMeta {
@@ -290,7 +288,7 @@ async fn an_instance_whose_nodeclaim_is_still_launching_is_not_terminated() {
 /// Conformance: DIS-147
 #[tokio::test(start_paused = true)]
 async fn an_instance_without_a_nodeclaim_is_terminated_and_its_node_deleted() {
-    let mut world = with_node(1, json!({})).await;
+    let mut world = with_node(1, node_pool("default")).await;
     world.cluster.stop_controllers().await;
     // A user removes the NodeClaim's finalizer while no controller runs to terminate the instance.
     let claim = world.claims().await.remove(0);
@@ -417,7 +415,7 @@ async fn a_nodeclaim_that_only_the_model_has_is_removed() {
 /// Conformance: DIS-149
 #[tokio::test(start_paused = true)]
 async fn a_node_smaller_than_its_instance_type_gets_an_event() {
-    let world = with_node(1, json!({})).await;
+    let world = with_node(1, node_pool("default")).await;
     let found =
         async |w: &World| w.claims().await[0].condition_status(types::CONSISTENT_STATE_FOUND);
     world
@@ -442,7 +440,7 @@ async fn a_node_smaller_than_its_instance_type_gets_an_event() {
 /// Conformance: DIS-136
 #[tokio::test(start_paused = true)]
 async fn the_nodeclass_label_is_restored_on_nodeclaims_and_nodes() {
-    let world = with_node(1, json!({})).await;
+    let world = with_node(1, node_pool("default")).await;
     let label = "karpenter.kwok.sh/kwoknodeclass";
     let without = json!({"metadata": {"labels": {label: null}}});
     let claim = world.claims().await.remove(0);

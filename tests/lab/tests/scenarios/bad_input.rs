@@ -14,17 +14,14 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Po
 use serde_json::{Value, json};
 
 use crate::lines::Lines;
-use crate::world::{World, pool, settings};
+use crate::world::{World, node_pool, settings};
 
 /// A cluster whose NodePool has these budgets.
 async fn budgeted(budgets: Value) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
     world
-        .create(&pool(
-            "default",
-            json!({"disruption": {"budgets": budgets}}),
-        ))
+        .add(node_pool("default").set("/spec/disruption/budgets", budgets))
         .await;
     world
 }
@@ -262,7 +259,7 @@ async fn a_nodepool_deleted_while_a_command_waits_deletes_all_its_nodes() {
     assert!(instances.is_empty(), "{}", world.describe().await);
     // A later Deployment gets its nodes.
     world.cluster.cloud.never_register(false);
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     world.until_running(2, 60).await;
 }
 
@@ -316,7 +313,7 @@ async fn objects_that_cannot_be_decoded_get_an_event_and_hide_no_others() {
     };
     create_any(&world, &buffers, buffer("bad", json!("many"))).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     let chunk = json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "chunk", "namespace": "default"},
         "template": {"spec": {"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}]}}});
     let templates = ApiResource::erase::<PodTemplate>(&());
@@ -371,7 +368,7 @@ async fn the_event_of_a_pod_tells_a_nodepool_that_is_not_ready_from_none_at_all(
             says(none).await
         })
         .await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     world
         .until(60, "the condition of the NodePool", async |world| {
             let ready = condition_of_pool(world, types::READY).await;
@@ -393,11 +390,8 @@ async fn the_event_of_a_pod_tells_a_nodepool_that_is_not_ready_from_none_at_all(
 async fn requirements_that_no_node_can_meet_are_a_condition_of_the_nodepool() {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let requirement =
-        |values: Value| json!({"key": "kubernetes.io/arch", "operator": "In", "values": values});
-    let requirements = json!([requirement(json!(["amd64"])), requirement(json!(["arm64"]))]);
-    let spec = json!({"template": {"spec": {"requirements": requirements}}});
-    world.create(&pool("default", spec)).await;
+    let both = node_pool("default").requires("kubernetes.io/arch", "In", &["arm64"]);
+    world.add(both).await;
     world
         .until(60, "the condition", async |world| {
             let valid = condition_of_pool(world, types::VALIDATION_SUCCEEDED).await;
@@ -408,7 +402,8 @@ async fn requirements_that_no_node_can_meet_are_a_condition_of_the_nodepool() {
             })
         })
         .await;
-    let spec = json!({"template": {"spec": {"requirements": [requirement(json!(["amd64"]))]}}});
+    let amd64 = json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]);
+    let spec = json!({"template": {"spec": {"requirements": amd64}}});
     change_pool(&world, spec).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;

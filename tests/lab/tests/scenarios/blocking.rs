@@ -4,28 +4,29 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use karpenter_api::v1::NodePool;
+use karpenter_fixtures::{Object, ZONE};
+use karpenter_kwok::KwokNodeClass;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::decisions::{explain_first_pod, free_port, get, serving};
-use crate::world::{World, pool};
-use karpenter_kwok::KwokNodeClass;
-
-const ZONE: &str = "topology.kubernetes.io/zone";
+use crate::world::{World, deployment, node_pool};
 
 /// A cluster whose controllers serve on a port, with NodePools.
-async fn world(port: u16, pools: &[(&str, Value)]) -> World {
+async fn world(port: u16, pools: &[Object<NodePool>]) -> World {
     let world = World::bare(serving(port, |_| ())).await;
     world.create(&KwokNodeClass::new("default")).await;
-    for (name, spec) in pools {
-        world.create(&pool(name, spec.clone())).await;
+    for pool in pools {
+        world.add(pool.clone()).await;
     }
     world
 }
 
-fn zones(zones: &[&str]) -> Value {
-    json!({ "template": { "spec": { "requirements": [{ "key": ZONE, "operator": "In", "values": zones }] } } })
+fn in_zones(name: &str, zones: &[&str]) -> Object<NodePool> {
+    node_pool(name)
+        .without_requirements()
+        .requires(ZONE, "In", zones)
 }
 
 fn ids(told: &Value) -> Vec<&str> {
@@ -78,15 +79,16 @@ async fn apply(world: &World, patch: &Value) {
 async fn a_zone_that_no_node_pool_allows_is_blocked_by_the_selector_and_each_requirement() {
     let port = free_port();
     let pools = [
-        ("a", zones(&["test-zone-a"])),
-        ("b", zones(&["test-zone-b"])),
+        in_zones("a", &["test-zone-a"]),
+        in_zones("b", &["test-zone-b"]),
     ];
     let world = world(port, &pools).await;
     world.deploy("there", 1).await;
     world.until_running(1, 300).await;
     world.delete_deployments(&["there"]).await;
-    let selector = json!({ "nodeSelector": { ZONE: "test-zone-c" } });
-    world.deploy_with("lost", 1, selector).await;
+    world
+        .add(deployment("lost", 1).select(ZONE, "test-zone-c"))
+        .await;
     world
         .until(60, "the pod of lost is the only one", async |w| {
             w.pods().await.len() == 1
@@ -117,11 +119,10 @@ async fn a_zone_that_no_node_pool_allows_is_blocked_by_the_selector_and_each_req
 #[tokio::test(start_paused = true)]
 async fn a_limit_is_told_with_its_amounts_and_raising_it_exactly_so_far_places_the_pod() {
     let port = free_port();
-    let world = world(port, &[("default", json!({ "limits": { "cpu": "6" } }))]).await;
-    let three = json!({ "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "3" } } }] });
-    world.deploy_with("web", 1, three.clone()).await;
+    let world = world(port, &[node_pool("default").limit("cpu", "6")]).await;
+    world.add(deployment("web", 1).cpu("3")).await;
     world.until_running(1, 300).await;
-    world.deploy_with("more", 1, three).await;
+    world.add(deployment("more", 1).cpu("3")).await;
     world.pass(30).await;
 
     let running = world.pods().await;
@@ -155,12 +156,8 @@ async fn a_limit_is_told_with_its_amounts_and_raising_it_exactly_so_far_places_t
 #[tokio::test(start_paused = true)]
 async fn an_untolerated_taint_is_tolerated_or_removed_at_one_price() {
     let port = free_port();
-    let taint = json!([{ "key": "team", "value": "search", "effect": "NoSchedule" }]);
-    let pools = [(
-        "default",
-        json!({ "template": { "spec": { "taints": taint } } }),
-    )];
-    let world = world(port, &pools).await;
+    let tainted = node_pool("default").taint("team", "search", "NoSchedule");
+    let world = world(port, &[tainted]).await;
     world.deploy("web", 1).await;
     world.pass(30).await;
 
@@ -192,9 +189,8 @@ async fn an_untolerated_taint_is_tolerated_or_removed_at_one_price() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_too_large_for_every_type_is_told_the_largest_request_that_fits() {
     let port = free_port();
-    let world = world(port, &[("default", json!({}))]).await;
-    let huge = json!({ "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "1000" } } }] });
-    world.deploy_with("huge", 1, huge).await;
+    let world = world(port, &[node_pool("default")]).await;
+    world.add(deployment("huge", 1).cpu("1000")).await;
     world.pass(30).await;
 
     let told = explain_first_pod(&world, port).await;
@@ -202,8 +198,7 @@ async fn a_pod_too_large_for_every_type_is_told_the_largest_request_that_fits() 
     assert_eq!(ids(&told), ["pod.requests[cpu]"]);
     let lower = relaxation(&told, "requests cpu 1k -> ");
     let fits = lower["change"]["to"].as_str().unwrap();
-    let requests = json!({ "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": fits } } }] });
-    world.deploy_with("fits", 1, requests).await;
+    world.add(deployment("fits", 1).cpu(fits)).await;
     world
         .until(300, "the pod of fits runs", async |w| {
             w.nodes().await.len() == 1
@@ -216,13 +211,14 @@ async fn a_pod_too_large_for_every_type_is_told_the_largest_request_that_fits() 
 #[tokio::test(start_paused = true)]
 async fn a_pod_without_room_beside_others_says_competition_and_names_their_owner() {
     let port = free_port();
-    let small = json!({ "limits": { "nodes": "1" }, "template": { "spec": { "requirements": [
-        { "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["c-4x-amd64-linux"] },
-    ] } } });
-    let world = world(port, &[("default", small)]).await;
-    let cpu = |cpu: &str| json!({ "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": cpu } } }] });
-    world.deploy_with("first", 2, cpu("1500m")).await;
-    world.deploy_with("late", 1, cpu("1")).await;
+    let small = node_pool("default").limit("nodes", "1").requires(
+        "node.kubernetes.io/instance-type",
+        "In",
+        &["c-4x-amd64-linux"],
+    );
+    let world = world(port, &[small]).await;
+    world.add(deployment("first", 2).cpu("1500m")).await;
+    world.add(deployment("late", 1).cpu("1")).await;
     world
         .until(60, "a node is launched", async |w| {
             w.claims().await.len() == 1
@@ -254,8 +250,8 @@ async fn a_pod_without_room_beside_others_says_competition_and_names_their_owner
 #[tokio::test(start_paused = true)]
 async fn changes_of_a_pods_question_are_run_like_the_pod_itself() {
     let port = free_port();
-    let tainted = json!({ "template": { "spec": { "taints": [{ "key": "team", "value": "a", "effect": "NoSchedule" }] } } });
-    let world = world(port, &[("default", tainted)]).await;
+    let tainted = node_pool("default").taint("team", "a", "NoSchedule");
+    let world = world(port, &[tainted]).await;
     world.deploy("app", 1).await;
     world.pass(30).await;
     let pod = world.pods().await.remove(0).metadata.name.unwrap();

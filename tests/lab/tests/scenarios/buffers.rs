@@ -7,14 +7,14 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::world::{World, pool, settings};
+use crate::world::{World, node_pool, settings};
 
 async fn world() -> World {
     let mut settings = settings();
     settings.options.feature_gates.capacity_buffer = true;
     let world = World::bare(settings).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     world
 }
 

@@ -8,23 +8,23 @@ use karpenter_api::conditions::{HasConditions, Status, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::pod::Pod as ModelPod;
 use karpenter_core::provider::{CloudProviderError, HookOutcome};
+use karpenter_fixtures::{HOSTNAME, Object, pod};
 use karpenter_kube::controller::{Controller, Queue};
 use karpenter_kube::node::eviction::EvictionQueue;
 use karpenter_kwok::{CapacityPool, KwokNodeClass};
 use karpenter_testbed::faults::{Fault, Rule};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cloud::{Hook, Scripted};
-use crate::world::{World, pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
 /// A cluster whose NodePool never consolidates.
-async fn quiet(template: Value) -> World {
+async fn quiet(pool: Object<NodePool>) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let spec = json!({"disruption": {"consolidateAfter": "Never"}, "template": {"spec": template}});
-    world.create(&pool("default", spec)).await;
+    world.add(pool.consolidate_after("Never")).await;
     world
 }
 
@@ -54,7 +54,7 @@ fn disrupted(world: &World, reason: &str, capacity_type: &str) -> Option<f64> {
 /// Conformance: DIS-027, API-172, API-198
 #[tokio::test(start_paused = true)]
 async fn a_class_that_is_not_ready_ends_the_claim_without_an_event() {
-    let mut world = quiet(json!({})).await;
+    let mut world = quiet(node_pool("default")).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let error = CloudProviderError::NodeClassNotReady("its role is missing".into());
     cloud.creations.lock().push_back(error);
@@ -79,7 +79,7 @@ async fn a_class_that_is_not_ready_ends_the_claim_without_an_event() {
 /// Conformance: DIS-028, API-199
 #[tokio::test(start_paused = true)]
 async fn a_create_error_says_its_own_reason_on_the_claim_until_the_launch_works() {
-    let mut world = quiet(json!({})).await;
+    let mut world = quiet(node_pool("default")).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let error = || CloudProviderError::Create {
         reason: "SpotServiceLinkedRoleMissing".into(),
@@ -113,7 +113,7 @@ async fn a_create_error_says_its_own_reason_on_the_claim_until_the_launch_works(
 /// Conformance: API-172
 #[tokio::test(start_paused = true)]
 async fn claims_that_are_given_up_are_counted_by_reason() {
-    let world = quiet(json!({})).await;
+    let world = quiet(node_pool("default")).await;
     let everything = CapacityPool {
         instance_type: None,
         zone: None,
@@ -127,7 +127,7 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
         })
         .await;
 
-    let world = quiet(json!({})).await;
+    let world = quiet(node_pool("default")).await;
     world.cluster.cloud.fail_launches(u32::MAX);
     world.deploy("app", 1).await;
     world.pass(290).await;
@@ -138,7 +138,7 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
         })
         .await;
 
-    let world = quiet(json!({})).await;
+    let world = quiet(node_pool("default")).await;
     world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
     world.pass(890).await;
@@ -153,7 +153,7 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
 /// Conformance: DIS-142
 #[tokio::test(start_paused = true)]
 async fn several_nodes_with_one_provider_id_are_never_registered() {
-    let mut world = quiet(json!({})).await;
+    let mut world = quiet(node_pool("default")).await;
     world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
     let launched = first_claim(&world, types::LAUNCHED).await;
@@ -195,8 +195,10 @@ async fn several_nodes_with_one_provider_id_are_never_registered() {
 /// Conformance: DIS-143
 #[tokio::test(start_paused = true)]
 async fn a_registered_node_may_take_for_ever_to_be_initialized() {
-    let taint = json!([{"key": "example.com/starting", "effect": "NoSchedule"}]);
-    let world = quiet(json!({"startupTaints": taint, "expireAfter": "Never"})).await;
+    let starting = node_pool("default")
+        .startup_taint("example.com/starting", "NoSchedule")
+        .expire_after("Never");
+    let world = quiet(starting).await;
     world.deploy("app", 1).await;
     let registered = first_claim(&world, types::REGISTERED).await;
     world.pass(2 * 3600).await;
@@ -212,7 +214,7 @@ async fn a_registered_node_may_take_for_ever_to_be_initialized() {
 /// Conformance: API-208
 #[tokio::test(start_paused = true)]
 async fn of_several_hooks_that_wait_the_shortest_time_counts() {
-    let mut world = quiet(json!({})).await;
+    let mut world = quiet(node_pool("default")).await;
     let wait = |seconds: i64| Ok(HookOutcome::Wait(SignedDuration::from_secs(seconds)));
     let hooks = vec![Hook::new("slow", wait(3600)), Hook::new("quick", wait(7))];
     let cloud = Scripted::in_world(&mut world, hooks).await;
@@ -238,7 +240,7 @@ async fn of_several_hooks_that_wait_the_shortest_time_counts() {
 /// Conformance: DIS-160
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_pool_makes_its_registration_health_unknown_until_another_node_registers() {
-    let world = quiet(json!({})).await;
+    let world = quiet(node_pool("default")).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     let health = async |w: &World| {
@@ -287,7 +289,7 @@ async fn drifted(world: &World) -> Option<(String, String)> {
 /// Conformance: DIS-165
 #[tokio::test(start_paused = true)]
 async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
-    let world = quiet(json!({"requirements": []})).await;
+    let world = quiet(node_pool("default").without_requirements()).await;
     // The budget keeps the drifted node.
     let shut = Patch::Merge(json!({"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}}));
     let pools: Api<NodePool> = world.api();
@@ -328,7 +330,7 @@ async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
 /// Conformance: DIS-166
 #[tokio::test(start_paused = true)]
 async fn a_provider_s_reason_is_that_of_the_drift_and_an_unknown_instance_has_not_drifted() {
-    let mut world = quiet(json!({})).await;
+    let mut world = quiet(node_pool("default")).await;
     let shut = Patch::Merge(json!({"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}}));
     let pools: Api<NodePool> = world.api();
     pools
@@ -360,7 +362,7 @@ async fn a_provider_s_reason_is_that_of_the_drift_and_an_unknown_instance_has_no
 /// Conformance: SCH-260
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_cannot_be_created_keeps_no_other_from_being_made() {
-    let world = quiet(json!({})).await;
+    let world = quiet(node_pool("default")).await;
     world.pass(5).await;
     let refused = Fault::Error {
         code: 403,
@@ -371,10 +373,8 @@ async fn a_claim_that_cannot_be_created_keeps_no_other_from_being_made() {
         .resource("nodeclaims")
         .times(1);
     world.cluster.testbed.faults().add(rule);
-    let alone = json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "app"}}},
-    ]}}});
-    world.deploy_with("app", 3, alone).await;
+    let alone = deployment("app", 3).anti_affinity(HOSTNAME, ("app", "app"));
+    world.add(alone).await;
     world
         .until(5, "the others are made", async |w| {
             w.claims().await.len() == 2
@@ -391,8 +391,9 @@ async fn a_static_pool_is_scaled_down_whatever_its_budgets_say() {
     settings.options.feature_gates.static_capacity = true;
     let world = World::bare(settings).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let spec = json!({"replicas": 3, "disruption": {"budgets": [{"nodes": "0"}]}});
-    world.create(&pool("fixed", spec)).await;
+    world
+        .add(node_pool("fixed").replicas(3).budgets(&["0"]))
+        .await;
     let are = async |w: &World, count: usize| {
         let claims = w.claims().await;
         claims.len() == count && claims.iter().all(|claim| claim.is_true(types::INITIALIZED))
@@ -410,17 +411,14 @@ async fn a_static_pool_is_scaled_down_whatever_its_budgets_say() {
 /// Conformance: DIS-155
 #[tokio::test(start_paused = true)]
 async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
-    let world = quiet(json!({})).await;
+    let world = quiet(node_pool("default")).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     let cx = Arc::clone(world.cluster.context().unwrap());
     let on = world.nodes().await.remove(0).metadata.name.unwrap();
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
-    let protected: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "protected", "namespace": "default", "annotations": {"karpenter.sh/do-not-disrupt": "true"}},
-        "spec": {"nodeName": on, "terminationGracePeriodSeconds": 30, "containers": [{"name": "c", "image": "pause"}]},
-    }))
-    .unwrap();
+    let protected = pod("protected").do_not_disrupt().grace_period(30);
+    let protected = protected.set("/spec/nodeName", on.as_str()).build();
     let created = pods
         .create(&PostParams::default(), &protected)
         .await
@@ -466,7 +464,7 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
 /// Conformance: DIS-134
 #[tokio::test(start_paused = true)]
 async fn launches_that_fail_are_tried_again_after_one_second_and_a_minute_at_most() {
-    let mut world = quiet(json!({})).await;
+    let mut world = quiet(node_pool("default")).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let errors = (0..12).map(|_| CloudProviderError::other("the cloud is away"));
     cloud.creations.lock().extend(errors);

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use karpenter_fixtures::ARCH;
 use karpenter_kube::options::FeatureGates;
 
 use crate::cloud::Scripted;
-use crate::world::{World, settings};
+use crate::world::{World, deployment, settings};
 
 /// Controllers of the reference, with the reconciliations that run at a time on one core.
 const CONTROLLERS: [(&str, f64); 22] = [
@@ -125,8 +126,7 @@ async fn instances_are_listed_every_ten_seconds_at_first_and_then_every_two_minu
 #[tokio::test(start_paused = true)]
 async fn pods_that_wait_are_planned_again_every_ten_seconds() {
     let world = World::new().await;
-    let nowhere = serde_json::json!({"nodeSelector": {"kubernetes.io/arch": "s390x"}});
-    world.deploy_with("app", 1, nowhere).await;
+    world.add(deployment("app", 1).select(ARCH, "s390x")).await;
     world.pass(30).await;
     let passes = || {
         let count =

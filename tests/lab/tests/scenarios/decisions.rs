@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_core::schedule::Policy;
+use karpenter_fixtures::{ZONE, pdb};
 use karpenter_kube::decisions::Made;
 use karpenter_kube::options::{DecisionLog, FeatureGates, Options};
 use karpenter_kwok::KwokNodeClass;
@@ -16,7 +16,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::world::{World, pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
 /// Returns a port that no server listens on.
 pub(crate) fn free_port() -> u16 {
@@ -35,7 +35,7 @@ pub(crate) fn serving(port: u16, change: impl FnOnce(&mut Options)) -> LocalClus
 async fn world(port: u16) -> World {
     let world = World::bare(serving(port, |_| ())).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     world
 }
 
@@ -123,8 +123,7 @@ pub(crate) async fn explain_first_pod(world: &World, port: u16) -> Value {
 async fn a_pending_pod_has_its_reason_its_age_and_the_record_that_says_so() {
     let port = free_port();
     let world = world(port).await;
-    let nowhere = json!({"nodeSelector": {"topology.kubernetes.io/zone": "z9"}});
-    world.deploy_with("lost", 3, nowhere).await;
+    world.add(deployment("lost", 3).select(ZONE, "z9")).await;
     world.pass(60).await;
 
     let told = explain_first_pod(&world, port).await;
@@ -161,13 +160,8 @@ async fn a_kept_node_has_all_its_blockers_its_price_and_its_claim_the_pods_it_wa
     let world = world(port).await;
     world.deploy("app", 2).await;
     world.until_running(2, 60).await;
-    let guard = json!({
-        "metadata": {"name": "guard", "namespace": "default"},
-        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "app"}}},
-    });
-    let guard: PodDisruptionBudget = serde_json::from_value(guard).unwrap();
-    let api = Api::namespaced(world.client.clone(), "default");
-    api.create(&PostParams::default(), &guard).await.unwrap();
+    let guard = pdb("guard").max_unavailable(0).of(("app", "app"));
+    world.add(guard).await;
     let node = world.nodes().await.remove(0).metadata.name.unwrap();
     let patch = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
     let nodes: Api<Node> = world.api();
@@ -212,8 +206,7 @@ async fn a_kept_node_has_all_its_blockers_its_price_and_its_claim_the_pods_it_wa
 async fn after_a_restart_reasons_are_back_with_the_first_pass_and_at_least_as_old_as_the_pod() {
     let port = free_port();
     let mut world = world(port).await;
-    let nowhere = json!({"nodeSelector": {"topology.kubernetes.io/zone": "z9"}});
-    world.deploy_with("lost", 1, nowhere).await;
+    world.add(deployment("lost", 1).select(ZONE, "z9")).await;
     world.pass(120).await;
     let before = explain_first_pod(&world, port).await;
     assert_eq!(before["reason"]["atLeast"], Value::Null, "{before}");
@@ -494,9 +487,8 @@ async fn without_the_feature_gate_there_is_no_port_and_no_metric() {
     });
     let world = World::bare(settings).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
-    let nowhere = json!({"nodeSelector": {"topology.kubernetes.io/zone": "z9"}});
-    world.deploy_with("lost", 1, nowhere).await;
+    world.add(node_pool("default")).await;
+    world.add(deployment("lost", 1).select(ZONE, "z9")).await;
     world.pass(60).await;
     let refused = blocking(move || TcpStream::connect(("127.0.0.1", port)).is_err()).await;
     assert!(refused);
@@ -529,7 +521,7 @@ async fn the_decision_log_has_each_record_as_a_line() {
     let log = DecisionLog::File(path.clone());
     let world = World::bare(serving(0, |options| options.decision_log = log)).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     world.cluster.shutdown().await;

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Event;
 use karpenter_api::v1::NodeClaim;
+use karpenter_api::v1::NodePool;
+use karpenter_fixtures::{ARCH, CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, Object};
 use karpenter_kwok::{CapacityPool, KwokNodeClass};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::lines::Lines;
-use crate::world::{World, pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
 /// Not kube-scheduler's.
 fn is_ours(event: &Event) -> bool {
@@ -54,18 +56,20 @@ async fn assert_said(world: &World, reason: &str, type_: &str, kinds: &[&str], t
     }
 }
 
-async fn on_demand(disruption: Value, template: Value) -> World {
+async fn on_demand(pool: Object<NodePool>) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let requirements = json!([
-        {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
-        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
-        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
-    ]);
-    let mut spec = json!({"template": {"spec": template}, "disruption": disruption});
-    spec["template"]["spec"]["requirements"] = requirements;
-    world.create(&pool("default", spec)).await;
     world
+        .add(pool.requires(CAPACITY_TYPE, "In", &["on-demand"]))
+        .await;
+    world
+}
+
+/// A NodePool that no instance type meets.
+fn of_no_type() -> Object<NodePool> {
+    node_pool("none")
+        .without_requirements()
+        .requires(INSTANCE_TYPE, "In", &["nothing"])
 }
 
 const BOTH: &[&str] = &["Node", "NodeClaim"];
@@ -73,12 +77,11 @@ const BOTH: &[&str] = &["Node", "NodeClaim"];
 /// Conformance: API-190
 #[tokio::test(start_paused = true)]
 async fn events_of_scheduling_and_consolidation_have_their_type_object_and_text() {
-    let world = on_demand(json!({"consolidateAfter": "0s"}), json!({})).await;
-    let none = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["nothing"]}]);
-    let none = json!({"template": {"spec": {"requirements": none}}});
-    world.create(&pool("none", none)).await;
-    let nowhere = json!({"nodeSelector": {"kubernetes.io/arch": "s390x"}});
-    world.deploy_with("nowhere", 1, nowhere).await;
+    let world = on_demand(node_pool("default")).await;
+    world.add(of_no_type()).await;
+    world
+        .add(deployment("nowhere", 1).select(ARCH, "s390x"))
+        .await;
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
     world.pass(5).await;
@@ -204,11 +207,11 @@ async fn events_of_scheduling_and_consolidation_have_their_type_object_and_text(
 /// Conformance: API-191
 #[tokio::test(start_paused = true)]
 async fn events_of_a_termination_have_their_type_object_and_text() {
-    let quiet = json!({"consolidateAfter": "Never"});
-    let world = on_demand(quiet, json!({"terminationGracePeriod": "300s"})).await;
-    world
-        .deploy_with("app", 1, json!({"terminationGracePeriodSeconds": 30}))
-        .await;
+    let quiet = node_pool("default")
+        .consolidate_after("Never")
+        .termination_grace_period("300s");
+    let world = on_demand(quiet).await;
+    world.add(deployment("app", 1).grace_period(30)).await;
     world.until_running(1, 60).await;
     let pods: kube::Api<k8s_openapi::api::core::v1::Pod> =
         kube::Api::namespaced(world.client.clone(), "default");
@@ -312,15 +315,13 @@ async fn the_milestones_of_a_node_are_lines_of_the_log() {
 async fn pods_whose_preferences_can_prevent_consolidation_are_named_in_the_log_once() {
     let lines = Lines::taken();
     let world = World::new().await;
-    let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "app"}}});
+    let soft = json!({"whenUnsatisfiable": "ScheduleAnyway"});
     // It waits for a node that there is not, so that it is planned again and again.
-    let waits = json!({
-        "nodeSelector": {"kubernetes.io/arch": "s390x"},
-        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}},
-        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": {"app": "app"}}}],
-    });
-    world.deploy_with("app", 1, waits).await;
+    let waits = deployment("app", 1)
+        .select(ARCH, "s390x")
+        .prefer_anti_affinity(1, HOSTNAME, ("app", "app"))
+        .spread_with(HOSTNAME, 1, ("app", "app"), soft);
+    world.add(waits).await;
     world.pass(120).await;
     let pod = world.pods().await.remove(0).metadata.name.unwrap();
     for message in [
@@ -345,15 +346,10 @@ async fn count(world: &World, reason: &str) -> i32 {
 #[tokio::test(start_paused = true)]
 async fn what_stays_as_it_is_is_told_again_after_its_time() {
     let world = World::new().await;
-    let none = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["nothing"]}]);
+    world.add(of_no_type()).await;
     world
-        .create(&pool(
-            "none",
-            json!({"template": {"spec": {"requirements": none}}}),
-        ))
+        .add(deployment("nowhere", 1).select(ARCH, "s390x"))
         .await;
-    let nowhere = json!({"nodeSelector": {"kubernetes.io/arch": "s390x"}});
-    world.deploy_with("nowhere", 1, nowhere).await;
     world
         .until(30, "the event is published", async |w| {
             w.has_event("FailedScheduling").await

@@ -1,25 +1,28 @@
 //! From the NodeClaim to the Node: writes before the launch, registration, and initialization.
 
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
+use karpenter_api::v1::NodePool;
 use karpenter_core::provider::HookOutcome;
+use karpenter_fixtures::Object;
 use karpenter_kwok::KwokNodeClass;
 use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cloud::{Hook, Scripted};
-use crate::world::{World, pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
-/// A cluster whose NodePool never consolidates nodes.
-async fn quiet(spec: Value) -> World {
+/// A NodePool that never consolidates nodes.
+fn never() -> Object<NodePool> {
+    node_pool("default").consolidate_after("Never")
+}
+
+async fn quiet(pool: Object<NodePool>) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let mut all = json!({"disruption": {"consolidateAfter": "Never"}});
-    all.as_object_mut()
-        .unwrap()
-        .extend(spec.as_object().unwrap().clone());
-    world.create(&pool("default", all)).await;
+    world.add(pool).await;
     world
 }
 
@@ -61,14 +64,17 @@ async fn until_initialized(world: &World) {
 async fn a_nodeclaim_matches_the_template_and_has_its_finalizer_before_the_launch() {
     let own = json!([{"key": "example.com/own", "value": "x", "effect": "NoSchedule"}]);
     let starting = json!([{"key": "example.com/starting", "effect": "NoSchedule"}]);
-    let mut world = quiet(json!({"template": {
-        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
-        "spec": {"taints": own, "startupTaints": starting, "expireAfter": "100h", "terminationGracePeriod": "7m"},
-    }}))
-    .await;
+    let pool = never()
+        .node_label("team", "a")
+        .node_annotation("note", "b")
+        .taint("example.com/own", "x", "NoSchedule")
+        .startup_taint("example.com/starting", "NoSchedule")
+        .expire_after("100h")
+        .termination_grace_period("7m");
+    let mut world = quiet(pool).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    let tolerations = json!({"tolerations": [{"operator": "Exists"}]});
-    world.deploy_with("app", 1, tolerations).await;
+    let tolerant = deployment("app", 1).tolerate(json!({"operator": "Exists"}));
+    world.add(tolerant).await;
     world
         .until(60, "an instance is launched", async |_| {
             !cloud.calls("create").is_empty()
@@ -102,8 +108,7 @@ async fn a_nodeclaim_matches_the_template_and_has_its_finalizer_before_the_launc
 /// Conformance: DIS-036, API-078
 #[tokio::test(start_paused = true)]
 async fn a_startup_taint_that_is_removed_does_not_come_back() {
-    let starting = json!([{"key": "example.com/starting", "effect": "NoSchedule"}]);
-    let world = quiet(json!({"template": {"spec": {"startupTaints": starting}}})).await;
+    let world = quiet(never().startup_taint("example.com/starting", "NoSchedule")).await;
     world.deploy("app", 1).await;
     world
         .until(60, "the node is registered", async |w| {
@@ -147,7 +152,7 @@ async fn a_startup_taint_that_is_removed_does_not_come_back() {
 /// Conformance: DIS-037
 #[tokio::test(start_paused = true)]
 async fn a_node_without_the_unregistered_taint_registers_and_gets_an_event() {
-    let world = quiet(json!({})).await;
+    let world = quiet(never()).await;
     world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
     world
@@ -173,7 +178,7 @@ async fn a_node_without_the_unregistered_taint_registers_and_gets_an_event() {
 /// Conformance: DIS-038, API-208
 #[tokio::test(start_paused = true)]
 async fn registration_waits_for_every_hook_and_names_the_pending_ones() {
-    let mut world = quiet(json!({"template": {"metadata": {"labels": {"team": "a"}}}})).await;
+    let mut world = quiet(never().node_label("team", "a")).await;
     let hooks = vec![
         Hook::waiting("network"),
         Hook::waiting("storage"),
@@ -228,7 +233,7 @@ async fn registration_waits_for_every_hook_and_names_the_pending_ones() {
 /// Conformance: DIS-039
 #[tokio::test(start_paused = true)]
 async fn a_label_that_a_hook_adds_reaches_the_claim_and_the_node() {
-    let mut world = quiet(json!({})).await;
+    let mut world = quiet(never()).await;
     let hook = Hook::waiting("rack");
     let cloud = Scripted::in_world(&mut world, vec![hook]).await;
     world.deploy("app", 1).await;
@@ -250,15 +255,15 @@ async fn a_label_that_a_hook_adds_reaches_the_claim_and_the_node() {
 }
 
 /// Pods that fit on one node.
-fn small() -> Value {
-    json!({"containers": [{"name": "app", "image": "pause", "resources": {"requests": {"cpu": "100m"}}}]})
+fn small() -> Object<Deployment> {
+    deployment("app", 1).cpu("100m")
 }
 
 /// Conformance: DIS-053
 #[tokio::test(start_paused = true)]
 async fn pod_events_are_recorded_every_ten_seconds_at_most() {
-    let world = quiet(json!({})).await;
-    world.deploy_with("app", 1, small()).await;
+    let world = quiet(never()).await;
+    world.add(small()).await;
     world.until_running(1, 60).await;
     world.pass(30).await;
     let last = async |w: &World| {
@@ -289,15 +294,14 @@ async fn pod_events_are_recorded_every_ten_seconds_at_most() {
 /// Conformance: DIS-054
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_is_consolidatable_after_a_time_without_pod_events() {
-    let world =
-        quiet(json!({"disruption": {"consolidateAfter": "60s", "budgets": [{"nodes": "0"}]}}))
-            .await;
+    let slowly = never().consolidate_after("60s").budgets(&["0"]);
+    let world = quiet(slowly).await;
     let is = async |w: &World| {
         claim(w)
             .await
             .is_some_and(|c| c.is_true(types::CONSOLIDATABLE))
     };
-    world.deploy_with("app", 1, small()).await;
+    world.add(small()).await;
     world
         .until(60, "the node is there", async |w| node(w).await.is_some())
         .await;
@@ -333,9 +337,8 @@ async fn a_nodeclaim_is_consolidatable_after_a_time_without_pod_events() {
 #[tokio::test(start_paused = true)]
 async fn a_nodepool_of_another_provider_is_ignored() {
     let world = World::new().await;
-    let class = json!({"group": "other.cloud", "kind": "OtherNodeClass", "name": "default"});
-    let spec = json!({"template": {"spec": {"nodeClassRef": class}}});
-    world.create(&pool("foreign", spec)).await;
+    let foreign = node_pool("foreign").class("other.cloud", "OtherNodeClass", "default");
+    world.add(foreign).await;
     world.pass(60).await;
     let pools = world.list::<karpenter_api::v1::NodePool>().await;
     let foreign = pools.iter().find(|p| p.name() == "foreign").unwrap();
@@ -353,8 +356,11 @@ async fn the_termination_grace_period_is_that_of_the_nodepool_or_the_provider_or
         (None, Some("3m"), json!("3m")),
         (None, None, json!(null)),
     ] {
-        let spec = json!({"template": {"spec": {"terminationGracePeriod": of_pool}}});
-        let mut world = quiet(spec).await;
+        let pool = match of_pool {
+            Some(period) => never().termination_grace_period(period),
+            None => never(),
+        };
+        let mut world = quiet(pool).await;
         let cloud = Scripted::in_world(&mut world, Vec::new()).await;
         if let Some(text) = of_provider {
             cloud.set_grace(text.parse().unwrap());

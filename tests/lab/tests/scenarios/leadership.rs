@@ -16,13 +16,12 @@ use karpenter_kwok::{KwokNodeClass, KwokProvider, controllers};
 use karpenter_testbed::faults::{Fault, Rule};
 use kube::Client;
 use kube::client::Body;
-use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use crate::lines::Lines;
-use crate::world::{World, pool, settings};
+use crate::world::{World, node_pool, settings};
 
 /// A connection that can be cut: then requests are not answered any more.
 #[derive(Clone)]
@@ -110,7 +109,7 @@ async fn world() -> World {
     let mut world = World::bare(settings()).await;
     world.cluster.stop_controllers().await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     world
 }
 

@@ -6,25 +6,25 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
+use karpenter_api::v1::NodePool;
 use karpenter_core::pod::Pod as ModelPod;
 use karpenter_core::provider::CloudProviderError;
+use karpenter_fixtures::Object;
 use karpenter_kube::controller::{Controller, Queue};
 use karpenter_kube::node::eviction::EvictionQueue;
 use karpenter_kwok::KwokNodeClass;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cloud::Scripted;
-use crate::world::{World, pool, settings};
+use crate::world::{World, node_pool, settings};
 
 /// A cluster with this many pods on one node that is not consolidated.
-async fn running(pods: i32, template: Value) -> World {
+async fn running(pods: i32, pool: Object<NodePool>) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let quiet =
-        json!({"disruption": {"consolidateAfter": "Never"}, "template": {"spec": template}});
-    world.create(&pool("default", quiet)).await;
+    world.add(pool.consolidate_after("Never")).await;
     world.deploy("app", pods).await;
     world
         .until_running(usize::try_from(pods).unwrap(), 60)
@@ -66,7 +66,7 @@ async fn release(world: &World, name: &str) {
 /// Conformance: DIS-045
 #[tokio::test(start_paused = true)]
 async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
-    let mut world = running(1, json!({})).await;
+    let mut world = running(1, node_pool("default")).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.pass(5).await;
     cloud.deletions.lock().extend([
@@ -105,7 +105,7 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
 /// Conformance: DIS-046
 #[tokio::test(start_paused = true)]
 async fn every_node_of_a_nodeclaim_is_deleted_before_its_instance_is_terminated() {
-    let mut world = running(1, json!({})).await;
+    let mut world = running(1, node_pool("default")).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let first = world.claims().await.remove(0);
     let id = first.status.provider_id.clone();
@@ -177,7 +177,7 @@ async fn a_nodeclaim_that_was_never_launched_is_deleted_without_cloud_calls_or_n
 /// Conformance: DIS-064
 #[tokio::test(start_paused = true)]
 async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
-    let world = running(1, json!({})).await;
+    let world = running(1, node_pool("default")).await;
     let held = ["karpenter.sh/termination"];
     world
         .create(&by_hand("orphan", Some("kwok://orphan"), &held))
@@ -227,7 +227,7 @@ async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
 /// Conformance: DIS-072
 #[tokio::test(start_paused = true)]
 async fn a_new_pod_of_the_same_name_is_not_evicted_for_a_deleted_pod() {
-    let world = running(1, json!({})).await;
+    let world = running(1, node_pool("default")).await;
     let cx = Arc::clone(world.cluster.context().unwrap());
     let on = only_node(&world).await;
     let pod = |uid: &str| -> Pod {
@@ -280,7 +280,7 @@ async fn until_node_is_gone(world: &World, name: &str, seconds: u64) {
 /// Conformance: DIS-077
 #[tokio::test(start_paused = true)]
 async fn termination_waits_for_volumes_except_those_of_pods_that_are_not_drained() {
-    let world = running(1, json!({})).await;
+    let world = running(1, node_pool("default")).await;
     let (name, owner) = (
         only_node(&world).await,
         world.claims().await.remove(0).name().to_owned(),
@@ -335,7 +335,7 @@ async fn termination_waits_for_volumes_except_those_of_pods_that_are_not_drained
 /// Conformance: DIS-077
 #[tokio::test(start_paused = true)]
 async fn termination_does_not_wait_for_volumes_beyond_the_deadline() {
-    let world = running(1, json!({"terminationGracePeriod": "90s"})).await;
+    let world = running(1, node_pool("default").termination_grace_period("90s")).await;
     let (name, owner) = (
         only_node(&world).await,
         world.claims().await.remove(0).name().to_owned(),

@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::disruption::{INSTANCE_TYPE, MIDDLE, SMALL, drift};
-use crate::world::{World, pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
 /// The provisioner and disruption decide concurrently, and neither knows the NodeClaims that the other is about to create.
 ///
@@ -17,12 +17,14 @@ use crate::world::{World, pool, settings};
 #[tokio::test(start_paused = true)]
 async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepool() {
     let types = |types: &[&str]| {
-        let types = json!({"key": INSTANCE_TYPE, "operator": "In", "values": types});
-        json!({"limits": {"cpu": "12"}, "template": {"spec": {"requirements": [types]}}})
+        node_pool("default")
+            .limit("cpu", "12")
+            .without_requirements()
+            .requires(INSTANCE_TYPE, "In", types)
     };
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", types(&[SMALL]))).await;
+    world.add(types(&[SMALL])).await;
     world.deploy("app", 2).await;
     world.until_running(2, 60).await;
     world.pass(60).await;
@@ -31,7 +33,7 @@ async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepoo
     let slow = Rule::new(Fault::Latency(Duration::from_secs(25)));
     let slow = slow.verb("create").resource("nodeclaims");
     world.cluster.testbed.faults().add(slow);
-    let changed = json!({"spec": types(&[MIDDLE])});
+    let changed = json!({"spec": types(&[MIDDLE]).json()["spec"]});
     let pools = world.api::<NodePool>();
     let changed = Patch::Merge(changed);
     pools
@@ -39,8 +41,7 @@ async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepoo
         .await
         .unwrap();
     drift(&world).await;
-    let large = json!({"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": "3"}}}]});
-    world.deploy_with("more", 1, large).await;
+    world.add(deployment("more", 1).cpu("3")).await;
     for _ in 0..180 {
         world.pass(1).await;
         let claims = world.claims().await;

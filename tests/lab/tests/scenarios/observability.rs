@@ -5,12 +5,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_fixtures::ARCH;
 use karpenter_kwok::KwokNodeClass;
 use karpenter_testbed::faults::{Fault, Rule};
 use serde_json::json;
 use skipped::skipped;
 
-use crate::world::{World, pool};
+use crate::world::{World, deployment, node_pool};
 
 /// Conformance: API-170, API-176, API-177
 #[tokio::test(start_paused = true)]
@@ -185,13 +186,7 @@ async fn metrics_have_series_of_existing_objects_and_none_of_deleted_ones() {
 #[tokio::test(start_paused = true)]
 async fn metrics_have_the_age_of_pending_pods() {
     let world = World::new().await;
-    world
-        .deploy_with(
-            "app",
-            1,
-            json!({"nodeSelector": {"kubernetes.io/arch": "s390x"}}),
-        )
-        .await;
+    world.add(deployment("app", 1).select(ARCH, "s390x")).await;
     world.pass(60).await;
     let pod = world.pods().await.remove(0).metadata.name.unwrap();
     for name in ["unstarted", "unbound"] {
@@ -206,8 +201,7 @@ async fn metrics_have_the_age_of_pending_pods() {
 #[tokio::test(start_paused = true)]
 async fn metrics_of_unschedulable_pods_return_to_zero_once_they_are_deleted() {
     let world = World::new().await;
-    let nowhere = json!({"nodeSelector": {"kubernetes.io/arch": "s390x"}});
-    world.deploy_with("app", 2, nowhere).await;
+    world.add(deployment("app", 2).select(ARCH, "s390x")).await;
     world.pass(30).await;
     let unschedulable = "karpenter_scheduler_unschedulable_pods_count{controller=\"provisioner\"}";
     let zones = "karpenter_scheduler_pending_pods_by_effective_zone_count";
@@ -228,11 +222,9 @@ async fn startup_of_pods_that_need_no_new_node_is_measured_too() {
     // Once the NodePool has a node, its nodes are known to register.
     world.deploy("first", 1).await;
     world.until_running(1, 60).await;
-    let large = json!({"containers": [{"name": "large", "image": "pause", "resources": {"requests": {"cpu": "50"}}}]});
-    world.deploy_with("large", 1, large).await;
+    world.add(deployment("large", 1).cpu("50")).await;
     world.until_running(2, 60).await;
-    let small = json!({"containers": [{"name": "small", "image": "pause", "resources": {"requests": {"cpu": "10m"}}}]});
-    world.deploy_with("small", 1, small).await;
+    world.add(deployment("small", 1).cpu("10m")).await;
     world.until_running(3, 60).await;
     world.pass(5).await;
     assert_eq!(
@@ -255,7 +247,7 @@ async fn startup_of_pods_that_need_no_new_node_is_measured_too() {
 #[tokio::test(start_paused = true)]
 async fn the_budget_metrics_of_a_nodepool_are_removed_with_it() {
     let world = World::new().await;
-    world.create(&pool("other", json!({}))).await;
+    world.add(node_pool("other")).await;
     world.pass(30).await;
     let shown = |pool: &str| {
         let of = format!("{{nodepool=\"{pool}\",reason=\"Empty\"}}");
@@ -337,7 +329,7 @@ async fn metrics_and_events_about_objects_can_be_disabled() {
     settings.options.disable_cluster_state_observability = true;
     let world = World::bare(settings).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     let text = world.cluster.registry.render();
@@ -417,13 +409,12 @@ async fn series_about_objects_have_the_labels_of_the_reference() {
     settings.options.feature_gates.capacity_buffer = true;
     let world = World::bare(settings).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world
-        .create(&pool("default", json!({"limits": {"cpu": "1000"}})))
-        .await;
+    world.add(node_pool("default").limit("cpu", "1000")).await;
     world.deploy("app", 2).await;
     world.until_running(2, 60).await;
-    let nowhere = json!({"nodeSelector": {"kubernetes.io/arch": "s390x"}});
-    world.deploy_with("nowhere", 1, nowhere).await;
+    world
+        .add(deployment("nowhere", 1).select(ARCH, "s390x"))
+        .await;
     world.pass(15).await;
     let claim = world.claims().await.remove(0);
     // The finalizer of another controller keeps the claim terminating.

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use crate::cloud::Scripted;
 use crate::lines::Lines;
-use crate::world::{World, pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
 async fn world() -> World {
     let mut settings = settings();
     settings.options.feature_gates.node_overlay = true;
     let world = World::bare(settings).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     world
 }
 
@@ -84,8 +84,10 @@ async fn an_extended_resource_that_only_an_overlay_adds_can_be_requested() {
     )
     .await;
     assert_eq!(verdict(&world, "disks").await.0, Status::True);
-    let asks = json!({"containers": [{"name": "app", "image": "pause", "resources": {"requests": {"cpu": "1", "example.com/disk": "1"}, "limits": {"example.com/disk": "1"}}}]});
-    world.deploy_with("app", 1, asks).await;
+    let asks = deployment("app", 1)
+        .request("example.com/disk", "1")
+        .set_pod("/spec/containers/0/resources/limits/example.com~1disk", "1");
+    world.add(asks).await;
     world
         .until(60, "a claim is created for it", async |w| {
             let claims = w.claims().await;

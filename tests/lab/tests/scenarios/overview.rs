@@ -21,19 +21,13 @@ async fn world(port: u16) -> World {
 /// The nodes of an overview by id, each as an object.
 type Nodes = BTreeMap<String, Map<String, Value>>;
 
-/// Reads columns: a column with a dictionary has `values`, and an index into them for each row.
+/// Reads columns: with as few rows as here, each is an array.
 fn rows(columns: &Value, nodes: &mut Nodes) {
     let columns = columns.as_object().unwrap();
     for (at, id) in columns["id"].as_array().unwrap().iter().enumerate() {
         let node = nodes.entry(id.as_str().unwrap().to_owned()).or_default();
         for (name, column) in columns {
-            let value = match column.get("rows") {
-                Some(rows) => {
-                    &column["values"][usize::try_from(rows[at].as_u64().unwrap()).unwrap()]
-                }
-                None => &column[at],
-            };
-            node.insert(name.clone(), value.clone());
+            node.insert(name.clone(), column[at].clone());
         }
     }
 }

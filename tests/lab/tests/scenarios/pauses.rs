@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_api::v1::NodePool;
+use karpenter_fixtures::NODE_POOL;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::disruption::{drift, oversized};
-use crate::world::{World, pool};
+use crate::world::{World, deployment, node_pool};
 
 /// Sets or removes the annotation.
 async fn annotate(world: &World, pool: &str, value: Option<&str>) {
@@ -121,12 +122,11 @@ async fn nothing_voluntary_happens_until_a_pause_ends_by_itself_and_pending_pods
 async fn a_pause_does_not_stop_deletion_by_users_and_expiration() {
     let world = World::new().await;
     let until = in_seconds(&world, 7 * 24 * 3600);
-    let spec = json!({"template": {"spec": {"expireAfter": "1h"}}});
-    world.create(&pool("short", spec)).await;
+    world.add(node_pool("short").expire_after("1h")).await;
     annotate(&world, "short", Some(&format!("until={until}"))).await;
     annotate(&world, "default", Some(&format!("until={until}"))).await;
-    let on_short = json!({"nodeSelector": {"karpenter.sh/nodepool": "short"}});
-    world.deploy_with("app", 2, on_short).await;
+    let on_short = deployment("app", 2).select(NODE_POOL, "short");
+    world.add(on_short).await;
     world.until_running(2, 60).await;
     let before = uids(&world).await;
     world

@@ -3,10 +3,11 @@
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
+use karpenter_fixtures::node_claim;
 use karpenter_kwok::KwokNodeClass;
 use serde_json::json;
 
-use crate::world::{World, pool, settings};
+use crate::world::{World, node_pool, settings};
 
 /// Conformance: DIS-034
 #[tokio::test(start_paused = true)]
@@ -79,7 +80,7 @@ async fn more_pods_get_more_nodes_and_running_ones_stay() {
 #[tokio::test(start_paused = true)]
 async fn a_nodepool_without_its_node_class_launches_no_nodes_until_the_node_class_is_created() {
     let world = World::bare(settings()).await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     world.deploy("inflate", 1).await;
     world
         .until(60, "the pod has an event", async |w| {
@@ -100,9 +101,7 @@ async fn a_nodepool_without_its_node_class_launches_no_nodes_until_the_node_clas
 async fn limits_hold() {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world
-        .create(&pool("default", json!({"limits": {"cpu": "8"}})))
-        .await;
+    world.add(node_pool("default").limit("cpu", "8")).await;
     world.deploy("inflate", 30).await;
     world.pass(90).await;
     let progress = world.progress().await;
@@ -125,10 +124,7 @@ async fn a_pool_that_never_consolidates_keeps_its_empty_nodes() {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
     world
-        .create(&pool(
-            "default",
-            json!({"disruption": {"consolidateAfter": "Never"}}),
-        ))
+        .add(node_pool("default").consolidate_after("Never"))
         .await;
     world.deploy("inflate", 3).await;
     world.until_running(3, 60).await;
@@ -148,12 +144,8 @@ async fn a_pool_that_never_consolidates_keeps_its_empty_nodes() {
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_of_another_provider_is_ignored() {
     let world = World::new().await;
-    let claim = json!({
-        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "foreign"},
-        "spec": {"requirements": [], "nodeClassRef": {"group": "example.com", "kind": "Other", "name": "x"}},
-    });
     world
-        .create(&serde_json::from_value::<karpenter_api::v1::NodeClaim>(claim).unwrap())
+        .add(node_claim("foreign").class("example.com", "Other", "x"))
         .await;
     world.pass(1200).await;
     let claims = world.claims().await;
@@ -180,7 +172,7 @@ async fn pod_waits_are_measured_from_when_the_nodepools_nodes_are_known_to_regis
     let class = json!({"metadata": {"name": "default"}, "spec": {"nodeRegistrationDelay": "60s"}});
     let class: KwokNodeClass = serde_json::from_value(class).unwrap();
     world.create(&class).await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     let waited = |world: &World, what: &str| {
         world.metric(&format!("karpenter_pods_{what}_duration_seconds_sum"))
     };
@@ -205,9 +197,8 @@ async fn pod_waits_are_measured_from_when_the_nodepools_nodes_are_known_to_regis
 async fn a_nodepool_that_is_being_deleted_launches_no_nodes_and_its_pods_have_a_decision() {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let mut held = pool("default", json!({}));
-    held.metadata.finalizers = Some(vec!["example.com/held".into()]);
-    world.create(&held).await;
+    let held = node_pool("default").finalizer("example.com/held");
+    world.add(held).await;
     world.pass(5).await;
     world.delete::<NodePool>("default").await;
     world.deploy("app", 1).await;

@@ -1,11 +1,12 @@
 //! Node repair (feature gate NodeRepair).
 
 use karpenter_api::labels::annotations;
+use karpenter_fixtures::HOSTNAME;
 use karpenter_kwok::KwokNodeClass;
 use karpenter_testbed::loops::node_agent::NodeFault;
 use serde_json::json;
 
-use crate::world::{World, pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
 /// A world with `nodes` nodes with one pod each.
 async fn with_nodes(nodes: usize) -> World {
@@ -13,19 +14,16 @@ async fn with_nodes(nodes: usize) -> World {
     settings.options.feature_gates.node_repair = true;
     let world = World::bare(settings).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let spec = json!({"disruption": {"consolidateAfter": "Never"}});
-    world.create(&pool("default", spec)).await;
-    let stays = |key: &str| json!({"key": key, "operator": "Exists"});
-    let apart = json!({
-        "topologySpreadConstraints": [{
-            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": {"app": "app"}}}],
-        // Only repair moves the pods.
-        "tolerations": [stays("node.kubernetes.io/unreachable"), stays("node.kubernetes.io/not-ready")],
-    });
     world
-        .deploy_with("app", i32::try_from(nodes).unwrap(), apart)
+        .add(node_pool("default").consolidate_after("Never"))
         .await;
+    let stays = |key: &str| json!({"key": key, "operator": "Exists"});
+    let apart = deployment("app", i32::try_from(nodes).unwrap())
+        .spread(HOSTNAME, 1, ("app", "app"))
+        // Only repair moves the pods.
+        .tolerate(stays("node.kubernetes.io/unreachable"))
+        .tolerate(stays("node.kubernetes.io/not-ready"));
+    world.add(apart).await;
     world.until_running(nodes, 120).await;
     world
 }

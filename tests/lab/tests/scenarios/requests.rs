@@ -12,16 +12,16 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
+use karpenter_fixtures::HOSTNAME;
 use karpenter_kwok::KwokNodeClass;
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
-use serde_json::json;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use crate::lines::Lines;
-use crate::world::{World, pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
 /// The latency of a request, and of its response.
 const WAY: Duration = Duration::from_millis(20);
@@ -118,7 +118,7 @@ where
 async fn world() -> (World, Arc<Mutex<Vec<Asked>>>) {
     let mut world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
+    world.add(node_pool("default")).await;
     let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
     let tapped = Tapped {
         inner: world.cluster.testbed.server().service(false),
@@ -148,10 +148,8 @@ async fn an_undisturbed_cluster_has_no_conflicts_no_redundant_requests_and_no_du
     const NODES: usize = 40;
     let (world, asked) = world().await;
     let lines = Lines::taken();
-    let apart = json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "app"}}},
-    ]}}});
-    world.deploy_with("app", NODES as i32, apart).await;
+    let apart = deployment("app", NODES as i32).anti_affinity(HOSTNAME, ("app", "app"));
+    world.add(apart).await;
     world.until_running(NODES, 120).await;
     world.deploy("more", NODES as i32).await;
     world.until_running(2 * NODES, 120).await;

@@ -8,18 +8,16 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use http::{Method, Request};
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::v1::NodeClaim;
+use karpenter_fixtures::pdb;
 use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::local_cluster::LocalCluster;
 use karpenter_testbed::faults::{Fault, Rule};
-use kube::api::PostParams;
+use kube::Client;
 use kube::client::Body;
-use kube::{Api, Client};
-use serde_json::json;
 use tower::Service;
 
-use crate::world::{World, pool, settings};
+use crate::world::{World, node_pool, settings};
 
 /// What happens to the last write before the kill.
 #[derive(Debug, Clone, Copy)]
@@ -152,15 +150,7 @@ async fn a_draining_instance_survives_a_restart_in_every_order_of_lists() {
     let mut world = World::new().await;
     world.deploy("app", 2).await;
     world.until_running(2, 60).await;
-    let never: PodDisruptionBudget =
-        serde_json::from_value(json!({"metadata": {"name": "app", "namespace": "default"},
-        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "app"}}}}))
-        .unwrap();
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
-    budgets
-        .create(&PostParams::default(), &never)
-        .await
-        .unwrap();
+    world.add(pdb("app").max_unavailable(0)).await;
     world.pass(5).await;
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
@@ -193,8 +183,7 @@ async fn pods(world: &World) -> Vec<(Option<String>, Option<String>)> {
 async fn a_drain_waits_for_pods_that_the_controllers_have_not_observed() {
     let mut world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    let stays = json!({"disruption": {"budgets": [{"nodes": "0"}]}});
-    world.create(&pool("default", stays)).await;
+    world.add(node_pool("default").budgets(&["0"])).await;
     world.deploy("first", 1).await;
     world.until_running(1, 60).await;
     world.scale("first", 0).await;

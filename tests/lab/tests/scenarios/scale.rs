@@ -7,35 +7,24 @@ use std::cell::{Cell, RefCell};
 
 use k8s_openapi::api::core::v1::{Event, Node};
 use karpenter_api::v1::NodePool;
+use karpenter_fixtures::{CAPACITY_TYPE, HOSTNAME, Object};
 use karpenter_kwok::KwokNodeClass;
 use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::world::{World, pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
 /// A cluster whose NodePool has these disruption settings and nodes of at most this many cores.
-async fn cluster(disruption: Value, cores: u32) -> World {
+async fn cluster(pool: Object<NodePool>, cores: u32) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
     let bound = (cores + 1).to_string();
-    let requirements = json!([
-        {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
-        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
-        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
-        {"key": "karpenter.kwok.sh/instance-cpu", "operator": "Lt", "values": [bound]},
-    ]);
-    let spec = json!({
-        "template": {"spec": {"requirements": requirements, "expireAfter": "Never"}},
-        "disruption": disruption,
-    });
-    world.create(&pool("default", spec)).await;
+    let pool = pool
+        .requires(CAPACITY_TYPE, "In", &["on-demand"])
+        .requires("karpenter.kwok.sh/instance-cpu", "Lt", &[&bound])
+        .expire_after("Never");
+    world.add(pool).await;
     world
-}
-
-fn apart(app: &str) -> Value {
-    json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}},
-    ]}}})
 }
 
 /// Taints every new node, so that no pod can stay: the pods need new nodes without end.
@@ -62,8 +51,8 @@ async fn taint_new_nodes(world: &World) {
     }
 }
 
-async fn nodes_stay_below_35_with_an_adversary(disruption: Value) {
-    let world = cluster(disruption, 16).await;
+async fn nodes_stay_below_35_with_an_adversary(pool: Object<NodePool>) {
+    let world = cluster(pool, 16).await;
     world.deploy("app", 1).await;
     let most = Cell::new(0);
     let start = world.cluster.clock.now();
@@ -81,20 +70,22 @@ async fn nodes_stay_below_35_with_an_adversary(disruption: Value) {
 /// Conformance: DIS-196
 #[tokio::test(start_paused = true)]
 async fn an_adversary_that_taints_every_new_node_gets_no_more_than_35_with_consolidation() {
-    nodes_stay_below_35_with_an_adversary(json!({"consolidateAfter": "0s"})).await;
+    nodes_stay_below_35_with_an_adversary(node_pool("default")).await;
 }
 
 /// Conformance: DIS-196
 #[tokio::test(start_paused = true)]
 async fn an_adversary_that_taints_every_new_node_gets_no_more_than_35_with_emptiness() {
-    let empty = json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s"});
+    let empty = node_pool("default")
+        .consolidation_policy("WhenEmpty")
+        .consolidate_after("30s");
     nodes_stay_below_35_with_an_adversary(empty).await;
 }
 
 /// One pod whose nodes are all tainted as soon as they join: nodes are launched after 0, 10, 30, 70, 150 and 310 seconds.
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_never_bound_gets_nodes_with_back_off_and_the_message_of_kube_scheduler() {
-    let world = cluster(json!({"consolidateAfter": "Never"}), 16).await;
+    let world = cluster(node_pool("default").consolidate_after("Never"), 16).await;
     world.deploy("app", 1).await;
     let start = world.cluster.clock.now();
     let times = RefCell::new(Vec::new());
@@ -131,7 +122,7 @@ async fn a_pod_that_is_never_bound_gets_nodes_with_back_off_and_the_message_of_k
 #[tokio::test(start_paused = true)]
 async fn pods_that_arrive_in_waves_cost_no_more_than_if_they_arrive_together() {
     async fn price(waves: i32, replicas: i32) -> f64 {
-        let world = cluster(json!({"consolidateAfter": "Never"}), 16).await;
+        let world = cluster(node_pool("default").consolidate_after("Never"), 16).await;
         for wave in 0..waves {
             world.deploy(&format!("app-{wave}"), replicas).await;
             world.pass(3).await;
@@ -157,9 +148,9 @@ async fn change_template(world: &World) {
 /// Conformance: DIS-195
 #[tokio::test(start_paused = true)]
 async fn a_hundred_drifted_nodes_are_replaced_within_ten_minutes() {
-    let disruption = json!({"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]});
-    let world = cluster(disruption, 2).await;
-    world.deploy_with("app", 100, apart("app")).await;
+    let world = cluster(node_pool("default").consolidate_after("Never"), 2).await;
+    let apart = deployment("app", 100).anti_affinity(HOSTNAME, ("app", "app"));
+    world.add(apart).await;
     world.until_running(100, 300).await;
     let old: Vec<String> = world
         .claims()
@@ -188,11 +179,9 @@ async fn a_hundred_drifted_nodes_are_replaced_within_ten_minutes() {
 /// Conformance: DIS-197
 #[tokio::test(start_paused = true)]
 async fn a_cluster_is_consolidated_within_half_an_hour_after_four_fifths_of_its_pods_are_deleted() {
-    let disruption = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]});
-    let world = cluster(disruption, 4).await;
+    let world = cluster(node_pool("default"), 4).await;
     // Three and a half cores each: one pod per node.
-    let big = json!({"containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "3"}}}]});
-    world.deploy_with("app", 60, big).await;
+    world.add(deployment("app", 60).cpu("3")).await;
     world.until_running(60, 300).await;
     let before = world.claims().await.len();
     assert!(before >= 60, "{before} nodes");

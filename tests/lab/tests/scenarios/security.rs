@@ -2,17 +2,18 @@
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_fixtures::Object;
 use karpenter_kwok::KwokNodeClass;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::world::{World, pool, settings};
+use crate::world::{World, node_pool, settings};
 
-async fn world(spec: Value) -> World {
+async fn world(pool: Object<NodePool>) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", spec)).await;
+    world.add(pool).await;
     world
 }
 
@@ -42,7 +43,7 @@ async fn expires(world: &World, name: &str) {
 /// Nodes are not matched to NodeClaims by labels: a node without a NodeClaim is not changed, whatever its labels are.
 #[tokio::test(start_paused = true)]
 async fn an_unmanaged_node_with_karpenters_labels_is_not_changed() {
-    let world = world(json!({})).await;
+    let world = world(node_pool("default")).await;
     let foreign: Node = serde_json::from_value(json!({
         "metadata": { "name": "foreign", "labels": {
             "karpenter.sh/nodepool": "default", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
@@ -74,8 +75,7 @@ async fn an_unmanaged_node_with_karpenters_labels_is_not_changed() {
 /// A kubelet may write the labels of its own Node; its node is still deleted with its NodeClaim.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_hides_its_labels_still_expires() {
-    let spec = json!({ "template": { "spec": { "expireAfter": "20m" } } });
-    let world = world(spec).await;
+    let world = world(node_pool("default").expire_after("20m")).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     let node = world.nodes().await.remove(0).metadata.name.unwrap();
@@ -92,8 +92,7 @@ async fn a_node_that_hides_its_labels_still_expires() {
 /// not the expiration that the NodePool's owner has set.
 #[tokio::test(start_paused = true)]
 async fn a_node_with_do_not_disrupt_still_expires() {
-    let spec = json!({ "template": { "spec": { "expireAfter": "20m" } } });
-    let world = world(spec).await;
+    let world = world(node_pool("default").expire_after("20m")).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     let node = world.nodes().await.remove(0).metadata.name.unwrap();
@@ -105,7 +104,7 @@ async fn a_node_with_do_not_disrupt_still_expires() {
 /// Pods cannot launch an unlimited number of nodes.
 #[tokio::test(start_paused = true)]
 async fn pods_launch_no_more_nodes_than_the_limits_allow() {
-    let world = world(json!({ "limits": { "cpu": "20" } })).await;
+    let world = world(node_pool("default").limit("cpu", "20")).await;
     world.deploy("app", 100).await;
     world.pass(300).await;
     let pool: NodePool = world.api().get("default").await.unwrap();

@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::world::{World, pool, settings};
+use crate::world::{World, node_pool, settings};
 
 async fn world() -> World {
     let mut settings = settings();
@@ -44,7 +44,7 @@ async fn until_alive(world: &World, count: usize) {
 #[tokio::test(start_paused = true)]
 async fn a_static_nodepool_has_its_number_of_nodes_and_repeated_reconciles_launch_none() {
     let world = world().await;
-    world.create(&pool("fixed", json!({"replicas": 1}))).await;
+    world.add(node_pool("fixed").replicas(1)).await;
     until_alive(&world, 1).await;
     change(&world, json!({"replicas": 3})).await;
     until_alive(&world, 3).await;
@@ -86,8 +86,8 @@ async fn the_limit_is_never_exceeded() {
             assert!(claims <= limit, "{}", world.describe().await);
         }
     };
-    let spec = json!({"replicas": 15, "limits": {"nodes": "10"}});
-    world.create(&pool("fixed", spec)).await;
+    let limited = node_pool("fixed").replicas(15).limit("nodes", "10");
+    world.add(limited).await;
     watch(30, 10).await;
     assert_eq!((alive(&world).await, most.get()), (10, 10));
     change(&world, json!({"limits": {"nodes": "12"}})).await;
@@ -119,7 +119,7 @@ async fn a_nodepool_that_is_not_ready_launches_no_nodes() {
     let mut settings = settings();
     settings.options.feature_gates.static_capacity = true;
     let world = World::bare(settings).await;
-    world.create(&pool("fixed", json!({"replicas": 2}))).await;
+    world.add(node_pool("fixed").replicas(2)).await;
     world.pass(120).await;
     assert_eq!(
         world.claims().await.len(),
@@ -134,9 +134,8 @@ async fn a_nodepool_that_is_not_ready_launches_no_nodes() {
 #[tokio::test(start_paused = true)]
 async fn a_nodepool_that_is_being_deleted_launches_no_nodes() {
     let world = world().await;
-    let mut held = pool("fixed", json!({"replicas": 2}));
-    held.metadata.finalizers = Some(vec!["example.com/held".to_owned()]);
-    world.create(&held).await;
+    let held = node_pool("fixed").replicas(2).finalizer("example.com/held");
+    world.add(held).await;
     until_alive(&world, 2).await;
     world.delete::<NodePool>("fixed").await;
     for claim in world.claims().await {
@@ -151,9 +150,10 @@ async fn a_nodepool_that_is_being_deleted_launches_no_nodes() {
 #[tokio::test(start_paused = true)]
 async fn a_nodepool_of_another_provider_launches_no_nodes() {
     let world = world().await;
-    let class = json!({"group": "other.cloud", "kind": "OtherNodeClass", "name": "default"});
-    let spec = json!({"replicas": 2, "template": {"spec": {"nodeClassRef": class}}});
-    world.create(&pool("fixed", spec)).await;
+    let foreign = node_pool("fixed")
+        .replicas(2)
+        .class("other.cloud", "OtherNodeClass", "default");
+    world.add(foreign).await;
     // Its own controller reports it as ready.
     let ready = json!({"status": {"conditions": [{
         "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -176,8 +176,8 @@ async fn a_nodeclaim_that_cannot_be_created_is_an_error_and_does_not_count_again
         retry_after: None,
     };
     faults.add(Rule::new(refused).verb("create").resource("nodeclaims"));
-    let spec = json!({"replicas": 2, "limits": {"nodes": "2"}});
-    world.create(&pool("fixed", spec)).await;
+    let limited = node_pool("fixed").replicas(2).limit("nodes", "2");
+    world.add(limited).await;
     let errors = "controller_runtime_reconcile_errors_total{controller=\"static.provisioning\"}";
     world
         .until(60, "errors are counted", async |w| {
@@ -193,7 +193,7 @@ async fn a_nodeclaim_that_cannot_be_created_is_an_error_and_does_not_count_again
 async fn without_the_feature_gate_no_node_is_launched_and_an_event_says_why() {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("fixed", json!({"replicas": 2}))).await;
+    world.add(node_pool("fixed").replicas(2)).await;
     world.pass(120).await;
     assert_eq!(world.claims().await.len(), 0);
     let events = world.events().await;
@@ -209,7 +209,7 @@ async fn without_the_feature_gate_no_node_is_launched_and_an_event_says_why() {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_node_is_replaced() {
     let world = world().await;
-    world.create(&pool("fixed", json!({"replicas": 2}))).await;
+    world.add(node_pool("fixed").replicas(2)).await;
     until_alive(&world, 2).await;
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
@@ -227,7 +227,7 @@ async fn a_deleted_node_is_replaced() {
 #[tokio::test(start_paused = true)]
 async fn scaling_to_zero_deletes_all_nodes() {
     let world = world().await;
-    world.create(&pool("fixed", json!({"replicas": 4}))).await;
+    world.add(node_pool("fixed").replicas(4)).await;
     until_alive(&world, 4).await;
     change(&world, json!({"replicas": 1})).await;
     until_alive(&world, 1).await;
@@ -245,7 +245,7 @@ async fn a_nodepool_without_capacity_backs_off_and_has_its_nodes_soon_after_ther
         capacity_type: None,
     };
     world.cluster.cloud.exhaust(everything);
-    world.create(&pool("fixed", json!({"replicas": 3}))).await;
+    world.add(node_pool("fixed").replicas(3)).await;
     world.pass(600).await;
     let made = "karpenter_nodeclaims_created_total{reason=\"provisioned\",nodepool=\"fixed\",min_values_relaxed=\"false\"}";
     let made = world.metric(made).unwrap_or_default();
@@ -283,8 +283,8 @@ async fn until_drifted(world: &World) {
 #[tokio::test(start_paused = true)]
 async fn drifted_nodes_are_replaced_within_the_limit() {
     let world = world().await;
-    let spec = json!({"replicas": 3, "limits": {"nodes": "4"}});
-    world.create(&pool("fixed", spec)).await;
+    let limited = node_pool("fixed").replicas(3).limit("nodes", "4");
+    world.add(limited).await;
     until_alive(&world, 3).await;
     until_drifted(&world).await;
     world
@@ -308,8 +308,8 @@ async fn drifted_nodes_are_replaced_within_the_limit() {
 #[tokio::test(start_paused = true)]
 async fn drifted_nodes_of_a_paused_nodepool_are_replaced_after_the_pause() {
     let world = world().await;
-    let spec = json!({"replicas": 2, "limits": {"nodes": "4"}});
-    world.create(&pool("fixed", spec)).await;
+    let limited = node_pool("fixed").replicas(2).limit("nodes", "4");
+    world.add(limited).await;
     until_alive(&world, 2).await;
     let until = world.cluster.clock.now() + std::time::Duration::from_secs(900);
     let value = format!("until={until};reasons=Drifted");
@@ -337,8 +337,8 @@ async fn drifted_nodes_of_a_paused_nodepool_are_replaced_after_the_pause() {
 #[tokio::test(start_paused = true)]
 async fn a_nodepool_at_its_limit_keeps_its_drifted_nodes() {
     let world = world().await;
-    let spec = json!({"replicas": 2, "limits": {"nodes": "2"}});
-    world.create(&pool("fixed", spec)).await;
+    let limited = node_pool("fixed").replicas(2).limit("nodes", "2");
+    world.add(limited).await;
     until_alive(&world, 2).await;
     until_drifted(&world).await;
     world.pass(600).await;
@@ -356,8 +356,8 @@ async fn a_nodepool_at_its_limit_keeps_its_drifted_nodes() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_replacement_no_longer_counts_against_the_limit() {
     let world = world().await;
-    let spec = json!({"replicas": 1, "limits": {"nodes": "2"}});
-    world.create(&pool("fixed", spec)).await;
+    let limited = node_pool("fixed").replicas(1).limit("nodes", "2");
+    world.add(limited).await;
     until_alive(&world, 1).await;
     let old = world.claims().await.remove(0);
     world.cluster.cloud.never_register(true);

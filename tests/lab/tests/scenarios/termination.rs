@@ -5,32 +5,20 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_fixtures::{Object, pdb};
 use karpenter_kwok::KwokNodeClass;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
 
-use crate::world::{World, deployment, pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
-async fn running(pods: i32, pod_spec: Value, pool_spec: Value) -> World {
+async fn running(deployment: Object<Deployment>, pool: Object<NodePool>) -> World {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", pool_spec)).await;
-    let api: Api<Deployment> = Api::namespaced(world.client.clone(), "default");
-    let mut wanted = deployment("app", pods, pod_spec.clone());
-    if let Some(annotations) = pod_spec.get("annotations") {
-        wanted["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
-        wanted["spec"]["template"]["spec"]
-            .as_object_mut()
-            .unwrap()
-            .remove("annotations");
-    }
-    api.create(
-        &PostParams::default(),
-        &serde_json::from_value(wanted).unwrap(),
-    )
-    .await
-    .unwrap();
+    world.add(pool).await;
+    let pods = deployment.json()["spec"]["replicas"].as_u64().unwrap();
+    world.add(deployment).await;
     world
         .until_running(usize::try_from(pods).unwrap(), 60)
         .await;
@@ -38,23 +26,13 @@ async fn running(pods: i32, pod_spec: Value, pool_spec: Value) -> World {
 }
 
 async fn budget(world: &World, min_available: i32) {
-    let budget = json!({
-        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "app", "namespace": "default"},
-        "spec": {"minAvailable": min_available, "selector": {"matchLabels": {"app": "app"}}},
-    });
-    let api: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
-    api.create(
-        &PostParams::default(),
-        &serde_json::from_value(budget).unwrap(),
-    )
-    .await
-    .unwrap();
+    world.add(pdb("app").min_available(min_available)).await;
 }
 
 /// Conformance: DIS-153
 #[tokio::test(start_paused = true)]
 async fn a_deleted_node_is_drained_replaced_and_terminated() {
-    let world = running(3, json!({}), json!({})).await;
+    let world = running(deployment("app", 3), node_pool("default")).await;
     let node = world.nodes().await.remove(0).metadata.name.unwrap();
     world.delete::<Node>(&node).await;
     world
@@ -73,7 +51,7 @@ async fn a_deleted_node_is_drained_replaced_and_terminated() {
 /// Conformance: DIS-150
 #[tokio::test(start_paused = true)]
 async fn a_deleted_nodeclaim_deletes_its_node_and_instance() {
-    let world = running(3, json!({}), json!({})).await;
+    let world = running(deployment("app", 3), node_pool("default")).await;
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
     world
@@ -88,7 +66,7 @@ async fn a_deleted_nodeclaim_deletes_its_node_and_instance() {
 /// Conformance: DIS-148
 #[tokio::test(start_paused = true)]
 async fn a_deleted_nodepool_deletes_all_its_nodes() {
-    let world = running(3, json!({}), json!({})).await;
+    let world = running(deployment("app", 3), node_pool("default")).await;
     world.delete::<NodePool>("default").await;
     world.until_empty(300).await;
     assert_eq!(world.list::<NodePool>().await.len(), 0);
@@ -99,8 +77,8 @@ async fn a_deleted_nodepool_deletes_all_its_nodes() {
 /// Conformance: DIS-152
 #[tokio::test(start_paused = true)]
 async fn an_empty_node_drains_for_five_seconds_however_often_it_is_reconciled() {
-    let never = json!({"disruption": {"consolidateAfter": "Never"}});
-    let world = running(1, json!({}), never).await;
+    let never = node_pool("default").consolidate_after("Never");
+    let world = running(deployment("app", 1), never).await;
     world.scale("app", 0).await;
     world
         .until(60, "the pod is gone", async |w| w.pods().await.is_empty())
@@ -134,7 +112,7 @@ async fn an_empty_node_drains_for_five_seconds_however_often_it_is_reconciled() 
 /// Conformance: DIS-068, DIS-157
 #[tokio::test(start_paused = true)]
 async fn a_pdb_that_allows_no_eviction_blocks_the_drain_until_it_does() {
-    let world = running(2, json!({}), json!({})).await;
+    let world = running(deployment("app", 2), node_pool("default")).await;
     budget(&world, 2).await;
     world.pass(5).await;
     let node = world.nodes().await.remove(0).metadata.name.unwrap();
@@ -174,9 +152,9 @@ async fn a_pdb_that_allows_no_eviction_blocks_the_drain_until_it_does() {
 /// Conformance: DIS-049, DIS-073
 #[tokio::test(start_paused = true)]
 async fn a_grace_period_overrides_do_not_disrupt_and_is_recorded() {
-    let protected = json!({"annotations": {"karpenter.sh/do-not-disrupt": "true"}, "terminationGracePeriodSeconds": 30});
-    let grace = json!({"template": {"spec": {"terminationGracePeriod": "300s"}}});
-    let world = running(1, protected, grace).await;
+    let protected = deployment("app", 1).do_not_disrupt().grace_period(30);
+    let grace = node_pool("default").termination_grace_period("300s");
+    let world = running(protected, grace).await;
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
     world.pass(200).await;
@@ -203,12 +181,7 @@ async fn a_grace_period_overrides_do_not_disrupt_and_is_recorded() {
 /// Conformance: DIS-154
 #[tokio::test(start_paused = true)]
 async fn a_protected_pod_without_grace_period_keeps_its_node() {
-    let world = running(
-        1,
-        json!({"annotations": {"karpenter.sh/do-not-disrupt": "true"}}),
-        json!({}),
-    )
-    .await;
+    let world = running(deployment("app", 1).do_not_disrupt(), node_pool("default")).await;
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
     world.pass(3600).await;
@@ -225,12 +198,7 @@ async fn a_protected_pod_without_grace_period_keeps_its_node() {
 /// Conformance: DIS-070
 #[tokio::test(start_paused = true)]
 async fn a_node_without_an_instance_is_deleted_without_draining() {
-    let world = running(
-        1,
-        json!({"annotations": {"karpenter.sh/do-not-disrupt": "true"}}),
-        json!({}),
-    )
-    .await;
+    let world = running(deployment("app", 1).do_not_disrupt(), node_pool("default")).await;
     let node = world.nodes().await.remove(0);
     let name = node.metadata.name.clone().unwrap();
     world

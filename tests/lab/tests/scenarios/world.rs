@@ -6,10 +6,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_fixtures::{ARCH, OS, Object, read};
 use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
 use karpenter_lab::progress::Progress;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -46,7 +49,7 @@ impl World {
     pub async fn new() -> Self {
         let world = Self::bare(settings()).await;
         world.create(&KwokNodeClass::new("default")).await;
-        world.create(&pool("default", json!({}))).await;
+        world.add(node_pool("default")).await;
         world
     }
 
@@ -66,6 +69,20 @@ impl World {
             .create(&PostParams::default(), object)
             .await
             .unwrap();
+    }
+
+    /// Creates an object as a user does: without UID and status.
+    pub async fn add<K>(&self, object: Object<K>)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let object: DynamicObject = read(object.as_written().into_json());
+        let kind = ApiResource::erase::<K>(&());
+        let api: Api<DynamicObject> = match &object.metadata.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind),
+            None => Api::all_with(self.client.clone(), &kind),
+        };
+        api.create(&PostParams::default(), &object).await.unwrap();
     }
 
     pub async fn list<K>(&self) -> Vec<K>
@@ -100,17 +117,14 @@ impl World {
 
     /// Creates a Deployment `name` of pods that request 1 CPU each.
     pub async fn deploy(&self, name: &str, replicas: i32) {
-        self.deploy_with(name, replicas, json!({})).await;
+        self.add(deployment(name, replicas)).await;
     }
 
     /// Creates a Deployment `name` of pods whose spec is changed by `pod_spec`.
     pub async fn deploy_with(&self, name: &str, replicas: i32, pod_spec: Value) {
-        let deployment: Deployment =
-            serde_json::from_value(deployment(name, replicas, pod_spec)).unwrap();
-        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
-        api.create(&PostParams::default(), &deployment)
-            .await
-            .unwrap();
+        let mut object = deployment(name, replicas).into_json();
+        merge(&mut object["spec"]["template"]["spec"], &pod_spec);
+        self.add(Object::<Deployment>::from_json(object)).await;
     }
 
     pub async fn scale(&self, name: &str, replicas: i32) {
@@ -261,42 +275,21 @@ fn conditions(all: &[karpenter_api::conditions::Condition]) -> Vec<String> {
         .collect()
 }
 
-/// A NodePool of amd64 Linux nodes whose spec is changed by `spec`.
-pub fn pool(name: &str, spec: Value) -> NodePool {
-    let mut value = json!({
-        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
-        "spec": {
-            "template": {"spec": {
-                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
-                "requirements": [
-                    {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
-                    {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
-                ],
-            }},
-            "disruption": {"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]},
-        },
-    });
-    merge(&mut value["spec"], &spec);
-    serde_json::from_value(value).unwrap()
+/// A NodePool of amd64 Linux nodes that are consolidated at once.
+pub fn node_pool(name: &str) -> Object<NodePool> {
+    karpenter_fixtures::node_pool(name)
+        .class("karpenter.kwok.sh", "KWOKNodeClass", "default")
+        .requires(ARCH, "In", &["amd64"])
+        .requires(OS, "In", &["linux"])
+        .consolidate_after("0s")
+        .budget("100%")
 }
 
-pub fn deployment(name: &str, replicas: i32, pod_spec: Value) -> Value {
-    let mut value = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {
-                    "terminationGracePeriodSeconds": 0,
-                    "containers": [{"name": name, "image": "pause", "resources": {"requests": {"cpu": "1"}}}],
-                },
-            },
-        },
-    });
-    merge(&mut value["spec"]["template"]["spec"], &pod_spec);
-    value
+/// A NodePool like [`node_pool`] whose spec is changed by `spec`.
+pub fn pool(name: &str, spec: Value) -> NodePool {
+    let mut object = node_pool(name).as_written().into_json();
+    merge(&mut object["spec"], &spec);
+    read(object)
 }
 
 fn merge(into: &mut Value, from: &Value) {
@@ -308,4 +301,12 @@ fn merge(into: &mut Value, from: &Value) {
         }
         (into, from) => *into = from.clone(),
     }
+}
+
+/// A Deployment of pods that request 1 CPU each and end at once.
+pub fn deployment(name: &str, replicas: i32) -> Object<Deployment> {
+    karpenter_fixtures::deployment(name)
+        .replicas(replicas)
+        .cpu("1")
+        .grace_period(0)
 }

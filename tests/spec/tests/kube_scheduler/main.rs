@@ -9,6 +9,7 @@
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod case;
+mod several_spreads;
 
 use karpenter_core::schedule::{Query, schedule};
 use karpenter_spec::clusters::Shape;
@@ -139,8 +140,7 @@ fn a_preferred_affinity_does_not_pin_the_capacity_type_of_a_planned_node() {
 }
 
 /// Returns the seeds of the generated clusters: by default 40 from 0, else those of KARPENTER_SPEC_CASES and
-/// KARPENTER_SPEC_FIRST. Of the first 300, one still fails: 156, in which pods have an affinity to a pod on a planned node whose
-/// capacity type is open and becomes the one with too many pods.
+/// KARPENTER_SPEC_FIRST. Some still fail: see docs/performance.md.
 fn seeds() -> std::ops::Range<u64> {
     let read = |name: &str| {
         std::env::var(name)

@@ -151,13 +151,12 @@ pub(super) fn offerings(
             let price = price.or_else(|| state.pricing.overlay(&info.name));
             for (requirements, partition) in cells.iter().zip(partitions(shape)) {
                 let placement = group.map(|group| (group, partition));
-                let marked = || {
-                    state
-                        .unavailable
-                        .is_marked(*kind, &info.name, &zone.name, placement)
-                };
+                let unavailable = &state.unavailable;
+                let marked = unavailable.marked_until(*kind, &info.name, &zone.name, placement);
+                let offered = open && price.is_some();
                 all.push(Offering {
-                    available: open && price.is_some() && !marked(),
+                    available: offered && marked.is_none(),
+                    unavailable_until: marked.filter(|_| offered),
                     ..Offering::new(requirements.clone(), price.unwrap_or(0.0))
                 });
             }

@@ -150,9 +150,19 @@ impl Unavailable {
         zone: &str,
         placement: Option<(&str, Option<u32>)>,
     ) -> bool {
-        if self.capacity_types.contains_key(&capacity_type) {
-            return true;
-        }
+        let until = self.marked_until(capacity_type, instance_type, zone, placement);
+        until.is_some()
+    }
+
+    /// Returns until when a pool is unavailable, if it is.
+    pub fn marked_until(
+        &self,
+        capacity_type: CapacityType,
+        instance_type: &str,
+        zone: &str,
+        placement: Option<(&str, Option<u32>)>,
+    ) -> Option<Timestamp> {
+        let of_type = self.capacity_types.get(&capacity_type).copied();
         let concerns = |marked: &Placement| {
             placement.is_some_and(|(group, partition)| {
                 marked.group == group
@@ -164,11 +174,13 @@ impl Unavailable {
             .get(instance_type)
             .map(Vec::as_slice)
             .unwrap_or_default();
-        marks.iter().any(|(pool, _)| {
+        let marked = marks.iter().filter(|(pool, _)| {
             pool.capacity_type == capacity_type
                 && pool.zone == zone
                 && pool.placement.as_ref().is_none_or(concerns)
-        })
+        });
+        let of_pools = marked.map(|(_, expiry)| *expiry).max();
+        of_type.max(of_pools)
     }
 
     /// Returns whether a subnet is out of IP addresses.

@@ -290,7 +290,8 @@ impl Search<'_, '_> {
                 .map(|index| {
                     let candidate = &self.candidates[*index];
                     Candidate {
-                        pods: after.snapshot().pods_on(candidate.name()).to_vec(),
+                        pods: { after.snapshot().node_pods(candidate.name()).cloned() }
+                            .unwrap_or_default(),
                         ..candidate.clone()
                     }
                 })

@@ -10,7 +10,7 @@ use crate::cluster::Snapshot;
 use crate::cluster::pdb::leaving_pods;
 use crate::pod::{Pod, Shape};
 use crate::schedule::compile::ids::NodeIdx;
-use crate::schedule::compile::nodes::ExistingNode;
+use crate::schedule::compile::nodes::{ExistingNode, Nodes};
 use crate::schedule::topology::group::GroupIdentity;
 
 /// The key and the value of a label.
@@ -56,13 +56,9 @@ pub(crate) struct BoundPods {
 }
 
 impl BoundPods {
-    pub(crate) fn compile(
-        snapshot: &Snapshot,
-        now: Timestamp,
-        node_index: &FxHashMap<String, NodeIdx>,
-    ) -> Self {
+    pub(crate) fn compile(snapshot: &Snapshot, now: Timestamp, nodes: &Nodes) -> Self {
         let leaving = leaving_pods(snapshot, now);
-        let shapes = bound_shapes(snapshot, node_index);
+        let shapes = bound_shapes(nodes);
         let staying = staying(snapshot, &leaving);
         let mut shapes_by_label: FxHashMap<Label, Vec<usize>> = FxHashMap::default();
         for (index, bound) in shapes.iter().enumerate() {
@@ -94,6 +90,17 @@ impl BoundPods {
             terms_by_label,
             other_terms,
         }
+    }
+
+    /// Returns the memory in bytes, approximately.
+    pub(crate) fn memory(&self) -> usize {
+        let places = |places: &Vec<(NodeIdx, u32)>| {
+            places.capacity() * size_of::<(NodeIdx, u32)>() + size_of::<BoundShape>()
+        };
+        let shapes = self.shapes.iter().map(|bound| places(&bound.places));
+        let terms = self.terms.iter().map(|term| places(&term.places));
+        let labels = self.shapes_by_label.len() + self.terms_by_label.len();
+        shapes.sum::<usize>() + terms.sum::<usize>() + labels * 128
     }
 
     /// Returns the anti-affinity terms of bound pods that select a pod of one of the shapes, in the order of their groups.
@@ -218,40 +225,26 @@ fn staying(snapshot: &Snapshot, leaving: &[Arc<Pod>]) -> Vec<Staying> {
             .cloned()
             .collect();
         (!pods.is_empty()).then(|| Staying {
-            node: ExistingNode {
-                state: state.clone(),
-                name: state.name().to_owned(),
-                taints: state.taints(),
-                requirements: None,
-                broken: false,
-                daemon_ports: Vec::new(),
-            },
+            node: ExistingNode::new(state, None, None),
             pods,
         })
     });
     places.collect()
 }
 
-fn bound_shapes(snapshot: &Snapshot, node_index: &FxHashMap<String, NodeIdx>) -> Vec<BoundShape> {
+fn bound_shapes(nodes: &Nodes) -> Vec<BoundShape> {
     let mut index: FxHashMap<*const Shape, usize> = FxHashMap::default();
     let mut bound: Vec<BoundShape> = Vec::new();
-    for (name, pods) in snapshot.bound_pods() {
-        let Some(node) = node_index.get(name) else {
-            continue;
-        };
-        for pod in pods.pods().iter().filter(|pod| pod.is_active()) {
-            let at = *index.entry(Arc::as_ptr(&pod.shape)).or_insert_with(|| {
+    for (node, existing) in nodes.iter() {
+        for (shape, count) in &existing.shapes {
+            let at = *index.entry(Arc::as_ptr(shape)).or_insert_with(|| {
                 bound.push(BoundShape {
-                    shape: pod.shape.clone(),
+                    shape: shape.clone(),
                     places: Vec::new(),
                 });
                 bound.len() - 1
             });
-            let places = &mut bound[at].places;
-            match places.last_mut().filter(|place| place.0 == *node) {
-                Some(place) => place.1 += 1,
-                None => places.push((*node, 1)),
-            }
+            bound[at].places.push((node, *count));
         }
     }
     bound

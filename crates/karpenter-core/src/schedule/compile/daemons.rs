@@ -11,7 +11,7 @@ use crate::schedule::compile::node_affinity::alternatives;
 use crate::schedule::request::Policy;
 
 /// A DaemonSet's pod, as it will run on a new node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Daemon {
     pub(crate) shape: Arc<Shape>,
     pub(crate) tolerations: Vec<Toleration>,

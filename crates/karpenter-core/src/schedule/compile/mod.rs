@@ -9,6 +9,7 @@ pub(crate) mod bound_pods;
 pub(crate) mod capacity_index;
 pub(crate) mod catalogue;
 pub(crate) mod daemons;
+pub(crate) mod difference;
 pub(crate) mod ids;
 pub(crate) mod node_affinity;
 pub(crate) mod nodes;

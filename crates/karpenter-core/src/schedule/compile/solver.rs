@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use index_vec::{Idx as _, IndexVec};
+use index_vec::IndexVec;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cluster::Snapshot;
@@ -20,7 +20,7 @@ use crate::schedule::compile::capacity_index::CapacityIndex;
 use crate::schedule::compile::catalogue::{Catalogue, Reservations};
 use crate::schedule::compile::daemons::{Daemon, daemons};
 use crate::schedule::compile::ids::{CatalogueId, DomainId, NodeIdx, TemplateId};
-use crate::schedule::compile::nodes::{ExistingNode, existing_nodes};
+use crate::schedule::compile::nodes::{ExistingNode, Nodes, existing_nodes};
 use crate::schedule::compile::pools::{Pools, Usage, is_soft};
 use crate::schedule::compile::template::Template;
 use crate::schedule::compile::vectors::Dimensions;
@@ -33,6 +33,12 @@ use crate::taints::untolerated;
 
 /// Nodes by name.
 type NamedNodes = (Arc<[String]>, Arc<Bits<NodeIdx>>);
+
+/// Nodes that are open to a variant of a shape, by the address of the shape, which is kept alive here.
+type OpenNodes = FxHashMap<(usize, usize), (Arc<Shape>, Arc<Bits<NodeIdx>>)>;
+
+/// The most entries of [`OpenNodes`]: each has a bit for every node.
+const MOST_OPEN_NODES: usize = 1024;
 
 /// Results computed on demand and kept for later passes. Each entry is a function of its key alone.
 #[derive(Default)]
@@ -83,10 +89,9 @@ pub struct Solver {
     pub(crate) pools: Vec<PoolReport>,
     /// What the nodes of each NodePool use of its limits.
     pub(crate) usage: Arc<Usage>,
-    pub(crate) nodes: Arc<IndexVec<NodeIdx, ExistingNode>>,
-    pub(crate) node_index: Arc<FxHashMap<String, NodeIdx>>,
-    /// Free resources, node by node.
-    remaining: Arc<Vec<i64>>,
+    /// The DaemonSets' pods.
+    pub(crate) daemons: Arc<[Daemon]>,
+    pub(crate) nodes: Arc<Nodes>,
     /// Nodes on which no resource is exceeded.
     pub(crate) sound: Arc<Bits<NodeIdx>>,
     /// The nodes by their free resources; built on first use.
@@ -98,6 +103,8 @@ pub struct Solver {
     pub(crate) releases_capacity: bool,
     /// Of the nodes and the bound pods.
     cache: Arc<Mutex<Cache>>,
+    /// Of the nodes, the bound pods and the policy.
+    open: Mutex<OpenNodes>,
     /// The values of labels, of nodes and templates.
     domains: Mutex<FxHashMap<String, Arc<LabelDomains>>>,
     /// Resource claims, device classes and resource slices, parsed when the first pod with resource claims is scheduled.
@@ -134,16 +141,34 @@ impl Solver {
     /// Compiles a snapshot as [`prepare`](Self::prepare) does, for queries whose pods request resources that no pod of the snapshot
     /// requests: those of `query`. [`solve`](Self::solve) compiles the snapshot again for a query with other resources.
     pub fn prepare_for(snapshot: &Snapshot, policy: &Policy, query: &Query) -> Self {
-        let daemons = daemons(snapshot, policy);
+        Self::compile(snapshot, policy, query, None)
+    }
+
+    /// Compiles a later snapshot as [`prepare_for`](Self::prepare_for) does, and shares the nodes that did not change.
+    pub(crate) fn prepare_after(&self, later: &Snapshot, policy: &Policy, query: &Query) -> Self {
+        Self::compile(later, policy, query, Some(self))
+    }
+
+    fn compile(
+        snapshot: &Snapshot,
+        policy: &Policy,
+        query: &Query,
+        earlier: Option<&Self>,
+    ) -> Self {
+        let daemons: Arc<[Daemon]> = daemons(snapshot, policy).into();
         let dimensions = dimensions(snapshot, query, &daemons);
         let pools = Pools::compile(snapshot, policy.min_values_policy, &daemons, &dimensions);
-        let nodes = existing_nodes(snapshot, &daemons, &dimensions);
-        let bound = BoundPods::compile(snapshot, policy.now, &nodes.index);
-        let nodes_are_soft = nodes.nodes.iter().any(|node| is_soft(&node.taints));
-        let sound = nodes.nodes.iter_enumerated();
-        let sound = sound
-            .filter(|(_, node)| !node.broken)
-            .map(|(index, _)| index);
+        let earlier = earlier.filter(|earlier| {
+            earlier.daemons == daemons
+                && earlier.dimensions.names() == dimensions.names()
+                && earlier.snapshot.has_config_of(snapshot)
+        });
+        let earlier = earlier.map(|earlier| &*earlier.nodes);
+        let nodes = existing_nodes(snapshot, &daemons, &dimensions, earlier);
+        let bound = BoundPods::compile(snapshot, policy.now, &nodes);
+        let nodes_are_soft = nodes.iter().any(|(_, node)| is_soft(&node.taints));
+        let sound = nodes.iter().filter(|(_, node)| !node.broken);
+        let sound = sound.map(|(index, _)| index);
         Self {
             has_soft_taints: nodes_are_soft || pools.has_soft_taints(),
             releases_capacity: pools.releases_capacity(),
@@ -158,11 +183,11 @@ impl Solver {
             usage: pools.usage,
             sound: Arc::new(sound.collect()),
             room: Arc::default(),
-            nodes: Arc::new(nodes.nodes),
-            node_index: Arc::new(nodes.index),
-            remaining: Arc::new(nodes.remaining),
+            daemons,
+            nodes: Arc::new(nodes),
             bound: Arc::new(bound),
             cache: Arc::default(),
+            open: Mutex::default(),
             domains: Mutex::default(),
             inventory: Arc::default(),
         }
@@ -176,7 +201,7 @@ impl Solver {
     pub fn with_node_pools_of(&self, copy: &Snapshot, policy: &Policy) -> Self {
         let daemons = daemons(copy, policy);
         let pools = Pools::recompile(self, copy, policy.min_values_policy, &daemons);
-        let nodes_are_soft = self.nodes.iter().any(|node| is_soft(&node.taints));
+        let nodes_are_soft = self.nodes.iter().any(|(_, node)| is_soft(&node.taints));
         Self {
             has_soft_taints: nodes_are_soft || pools.has_soft_taints(),
             releases_capacity: pools.releases_capacity(),
@@ -191,14 +216,33 @@ impl Solver {
             usage: pools.usage,
             sound: self.sound.clone(),
             room: self.room.clone(),
+            daemons: self.daemons.clone(),
             nodes: self.nodes.clone(),
-            node_index: self.node_index.clone(),
-            remaining: self.remaining.clone(),
             bound: self.bound.clone(),
             cache: self.cache.clone(),
+            open: Mutex::default(),
             domains: Mutex::default(),
             inventory: self.inventory.clone(),
         }
+    }
+
+    /// Returns the memory in bytes that the solver needs beside its snapshot, approximately.
+    pub fn memory(&self) -> usize {
+        let nodes = self.nodes.iter().map(|(_, node)| {
+            let resources = self.width() * size_of::<i64>();
+            size_of::<ExistingNode>() + node.name.len() + resources
+        });
+        let rows = self.catalogues.iter().map(|catalogue| catalogue.rows());
+        let templates = self.templates.iter();
+        let of_templates = templates.map(|template| {
+            let rows = self.catalogues[template.catalogue].rows();
+            rows * size_of::<i64>() * (self.width() + template.limit_names.len() + 1)
+        });
+        // A row has several offers, and an entry for each label.
+        nodes.sum::<usize>()
+            + rows.sum::<usize>() * 512
+            + of_templates.sum::<usize>()
+            + self.bound.memory()
     }
 
     /// Returns the number of resources.
@@ -229,15 +273,32 @@ impl Solver {
         value
     }
 
-    /// Returns the free resources of a node, before a pass.
-    pub(crate) fn remaining_on(&self, node: NodeIdx) -> &[i64] {
-        &self.remaining[node.index() * self.width()..][..self.width()]
-    }
-
     /// Returns the nodes with room for `requests`, before a pass.
     pub(crate) fn nodes_with_room(&self, requests: &[i64]) -> Bits<NodeIdx> {
-        let index = || CapacityIndex::new(&self.sound, &self.remaining, self.width());
+        let index = || CapacityIndex::new(&self.sound, self.nodes.remaining(), self.width());
         self.room.get_or_init(index).with_room_for(requests)
+    }
+
+    /// Returns the nodes that are open to a variant of a shape before a pass: those that `compute` returns.
+    pub(crate) fn open_nodes(
+        &self,
+        shape: &Arc<Shape>,
+        variant: usize,
+        compute: impl FnOnce() -> Bits<NodeIdx>,
+    ) -> Arc<Bits<NodeIdx>> {
+        let key = (Arc::as_ptr(shape).addr(), variant);
+        if let Ok(known) = self.open.lock()
+            && let Some((_, nodes)) = known.get(&key)
+        {
+            return nodes.clone();
+        }
+        let nodes = Arc::new(compute());
+        if let Ok(mut known) = self.open.lock()
+            && known.len() < MOST_OPEN_NODES
+        {
+            known.insert(key, (shape.clone(), nodes.clone()));
+        }
+        nodes
     }
 
     /// Returns the nodes that meet a requirement.
@@ -266,7 +327,7 @@ impl Solver {
             let (of, bits) = cache.avoid.as_ref()?;
             Arc::ptr_eq(of, names).then(|| bits.clone())
         };
-        let index = |name: &String| self.node_index.get(name).copied();
+        let index = |name: &String| self.nodes.find(name);
         self.cached(
             known,
             || Arc::new(names.iter().filter_map(index).collect()),
@@ -287,7 +348,7 @@ impl Solver {
 
     fn nodes_where(&self, test: impl Fn(&ExistingNode) -> bool) -> Bits<NodeIdx> {
         self.nodes
-            .iter_enumerated()
+            .iter()
             .filter(|(_, node)| test(node))
             .map(|(index, _)| index)
             .collect()
@@ -300,7 +361,7 @@ impl Solver {
             return domains;
         }
         let mut domains = LabelDomains::default();
-        for (node, existing) in self.nodes.iter_enumerated() {
+        for (node, existing) in self.nodes.iter() {
             let domain = existing.label(key).map(|value| domains.id(value));
             if let Some(domain) = domain {
                 domains.nodes[domain].insert(node);
@@ -376,7 +437,7 @@ impl Solver {
     }
 
     /// Returns the nodes that pass the node filter of a spread constraint.
-    fn nodes_passing(&self, filter: &NodeFilter) -> Bits<NodeIdx> {
+    pub(crate) fn nodes_passing(&self, filter: &NodeFilter) -> Bits<NodeIdx> {
         let mut nodes = Bits::full(self.nodes.len());
         if let Some(terms) = &filter.terms {
             let mut any = Bits::default();

@@ -38,6 +38,11 @@ impl Dimensions {
         Self { names: all, places }
     }
 
+    /// Returns the resources, by place.
+    pub(crate) fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.names.len()
     }

@@ -30,7 +30,7 @@ pub(crate) struct PoolBudgets<'a> {
 impl<'a> PoolBudgets<'a> {
     /// Returns the budgets before the pass; the nodes that the request treats as deleted use nothing.
     pub(crate) fn new(solver: &'a Solver, query: &Query) -> Self {
-        let node = |name: &String| solver.node_index.get(name).copied();
+        let node = |name: &String| solver.nodes.find(name);
         let mut limits: IndexVec<TemplateId, Vec<i64>> = solver
             .templates
             .iter()

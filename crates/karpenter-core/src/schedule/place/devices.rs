@@ -88,8 +88,8 @@ impl<'a> Devices<'a> {
             .filter(|queued| queued.pod.node_name.is_some());
         let moving: FxHashSet<&str> = bound.map(|queued| queued.pod.key.uid.as_str()).collect();
         let usable = |name: &str| {
-            solver.node_index.get(name).is_some_and(|index| {
-                present.contains(*index) && solver.nodes[*index].state.is_initialized()
+            solver.nodes.find(name).is_some_and(|index| {
+                present.contains(index) && solver.nodes[index].state.is_initialized()
             })
         };
         let names = &solver.snapshot.config().well_known;

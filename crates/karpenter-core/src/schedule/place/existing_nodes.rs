@@ -43,7 +43,7 @@ pub(crate) struct ExistingNodes<'a> {
 
 impl<'a> ExistingNodes<'a> {
     pub(crate) fn new(solver: &'a Solver, query: &Query) -> Self {
-        let node = |name: &String| solver.node_index.get(name).copied();
+        let node = |name: &String| solver.nodes.find(name);
         let deleted: SmallVec<_> = query.without.iter().filter_map(node).collect();
         let mut present = Bits::full(solver.nodes.len());
         let mut usable = Bits::clone(&solver.sound);
@@ -71,7 +71,7 @@ impl<'a> ExistingNodes<'a> {
     fn fits(&self, node: NodeIdx, requests: &[i64]) -> bool {
         let free = match self.loads.get(&node) {
             Some(load) => &load.remaining,
-            None => self.solver.remaining_on(node),
+            None => self.solver.nodes.remaining_on(node),
         };
         requests.iter().zip(free).all(|(need, free)| need <= free)
     }
@@ -136,7 +136,7 @@ fn load_of<'a>(
     node: NodeIdx,
 ) -> &'a mut Load {
     loads.entry(node).or_insert_with(|| Load {
-        remaining: solver.remaining_on(node).into(),
+        remaining: solver.nodes.remaining_on(node).into(),
         ports: Vec::new(),
         attached: None,
     })

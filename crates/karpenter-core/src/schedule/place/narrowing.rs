@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::requirements::Requirement;
+use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId, PlannedId};
@@ -125,11 +125,17 @@ impl SchedulingPass<'_> {
             let Some(terms) = self.topology.groups[group].filter_sets.clone() else {
                 continue;
             };
-            for (key, _) in terms
+            for (key, wanted) in terms
                 .iter()
                 .flat_map(|term| self.rows.algebra.members(*term).to_vec())
                 .collect::<Vec<_>>()
             {
+                // Any value of the label meets it.
+                let wanted = self.rows.algebra.requirement(wanted);
+                let bounded = wanted.gte().is_some() || wanted.lte().is_some();
+                if wanted.operator() == Operator::Exists && !bounded {
+                    continue;
+                }
                 let set = self.planned[index].set;
                 let req = self.rows.algebra.get(set, key);
                 let Some(req) = req.filter(|_| !self.rows.algebra.is_known(key)) else {

@@ -3,6 +3,8 @@
 //! Requirements, taints and the room before the pass are bitsets computed once per variant; free resources, ports and attachments
 //! only shrink, so a node that refused a class is not tried again for it in the pass.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::schedule::compile::bits::{Bits, members};
@@ -37,6 +39,7 @@ impl SchedulingPass<'_> {
             && !self.nodes.avoid.is_empty();
         for index in 0..variant.open_nodes.words().len() {
             let mut word = variant.open_nodes.word(index);
+            word &= self.nodes.usable.word(index);
             if word == 0 {
                 continue;
             }
@@ -56,9 +59,10 @@ impl SchedulingPass<'_> {
                     self.place_on_node(node, pod, class);
                     return Some(Target::Node(node));
                 }
-                variant.open_nodes.remove(node);
+                Arc::make_mut(&mut variant.open_nodes).remove(node);
             }
         }
+        self.queue.pods[pod].scanned = true;
         None
     }
 

@@ -57,8 +57,8 @@ impl SchedulingPass<'_> {
         let mut nodes: FxHashMap<&PodKey, NodeIdx> = FxHashMap::default();
         for (pod, target) in nominated {
             let state = solver.snapshot.node(target);
-            let node = state.and_then(|state| solver.node_index.get(state.name()));
-            nodes.extend(node.map(|node| (pod, *node)));
+            let node = state.and_then(|state| solver.nodes.find(state.name()));
+            nodes.extend(node.map(|node| (pod, node)));
         }
         queue.retain(|pod| {
             let node = nodes.get(&self.queue.pods[*pod].pod.key);

@@ -73,8 +73,8 @@ pub(crate) struct Variant {
     pub(crate) strict: SetId,
     pub(crate) tolerations: Arc<Vec<Toleration>>,
     pub(crate) owned: Vec<Owned>,
-    /// Existing nodes that have not refused it permanently in this pass.
-    pub(crate) open_nodes: Bits<NodeIdx>,
+    /// Existing nodes that have not refused it permanently in this pass. May contain nodes treated as deleted.
+    pub(crate) open_nodes: Arc<Bits<NodeIdx>>,
     /// Planned nodes that refuse it permanently in this pass.
     pub(crate) refused_planned: Bits<PlannedId>,
     /// Templates that refuse it permanently in this pass.

@@ -8,10 +8,10 @@ use rustc_hash::FxHashMap;
 use crate::pod::{
     InvalidPod, NodeTerm, Pod, Shape, SpreadConstraint, Toleration, Weighted, validate,
 };
-use crate::requirements::{LabelNames, Requirements};
+use crate::requirements::{Operator, Requirement, Requirements};
 use crate::schedule::compile::algebra::ANYTHING;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{ClassId, TemplateId};
+use crate::schedule::compile::ids::{ClassId, NodeIdx, TemplateId};
 use crate::schedule::compile::node_affinity::{alternatives, with_term};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::devices::{Devices, existing_claims};
@@ -21,7 +21,8 @@ use crate::schedule::pods::queue::QueuedPod;
 use crate::schedule::pods::volumes::Volumes;
 use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::{PodSet, PreferencePolicy};
-use crate::schedule::topology::group::{GroupIdentity, GroupKind, Namespaces, NodeFilter};
+use crate::schedule::topology::group::{GroupIdentity, GroupKind};
+use crate::schedule::topology::identities::keys_of_counted_nodes;
 use crate::taints::untolerated;
 
 /// A pod with its sort keys.
@@ -112,6 +113,7 @@ impl SchedulingPass<'_> {
                 requirements: ANYTHING,
                 volumes: ANYTHING,
                 dropped: 0,
+                scanned: false,
             });
         }
         self.devices = Devices::new(self.solver, &self.queue, &self.nodes.present);
@@ -193,16 +195,18 @@ impl SchedulingPass<'_> {
         let names = &self.solver.snapshot.config().well_known;
         let shape = class.shape.clone();
         let respect = self.solver.policy.preference_policy == PreferencePolicy::Respect;
-        for constraint in spread_of(
+        let constraints = spread_of(
             &shape,
             &self.solver.policy.default_spread,
             &self.solver.snapshot,
-        ) {
+        );
+        let keys = self.missing_keys(&constraints);
+        for constraint in constraints {
             if constraint.hard {
-                let owned = self.spread_group(&shape, &class.terms, &constraint);
+                let owned = self.spread_group(&shape, &class.terms, &constraint, &keys);
                 class.hard.push(owned);
             } else if respect {
-                let owned = self.spread_group(&shape, &class.terms, &constraint);
+                let owned = self.spread_group(&shape, &class.terms, &constraint, &[]);
                 class.soft.spread.push(owned.as_preference());
             }
         }
@@ -267,33 +271,55 @@ impl SchedulingPass<'_> {
             || !class.resource_claims.is_empty();
     }
 
+    /// Returns those labels that counted nodes have ([`keys_of_counted_nodes`]) and some nodes do not.
+    fn missing_keys(&self, constraints: &[SpreadConstraint]) -> Vec<String> {
+        let is_missing = |key: &str| {
+            let exists = Requirement::new(key, Operator::Exists, [""; 0]);
+            let with_label = self.solver.nodes_meeting(&exists);
+            let mut nodes = self.solver.nodes.iter();
+            let mut templates = self.solver.templates.iter();
+            nodes.any(|(node, _)| !with_label.contains(node))
+                || templates.any(|t| self.rows.algebra.requirements(t.set).get(key).is_none())
+        };
+        let names = &self.solver.snapshot.config().well_known;
+        let keys = keys_of_counted_nodes(constraints, names);
+        let missing = keys.into_iter().filter(|key| is_missing(key));
+        missing.map(str::to_owned).collect()
+    }
+
+    /// Finds or creates the group of a spread constraint; `keys` are labels that counted nodes have.
     fn spread_group(
         &mut self,
         shape: &Shape,
         terms: &[Requirements],
         constraint: &SpreadConstraint,
+        keys: &[String],
     ) -> Owned {
-        let names = &self.solver.snapshot.config().well_known;
-        let constrains = terms.iter().any(|term| !term.is_empty());
-        let identity = GroupIdentity {
-            kind: GroupKind::Spread,
-            key: names.canonical_key(&constraint.topology_key).to_owned(),
-            namespaces: Namespaces {
-                list: vec![shape.namespace.clone()],
-                selector: None,
-            },
-            selector: constraint.selector.clone(),
-            also: Vec::new(),
-            max_skew: constraint.max_skew,
-            min_domains: constraint.min_domains,
-            filter: NodeFilter {
-                terms: (constraint.honor_affinity && constrains).then(|| terms.to_vec()),
-                tolerations: constraint
-                    .honor_taints
-                    .then(|| with_soft_taints(&shape.tolerations)),
-            },
-        };
+        let identity = GroupIdentity::spread(self.solver, shape, terms, constraint, keys);
         self.topology.group(&mut self.rows.algebra, shape, identity)
+    }
+
+    /// Returns the nodes that meet the requirements of a variant, with room for a pod of the class, before a pass.
+    fn open_nodes(
+        &self,
+        class: ClassId,
+        requirements: &Requirements,
+        tolerations: &[Toleration],
+    ) -> Bits<NodeIdx> {
+        let class = &self.queue.classes[class];
+        let mut nodes = self.solver.nodes_with_room(&class.requests);
+        for requirement in requirements.iter() {
+            nodes.intersect(&self.solver.nodes_meeting(requirement));
+        }
+        nodes.intersect(&self.solver.nodes_tolerated(tolerations));
+        if !class.volume_requirements.is_empty() {
+            let mut reachable = Bits::default();
+            for alternative in &class.volume_requirements {
+                reachable.unite(&self.solver.nodes_meeting_all(alternative));
+            }
+            nodes.intersect(&reachable);
+        }
+        nodes
     }
 
     /// Builds a variant: its requirements, and the nodes and templates that refuse it from the start.
@@ -310,23 +336,13 @@ impl SchedulingPass<'_> {
         if tolerate {
             tolerations.push(Toleration::any_prefer_no_schedule());
         }
-        let mut nodes = self.nodes.usable.clone();
-        nodes.intersect(
-            &self
-                .solver
-                .nodes_with_room(&self.queue.classes[class].requests),
-        );
-        for requirement in all.iter() {
-            nodes.intersect(&self.solver.nodes_meeting(requirement));
-        }
-        nodes.intersect(&self.solver.nodes_tolerated(&tolerations));
-        if !self.queue.classes[class].volume_requirements.is_empty() {
-            let mut reachable = Bits::default();
-            for alternative in &self.queue.classes[class].volume_requirements {
-                reachable.unite(&self.solver.nodes_meeting_all(alternative));
-            }
-            nodes.intersect(&reachable);
-        }
+        let open = || self.open_nodes(class, &all, &tolerations);
+        let pods = &self.queue.classes[class];
+        let nodes = match pods.volume_requirements.is_empty() {
+            // These nodes are the same for all pods of a shape.
+            true => self.solver.open_nodes(&pods.shape, index, open),
+            false => Arc::new(open()),
+        };
         let templates = self.solver.templates.iter_enumerated();
         let tolerated_templates: Bits<TemplateId> = templates
             .filter(|(_, template)| untolerated(&template.taints, &tolerations).is_none())
@@ -343,15 +359,6 @@ impl SchedulingPass<'_> {
             tolerated_templates,
         })
     }
-}
-
-/// Returns tolerations as node inclusion policies see them: a PreferNoSchedule taint does not exclude a node.
-///
-/// DIFFERS: upstream excludes nodes with an untolerated PreferNoSchedule taint.
-fn with_soft_taints(tolerations: &[Toleration]) -> Vec<Toleration> {
-    let mut all = tolerations.to_vec();
-    all.push(Toleration::any_prefer_no_schedule());
-    all
 }
 
 /// Returns the first 16 bytes of a text as a number with the same order.

@@ -34,7 +34,7 @@ impl Topology<'_> {
             let req = algebra.get(class.term_sets[term], key)?;
             counted.unite(&self.admitted(algebra, axis, req));
         }
-        if self.groups[group].identity.filter.terms.is_none() {
+        if !self.groups[group].identity.filter.honors_affinity {
             counted.unite(&self.occupied_domains(group, present, planned));
         }
         Some(counted)

@@ -67,8 +67,11 @@ impl Namespaces {
 /// Filters the nodes that count for a spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct NodeFilter {
-    /// Node selector with each alternative, if the node affinity policy is Honor.
+    /// Node selector with each alternative, if the node affinity policy is Honor; each with the labels of the pod's other spread
+    /// constraints, which kube-scheduler requires of a node that it counts.
     pub(crate) terms: Option<Vec<Requirements>>,
+    /// Whether the node affinity policy is Honor and the pod has a node selector or node affinity.
+    pub(crate) honors_affinity: bool,
     /// Tolerations, if the node taints policy is Honor.
     pub(crate) tolerations: Option<Vec<Toleration>>,
 }

@@ -52,8 +52,7 @@ impl Topology<'_> {
             let node = pod
                 .node_name
                 .as_ref()
-                .and_then(|name| solver.node_index.get(name))
-                .copied();
+                .and_then(|name| solver.nodes.find(name));
             let is_present = |node: &NodeIdx| nodes.present.contains(*node);
             if let Some(node) = node.filter(is_present).filter(|_| pod.is_active()) {
                 self.uncount(&pod, node);

@@ -4,4 +4,5 @@ pub(crate) mod choices;
 pub(crate) mod counted_domains;
 pub(crate) mod domains;
 pub(crate) mod group;
+pub(crate) mod identities;
 pub(crate) mod initial_counts;

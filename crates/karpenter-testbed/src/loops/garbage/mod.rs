@@ -7,7 +7,9 @@
 //!
 //! UPSTREAM: pkg/controller/garbagecollector, pkg/controller/namespace
 
+mod actions;
 mod graph;
+mod watches;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,47 +19,31 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::Api;
+use kube::api::ApiResource;
 use kube::core::{DynamicObject, PartialObjectMeta};
-use kube::discovery::{Discovery, Scope, verbs};
-use kube::runtime::watcher;
-use kube::{Api, Client};
 use rustc_hash::FxHashSet;
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::graph::{Action, FOREGROUND, Graph, Item, Kind, ORPHAN, Owner, Uid};
+use self::actions::{carry_out, finalize};
+use self::graph::{Action, Graph, Item, Kind, Owner, Uid};
+use self::watches::{Seen, discover, watch};
 use super::cache::{Change, cached_kinds};
 use super::driver::Context;
-use super::{ignore_not_found, is_not_found};
 
 const DISCOVER_EVERY: Duration = Duration::from_secs(600);
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 const IN_FLIGHT: usize = 64;
 
 type MetaApi = Api<PartialObjectMeta<DynamicObject>>;
+
 /// Group and kind.
 type KindKey = (String, String);
 
-fn api_for(client: Client, kind: &Kind, namespace: &str) -> MetaApi {
-    if kind.namespaced {
-        Api::namespaced_with(client, namespace, &kind.resource)
-    } else {
-        Api::all_with(client, &kind.resource)
-    }
-}
-
 fn key_of(resource: &ApiResource) -> KindKey {
     (resource.group.clone(), resource.kind.clone())
-}
-
-/// A change from the watcher of one kind.
-enum Seen {
-    Listed(Arc<Kind>, Vec<ObjectMeta>),
-    Applied(Arc<Kind>, ObjectMeta),
-    Removed(Arc<Kind>, ObjectMeta),
 }
 
 /// The result of an action.
@@ -423,214 +409,4 @@ impl Collector {
             self.start(uid, action, work);
         }
     }
-}
-
-/// Returns every kind that can be listed, watched and deleted, in its preferred version.
-async fn discover(client: Client) -> Result<Vec<Kind>, kube::Error> {
-    let discovery = Discovery::new(client).run().await?;
-    let kinds = discovery
-        .groups()
-        .flat_map(kube::discovery::ApiGroup::resources_by_stability)
-        .filter(|(resource, capabilities)| {
-            let can = |verb| capabilities.supports_operation(verb);
-            // Events expire by themselves.
-            can(verbs::LIST) && can(verbs::WATCH) && can(verbs::DELETE) && resource.kind != "Event"
-        })
-        .map(|(resource, capabilities)| Kind {
-            resource,
-            namespaced: capabilities.scope == Scope::Namespaced,
-        })
-        .collect();
-    Ok(kinds)
-}
-
-async fn watch(
-    context: Context,
-    kind: Arc<Kind>,
-    sender: mpsc::UnboundedSender<Seen>,
-    token: CancellationToken,
-) {
-    let api: MetaApi = Api::all_with(context.client(), &kind.resource);
-    let mut events = std::pin::pin!(watcher(api, watcher::Config::default().any_semantic()));
-    let mut listed = Vec::new();
-    let mut failures = 0u32;
-    loop {
-        let event = tokio::select! {
-            biased;
-            () = token.cancelled() => return,
-            event = events.next() => event,
-        };
-        let seen = match event {
-            Some(Ok(event)) => {
-                failures = 0;
-                match event {
-                    watcher::Event::Init => {
-                        listed.clear();
-                        continue;
-                    }
-                    watcher::Event::InitApply(object) => {
-                        listed.push(object.metadata);
-                        continue;
-                    }
-                    watcher::Event::InitDone => {
-                        Seen::Listed(kind.clone(), std::mem::take(&mut listed))
-                    }
-                    watcher::Event::Apply(object) => Seen::Applied(kind.clone(), object.metadata),
-                    watcher::Event::Delete(object) => Seen::Removed(kind.clone(), object.metadata),
-                }
-            }
-            Some(Err(error)) => {
-                tracing::debug!(kind = kind.resource.kind, %error, "watch failed");
-                let pause = Duration::from_millis(100u64 << failures.min(8));
-                failures += 1;
-                tokio::select! {
-                    biased;
-                    () = token.cancelled() => return,
-                    () = context.clock.sleep(pause) => {}
-                }
-                continue;
-            }
-            None => return,
-        };
-        if sender.send(seen).is_err() {
-            return;
-        }
-    }
-}
-
-/// Whether the owner no longer exists. `None` if this cannot be determined.
-async fn is_gone(
-    client: &Client,
-    namespace: &str,
-    owner: &Owner,
-    kind: Option<&Kind>,
-) -> Result<Option<bool>, kube::Error> {
-    let Some(kind) = kind else {
-        return Ok(None);
-    };
-    let found = api_for(client.clone(), kind, namespace)
-        .get_opt(&owner.name)
-        .await?;
-    Ok(Some(found.is_none_or(|o| {
-        o.metadata.uid.as_deref() != Some(&*owner.uid)
-    })))
-}
-
-/// Executes an action. `false`: not possible now.
-async fn carry_out(
-    client: Client,
-    uid: &Uid,
-    item: &Item,
-    action: Action,
-    unknown: Vec<(Owner, Option<Arc<Kind>>)>,
-    dependents: Vec<Item>,
-) -> Result<bool, kube::Error> {
-    for (owner, kind) in &unknown {
-        if is_gone(&client, &item.namespace, owner, kind.as_deref()).await? != Some(true) {
-            return Ok(false);
-        }
-    }
-    match action {
-        Action::Keep => Ok(true),
-        Action::Delete { foreground, .. } => {
-            let policy = if foreground || item.finalizers.iter().any(|f| f == FOREGROUND) {
-                PropagationPolicy::Foreground
-            } else if item.finalizers.iter().any(|f| f == ORPHAN) {
-                PropagationPolicy::Orphan
-            } else {
-                PropagationPolicy::Background
-            };
-            let params = DeleteParams {
-                propagation_policy: Some(policy),
-                preconditions: Some(Preconditions {
-                    uid: Some(uid.to_string()),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            let api = api_for(client, &item.kind, &item.namespace);
-            ignore_not_found(api.delete(&item.name, &params).await)?;
-            Ok(true)
-        }
-        Action::Disown { uids, .. } => disown(client, item, &uids).await.map(|()| true),
-        Action::Release { finalizer } => release(client, uid, item, finalizer).await.map(|()| true),
-        Action::Orphan { .. } => {
-            for dependent in &dependents {
-                disown(client.clone(), dependent, std::slice::from_ref(uid)).await?;
-            }
-            release(client, uid, item, ORPHAN).await.map(|()| true)
-        }
-    }
-}
-
-async fn disown(client: Client, item: &Item, owners: &[Uid]) -> Result<(), kube::Error> {
-    let api = api_for(client, &item.kind, &item.namespace);
-    let Some(object) = api.get_opt(&item.name).await? else {
-        return Ok(());
-    };
-    let mut left = object.metadata.owner_references.unwrap_or_default();
-    left.retain(|o| !owners.iter().any(|uid| **uid == o.uid));
-    let patch = json!({"metadata": {
-        "uid": object.metadata.uid,
-        "resourceVersion": object.metadata.resource_version,
-        "ownerReferences": left,
-    }});
-    ignore_not_found(
-        api.patch(&item.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await,
-    )
-}
-
-async fn release(
-    client: Client,
-    uid: &Uid,
-    item: &Item,
-    finalizer: &str,
-) -> Result<(), kube::Error> {
-    let api = api_for(client, &item.kind, &item.namespace);
-    let Some(object) = api.get_opt(&item.name).await? else {
-        return Ok(());
-    };
-    let mut left = object.metadata.finalizers.unwrap_or_default();
-    if object.metadata.uid.as_deref() != Some(&**uid) || !left.iter().any(|f| f == finalizer) {
-        return Ok(());
-    }
-    left.retain(|f| f != finalizer);
-    let patch = json!({"metadata": {
-        "resourceVersion": object.metadata.resource_version,
-        "finalizers": left,
-    }});
-    ignore_not_found(
-        api.patch(&item.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await,
-    )
-}
-
-/// Deletes the events of a namespace and removes its finalizer `kubernetes`.
-async fn finalize(client: Client, name: &str) -> Result<(), kube::Error> {
-    use http::Request;
-    let path = format!("/api/v1/namespaces/{name}");
-    let request = |method: &str, path: &str, body: Vec<u8>| {
-        Request::builder()
-            .method(method)
-            .uri(path)
-            .header("content-type", "application/json")
-            .body(body)
-            .map_err(kube::Error::HttpError)
-    };
-    let events = request("DELETE", &format!("{path}/events"), Vec::new())?;
-    client.request::<Value>(events).await?;
-    let mut namespace: Value = match client.request(request("GET", &path, Vec::new())?).await {
-        Ok(found) => found,
-        Err(error) if is_not_found(&error) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if let Some(finalizers) = namespace["spec"]["finalizers"].as_array_mut() {
-        finalizers.retain(|f| f != "kubernetes");
-    }
-    let body = serde_json::to_vec(&namespace).map_err(kube::Error::SerdeError)?;
-    let done: Result<Value, _> = client
-        .request(request("PUT", &format!("{path}/finalize"), body)?)
-        .await;
-    ignore_not_found(done)
 }

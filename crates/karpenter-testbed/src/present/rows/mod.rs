@@ -1,6 +1,6 @@
 //! Columns and cells of the built-in kinds.
 
-mod pods;
+mod core_group;
 mod policy;
 mod storage;
 mod workloads;
@@ -239,8 +239,8 @@ fn labels_text(labels: Option<&Value>) -> String {
 /// Returns the columns of a built-in kind; kinds without their own show name and age.
 pub(super) fn painting(group: &str, kind: &str) -> &'static Painting {
     let found = match (group, kind) {
-        ("", _) => pods::core(kind),
-        ("events.k8s.io", "Event") => pods::core("Event"),
+        ("", _) => core_group::painting(kind),
+        ("events.k8s.io", "Event") => core_group::painting("Event"),
         ("apps" | "batch" | "autoscaling", _) => workloads::painting(kind),
         ("storage.k8s.io" | "resource.k8s.io", _) => None,
         _ => policy::painting(kind),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::pods::shortened;
+use super::core_group::shortened;
 use super::{AGE, Column, NAME, Painting, View, painting_of, string, text, whole, wide};
 
 /// Returns the columns of a kind of the smaller groups.

@@ -1,0 +1,264 @@
+//! `kubectl karpenter plan`: what a change would do to nodes, dollars and evictions, before it is made.
+
+mod chart;
+mod format;
+mod html;
+mod manifests;
+mod markdown;
+mod text;
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::ValueHint;
+use karpenter_decisions::bundle;
+use karpenter_decisions::rehearse::plan::Plan;
+use karpenter_decisions::rehearse::request::{
+    Assume, Compare, Intent, LaunchChoice, ObjectReference, PlanRequest, Scale,
+};
+use karpenter_decisions::rehearse::{Settings, rehearse};
+
+use crate::output::{self, Layout};
+use crate::transport::{Server, ServerFlags};
+use format::{PlanFlags, PlanFormat};
+
+/// Rehearse a change: what it would do to nodes, dollars and evictions.
+///
+/// Karpenter's leader makes the changes on a copy of its model of the cluster and runs its own decisions on it in virtual time,
+/// beside the unchanged cluster. Nothing is changed. NodePools, NodeOverlays, PodDisruptionBudgets, Deployments, StatefulSets and
+/// DaemonSets can be applied; other kinds are refused.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kubectl karpenter plan -f nodepool.yaml
+  kubectl karpenter plan --scale deploy/web=200 --for 10m -n shop
+  kubectl karpenter plan --set limits.default.cpu=400 --at 2026-11-27T02:00:00Z --diff
+  kubectl karpenter plan -f nodepool.yaml --bundle tuesday.karpenter.zst
+  kubectl karpenter plan -f nodepool.yaml -o html > plan.html
+  kubectl karpenter plan -f nodepool.yaml -o markdown --exit-code")]
+pub struct Args {
+    /// A file with manifests to apply, or `-` for standard input. May be repeated.
+    #[arg(short, long = "filename", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    filename: Vec<PathBuf>,
+    /// A change of one setting, as limits.default.cpu=400, budget.default=20% or policy.default=WhenEmpty: see `why --if`. May be
+    /// repeated.
+    #[arg(long = "set", visible_alias = "if", value_name = "CHANGE")]
+    sets: Vec<String>,
+    /// Set the replicas of a workload, as deploy/web=200 or statefulset/shop/db=3. May be repeated.
+    #[arg(long = "scale", value_name = "KIND/NAME=REPLICAS")]
+    scales: Vec<String>,
+    /// Delete an object, as nodepool/old or poddisruptionbudget/shop/web. May be repeated.
+    #[arg(long = "delete", value_name = "KIND/NAME")]
+    deletes: Vec<String>,
+    /// Delete a node. May be repeated.
+    #[arg(long = "remove-node", value_name = "NAME")]
+    remove_nodes: Vec<String>,
+    /// When the change is made, by RFC 3339; now by default.
+    #[arg(long, value_name = "TIME")]
+    at: Option<jiff::Timestamp>,
+    /// How long is rehearsed, at most 24h; 0s is one pass.
+    #[arg(long = "for", value_name = "DURATION", default_value = "1h")]
+    length: String,
+    /// How long a node takes until it is initialized; by default as long as the nodes of its NodePool took.
+    #[arg(long, value_name = "DURATION")]
+    assume_boot: Option<String>,
+    /// How long an evicted pod takes to end; by default its termination grace period.
+    #[arg(long, value_name = "DURATION")]
+    assume_drain: Option<String>,
+    /// Let each NodeClaim get its most expensive instance type, instead of the cheapest.
+    #[arg(long)]
+    assume_worst: bool,
+    /// Print only the steps that the change adds or takes away.
+    #[arg(long)]
+    diff: bool,
+    /// Exit with 2 if the change makes a difference.
+    #[arg(long)]
+    exit_code: bool,
+    /// Rehearse on the cluster of a bundle, a file that `kubectl karpenter capture` wrote, instead of a live one.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "server")]
+    bundle: Option<PathBuf>,
+    /// How long Karpenter may compute, at most 5m; a plan that was cut short says so.
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    timeout: String,
+    #[command(flatten)]
+    server: ServerFlags,
+    #[command(flatten)]
+    flags: PlanFlags,
+}
+
+/// The exit code of `--exit-code` if the change makes a difference.
+const DIFFERS: u8 = 2;
+
+impl Args {
+    /// Asks and prints; returns the exit code.
+    pub(crate) async fn run(&self) -> anyhow::Result<ExitCode> {
+        let request = self.request()?;
+        let plan = self.ask(&request).await?;
+        let layout = Layout::of_stdout(!self.flags.kubectl.no_headers);
+        let text = match self.flags.format {
+            Some(PlanFormat::Json) => output::json(&plan)?,
+            Some(PlanFormat::Yaml) => output::yaml(&plan)?,
+            Some(PlanFormat::Markdown) => markdown::render(&plan),
+            Some(PlanFormat::Html) => html::render(&plan),
+            Some(PlanFormat::Wide) => text::render(&plan, self.diff, true, layout),
+            Some(PlanFormat::Text) | None => text::render(&plan, self.diff, false, layout),
+        };
+        output::print(&text)?;
+        let code = if self.exit_code && plan.differs() {
+            DIFFERS
+        } else {
+            0
+        };
+        Ok(ExitCode::from(code))
+    }
+
+    async fn ask(&self, request: &PlanRequest) -> anyhow::Result<Plan> {
+        let timeout = karpenter_api::duration::parse(&self.timeout)
+            .map_err(|_| anyhow::anyhow!("invalid --timeout: must be a duration, as 60s"))?;
+        if let Some(path) = &self.bundle {
+            return offline(path, request, timeout.unsigned_abs());
+        }
+        let mut server = Server::connect(&self.flags.kubectl, &self.server).await?;
+        let path = format!("/plans?timeout={}s", timeout.as_secs());
+        server.post(&path, request).await
+    }
+
+    /// Returns the request of the options.
+    fn request(&self) -> anyhow::Result<PlanRequest> {
+        let namespace = self.flags.kubectl.namespace.as_deref();
+        let mut changes = manifests::read(&self.filename, namespace)?;
+        for text in &self.sets {
+            changes.push(Intent::If(text.clone()));
+        }
+        for text in &self.scales {
+            changes.push(Intent::Scale(scale(text, namespace)?));
+        }
+        for text in &self.deletes {
+            changes.push(Intent::Delete(reference(text, namespace)?));
+        }
+        let nodes = self.remove_nodes.iter().cloned();
+        changes.extend(nodes.map(Intent::RemoveNode));
+        let request = PlanRequest {
+            at: self.at,
+            length: Some(self.length.clone()),
+            changes,
+            assume: Assume {
+                boot: self.assume_boot.clone(),
+                drain: self.assume_drain.clone(),
+                launch: match self.assume_worst {
+                    true => LaunchChoice::Worst,
+                    false => LaunchChoice::Cheapest,
+                },
+            },
+            compare_with: Compare::Unchanged,
+            ..PlanRequest::default()
+        };
+        request.check()?;
+        Ok(request)
+    }
+}
+
+/// Rehearses on the cluster of a bundle, in this process.
+fn offline(path: &Path, request: &PlanRequest, timeout: Duration) -> anyhow::Result<Plan> {
+    let shown = path.display();
+    let file = File::open(path).with_context(|| format!("cannot read `{shown}`"))?;
+    let bundle = bundle::read(BufReader::new(file));
+    let bundle = bundle.with_context(|| format!("cannot read `{shown}`"))?;
+    let mut settings = Settings::of_bundle(&bundle);
+    let began = Instant::now();
+    settings.cancel = Some(Arc::new(move || began.elapsed() > timeout));
+    Ok(rehearse(&bundle.snapshot, &settings, request)?)
+}
+
+/// Returns a kind as the API writes it, from one of kubectl's names for it.
+fn kind(text: &str) -> Option<&'static str> {
+    let lower = text.to_lowercase();
+    let (resource, _) = lower.split_once('.').unwrap_or((&lower, ""));
+    Some(match resource {
+        "deploy" | "deployment" | "deployments" => "Deployment",
+        "sts" | "statefulset" | "statefulsets" => "StatefulSet",
+        "rs" | "replicaset" | "replicasets" => "ReplicaSet",
+        "ds" | "daemonset" | "daemonsets" => "DaemonSet",
+        "nodepool" | "nodepools" => "NodePool",
+        "nodeoverlay" | "nodeoverlays" | "overlays" => "NodeOverlay",
+        "pdb" | "poddisruptionbudget" | "poddisruptionbudgets" => "PodDisruptionBudget",
+        _ => return None,
+    })
+}
+
+/// Parses `kind/name` or `kind/namespace/name`.
+fn reference(text: &str, namespace: Option<&str>) -> anyhow::Result<ObjectReference> {
+    let parts: Vec<&str> = text.split('/').collect();
+    let (kind_name, namespace, name) = match parts.as_slice() {
+        [kind, name] => (*kind, namespace, *name),
+        [kind, namespace, name] => (*kind, Some(*namespace), *name),
+        _ => anyhow::bail!("invalid object `{text}`: must be as deploy/web or deploy/shop/web"),
+    };
+    let kind = kind(kind_name);
+    let kind = kind.ok_or_else(|| anyhow::anyhow!("unknown kind `{kind_name}` in `{text}`"))?;
+    anyhow::ensure!(!name.is_empty(), "invalid object `{text}`: it has no name");
+    Ok(ObjectReference {
+        kind: kind.to_owned(),
+        namespace: namespace.map(str::to_owned),
+        name: name.to_owned(),
+    })
+}
+
+/// Parses `kind/name=replicas`.
+fn scale(text: &str, namespace: Option<&str>) -> anyhow::Result<Scale> {
+    let (object, replicas) = text
+        .rsplit_once('=')
+        .ok_or_else(|| anyhow::anyhow!("invalid --scale `{text}`: must be as deploy/web=200"))?;
+    let replicas = replicas.parse().map_err(|_| {
+        anyhow::anyhow!("invalid --scale `{text}`: `{replicas}` is not a number of replicas")
+    })?;
+    let ObjectReference {
+        kind,
+        namespace,
+        name,
+    } = reference(object, namespace)?;
+    Ok(Scale {
+        kind,
+        namespace,
+        name,
+        replicas,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_are_named_as_for_kubectl() {
+        let web = scale("deploy/web=200", Some("shop")).unwrap();
+        assert_eq!(
+            (web.kind.as_str(), web.namespace.as_deref(), web.replicas),
+            ("Deployment", Some("shop"), 200)
+        );
+        let db = scale("StatefulSet.apps/data/db=3", Some("shop")).unwrap();
+        assert_eq!(
+            (db.kind.as_str(), db.namespace.as_deref(), db.name.as_str()),
+            ("StatefulSet", Some("data"), "db")
+        );
+        for text in [
+            "web=2",
+            "deploy/web",
+            "deploy/web=-1",
+            "deploy/web=many",
+            "cronjob/web=2",
+            "deploy/a/b/c=1",
+            "deploy/=1",
+        ] {
+            let error = scale(text, None).unwrap_err().to_string();
+            assert!(
+                error.starts_with("invalid ") || error.starts_with("unknown "),
+                "{error}"
+            );
+        }
+    }
+}

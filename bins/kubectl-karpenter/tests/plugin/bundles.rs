@@ -1,0 +1,318 @@
+//! Commands that read and write bundles: the process, without a cluster, or against a small server on loopback.
+
+use std::path::Path;
+
+use karpenter_core::cluster::{Cluster as Model, ClusterConfig};
+use karpenter_core::fake;
+use karpenter_core::pod::Pod;
+use karpenter_core::resources::Resources;
+use karpenter_decisions::bundle::{self, Bundle, Decision, Settings};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fixture::{Cluster, Printed, run};
+use crate::transport::Decisions;
+
+/// A pending pod that a NodePool has room for, and one that is too large.
+fn captured() -> Bundle {
+    let mut model = Model::new(ClusterConfig {
+        well_known: fake::well_known(),
+        ..ClusterConfig::default()
+    });
+    let pool: karpenter_api::v1::NodePool = serde_json::from_value(json!({
+        "metadata": { "name": "default" },
+        "spec": { "template": { "spec": { "requirements": [], "nodeClassRef": { "group": "g", "kind": "K", "name": "c" } } } },
+        "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
+    }))
+    .unwrap();
+    model.apply_node_pool(&pool);
+    model.set_instance_types("default", Ok(fake::instance_types(5)));
+    let now = "2026-01-10T00:00:00Z".parse().unwrap();
+    for (name, cores) in [("small", 1), ("large", 4000)] {
+        let mut pod = Pod::pending("shop", name, Resources::new().with("cpu", cores * 1000));
+        pod.created_at = Some(now);
+        model.insert_pod(pod);
+    }
+    Bundle::new("fake", "0.1.0", model.snapshot(), Settings::at(now)).decided(None)
+}
+
+fn write(bundle: &Bundle, path: &Path) {
+    bundle::write(bundle, std::fs::File::create(path).unwrap()).unwrap();
+}
+
+/// Runs the plugin without a kubeconfig, in a directory of its own.
+async fn offline(home: &TempDir, args: &[&str]) -> Printed {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
+    command
+        .args(args)
+        .current_dir(home.path())
+        .env("KUBECONFIG", "/nonexistent")
+        .env("HOME", "/nonexistent");
+    run(command).await
+}
+
+fn home() -> TempDir {
+    let home = tempfile::tempdir().unwrap();
+    write(&captured(), &home.path().join("a.karpenter.zst"));
+    home
+}
+
+fn files(home: &TempDir) -> Vec<String> {
+    let entries = std::fs::read_dir(home.path()).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn why_and_doctor_answer_from_a_bundle_without_a_cluster() {
+    let home = home();
+    let args = [
+        "why",
+        "pod",
+        "-n",
+        "shop",
+        "large",
+        "--bundle",
+        "a.karpenter.zst",
+        "-o",
+        "json",
+    ];
+    let printed = offline(&home, &args).await;
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(
+        (&told["kind"], &told["state"]),
+        (&json!("PodExplanation"), &json!("Pending"))
+    );
+    assert_eq!(told["pools"][0]["reason"]["id"], "TooLarge", "{told}");
+    let printed = offline(&home, &["why", "pods", "--bundle", "a.karpenter.zst"]).await;
+    assert!(
+        printed.code == Some(0) && printed.stdout.contains("TooLarge"),
+        "{printed:?}"
+    );
+    let printed = offline(
+        &home,
+        &["doctor", "--bundle", "a.karpenter.zst", "-o", "json"],
+    )
+    .await;
+    assert!(
+        printed.code == Some(0) && printed.stdout.contains("BlockerReport"),
+        "{printed:?}"
+    );
+    let args = ["why", "node", "gone", "--bundle", "a.karpenter.zst"];
+    let printed = offline(&home, &args).await;
+    assert_eq!(
+        (printed.code, printed.stderr.as_str()),
+        (
+            Some(1),
+            "error: Node \"gone\" not found in a.karpenter.zst\n"
+        )
+    );
+}
+
+#[tokio::test]
+async fn replay_tells_how_many_decisions_are_identical() {
+    let home = home();
+    let printed = offline(&home, &["replay", "a.karpenter.zst", "--exit-code"]).await;
+    assert_eq!(
+        (printed.code, printed.stdout.as_str()),
+        (Some(0), "replayed 2 decisions: 2 identical, 0 different\n"),
+        "{printed:?}"
+    );
+    let printed = offline(&home, &["replay", "a.karpenter.zst", "--decision", "Lunch"]).await;
+    assert!(
+        printed.code == Some(1) && printed.stderr.contains("Provisioning, Disruption"),
+        "{printed:?}"
+    );
+}
+
+#[tokio::test]
+async fn replay_of_a_different_decision_exits_with_2_and_bisect_keeps_it_alone() {
+    let home = home();
+    let mut other = captured();
+    let of = |decision: &mut Decision| decision.digest = "0".repeat(64);
+    of(&mut other.decisions[1]);
+    write(&other, &home.path().join("b.karpenter.zst"));
+    let args = [
+        "replay",
+        "b.karpenter.zst",
+        "--exit-code",
+        "--bisect",
+        "c.karpenter.zst",
+    ];
+    let printed = offline(&home, &args).await;
+    assert_eq!(printed.code, Some(2), "{printed:?}");
+    assert!(
+        printed.stdout.contains("1 identical, 1 different")
+            && printed.stdout.contains("Disruption differs"),
+        "{printed:?}"
+    );
+    let alone = std::fs::read(home.path().join("c.karpenter.zst")).unwrap();
+    let alone = bundle::read(alone.as_slice()).unwrap();
+    let ids: Vec<&str> = alone
+        .decisions
+        .iter()
+        .map(|decision| decision.id.as_str())
+        .collect();
+    assert_eq!(ids, ["Disruption"]);
+    let printed = offline(&home, &["replay", "b.karpenter.zst"]).await;
+    assert_eq!(
+        printed.code,
+        Some(0),
+        "without --exit-code it is an answer: {printed:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_bundle_is_named() {
+    let home = home();
+    std::fs::write(home.path().join("x"), "text").unwrap();
+    for (file, says) in [
+        ("x", "cannot read x: invalid bundle: "),
+        ("missing", "cannot read missing: "),
+    ] {
+        for command in [
+            &["replay", file][..],
+            &["why", "nodes", "--bundle", file],
+            &["doctor", "--bundle", file],
+        ] {
+            let printed = offline(&home, command).await;
+            assert_eq!(
+                (printed.code, printed.stdout.as_str()),
+                (Some(1), ""),
+                "{printed:?}"
+            );
+            assert!(printed.stderr.contains(says), "{printed:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_capture_that_fails_leaves_no_file_and_keeps_the_old_one() {
+    let home = home();
+    let before = std::fs::read(home.path().join("a.karpenter.zst")).unwrap();
+    let half = Decisions::answering("200 OK", "", "half a bundle").await;
+    let status = json!({ "kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "another bundle is being sent" });
+    let busy = Decisions::refusing("429 Too Many Requests", "", status).await;
+    for (server, says) in [
+        (half.url(), "cannot keep a.karpenter.zst: "),
+        (busy.url(), "another bundle is being sent"),
+    ] {
+        let printed = offline(
+            &home,
+            &["capture", "-o", "a.karpenter.zst", "--server", &server],
+        )
+        .await;
+        assert_eq!(
+            (printed.code, printed.stdout.as_str()),
+            (Some(1), ""),
+            "{printed:?}"
+        );
+        assert!(printed.stderr.contains(says), "{printed:?}");
+        assert_eq!(files(&home), ["a.karpenter.zst"]);
+    }
+    assert_eq!(
+        std::fs::read(home.path().join("a.karpenter.zst")).unwrap(),
+        before
+    );
+    let printed = offline(
+        &home,
+        &["capture", "-o", "missing/a", "--server", &half.url()],
+    )
+    .await;
+    assert!(
+        printed.code == Some(1) && printed.stderr.contains("cannot write missing/a"),
+        "{printed:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_controller_the_objects_are_listed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let cluster = Cluster::start(&["default"]).await;
+    cluster.testbed.load([
+        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-a" } }),
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web", "namespace": "default" },
+            "spec": { "nodeName": "node-a", "containers": [{ "name": "c", "image": "SECRET" }] },
+        }),
+    ]);
+    let types = karpenter_decisions::bundle::catalogue::Catalogue::new([(
+        "default".to_owned(),
+        fake::instance_types(3).to_vec(),
+    )]);
+    let catalogue = cluster.home.path().join("catalogue.json");
+    std::fs::write(&catalogue, types.to_json()).unwrap();
+    let file = cluster.home.path().join("a.karpenter.zst");
+    let key = cluster.home.path().join("a.key");
+    let (path, catalogue, key_path) = (
+        file.to_str().unwrap(),
+        catalogue.to_str().unwrap(),
+        key.to_str().unwrap(),
+    );
+    let args = [
+        "capture",
+        "--without-controller",
+        "--catalogue",
+        catalogue,
+        "-o",
+        path,
+    ];
+    let printed = cluster.run(&args).await;
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    assert!(
+        printed
+            .stdout
+            .starts_with("captured 1 nodes, 1 pods (0 pending), 1 NodePools"),
+        "{printed:?}"
+    );
+    let read = bundle::read(std::fs::read(&file).unwrap().as_slice()).unwrap();
+    assert_eq!(
+        read.snapshot
+            .instance_types("default")
+            .unwrap()
+            .as_ref()
+            .unwrap()
+            .len(),
+        3
+    );
+    assert_eq!(read.snapshot.pods_on("node-a").len(), 1);
+    assert_eq!(
+        std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    // With pseudonyms, and their key in a file of its own.
+    let printed = cluster
+        .run(&[
+            "capture",
+            "--without-controller",
+            "--redact",
+            "all",
+            "--key",
+            key_path,
+            "-o",
+            path,
+        ])
+        .await;
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    assert!(
+        printed.stderr.contains("without --catalogue"),
+        "{printed:?}"
+    );
+    let read = bundle::read(std::fs::read(&file).unwrap().as_slice()).unwrap();
+    assert!(read.snapshot.node("node-a").is_none());
+    let names: Value = serde_json::from_slice(&std::fs::read(&key).unwrap()).unwrap();
+    let pseudonym = names["names"]["node-a"].as_str().unwrap();
+    assert_eq!(read.snapshot.pods_on(pseudonym).len(), 1);
+    assert_eq!(
+        std::fs::metadata(&key).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let printed = cluster
+        .run(&["capture", "--key", key_path, "-o", path])
+        .await;
+    assert_eq!(printed.code, Some(1), "a key needs pseudonyms: {printed:?}");
+}

@@ -1,0 +1,121 @@
+//! What `plan` prints for answers and refusals: the process, against a small HTTP server on loopback.
+
+use serde_json::{Value, json};
+
+use crate::answers::{ask, assert_refused, status};
+use crate::transport::Decisions;
+
+fn totals(nodes: usize, price: f64, pending: usize) -> Value {
+    json!({ "nodes": nodes, "pricePerHour": price, "pods": 12, "pending": pending })
+}
+
+/// A plan that deletes one of two nodes, whose name tries to change the terminal.
+fn plan(differs: bool) -> Value {
+    let step = json!({
+        "after": 15, "action": "Delete", "reason": "Underutilized", "nodes": ["n-\u{1b}[31m1"], "pods": 3,
+        "savingsPerHour": 0.2, "pricePerHour": 0.4,
+    });
+    let steps = if differs { json!([step]) } else { json!([]) };
+    let after = if differs {
+        totals(1, 0.2, 0)
+    } else {
+        totals(2, 0.4, 0)
+    };
+    let change = if differs { -1 } else { 0 };
+    let curve = json!([{ "after": 0, "nodes": 2, "pricePerHour": 0.4, "pending": 0 }]);
+    json!({
+        "apiVersion": "decisions.karpenter.sh/v1alpha1", "kind": "Plan",
+        "observed": { "at": "2026-01-01T00:00:00Z", "epoch": 7, "engine": "0.1.0", "truncated": false },
+        "start": "2026-01-01T00:00:00Z", "seconds": 3600, "changes": ["NodePool default: changed"],
+        "before": totals(2, 0.4, 0), "after": after, "peak": { "after": 0, "nodes": 2, "pricePerHour": 0.4 },
+        "steps": steps, "evictions": { "total": 3, "p95": 3, "byWorkload": [{ "workload": "Deployment shop/web", "evictions": 3, "pods": 12 }] },
+        "blocked": [], "budgets": [], "curve": curve,
+        "unchanged": { "after": totals(2, 0.4, 0), "peak": { "after": 0, "nodes": 2, "pricePerHour": 0.4 }, "steps": 0, "evictions": 0, "curve": curve },
+        "difference": {
+            "differs": differs, "nodes": change, "pricePerHour": 0.2 * f64::from(change), "pending": 0, "evictions": 3,
+            "onlyChanged": steps, "onlyUnchanged": [],
+        },
+        "approximate": ["Nodes start at once."], "digest": "0123456789abcdef0123",
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_is_printed_in_every_format_without_control_characters() {
+    let server = Decisions::answering("200 OK", "", &plan(true).to_string()).await;
+    let text = ask(
+        &server.url(),
+        &["plan", "--set", "policy.default=WhenEmpty"],
+    )
+    .await;
+    assert_eq!((text.code, text.stderr.as_str()), (Some(0), ""), "{text:?}");
+    let expected = "\
+Change          NodePool default: changed
+Now                 2 nodes       $0.400/h         12 pods   0 pending
+Without it          2 nodes       $0.400/h         12 pods   0 pending
+After 1h             1 node       $0.200/h         12 pods   0 pending   peak 2 nodes, $0.400/h at +0s
+The change      -1 nodes, -$0.200/h (-50.0%), +3 evictions against the unchanged cluster after 1h.
+Evictions       3 (p95 per workload 3; most: Deployment shop/web 3 of 12)
+      +15s  delete   n-\\u{1b}[31m1   Underutilized, 3 pods, saves $0.200/h
+Approximate: Nodes start at once.
+Digest 0123456789abcdef
+";
+    assert_eq!(text.stdout, expected);
+    for format in ["wide", "json", "yaml", "markdown", "html"] {
+        let printed = ask(&server.url(), &["plan", "-o", format]).await;
+        assert_eq!(printed.code, Some(0), "{format}: {printed:?}");
+        assert!(!printed.stdout.contains('\u{1b}'), "{format}: {printed:?}");
+        assert!(
+            printed.stdout.contains("NodePool default: changed"),
+            "{format}: {printed:?}"
+        );
+    }
+    let heads = server.heads().join("");
+    assert!(
+        heads.contains("POST /apis/decisions.karpenter.sh/v1alpha1/plans?timeout=60s HTTP/1.1"),
+        "{heads}"
+    );
+    assert!(heads.contains("content-type: application/json"), "{heads}");
+}
+
+/// Conformance: PLAN-02
+#[tokio::test(flavor = "multi_thread")]
+async fn the_exit_code_says_whether_the_change_makes_a_difference() {
+    for (differs, code) in [(true, 2), (false, 0)] {
+        let server = Decisions::answering("200 OK", "", &plan(differs).to_string()).await;
+        let printed = ask(&server.url(), &["plan", "--exit-code"]).await;
+        assert_eq!(printed.code, Some(code), "{printed:?}");
+        assert_eq!(
+            printed.stdout.contains("No difference within 1h."),
+            !differs,
+            "{printed:?}"
+        );
+        assert_eq!(ask(&server.url(), &["plan"]).await.code, Some(0));
+    }
+}
+
+/// Conformance: PLAN-10
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_manifest_and_invalid_options_are_a_line() {
+    let message = "invalid NodePool default: spec.weight: 0 is less than the minimum of 1";
+    let refused = status(
+        422,
+        "Invalid",
+        message,
+        json!({ "causes": [{ "field": "spec.weight", "message": message }] }),
+    );
+    let server = Decisions::refusing("422 Unprocessable Entity", "", refused).await;
+    assert_refused(&ask(&server.url(), &["plan"]).await, message);
+    let asked = server.heads().len();
+    for (args, says) in [
+        (
+            vec!["plan", "-f", "/nonexistent"],
+            "cannot read `/nonexistent`",
+        ),
+        (vec!["plan", "--for", "25h"], "invalid request: for"),
+        (vec!["plan", "--scale", "web=2"], "invalid object `web`"),
+        (vec!["plan", "--timeout", "soon"], "invalid --timeout"),
+    ] {
+        assert_refused(&ask(&server.url(), &args).await, says);
+    }
+    assert_eq!(server.heads().len(), asked, "nothing more was asked");
+}

@@ -1,0 +1,253 @@
+//! The contents of a cluster as parsed values, to write a snapshot and to build the cluster again from what was written.
+//!
+//! [`Cluster::apply_pod`] and its siblings take the objects of the API server. A written snapshot has what they were parsed to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{
+    Cluster, ControllerSelector, DaemonSet, Labels, NodePods, NodeState, Snapshot, StorageClass,
+    Volume, VolumeAttachment, VolumeClaim, delta, named,
+};
+use crate::pod::Pod;
+
+/// The marks of a node that are not on its objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Whether [`Self::name`] is that of a NodeClaim without a Node.
+    pub claim: bool,
+    /// Name of the Node, or of the NodeClaim.
+    pub name: String,
+    /// Whether a disruption command is about to delete it.
+    pub for_deletion: bool,
+    /// The time until which pods are nominated to it.
+    pub nominated_until: Option<Timestamp>,
+}
+
+impl Marks {
+    fn of(node: &NodeState) -> Option<Self> {
+        let is_marked = node.marked_for_deletion || node.nominated_until.is_some();
+        is_marked.then(|| Self {
+            claim: node.node.is_none(),
+            name: node.name().to_owned(),
+            for_deletion: node.marked_for_deletion,
+            nominated_until: node.nominated_until,
+        })
+    }
+}
+
+/// The kinds of workload controllers that have a selector.
+const CONTROLLERS: [&str; 3] = ["ReplicaSet", "ReplicationController", "StatefulSet"];
+
+impl Snapshot {
+    /// Iterates over the marks of nodes, in the order of [`Self::nodes`].
+    pub fn marks(&self) -> impl Iterator<Item = Marks> {
+        self.nodes().filter_map(|node| Marks::of(node))
+    }
+
+    /// Iterates over the selectors of Services by namespace and name; `None` selects nothing.
+    pub fn all_service_selectors(&self) -> impl Iterator<Item = (&str, &str, &Option<Labels>)> {
+        let all = self.state.services.iter();
+        all.map(|(key, selector)| (key.0.as_str(), key.1.as_str(), selector.as_ref()))
+    }
+
+    /// Iterates over the selectors of workload controllers by kind, namespace and name.
+    pub fn controller_selectors(
+        &self,
+    ) -> impl Iterator<Item = (&'static str, &str, &str, &ControllerSelector)> {
+        let state = &self.state;
+        let maps = [
+            &state.replica_sets,
+            &state.replication_controllers,
+            &state.stateful_sets,
+        ];
+        let all = CONTROLLERS.into_iter().zip(maps);
+        all.flat_map(|(kind, map)| {
+            map.iter().map(move |(key, selector)| {
+                (kind, key.0.as_str(), key.1.as_str(), selector.as_ref())
+            })
+        })
+    }
+
+    /// Iterates over PersistentVolumeClaims by namespace and name.
+    pub fn volume_claims(&self) -> impl Iterator<Item = &VolumeClaim> {
+        self.state.volume_claims.values().map(AsRef::as_ref)
+    }
+
+    /// Iterates over PersistentVolumes by name.
+    pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
+        self.state.volumes.values().map(AsRef::as_ref)
+    }
+
+    /// Iterates over StorageClasses by name.
+    pub fn storage_classes(&self) -> impl Iterator<Item = &StorageClass> {
+        self.state.storage_classes.values().map(AsRef::as_ref)
+    }
+
+    /// Iterates over nodes by name, with how many volumes each CSI driver can attach.
+    pub fn all_attach_limits(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, u32>)> {
+        let all = self.state.csi_nodes.iter();
+        all.map(|(node, limits)| (node.as_str(), limits.as_ref()))
+    }
+
+    /// Iterates over VolumeAttachments by name.
+    pub fn volume_attachments(&self) -> impl Iterator<Item = &VolumeAttachment> {
+        self.state.volume_attachments.values().map(AsRef::as_ref)
+    }
+}
+
+impl Cluster {
+    /// Continues the numbers of [`Snapshot::epoch`] from a written snapshot.
+    #[must_use]
+    pub fn with_epoch(mut self, epoch: u64) -> Self {
+        self.state.epoch = epoch;
+        self
+    }
+
+    /// Adds or replaces a parsed DaemonSet.
+    pub fn insert_daemon_set(&mut self, mut set: DaemonSet) {
+        set.template = Arc::new(self.shared(Pod::clone(&set.template)));
+        let key = named(&set.namespace, &set.name);
+        let delta = delta::store(&mut self.state.daemon_sets, key, set);
+        self.counted(delta);
+    }
+
+    /// Sets the newest pod of the DaemonSet with this uid; the pod need not exist any more.
+    pub fn insert_daemon_pod(&mut self, uid: &str, pod: Pod) {
+        let known = self
+            .state
+            .pods
+            .get(&named(&pod.key.namespace, &pod.key.name));
+        let pod = match known {
+            Some(known) if **known == pod => known.clone(),
+            _ => Arc::new(self.shared(pod)),
+        };
+        self.state.daemon_pods.insert_mut(uid.to_owned(), pod);
+    }
+
+    /// Adds or replaces the selector of a Service.
+    pub fn insert_service_selector(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        selector: Option<Labels>,
+    ) {
+        let key = named(namespace, name);
+        let delta = delta::store(&mut self.state.services, key, selector);
+        self.counted(delta);
+    }
+
+    /// Adds or replaces the selector of a ReplicaSet, StatefulSet or ReplicationController; another kind has none.
+    pub fn insert_controller_selector(
+        &mut self,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+        selector: ControllerSelector,
+    ) {
+        let map = match kind {
+            "ReplicaSet" => &mut self.state.replica_sets,
+            "StatefulSet" => &mut self.state.stateful_sets,
+            "ReplicationController" => &mut self.state.replication_controllers,
+            _ => return,
+        };
+        let delta = delta::store(map, named(namespace, name), selector);
+        self.counted(delta);
+    }
+
+    /// Adds or replaces the labels of a namespace.
+    pub fn insert_namespace(&mut self, name: &str, labels: Labels) {
+        let delta = delta::store(&mut self.state.namespaces, name.to_owned(), labels);
+        self.counted(delta);
+    }
+
+    /// Adds or replaces a parsed PersistentVolumeClaim.
+    pub fn insert_volume_claim(&mut self, claim: VolumeClaim) {
+        let key = named(&claim.namespace, &claim.name);
+        let delta = delta::store(&mut self.state.volume_claims, key, claim);
+        self.counted(delta);
+    }
+
+    /// Adds or replaces a parsed PersistentVolume.
+    pub fn insert_volume(&mut self, volume: Volume) {
+        let key = volume.name.clone();
+        let delta = delta::store(&mut self.state.volumes, key, volume);
+        self.counted(delta);
+    }
+
+    /// Adds or replaces a parsed StorageClass.
+    pub fn insert_storage_class(&mut self, class: StorageClass) {
+        let key = class.name.clone();
+        let delta = delta::store(&mut self.state.storage_classes, key, class);
+        self.counted(delta);
+    }
+
+    /// Sets how many volumes each CSI driver can attach to a node.
+    pub fn insert_attach_limits(&mut self, node: &str, limits: BTreeMap<String, u32>) {
+        let delta = delta::store(&mut self.state.csi_nodes, node.to_owned(), limits);
+        self.counted(delta);
+    }
+
+    /// Adds or replaces a parsed VolumeAttachment.
+    pub fn insert_volume_attachment(&mut self, attachment: VolumeAttachment) {
+        let key = attachment.name.clone();
+        let delta = delta::store(&mut self.state.volume_attachments, key, attachment);
+        self.index_attachment(&delta);
+    }
+
+    /// Sets the marks of a node; without such a node, nothing happens.
+    pub fn insert_marks(&mut self, marks: &Marks) {
+        let kind = if marks.claim { "claim" } else { "node" };
+        let key = format!("{kind}/{}", marks.name);
+        if let Some(node) = self.state.nodes.get(&key) {
+            let mut node = NodeState::clone(node);
+            node.marked_for_deletion = marks.for_deletion;
+            node.nominated_until = marks.nominated_until;
+            self.state.nodes.insert_mut(key, Arc::new(node));
+            self.state.epoch += 1;
+        }
+    }
+
+    /// Adds or replaces many pods. The pods of a node are added at once, which takes linear time.
+    pub fn insert_pods(&mut self, pods: impl IntoIterator<Item = Pod>) {
+        let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+        for pod in pods {
+            let key = named(&pod.key.namespace, &pod.key.name);
+            if self.state.pods.contains_key(&key) {
+                self.add_bound(std::mem::take(&mut by_node));
+                self.insert_pod(pod);
+                continue;
+            }
+            let pod = Arc::new(self.shared(pod));
+            self.state.epoch += 1;
+            self.state.remember_daemon_pod(&pod);
+            self.state.pods.insert_mut(key.clone(), pod.clone());
+            match &pod.node_name {
+                Some(node) => by_node.entry(node.clone()).or_default().push(pod),
+                None => self.state.unbound.insert_mut(key, pod),
+            }
+        }
+        self.add_bound(by_node);
+    }
+
+    fn add_bound(&mut self, by_node: BTreeMap<String, Vec<Arc<Pod>>>) {
+        for (node, pods) in by_node {
+            let present = self.state.by_node.get(&node);
+            let mut all = present
+                .map(|pods| NodePods::clone(pods))
+                .unwrap_or_default();
+            all.extend(pods);
+            self.state.by_node.insert_mut(node, Arc::new(all));
+        }
+    }
+
+    /// Returns the pod with its shape, limits and owners shared with other pods.
+    pub(super) fn shared(&mut self, mut pod: Pod) -> Pod {
+        pod.shape = self.shapes.share(pod.shape);
+        pod.limits = self.limits.share(pod.limits);
+        pod.owners = self.owners.share(pod.owners);
+        pod
+    }
+}

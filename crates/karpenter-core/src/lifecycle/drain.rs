@@ -1,0 +1,294 @@
+//! The pods that a drain evicts and waits for, and their order.
+//!
+//! UPSTREAM: pkg/controllers/node/termination/terminator/terminator.go, pkg/utils/pod/scheduling.go
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::labels::taints;
+
+use crate::pod::{DoNotDisrupt, Pod, do_not_disrupt};
+use crate::taints::Taint;
+
+/// A pod that still exists this long after the end of its grace period does not block the drain any more.
+const STUCK: SignedDuration = SignedDuration::from_mins(1);
+
+/// Admission allows this priority and higher to the two system classes only; users' classes end at a billion.
+const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+
+/// The next step of a drain.
+#[derive(Debug, Default, PartialEq)]
+pub struct Drain {
+    /// Pods to be evicted now, with the time from which they are deleted forcefully.
+    pub evict: Vec<Arc<Pod>>,
+    /// Number of pods that the drain waits for.
+    pub waiting: usize,
+}
+
+/// Plans the next step of draining a node with these pods.
+///
+/// Pods that are due for forceful deletion are evicted at once. Of the others only the first group that is not empty is
+/// evicted, in the order plain, DaemonSet, critical, critical DaemonSet; the next group waits until its pods are deleted.
+pub fn plan(pods: &[Arc<Pod>], deadline: Option<Timestamp>, now: Timestamp) -> Drain {
+    let waiting: Vec<&Arc<Pod>> = pods
+        .iter()
+        .filter(|pod| !pod.is_terminal() && is_drainable(pod, now))
+        .collect();
+    let (forced, asked): (Vec<_>, Vec<_>) = waiting
+        .iter()
+        .copied()
+        .partition(|pod| needs_force(pod, deadline, now));
+    let mut groups: [Vec<Arc<Pod>>; 4] = Default::default();
+    for pod in asked {
+        let critical = pod.shape.priority >= SYSTEM_CRITICAL;
+        groups[usize::from(critical) * 2 + usize::from(pod.is_owned_by_daemon_set())]
+            .push(Arc::clone(pod));
+    }
+    let first = groups
+        .into_iter()
+        .find(|group| !group.is_empty())
+        .unwrap_or_default();
+    let evict = forced.into_iter().cloned().chain(first).collect();
+    Drain {
+        evict,
+        waiting: waiting.len(),
+    }
+}
+
+/// Returns whether the drain waits for a pod.
+pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
+    let stuck = pod
+        .deleted_at
+        .is_some_and(|due| now.duration_since(due) > STUCK);
+    !tolerates_disruption(pod) && !stuck && !pod.is_mirror()
+}
+
+/// Returns whether a pod may be evicted now.
+pub fn is_evictable(pod: &Pod, now: Timestamp) -> bool {
+    pod.is_active()
+        && !tolerates_disruption(pod)
+        && !pod.is_mirror()
+        && do_not_disrupt(pod, now) != DoNotDisrupt::Yes
+}
+
+fn tolerates_disruption(pod: &Pod) -> bool {
+    Taint::parse(&taints::disrupted()).is_tolerated_by(&pod.shape.tolerations)
+}
+
+/// Returns whether a pod must be deleted now, to have its grace period before the node's deadline.
+pub fn needs_force(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
+    let Some(deadline) = deadline else {
+        return false;
+    };
+    if let Some(due) = pod.deleted_at {
+        return due > deadline;
+    }
+    let grace = SignedDuration::from_secs(pod.termination_grace_seconds.unwrap_or(30));
+    let latest = deadline.saturating_sub(grace).unwrap_or(Timestamp::MIN);
+    now > latest
+}
+
+/// Returns the grace period of a pod that is deleted forcefully: the time until the deadline, never zero, which would mean
+/// "skip the kubelet".
+pub fn forced_grace(deadline: Timestamp, now: Timestamp) -> Duration {
+    let left = Duration::try_from(deadline.duration_since(now)).unwrap_or_default();
+    Duration::from_secs(left.as_secs().max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: &str = "2026-01-01T01:00:00Z";
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn pod(name: &str, change: impl FnOnce(&mut Value)) -> Arc<Pod> {
+        let mut value = json!({
+            "metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {"containers": [], "nodeName": "n"}, "status": {"phase": "Running"},
+        });
+        change(&mut value);
+        Arc::new(Pod::parse(&serde_json::from_value(value).unwrap()))
+    }
+
+    fn daemon(value: &mut Value) {
+        value["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true}]);
+    }
+
+    fn critical(value: &mut Value) {
+        value["spec"]["priority"] = json!(2_000_000_000);
+    }
+
+    fn names(drain: &Drain) -> Vec<&str> {
+        drain.evict.iter().map(|p| p.key.name.as_str()).collect()
+    }
+
+    /// Conformance: DIS-069
+    #[test]
+    fn four_groups_are_evicted_one_after_another() {
+        let mut pods = vec![
+            pod("critical-daemon", |p| {
+                daemon(p);
+                critical(p)
+            }),
+            pod("critical", critical),
+            pod("daemon", daemon),
+            pod("plain", |_| {}),
+        ];
+        for expected in ["plain", "daemon", "critical", "critical-daemon"] {
+            let drain = plan(&pods, None, at(NOW));
+            assert_eq!(names(&drain), [expected]);
+            assert_eq!(drain.waiting, pods.len());
+            pods.pop();
+        }
+        assert_eq!(plan(&pods, None, at(NOW)), Drain::default());
+    }
+
+    /// Conformance: DIS-065, DIS-066, DIS-067
+    #[test]
+    fn tolerating_terminal_and_static_pods_are_not_evicted() {
+        let tolerating = |key: &str, operator: &str, value: Option<&str>| {
+            let toleration =
+                json!([{"key": key, "operator": operator, "value": value, "effect": "NoSchedule"}]);
+            pod("t", move |p| p["spec"]["tolerations"] = toleration)
+        };
+        assert_eq!(
+            plan(
+                &[tolerating("karpenter.sh/disrupted", "Exists", None)],
+                None,
+                at(NOW)
+            )
+            .waiting,
+            0
+        );
+        assert_eq!(
+            plan(
+                &[tolerating("karpenter.sh/disrupted", "Equal", Some(""))],
+                None,
+                at(NOW)
+            )
+            .waiting,
+            0
+        );
+        assert_eq!(
+            plan(
+                &[tolerating(
+                    "node.kubernetes.io/unschedulable",
+                    "Exists",
+                    None
+                )],
+                None,
+                at(NOW)
+            )
+            .waiting,
+            1
+        );
+        let ended = pod("e", |p| p["status"]["phase"] = json!("Succeeded"));
+        let mirror =
+            pod(
+                "m",
+                |p| {
+                    p["metadata"]["ownerReferences"] =
+                        json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}])
+                },
+            );
+        assert_eq!(plan(&[ended, mirror], None, at(NOW)).waiting, 0);
+        assert_eq!(
+            names(&plan(&[pod("ownerless", |_| {})], None, at(NOW))),
+            ["ownerless"]
+        );
+    }
+
+    /// Conformance: DIS-071
+    #[test]
+    fn a_pod_stuck_for_more_than_a_minute_is_not_waited_for() {
+        let terminating = |due: &str| {
+            let due = json!(due);
+            pod("t", move |p| p["metadata"]["deletionTimestamp"] = due)
+        };
+        assert_eq!(
+            plan(&[terminating("2026-01-01T00:59:30Z")], None, at(NOW)).waiting,
+            1
+        );
+        assert_eq!(
+            plan(&[terminating("2026-01-01T00:58:59Z")], None, at(NOW)).waiting,
+            0
+        );
+    }
+
+    /// Conformance: DIS-073, DIS-074, DIS-076
+    #[test]
+    fn pods_are_deleted_early_enough_to_have_their_grace_before_the_deadline() {
+        let graceful = |seconds: i64| {
+            pod("g", move |p| {
+                p["spec"]["terminationGracePeriodSeconds"] = json!(seconds)
+            })
+        };
+        let deadline = Some(at("2026-01-01T01:05:00Z"));
+        assert!(!needs_force(
+            &graceful(60),
+            deadline,
+            at("2026-01-01T01:01:30Z")
+        ));
+        assert!(needs_force(
+            &graceful(60),
+            deadline,
+            at("2026-01-01T01:04:01Z")
+        ));
+        assert!(needs_force(
+            &graceful(300),
+            deadline,
+            at("2026-01-01T01:00:01Z")
+        ));
+        assert!(!needs_force(&graceful(300), None, at(NOW)));
+        let far = pod("f", |p| {
+            p["metadata"]["deletionTimestamp"] = json!("2026-01-01T02:40:00Z")
+        });
+        assert!(needs_force(&far, deadline, at(NOW)));
+        assert_eq!(
+            forced_grace(at("2026-01-01T01:05:00Z"), at(NOW)),
+            Duration::from_secs(300)
+        );
+        assert_eq!(
+            forced_grace(at(NOW), at("2026-01-01T01:05:00Z")),
+            Duration::from_secs(1)
+        );
+    }
+
+    /// Conformance: DIS-154
+    #[test]
+    fn protected_pods_are_waited_for_but_not_evictable() {
+        let protected = pod("p", |p| {
+            p["metadata"]["annotations"] = json!({"karpenter.sh/do-not-disrupt": "true"})
+        });
+        assert_eq!(plan(&[Arc::clone(&protected)], None, at(NOW)).waiting, 1);
+        assert!(!is_evictable(&protected, at(NOW)));
+    }
+
+    /// Conformance: DIS-075
+    #[test]
+    fn a_critical_pod_due_for_deletion_does_not_wait_for_a_group_that_a_pdb_blocks() {
+        let blocked = pod("blocked", |p| {
+            p["spec"]["terminationGracePeriodSeconds"] = json!(10)
+        });
+        let urgent = pod("critical", |p| {
+            critical(p);
+            p["spec"]["terminationGracePeriodSeconds"] = json!(240);
+        });
+        let pods = [blocked, urgent];
+        let deadline = Some(at("2026-01-01T01:05:00Z"));
+        assert_eq!(
+            names(&plan(&pods, deadline, at(NOW))),
+            ["blocked"],
+            "the deadline is far enough"
+        );
+        let later = plan(&pods, deadline, at("2026-01-01T01:01:01Z"));
+        assert_eq!(names(&later), ["critical", "blocked"]);
+    }
+}

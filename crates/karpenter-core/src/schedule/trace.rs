@@ -1,0 +1,63 @@
+//! Which existing nodes a pass looked at for each pod: what its result depends on, beside the topology groups.
+
+use std::sync::Arc;
+
+use crate::pod::Shape;
+use crate::schedule::compile::ids::NodeIdx;
+use crate::schedule::compile::solver::Solver;
+use crate::schedule::pass::SchedulingPass;
+use crate::schedule::pods::class::PodState;
+use crate::schedule::report::plan::Plan;
+use crate::schedule::request::{Packing, Query};
+use crate::schedule::strategy::Strategy;
+use crate::schedule::topology::group::Target;
+
+/// Where a pass looked for a pod's place on existing nodes.
+///
+/// Nodes are tried in order, and the first that accepts the pod is taken. So the nodes up to that one were looked at, or all of
+/// them if none accepted the pod, or not at once.
+#[derive(Clone, Debug)]
+pub(crate) struct TracedPod {
+    pub(crate) shape: Arc<Shape>,
+    /// The existing node it was placed on.
+    pub(crate) node: Option<NodeIdx>,
+    /// Whether all existing nodes were looked at.
+    pub(crate) scanned: bool,
+}
+
+impl SchedulingPass<'_> {
+    /// Returns the trace of all pods of the pass, once they are placed.
+    pub(crate) fn trace(&self) -> Vec<TracedPod> {
+        let traced = self.queue.pods.iter().map(|queued| {
+            let node = match queued.state {
+                PodState::Placed(Target::Node(node)) => Some(node),
+                _ => None,
+            };
+            TracedPod {
+                shape: queued.pod.shape.clone(),
+                node,
+                scanned: queued.scanned || node.is_none(),
+            }
+        });
+        traced.collect()
+    }
+}
+
+impl Solver {
+    /// Places the pods of `query` as [`solve`](Self::solve) does, and returns the trace; `None` if the result depends on more than
+    /// a trace and the topology groups tell.
+    pub(crate) fn solve_traced(&self, query: &Query) -> (Plan, Option<Vec<TracedPod>>) {
+        if self.policy.packing != Packing::FewestNodes || !query.nominated.is_empty() {
+            return (self.solve(query), None);
+        }
+        let mut pass = SchedulingPass::new(self, query, Strategy::default());
+        pass.traced = true;
+        let attempt = pass.solve();
+        if attempt.unknown_resources {
+            return (self.solve(query), None);
+        }
+        let is_complete = attempt.plan.undecided.is_empty() && !query.is_cancelled();
+        let trace = attempt.trace.filter(|_| is_complete);
+        (attempt.plan, trace)
+    }
+}

@@ -1,0 +1,176 @@
+//! Which pods a topology spread constraint counts.
+
+use serde_json::json;
+
+use super::{APP, node_in, spread, zones};
+use crate::fixture::*;
+
+/// Returns a world in which two do-not-disrupt pods in zone 1 block the deletion of their node.
+fn with_blocked_deletion(change: impl Fn(Object<Pod>) -> Object<Pod>) -> World {
+    let deleted = json!("2026-01-01T00:00:00Z");
+    let kept = |name: &str| {
+        let pod = pod(name).label("app", "x").on("n");
+        change(pod.annotation("karpenter.sh/do-not-disrupt", "true"))
+    };
+    zones(&[Z1, Z2]).with((
+        node_in("n", Z1).set("/metadata/deletionTimestamp", deleted),
+        kept("a"),
+        kept("b"),
+    ))
+}
+
+#[test]
+fn pods_that_block_the_deletion_of_a_node_count_in_its_zone() {
+    let plan = with_blocked_deletion(|pod| pod)
+        .with(copies(&spread("p", ZONE).cpu("1"), 2))
+        .plan();
+    for draft in &plan.new_node_claims {
+        assert_eq!(values(draft, ZONE), [Z2], "the other zone has two");
+    }
+    assert!(all_placed(&plan));
+}
+
+#[test]
+fn anti_affinity_of_pods_that_block_the_deletion_of_a_node_counts_in_its_zone() {
+    let next = pod("p").label("app", "x").select(ZONE, Z1);
+    let plan = with_blocked_deletion(|pod| pod).with([next.clone()]).plan();
+    assert!(all_placed(&plan));
+    let plan = with_blocked_deletion(|pod| pod.anti_affinity(ZONE, APP))
+        .with([next])
+        .plan();
+    assert!(!all_placed(&plan));
+}
+
+/// Returns the zones of two pods with skew 1 in a cluster of two zones with these pods.
+///
+/// If no pod counts, the two get one zone each. If two pods count in zone 1, both get zone 2.
+fn zones_with(existing: Vec<Object<Pod>>) -> Vec<String> {
+    let without_zone = node("zoneless").without_label(ZONE);
+    let no_room = json!({ "cpu": "0", "pods": "9" });
+    let plan = zones(&[Z1, Z2])
+        .with([
+            node_in("n", Z1),
+            without_zone.set("/status/allocatable", no_room),
+        ])
+        .with(existing)
+        .with(copies(&spread("p", ZONE).cpu("3"), 2))
+        .plan();
+    assert!(all_placed(&plan));
+    let mut chosen: Vec<String> = plan
+        .new_node_claims
+        .iter()
+        .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
+        .collect();
+    chosen.sort_unstable();
+    chosen
+}
+
+/// Conformance: SCH-109
+#[test]
+fn only_running_pods_of_the_namespace_on_known_nodes_count() {
+    let existing = || pod("existing").label("app", "x");
+    let deleted = json!("2026-01-01T00:00:00Z");
+    let two = |pod: Object<Pod>| zones_with(copies(&pod, 2));
+    assert_eq!(two(existing().on("n")), [Z2, Z2], "running pods count");
+    for (kind, uncounted) in [
+        ("other label", pod("existing").label("app", "y").on("n")),
+        ("other namespace", existing().namespace("other").on("n")),
+        ("pending", {
+            let waiting = existing().select(ZONE, Z1);
+            waiting.set("/status/conditions", json!([]))
+        }),
+        ("node without zone", existing().on("zoneless")),
+        ("unknown node", existing().on("no-such-node")),
+        (
+            "terminating",
+            existing()
+                .on("n")
+                .set("/metadata/deletionTimestamp", deleted),
+        ),
+        (
+            "failed",
+            existing().on("n").set("/status/phase", json!("Failed")),
+        ),
+        (
+            "succeeded",
+            existing().on("n").set("/status/phase", json!("Succeeded")),
+        ),
+    ] {
+        assert_eq!(two(uncounted), [Z1, Z2], "{kind}");
+    }
+}
+
+/// Conformance: SCH-110
+#[test]
+fn pods_that_do_not_count_themselves_are_not_spread() {
+    let other = pod("p").label("app", "y").spread(HOSTNAME, 1, APP);
+    assert_eq!(sizes(&World::new().with(copies(&other, 4)).plan()), [4]);
+}
+
+/// Conformance: SCH-121
+#[test]
+fn match_label_keys_spread_each_revision_separately() {
+    let keys = json!({ "matchLabelKeys": ["revision"] });
+    let of = |name: &str| {
+        pod(name)
+            .label("app", "x")
+            .label("revision", name)
+            .spread_with(HOSTNAME, 1, APP, keys.clone())
+    };
+    assert_eq!(
+        sizes(
+            &World::new()
+                .with(copies(&of("a"), 2))
+                .with(copies(&of("b"), 2))
+                .plan()
+        ),
+        [2, 2]
+    );
+    let unknown = pod("p").label("app", "x").spread_with(
+        HOSTNAME,
+        1,
+        APP,
+        json!({ "matchLabelKeys": ["unknown"] }),
+    );
+    assert_eq!(
+        sizes(&World::new().with(copies(&unknown, 4)).plan()),
+        [1, 1, 1, 1]
+    );
+}
+
+/// Conformance: SCH-228
+#[test]
+fn pods_on_nodes_that_the_node_filter_excludes_do_not_count_for_a_spread() {
+    // Zone 1 has two pods on a node that the spread pods do not select.
+    let placed = |policy: &str, on_selected: bool| {
+        let existing = node_in("n", Z1).set(
+            "/metadata/labels/team",
+            json!(if on_selected { "mine" } else { "other" }),
+        );
+        let asked = pod("p")
+            .label("app", "x")
+            .cpu("3")
+            .select("team", "mine")
+            .spread_with(ZONE, 1, APP, json!({ "nodeAffinityPolicy": policy }));
+        let pool = node_pool("default")
+            .requires(ZONE, "In", &[Z1, Z2])
+            .node_label("team", "mine");
+        let plan = World::empty()
+            .with_pool(pool)
+            .with([existing])
+            .with(copies(&pod("existing").label("app", "x").on("n"), 2))
+            .with(copies(&asked, 2))
+            .plan();
+        assert!(all_placed(&plan), "{policy}");
+        let mut chosen: Vec<String> = plan
+            .new_node_claims
+            .iter()
+            .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
+            .collect();
+        chosen.sort_unstable();
+        chosen
+    };
+    assert_eq!(placed("Honor", false), [Z1, Z2]);
+    assert_eq!(placed("Honor", true), [Z2, Z2]);
+    assert_eq!(placed("Ignore", false), [Z2, Z2]);
+}

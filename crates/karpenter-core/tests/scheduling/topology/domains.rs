@@ -1,0 +1,256 @@
+//! Which domains a topology spread constraint counts in.
+
+use serde_json::json;
+
+use super::{APP, node_in, skew_after_binding, spread, zones};
+use crate::fixture::*;
+
+/// Conformance: SCH-103
+#[test]
+fn an_unknown_topology_key_fails_that_pod_alone() {
+    let plan = World::new().with([spread("p", "unknown"), pod("q")]).plan();
+    assert_eq!(plan.unplaced.len(), 1);
+    assert!(
+        why(&plan, "p")
+            .contains("unsatisfiable topology constraint for topology spread, key=unknown"),
+        "{}",
+        why(&plan, "p")
+    );
+}
+
+/// Conformance: SCH-105
+#[test]
+fn the_pool_s_zones_are_the_domains() {
+    assert_eq!(
+        skew_after_binding(zones(&[Z1, Z2]), copies(&spread("p", ZONE), 4), ZONE),
+        [2, 2]
+    );
+    let labeled = |name: &str, zone: &str| node_pool(name).node_label(ZONE, zone);
+    assert_eq!(
+        skew_after_binding(
+            World::empty().with_pool(labeled("a", Z1)),
+            copies(&spread("p", ZONE), 4),
+            ZONE
+        ),
+        [4]
+    );
+    let two = World::empty()
+        .with_pool(labeled("a", Z1))
+        .with_pool(labeled("b", Z2));
+    assert_eq!(
+        skew_after_binding(two, copies(&spread("p", ZONE), 4), ZONE),
+        [2, 2]
+    );
+}
+
+/// Conformance: SCH-106
+#[test]
+fn a_zone_known_only_from_an_existing_pod_counts() {
+    for existing in [spread("e", ZONE), pod("e").label("app", "x")] {
+        let world = zones(&[Z1, Z2]).with((node_in("n", Z3), existing.on("n")));
+        assert_eq!(
+            skew_after_binding(world, copies(&spread("p", ZONE).cpu("1"), 6), ZONE),
+            [2, 2, 1]
+        );
+    }
+}
+
+/// Conformance: SCH-111
+#[test]
+fn min_domains_leaves_pods_unplaced_until_there_are_enough_zones() {
+    let least = |domains: i32| {
+        pod("p")
+            .label("app", "x")
+            .spread_with(ZONE, 1, APP, json!({ "minDomains": domains }))
+    };
+    assert_eq!(
+        skew_after_binding(zones(&[Z1, Z2]), copies(&least(3), 3), ZONE),
+        [1, 1]
+    );
+    assert_eq!(
+        skew_after_binding(zones(&[Z1, Z2, Z3]), copies(&least(3), 11), ZONE),
+        [4, 4, 3]
+    );
+    assert_eq!(
+        skew_after_binding(zones(&[Z1, Z2, Z3]), copies(&least(2), 11), ZONE),
+        [4, 4, 3]
+    );
+}
+
+/// Conformance: SCH-122
+#[test]
+fn the_taints_policy_decides_which_domains_count() {
+    let part = "fake-label";
+    for (policy, placed) in [("Ignore", 1), ("Honor", 5)] {
+        let tainted = |name: &str| {
+            node_in(name, Z1)
+                .set("/metadata/labels/fake-label", json!(name))
+                .set(
+                    "/spec/taints",
+                    json!([{ "key": "t", "value": "t", "effect": "NoSchedule" }]),
+                )
+        };
+        let asked = pod("p").label("app", "x").cpu("1").spread_with(
+            part,
+            1,
+            APP,
+            json!({ "nodeTaintsPolicy": policy }),
+        );
+        let world = World::empty()
+            .with_pool(node_pool("default").requires(part, "In", &["baz"]))
+            .with([tainted("foo"), tainted("bar")]);
+        let plan = world.with(copies(&asked, 5)).plan();
+        assert_eq!(5 - plan.unplaced.len(), placed, "{policy}");
+        let by_pool = World::empty()
+            .with_pool(node_pool("default").requires(part, "In", &["baz"]))
+            .with_pool(
+                node_pool("tainted")
+                    .requires(part, "In", &["foo", "bar"])
+                    .taint("t", "t", "NoSchedule"),
+            );
+        let plan = by_pool.with(copies(&asked, 5)).plan();
+        assert_eq!(
+            5 - plan.unplaced.len(),
+            placed,
+            "{policy}, discovered from pools"
+        );
+    }
+}
+
+/// Conformance: SCH-123
+#[test]
+fn domains_behind_a_taint_count_for_pods_that_tolerate_it() {
+    let part = "fake-label";
+    let tolerating = |name: &str, key: &str| {
+        pod(name)
+            .label("app", "x")
+            .spread_with(part, 1, APP, json!({ "nodeTaintsPolicy": "Honor" }))
+            .tolerate(json!({ "key": key, "operator": "Exists" }))
+    };
+    let mut world = World::empty()
+        .with_pool(node_pool("a").requires(part, "In", &["foo", "bar"]).taint(
+            "a",
+            "a",
+            "NoSchedule",
+        ))
+        .with_pool(node_pool("b").requires(part, "In", &["foo", "baz"]).taint(
+            "b",
+            "b",
+            "NoSchedule",
+        ))
+        .with(copies(&tolerating("a", "a"), 2))
+        .with(copies(&tolerating("b", "b"), 4));
+    assert!(all_placed(&world.launch_and_bind()));
+    assert_eq!(world.skew(part, APP), [3, 2, 1]);
+}
+
+/// Conformance: SCH-124
+#[test]
+fn the_affinity_policy_decides_which_domains_count() {
+    let part = "fake-label";
+    for (policy, placed) in [("Ignore", 1), ("Honor", 5)] {
+        let other = |name: &str| {
+            node_in(name, Z1)
+                .set("/metadata/labels/fake-label", json!(name))
+                .set("/metadata/labels/selector", json!("other"))
+        };
+        let asked = pod("p")
+            .label("app", "x")
+            .cpu("1")
+            .select("selector", "mine")
+            .spread_with(part, 1, APP, json!({ "nodeAffinityPolicy": policy }));
+        let pool = node_pool("default")
+            .requires(part, "In", &["baz"])
+            .requires("selector", "In", &["mine"]);
+        let plan = World::empty()
+            .with_pool(pool)
+            .with([other("foo"), other("bar")])
+            .with(copies(&asked, 5))
+            .plan();
+        assert_eq!(5 - plan.unplaced.len(), placed, "{policy}");
+    }
+}
+
+/// Conformance: SCH-125
+#[test]
+fn a_pod_s_own_choice_of_zone_limits_its_spread() {
+    let mut world = World::new()
+        .with(copies(&spread("a", ZONE).select(ZONE, Z1), 5))
+        .with(copies(&spread("b", ZONE).select(ZONE, Z2), 10));
+    assert!(all_placed(&world.launch_and_bind()));
+    assert_eq!(world.skew(ZONE, APP), [10, 5]);
+    assert_eq!(
+        skew_after_binding(
+            World::new(),
+            copies(&spread("p", ZONE).require(ZONE, "In", &[Z1, Z2]), 10),
+            ZONE
+        ),
+        [5, 5]
+    );
+}
+
+/// Conformance: SCH-127
+#[test]
+fn preferred_zones_do_not_limit_a_spread() {
+    let asked = spread("p", ZONE).prefer(1, ZONE, "In", &[Z1, Z2]);
+    assert_eq!(
+        skew_after_binding(World::new(), copies(&asked, 6), ZONE),
+        [2, 2, 2]
+    );
+}
+
+/// Conformance: SCH-266
+#[test]
+fn a_domain_without_an_offering_is_passed_over_for_an_equal_one() {
+    let types = vec![
+        karpenter_core::fake::instance_type("a")
+            .offerings(vec![karpenter_core::fake::offering("spot", Z2, 1.0)])
+            .build(),
+        karpenter_core::fake::instance_type("b")
+            .cpu(1)
+            .offerings(vec![karpenter_core::fake::offering("spot", Z1, 0.1)])
+            .build(),
+    ];
+    let asked = spread("p", ZONE).cpu("2");
+    let plan = World::new().with_types(types.into()).with([asked]).plan();
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+}
+
+/// Conformance: SCH-115
+#[test]
+fn a_pod_s_node_selector_decides_which_capacity_types_count() {
+    let world = |pool: Object<NodePool>| {
+        World::empty()
+            .with_pool(pool)
+            .with((node_in("n", Z1), pod("e").label("app", "x").on("n")))
+    };
+    let asked = pod("p")
+        .label("app", "x")
+        .cpu("1")
+        .spread(CAPACITY_TYPE, 1, APP);
+    let restricted = asked.clone().select(ZONE, Z2).select(CAPACITY_TYPE, "spot");
+    assert_eq!(
+        skew_after_binding(
+            world(node_pool("default")),
+            copies(&restricted, 5),
+            CAPACITY_TYPE
+        ),
+        [5, 1]
+    );
+    let spot = node_pool("default").requires(CAPACITY_TYPE, "In", &["spot"]);
+    assert_eq!(
+        skew_after_binding(world(spot), copies(&asked, 5), CAPACITY_TYPE),
+        [2, 1]
+    );
+    let by_arch = pod("p").label("app", "x").cpu("1").spread(ARCH, 1, APP);
+    let arm = by_arch.clone().select(ZONE, Z2).select(ARCH, "arm64");
+    assert_eq!(
+        skew_after_binding(world(node_pool("default")), copies(&arm, 5), ARCH),
+        [5, 1]
+    );
+    let only_arm = node_pool("default").requires(ARCH, "In", &["arm64"]);
+    assert_eq!(
+        skew_after_binding(world(only_arm), copies(&by_arch, 5), ARCH),
+        [2, 1]
+    );
+}

@@ -1,0 +1,306 @@
+//! Topology spread constraints.
+
+mod counted_pods;
+mod domains;
+mod planned_nodes;
+
+use serde_json::json;
+
+use crate::fixture::*;
+
+const APP: (&str, &str) = ("app", "x");
+
+fn spread(name: &str, key: &str) -> Object<Pod> {
+    pod(name).label("app", "x").spread(key, 1, APP)
+}
+
+/// Returns the numbers of labeled pods per value of the key after all pods are launched and bound.
+fn skew_after_binding(mut world: World, pods: Vec<Object<Pod>>, key: &str) -> Vec<usize> {
+    world.add(pods);
+    world.launch_and_bind();
+    world.skew(key, APP)
+}
+
+fn zones(zones: &[&str]) -> World {
+    World::empty().with_pool(node_pool("default").requires(ZONE, "In", zones))
+}
+
+/// Conformance: SCH-104
+#[test]
+fn pods_are_spread_over_zones() {
+    assert_eq!(
+        skew_after_binding(World::new(), copies(&spread("p", ZONE), 4), ZONE),
+        [2, 1, 1]
+    );
+    let expressions = json!({ "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["x"] }] } });
+    let by_expression = pod("p")
+        .label("app", "x")
+        .spread_with(ZONE, 1, APP, expressions);
+    assert_eq!(
+        skew_after_binding(World::new(), copies(&by_expression, 4), ZONE),
+        [2, 1, 1]
+    );
+}
+
+fn node_in(name: &str, zone: &str) -> Object<Node> {
+    node(name)
+        .zone(zone)
+        .set("/status/allocatable", json!({ "cpu": "0", "pods": "5" }))
+}
+
+/// Conformance: SCH-107
+#[test]
+fn pods_are_placed_in_one_zone_up_to_the_skew() {
+    let five = pod("p").label("app", "x").spread(ZONE, 5, APP).cpu("1");
+    let existing = |name: &str, node: &str| pod(name).label("app", "x").on(node);
+    let world = zones(&[Z3]).with((
+        node_in("n1", Z1),
+        node_in("n2", Z2),
+        existing("e1", "n1"),
+        existing("e2", "n2"),
+    ));
+    assert_eq!(
+        skew_after_binding(world, copies(&five, 10), ZONE),
+        [6, 1, 1]
+    );
+}
+
+/// Conformance: SCH-112
+#[test]
+fn pods_are_spread_over_hosts() {
+    assert_eq!(
+        sizes(&World::new().with(copies(&spread("p", HOSTNAME), 4)).plan()),
+        [1, 1, 1, 1]
+    );
+    let four = pod("p").label("app", "x").spread(HOSTNAME, 4, APP);
+    assert_eq!(sizes(&World::new().with(copies(&four, 4)).plan()), [4]);
+    let other = pod("q").label("app", "y").spread(HOSTNAME, 1, ("app", "y"));
+    assert_eq!(
+        sizes(
+            &World::new()
+                .with(copies(&spread("p", HOSTNAME), 2))
+                .with(copies(&other, 2))
+                .plan()
+        ),
+        [2, 2]
+    );
+    let arch = |name: &str, arch: &str| spread(name, HOSTNAME).select(ARCH, arch);
+    let plan = World::new()
+        .with(copies(&arch("a", "amd64"), 2))
+        .with(copies(&arch("b", "arm64"), 2))
+        .plan();
+    assert_eq!(sizes(&plan), [1, 1, 1, 1]);
+}
+
+/// Conformance: SCH-113
+#[test]
+fn later_pods_continue_the_spread() {
+    let mut world = World::new().with(copies(&spread("a", HOSTNAME), 4));
+    world.launch_and_bind();
+    let world_after = skew_after_binding(world, copies(&spread("b", HOSTNAME), 5), HOSTNAME);
+    assert_eq!(world_after, [1; 9]);
+    let roomy = spread("a", ZONE).cpu("100m");
+    let mut world = World::new()
+        .with_types(karpenter_core::fake::instance_types(5))
+        .with(copies(&roomy, 4));
+    world.launch_and_bind();
+    copies(&spread("b", ZONE).cpu("100m"), 5)
+        .into_iter()
+        .for_each(|pod| world.add(pod));
+    world.launch_and_bind();
+    assert_eq!(world.skew(ZONE, APP), [3, 3, 3]);
+}
+
+/// Conformance: SCH-114
+#[test]
+fn pods_are_spread_over_capacity_types() {
+    let both = || {
+        World::empty().with_pool(node_pool("default").requires(
+            CAPACITY_TYPE,
+            "In",
+            &["spot", "on-demand"],
+        ))
+    };
+    assert_eq!(
+        skew_after_binding(
+            both(),
+            copies(&spread("p", CAPACITY_TYPE), 4),
+            CAPACITY_TYPE
+        ),
+        [2, 2]
+    );
+    for (policy, expected) in [
+        ("DoNotSchedule", vec![2, 1]),
+        ("ScheduleAnyway", vec![5, 1]),
+    ] {
+        let on_demand = World::empty().with_pool(node_pool("default").requires(
+            CAPACITY_TYPE,
+            "In",
+            &["on-demand"],
+        ));
+        let spot = node_in("n", Z1).set(
+            "/metadata/labels/karpenter.sh~1capacity-type",
+            json!("spot"),
+        );
+        let world = on_demand.with((spot, pod("e").label("app", "x").on("n")));
+        let asked = pod("p").label("app", "x").cpu("1").spread_with(
+            CAPACITY_TYPE,
+            1,
+            APP,
+            json!({ "whenUnsatisfiable": policy }),
+        );
+        assert_eq!(
+            skew_after_binding(world, copies(&asked, 5), CAPACITY_TYPE),
+            expected,
+            "{policy}"
+        );
+    }
+}
+
+/// Conformance: SCH-116
+#[test]
+fn zone_and_host_are_spread_together() {
+    let both = spread("p", ZONE).spread(HOSTNAME, 3, APP);
+    let mut world = World::new();
+    let mut number = 0;
+    for (more, expected) in [
+        (2, vec![1, 1]),
+        (3, vec![2, 2, 1]),
+        (5, vec![4, 3, 3]),
+        (11, vec![7, 7, 7]),
+    ] {
+        for _ in 0..more {
+            let name = format!("p-{number:02}");
+            world.add(both.clone().renamed(&name));
+            number += 1;
+        }
+        assert!(all_placed(&world.launch_and_bind()));
+        assert_eq!(world.skew(ZONE, APP), expected);
+        assert!(world.skew(HOSTNAME, APP).iter().all(|count| *count <= 3));
+    }
+}
+
+/// Conformance: SCH-117
+#[test]
+fn a_zone_without_room_stops_a_hard_spread() {
+    let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
+    let asked = spread("p", ZONE).spread_with(HOSTNAME, 1, APP, soft);
+    let world = World::empty()
+        .with_pool(node_pool("a").requires(ZONE, "In", &[Z1, Z2]))
+        .with_pool(node_pool("b").requires(ZONE, "In", &[Z3]).limit("cpu", "0"));
+    assert_eq!(skew_after_binding(world, copies(&asked, 10), ZONE), [1, 1]);
+}
+
+/// Conformance: SCH-118
+#[test]
+fn capacity_type_and_host_are_spread_together() {
+    let both = pod("p")
+        .label("app", "x")
+        .spread(CAPACITY_TYPE, 1, APP)
+        .spread(HOSTNAME, 3, APP);
+    let mut world = World::new();
+    let mut number = 0;
+    for (more, expected) in [
+        (2, vec![1, 1]),
+        (3, vec![3, 2]),
+        (5, vec![5, 5]),
+        (11, vec![11, 10]),
+    ] {
+        for _ in 0..more {
+            let name = format!("p-{number:02}");
+            world.add(both.clone().renamed(&name));
+            number += 1;
+        }
+        world.launch_and_bind();
+        assert_eq!(world.skew(CAPACITY_TYPE, APP), expected);
+        assert!(world.skew(HOSTNAME, APP).iter().all(|count| *count <= 3));
+    }
+}
+
+/// Conformance: SCH-119
+#[test]
+fn a_custom_label_spreads_capacity_types_in_proportion() {
+    let part = "capacity.spread.4-1";
+    let world = || {
+        World::empty()
+            .with_pool(
+                node_pool("spot")
+                    .requires(CAPACITY_TYPE, "In", &["spot"])
+                    .requires(part, "In", &["2", "3", "4", "5"]),
+            )
+            .with_pool(
+                node_pool("on-demand")
+                    .requires(CAPACITY_TYPE, "In", &["on-demand"])
+                    .requires(part, "In", &["1"]),
+            )
+    };
+    let mut all = world().with(copies(&spread("p", part), 20));
+    assert!(all_placed(&all.launch_and_bind()));
+    assert_eq!(all.skew(part, APP), [4; 5]);
+    assert_eq!(all.skew(CAPACITY_TYPE, APP), [16, 4]);
+}
+
+/// Conformance: SCH-120
+#[test]
+fn three_skews_are_kept_at_once_in_growing_batches() {
+    let asked = pod("p")
+        .label("app", "x")
+        .spread(CAPACITY_TYPE, 1, APP)
+        .spread(ZONE, 2, APP)
+        .spread(HOSTNAME, 3, APP);
+    let mut world = World::new();
+    let mut number = 0;
+    for batch in 1..7 {
+        for _ in 0..batch {
+            let name = format!("p-{number:02}");
+            world.add(asked.clone().renamed(&name));
+            number += 1;
+        }
+        world.launch_and_bind();
+        let range = |skew: Vec<usize>, domains: usize| {
+            let least = if skew.len() < domains {
+                0
+            } else {
+                *skew.last().unwrap()
+            };
+            skew[0] - least
+        };
+        assert!(range(world.skew(CAPACITY_TYPE, APP), 2) <= 1);
+        assert!(range(world.skew(ZONE, APP), 3) <= 2);
+        assert!(world.skew(HOSTNAME, APP).iter().all(|count| *count <= 3));
+    }
+}
+
+/// Conformance: SCH-126
+#[test]
+fn an_empty_zone_is_filled_first() {
+    let mut world = World::new().with(copies(&spread("a", ZONE).require(ZONE, "In", &[Z1, Z2]), 6));
+    world.launch_and_bind();
+    world.add(spread("b", ZONE).require(ZONE, "In", &[Z2, Z3]));
+    world.launch_and_bind();
+    assert_eq!(world.skew(ZONE, APP), [3, 3, 1]);
+    assert_eq!(
+        skew_after_binding(world, copies(&spread("c", ZONE), 5), ZONE),
+        [4, 4, 4]
+    );
+}
+
+/// Conformance: SCH-108
+#[test]
+fn emptied_zones_are_filled_again() {
+    let asked = spread("p", ZONE).cpu("1100m");
+    let mut world = World::new().with(copies(&asked, 9));
+    world.launch_and_bind();
+    assert_eq!(world.skew(ZONE, APP), [3, 3, 3]);
+    let snapshot = world.cluster.snapshot();
+    for node in snapshot.nodes().filter(|node| node.labels()[ZONE] != Z1) {
+        for pod in snapshot.pods_on(node.name()) {
+            world.cluster.remove_pod(&pod.key.namespace, &pod.key.name);
+        }
+    }
+    copies(&spread("q", ZONE).cpu("1100m"), 3)
+        .into_iter()
+        .for_each(|pod| world.add(pod));
+    world.launch_and_bind();
+    assert_eq!(world.skew(ZONE, APP), [3, 2, 1]);
+}

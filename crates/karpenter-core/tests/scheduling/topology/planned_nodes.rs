@@ -1,0 +1,133 @@
+//! The domain of a planned node: pinned once a pod counts there, open until the launch otherwise.
+
+use super::{APP, spread};
+use crate::fixture::*;
+
+/// Found by the differential test: pods on a planned node whose label was left to the launch were counted in no domain, and
+/// the launch then set the value of a domain in which other pods had been counted.
+///
+/// Conformance: SCH-268
+#[test]
+fn an_open_label_is_pinned_once_a_spread_counts_by_it() {
+    let team = "example.com/team";
+    let plan = World::empty()
+        .with_pool(node_pool("default").requires(team, "In", &["t1", "t2"]))
+        .with(copies(&pod("anywhere").label("app", "x").cpu("1500m"), 2))
+        .with(copies(&spread("spread", team).cpu("1"), 4))
+        .plan();
+    assert!(all_placed(&plan));
+    let mut counts = [("t1", 0), ("t2", 0)];
+    for draft in &plan.new_node_claims {
+        let label = &draft.to_node_claim().metadata.labels.unwrap()[team];
+        assert_eq!(values(draft, team), [label.as_str()]);
+        let count = counts.iter_mut().find(|(team, _)| team == label).unwrap();
+        count.1 += draft.pods.len();
+    }
+    assert_eq!(counts, [("t1", 3), ("t2", 3)]);
+}
+
+/// Conformance: SCH-268
+#[test]
+fn a_label_that_no_spread_counts_by_stays_open_until_the_launch() {
+    let team = "example.com/team";
+    let plan = World::empty()
+        .with_pool(node_pool("default").requires(team, "In", &["t1", "t2"]))
+        .with([pod("p").label("app", "x")])
+        .plan();
+    assert_eq!(values(&plan.new_node_claims[0], team), ["t1", "t2"]);
+}
+
+/// Found by the differential test: a planned node with one possible zone did not list it, and did not count there.
+#[test]
+fn the_only_possible_zone_is_listed_once_a_pod_counts_there() {
+    let left_over = pod("p").label("app", "x").require(ZONE, "NotIn", &[Z1, Z2]);
+    let affine = pod("q").affinity(ZONE, APP);
+    let plan = World::new().with([left_over, affine]).plan();
+    assert!(all_placed(&plan));
+    for draft in &plan.new_node_claims {
+        assert_eq!(values(draft, ZONE), [Z3]);
+    }
+}
+
+/// Found by the differential test: a zone without an offering that a pod listed stayed on the claim.
+#[test]
+fn zones_without_an_offering_are_dropped_once_anti_affinity_is_checked() {
+    let held = pod("held").label("app", "y").anti_affinity(ZONE, APP);
+    let plan = World::new()
+        .with((
+            node("n").zone(Z3),
+            held.on("n"),
+            pod("p")
+                .label("app", "x")
+                .cpu("1")
+                .require(ZONE, "In", &[Z1, "nowhere"]),
+        ))
+        .plan();
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
+}
+
+#[test]
+fn pods_of_a_planned_node_count_once_the_node_filter_matches_it() {
+    // For `picky` only amd64 nodes count. The planned node of `first` becomes one, with two pods, if `picky` is placed on it.
+    let member = |name: &str, cpu: &str| pod(name).cpu(cpu).label("app", "x");
+    let spread = |pod: Object<Pod>, key: &str| pod.spread(key, 1, ("app", "x"));
+    for key in [ZONE, HOSTNAME] {
+        let plan = World::empty()
+            .with_pool(node_pool("default").requires(ZONE, "In", &[Z1, Z2]))
+            .with([
+                member("first", "2"),
+                spread(member("picky", "1").select(ARCH, "amd64"), key),
+            ])
+            .plan();
+        assert!(all_placed(&plan));
+        assert_eq!(sizes(&plan), [1, 1], "{key}");
+    }
+}
+
+#[test]
+fn a_planned_node_with_one_possible_domain_counts_there() {
+    // The pool admits spot, but there is no spot offering: `plain` is on demand, whatever its claim leaves open.
+    let offerings = vec![karpenter_core::fake::offering("on-demand", Z1, 1.0)];
+    let on_demand = karpenter_core::fake::instance_type("t")
+        .cpu(4)
+        .offerings(offerings)
+        .build();
+    let plan = World::empty()
+        .with_types([on_demand].into_iter().collect())
+        .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
+        .with([
+            pod("plain").cpu("2").label("app", "x"),
+            pod("spread")
+                .cpu("1")
+                .label("app", "x")
+                .spread(CAPACITY_TYPE, 1, ("app", "x")),
+        ])
+        .plan();
+    assert_eq!(
+        plan.unplaced[0].pod.name, "spread",
+        "a second on-demand pod exceeds the skew"
+    );
+}
+
+#[test]
+fn a_label_of_a_node_filter_is_pinned() {
+    // For `picky` nodes of team a do not count, so the team of the planned node of `first` must be known.
+    let spread = |name: &str| {
+        pod(name)
+            .cpu("1")
+            .label("app", "x")
+            .require("team", "NotIn", &["a"])
+            .spread(ZONE, 1, ("app", "x"))
+    };
+    let plan = World::empty()
+        .with_pool(node_pool("default").requires("team", "In", &["a", "b"]))
+        .with([pod("first").cpu("2").label("app", "x"), spread("picky")])
+        .plan();
+    assert!(all_placed(&plan));
+    let team = |pod: &str| {
+        let mut drafts = plan.new_node_claims.iter();
+        let draft = drafts.find(|draft| draft.pods.iter().any(|other| other.name == pod));
+        draft.unwrap().to_node_claim().metadata.labels.unwrap()["team"].clone()
+    };
+    assert_eq!((team("first").as_str(), team("picky").as_str()), ("a", "b"));
+}

@@ -1,0 +1,143 @@
+//! A cluster that is prepared for questions about its pending pods.
+
+use std::fmt;
+use std::sync::Arc;
+
+use karpenter_core::cluster::Snapshot;
+use karpenter_core::pod::{Pod, Shape};
+use karpenter_core::schedule::{Cancel, Packing, Policy, Query, Solver};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::atom::{self, TaintKey};
+use super::probe::Probe;
+use super::{Blocking, competition, constraint, find};
+use crate::change::{Changed, InvalidChange};
+use crate::workload::Workload;
+
+/// A cluster, compiled once for the questions about all its pods.
+///
+/// Compiling reads every node and every pod: it is most of what a single answer costs. Whoever is asked several times keeps it
+/// as long as the cluster does not change.
+pub struct Prepared {
+    pub(super) snapshot: Snapshot,
+    pub(super) policy: Policy,
+    pub(super) solver: Arc<Solver>,
+    /// The shapes of bound pods with required anti-affinity, by the workload that has to be named.
+    pub(super) anti_affinity: Vec<(Workload, Arc<Shape>)>,
+    /// The distinct taints of nodes, except those that Kubernetes and Karpenter set.
+    pub(super) node_taints: Vec<TaintKey>,
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepared")
+            .field("epoch", &self.snapshot.epoch())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Prepared {
+    /// Compiles a snapshot. `policy` is that of the pass that left pods without a place.
+    pub fn new(snapshot: &Snapshot, policy: &Policy) -> Self {
+        Self::for_query(snapshot, policy, &Query::default())
+    }
+
+    /// Like [`Self::new`], for a pod that the snapshot need not have.
+    pub(super) fn for_query(snapshot: &Snapshot, policy: &Policy, query: &Query) -> Self {
+        let policy = policy.clone().with_packing(Packing::FewestNodes);
+        Self {
+            solver: Arc::new(Solver::prepare_for(snapshot, &policy, query)),
+            anti_affinity: anti_affinity(snapshot),
+            node_taints: atom::node_taints(snapshot),
+            snapshot: snapshot.fork(),
+            policy,
+        }
+    }
+
+    /// Returns the snapshot.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// Returns the compiled snapshot.
+    pub(crate) fn solver(&self) -> &Solver {
+        &self.solver
+    }
+
+    /// Reports whether answers with this policy are those of the prepared one: it differs in the time at most.
+    pub fn is_for(&self, policy: &Policy) -> bool {
+        let policy = policy.clone().with_packing(Packing::FewestNodes);
+        policy.with_now(self.policy.now) == self.policy
+    }
+
+    /// Returns the memory in bytes that is needed beside the snapshot, approximately.
+    pub fn memory(&self) -> usize {
+        let terms = self.anti_affinity.capacity() * size_of::<(Workload, Arc<Shape>)>();
+        self.solver.memory() + terms
+    }
+
+    /// Finds what blocks a pending pod alone, and what would help; see [`blocking`](super::blocking).
+    pub fn blocking(&self, cancel: Option<Cancel>, pod: &Arc<Pod>) -> Blocking {
+        let atoms = atom::atoms(self, pod);
+        let mut found = find(Probe::new(self, cancel.clone(), pod.clone(), atoms));
+        if found.fits_alone {
+            let alone = found.effect.as_ref();
+            found.competition = competition::competition(self, cancel, pod, alone);
+        }
+        found
+    }
+
+    /// Like [`Self::blocking`], after the changes that concern the pod itself: what it tolerates in addition, and the constraints
+    /// that are dropped. `self` is prepared from the changed cluster.
+    ///
+    /// # Errors
+    /// If the pod has no constraint of a dropped id.
+    pub fn blocking_after(
+        &self,
+        changed: &Changed,
+        cancel: Option<Cancel>,
+        pod: &Arc<Pod>,
+    ) -> Result<Blocking, InvalidChange> {
+        let mut shape = Shape::clone(&pod.shape);
+        shape
+            .tolerations
+            .extend(changed.tolerations.iter().cloned());
+        let pod = Arc::new(Pod {
+            shape: Arc::new(shape),
+            ..Pod::clone(pod)
+        });
+        let atoms = atom::atoms(self, &pod);
+        let mut probe = Probe::new(self, cancel, pod, atoms);
+        let ids: Vec<String> = (0..probe.atoms.len())
+            .map(|index| constraint(&probe, index).id)
+            .collect();
+        for id in &changed.dropped {
+            let index = ids.iter().position(|known| known == id);
+            let index = index.ok_or_else(|| InvalidChange::NotFound {
+                kind: "constraint",
+                name: id.chars().take(128).collect(),
+            })?;
+            probe.dropped.insert(index);
+        }
+        Ok(find(probe))
+    }
+}
+
+/// Returns the workloads of bound pods with required anti-affinity, each with its shapes.
+fn anti_affinity(snapshot: &Snapshot) -> Vec<(Workload, Arc<Shape>)> {
+    // Pods of a workload share their shape; a pod without a controller is a workload of its own.
+    let mut shared: FxHashSet<*const Shape> = FxHashSet::default();
+    let mut found: FxHashMap<(Workload, *const Shape), Arc<Shape>> = FxHashMap::default();
+    for pod in snapshot.bound_pods().flat_map(|(_, pods)| pods.pods()) {
+        let shape = &pod.shape;
+        if shape.required_anti_affinity.is_empty()
+            || (shape.controller.is_some() && !shared.insert(Arc::as_ptr(shape)))
+        {
+            continue;
+        }
+        let key = (Workload::of(pod), Arc::as_ptr(shape));
+        found.entry(key).or_insert_with(|| shape.clone());
+    }
+    let found = found.into_iter();
+    found.map(|((owner, _), shape)| (owner, shape)).collect()
+}

@@ -1,0 +1,95 @@
+//! The lines of an untrusted file: decompressed as they are read, with bounded memory.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+/// The longest line.
+pub(super) const MAX_LINE: usize = 32 << 20;
+/// The most bytes that a bundle may have once it is decompressed: a cluster of 2,000,000 pods has fewer.
+pub(super) const MAX_BYTES: u64 = 1 << 30;
+/// The largest window of the compressor (2^23 bytes), which the decompressor allocates.
+const WINDOW_LOG: u32 = 23;
+
+/// Why there is no next line.
+#[derive(Debug)]
+pub(super) enum LineError {
+    Io(io::Error),
+    /// The line is longer than [`MAX_LINE`].
+    TooLong,
+    /// The file is larger than [`MAX_BYTES`].
+    TooLarge,
+    /// The last line has no end.
+    Unfinished,
+}
+
+/// Lines of a decompressed file, with the digest of those that were read.
+pub(super) struct LineReader<R: Read> {
+    file: BufReader<zstd::Decoder<'static, BufReader<R>>>,
+    line: Vec<u8>,
+    /// The number of the line, from 1.
+    pub(super) number: u64,
+    /// The position of the line's first byte.
+    pub(super) offset: u64,
+    next: u64,
+    hash: blake3::Hasher,
+}
+
+impl<R: Read> LineReader<R> {
+    pub(super) fn new(file: R) -> io::Result<Self> {
+        let mut decoder = zstd::Decoder::new(file)?;
+        decoder.window_log_max(WINDOW_LOG)?;
+        Ok(Self {
+            file: BufReader::with_capacity(128 << 10, decoder),
+            line: Vec::new(),
+            number: 0,
+            offset: 0,
+            next: 0,
+            hash: blake3::Hasher::new(),
+        })
+    }
+
+    /// Reads the next line; `false` at the end of the file.
+    pub(super) fn advance(&mut self) -> Result<bool, LineError> {
+        self.line.clear();
+        self.offset = self.next;
+        self.number += 1;
+        loop {
+            let read = self.file.fill_buf().map_err(LineError::Io)?;
+            if read.is_empty() {
+                return if self.line.is_empty() {
+                    Ok(false)
+                } else {
+                    Err(LineError::Unfinished)
+                };
+            }
+            let end = read.iter().position(|byte| *byte == b'\n');
+            let taken = end.map_or(read.len(), |end| end + 1);
+            if self.line.len() + taken > MAX_LINE {
+                return Err(LineError::TooLong);
+            }
+            self.line.extend_from_slice(&read[..taken]);
+            self.file.consume(taken);
+            self.next += taken as u64;
+            if self.next > MAX_BYTES {
+                return Err(LineError::TooLarge);
+            }
+            if end.is_some() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Returns the current line without its end.
+    pub(super) fn line(&self) -> &[u8] {
+        self.line.strip_suffix(b"\n").unwrap_or(&self.line)
+    }
+
+    /// Counts the current line in the digest.
+    pub(super) fn accept(&mut self) {
+        self.hash.update(&self.line);
+    }
+
+    /// Returns the digest of the accepted lines.
+    pub(super) fn digest(&self) -> String {
+        self.hash.finalize().to_hex().to_string()
+    }
+}

@@ -1,0 +1,485 @@
+//! Reading a bundle. Its text is untrusted: whatever it says, reading ends with a bundle or an error, within bounded memory.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use karpenter_core::cluster::{Cluster, DaemonSet};
+use karpenter_core::disruption::DisruptionRequest;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::pod::{Owner, Pod, Shape};
+use karpenter_core::resources::Resources;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::lines::{LineError, LineReader, MAX_BYTES, MAX_LINE};
+use super::rows::{
+    DaemonSetRow, Devices, Indexed, Line, Manifest, PodRow, PoolTypes, Request, SECTIONS, Selector,
+    Storage, Trailer,
+};
+use super::{Bundle, Decision, SCHEMA, Settings};
+
+/// Why a file cannot be read as a bundle.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file cannot be read or decompressed.
+    #[error("cannot read the bundle{}: {source}", At(.line))]
+    Io {
+        /// The line at which it failed, from 1; 0 before the first.
+        line: u64,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The first line is not a manifest: the file is something else.
+    #[error("invalid bundle: the file does not begin with the manifest of a bundle")]
+    NotABundle,
+    /// The bundle is of a later version of the format.
+    #[error(
+        "cannot read schema {schema} of the bundle: this version reads schema {SCHEMA}; use version {engine} or a later one"
+    )]
+    Newer {
+        /// The schema of the bundle.
+        schema: u32,
+        /// The version of the engine that wrote it, and that can read it.
+        engine: String,
+    },
+    /// A line is invalid.
+    #[error("invalid bundle: line {line}, byte {byte}: {field}: {problem}")]
+    Invalid {
+        /// The number of the line, from 1.
+        line: u64,
+        /// The position of the problem in the decompressed file.
+        byte: u64,
+        /// The field of the line.
+        field: String,
+        /// The problem.
+        problem: String,
+    },
+    /// The file ends before its trailer.
+    #[error("invalid bundle: it ends after line {line}, without its trailer")]
+    Truncated {
+        /// The number of the last complete line.
+        line: u64,
+    },
+    /// Trailer and content differ.
+    #[error("invalid bundle: its trailer does not match its content: {problem}")]
+    Trailer {
+        /// What differs.
+        problem: &'static str,
+    },
+    /// The bundle is larger than what is read.
+    #[error("invalid bundle: line {line}: {problem}")]
+    TooLarge {
+        /// The number of the line.
+        line: u64,
+        /// What is too large.
+        problem: String,
+    },
+}
+
+struct At<'a>(&'a u64);
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            line => write!(f, " at line {line}"),
+        }
+    }
+}
+
+/// Reads a bundle.
+///
+/// # Errors
+/// Fails if the file is not a complete bundle that this version reads: with the line, the byte and the field of the problem.
+pub fn read(file: impl Read) -> Result<Bundle, ReadError> {
+    let lines = LineReader::new(file).map_err(|source| ReadError::Io { line: 0, source })?;
+    Reader { lines }.bundle()
+}
+
+struct Reader<R: Read> {
+    lines: LineReader<R>,
+}
+
+/// The fields of any manifest, whatever its schema.
+#[derive(Deserialize)]
+struct AnyManifest {
+    kind: String,
+    schema: u32,
+    #[serde(default)]
+    engine: String,
+}
+
+impl<R: Read> Reader<R> {
+    fn advance(&mut self) -> Result<(), ReadError> {
+        let line = self.lines.number + 1;
+        match self.lines.advance() {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(LineError::Unfinished) => Err(ReadError::Truncated { line: line - 1 }),
+            // The decompressor says so if the file ends within a block.
+            Err(LineError::Io(source)) if source.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(ReadError::Truncated { line: line - 1 })
+            }
+            Err(LineError::Io(source)) => Err(ReadError::Io { line, source }),
+            Err(LineError::TooLong) => Err(ReadError::TooLarge {
+                line,
+                problem: format!("it is longer than {} MiB", MAX_LINE >> 20),
+            }),
+            Err(LineError::TooLarge) => Err(ReadError::TooLarge {
+                line,
+                problem: format!("the bundle has more than {} MiB", MAX_BYTES >> 20),
+            }),
+        }
+    }
+
+    fn bundle(mut self) -> Result<Bundle, ReadError> {
+        match self.advance() {
+            Err(ReadError::Truncated { .. }) => return Err(ReadError::NotABundle),
+            // What is not compressed with zstd is not a bundle.
+            Err(ReadError::Io { source, .. }) if source.kind() == io::ErrorKind::Other => {
+                return Err(ReadError::NotABundle);
+            }
+            other => other?,
+        }
+        let any: AnyManifest =
+            serde_json::from_slice(self.lines.line()).map_err(|_| ReadError::NotABundle)?;
+        if any.kind != "Manifest" {
+            return Err(ReadError::NotABundle);
+        }
+        if any.schema > SCHEMA {
+            let engine = any.engine.chars().filter(|c| c.is_ascii_graphic());
+            return Err(ReadError::Newer {
+                schema: any.schema,
+                engine: engine.take(64).collect(),
+            });
+        }
+        let manifest: Manifest = self.json()?;
+        if manifest.schema != SCHEMA {
+            return Err(self.invalid("schema", "must be 1"));
+        }
+        self.lines.accept();
+        let cluster = Cluster::new(manifest.config.clone());
+        let mut content = Content::new(cluster, Settings::at(manifest.at));
+        let mut section = 0;
+        loop {
+            self.advance()?;
+            if self.lines.line().starts_with(br#"{"kind":"#) {
+                break;
+            }
+            let line: Line = self.json()?;
+            if line.section() < section {
+                let after = SECTIONS.get(section).copied().unwrap_or_default();
+                return Err(self.invalid("s", &format!("comes after section {after}")));
+            }
+            if line.section() > section {
+                content.ended(section);
+            }
+            section = line.section();
+            content
+                .add(line)
+                .map_err(|(field, problem)| self.invalid(field, &problem))?;
+            self.lines.accept();
+        }
+        content.ended(section);
+        let trailer: Trailer = self.json()?;
+        let problem = if trailer.lines != self.lines.number - 1 {
+            Some("the number of lines")
+        } else if trailer.blake3 != self.lines.digest() {
+            Some("the digest")
+        } else {
+            None
+        };
+        if let Some(problem) = problem {
+            return Err(ReadError::Trailer { problem });
+        }
+        let line = self.lines.number;
+        match self.lines.advance() {
+            Ok(false) => {}
+            Err(LineError::Io(source)) => return Err(ReadError::Io { line, source }),
+            _ => {
+                let problem = "lines follow it";
+                return Err(ReadError::Trailer { problem });
+            }
+        }
+        Ok(Bundle {
+            provider: manifest.provider,
+            engine: manifest.engine,
+            snapshot: content.cluster.with_epoch(manifest.epoch).snapshot(),
+            settings: content.settings,
+            decisions: content.decisions,
+            redaction: manifest.redact,
+        })
+    }
+
+    /// Reads the current line. The path of the field is found in a second attempt, which only a failure needs.
+    fn json<T: DeserializeOwned>(&self) -> Result<T, ReadError> {
+        let line = self.lines.line();
+        serde_json::from_slice(line).map_err(|error| {
+            let mut deserializer = serde_json::Deserializer::from_slice(line);
+            let failed = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
+            let field = failed.map(|failed| failed.path().to_string());
+            let at = error.column().saturating_sub(1) as u64;
+            let text = error.to_string();
+            // A line has no lines.
+            let problem = text
+                .rsplit_once(" at line ")
+                .map_or(&*text, |(text, _)| text);
+            ReadError::Invalid {
+                line: self.lines.number,
+                byte: self.lines.offset + at,
+                field: printable(&field.unwrap_or_default()),
+                problem: printable(problem),
+            }
+        })
+    }
+
+    fn invalid(&self, field: &str, problem: &str) -> ReadError {
+        ReadError::Invalid {
+            line: self.lines.number,
+            byte: self.lines.offset,
+            field: field.to_owned(),
+            problem: problem.to_owned(),
+        }
+    }
+}
+
+/// Returns untrusted text for a message.
+fn printable(text: &str) -> String {
+    let escaped = text.chars().flat_map(|c| {
+        let plain = !c.is_control();
+        let escaped = (!plain).then(|| c.escape_default()).into_iter().flatten();
+        plain.then_some(c).into_iter().chain(escaped)
+    });
+    escaped.take(256).collect()
+}
+
+/// The field of a line with a problem.
+pub(super) type Problem = (&'static str, String);
+
+/// What was read so far.
+pub(super) struct Content {
+    pub(super) cluster: Cluster,
+    pub(super) settings: Settings,
+    decisions: Vec<Decision>,
+    shapes: Vec<Arc<Shape>>,
+    limits: Vec<Arc<Resources>>,
+    owners: Vec<Arc<[Owner]>>,
+    types: Vec<InstanceType>,
+    pods: Vec<Pod>,
+    requested: bool,
+}
+
+/// Returns the value with this number.
+fn numbered<T: Clone>(all: &[T], number: u32, field: &'static str) -> Result<T, Problem> {
+    let value = usize::try_from(number).ok().and_then(|at| all.get(at));
+    value
+        .cloned()
+        .ok_or_else(|| (field, format!("there is no number {number}")))
+}
+
+/// Adds a value with the next number.
+fn push<T>(all: &mut Vec<T>, number: u32, value: T) -> Result<(), Problem> {
+    let next = all.len();
+    if usize::try_from(number).ok() != Some(next) {
+        return Err(("v.i", format!("must be {next}")));
+    }
+    all.push(value);
+    Ok(())
+}
+
+impl Content {
+    pub(super) fn new(cluster: Cluster, settings: Settings) -> Self {
+        Self {
+            cluster,
+            settings,
+            decisions: Vec::new(),
+            shapes: Vec::new(),
+            limits: Vec::new(),
+            owners: Vec::new(),
+            types: Vec::new(),
+            pods: Vec::new(),
+            requested: false,
+        }
+    }
+
+    /// Applies what was collected of a section that has ended.
+    pub(super) fn ended(&mut self, section: usize) {
+        if SECTIONS.get(section) == Some(&"pods") {
+            self.cluster.insert_pods(std::mem::take(&mut self.pods));
+        }
+    }
+
+    pub(super) fn add(&mut self, line: Line) -> Result<(), Problem> {
+        match line {
+            Line::Shapes(Indexed { i, v }) => push(&mut self.shapes, i, Arc::new(v)),
+            Line::Limits(Indexed { i, v }) => push(&mut self.limits, i, Arc::new(v)),
+            Line::Owners(Indexed { i, v }) => push(&mut self.owners, i, v.into()),
+            Line::Types(Indexed { i, v }) => push(&mut self.types, i, v),
+            Line::Pods(row) => self.pod_line(*row),
+            Line::Nodes(node) => {
+                named(node.metadata.name.as_deref())?;
+                self.cluster.insert_node(Arc::new(*node));
+                Ok(())
+            }
+            Line::NodeClaims(claim) => {
+                named(claim.metadata.name.as_deref())?;
+                self.cluster.insert_node_claim(Arc::new(*claim));
+                Ok(())
+            }
+            Line::NodePools(pool) => {
+                named(pool.metadata.name.as_deref())?;
+                self.cluster.apply_node_pool(&pool);
+                Ok(())
+            }
+            Line::Overlays(overlay) => {
+                self.cluster.apply_node_overlay(&overlay);
+                Ok(())
+            }
+            Line::Catalogue(row) => self.catalogue(row),
+            Line::DaemonSets(row) => self.daemon_set(*row),
+            Line::Pdbs(budget) => {
+                self.cluster.apply_pdb(&budget);
+                Ok(())
+            }
+            Line::Selectors(row) => {
+                self.selector(row);
+                Ok(())
+            }
+            Line::Storage(row) => {
+                self.storage(row);
+                Ok(())
+            }
+            Line::Devices(row) => {
+                match *row {
+                    Devices::Slice(slice) => drop(self.cluster.apply_resource_slice(&slice)),
+                    Devices::Claim(claim) => drop(self.cluster.apply_resource_claim(&claim)),
+                    Devices::Class(class) => drop(self.cluster.apply_device_class(&class)),
+                }
+                Ok(())
+            }
+            Line::Marks(row) => {
+                self.cluster.insert_marks(&row.into());
+                Ok(())
+            }
+            Line::Requests(row) => self.request(*row),
+            Line::Decisions(decision) => {
+                self.decisions.push(decision);
+                Ok(())
+            }
+        }
+    }
+
+    fn pod(&self, row: PodRow) -> Result<Pod, Problem> {
+        let shape = numbered(&self.shapes, row.i, "v.i")?;
+        let limits = numbered(&self.limits, row.limits, "v.limits")?;
+        let owners = numbered(&self.owners, row.owners, "v.owners")?;
+        Ok(row.pod(shape, limits, owners))
+    }
+
+    fn pod_line(&mut self, row: PodRow) -> Result<(), Problem> {
+        let pod = self.pod(row)?;
+        if let Some(last) = self.pods.last()
+            && (&last.key.namespace, &last.key.name) >= (&pod.key.namespace, &pod.key.name)
+        {
+            let problem = "pods must be sorted by namespace and name, each once";
+            return Err(("v.k", problem.to_owned()));
+        }
+        self.pods.push(pod);
+        Ok(())
+    }
+
+    fn catalogue(&mut self, row: PoolTypes) -> Result<(), Problem> {
+        let types = match (row.types, row.error) {
+            (Some(numbers), None) => {
+                let types = numbers
+                    .into_iter()
+                    .map(|number| numbered(&self.types, number, "v.types"));
+                Ok(types.collect::<Result<_, _>>()?)
+            }
+            (None, Some(error)) => Err(error),
+            _ => return Err(("v", "must have either `types` or `error`".to_owned())),
+        };
+        self.cluster.set_instance_types(&row.pool, types);
+        Ok(())
+    }
+
+    fn daemon_set(&mut self, row: DaemonSetRow) -> Result<(), Problem> {
+        let template = self.pod(row.template)?;
+        let newest = row.newest.map(|newest| self.pod(newest)).transpose()?;
+        if let Some(newest) = newest {
+            self.cluster.insert_daemon_pod(&row.uid, newest);
+        }
+        self.cluster.insert_daemon_set(DaemonSet {
+            namespace: row.namespace,
+            name: row.name,
+            uid: row.uid,
+            template: Arc::new(template),
+            template_has_affinity: row.template_has_affinity,
+        });
+        Ok(())
+    }
+
+    fn selector(&mut self, row: Selector) {
+        match row {
+            Selector::Service {
+                namespace,
+                name,
+                selector,
+            } => self
+                .cluster
+                .insert_service_selector(&namespace, &name, selector),
+            Selector::Controller {
+                kind,
+                namespace,
+                name,
+                selector,
+            } => self
+                .cluster
+                .insert_controller_selector(&kind, &namespace, &name, selector),
+            Selector::Namespace { name, labels } => self.cluster.insert_namespace(&name, labels),
+        }
+    }
+
+    fn storage(&mut self, row: Storage) {
+        match row {
+            Storage::Claim(claim) => self.cluster.insert_volume_claim(claim),
+            Storage::Volume(volume) => self.cluster.insert_volume(volume),
+            Storage::Class(class) => self.cluster.insert_storage_class(class),
+            Storage::AttachLimits { node, drivers } => {
+                self.cluster.insert_attach_limits(&node, drivers);
+            }
+            Storage::Attachment(attachment) => self.cluster.insert_volume_attachment(attachment),
+        }
+    }
+
+    fn request(&mut self, row: Request) -> Result<(), Problem> {
+        if std::mem::replace(&mut self.requested, true) {
+            return Err(("v", "the settings are given twice".to_owned()));
+        }
+        let pods = row.buffer_pods.into_iter();
+        let pods = pods.map(|row| self.pod(row).map(Arc::new));
+        let mut request = DisruptionRequest::at(row.policy.now);
+        request.query.buffer_pods = pods.collect::<Result<_, _>>()?;
+        request.policy = row.disruption;
+        request.surroundings = row.surroundings;
+        request.spot_to_spot = row.spot_to_spot;
+        request.multi_node.max_replacements = row.max_replacements;
+        request.max_commands = row.max_commands;
+        request.unseen_pools = row.unseen_pools;
+        request.cooling_down_pools = row.cooling_down_pools;
+        request.static_headroom = row.static_headroom;
+        self.settings = Settings::new(row.policy, request);
+        self.settings.gates = row.gates;
+        self.settings.options = row.options;
+        Ok(())
+    }
+}
+
+/// Checks that an object has a name.
+fn named(name: Option<&str>) -> Result<(), Problem> {
+    match name {
+        Some(name) if !name.is_empty() => Ok(()),
+        _ => Err(("v.metadata.name", "must not be empty".to_owned())),
+    }
+}

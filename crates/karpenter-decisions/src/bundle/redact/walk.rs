@@ -1,0 +1,277 @@
+//! Where the names of a line are, and what they name.
+
+use karpenter_api::labels;
+use karpenter_core::cluster::ClusterConfig;
+use serde_json::{Map, Value};
+
+use crate::bundle::rows::SECTIONS;
+
+/// What a name names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// An object, or the value of a label.
+    Name,
+    /// The key of a label or taint.
+    Key,
+    /// A NodePool, a NodeClass, a zone or a region: several teams know it.
+    Shared,
+}
+
+/// Returns the pseudonym of a name; `None` leaves it.
+type Rename<'a> = dyn FnMut(Role, &str) -> Option<String> + 'a;
+
+/// Fields whose texts are names of objects.
+const NAMES: [&str; 21] = [
+    "name",
+    "namespace",
+    "namespaces",
+    "uid",
+    "k",
+    "node",
+    "nodeName",
+    "nominated",
+    "scheduler",
+    "volume",
+    "volumeName",
+    "storageClass",
+    "claim",
+    "Claim",
+    "template",
+    "providerID",
+    "imageID",
+    "resourceClaimName",
+    "inFlight",
+    "recentReplacements",
+    "lastPodEventNode",
+];
+
+/// Fields whose texts are names of NodePools.
+const POOLS: [&str; 3] = ["pool", "unseenPools", "coolingDownPools"];
+
+/// Fields with free text.
+const TEXTS: [&str; 3] = ["problem", "error", "message"];
+
+/// Renames what a line names.
+pub(super) struct Walk<'a, 'r> {
+    config: &'a ClusterConfig,
+    rename: &'a mut Rename<'r>,
+}
+
+impl<'a, 'r> Walk<'a, 'r> {
+    pub(super) fn new(config: &'a ClusterConfig, rename: &'a mut Rename<'r>) -> Self {
+        Self { config, rename }
+    }
+
+    pub(super) fn line(&mut self, section: usize, line: &mut Value) {
+        let Some(value) = line.get_mut("v") else {
+            return;
+        };
+        match SECTIONS.get(section).copied() {
+            // Names of resources.
+            Some("limits") => {}
+            // The name of an instance type is the provider's, and so are the names of its devices.
+            Some("types") => {
+                for field in ["requirements", "offerings"] {
+                    if let Some(value) = value.get_mut("v").and_then(|v| v.get_mut(field)) {
+                        self.value(value);
+                    }
+                }
+            }
+            Some("nodepools") => {
+                if let Some(name) = value.pointer_mut("/metadata/name") {
+                    self.text(Role::Shared, name);
+                    let kept = name.take();
+                    self.value(value);
+                    if let Some(name) = value.pointer_mut("/metadata/name") {
+                        *name = kept;
+                    }
+                }
+            }
+            Some("selectors") => self.selector(value),
+            _ => self.value(value),
+        }
+    }
+
+    /// Renames a Service's selector, whose map has no name of its own, and what else there is.
+    fn selector(&mut self, value: &mut Value) {
+        if let Some(selector) = value.pointer_mut("/Service/selector") {
+            self.labels(selector);
+            let kept = selector.take();
+            self.value(value);
+            if let Some(selector) = value.pointer_mut("/Service/selector") {
+                *selector = kept;
+            }
+        } else {
+            self.value(value);
+        }
+    }
+
+    fn value(&mut self, value: &mut Value) {
+        match value {
+            Value::Array(all) => all.iter_mut().for_each(|value| self.value(value)),
+            Value::Object(object) => self.object(object),
+            _ => {}
+        }
+    }
+
+    fn object(&mut self, object: &mut Map<String, Value>) {
+        if object.get("key").is_some_and(Value::is_string) {
+            return self.expression(object);
+        }
+        let is_pool = object.get("kind").is_some_and(|kind| kind == "NodePool");
+        for (field, value) in object.iter_mut() {
+            match field.as_str() {
+                "labels" | "matchLabels" | "nodeSelector" | "Labels" if value.is_object() => {
+                    self.labels(value);
+                }
+                "annotations" => self.annotations(value),
+                "topologyKey" => self.key_text(value),
+                "nodeClassRef" => {
+                    if let Some(name) = value.get_mut("name") {
+                        self.text(Role::Shared, name);
+                    }
+                }
+                // By node; those of the settings are a list of pods.
+                "bufferPods" if value.is_object() => self.keys(Role::Name, value),
+                "staticHeadroom" => self.keys(Role::Shared, value),
+                "name" | "uid" if is_pool => self.texts(Role::Shared, value),
+                field if NAMES.contains(&field) => self.texts(Role::Name, value),
+                field if POOLS.contains(&field) => self.texts(Role::Shared, value),
+                field if TEXTS.contains(&field) && value.is_string() => {
+                    *value = Value::String("redacted".to_owned());
+                }
+                _ => self.value(value),
+            }
+        }
+    }
+
+    /// Renames a text or the texts of a list; goes on in an object.
+    fn texts(&mut self, role: Role, value: &mut Value) {
+        match value {
+            Value::String(_) => self.text(role, value),
+            Value::Array(all) => all.iter_mut().for_each(|value| self.texts(role, value)),
+            other => self.value(other),
+        }
+    }
+
+    fn text(&mut self, role: Role, value: &mut Value) {
+        if let Value::String(text) = value
+            && let Some(pseudonym) = self.renamed(role, text)
+        {
+            *text = pseudonym;
+        }
+    }
+
+    fn renamed(&mut self, role: Role, text: &str) -> Option<String> {
+        let stays = text.is_empty()
+            || text == "true"
+            || text == "false"
+            || text.parse::<i64>().is_ok()
+            || (role == Role::Key && self.is_known(text));
+        if stays {
+            None
+        } else {
+            (self.rename)(role, text)
+        }
+    }
+
+    fn key_text(&mut self, value: &mut Value) {
+        self.text(Role::Key, value);
+    }
+
+    /// Renames the keys of a map.
+    fn keys(&mut self, role: Role, value: &mut Value) {
+        if let Value::Object(map) = value {
+            let renamed = std::mem::take(map).into_iter().map(|(key, value)| {
+                let pseudonym = self.renamed(role, &key);
+                (pseudonym.unwrap_or(key), value)
+            });
+            *map = renamed.collect();
+        }
+    }
+
+    fn labels(&mut self, value: &mut Value) {
+        if let Value::Object(map) = value {
+            let renamed = std::mem::take(map).into_iter().map(|(key, mut value)| {
+                self.of_label(&key, &mut value);
+                let pseudonym = self.renamed(Role::Key, &key);
+                (pseudonym.unwrap_or(key), value)
+            });
+            *map = renamed.collect();
+        }
+    }
+
+    /// Renames the values of annotations. Those of an object are Karpenter's, which have no names but in a pause; those of a
+    /// NodePool's template are the user's.
+    fn annotations(&mut self, value: &mut Value) {
+        let Value::Object(map) = value else { return };
+        for (key, value) in map.iter_mut() {
+            match value {
+                Value::String(text) if key == "operations.karpenter.sh/paused" => {
+                    let parts = text.split(';').filter(|part| !part.starts_with("by="));
+                    *text = parts.collect::<Vec<_>>().join(";");
+                }
+                value if !is_of_karpenter(key) => self.text(Role::Name, value),
+                _ => {}
+            }
+        }
+    }
+
+    /// Renames the values of a label by its key.
+    fn of_label(&mut self, key: &str, value: &mut Value) {
+        let is_class = |kind: &karpenter_core::provider::NodeClassKind| {
+            labels::node_class(&kind.group, &kind.kind) == key
+        };
+        let role = match key {
+            labels::NODE_POOL
+            | labels::ZONE
+            | labels::REGION
+            | "topology.k8s.aws/zone-id"
+            | "failure-domain.beta.kubernetes.io/zone"
+            | "failure-domain.beta.kubernetes.io/region" => Role::Shared,
+            labels::HOSTNAME => Role::Name,
+            _ if self.config.node_classes.iter().any(is_class) => Role::Shared,
+            _ if self.config.well_known.contains(key)
+                || is_of_karpenter(key)
+                || key.starts_with("beta.kubernetes.io/") =>
+            {
+                return;
+            }
+            _ => Role::Name,
+        };
+        self.texts(role, value);
+    }
+
+    /// Renames a requirement, a selector's expression, a toleration or a taint.
+    fn expression(&mut self, object: &mut Map<String, Value>) {
+        let key = object.get("key").and_then(Value::as_str);
+        let key = key.unwrap_or_default().to_owned();
+        for field in ["values", "value", "in", "notIn"] {
+            if let Some(value) = object.get_mut(field) {
+                self.of_label(&key, value);
+            }
+        }
+        if let Some(value) = object.get_mut("key") {
+            self.key_text(value);
+        }
+    }
+
+    /// Reports whether a key is one of Kubernetes, Karpenter or the provider.
+    fn is_known(&self, key: &str) -> bool {
+        let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+        let is_of = |suffix: &str| {
+            let rest = domain.strip_suffix(suffix);
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        self.config.well_known.contains(key)
+            || is_of("kubernetes.io")
+            || is_of("k8s.io")
+            || is_of_karpenter(key)
+    }
+}
+
+/// Reports whether the domain of a key is Karpenter's, or of a provider for it.
+fn is_of_karpenter(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    domain.contains('.') && domain.split('.').any(|label| label == "karpenter")
+}

@@ -1,0 +1,364 @@
+//! The lines of a bundle.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1alpha1::NodeOverlay;
+use karpenter_core::cluster::{
+    ClusterConfig, ControllerSelector, Labels, Marks, StorageClass, Volume, VolumeAttachment,
+    VolumeClaim,
+};
+use karpenter_core::disruption::Surroundings;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::pod::{Owner, Phase, Pod, PodKey, Shape, Since};
+use karpenter_core::resources::Resources;
+use karpenter_core::schedule::Policy;
+use serde::{Deserialize, Serialize};
+
+use super::decision::Decision;
+use super::redact::Redaction;
+
+/// The first line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Manifest {
+    pub(super) kind: ManifestKind,
+    pub(super) schema: u32,
+    /// The version of the engine that wrote it.
+    pub(super) engine: String,
+    pub(super) at: Timestamp,
+    pub(super) provider: String,
+    pub(super) epoch: u64,
+    pub(super) redact: Redaction,
+    pub(super) sections: Vec<String>,
+    pub(super) config: ClusterConfig,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum ManifestKind {
+    Manifest,
+}
+
+/// The last line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Trailer {
+    pub(super) kind: TrailerKind,
+    /// The number of lines before.
+    pub(super) lines: u64,
+    /// The digest of all bytes before.
+    pub(super) blake3: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum TrailerKind {
+    Trailer,
+}
+
+/// A line of a section.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "s", content = "v", rename_all = "lowercase")]
+pub(super) enum Line {
+    Shapes(Indexed<Shape>),
+    Limits(Indexed<Resources>),
+    Owners(Indexed<Vec<Owner>>),
+    Pods(Box<PodRow>),
+    Nodes(Box<corev1::Node>),
+    NodeClaims(Box<NodeClaim>),
+    NodePools(Box<NodePool>),
+    Overlays(Box<NodeOverlay>),
+    Types(Indexed<InstanceType>),
+    Catalogue(PoolTypes),
+    DaemonSets(Box<DaemonSetRow>),
+    Pdbs(Box<PodDisruptionBudget>),
+    Selectors(Selector),
+    Storage(Storage),
+    Devices(Box<Devices>),
+    Marks(MarksRow),
+    Requests(Box<Request>),
+    Decisions(Decision),
+}
+
+/// The sections in their order.
+pub(super) const SECTIONS: [&str; 18] = [
+    "shapes",
+    "limits",
+    "owners",
+    "pods",
+    "nodes",
+    "nodeclaims",
+    "nodepools",
+    "overlays",
+    "types",
+    "catalogue",
+    "daemonsets",
+    "pdbs",
+    "selectors",
+    "storage",
+    "devices",
+    "marks",
+    "requests",
+    "decisions",
+];
+
+impl Line {
+    /// Returns the position of the line's section in [`SECTIONS`].
+    pub(super) fn section(&self) -> usize {
+        match self {
+            Self::Shapes(_) => 0,
+            Self::Limits(_) => 1,
+            Self::Owners(_) => 2,
+            Self::Pods(_) => 3,
+            Self::Nodes(_) => 4,
+            Self::NodeClaims(_) => 5,
+            Self::NodePools(_) => 6,
+            Self::Overlays(_) => 7,
+            Self::Types(_) => 8,
+            Self::Catalogue(_) => 9,
+            Self::DaemonSets(_) => 10,
+            Self::Pdbs(_) => 11,
+            Self::Selectors(_) => 12,
+            Self::Storage(_) => 13,
+            Self::Devices(_) => 14,
+            Self::Marks(_) => 15,
+            Self::Requests(_) => 16,
+            Self::Decisions(_) => 17,
+        }
+    }
+}
+
+/// A value that other lines refer to by its number.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Indexed<T> {
+    pub(super) i: u32,
+    pub(super) v: T,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A pod. Its shape, limits and owners are numbers of lines that other pods share.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct PodRow {
+    /// Namespace, name, uid.
+    pub(super) k: [String; 3],
+    /// The shape.
+    pub(super) i: u32,
+    pub(super) limits: u32,
+    pub(super) owners: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) nominated: Option<String>,
+    pub(super) phase: Phase,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) unschedulable: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) gated: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) ready: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ready_since: Option<Since>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) scheduled_since: Option<Since>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) created_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) deleted_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) grace: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) scheduler: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) annotations: BTreeMap<String, String>,
+}
+
+impl PodRow {
+    /// Writes a pod whose shape, limits and owners have these numbers.
+    pub(super) fn new(pod: &Pod, i: u32, limits: u32, owners: u32) -> Self {
+        let key = &pod.key;
+        Self {
+            k: [key.namespace.clone(), key.name.clone(), key.uid.clone()],
+            i,
+            limits,
+            owners,
+            node: pod.node_name.clone(),
+            nominated: pod.nominated_node.clone(),
+            phase: pod.phase,
+            unschedulable: pod.unschedulable,
+            gated: pod.gated,
+            ready: pod.ready,
+            ready_since: pod.ready_since,
+            scheduled_since: pod.scheduled_since,
+            created_at: pod.created_at,
+            deleted_at: pod.deleted_at,
+            started_at: pod.started_at,
+            grace: pod.termination_grace_seconds,
+            scheduler: pod.scheduler_name.clone(),
+            annotations: pod.annotations.clone(),
+        }
+    }
+
+    /// Returns the pod with its shape, limits and owners.
+    pub(super) fn pod(
+        self,
+        shape: Arc<Shape>,
+        limits: Arc<Resources>,
+        owners: Arc<[Owner]>,
+    ) -> Pod {
+        let [namespace, name, uid] = self.k;
+        Pod {
+            key: PodKey {
+                namespace,
+                name,
+                uid,
+            },
+            shape,
+            limits,
+            annotations: self.annotations,
+            created_at: self.created_at,
+            deleted_at: self.deleted_at,
+            started_at: self.started_at,
+            node_name: self.node,
+            nominated_node: self.nominated,
+            phase: self.phase,
+            unschedulable: self.unschedulable,
+            gated: self.gated,
+            ready: self.ready,
+            ready_since: self.ready_since,
+            scheduled_since: self.scheduled_since,
+            owners,
+            termination_grace_seconds: self.grace,
+            scheduler_name: self.scheduler,
+        }
+    }
+}
+
+/// The instance types of a NodePool, by their numbers, or the provider's error.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct PoolTypes {
+    pub(super) pool: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) types: Option<Vec<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct DaemonSetRow {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) template: PodRow,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) template_has_affinity: bool,
+    /// Its newest pod, which need not exist any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) newest: Option<PodRow>,
+}
+
+/// What default spread constraints and namespace selectors are evaluated on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all_fields = "camelCase")]
+pub(super) enum Selector {
+    Service {
+        namespace: String,
+        name: String,
+        selector: Option<Labels>,
+    },
+    Controller {
+        kind: String,
+        namespace: String,
+        name: String,
+        selector: ControllerSelector,
+    },
+    Namespace {
+        name: String,
+        labels: Labels,
+    },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Storage {
+    Claim(VolumeClaim),
+    Volume(Volume),
+    Class(StorageClass),
+    AttachLimits {
+        node: String,
+        drivers: BTreeMap<String, u32>,
+    },
+    Attachment(VolumeAttachment),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Devices {
+    Slice(ResourceSlice),
+    Claim(ResourceClaim),
+    Class(DeviceClass),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct MarksRow {
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) claim: bool,
+    pub(super) name: String,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) for_deletion: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) nominated_until: Option<Timestamp>,
+}
+
+impl From<Marks> for MarksRow {
+    fn from(marks: Marks) -> Self {
+        Self {
+            claim: marks.claim,
+            name: marks.name,
+            for_deletion: marks.for_deletion,
+            nominated_until: marks.nominated_until,
+        }
+    }
+}
+
+impl From<MarksRow> for Marks {
+    fn from(row: MarksRow) -> Self {
+        Self {
+            claim: row.claim,
+            name: row.name,
+            for_deletion: row.for_deletion,
+            nominated_until: row.nominated_until,
+        }
+    }
+}
+
+/// The settings of the passes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Request {
+    pub(super) policy: Policy,
+    /// The policy of disruption, where it differs.
+    pub(super) disruption: Policy,
+    pub(super) surroundings: Surroundings,
+    pub(super) spot_to_spot: bool,
+    pub(super) max_replacements: usize,
+    pub(super) max_commands: usize,
+    pub(super) unseen_pools: BTreeSet<String>,
+    pub(super) cooling_down_pools: BTreeSet<String>,
+    pub(super) static_headroom: BTreeMap<String, u32>,
+    /// Pods of capacity buffers.
+    pub(super) buffer_pods: Vec<PodRow>,
+    pub(super) gates: BTreeMap<String, bool>,
+    pub(super) options: BTreeMap<String, String>,
+}

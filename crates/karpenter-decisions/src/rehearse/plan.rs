@@ -1,0 +1,378 @@
+//! The answer: what happens, and the cluster before, meanwhile and after.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::stepper::Outcome;
+use crate::digest::Digest;
+use crate::explain::Observed;
+
+/// The result of a rehearsal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// Group and version.
+    pub api_version: String,
+    /// `Plan`.
+    pub kind: String,
+    /// When and on what it was made.
+    pub observed: Observed,
+    /// The time at which the rehearsal starts.
+    pub start: Timestamp,
+    /// How long it lasts.
+    pub seconds: i64,
+    /// The changes.
+    pub changes: Vec<String>,
+    /// The cluster at the start, before the changes.
+    pub before: Totals,
+    /// The cluster at the end.
+    pub after: Totals,
+    /// When the cluster is most expensive.
+    pub peak: Peak,
+    /// What the controllers do, by time.
+    pub steps: Vec<Step>,
+    /// The pods that are evicted.
+    pub evictions: Evictions,
+    /// The nodes that are not disrupted at the end, by reason.
+    pub blocked: Vec<Blocked>,
+    /// How long disruption budgets were used up.
+    pub budgets: Vec<BudgetUse>,
+    /// Nodes, dollars and pending pods over time.
+    pub curve: Vec<Sample>,
+    /// The same cluster without the changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unchanged: Option<Unchanged>,
+    /// What the changes do: the rehearsal less its unchanged twin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub difference: Option<Difference>,
+    /// What is approximate, and what is not predicted.
+    pub approximate: Vec<String>,
+    /// BLAKE3 of what was rehearsed: equal for equal clusters, settings and requests.
+    pub digest: String,
+}
+
+impl Plan {
+    /// Reports whether the changes make a difference; false if there was nothing to compare with.
+    pub fn differs(&self) -> bool {
+        self.difference
+            .as_ref()
+            .is_some_and(|difference| difference.differs)
+    }
+
+    /// Sets the digest.
+    pub(super) fn seal(&mut self) {
+        let told = (
+            self.start,
+            self.seconds,
+            &self.before,
+            &self.after,
+            &self.peak,
+            &self.steps,
+            &self.evictions,
+            &self.blocked,
+            &self.curve,
+            &self.difference,
+        );
+        self.digest = Digest::of(&told).to_string();
+    }
+}
+
+/// A cluster in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Totals {
+    /// The number of nodes, with instances whose node has not joined yet.
+    pub nodes: usize,
+    /// Their price, by list prices.
+    pub price_per_hour: f64,
+    /// The number of pods that have not ended.
+    pub pods: usize,
+    /// The number of them without a node.
+    pub pending: usize,
+}
+
+/// The most expensive moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peak {
+    /// Seconds after the start.
+    pub after: i64,
+    /// The number of nodes.
+    pub nodes: usize,
+    /// Their price.
+    pub price_per_hour: f64,
+}
+
+/// A moment of the curve; it holds until the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sample {
+    /// Seconds after the start.
+    pub after: i64,
+    /// The number of nodes.
+    pub nodes: usize,
+    /// Their price.
+    pub price_per_hour: f64,
+    /// The number of pods without a node.
+    pub pending: usize,
+}
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Action {
+    /// Nodes are launched for pods, or for a static NodePool.
+    Launch,
+    /// Nodes are deleted.
+    Delete,
+    /// Nodes are deleted once the launched ones are initialized.
+    Replace,
+}
+
+impl Action {
+    /// Returns the word for texts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Launch => "launch",
+            Self::Delete => "delete",
+            Self::Replace => "replace",
+        }
+    }
+}
+
+/// Something that the controllers do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// Seconds after the start.
+    pub after: i64,
+    /// What is done.
+    pub action: Action,
+    /// `Pending`, `Static`, `Empty`, `Drifted`, `Underutilized`, `Expired`, `Deleted`.
+    pub reason: String,
+    /// The nodes that are deleted. Nodes that the rehearsal itself launched have names as `default-plan-1`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// The nodes that are launched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub launches: Vec<Launch>,
+    /// The number of pods that get a new node, or must move.
+    pub pods: usize,
+    /// What the step saves, in dollars per hour; absent for launches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub savings_per_hour: Option<f64>,
+    /// The price of the cluster when the step begins.
+    pub price_per_hour: f64,
+}
+
+/// Launched nodes of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Launch {
+    /// The NodePool.
+    pub node_pool: String,
+    /// The number of nodes.
+    pub count: usize,
+    /// The instance type.
+    pub instance_type: String,
+    /// The capacity type.
+    pub capacity_type: String,
+    /// The zone; empty for several.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub zone: String,
+    /// The price of one.
+    pub price_per_hour: f64,
+    /// The number of instance types that the cloud may choose from.
+    pub instance_types: usize,
+    /// The size of one: cores, or four GiB of memory if that is more, rounded up to a power of two.
+    pub size_class: u64,
+}
+
+/// Evicted pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Evictions {
+    /// The number of evictions.
+    pub total: usize,
+    /// The 95th percentile of the evictions of a workload that has any.
+    pub p95: usize,
+    /// The workloads with the most evictions, at most [`WORKLOADS`].
+    pub by_workload: Vec<WorkloadEvictions>,
+}
+
+/// The number of workloads that an answer names.
+pub const WORKLOADS: usize = 50;
+
+/// The evictions of a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadEvictions {
+    /// `Deployment shop/web`.
+    pub workload: String,
+    /// The number of evictions.
+    pub evictions: usize,
+    /// The number of its pods at the end.
+    pub pods: usize,
+}
+
+impl Evictions {
+    pub(super) fn of(evicted: &BTreeMap<String, usize>, pods: &BTreeMap<String, usize>) -> Self {
+        let mut counts: Vec<usize> = evicted.values().copied().collect();
+        counts.sort_unstable();
+        let rank = (counts.len() * 95).div_ceil(100).saturating_sub(1);
+        let mut by_workload: Vec<WorkloadEvictions> = evicted
+            .iter()
+            .map(|(workload, evictions)| WorkloadEvictions {
+                workload: workload.clone(),
+                evictions: *evictions,
+                pods: pods.get(workload).copied().unwrap_or_default(),
+            })
+            .collect();
+        by_workload.sort_by(|a, b| {
+            let more = b.evictions.cmp(&a.evictions);
+            more.then_with(|| a.workload.cmp(&b.workload))
+        });
+        by_workload.truncate(WORKLOADS);
+        Self {
+            total: counts.iter().sum(),
+            p95: counts.get(rank).copied().unwrap_or_default(),
+            by_workload,
+        }
+    }
+}
+
+/// Nodes that are not disrupted for one reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocked {
+    /// The id of the reason.
+    pub reason: String,
+    /// The number of nodes.
+    pub nodes: usize,
+    /// Their price.
+    pub price_per_hour: f64,
+    /// At most three of them.
+    pub names: Vec<String>,
+}
+
+/// How long the disruption budget of a NodePool was used up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BudgetUse {
+    /// The NodePool.
+    pub node_pool: String,
+    /// The seconds in which the budget, or a pause, blocked a node that would have been disrupted.
+    pub seconds: i64,
+}
+
+/// The cluster without the changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unchanged {
+    /// The cluster at the end.
+    pub after: Totals,
+    /// When it is most expensive.
+    pub peak: Peak,
+    /// The number of steps.
+    pub steps: usize,
+    /// The number of evictions.
+    pub evictions: usize,
+    /// Nodes, dollars and pending pods over time.
+    pub curve: Vec<Sample>,
+}
+
+/// What the changes do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Difference {
+    /// Whether there is a difference at all.
+    pub differs: bool,
+    /// Nodes at the end, more (or fewer) than without the changes.
+    pub nodes: i64,
+    /// Dollars per hour at the end, more (or less) than without the changes.
+    pub price_per_hour: f64,
+    /// Pending pods at the end, more (or fewer) than without the changes.
+    pub pending: i64,
+    /// Evictions, more (or fewer) than without the changes.
+    pub evictions: i64,
+    /// Steps that happen only with the changes, whenever they happen.
+    pub only_changed: Vec<Step>,
+    /// Steps that happen only without them.
+    pub only_unchanged: Vec<Step>,
+}
+
+impl Difference {
+    pub(super) fn of(changed: &Outcome, unchanged: &Outcome) -> Self {
+        let less = |a: usize, b: usize| {
+            let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+            signed(a) - signed(b)
+        };
+        let (after, before) = (&changed.after, &unchanged.after);
+        let price = changed.micro_dollars - unchanged.micro_dollars;
+        Self {
+            differs: changed.steps != unchanged.steps
+                || changed.curve != unchanged.curve
+                || changed.evictions != unchanged.evictions
+                || after != before,
+            nodes: less(after.nodes, before.nodes),
+            price_per_hour: super::stepper::dollars(price),
+            pending: less(after.pending, before.pending),
+            evictions: less(changed.evictions.total, unchanged.evictions.total),
+            only_changed: without(&changed.steps, &unchanged.steps),
+            only_unchanged: without(&unchanged.steps, &changed.steps),
+        }
+    }
+}
+
+/// Returns the steps of `these` that are not in `those`, whenever they happen.
+fn without(these: &[Step], those: &[Step]) -> Vec<Step> {
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    for step in those {
+        *known.entry(signature(step)).or_default() += 1;
+    }
+    let is_new = |step: &&Step| match known.get_mut(&signature(step)) {
+        Some(count) if *count > 0 => {
+            *count -= 1;
+            false
+        }
+        _ => true,
+    };
+    these.iter().filter(is_new).cloned().collect()
+}
+
+/// Identifies a step without its time. Names that the rehearsal gave are left out, because they differ between two rehearsals.
+fn signature(step: &Step) -> String {
+    let nodes: Vec<&str> = step
+        .nodes
+        .iter()
+        .map(|name| if is_planned(name) { "+" } else { name.as_str() })
+        .collect();
+    let launches: Vec<(&str, usize, &str, &str)> = step
+        .launches
+        .iter()
+        .map(|launch| {
+            let Launch {
+                node_pool,
+                count,
+                instance_type,
+                capacity_type,
+                ..
+            } = launch;
+            (
+                node_pool.as_str(),
+                *count,
+                instance_type.as_str(),
+                capacity_type.as_str(),
+            )
+        })
+        .collect();
+    format!("{:?} {} {nodes:?} {launches:?}", step.action, step.reason)
+}
+
+/// Reports whether a node's name was given by the rehearsal.
+pub fn is_planned(name: &str) -> bool {
+    name.rsplit_once("-plan-").is_some_and(|(_, number)| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}

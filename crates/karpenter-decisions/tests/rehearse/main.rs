@@ -1,0 +1,11 @@
+//! Rehearsals: what a change does to nodes, dollars and evictions.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what fails here fails the test"
+)]
+
+mod changes;
+mod steps;
+mod world;

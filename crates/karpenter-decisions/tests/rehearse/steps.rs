@@ -1,0 +1,231 @@
+//! What the controllers do in a rehearsal.
+
+use karpenter_decisions::rehearse::request::PlanRequest;
+use karpenter_decisions::rehearse::{MAX_RUNS, Settings, rehearse};
+use serde_json::json;
+
+use crate::world::{World, deployment, now, pool, told};
+
+fn quiet() -> World {
+    World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }))
+        .node("a", 4)
+        .pods("web", "a", 1)
+        .node("b", 4)
+        .pods("web", "b", 1)
+}
+
+#[test]
+fn a_cluster_in_which_nothing_is_due_stays_as_it_is() {
+    let plan = quiet().plan(json!({}));
+    assert_eq!(told(&plan.steps), [""; 0]);
+    assert_eq!((plan.before, plan.differs()), (plan.after, false));
+    assert_eq!((plan.before.nodes, plan.before.pods), (2, 2));
+    assert_eq!(plan.before.price_per_hour, 0.8);
+}
+
+#[test]
+fn a_policy_that_allows_consolidation_deletes_a_node_whose_pods_fit_elsewhere_and_is_blamed_for_it()
+{
+    let change =
+        pool(json!({ "disruption": { "consolidationPolicy": "WhenEmptyOrUnderutilized" } }));
+    let plan = quiet().plan(json!({ "changes": [{ "apply": change }] }));
+    assert_eq!(plan.after.nodes, 1, "{:#?}", plan.steps);
+    assert_eq!((plan.after.pods, plan.after.pending), (2, 0));
+    let difference = plan.difference.as_ref().unwrap();
+    assert!(difference.differs && difference.nodes == -1 && difference.evictions >= 1);
+    assert_eq!(plan.unchanged.as_ref().unwrap().after.nodes, 2);
+    assert_eq!(
+        plan.changes,
+        [
+            "NodePool default: spec.disruption.consolidationPolicy WhenEmpty -> WhenEmptyOrUnderutilized"
+        ]
+    );
+    assert_eq!(
+        plan.evictions.by_workload[0].workload,
+        "Deployment shop/web"
+    );
+    // The curve ends with the cluster at the end.
+    let last = plan.curve.last().unwrap();
+    assert_eq!(
+        (last.nodes, last.price_per_hour),
+        (1, plan.after.price_per_hour)
+    );
+}
+
+#[test]
+fn an_empty_node_is_deleted_fifteen_seconds_after_it_was_found() {
+    let plan = quiet().node("c", 4).plan(json!({ "for": "5m" }));
+    assert_eq!(told(&plan.steps), ["delete Empty c"]);
+    assert_eq!(plan.steps[0].after, 15);
+    assert_eq!(plan.steps[0].savings_per_hour, Some(0.4));
+}
+
+#[test]
+fn a_moment_tells_the_commands_of_one_pass() {
+    let world = quiet().node("c", 4);
+    let plan =
+        world.plan(json!({ "for": "0s", "changes": [{ "apply": deployment("big", 1, "6") }] }));
+    assert_eq!(told(&plan.steps).len(), 2, "{:?}", told(&plan.steps));
+    assert!(told(&plan.steps).contains(&"launch Pending 1xm-8".to_owned()));
+    assert!(told(&plan.steps).contains(&"delete Empty c".to_owned()));
+}
+
+/// Conformance: PLAN-16
+#[test]
+fn new_replicas_fill_existing_nodes_first_and_get_nodes_of_the_cheapest_types_for_the_rest() {
+    let world = quiet();
+    let scale = json!({ "scale": { "kind": "Deployment", "namespace": "shop", "name": "web", "replicas": 20 } });
+    let plan = world.plan(json!({ "changes": [scale], "for": "10m" }));
+    assert_eq!(plan.after.pods, 20);
+    assert_eq!(plan.after.pending, 0);
+    // Of the 18 new pods, three fit on each node; 12 need new cores.
+    let launched: usize = plan.steps.iter().map(|step| step.pods).sum();
+    assert_eq!(launched, 12, "{:?}", told(&plan.steps));
+    assert_eq!(plan.changes, ["Deployment shop/web: replicas 2 -> 20"]);
+    let waited = plan.curve.iter().map(|sample| sample.pending).max();
+    assert_eq!(waited, Some(18));
+}
+
+#[test]
+fn a_limit_keeps_pods_pending() {
+    let world = World::new(json!({ "limits": { "cpu": "4" } }))
+        .node("a", 4)
+        .pods("web", "a", 4);
+    let scale = json!({ "scale": { "kind": "Deployment", "namespace": "shop", "name": "web", "replicas": 6 } });
+    let plan = world.plan(json!({ "changes": [scale], "for": "10m" }));
+    assert_eq!((plan.after.pending, told(&plan.steps)), (2, vec![]));
+    let more = json!({ "if": "limits.default.cpu=8" });
+    let plan = world.plan(json!({ "changes": [more, scale], "for": "10m" }));
+    assert_eq!(
+        (plan.after.pending, told(&plan.steps)),
+        (0, vec!["launch Pending 1xm-4".to_owned()])
+    );
+}
+
+/// Conformance: PLAN-02
+#[test]
+fn a_changed_label_of_the_template_drifts_every_node_and_budgets_pace_their_replacement() {
+    let world = World::new(json!({ "disruption": { "budgets": [{ "nodes": "1" }] } }))
+        .node("a", 4)
+        .pods("web", "a", 4)
+        .node("b", 4)
+        .pods("web", "b", 4)
+        .node("c", 4)
+        .pods("web", "c", 4);
+    let spec = json!({
+        "template": { "metadata": { "labels": { "team": "a" } } },
+        "disruption": { "budgets": [{ "nodes": "1" }] },
+    });
+    let plan = world.plan(json!({ "changes": [{ "apply": pool(spec) }] }));
+    let replaced: Vec<&str> = plan
+        .steps
+        .iter()
+        .filter(|step| step.reason == "Drifted")
+        .flat_map(|step| step.nodes.iter().map(String::as_str))
+        .collect();
+    assert_eq!(replaced.len(), 3, "{:?}", told(&plan.steps));
+    // One at a time: the next begins once the one before has gone.
+    let starts: Vec<i64> = plan.steps.iter().map(|step| step.after).collect();
+    assert!(
+        starts.windows(2).all(|pair| pair[1] - pair[0] >= 60),
+        "{starts:?}"
+    );
+    assert_eq!((plan.after.pods, plan.after.pending), (12, 0));
+    assert!(
+        plan.budgets
+            .iter()
+            .any(|used| used.node_pool == "default" && used.seconds > 0)
+    );
+}
+
+/// Conformance: PLAN-09
+#[test]
+fn inside_of_a_closed_window_nothing_is_disrupted_and_a_minute_after_it_opens_there_is() {
+    // Closed until 18:00 every day.
+    let closed =
+        json!([{ "nodes": "0", "schedule": "0 8 * * *", "duration": "10h" }, { "nodes": "100%" }]);
+    let world = World::new(json!({ "disruption": { "budgets": closed } }))
+        .node("a", 4)
+        .pods("web", "a", 1)
+        .node("b", 4);
+    let inside = world.plan(json!({ "at": "2026-01-02T09:00:00Z", "for": "1h" }));
+    assert_eq!(told(&inside.steps), [""; 0]);
+    assert_eq!(inside.budgets[0].seconds, 3600);
+    let across = world.plan(json!({ "at": "2026-01-02T17:30:00Z", "for": "1h" }));
+    let first = &across.steps[0];
+    assert_eq!(told(&across.steps)[0], "delete Empty b");
+    assert!((1800..=1860).contains(&first.after), "{}", first.after);
+}
+
+#[test]
+fn a_pod_disruption_budget_paces_a_drain_and_a_blocked_one_ends_with_the_hour() {
+    let world = World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }))
+        .node("a", 4)
+        .pods("db", "a", 3)
+        .node("b", 4)
+        .pdb("db", json!({ "minAvailable": 2 }));
+    let plan = world.plan(json!({ "changes": [{ "removeNode": "a" }], "for": "10m" }));
+    assert_eq!(plan.evictions.total, 3);
+    // The node goes once the last pod has left: each eviction waits until the successor of the one before is ready.
+    let gone = plan
+        .curve
+        .iter()
+        .find(|sample| sample.nodes == 1)
+        .map(|sample| sample.after);
+    assert!(gone.is_some_and(|gone| gone >= 15), "{:?}", plan.curve);
+    let world = world.pdb("db", json!({ "minAvailable": 3 }));
+    let plan = world.plan(json!({ "changes": [{ "removeNode": "a" }], "for": "10m" }));
+    assert_eq!(
+        (plan.evictions.total, plan.after.nodes),
+        (1, 2),
+        "the status is an older one"
+    );
+}
+
+#[test]
+fn deleted_node_pools_lose_their_nodes_and_expired_nodes_are_replaced() {
+    let plan = quiet()
+        .plan(json!({ "changes": [{ "delete": { "kind": "NodePool", "name": "default" } }] }));
+    assert_eq!((plan.after.nodes, plan.after.pending), (0, 2));
+    assert_eq!(plan.changes, ["NodePool default: deleted"]);
+    let world = World::new(json!({})).node("a", 4).pods("web", "a", 3);
+    let expiring = world
+        .snapshot()
+        .node_claim("a-claim")
+        .unwrap()
+        .as_ref()
+        .clone();
+    let mut world = world;
+    let mut claim = expiring;
+    claim.spec.expire_after = "12h10m".parse().unwrap();
+    world.0.apply_node_claim(&claim);
+    let plan = world.plan(json!({}));
+    assert_eq!(told(&plan.steps)[0], "delete Expired a");
+    assert_eq!(plan.steps[0].after, 540);
+    assert_eq!((plan.after.nodes, plan.after.pending), (1, 0));
+}
+
+#[test]
+fn equal_questions_have_equal_answers_and_the_digest_tells_answers_apart() {
+    let scale = |replicas: u32| json!({ "changes": [{ "scale": { "kind": "Deployment", "namespace": "shop", "name": "web", "replicas": replicas } }] });
+    let (one, again, other) = (
+        quiet().plan(scale(9)),
+        quiet().plan(scale(9)),
+        quiet().plan(scale(10)),
+    );
+    assert_eq!(one, again);
+    assert_eq!(one.digest.len(), 64);
+    assert_ne!(one.digest, other.digest);
+    let read: karpenter_decisions::rehearse::plan::Plan =
+        serde_json::from_value(serde_json::to_value(&one).unwrap()).unwrap();
+    assert_eq!(read, one);
+}
+
+#[test]
+fn a_rehearsal_that_is_cancelled_says_that_it_is_truncated() {
+    let mut settings = Settings::at(now());
+    settings.cancel = Some(std::sync::Arc::new(|| true));
+    let plan = rehearse(&quiet().snapshot(), &settings, &PlanRequest::default()).unwrap();
+    assert!(plan.observed.truncated);
+    const { assert!(MAX_RUNS == 4_000) };
+}

@@ -1,0 +1,143 @@
+//! Bundles over HTTP: what the leader captures is what it decided on.
+
+use std::io::{Read, Write};
+
+use karpenter_decisions::answer::Subject;
+use karpenter_decisions::bundle::{self, Offline};
+use serde_json::{Value, json};
+
+use crate::decisions::{blocking, connect, free_port, get, request, serving};
+use crate::world::{World, pool};
+
+/// Returns the body of a bundle. HTTP/1.0 has no chunks.
+async fn captured(port: u16) -> Vec<u8> {
+    let answer = blocking(move || {
+        let mut stream = connect(port);
+        let path = "/apis/decisions.karpenter.sh/v1alpha1/bundle";
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+    .await;
+    let end = answer
+        .windows(4)
+        .position(|bytes| bytes == b"\r\n\r\n")
+        .unwrap();
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    assert!(
+        head.contains(" 200 ") && head.contains("content-type: application/zstd"),
+        "{head}"
+    );
+    answer[end + 4..].to_vec()
+}
+
+/// Returns a value without the times since when something holds.
+fn without_times(mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(fields) => {
+            fields.retain(|field, _| field != "since" && field != "atLeast");
+            for value in fields.values_mut() {
+                *value = without_times(value.take());
+            }
+        }
+        Value::Array(all) => all
+            .iter_mut()
+            .for_each(|value| *value = without_times(value.take())),
+        _ => {}
+    }
+    value
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bundle_answers_as_the_leader_does_and_its_decisions_are_reproduced() {
+    let port = free_port();
+    let world = World::bare(serving(port, |_| ())).await;
+    world
+        .create(&karpenter_kwok::KwokNodeClass::new("default"))
+        .await;
+    let requirements =
+        json!([{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] }]);
+    world
+        .create(&pool(
+            "default",
+            json!({ "template": { "spec": { "requirements": requirements } } }),
+        ))
+        .await;
+    world.deploy("web", 6).await;
+    world.until_running(6, 120).await;
+    let nowhere = json!({ "nodeSelector": { "topology.kubernetes.io/zone": "z9" } });
+    world.deploy_with("lost", 2, nowhere).await;
+    world.pass(900).await;
+
+    let file = captured(port).await;
+    let read = bundle::read(file.as_slice()).unwrap();
+    assert_eq!(read.provider, "kwok");
+    assert_eq!(
+        read.snapshot
+            .pods()
+            .filter(|pod| pod.node_name.is_some())
+            .count(),
+        6
+    );
+    assert_eq!(read.decisions.len(), 2);
+    for threads in [1, 8] {
+        let different: Vec<_> = read
+            .replay(threads)
+            .into_iter()
+            .filter(|made| made.differs() || made.replayed.is_none())
+            .collect();
+        assert!(different.is_empty(), "{different:?}");
+    }
+    let pod = read.snapshot.pending_pods().next().unwrap().key.clone();
+    let node = read.snapshot.nodes().next().unwrap().name().to_owned();
+    let offline = Offline::new(read);
+    let explain = |subject: &Subject| {
+        offline
+            .explain(subject, &[], std::sync::Arc::new(|| false))
+            .unwrap()
+            .unwrap()
+    };
+    let path = format!(
+        "namespaces/default/pods/{}/explanation?timeout=5s",
+        pod.name
+    );
+    let live = get(port, &path).await;
+    let told = explain(&Subject::Pod {
+        namespace: "default".to_owned(),
+        name: pod.name,
+    });
+    // What only the leader remembers is since when a reason holds.
+    let of = |answer: &Value, fields: &[&str]| -> Vec<Value> {
+        let chosen = fields.iter().map(|field| answer[field].clone());
+        chosen.map(without_times).collect()
+    };
+    let fields = ["kind", "state", "reason", "pools", "blocking"];
+    assert_eq!(of(&told, &fields), of(&live, &fields));
+    let live = get(port, &format!("nodes/{node}/explanation?timeout=5s")).await;
+    let told = explain(&Subject::Node(node));
+    let fields = [
+        "kind",
+        "metadata",
+        "nodePool",
+        "pricePerHour",
+        "reason",
+        "blockers",
+    ];
+    assert_eq!(of(&told, &fields), of(&live, &fields));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bundle_with_pseudonyms_is_not_made_by_the_server() {
+    let port = free_port();
+    let _world = World::bare(serving(port, |_| ())).await;
+    let answer = request(port, "GET", "bundle?redact=names", "Host: localhost\r\n").await;
+    assert_eq!(answer.code, 400);
+    assert!(
+        answer.json()["message"]
+            .as_str()
+            .unwrap()
+            .contains("kubectl karpenter capture --redact"),
+        "{answer:?}"
+    );
+}

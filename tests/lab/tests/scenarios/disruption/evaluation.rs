@@ -1,0 +1,110 @@
+//! When consolidation is evaluated: after a change, every five minutes, and when a protection or a closed budget ends.
+
+use k8s_openapi::api::core::v1::Pod;
+use karpenter_api::v1::NodePool;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::{on_demand, oversized, tainted};
+use crate::world::{World, epoch};
+
+/// Returns how often single-node consolidation was evaluated.
+fn evaluations(world: &World) -> f64 {
+    let count = "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count{reason=\"underutilized\",consolidation_type=\"single\"}";
+    world.metric(count).unwrap_or_default()
+}
+
+/// Waits until startup is over; returns how often consolidation was evaluated by then.
+async fn evaluations_once_idle(world: &World) -> f64 {
+    world.pass(60).await;
+    let before = evaluations(world);
+    world
+        .until(310, "it is evaluated again", async |w| {
+            evaluations(w) > before
+        })
+        .await;
+    evaluations(world)
+}
+
+async fn protect_pods(world: &World, value: &str) {
+    let annotation = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": value}}});
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    for pod in world.pods().await {
+        let name = pod.metadata.name.unwrap();
+        pods.patch(&name, &PatchParams::default(), &Patch::Merge(&annotation))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_must_never_be_disrupted_causes_no_additional_consolidation_passes() {
+    let world = on_demand(&["c-2x-amd64-linux"], |pool| pool).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    protect_pods(&world, "true").await;
+    let before = evaluations_once_idle(&world).await;
+    world.pass(180).await;
+    assert_eq!(evaluations(&world), before, "three minutes later");
+}
+
+/// No object of the cluster changes when the protection of a pod ends.
+#[tokio::test(start_paused = true)]
+async fn a_node_is_consolidated_as_soon_as_the_protection_of_its_pods_ends() {
+    let (world, _) = oversized().await;
+    let started = |pod: &Pod| pod.status.as_ref()?.start_time.as_ref().map(|t| t.0);
+    let last = world.pods().await.iter().filter_map(started).max().unwrap();
+    protect_pods(&world, "33m").await;
+    world.scale("app", 2).await;
+    let ends = last.saturating_add(jiff::SignedDuration::from_mins(33));
+    let wait = ends.unwrap().duration_since(world.cluster.clock.now());
+    world.pass(u64::try_from(wait.as_secs()).unwrap() - 5).await;
+    assert_eq!(tainted(&world).await, 0, "{}", world.describe().await);
+    // One pass of ten seconds, and fifteen seconds until validation.
+    world.pass(5 + 30).await;
+    assert_eq!(tainted(&world).await, 1, "{}", world.describe().await);
+}
+
+/// Conformance: DIS-012
+#[tokio::test(start_paused = true)]
+async fn consolidation_without_a_result_is_evaluated_again_after_five_minutes_or_a_change() {
+    let world = on_demand(&["c-2x-amd64-linux"], |pool| pool).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    let before = evaluations_once_idle(&world).await;
+    world.pass(180).await;
+    assert_eq!(evaluations(&world), before, "three minutes later");
+    world.pass(130).await;
+    assert_eq!(evaluations(&world), before + 1.0, "five minutes later");
+    let weight = Patch::Merge(json!({"spec": {"weight": 7}}));
+    world
+        .api::<NodePool>()
+        .patch("default", &PatchParams::default(), &weight)
+        .await
+        .unwrap();
+    world.pass(20).await;
+    assert!(evaluations(&world) > before + 1.0, "the pool has changed");
+}
+
+/// No object of the cluster changes when a budget opens, only time passes.
+///
+/// Conformance: DIS-192
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_opens_is_detected_at_once_in_an_unchanged_cluster() {
+    // Closed for the first hour of every day, which is when test clusters start.
+    let shut = json!([{"nodes": "0", "schedule": "0 0 * * *", "duration": "1h"}]);
+    let world = on_demand(&[], |pool| pool.set("/spec/disruption/budgets", shut)).await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    world.scale("app", 0).await;
+    let opens = epoch().saturating_add(jiff::SignedDuration::from_hours(1));
+    let wait = opens.unwrap().duration_since(world.cluster.clock.now());
+    world.pass(u64::try_from(wait.as_secs()).unwrap() - 5).await;
+    assert_eq!(world.claims().await.len(), 1, "{}", world.describe().await);
+    assert_eq!(tainted(&world).await, 0);
+    // One pass of ten seconds, and fifteen seconds until validation.
+    world.pass(5 + 30).await;
+    assert_eq!(tainted(&world).await, world.nodes().await.len());
+    world.until_empty(60).await;
+}

@@ -1,0 +1,196 @@
+//! What is published about disruption: events of approved and rejected moves, and metrics by reason, NodePool and policy.
+
+use karpenter_api::v1::NodePool;
+use karpenter_fixtures::Object;
+
+use super::{count, on_demand, oversized};
+use crate::world::World;
+
+/// Three nodes of a NodePool with this policy, each with a third of its capacity used.
+async fn loose(change: impl FnOnce(Object<NodePool>) -> Object<NodePool>) -> World {
+    let world = on_demand(&["c-4x-amd64-linux"], change).await;
+    let apps = ["a", "b", "c"];
+    for (filled, app) in (1..).zip(apps) {
+        world.deploy(app, 3).await;
+        world.until_running(3 * filled, 60).await;
+    }
+    assert_eq!(world.claims().await.len(), 3);
+    for app in apps {
+        world.scale(app, 1).await;
+    }
+    world
+}
+
+/// Conformance: API-183, API-193
+#[tokio::test(start_paused = true)]
+async fn a_balanced_move_of_several_nodes_has_one_event_on_the_nodepool_and_is_counted_once() {
+    let world = loose(|pool| pool.consolidation_policy("Balanced")).await;
+    world
+        .until(300, "one node is left", async |w| {
+            w.claims().await.len() == 1
+        })
+        .await;
+    world.until_running(3, 60).await;
+    let events = world.events().await;
+    let approved: Vec<_> = events
+        .iter()
+        .filter(|e| e.reason.as_deref() == Some("ConsolidationApproved"))
+        .map(|e| {
+            (
+                e.involved_object.kind.clone().unwrap(),
+                e.message.clone().unwrap(),
+            )
+        })
+        .collect();
+    let shape = |message: &str| {
+        message.starts_with("score ")
+            && message.contains(">= threshold 0.50 (k: 2, savings: ")
+            && message.contains("%, disruption: ")
+    };
+    assert!(
+        !approved.is_empty() && approved.iter().all(|(_, message)| shape(message)),
+        "{approved:?}"
+    );
+    assert!(
+        approved.iter().all(|(kind, _)| kind == "NodePool"),
+        "{approved:?}"
+    );
+    let multi = "karpenter_voluntary_disruption_decisions_total{decision=\"delete\",reason=\"underutilized\",consolidation_type=\"multi\"}";
+    assert_eq!(count(&world, multi), 1.0);
+    let of_pool = "{decision=\"approved\",nodepool=\"default\",policy=\"Balanced\"}";
+    for metric in ["consolidation_moves_total", "consolidation_score_count"] {
+        assert_eq!(
+            count(&world, &format!("karpenter_{metric}{of_pool}")),
+            1.0,
+            "{metric}"
+        );
+    }
+}
+
+/// Conformance: API-172, API-173, API-183
+#[tokio::test(start_paused = true)]
+async fn a_disruption_is_counted_by_reason_pool_policy_and_mode() {
+    let world = loose(|pool| pool).await;
+    world
+        .until(300, "one node is left", async |w| {
+            w.claims().await.len() == 1
+        })
+        .await;
+    world.until_running(3, 60).await;
+    let labels = "{reason=\"underutilized\",nodepool=\"default\",capacity_type=\"on-demand\",consolidation_policy=\"when_empty_or_underutilized\",termination_mode=\"graceful\"}";
+    assert_eq!(
+        count(
+            &world,
+            &format!("karpenter_nodeclaims_disrupted_total{labels}")
+        ),
+        2.0
+    );
+    assert_eq!(
+        count(
+            &world,
+            &format!("karpenter_pods_disruption_initiated_total{labels}")
+        ),
+        2.0
+    );
+    let decision = "decision=\"delete\",reason=\"underutilized\",consolidation_type=\"multi\"";
+    for series in [
+        format!("decisions_total{{{decision}}}"),
+        format!("decisions_by_nodepool_total{{{decision},nodepool=\"default\"}}"),
+    ] {
+        assert_eq!(
+            count(&world, &format!("karpenter_voluntary_disruption_{series}")),
+            1.0,
+            "{series}"
+        );
+    }
+    let judged = "karpenter_consolidation_moves_total{decision=\"approved\",nodepool=\"default\",policy=\"WhenEmptyOrUnderutilized\"}";
+    assert_eq!(count(&world, judged), 1.0);
+    assert!(
+        !world.has_event("ConsolidationApproved").await,
+        "no score was computed"
+    );
+    let evaluated = "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count{reason=\"underutilized\",consolidation_type=\"multi\"}";
+    assert!(count(&world, evaluated) >= 1.0);
+    let eligible = "karpenter_voluntary_disruption_eligible_nodes{reason=\"underutilized\"}";
+    assert!(world.metric(eligible).is_some());
+    for reason in ["Empty", "Drifted", "Underutilized"] {
+        let of = format!("{{nodepool=\"default\",reason=\"{reason}\"}}");
+        assert!(
+            world
+                .metric(&format!("karpenter_nodepools_allowed_disruptions{of}"))
+                .is_some()
+        );
+        assert!(
+            world
+                .metric(&format!("karpenter_nodepools_nodes_consuming_budgets{of}"))
+                .is_some()
+        );
+    }
+    for event in ["Evicted", "DisruptionTerminating"] {
+        assert!(world.has_event(event).await, "{event}");
+    }
+    let events = world.events().await;
+    let evicted = events
+        .iter()
+        .find(|e| e.reason.as_deref() == Some("Evicted"))
+        .unwrap();
+    assert_eq!(
+        evicted.message.as_deref(),
+        Some("Evicted pod: Underutilized")
+    );
+}
+
+/// Returns kind and message of every event with a reason.
+async fn events_of(world: &World, reason: &str) -> Vec<(String, String)> {
+    let events = world.events().await;
+    let own = events
+        .into_iter()
+        .filter(|e| e.reason.as_deref() == Some(reason));
+    let said = own.map(|e| {
+        let kind = e.involved_object.kind.unwrap_or_default();
+        (kind, e.message.unwrap_or_default())
+    });
+    said.collect()
+}
+
+fn is_published_on_both(events: &[(String, String)], parts: &[&str]) -> bool {
+    let on = |kind: &str| {
+        let mut own = events.iter().filter(|(of, _)| of == kind);
+        own.any(|(_, message)| parts.iter().all(|part| message.contains(part)))
+    };
+    on("Node") && on("NodeClaim")
+}
+
+/// Conformance: API-193
+#[tokio::test(start_paused = true)]
+async fn a_rejected_consolidation_has_events_on_node_and_nodeclaim() {
+    let (world, before) = oversized().await;
+    world.scale("app", 2).await;
+    world
+        .until(60, "a replacement is proposed", async |w| {
+            w.has_event("ConsolidationCandidate").await
+        })
+        .await;
+    world.scale("app", 12).await;
+    world.pass(30).await;
+    let rejected = events_of(&world, "ConsolidationRejected").await;
+    let parts = ["reason: ", "(savings: $"];
+    assert!(is_published_on_both(&rejected, &parts), "{rejected:?}");
+    let after = world.claims().await;
+    assert_eq!(after.len(), 1);
+    assert_eq!(after[0].uid(), before.uid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_a_spot_node_is_kept_is_published_on_node_and_nodeclaim() {
+    let world = World::new().await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    world.scale("app", 2).await;
+    let why = ["SpotToSpotConsolidation is disabled"];
+    world
+        .until(120, "the reason is published", async |w| {
+            is_published_on_both(&events_of(w, "Unconsolidatable").await, &why)
+        })
+        .await;
+}

@@ -1,0 +1,453 @@
+//! Explanations that follow an object through its life, over HTTP: the stages of a pod, capacity that comes back, why a NodeClaim
+//! has its instance type, how a command ended.
+
+#![expect(clippy::panic, reason = "what fails here fails the test")]
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use karpenter_api::v1::NodeClaim;
+use karpenter_decisions::blank::{BLANK, blank};
+use karpenter_kwok::catalogue::generate;
+use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_testbed::faults::{Fault, Rule};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::decisions::{explain_first_pod, free_port, get, serving};
+use crate::world::{World, deployment, pool};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const TYPE: &str = "node.kubernetes.io/instance-type";
+
+async fn world(port: u16, class: KwokNodeClass, spec: Value) -> World {
+    let world = World::bare(serving(port, |_| ())).await;
+    world.create(&class).await;
+    world.create(&pool("default", spec)).await;
+    world
+}
+
+fn requirements(all: &[(&str, &[&str])]) -> Value {
+    let all = all
+        .iter()
+        .map(|(key, values)| json!({ "key": key, "operator": "In", "values": values }));
+    json!({ "template": { "spec": { "requirements": all.collect::<Vec<_>>() } } })
+}
+
+fn time(value: &Value) -> Timestamp {
+    let text = value.as_str().unwrap_or_else(|| panic!("{value}"));
+    text.parse().unwrap()
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key]
+        .as_str()
+        .unwrap_or_else(|| panic!("{key}: {value}"))
+}
+
+/// Conformance: EXP-05
+#[tokio::test(start_paused = true)]
+async fn the_anti_affinity_of_another_namespace_is_named_and_blanked_for_a_caller_without_rights_there()
+ {
+    let port = free_port();
+    let one_zone = requirements(&[(ZONE, &["test-zone-a"])]);
+    let world = world(port, KwokNodeClass::new("default"), one_zone).await;
+    let bank = json!({ "metadata": { "name": "bank" } });
+    let bank: Namespace = serde_json::from_value(bank).unwrap();
+    world.create(&bank).await;
+    let alone = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
+        { "topologyKey": ZONE, "namespaceSelector": {}, "labelSelector": { "matchLabels": { "app": "web" } } },
+    ] } });
+    let vault = deployment("vault", 1).namespace("bank");
+    let vault: Deployment = vault.set("/spec/template/spec/affinity", alone).build();
+    let api: Api<Deployment> = Api::namespaced(world.client.clone(), "bank");
+    api.create(&PostParams::default(), &vault).await.unwrap();
+    world.until_running(1, 300).await;
+    world.deploy("web", 1).await;
+    world.pass(30).await;
+
+    let pods = world.pods().await;
+    let web = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
+    let web = web
+        .into_iter()
+        .find(|name| name.starts_with("web"))
+        .unwrap();
+    let path = format!("namespaces/default/pods/{web}/explanation?timeout=5s");
+    let told = get(port, &path).await;
+    let atoms = told["blocking"]["atoms"].as_array().unwrap();
+    let of_others = |atom: &&Value| atom["side"] == "Cluster";
+    let atom = atoms
+        .iter()
+        .find(of_others)
+        .unwrap_or_else(|| panic!("{told}"));
+    assert_eq!(text(atom, "text"), "anti-affinity of Deployment bank/vault");
+
+    let mut shown = told.clone();
+    blank(&mut shown, &|namespace| namespace == "bank");
+    let atom = shown["blocking"]["atoms"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(of_others);
+    assert_eq!(
+        text(atom.unwrap(), "text"),
+        format!("anti-affinity of Deployment {BLANK}")
+    );
+    let all = shown.to_string();
+    assert!(!all.contains("vault") && !all.contains("bank"), "{all}");
+    assert_eq!(
+        shown["relaxations"].as_array().map(Vec::len),
+        told["relaxations"].as_array().map(Vec::len)
+    );
+    // Who may ask about both sees both.
+    let mut same = told.clone();
+    blank(&mut same, &|namespace| namespace == "other");
+    assert_eq!(same, told);
+    world.cluster.shutdown().await;
+}
+
+/// Conformance: EXP-08
+#[tokio::test(start_paused = true)]
+async fn capacity_that_is_out_is_told_with_its_end_and_the_pod_is_placed_once_it_is_back() {
+    let port = free_port();
+    let spot = requirements(&[
+        (TYPE, &["c-4x-amd64-linux"]),
+        (ZONE, &["test-zone-a", "test-zone-b"]),
+        ("karpenter.sh/capacity-type", &["spot"]),
+    ]);
+    let world = world(port, KwokNodeClass::new("default"), spot).await;
+    world.cluster.cloud.exhaust(CapacityPool {
+        instance_type: None,
+        zone: Some("test-zone-a".to_owned()),
+        capacity_type: Some("spot".to_owned()),
+    });
+    let in_zone = json!({ "nodeSelector": { ZONE: "test-zone-a" } });
+    world.deploy_with("web", 1, in_zone).await;
+    let mut told = Value::Null;
+    for _ in 0..60 {
+        world.pass(1).await;
+        told = explain_first_pod(&world, port).await;
+        if told["reason"]["id"] == "OfferingUnavailable" {
+            break;
+        }
+    }
+    assert_eq!(told["reason"]["id"], "OfferingUnavailable", "{told}");
+    let until = time(&told["reason"]["parameters"]["until"]);
+    let now = time(&told["observed"]["at"]);
+    assert!(until > now, "{told}");
+    let wait = told["relaxations"].as_array().unwrap().iter();
+    let wait = wait.into_iter().find(|one| one["side"] == "Offer");
+    let wait = wait.unwrap_or_else(|| panic!("{told}"));
+    assert_eq!(
+        text(wait, "text"),
+        format!(
+            "wait until spot capacity is available in test-zone-a (NodePool default), which may be at {until}"
+        )
+    );
+
+    let left = Duration::try_from(until.duration_since(now)).unwrap();
+    world.cluster.clock.sleep(left).await;
+    assert!(world.nodes().await.is_empty(), "{}", world.describe().await);
+    world.cluster.cloud.restock();
+    world.until_running(1, 120).await;
+    world.pass(30).await;
+    let told = explain_first_pod(&world, port).await;
+    assert_eq!(
+        (&told["state"], &told["reason"]),
+        (&json!("Bound"), &Value::Null),
+        "{told}"
+    );
+    world.cluster.shutdown().await;
+}
+
+/// Conformance: EXP-09
+#[tokio::test(start_paused = true)]
+async fn a_pod_goes_through_its_stages_in_order_and_never_back() {
+    let port = free_port();
+    let mut class = KwokNodeClass::new("default");
+    class.spec.node_registration_delay = Some("10s".parse().unwrap());
+    let starting = json!([{ "key": "example.com/starting", "effect": "NoSchedule" }]);
+    let spec = json!({ "template": { "spec": { "startupTaints": starting } } });
+    // Two seconds of batching, so that the stage is seen.
+    let world = World::bare(serving(port, |options| {
+        options.batch_idle_duration = Duration::from_secs(3);
+    }))
+    .await;
+    world.create(&class).await;
+    world.create(&pool("default", spec)).await;
+    // The launch is known once the status is written.
+    let slow = Rule::new(Fault::Latency(Duration::from_secs(5)));
+    world
+        .cluster
+        .testbed
+        .faults()
+        .add(slow.resource("nodeclaims/status").times(1));
+    world.deploy("web", 1).await;
+    world
+        .until(10, "the pod exists", async |w| w.pods().await.len() == 1)
+        .await;
+
+    let nodes: Api<Node> = world.api();
+    let change = async |change: &dyn Fn(&mut Node)| {
+        let mut node = world.nodes().await.remove(0);
+        change(&mut node);
+        let name = node.metadata.name.clone().unwrap();
+        nodes
+            .replace(&name, &PostParams::default(), &node)
+            .await
+            .unwrap();
+    };
+    let mut stages: Vec<(String, Timestamp)> = Vec::new();
+    for _ in 0..400 {
+        let told = explain_first_pod(&world, port).await;
+        if told["state"] == "Bound" {
+            break;
+        }
+        let id = text(&told["reason"], "id").to_owned();
+        let since = time(&told["reason"]["since"]);
+        if stages.last().is_none_or(|(last, _)| *last != id) {
+            match id.as_str() {
+                // Without the taint the node is initialized; the cordon delays the binding.
+                "WaitingForInitialization" => {
+                    change(&|node| {
+                        let spec = node.spec.get_or_insert_default();
+                        spec.unschedulable = Some(true);
+                        let taints = spec.taints.get_or_insert_default();
+                        taints.retain(|taint| taint.key != "example.com/starting");
+                    })
+                    .await;
+                }
+                "WaitingForBind" => {
+                    change(&|node| {
+                        let spec = node.spec.get_or_insert_default();
+                        spec.unschedulable = None;
+                        let taints = spec.taints.get_or_insert_default();
+                        taints.retain(|taint| taint.key != "node.kubernetes.io/unschedulable");
+                    })
+                    .await;
+                }
+                _ => {}
+            }
+            stages.push((id, since));
+        }
+        world.cluster.clock.sleep(Duration::from_millis(200)).await;
+    }
+    let ids: Vec<&str> = stages.iter().map(|(id, _)| id.as_str()).collect();
+    let ids = ids
+        .strip_prefix(&["NotMarkedUnschedulable"])
+        .unwrap_or(&ids);
+    assert_eq!(
+        ids,
+        [
+            "Batching",
+            "WaitingForLaunch",
+            "WaitingForRegistration",
+            "WaitingForInitialization",
+            "WaitingForBind",
+        ]
+    );
+    assert!(stages.is_sorted_by_key(|(_, since)| *since), "{stages:?}");
+    let told = explain_first_pod(&world, port).await;
+    assert_eq!(told["state"], "Bound", "{told}");
+    let reached = told["stages"].as_array().unwrap().iter();
+    let reached: Vec<&str> = reached.map(|stage| text(stage, "stage")).collect();
+    assert_eq!(reached[0], "Created", "{told}");
+    world.cluster.shutdown().await;
+}
+
+/// Conformance: EXP-12
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_tells_what_was_offered_what_was_chosen_and_why_three_cheaper_types_were_not() {
+    let port = free_port();
+    let amd64 = requirements(&[
+        ("kubernetes.io/arch", &["amd64"]),
+        ("kubernetes.io/os", &["linux"]),
+        ("karpenter.sh/capacity-type", &["on-demand"]),
+    ]);
+    let world = world(port, KwokNodeClass::new("default"), amd64).await;
+    let family = json!({ "nodeSelector": { "karpenter.kwok.sh/instance-family": "c" },
+        "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "1" } } }] });
+    world.deploy_with("web", 1, family).await;
+    world.until_running(1, 300).await;
+    world.pass(5).await;
+
+    let claim = world.claims().await.remove(0);
+    let told = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
+    assert_eq!(told["recomputed"], Value::Null, "{told}");
+    assert_eq!(told["launch"]["planned"]["pods"], 1);
+    // The list is the launched one, in the order of the plan, and so is the rank.
+    let mut requirements = claim.spec.requirements.iter();
+    let requirement = requirements.find(|it| it.key == TYPE).unwrap();
+    let options = told["options"].as_array().unwrap();
+    let offered: Vec<&str> = options.iter().map(|it| text(it, "instanceType")).collect();
+    let mut sorted = offered.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, requirement.values);
+    let planned = told["launch"]["planned"]["instanceTypes"]
+        .as_array()
+        .unwrap();
+    assert_eq!(json!(offered[..planned.len()]), json!(planned));
+    let label = |key: &str| claim.label(key).unwrap();
+    let chosen = &told["chosen"];
+    assert_eq!(text(chosen, "instanceType"), label(TYPE));
+    assert_eq!(text(chosen, "zone"), label(ZONE));
+    assert_eq!(
+        text(chosen, "capacityType"),
+        label("karpenter.sh/capacity-type")
+    );
+    let rank = offered
+        .iter()
+        .position(|name| *name == label(TYPE))
+        .unwrap()
+        + 1;
+    assert_eq!(chosen["rank"], rank);
+    let price = |value: &Value| value["pricePerHour"].as_f64().unwrap();
+    let premium = price(chosen) - price(&options[0]);
+    assert_eq!(chosen["premium"].as_f64(), Some(premium));
+
+    // Each rejected type is cheaper, and its reason is true by the catalogue.
+    let catalogue = generate();
+    let rejected = told["rejected"].as_array().unwrap();
+    let mut ids: Vec<&str> = Vec::new();
+    for one in rejected {
+        assert!(price(one) < price(chosen), "{one}");
+        let name = text(one, "instanceType");
+        let kind = catalogue.iter().find(|kind| kind.name == name).unwrap();
+        let id = text(one, "id");
+        let cores: f64 = kind.resources["cpu"].0.parse().unwrap();
+        let is_true = match id {
+            "PoolRequirement" => {
+                kind.architecture != "amd64" || kind.operating_systems != ["linux"]
+            }
+            "PodRequirement" => !name.starts_with("c-"),
+            "TooSmall" => cores <= 1.0 && one["parameters"]["resource"] == "cpu",
+            _ => false,
+        };
+        assert!(is_true, "{one}");
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    ids.sort_unstable();
+    assert_eq!(
+        ids,
+        ["PodRequirement", "PoolRequirement", "TooSmall"],
+        "{told}"
+    );
+
+    // The record of the pass knows by now what the cloud chose.
+    let list = get(port, "decisions?kind=Provisioning").await;
+    let items = list["items"].as_array().unwrap().iter();
+    let mut items = items.flat_map(|record| record["items"].as_array().unwrap());
+    let launched = items.find(|item| item["type"] == "Launched").unwrap();
+    assert_eq!(&launched["chosen"], chosen, "{launched}");
+
+    // After a restart the answer is worked out again, and says so.
+    let mut world = world;
+    world.cluster.stop_controllers().await;
+    world.cluster.start_controllers();
+    world.pass(30).await;
+    let again = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
+    assert_eq!(again["recomputed"], true, "{again}");
+    assert_eq!(again["options"], told["options"]);
+    assert_eq!(again["launch"], Value::Null);
+    world.cluster.shutdown().await;
+}
+
+/// A node that is much too large for the two pods that are left on it.
+async fn oversized(port: u16) -> (World, NodeClaim) {
+    let on_demand = requirements(&[
+        ("kubernetes.io/arch", &["amd64"]),
+        ("kubernetes.io/os", &["linux"]),
+        ("karpenter.sh/capacity-type", &["on-demand"]),
+    ]);
+    let world = world(port, KwokNodeClass::new("default"), on_demand).await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    let claim = world.claims().await.remove(0);
+    world.scale("app", 2).await;
+    (world, claim)
+}
+
+/// Returns the last command of the records that has an outcome.
+async fn outcome(port: u16) -> Option<Value> {
+    let list = get(port, "decisions?kind=Disruption").await;
+    let records = list["items"].as_array().unwrap().iter().rev();
+    let items = records.flat_map(|record| record["items"].as_array().unwrap().clone());
+    items
+        .into_iter()
+        .find(|item| item["type"] == "Disrupted" && !item["outcome"].is_null())
+}
+
+/// Conformance: DEC-018
+#[tokio::test(start_paused = true)]
+async fn the_record_of_a_command_says_that_it_succeeded_and_its_replacement_names_it() {
+    let port = free_port();
+    let (world, old) = oversized(port).await;
+    world
+        .until(300, "the old node is gone", async |w| {
+            let claims = w.claims().await;
+            !claims.is_empty() && claims.iter().all(|claim| claim.uid() != old.uid())
+        })
+        .await;
+    world.pass(5).await;
+    let told = outcome(port).await.unwrap();
+    assert_eq!(told["outcome"]["state"], "Succeeded", "{told}");
+    assert_eq!(told["outcome"]["why"], Value::Null);
+    let new = world.claims().await.remove(0);
+    assert_eq!(
+        told["outcome"]["replacements"],
+        json!([new.name()]),
+        "{told}"
+    );
+    let claim = get(port, &format!("nodeclaims/{}/explanation", new.name())).await;
+    let planned = &claim["launch"]["planned"];
+    assert_eq!(
+        (&planned["type"], &planned["command"]),
+        (&json!("Disrupted"), &told["command"]),
+        "{claim}"
+    );
+    assert!(
+        claim["options"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty()),
+        "{claim}"
+    );
+    world.cluster.shutdown().await;
+}
+
+/// Conformance: DEC-018
+#[tokio::test(start_paused = true)]
+async fn the_record_of_a_command_says_that_and_why_it_was_rolled_back() {
+    let port = free_port();
+    let (world, old) = oversized(port).await;
+    world.cluster.cloud.never_register(true);
+    let is_new = |claim: &NodeClaim| claim.uid() != old.uid() && !claim.is_deleting();
+    world
+        .until(120, "the replacement is launched", async |w| {
+            w.claims().await.iter().any(is_new)
+        })
+        .await;
+    let claims = world.claims().await;
+    let new = claims.into_iter().find(is_new).unwrap();
+    assert_eq!(outcome(port).await.unwrap()["outcome"]["state"], "Started");
+    let api = world.api::<NodeClaim>();
+    api.delete(new.name(), &DeleteParams::default())
+        .await
+        .unwrap();
+    let mut told = Value::Null;
+    for _ in 0..120 {
+        world.pass(1).await;
+        told = outcome(port).await.unwrap();
+        if told["outcome"]["state"] != "Started" {
+            break;
+        }
+    }
+    assert_eq!(told["outcome"]["state"], "RolledBack", "{told}");
+    let why = format!("replacement was deleted, {}", new.name());
+    assert_eq!(text(&told["outcome"], "why"), why);
+    world.cluster.shutdown().await;
+}

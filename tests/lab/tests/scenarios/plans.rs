@@ -1,0 +1,261 @@
+//! Rehearsals over HTTP, and what the controllers then do for real.
+
+#![expect(clippy::panic, reason = "what fails here fails the test")]
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_decisions::rehearse::plan::Plan;
+use karpenter_fixtures::HOSTNAME;
+use karpenter_kwok::KwokNodeClass;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::decisions::{Answer, free_port, request, send, serving};
+use crate::world::{World, deployment, pool};
+
+/// Asks for a rehearsal.
+pub(crate) async fn post(port: u16, body: &str) -> Answer {
+    let length = body.len();
+    let head = "POST /apis/decisions.karpenter.sh/v1alpha1/plans?timeout=5m HTTP/1.1\r\nConnection: close\r\nHost: localhost";
+    send(
+        port,
+        format!(
+            "{head}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        ),
+    )
+    .await
+}
+
+pub(crate) async fn plan(port: u16, asked: Value) -> Plan {
+    let answer = post(port, &asked.to_string()).await;
+    assert_eq!(answer.code, 200, "{answer:?}");
+    let plan: Plan = serde_json::from_str(&answer.body).unwrap();
+    assert!(!plan.observed.truncated, "{}", answer.body);
+    plan
+}
+
+/// A cluster that serves on a port, with the NodePool `default`, whose spec `spec` changes.
+async fn world(port: u16, spec: Value) -> World {
+    let world = World::bare(serving(port, |_| ())).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", spec)).await;
+    world
+}
+
+fn apply(object: &impl serde::Serialize) -> Value {
+    json!({ "changes": [{ "apply": object }] })
+}
+
+fn quiet() -> Value {
+    json!({ "disruption": { "consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s" } })
+}
+
+/// Conformance: PLAN-10
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_rehearsed_is_refused_with_its_field_and_nothing_is_planned() {
+    let port = free_port();
+    let world = world(port, quiet()).await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 120).await;
+
+    let mut invalid = serde_json::to_value(pool("default", quiet())).unwrap();
+    invalid["spec"]["disruption"]["budgets"] = json!([{ "nodes": "10%", "schedule": "@daily" }]);
+    let answer = post(port, &apply(&invalid).to_string()).await;
+    assert_eq!(answer.code, 422, "{answer:?}");
+    let status = answer.json();
+    assert_eq!(
+        (&status["kind"], &status["reason"]),
+        (&json!("Status"), &json!("Invalid"))
+    );
+    let cause = &status["details"]["causes"][0];
+    assert_eq!(cause["field"], "spec.disruption.budgets");
+    assert!(
+        status["message"]
+            .as_str()
+            .unwrap()
+            .contains("'schedule' must be set with 'duration'"),
+        "{status}"
+    );
+
+    let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" } });
+    let answer = post(port, &apply(&secret).to_string()).await;
+    assert_eq!(answer.code, 422);
+    assert!(
+        answer.json()["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("unknown kind `v1, Secret`"),
+        "{answer:?}"
+    );
+
+    for (body, code) in [
+        ("{", 400),
+        (r#"{"changs": []}"#, 400),
+        (r#"{"for": "25h"}"#, 422),
+        (r#"{"at": "tomorrow"}"#, 400),
+    ] {
+        assert_eq!(post(port, body).await.code, code, "{body}");
+    }
+    let host = "Host: localhost\r\n";
+    let get = request(port, "GET", "plans", host).await;
+    assert_eq!(get.code, 405);
+    assert!(get.head.contains("allow: post"), "{get:?}");
+    let form = request(
+        port,
+        "POST",
+        "plans",
+        &format!("{host}Content-Length: 0\r\n"),
+    )
+    .await;
+    assert_eq!(form.code, 415);
+    let json = "Content-Type: application/json\r\n";
+    let long = request(
+        port,
+        "POST",
+        "plans",
+        &format!("{host}{json}Content-Length: 4194305\r\n"),
+    )
+    .await;
+    assert_eq!(long.code, 413);
+}
+
+/// Conformance: PLAN-02
+#[tokio::test(start_paused = true)]
+async fn an_unchanged_manifest_makes_no_difference_and_a_changed_label_replaces_every_node_as_budgets_allow()
+ {
+    let port = free_port();
+    let spec = json!({ "disruption": { "consolidationPolicy": "WhenEmpty", "budgets": [{ "nodes": "1" }] } });
+    let world = world(port, spec.clone()).await;
+    let app = deployment("app", 4).spread(HOSTNAME, 1, ("app", "app"));
+    let spread_over_nodes: Deployment = app.clone().build();
+    world.add(app).await;
+    world.until_running(4, 120).await;
+    world.pass(30).await;
+    assert_eq!(world.nodes().await.len(), 4);
+
+    let same = plan(port, apply(&pool("default", spec.clone()))).await;
+    assert!(!same.differs(), "{same:#?}");
+    assert_eq!(same.changes, ["NodePool default: unchanged"]);
+    let same = plan(port, apply(&spread_over_nodes)).await;
+    assert!(!same.differs(), "{:?}", same.changes);
+
+    let mut labeled = pool("default", spec);
+    let labels = [("team".to_owned(), "a".to_owned())];
+    labeled.spec.template.metadata.labels = Some(labels.into());
+    let planned = plan(port, apply(&labeled)).await;
+    let drifted = planned.steps.iter().filter(|step| step.reason == "Drifted");
+    let replaced: Vec<&String> = drifted.flat_map(|step| &step.nodes).collect();
+    assert_eq!(replaced.len(), 4, "{:#?}", planned.steps);
+    let before = world.nodes().await;
+    let before: Vec<String> = before
+        .into_iter()
+        .filter_map(|node| node.metadata.name)
+        .collect();
+    assert!(
+        replaced.iter().all(|name| before.contains(name)),
+        "{replaced:?} {before:?}"
+    );
+    assert!(
+        planned.steps.iter().all(|step| step.nodes.len() <= 1),
+        "one at a time"
+    );
+    assert_eq!((planned.after.nodes, planned.after.pending), (4, 0));
+
+    // And so it happens.
+    let api = world.api::<NodePool>();
+    let patch = Patch::Merge(
+        json!({ "spec": { "template": { "metadata": { "labels": { "team": "a" } } } } }),
+    );
+    api.patch("default", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    world.pass(3600).await;
+    let now = world.nodes().await;
+    assert_eq!(now.len(), 4, "{}", world.describe().await);
+    let team = |node: &k8s_openapi::api::core::v1::Node| {
+        node.metadata.labels.as_ref()?.get("team").cloned()
+    };
+    assert!(now.iter().all(|node| team(node).as_deref() == Some("a")));
+}
+
+/// Conformance: PLAN-09
+#[tokio::test(start_paused = true)]
+async fn nothing_is_disrupted_in_a_closed_window_and_a_minute_after_it_opens_there_is() {
+    let port = free_port();
+    // Closed from 08:00 to 18:00. The scenario begins at midnight.
+    let budgets =
+        json!([{ "nodes": "0", "schedule": "0 8 * * *", "duration": "10h" }, { "nodes": "100%" }]);
+    let spec = json!({ "disruption": { "consolidationPolicy": "WhenEmpty", "consolidateAfter": "2h", "budgets": budgets } });
+    let world = world(port, spec).await;
+    world.deploy("app", 3).await;
+    world.until_running(3, 120).await;
+    world.scale("app", 0).await;
+    world.pass(60).await;
+    assert!(!world.nodes().await.is_empty());
+    let inside = plan(port, json!({ "at": "2026-01-01T09:00:00Z", "for": "1h" })).await;
+    assert!(inside.steps.is_empty(), "{:#?}", inside.steps);
+    assert_eq!(inside.budgets[0].node_pool, "default");
+    let across = plan(port, json!({ "at": "2026-01-01T17:30:00Z", "for": "1h" })).await;
+    let first = &across.steps[0];
+    assert_eq!(first.reason, "Empty");
+    assert!((1800..=1860).contains(&first.after), "{first:?}");
+    assert_eq!(across.after.nodes, 0);
+}
+
+/// Returns how many nodes there are of each NodePool and capacity type.
+fn launched<'c>(
+    claims: impl IntoIterator<Item = &'c NodeClaim>,
+) -> BTreeMap<(String, String), usize> {
+    let mut counts = BTreeMap::new();
+    for claim in claims {
+        let label = |key: &str| claim.label(key).unwrap_or_default().to_owned();
+        *counts
+            .entry((label(labels::NODE_POOL), label(labels::CAPACITY_TYPE)))
+            .or_default() += 1;
+    }
+    counts
+}
+
+/// Conformance: PLAN-16
+#[tokio::test(start_paused = true)]
+async fn scaling_by_two_hundred_launches_in_the_plan_what_it_launches_for_real() {
+    let port = free_port();
+    let world = world(port, quiet()).await;
+    world.deploy("app", 5).await;
+    world.until_running(5, 120).await;
+    world.pass(30).await;
+    let known: Vec<String> = world
+        .claims()
+        .await
+        .iter()
+        .map(|claim| claim.name().to_owned())
+        .collect();
+    let scale = json!({ "scale": { "kind": "Deployment", "namespace": "default", "name": "app", "replicas": 205 } });
+    let planned = plan(port, json!({ "for": "10m", "changes": [scale] })).await;
+    assert_eq!((planned.after.pods, planned.after.pending), (205, 0));
+    let mut expected: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for launch in planned.steps.iter().flat_map(|step| &step.launches) {
+        let kind = (launch.node_pool.clone(), launch.capacity_type.clone());
+        *expected.entry(kind).or_default() += launch.count;
+    }
+
+    world.scale("app", 205).await;
+    world.until_running(205, 600).await;
+    let claims = world.claims().await;
+    let new = claims
+        .iter()
+        .filter(|claim| !known.contains(&claim.name().to_owned()));
+    let happened = launched(new);
+    let kinds =
+        |counts: &BTreeMap<(String, String), usize>| counts.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(kinds(&expected), kinds(&happened));
+    for (kind, count) in &happened {
+        assert!(
+            expected[kind].abs_diff(*count) <= 1,
+            "{kind:?}: planned {expected:?}, launched {happened:?}"
+        );
+    }
+}

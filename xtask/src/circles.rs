@@ -1,0 +1,347 @@
+//! `cargo xtask circles`: files that import each other in a circle.
+//!
+//! A file imports another if it uses an item that is defined there: the path of the import is followed through re-exports. Calls
+//! through a child module (`child::call()`) count, tests and re-exports do not. A circle is a set of files of which each imports
+//! each other one, directly or through others: none of them can be read or changed alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use syn::{Attribute, Item, UseTree, Visibility};
+
+/// The crates that are measured, and how many files the largest circle of each may have. The rule is three.
+const CRATES: [(&str, usize); 3] = [
+    // The solver holds the groups of topology, which read it while they are filled.
+    ("karpenter-core", 4),
+    // The context holds the decisions, whose doctor and overview read the context.
+    ("karpenter-kube", 5),
+    ("karpenter-aws", 3),
+];
+
+/// The path of a module from the crate's root.
+type Module = Vec<String>;
+/// Which files a file imports.
+type Graph = BTreeMap<Module, BTreeSet<Module>>;
+
+/// Prints the circles of each crate; fails if one has too many files.
+pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    let mut too_large = Vec::new();
+    for (name, most) in CRATES {
+        let graph = graph(&sources(&root.join("crates").join(name).join("src"))?)?;
+        let circles = circles(&graph);
+        let arrows: usize = graph.values().map(BTreeSet::len).sum();
+        println!("{name}: {} files, {arrows} imports, circles:", graph.len());
+        for circle in circles {
+            let names: Vec<String> = circle.iter().map(|module| text(module)).collect();
+            println!("  {}: {}", circle.len(), names.join(", "));
+            if circle.len() > most {
+                too_large.push(format!("{name}: {}", names.join(", ")));
+            }
+        }
+    }
+    if !too_large.is_empty() {
+        bail!("circles of too many files:\n{}", too_large.join("\n"));
+    }
+    Ok(())
+}
+
+fn text(module: &[String]) -> String {
+    if module.is_empty() {
+        "(root)".to_owned()
+    } else {
+        module.join("::")
+    }
+}
+
+/// Returns the modules below a folder with their sources, without tests.
+fn sources(folder: &Path) -> anyhow::Result<BTreeMap<Module, String>> {
+    let mut found = BTreeMap::new();
+    let mut open: Vec<(PathBuf, Module)> = vec![(folder.to_owned(), Vec::new())];
+    while let Some((directory, module)) = open.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else {
+                continue;
+            };
+            if stem == "tests" {
+                continue;
+            }
+            let mut child = module.clone();
+            if !["mod", "lib", "main"].contains(&stem) {
+                child.push(stem.to_owned());
+            }
+            if path.is_dir() {
+                open.push((path, child));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let source = fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
+                found.insert(child, source);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// An import: its absolute path in the crate, the name by which it is known, and whether it is a re-export.
+struct Import {
+    path: Module,
+    name: String,
+    public: bool,
+}
+
+/// Returns which files import which.
+fn graph(sources: &BTreeMap<Module, String>) -> anyhow::Result<Graph> {
+    let mut imports: BTreeMap<Module, Vec<Import>> = BTreeMap::new();
+    for (module, source) in sources {
+        let of_module = imports_of(module, source, sources)
+            .with_context(|| format!("cannot parse module {}", text(module)))?;
+        imports.insert(module.clone(), of_module);
+    }
+    let arrows = imports.iter().map(|(module, of_module)| {
+        let used = of_module.iter().filter(|import| !import.public);
+        let mut defined: BTreeSet<Module> = used
+            .filter_map(|import| origin(&import.path, sources, &imports, 0))
+            .collect();
+        defined.remove(module);
+        (module.clone(), defined)
+    });
+    Ok(arrows.collect())
+}
+
+/// Returns the imports of a module, tests excluded.
+fn imports_of(
+    module: &Module,
+    source: &str,
+    sources: &BTreeMap<Module, String>,
+) -> anyhow::Result<Vec<Import>> {
+    let mut found = Vec::new();
+    for item in syn::parse_file(source)?.items {
+        match item {
+            Item::Use(item) if !is_test(&item.attrs) => {
+                let public = !matches!(item.vis, Visibility::Inherited);
+                let mut leaves = Vec::new();
+                flatten(&item.tree, Vec::new(), &mut leaves);
+                for (path, name) in leaves {
+                    if let Some(path) = absolute(module, &path, sources) {
+                        found.push(Import { path, name, public });
+                    }
+                }
+            }
+            Item::Mod(item) if item.content.is_none() && !is_test(&item.attrs) => {
+                let child = item.ident.to_string();
+                for name in names_after(source, &format!("{child}::")) {
+                    let path = [module.as_slice(), &[child.clone(), name.clone()]].concat();
+                    found.push(Import {
+                        path,
+                        name,
+                        public: false,
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute
+                .parse_args::<syn::Path>()
+                .is_ok_and(|path| path.is_ident("test"))
+    })
+}
+
+/// Adds the paths of an import and the names by which they are known.
+fn flatten(tree: &UseTree, mut path: Module, leaves: &mut Vec<(Module, String)>) {
+    match tree {
+        UseTree::Path(tree) => {
+            path.push(tree.ident.to_string());
+            flatten(&tree.tree, path, leaves);
+        }
+        UseTree::Name(tree) => {
+            let name = tree.ident.to_string();
+            if name != "self" {
+                path.push(name);
+            }
+            let name = path.last().cloned().unwrap_or_default();
+            leaves.push((path, name));
+        }
+        UseTree::Rename(tree) => {
+            path.push(tree.ident.to_string());
+            leaves.push((path, tree.rename.to_string()));
+        }
+        UseTree::Glob(_) => leaves.push((path, "*".to_owned())),
+        UseTree::Group(tree) => {
+            for item in &tree.items {
+                flatten(item, path.clone(), leaves);
+            }
+        }
+    }
+}
+
+/// Returns the path from the crate's root; `None` if it leads into another crate.
+fn absolute(
+    module: &Module,
+    path: &[String],
+    sources: &BTreeMap<Module, String>,
+) -> Option<Module> {
+    let first = path.first()?;
+    let is_child = sources.contains_key(&[module.as_slice(), std::slice::from_ref(first)].concat());
+    let mut base = match first.as_str() {
+        "crate" => Vec::new(),
+        "self" | "super" => module.clone(),
+        _ if is_child => return Some([module.as_slice(), path].concat()),
+        _ => return None,
+    };
+    let mut rest = path;
+    while let Some((first, others)) = rest.split_first() {
+        match first.as_str() {
+            "super" => base.truncate(base.len().saturating_sub(1)),
+            "crate" | "self" => {}
+            _ => break,
+        }
+        rest = others;
+    }
+    base.extend_from_slice(rest);
+    Some(base)
+}
+
+/// Returns the names that follow `prefix` in the source, where it begins a path.
+fn names_after(source: &str, prefix: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let code = source.lines().filter(|line| {
+        let line = line.trim_start();
+        !line.starts_with("//") && !line.contains("use ")
+    });
+    let mut names = BTreeSet::new();
+    for line in code {
+        for (at, _) in line.match_indices(prefix) {
+            if line[..at].chars().next_back().is_none_or(|c| !is_part(c)) {
+                let rest = &line[at + prefix.len()..];
+                let end = rest.find(|c: char| !is_part(c) || c == ':');
+                names.insert(rest[..end.unwrap_or(rest.len())].to_owned());
+            }
+        }
+    }
+    names
+}
+
+/// Returns the module that defines what a path names, followed through re-exports.
+fn origin(
+    path: &[String],
+    sources: &BTreeMap<Module, String>,
+    imports: &BTreeMap<Module, Vec<Import>>,
+    depth: usize,
+) -> Option<Module> {
+    let module = (0..=path.len())
+        .rev()
+        .map(|length| &path[..length])
+        .find(|prefix| sources.contains_key(*prefix))?;
+    let Some(name) = path.get(module.len()) else {
+        return Some(module.to_owned());
+    };
+    let exports = imports.get(module).map_or(&[][..], Vec::as_slice);
+    let export = exports
+        .iter()
+        .find(|import| import.public && import.name == *name);
+    match export {
+        // A circle of re-exports does not compile; the bound is for sources that do not.
+        Some(export) if depth < 10 => origin(&export.path, sources, imports, depth + 1),
+        _ => Some(module.to_owned()),
+    }
+}
+
+/// Returns the sets of more than one file that import each other, the largest first.
+fn circles(graph: &Graph) -> Vec<BTreeSet<Module>> {
+    let reached: BTreeMap<&Module, BTreeSet<&Module>> = graph
+        .keys()
+        .map(|start| (start, reachable(start, graph)))
+        .collect();
+    let mut found: BTreeSet<BTreeSet<Module>> = BTreeSet::new();
+    for (start, reached_from_it) in &reached {
+        let circle: BTreeSet<Module> = reached_from_it
+            .iter()
+            .filter(|module| {
+                reached
+                    .get(*module)
+                    .is_some_and(|back| back.contains(start))
+            })
+            .map(|module| (*module).clone())
+            .collect();
+        if circle.len() > 1 {
+            found.insert(circle);
+        }
+    }
+    let mut found: Vec<_> = found.into_iter().collect();
+    found.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
+    found
+}
+
+fn reachable<'a>(start: &'a Module, graph: &'a Graph) -> BTreeSet<&'a Module> {
+    let mut seen = BTreeSet::new();
+    let mut open = vec![start];
+    while let Some(module) = open.pop() {
+        for next in graph.get(module).into_iter().flatten() {
+            if seen.insert(next) {
+                open.push(next);
+            }
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let sources = files.iter().map(|(module, source)| {
+            let path = module.split("::").filter(|part| !part.is_empty());
+            (path.map(str::to_owned).collect(), (*source).to_owned())
+        });
+        let graph = graph(&sources.collect()).unwrap();
+        let circles = circles(&graph).into_iter();
+        circles
+            .map(|circle| circle.iter().map(|module| text(module)).collect())
+            .collect()
+    }
+
+    #[test]
+    fn files_that_import_each_other_through_a_third_are_a_circle() {
+        let circle = found(&[
+            ("", "mod a; mod b; mod c; mod d;"),
+            ("a", "use crate::b::B;"),
+            ("b", "use crate::{c::C, d};"),
+            ("c", "use super::a::{A, Other as Another};"),
+            ("d", "use std::fmt;"),
+        ]);
+        assert_eq!(circle, [["a", "b", "c"]]);
+    }
+
+    #[test]
+    fn an_import_through_a_re_export_counts_for_the_file_that_defines_the_item() {
+        let circle = found(&[
+            ("", "mod a; mod b;"),
+            ("a", "mod inner;\npub use inner::Item;"),
+            ("a::inner", "use crate::b::B;"),
+            ("b", "use crate::a::Item;"),
+        ]);
+        assert_eq!(circle, [["a::inner", "b"]]);
+    }
+
+    #[test]
+    fn a_call_through_a_child_module_counts_and_tests_do_not() {
+        let calls = [
+            ("a", "mod b;\nfn f() { b::g() }"),
+            ("a::b", "use super::f;"),
+        ];
+        assert_eq!(found(&calls), [["a", "a::b"]]);
+        let tests = "use crate::a::f;\n#[cfg(test)]\nuse crate::c::C;";
+        let one_way = [("a", ""), ("b", tests), ("c", "use crate::b::B;")];
+        assert_eq!(found(&one_way), [[""; 0]; 0]);
+    }
+}

@@ -116,11 +116,14 @@ impl Topology<'_> {
             .iter()
             .find(|other| pod::id(other) == pod::id(pod));
         let written = written.unwrap_or(pod);
-        // kube-scheduler counts only nodes with the labels of all hard constraints of the pod; planned nodes have all well-known ones.
+        // kube-scheduler counts only nodes with the labels of all hard constraints of the pod; planned nodes have all well-known ones and
+        // the hostname.
         let keys: Vec<String> = pod::spread_constraints(written, false)
             .into_iter()
             .map(|other| other.topology_key)
-            .filter(|other| other != key && !self.world.well_known.contains(other))
+            .filter(|other| {
+                other != key && other != HOSTNAME && !self.world.well_known.contains(other)
+            })
             .collect();
         let is_hard = constraint.when_unsatisfiable != "ScheduleAnyway";
         let has_keys = |host: &Requirements| {

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 
 /// The templates with roles, each with what its roles are for.
-const TEMPLATES: [(&str, &str); 4] = [
+const TEMPLATES: [(&str, &str); 5] = [
     (
         "clusterrole-core.yaml",
         "For every provider, in the whole cluster",
@@ -18,12 +18,16 @@ const TEMPLATES: [(&str, &str); 4] = [
         "In the namespace of the release, and of `kube-dns` in `kube-system`",
     ),
     (
+        "decisions.yaml",
+        "To review who asks for decisions over TLS, and for those who ask",
+    ),
+    (
         "aggregate-clusterrole.yaml",
         "Added to the ClusterRoles of users: `admin` may write, `edit` and `view` may read",
     ),
 ];
 /// The conditions of the templates, as values of the chart; the second is for the `else` branch.
-const CONDITIONS: [(&str, &str, &str); 4] = [
+const CONDITIONS: [(&str, &str, &str); 8] = [
     (
         r#"if eq .Values.provider "kwok""#,
         "`provider: kwok`",
@@ -34,6 +38,23 @@ const CONDITIONS: [(&str, &str, &str); 4] = [
     (
         r#"if include "karpenter.webhook" ."#,
         "`webhook.enabled`",
+        "",
+    ),
+    // Said once, at the top of the page.
+    ("if not .Values.shadow.enabled", "", "`shadow.enabled`"),
+    (
+        r#"if and (eq .Values.provider "aws") (not .Values.shadow.enabled)"#,
+        "`provider: aws`",
+        "",
+    ),
+    (
+        r#"if include "karpenter.decisions" ."#,
+        "`decisions.service.enabled`",
+        "",
+    ),
+    (
+        "if .Values.decisions.viewers.create",
+        "`decisions.viewers.create`",
         "",
     ),
 ];
@@ -51,7 +72,8 @@ struct Rule {
 
 pub(super) fn page(root: &Path) -> anyhow::Result<String> {
     let mut page = "# Permissions in the cluster\n\nThe rules of the roles in `charts/karpenter`. \
-        [Permissions](../permissions.md) has those in AWS, and what they are for.\n"
+        [Permissions](../permissions.md) has those in AWS, and what they are for. \
+        A [shadow](../shadow.md) has only those to get, list and watch.\n"
         .to_owned();
     for (name, purpose) in TEMPLATES {
         let path = format!("charts/karpenter/templates/{name}");

@@ -100,9 +100,9 @@ pub(super) fn render(plan: &Plan) -> String {
     for note in &plan.approximate {
         let _ = write!(out, "<li>{}</li>", escape(note));
     }
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "</ul><p class=\"soft\">Digest <code>{}</code></p></body></html>\n",
+        "</ul><p class=\"soft\">Digest <code>{}</code></p></body></html>",
         escape(&plan.digest)
     );
     out

@@ -198,7 +198,7 @@ fn disrupted(decided: &Value) -> String {
     }
     let replacements = match number(&decided["replacements"]) {
         n if n <= 0.0 => "deletes".to_owned(),
-        n if n == 1.0 => "replaces".to_owned(),
+        1.0 => "replaces".to_owned(),
         n => format!("replaces (by {n:.2} nodes)"),
     };
     format!(

@@ -295,8 +295,10 @@ fn types() -> Vec<InstanceType> {
     ]
 }
 
-/// The walkthroughs.
-const SEEDS: [(&str, fn() -> Seed); 3] = [
+/// The name of a walkthrough, and what makes it.
+type Walkthrough = (&'static str, fn() -> Seed);
+
+const SEEDS: [Walkthrough; 3] = [
     ("just-in-time", Seed::just_in_time),
     ("windows", Seed::windows),
     ("layered", Seed::layered),

@@ -63,6 +63,7 @@ pub(super) enum TrailerKind {
 /// A line of a section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "s", content = "v", rename_all = "lowercase")]
+#[expect(clippy::large_enum_variant, reason = "one line is in memory at a time")]
 pub(super) enum Line {
     Shapes(Indexed<Shape>),
     Limits(Indexed<Resources>),

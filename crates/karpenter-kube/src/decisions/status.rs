@@ -28,7 +28,7 @@ pub(super) struct Failure {
     /// Name and kind of the object that the error is about.
     details: Option<(String, &'static str)>,
     /// The field that is invalid.
-    field: Option<String>,
+    field: Option<Box<str>>,
     /// The methods that are served instead.
     allow: &'static str,
 }
@@ -103,7 +103,7 @@ impl Failure {
     /// The question is understood, but what it asks about is invalid.
     pub(super) fn invalid(message: impl Into<String>, field: Option<&str>) -> Self {
         Self {
-            field: field.map(str::to_owned),
+            field: field.map(Into::into),
             ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
         }
     }

@@ -51,7 +51,12 @@ const UPSTREAMS: [(&str, &str, &str); 23] = [
     ("scheduler-config", "SCHEDULER_CONFIG", ""),
 ];
 /// Flags that upstream does not have.
-const OURS: [&str; 4] = [
+const OURS: [&str; 9] = [
+    "decisions-cert-dir",
+    "decisions-tls-port",
+    "pod-ip",
+    "shadow",
+    "shadow-if",
     "metrics-cert-dir",
     "consolidation-max-replacements",
     "decisions-port",

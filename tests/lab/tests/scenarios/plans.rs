@@ -1,7 +1,5 @@
 //! Rehearsals over HTTP, and what the controllers then do for real.
 
-#![expect(clippy::panic, reason = "what fails here fails the test")]
-
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;

@@ -11,7 +11,6 @@
 )]
 
 mod blocking;
-mod buffers;
 mod generate;
 
 use std::collections::BTreeSet;

@@ -63,7 +63,7 @@ impl GroupIdentity {
 }
 
 /// Returns the labels of the hard spread constraints of a pod, if there are several: kube-scheduler counts only nodes that have the
-/// labels of all of them. Well-known labels are left out: all nodes that are planned have them.
+/// labels of all of them. Well-known labels and the hostname are left out: all nodes that are planned have them.
 ///
 /// DIFFERS: upstream counts, for each constraint, all nodes with its label.
 pub(crate) fn keys_of_counted_nodes<'a>(
@@ -79,7 +79,7 @@ pub(crate) fn keys_of_counted_nodes<'a>(
     if keys.len() < 2 {
         return Vec::new();
     }
-    keys.retain(|key| !names.contains(key));
+    keys.retain(|key| !names.contains(key) && !is_hostname(key));
     keys
 }
 

@@ -279,7 +279,7 @@ fn lines_that_contradict_each_other_are_refused() {
     };
     let cases: [(&str, Vec<u8>); 7] = [
         (
-            "v.i: there is no number 99",
+            "v.i: unknown number 99",
             changed(|all| {
                 let at = pods(all)[0];
                 all[at] = all[at].replacen(r#""i":0"#, r#""i":99"#, 1);

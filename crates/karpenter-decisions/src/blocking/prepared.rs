@@ -16,7 +16,7 @@ use crate::workload::Workload;
 
 /// A cluster, compiled once for the questions about all its pods.
 ///
-/// Compiling reads every node and every pod: it is most of what a single answer costs. Whoever is asked several times keeps it
+/// Compiling reads every node and every pod: it is most of what a single answer costs. Keep it for several questions,
 /// as long as the cluster does not change.
 pub struct Prepared {
     pub(super) snapshot: Snapshot,

@@ -275,7 +275,7 @@ fn numbered<T: Clone>(all: &[T], number: u32, field: &'static str) -> Result<T, 
     let value = usize::try_from(number).ok().and_then(|at| all.get(at));
     value
         .cloned()
-        .ok_or_else(|| (field, format!("there is no number {number}")))
+        .ok_or_else(|| (field, format!("unknown number {number}")))
 }
 
 /// Adds a value with the next number.

@@ -96,7 +96,7 @@ impl Next {
 /// The framework guarantees: never two reconciliations of one key at once; a change during a reconciliation requeues the
 /// key; an error is logged and retried with back-off; a conflict or a deleted object is not an error.
 pub trait Controller: Send + Sync + 'static {
-    /// Identifies a piece of work, usually an [`ObjectKey`].
+    /// Identifies a piece of work, usually an [`ObjectKey`](super::ObjectKey).
     type Key: Clone + Eq + Hash + Ord + Debug + Send + Sync + 'static;
 
     /// Returns upstream's name of the controller: the log key `controller` and the metric label.

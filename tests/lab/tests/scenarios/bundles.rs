@@ -130,7 +130,9 @@ async fn a_bundle_answers_as_the_leader_does_and_its_decisions_are_reproduced() 
 #[tokio::test(start_paused = true)]
 async fn a_bundle_with_pseudonyms_is_not_made_by_the_server() {
     let port = free_port();
-    let _world = World::bare(serving(port, |_| ())).await;
+    let world = World::bare(serving(port, |_| ())).await;
+    // The server listens from the first moment on, but not before.
+    world.pass(5).await;
     let answer = request(port, "GET", "bundle?redact=names", "Host: localhost\r\n").await;
     assert_eq!(answer.code, 400);
     assert!(

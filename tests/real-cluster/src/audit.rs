@@ -8,8 +8,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// The user name of Karpenter's ServiceAccount.
-const KARPENTER: &str = "system:serviceaccount:kube-system:karpenter";
+use crate::helm::Release;
 
 /// A request.
 #[derive(Clone, Debug, Deserialize)]
@@ -78,6 +77,11 @@ impl Request {
                 .contains("it is being terminated")
     }
 
+    /// Whether it changes nothing.
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.verb.as_str(), "get" | "list" | "watch")
+    }
+
     /// Describes the request with its response.
     pub(crate) fn describe(&self) -> String {
         format!(
@@ -90,8 +94,12 @@ impl Request {
     }
 }
 
-/// Returns Karpenter's requests since a time, in the order of their completion.
-pub(crate) fn requests(log: &Path, since: Timestamp) -> Result<Vec<Request>> {
+/// Returns the requests of a release's controller since a time, in the order of their completion.
+pub(crate) fn requests(log: &Path, release: Release, since: Timestamp) -> Result<Vec<Request>> {
+    let user = format!(
+        "system:serviceaccount:{}:{}",
+        release.namespace, release.name
+    );
     let file = BufReader::new(std::fs::File::open(log)?);
     let mut requests = Vec::new();
     for line in file.lines() {
@@ -99,7 +107,7 @@ pub(crate) fn requests(log: &Path, since: Timestamp) -> Result<Vec<Request>> {
         let Ok(request) = serde_json::from_str::<Request>(&line?) else {
             continue;
         };
-        if request.user.username == KARPENTER && request.request_received_timestamp >= since {
+        if request.user.username == user && request.request_received_timestamp >= since {
             requests.push(request);
         }
     }
@@ -147,19 +155,20 @@ mod tests {
                 r#"{{"verb":"patch","user":{{"username":"{user}"}},"objectRef":{{"resource":"nodeclaims","subresource":"status","name":"a"}},"responseStatus":{{"code":{code}}},"requestReceivedTimestamp":"{at}","requestURI":"/apis"}}"#
             )
         };
+        let karpenter = "system:serviceaccount:kube-system:karpenter";
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let (early, late) = ("2026-01-01T00:00:00.000000Z", "2026-01-01T00:00:09.000000Z");
         for text in [
-            line(KARPENTER, early, 200),
-            line(KARPENTER, late, 200),
-            line(KARPENTER, late, 409),
+            line(karpenter, early, 200),
+            line(karpenter, late, 200),
+            line(karpenter, late, 409),
             line("other", late, 403),
             "{\"half".to_owned(),
         ] {
             writeln!(file, "{text}").unwrap();
         }
         let since: Timestamp = "2026-01-01T00:00:05Z".parse().unwrap();
-        let found = requests(file.path(), since).unwrap();
+        let found = requests(file.path(), crate::helm::KARPENTER, since).unwrap();
         assert_eq!(
             counts(&found),
             [("patch nodeclaims/status".to_owned(), 2, 1)]

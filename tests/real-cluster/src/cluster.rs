@@ -54,9 +54,9 @@ impl Cluster {
 
     /// Installs both charts, and waits until the CRDs are established.
     pub(crate) async fn install(&self, definitions: &Value, values: &Value) -> Result<()> {
-        helm::upgrade(&self.plane, "karpenter-crd", definitions).await?;
+        helm::upgrade(&self.plane, helm::CRDS, definitions).await?;
         self.until_definitions_are_established().await?;
-        helm::upgrade(&self.plane, "karpenter", values).await
+        helm::upgrade(&self.plane, helm::KARPENTER, values).await
     }
 
     /// Waits until every CRD is established.
@@ -70,13 +70,16 @@ impl Cluster {
         .await
     }
 
-    /// Starts the controller.
+    /// Starts the controller, and waits until it holds the lease.
     pub(crate) async fn run(
         &mut self,
         binary: &Path,
         more: &BTreeMap<String, String>,
     ) -> Result<()> {
-        let controller = Controller::start(&self.plane, &self.client, binary, more).await?;
+        let (plane, client) = (&self.plane, &self.client);
+        let mut controller =
+            Controller::start(plane, client, helm::KARPENTER, binary, more).await?;
+        controller.until_leading(client).await?;
         self.controller = Some(controller);
         Ok(())
     }
@@ -94,7 +97,7 @@ impl Cluster {
         let controller = self.controller()?;
         controller.is_running()?;
         controller.has_logged_json()?;
-        let requests = audit::requests(&self.plane.audit_log(), self.started)?;
+        let requests = audit::requests(&self.plane.audit_log(), helm::KARPENTER, self.started)?;
         let refused: BTreeSet<String> = requests
             .iter()
             .filter(|request| request.is_forbidden())

@@ -14,14 +14,14 @@ use kube::{Api, Client};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::helm::NAMESPACE;
+use crate::helm::Release;
 use crate::objects::{DEPLOYMENTS, LEASES, PODS, list, name};
 use crate::plane::{ControlPlane, free_ports};
 use crate::process::Process;
 use crate::wait;
 
 /// The labels of the chart's pods.
-const PODS_OF_CHART: &str = "app.kubernetes.io/name=karpenter";
+pub(crate) const PODS_OF_CHART: &str = "app.kubernetes.io/name=karpenter";
 
 /// A running controller, killed on drop.
 #[derive(Debug)]
@@ -29,32 +29,37 @@ pub(crate) struct Controller {
     binary: PathBuf,
     environment: BTreeMap<String, String>,
     log: PathBuf,
+    release: Release,
     pod: String,
     process: Process,
 }
 
 impl Controller {
-    /// Starts a controller that the chart installed, with additional environment variables, and waits until it holds the lease.
+    /// Starts a controller that a release of the chart installed, with additional environment variables.
     pub(crate) async fn start(
         plane: &ControlPlane,
         client: &Client,
+        release: Release,
         binary: &Path,
         more: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        let deployments = DEPLOYMENTS.of_namespace(client, NAMESPACE);
-        let deployment = serde_json::to_value(deployments.get("karpenter").await?)?;
-        let mut environment = environment_of(&deployment)?;
-        let [metrics, probes] = free_ports()?;
-        environment.insert("METRICS_PORT".to_owned(), metrics.to_string());
-        environment.insert("HEALTH_PROBE_PORT".to_owned(), probes.to_string());
-        let pods = PODS.of_namespace(client, NAMESPACE);
+        let deployments = DEPLOYMENTS.of_namespace(client, release.namespace);
+        let deployment = serde_json::to_value(deployments.get(release.name).await?)?;
+        let mut environment = environment_of(&deployment, release.namespace)?;
+        let ports: [u16; 3] = free_ports()?;
+        let names = ["METRICS_PORT", "HEALTH_PROBE_PORT", "DECISIONS_PORT"];
+        for (name, port) in names.into_iter().zip(ports) {
+            environment.insert(name.to_owned(), port.to_string());
+        }
+        let pods = PODS.of_namespace(client, release.namespace);
         let pod = list(&pods, PODS_OF_CHART).await?;
         let mut staying = pod
             .iter()
             .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         let pod = staying.next().context("the Deployment has no pods")?;
         let pod = name(pod).to_owned();
-        let kubeconfig = plane.kubeconfig_with_token("karpenter", &token(client).await?)?;
+        let token = token(client, release.namespace, release.name, &[]).await?;
+        let kubeconfig = plane.kubeconfig_with_token(release.name, &token)?;
         let own = [
             ("KUBECONFIG", kubeconfig.display().to_string()),
             ("HOSTNAME", pod.clone()),
@@ -63,22 +68,21 @@ impl Controller {
         ];
         environment.extend(own.map(|(name, value)| (name.to_owned(), value)));
         environment.extend(more.clone());
-        let log = plane.folder().join("karpenter.log");
+        let log = plane.folder().join(format!("{}.log", release.name));
         let process = spawn(binary, &environment, &log)?;
-        let mut controller = Self {
+        Ok(Self {
             binary: binary.to_owned(),
             environment,
             log,
+            release,
             pod,
             process,
-        };
-        controller.until_leading(client).await?;
-        Ok(controller)
+        })
     }
 
     /// Waits until this process holds the lease.
     pub(crate) async fn until_leading(&mut self, client: &Client) -> Result<()> {
-        let leases = LEASES.of_namespace(client, NAMESPACE);
+        let leases = LEASES.of_namespace(client, self.release.namespace);
         let pod = self.pod.clone();
         let held = |seen: &wait::Seen| {
             let mut leases = seen.values();
@@ -95,6 +99,11 @@ impl Controller {
     /// Returns the id of the process.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Returns the port on loopback on which it explains its decisions.
+    pub(crate) fn decisions_port(&self) -> &str {
+        &self.environment["DECISIONS_PORT"]
     }
 
     /// Kills it as the OOM killer does.
@@ -160,25 +169,31 @@ fn spawn(binary: &Path, environment: &BTreeMap<String, String>, log: &Path) -> R
     Process::start("karpenter", &mut command, log)
 }
 
-/// Returns a token of Karpenter's ServiceAccount.
-async fn token(client: &Client) -> Result<String> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+/// Returns a token of a ServiceAccount, by default for the API server.
+pub(crate) async fn token(
+    client: &Client,
+    namespace: &str,
+    account: &str,
+    audiences: &[&str],
+) -> Result<String> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let request = TokenRequest {
         spec: Some(TokenRequestSpec {
+            audiences: audiences.iter().map(|&it| it.to_owned()).collect(),
             expiration_seconds: Some(24 * 3600),
             ..TokenRequestSpec::default()
         }),
         ..TokenRequest::default()
     };
     let answer = accounts
-        .create_token_request("karpenter", &PostParams::default(), &request)
+        .create_token_request(account, &PostParams::default(), &request)
         .await?;
     let token = answer.status.and_then(|status| status.token);
     token.context("cannot get a token")
 }
 
 /// Returns the environment that a kubelet sets in the container of a Deployment.
-fn environment_of(deployment: &Value) -> Result<BTreeMap<String, String>> {
+fn environment_of(deployment: &Value, namespace: &str) -> Result<BTreeMap<String, String>> {
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     let variables = container["env"].as_array();
     let mut environment = BTreeMap::new();
@@ -187,7 +202,8 @@ fn environment_of(deployment: &Value) -> Result<BTreeMap<String, String>> {
         let from = &variable["valueFrom"];
         let value = match variable["value"].as_str() {
             Some(value) => value.to_owned(),
-            None if from["fieldRef"]["fieldPath"] == "metadata.namespace" => NAMESPACE.to_owned(),
+            None if from["fieldRef"]["fieldPath"] == "metadata.namespace" => namespace.to_owned(),
+            None if from["fieldRef"]["fieldPath"] == "status.podIP" => "127.0.0.1".to_owned(),
             // The value of a kubelet for a container without requests or limits.
             None if from["resourceFieldRef"]["resource"] == "requests.cpu" => "0".to_owned(),
             None if from["resourceFieldRef"]["resource"] == "limits.memory" => {
@@ -213,13 +229,13 @@ mod tests {
             { "name": "SYSTEM_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } },
             { "name": "CPU_REQUESTS", "valueFrom": { "resourceFieldRef": { "resource": "requests.cpu" } } },
         ] }] } } } });
-        let environment = environment_of(&deployment).unwrap();
+        let environment = environment_of(&deployment, "kube-system").unwrap();
         assert_eq!(environment["A"], "b");
         assert_eq!(environment["SYSTEM_NAMESPACE"], "kube-system");
         assert_eq!(environment["CPU_REQUESTS"], "0");
         let unknown = json!({ "spec": { "template": { "spec": { "containers": [{ "env": [
             { "name": "A", "valueFrom": { "secretKeyRef": { "name": "s" } } },
         ] }] } } } });
-        assert!(environment_of(&unknown).is_err());
+        assert!(environment_of(&unknown, "kube-system").is_err());
     }
 }

@@ -9,23 +9,48 @@ use serde_json::Value;
 use crate::plane::ControlPlane;
 use crate::root;
 
-/// The namespace that Karpenter is installed in.
-pub(crate) const NAMESPACE: &str = "kube-system";
+/// A release of a chart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Release {
+    pub(crate) name: &'static str,
+    pub(crate) namespace: &'static str,
+    chart: &'static str,
+}
+
+/// The Karpenter that runs the cluster.
+pub(crate) const KARPENTER: Release = Release {
+    name: "karpenter",
+    namespace: "kube-system",
+    chart: "karpenter",
+};
+/// Its CRDs.
+pub(crate) const CRDS: Release = Release {
+    name: "karpenter-crd",
+    namespace: "kube-system",
+    chart: "karpenter-crd",
+};
+/// A shadow beside it.
+pub(crate) const SHADOW: Release = Release {
+    name: "karpenter-shadow",
+    namespace: "karpenter-shadow",
+    chart: "karpenter",
+};
 
 /// Runs `helm upgrade --install` for one of our charts, and waits until all its objects are ready.
-pub(crate) async fn upgrade(plane: &ControlPlane, chart: &str, values: &Value) -> Result<()> {
-    let file = plane.folder().join(format!("{chart}-values.json"));
+pub(crate) async fn upgrade(plane: &ControlPlane, release: Release, values: &Value) -> Result<()> {
+    let file = plane.folder().join(format!("{}-values.json", release.name));
     std::fs::write(&file, values.to_string())?;
-    let chart_folder = root().join("charts").join(chart);
+    let chart_folder = root().join("charts").join(release.chart);
     run(
         plane,
         &[
             "upgrade".as_ref(),
             "--install".as_ref(),
-            chart.as_ref(),
+            release.name.as_ref(),
             &chart_folder,
             "--namespace".as_ref(),
-            NAMESPACE.as_ref(),
+            release.namespace.as_ref(),
+            "--create-namespace".as_ref(),
             "--values".as_ref(),
             &file,
             // Adopts CRDs that were applied without Helm before.
@@ -40,12 +65,12 @@ pub(crate) async fn upgrade(plane: &ControlPlane, chart: &str, values: &Value) -
 }
 
 /// Returns the revision number of a release, and its status.
-pub(crate) async fn revision(plane: &ControlPlane, release: &str) -> Result<(u64, String)> {
+pub(crate) async fn revision(plane: &ControlPlane, release: Release) -> Result<(u64, String)> {
     let arguments = [
         "status",
-        release,
+        release.name,
         "--namespace",
-        NAMESPACE,
+        release.namespace,
         "--output",
         "json",
     ];

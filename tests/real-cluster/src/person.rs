@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cluster::Cluster;
-use crate::plane::Left;
+use crate::plane::{Left, free_ports};
 use crate::{binaries, controller_binary, process, root, suite};
 
 fn folder() -> PathBuf {
@@ -27,7 +27,8 @@ pub(crate) async fn up() -> Result<()> {
     let binaries = binaries::build()?;
     let _ = fs::remove_dir_all(folder());
     let mut cluster = Cluster::start_in(&binaries, &folder()).await?;
-    suite::install_kwok(&cluster).await?;
+    let [decisions] = free_ports()?;
+    suite::install_kwok(&cluster, decisions).await?;
     cluster
         .run(&controller_binary("karpenter-kwok")?, &BTreeMap::new())
         .await?;

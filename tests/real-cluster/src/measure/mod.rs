@@ -354,7 +354,7 @@ async fn idle(minutes: u32, how: &How) -> Result<()> {
     let since = Timestamp::now();
     tokio::time::sleep(Duration::from_secs(u64::from(minutes) * 60)).await;
     let log = bench.cluster.plane.audit_log();
-    let requests = crate::audit::requests(&log, since)?.len();
+    let requests = crate::audit::requests(&log, crate::helm::KARPENTER, since)?.len();
     let a_minute = requests as f64 / f64::from(minutes.max(1));
     bench
         .report

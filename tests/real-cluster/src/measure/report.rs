@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{Figures, process_of, round};
 use crate::audit;
 use crate::controller::Controller;
+use crate::helm::KARPENTER;
 
 /// Figures in the order of the report.
 #[derive(Debug, Default)]
@@ -29,7 +30,7 @@ impl Report {
 
     /// Adds the requests to the API server.
     pub(super) fn requests(&mut self, log: &Path, since: Timestamp) -> Result<()> {
-        let requests = audit::requests(log, since)?;
+        let requests = audit::requests(log, KARPENTER, since)?;
         let counts = audit::counts(&requests);
         let conflicts: usize = counts.iter().map(|(_, _, bad)| bad).sum();
         self.add("requests", requests.len().into());

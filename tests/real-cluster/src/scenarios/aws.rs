@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::case::{SOON, is_leaving, running};
 use crate::cluster::{Cluster, claims_and_nodes_belong_together};
-use crate::helm::NAMESPACE;
+use crate::helm::KARPENTER;
 use crate::objects::{
     DEFINITIONS, DEPLOYMENTS, EC2_NODE_CLASSES, NODE_CLAIMS, NODE_POOLS, NODES, PODS, SERVICES,
     api_of, apply, condition, delete, documents, list, merge, name,
@@ -164,7 +164,7 @@ pub(crate) async fn run(cluster: &mut Cluster, mut report: impl FnMut(&str, Inst
 
 /// Connects the API server to the webhook through its Service.
 async fn route_to_the_webhook(cluster: &Cluster) -> Result<()> {
-    let services = SERVICES.of_namespace(&cluster.client, NAMESPACE);
+    let services = SERVICES.of_namespace(&cluster.client, KARPENTER.namespace);
     let service = serde_json::to_value(services.get("karpenter").await?)?;
     let address = service["spec"]["clusterIP"]
         .as_str()
@@ -369,7 +369,7 @@ fn add_ons() -> Vec<Value> {
     let daemon = |name: &str, requests: Value| {
         json!({
             "apiVersion": "apps/v1", "kind": "DaemonSet",
-            "metadata": { "name": name, "namespace": NAMESPACE },
+            "metadata": { "name": name, "namespace": KARPENTER.namespace },
             "spec": {
                 "selector": { "matchLabels": { "k8s-app": name } },
                 "template": {
@@ -384,7 +384,7 @@ fn add_ons() -> Vec<Value> {
         })
     };
     let dns = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "kube-dns", "namespace": NAMESPACE },
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "kube-dns", "namespace": KARPENTER.namespace },
         "spec": { "clusterIP": "10.96.0.10", "ports": [{ "name": "dns", "port": 53, "protocol": "UDP" }] },
     });
     vec![

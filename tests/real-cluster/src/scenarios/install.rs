@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
+use crate::helm::Release;
 use crate::objects::{apply, documents, dry_run, name};
 use crate::suite::{install_kwok, kwok_values};
 use crate::{helm, root};
@@ -39,26 +40,27 @@ async fn every_crd_is_accepted(cluster: &Cluster) -> Result<()> {
 }
 
 /// Revisions increase, and each is deployed.
-async fn upgrades(cluster: &Cluster, chart: &str, values: &Value) -> Result<()> {
-    let (before, _) = helm::revision(&cluster.plane, chart).await?;
-    helm::upgrade(&cluster.plane, chart, values).await?;
-    let (after, status) = helm::revision(&cluster.plane, chart).await?;
+async fn upgrades(cluster: &Cluster, release: Release, values: &Value) -> Result<()> {
+    let (before, _) = helm::revision(&cluster.plane, release).await?;
+    helm::upgrade(&cluster.plane, release, values).await?;
+    let (after, status) = helm::revision(&cluster.plane, release).await?;
     ensure!(
         after == before + 1 && status == "deployed",
-        "{chart} is {status} in revision {after} after {before}"
+        "{} is {status} in revision {after} after {before}",
+        release.name
     );
     Ok(())
 }
 
 /// The charts with the kwok provider are installed and upgraded.
-pub(crate) async fn kwok(cluster: &Cluster) -> Result<()> {
-    install_kwok(cluster).await?;
-    let mut values = kwok_values();
+pub(crate) async fn kwok(cluster: &Cluster, decisions: u16) -> Result<()> {
+    install_kwok(cluster, decisions).await?;
+    let mut values = kwok_values(decisions);
     values["podLabels"] = json!({ "upgraded": "true" });
-    upgrades(cluster, "karpenter", &values).await?;
+    upgrades(cluster, helm::KARPENTER, &values).await?;
     let definitions =
         json!({ "provider": "kwok", "additionalAnnotations": { "upgraded": "true" } });
-    upgrades(cluster, "karpenter-crd", &definitions).await
+    upgrades(cluster, helm::CRDS, &definitions).await
 }
 
 /// The charts are installed over CRDs with v1 only, as upstream's are, and upgraded.
@@ -75,6 +77,6 @@ pub(crate) async fn aws(cluster: &Cluster, webhook: u16) -> Result<()> {
     cluster.install(&definitions, &values).await?;
     let mut changed = values;
     changed["podLabels"] = json!({ "upgraded": "true" });
-    upgrades(cluster, "karpenter", &changed).await?;
-    upgrades(cluster, "karpenter-crd", &definitions).await
+    upgrades(cluster, helm::KARPENTER, &changed).await?;
+    upgrades(cluster, helm::CRDS, &definitions).await
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod aws;
 mod chaos;
+mod decisions;
 mod devices;
 mod disruption;
 mod faults;
@@ -65,6 +66,8 @@ pub(crate) const BESIDE: &[Beside] = &[
 ];
 
 pub(crate) const ALONE: &[Alone] = &[
+    alone!("decisions", true, decisions::asked_over_tls),
+    alone!("shadow", true, decisions::shadow),
     alone!("killed", true, faults::killed_in_a_burst),
     alone!("api-server-gone", false, faults::api_server_gone),
 ];

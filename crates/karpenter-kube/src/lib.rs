@@ -52,7 +52,7 @@
 //! | [`decisions`] | what was decided, and why is a pod pending or a node kept? |
 //! | [`shadow`] | what would be decided beside another Karpenter, without writing anything? |
 //! | [`writes`] | how do controllers that write the same object avoid conflicts? |
-//! | [`client`], [`watching`], [`watch_failure_log`], [`patch`], [`lease`], [`clock`], [`options`], [`scheduler_config`], [`provider`] | the plumbing |
+//! | [`client`], [`watching`], [`watch_failure_log`], [`patch`], [`lease`], [`clock`], [`options`], [`provider`] | the plumbing |
 //!
 //! # Adding a controller
 //!
@@ -112,7 +112,6 @@ pub mod process;
 pub mod provider;
 pub mod provisioning;
 mod readiness;
-pub mod scheduler_config;
 pub mod shadow;
 pub mod static_capacity;
 pub mod watch_failure_log;

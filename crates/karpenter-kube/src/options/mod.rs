@@ -5,20 +5,22 @@
 //!
 //! UPSTREAM: pkg/operator/options/options.go
 
+mod parse;
+pub mod scheduler_config;
+
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 pub use karpenter_core::schedule::{MinValuesPolicy, PreferencePolicy};
 use karpenter_decisions::change::Change;
 
-use crate::scheduler_config;
-use crate::scheduler_config::SchedulerConfig;
-use crate::shadow;
+use parse::{change_of_copy, log_level, min_values_policy, preference_policy};
+pub use parse::{go_bool, go_duration};
+use scheduler_config::SchedulerConfig;
 
 /// Options of the operator.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -205,7 +207,7 @@ pub struct Options {
         help_heading = "Shadow",
         env = "SHADOW_IF",
         value_delimiter = ';',
-        value_parser = shadow::change_of_copy
+        value_parser = change_of_copy
     )]
     pub shadow_if: Vec<Change>,
     /// Comma-separated `Gate=true|false` pairs.
@@ -313,28 +315,6 @@ impl Default for Options {
     }
 }
 
-fn preference_policy() -> impl TypedValueParser<Value = PreferencePolicy> {
-    let names = PossibleValuesParser::new([
-        PossibleValue::new("Respect").help("Preferences are required first and dropped one by one"),
-        PossibleValue::new("Ignore").help("Preferences are ignored"),
-    ]);
-    names.map(|name| match name.as_str() {
-        "Ignore" => PreferencePolicy::Ignore,
-        _ => PreferencePolicy::Respect,
-    })
-}
-
-fn min_values_policy() -> impl TypedValueParser<Value = MinValuesPolicy> {
-    let names = PossibleValuesParser::new([
-        PossibleValue::new("Strict").help("The pool is incompatible"),
-        PossibleValue::new("BestEffort").help("The number is lowered to the available one"),
-    ]);
-    names.map(|name| match name.as_str() {
-        "BestEffort" => MinValuesPolicy::BestEffort,
-        _ => MinValuesPolicy::Strict,
-    })
-}
-
 /// Least severe level that is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLevel {
@@ -434,69 +414,6 @@ impl FromStr for FeatureGates {
         }
         Ok(gates)
     }
-}
-
-fn log_level(text: &str) -> Result<LogLevel, String> {
-    match text {
-        "" | "info" => Ok(LogLevel::Info),
-        "debug" => Ok(LogLevel::Debug),
-        "error" => Ok(LogLevel::Error),
-        other => Err(format!(
-            "unknown log level `{other}`: must be debug, info or error"
-        )),
-    }
-}
-
-/// Parses Go's truth values: `true`, `T`, `1` and their opposites.
-///
-/// # Errors
-/// Any other text.
-pub fn go_bool(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        other => Err(format!(
-            "`{other}` is not a valid boolean: must be true or false"
-        )),
-    }
-}
-
-/// Parses Go's duration texts: `1h30m`, `1.5s`, `300ms`.
-///
-/// # Errors
-/// A text that is not a sequence of decimal numbers with the units h, m, s, ms, us, µs or ns, or is negative.
-pub fn go_duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("`{text}` is not a valid duration such as `1m30s`");
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut rest = text.strip_prefix('+').unwrap_or(text);
-    if rest.is_empty() {
-        return Err(bad());
-    }
-    let mut nanos = 0.0_f64;
-    while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .ok_or_else(bad)?;
-        let number: f64 = rest[..digits].parse().map_err(|_| bad())?;
-        rest = &rest[digits..];
-        let unit_len = rest
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(rest.len());
-        let unit = match &rest[..unit_len] {
-            "h" => 3.6e12,
-            "m" => 6e10,
-            "s" => 1e9,
-            "ms" => 1e6,
-            "us" | "µs" | "μs" => 1e3,
-            "ns" => 1.0,
-            _ => return Err(bad()),
-        };
-        nanos += number * unit;
-        rest = &rest[unit_len..];
-    }
-    Duration::try_from_secs_f64(nanos / 1e9).map_err(|_| bad())
 }
 
 #[cfg(test)]
@@ -603,14 +520,5 @@ mod tests {
         assert_eq!(cores(60_000).concurrency(10, 1000), 1000);
         assert_eq!(cores(0).concurrency(10, 3000), 10);
         assert_eq!(cores(2500).cores(), 3);
-    }
-
-    #[test]
-    fn durations_are_parsed_as_in_go() {
-        assert_eq!(go_duration("1h30m").unwrap(), Duration::from_secs(5400));
-        assert_eq!(go_duration("1.5s").unwrap(), Duration::from_millis(1500));
-        for bad in ["", "1", "s", "-1s", "1x"] {
-            assert!(go_duration(bad).is_err(), "{bad}");
-        }
     }
 }

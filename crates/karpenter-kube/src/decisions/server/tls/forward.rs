@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 use super::Body;
 use crate::admin::fingerprint;
 use crate::decisions::server::Server;
-use crate::decisions::status::Failure;
+use crate::decisions::server::status::Failure;
 use crate::lease::Endpoint;
 
 /// The header of a request that a replica has passed on: it is not passed on again.

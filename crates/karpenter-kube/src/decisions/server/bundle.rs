@@ -12,9 +12,8 @@ use karpenter_decisions::bundle::{self, Bundle, Settings};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::Decisions;
-use super::answers::ENGINE;
 use crate::context::Context;
+use crate::decisions::state::{Decisions, ENGINE};
 
 /// How long the decisions on the snapshot may take; those that take longer are marked as cut short.
 const DECIDE: Duration = Duration::from_secs(2);

@@ -10,10 +10,8 @@ pub(super) use karpenter_decisions::answer::Requests;
 
 use super::query::{Ask, Select, Subject};
 use super::status::{Failure, value};
+use crate::decisions::state::ENGINE;
 use crate::model::View;
-
-/// The version of the engine in answers.
-pub(super) const ENGINE: &str = env!("CARGO_PKG_VERSION");
 
 /// Answers a question at `now`.
 pub(super) fn answer(

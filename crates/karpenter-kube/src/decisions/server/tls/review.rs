@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use super::attributes::{Attributes, GROUP};
 use super::cache::Cache;
 use crate::client::RateLimit;
-use crate::decisions::status::Failure;
+use crate::decisions::server::status::Failure;
 
 /// The audience that a token must have been made for.
 const AUDIENCE: &str = "decisions.karpenter.sh";

@@ -5,8 +5,8 @@ use std::fmt;
 use http::Request;
 use karpenter_dashboard::find;
 
-use crate::decisions::query::{Ask, Subject, parse};
-use crate::decisions::status::Failure;
+use crate::decisions::server::query::{Ask, Subject, parse};
+use crate::decisions::server::status::Failure;
 
 /// The API group of all reviews.
 pub(super) const GROUP: &str = "decisions.karpenter.sh";

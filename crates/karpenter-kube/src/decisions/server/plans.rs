@@ -11,14 +11,14 @@ use karpenter_decisions::rehearse::request::PlanRequest;
 use karpenter_decisions::rehearse::{Settings, rehearse};
 use serde_json::{Value, json};
 
-use super::Decisions;
-use super::answers::ENGINE;
-use super::server::MAX_BODY;
 use super::status::Failure;
 use crate::context::Context;
 use crate::controller::compute;
+use crate::decisions::state::{Decisions, ENGINE};
 use crate::provisioning;
 
+/// The longest body of a request.
+pub(super) const MAX_BODY: u64 = 4 << 20;
 /// How long a rehearsal may take, unless the request says otherwise; one that is cut short says so.
 const TIMEOUT: Duration = Duration::from_secs(60);
 

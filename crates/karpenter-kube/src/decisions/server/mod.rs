@@ -4,6 +4,16 @@
 //! way in, so the `Host` header must name the loopback (a foreign page that rebinds its name is refused), and nothing is sent that
 //! lets a foreign page read an answer.
 
+mod answers;
+mod bundle;
+mod overview;
+mod page;
+mod plans;
+mod query;
+mod status;
+mod stream;
+mod tls;
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,16 +32,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::answers::Requests;
-use super::query::{Ask, Select, Subject, parse};
-use super::status::{Body, Failure, json, with_body};
-use super::{Decisions, answers, bundle, page, plans, stream, tls};
+use super::state::Decisions;
 use crate::context::Context;
 use crate::controller::compute;
 use crate::lease::HeldBy;
+use answers::Requests;
+use plans::MAX_BODY;
+use query::{Ask, Select, Subject, parse};
+use status::{Body, Failure, json, with_body};
 
 /// The maximum number of connections; further ones wait.
-pub(super) const CONNECTIONS: usize = 32;
+const CONNECTIONS: usize = 32;
 /// The maximum number of event streams.
 const STREAMS: usize = 8;
 /// The maximum number of questions that are answered at the same time.
@@ -43,13 +54,11 @@ const SEARCH: Duration = Duration::from_millis(250);
 /// How long is searched for what all nodes would save.
 const SEARCH_NODES: Duration = Duration::from_secs(1);
 /// How long a client may take to send the headers of a request.
-pub(super) const HEADERS: Duration = Duration::from_secs(10);
-/// The longest body of a request.
-pub(super) const MAX_BODY: u64 = 4 << 20;
+const HEADERS: Duration = Duration::from_secs(10);
 
 /// What all connections share.
-pub(super) struct Server {
-    pub(super) cx: Arc<Context>,
+struct Server {
+    cx: Arc<Context>,
     connections: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     questions: Semaphore,
@@ -174,10 +183,7 @@ impl Server {
     }
 
     /// Answers a request whose sender may see the answer.
-    pub(super) async fn answer(
-        &self,
-        request: Request<Incoming>,
-    ) -> Result<Response<Body>, Failure> {
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
         // Also on a replica that does not lead: the page says which one does.
         if let Some(page) = page::file(&request) {
             return Ok(page);
@@ -292,13 +298,13 @@ impl Server {
     }
 
     /// Returns the replica that leads, as far as this one knows.
-    pub(super) fn leader(&self) -> Option<Arc<HeldBy>> {
+    fn leader(&self) -> Option<Arc<HeldBy>> {
         let decisions = self.cx.decisions.as_ref()?;
         Some(decisions.holder.load_full())
     }
 
     /// Returns the refusal of a replica that does not lead.
-    pub(super) fn not_leading(&self) -> Failure {
+    fn not_leading(&self) -> Failure {
         let holder = self.leader().unwrap_or_default();
         // The identity begins with the name of the pod, and ends with a number of the process.
         let pod = holder.identity.rsplit_once('_').map(|(pod, _)| pod);

@@ -33,8 +33,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::server::{CONNECTIONS, HEADERS, Server};
 use super::status::{self, Failure};
+use super::{CONNECTIONS, HEADERS, Server};
 use crate::admin::{Certificate, CertificateError};
 use crate::lease::Endpoint;
 use attributes::Attributes;

@@ -6,17 +6,18 @@ use http::header::{ACCEPT, HOST};
 use http::request::Parts;
 use serde_json::{Value, json};
 
-use super::authorization::{ServiceAccount, user_info};
-use super::error::ApiError;
-use super::reply::Reply;
-use super::request::Target;
-use super::{ApiServer, request};
 use crate::present::discovery::DiscoveryForm;
 use crate::present::{discovery, openapi};
+use crate::server::ApiServer;
+use crate::server::access::authorization::{ServiceAccount, user_info};
+use crate::server::wire::error::ApiError;
+use crate::server::wire::reply::Reply;
+use crate::server::wire::request;
+use crate::server::wire::request::Target;
 
 impl ApiServer {
     /// Paths outside `/api/V/RESOURCE` and `/apis/G/V/RESOURCE`.
-    pub(super) fn answer_other(&self, parts: &Parts) -> Result<Reply, ApiError> {
+    pub(in crate::server) fn answer_other(&self, parts: &Parts) -> Result<Reply, ApiError> {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return Err(ApiError::method_not_allowed());
         }
@@ -62,7 +63,7 @@ impl ApiServer {
     }
 
     /// Handles resources that are not stored. SelfSubjectRulesReview does not list rules: use SelfSubjectAccessReview.
-    pub(super) fn answer_virtual(
+    pub(in crate::server) fn answer_virtual(
         &self,
         parts: &Parts,
         target: &Target,

@@ -11,7 +11,7 @@ use http::{Response, StatusCode};
 use http_body::Frame;
 use serde_json::Value;
 
-use super::error::ApiError;
+use crate::server::wire::error::ApiError;
 
 /// A response body: one buffer, or a stream of buffers.
 pub enum Body {

@@ -1,16 +1,16 @@
 //! Deletion of namespaces.
 
-use super::ApiServer;
-use super::catalog::Served;
-use super::context::Context;
-use super::delete::DeleteOptions;
-use super::selector::Selectors;
-use super::value::map_of;
+use crate::server::ApiServer;
+use crate::server::catalog::Served;
+use crate::server::delete::DeleteOptions;
+use crate::server::value::map_of;
+use crate::server::wire::selector::Selectors;
+use crate::server::write::context::Context;
 use crate::store::Query;
 
 impl ApiServer {
     /// Continues the deletion of a namespace, in the background, if it is being deleted.
-    pub(super) fn sweep_if_terminating(&self, namespace: &str) {
+    pub(in crate::server) fn sweep_if_terminating(&self, namespace: &str) {
         let terminating = self
             .catalog
             .find("", "v1", "namespaces")

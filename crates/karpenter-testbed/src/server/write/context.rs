@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::catalog::Served;
-use super::request::{Call, FieldValidation};
 use crate::fields;
 use crate::fields::Writer;
+use crate::server::catalog::Served;
+use crate::server::wire::request::{Call, FieldValidation};
 
 /// The context of one write.
 #[derive(Debug, Clone)]

@@ -8,14 +8,14 @@ use futures::stream;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::ApiServer;
-use super::catalog::Served;
-use super::error::ApiError;
-use super::reply::Reply;
-use super::request::{Call, View};
-use super::selector::Selectors;
 use crate::faults::Fault;
 use crate::present::table::partial_metadata;
+use crate::server::ApiServer;
+use crate::server::catalog::Served;
+use crate::server::wire::error::ApiError;
+use crate::server::wire::reply::Reply;
+use crate::server::wire::request::{Call, View};
+use crate::server::wire::selector::Selectors;
 use crate::store::{Change, ChangeKind, Cursor, Expired, Matcher, Object};
 
 /// Maximum number of changes per chunk.
@@ -44,7 +44,11 @@ struct Watch {
 
 impl ApiServer {
     /// GET with `watch=true`.
-    pub(super) fn watch(&self, served: &Arc<Served>, call: Call) -> Result<Reply, ApiError> {
+    pub(in crate::server) fn watch(
+        &self,
+        served: &Arc<Served>,
+        call: Call,
+    ) -> Result<Reply, ApiError> {
         let selectors = self.selectors(served, &call)?;
         let options = &call.options;
         let send_initial = options.send_initial_events == Some(true);
@@ -54,7 +58,7 @@ impl ApiServer {
                 "meta.k8s.io",
                 "ListOptions",
                 "",
-                &[super::error::Cause::forbidden(
+                &[crate::server::wire::error::Cause::forbidden(
                     "resourceVersionMatch",
                     "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
                 )],

@@ -1,4 +1,7 @@
-//! get and list, in all representations.
+//! get and list, in all representations; watches and discovery.
+
+mod discover;
+mod watch;
 
 use std::sync::Arc;
 
@@ -7,18 +10,18 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Value, json};
 
-use super::ApiServer;
-use super::catalog::Served;
-use super::error::ApiError;
-use super::reply::Reply;
-use super::request::{Call, View};
-use super::selector::Selectors;
 use crate::present::table::{partial_metadata, partial_metadata_list};
+use crate::server::ApiServer;
+use crate::server::catalog::Served;
+use crate::server::wire::error::ApiError;
+use crate::server::wire::reply::Reply;
+use crate::server::wire::request::{Call, View};
+use crate::server::wire::selector::Selectors;
 use crate::store::{Matcher, Object, Page, Query};
 
 impl ApiServer {
     /// GET of one object.
-    pub(super) async fn get(
+    pub(in crate::server) async fn get(
         &self,
         served: &Served,
         call: &Call,
@@ -35,7 +38,7 @@ impl ApiServer {
     }
 
     /// Returns the stored object of a call.
-    pub(super) fn find(
+    pub(in crate::server) fn find(
         &self,
         served: &Served,
         call: &Call,
@@ -50,7 +53,7 @@ impl ApiServer {
     }
 
     /// Returns an object in the served version, serialized.
-    pub(super) async fn present(
+    pub(in crate::server) async fn present(
         &self,
         served: &Served,
         object: &Object,
@@ -63,7 +66,11 @@ impl ApiServer {
     }
 
     /// Returns an object in the served version.
-    pub(super) async fn read(&self, served: &Served, object: &Object) -> Result<Value, ApiError> {
+    pub(in crate::server) async fn read(
+        &self,
+        served: &Served,
+        object: &Object,
+    ) -> Result<Value, ApiError> {
         let mut value = object.value();
         if served.converts() {
             value = self.convert(served, value, &served.version).await?;
@@ -77,7 +84,13 @@ impl ApiServer {
     }
 
     /// Returns an object in the requested representation.
-    pub(super) fn show(&self, served: &Served, call: &Call, code: u16, value: &Value) -> Reply {
+    pub(in crate::server) fn show(
+        &self,
+        served: &Served,
+        call: &Call,
+        code: u16,
+        value: &Value,
+    ) -> Reply {
         match call.view {
             View::Plain => Reply::json(code, value),
             View::Metadata => Reply::json(code, &partial_metadata(value, "v1")),
@@ -90,7 +103,11 @@ impl ApiServer {
     }
 
     /// GET of a collection.
-    pub(super) async fn list(&self, served: &Served, call: &Call) -> Result<Reply, ApiError> {
+    pub(in crate::server) async fn list(
+        &self,
+        served: &Served,
+        call: &Call,
+    ) -> Result<Reply, ApiError> {
         let options = &call.options;
         let selectors = self.selectors(served, call)?;
         let (mut at, mut after) = (None, None);
@@ -184,7 +201,11 @@ impl ApiServer {
     }
 
     /// Parses the selectors of a call.
-    pub(super) fn selectors(&self, served: &Served, call: &Call) -> Result<Selectors, ApiError> {
+    pub(in crate::server) fn selectors(
+        &self,
+        served: &Served,
+        call: &Call,
+    ) -> Result<Selectors, ApiError> {
         let mut selectors = Selectors::parse(
             &call.options.label_selector,
             &stored_labels(served, &call.options.field_selector),
@@ -197,7 +218,7 @@ impl ApiServer {
     }
 
     /// Parses a resource version of a list or watch.
-    pub(super) fn revision(&self, text: &str) -> Result<u64, ApiError> {
+    pub(in crate::server) fn revision(&self, text: &str) -> Result<u64, ApiError> {
         text.parse().map_err(|_| {
             ApiError::new(
                 422,
@@ -210,7 +231,7 @@ impl ApiServer {
     }
 
     /// Rejects a resource version in the future.
-    pub(super) fn fresh_enough(&self, wanted: u64) -> Result<(), ApiError> {
+    pub(in crate::server) fn fresh_enough(&self, wanted: u64) -> Result<(), ApiError> {
         let current = self.store.revision();
         if wanted <= current {
             return Ok(());

@@ -8,10 +8,10 @@ use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
 use serde_json::Value;
 
-use super::error::ApiError;
 use crate::faults::Fault;
 use crate::present::protobuf;
 use crate::registry::Registry;
+use crate::server::wire::error::ApiError;
 
 /// The largest accepted body, as in kube-apiserver.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;

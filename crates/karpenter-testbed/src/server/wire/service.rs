@@ -9,11 +9,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 
-use super::ApiServer;
-use super::error::ApiError;
-use super::reply::{Body, Reply};
-use super::request::MAX_BODY;
 use crate::faults::Exempt;
+use crate::server::ApiServer;
+use crate::server::wire::error::ApiError;
+use crate::server::wire::reply::{Body, Reply};
+use crate::server::wire::request::MAX_BODY;
 
 /// The server as a service; clones share the server.
 #[derive(Debug, Clone)]

@@ -6,13 +6,13 @@ use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
-use super::ApiServer;
-use super::authorization::{ServiceAccount, user_info};
-use super::catalog::Served;
-use super::context::timestamp;
-use super::error::{ApiError, Cause};
-use super::reply::Reply;
-use super::request::Call;
+use crate::server::ApiServer;
+use crate::server::access::authorization::{ServiceAccount, user_info};
+use crate::server::catalog::Served;
+use crate::server::wire::error::{ApiError, Cause};
+use crate::server::wire::reply::Reply;
+use crate::server::wire::request::Call;
+use crate::server::write::context::timestamp;
 
 /// The audience of tokens for the API server.
 const OURS: &str = "https://kubernetes.default.svc.cluster.local";
@@ -24,11 +24,11 @@ const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
 
 /// The tokens that are valid.
-pub(super) type Tokens = FxHashMap<String, Token>;
+pub(in crate::server) type Tokens = FxHashMap<String, Token>;
 
 /// A token.
 #[derive(Debug, Clone)]
-pub(super) struct Token {
+pub(in crate::server) struct Token {
     /// Absent for the administrator's.
     account: Option<ServiceAccount>,
     audiences: Vec<String>,
@@ -37,7 +37,7 @@ pub(super) struct Token {
 
 impl ApiServer {
     /// Makes a token for requests to this server that does not expire: the administrator's, without an account.
-    pub(super) fn lasting_token(&self, account: Option<ServiceAccount>) -> String {
+    pub(in crate::server) fn lasting_token(&self, account: Option<ServiceAccount>) -> String {
         self.keep(Token {
             account,
             audiences: vec![OURS.to_owned()],
@@ -56,7 +56,7 @@ impl ApiServer {
     }
 
     /// Returns the account of a token for requests to this server: `Some(None)` is the administrator.
-    pub(super) fn account_of(&self, token: &str) -> Option<Option<ServiceAccount>> {
+    pub(in crate::server) fn account_of(&self, token: &str) -> Option<Option<ServiceAccount>> {
         let token = self.valid(token)?;
         let ours = token.audiences.iter().any(|audience| audience == OURS);
         ours.then_some(token.account)
@@ -71,7 +71,7 @@ impl ApiServer {
     }
 
     /// POST of `serviceaccounts/NAME/token`.
-    pub(super) fn request_token(
+    pub(in crate::server) fn request_token(
         &self,
         served: &Served,
         call: &Call,
@@ -129,7 +129,7 @@ impl ApiServer {
     }
 
     /// Returns the status of a TokenReview.
-    pub(super) fn review_token(&self, spec: &Value) -> Value {
+    pub(in crate::server) fn review_token(&self, spec: &Value) -> Value {
         let token = spec["token"].as_str().unwrap_or_default();
         let asked = texts(&spec["audiences"]);
         let asked = match asked.is_empty() {
@@ -155,7 +155,7 @@ impl ApiServer {
     }
 
     /// Records the account of a request, if its bearer token is known.
-    pub(super) fn identify<B>(&self, request: &mut http::Request<B>) -> bool {
+    pub(in crate::server) fn identify<B>(&self, request: &mut http::Request<B>) -> bool {
         let header = request.headers().get(http::header::AUTHORIZATION);
         let header = header.and_then(|value| value.to_str().ok());
         let token = header.and_then(|value| value.strip_prefix("Bearer "));

@@ -1,7 +1,7 @@
 //! Label and field selectors of requests: parsing with Kubernetes' messages, matching without reparsing objects.
 
-use super::error::ApiError;
 use crate::selector::{Operator, Requirement, Selector};
+use crate::server::wire::error::ApiError;
 use crate::store::{Matcher, Object, Selectable};
 
 /// Parses the label selector of a request (`a=b,c in (d,e),!f`).
@@ -145,7 +145,7 @@ impl Parser {
 
     fn key(&mut self) -> Result<String, String> {
         match self.next() {
-            Some(Token::Word(key)) => match super::names::qualified_name(&key) {
+            Some(Token::Word(key)) => match crate::server::names::qualified_name(&key) {
                 None => Ok(key),
                 Some(why) => Err(format!("<nil>: Invalid value: \"{key}\": {why}")),
             },
@@ -165,7 +165,7 @@ impl Parser {
             }
             _ => String::new(),
         };
-        match super::names::label_value(&value) {
+        match crate::server::names::label_value(&value) {
             None => Ok(value),
             Some(why) => Err(format!("values[0]: Invalid value: \"{value}\": {why}")),
         }

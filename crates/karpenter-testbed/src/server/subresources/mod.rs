@@ -1,23 +1,27 @@
 //! Subresources, and the binding of pods.
 
+mod eviction;
+mod scale;
+pub(in crate::server) mod service_proxy;
+
 use http::Method;
 use serde_json::{Value, json};
 
-use super::ApiServer;
-use super::catalog::Served;
-use super::context::Context;
-use super::error::ApiError;
-use super::reply::Reply;
-use super::request::Call;
-use super::value::map_of;
-use super::write::Failed;
+use crate::server::ApiServer;
+use crate::server::catalog::Served;
+use crate::server::value::map_of;
+use crate::server::wire::error::ApiError;
+use crate::server::wire::reply::Reply;
+use crate::server::wire::request::Call;
+use crate::server::write::Failed;
+use crate::server::write::context::Context;
 
 /// Number of retries after a conflict.
 const RETRIES: usize = 16;
 
 impl ApiServer {
     /// A request on a subresource.
-    pub(super) async fn subresource(
+    pub(in crate::server) async fn subresource(
         &self,
         served: &Served,
         call: &Call,
@@ -41,7 +45,7 @@ impl ApiServer {
     }
 
     /// Changes an object with a function of its current state, through the normal pipeline.
-    pub(super) async fn modify(
+    pub(in crate::server) async fn modify(
         &self,
         served: &Served,
         key: &str,

@@ -22,11 +22,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::ApiServer;
-use super::error::ApiError;
-use super::reply::Body;
-use super::request::Target;
-use super::selector::Selectors;
+use crate::server::ApiServer;
+use crate::server::wire::error::ApiError;
+use crate::server::wire::reply::Body;
+use crate::server::wire::request::Target;
+use crate::server::wire::selector::Selectors;
 use crate::store::Query;
 
 /// A Service in a path: `https:NAME:PORT`, `NAME:PORT` or `NAME`.
@@ -55,7 +55,7 @@ impl<'a> Wanted<'a> {
 }
 
 /// Returns the Service and the path behind it, if a request is for the proxy of a Service.
-pub(super) fn target(path: &str) -> Option<(Target, String)> {
+pub(in crate::server) fn target(path: &str) -> Option<(Target, String)> {
     let mut target = Target::parse(path)?;
     let subresource = target.subresource.as_deref()?;
     if !target.group.is_empty() || target.plural != "services" {
@@ -73,7 +73,7 @@ pub(super) fn target(path: &str) -> Option<(Target, String)> {
 
 impl ApiServer {
     /// Passes a request on to an endpoint of a Service.
-    pub(super) async fn proxy(
+    pub(in crate::server) async fn proxy(
         &self,
         parts: &Parts,
         target: &Target,

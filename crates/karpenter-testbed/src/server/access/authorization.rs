@@ -13,11 +13,11 @@ use k8s_openapi::api::rbac::v1::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::ApiServer;
-use super::catalog::Served;
-use super::error::ApiError;
-use super::request::{Call, Target};
-use super::selector::Selectors;
+use crate::server::ApiServer;
+use crate::server::catalog::Served;
+use crate::server::wire::error::ApiError;
+use crate::server::wire::request::{Call, Target};
+use crate::server::wire::selector::Selectors;
 use crate::store::Query;
 
 /// Paths that all authenticated users may read: UPSTREAM: kubernetes bootstrappolicy/policy.go, `system:discovery`.
@@ -79,7 +79,7 @@ impl Requester {
 }
 
 /// Returns the account of a request, as in a review.
-pub(super) fn user_info(account: Option<&ServiceAccount>) -> Value {
+pub(in crate::server) fn user_info(account: Option<&ServiceAccount>) -> Value {
     match account {
         Some(account) => json!({"username": account.user(), "groups": account.groups()}),
         None => json!({
@@ -273,7 +273,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// 403, with the account and the missing permission.
-    pub(super) fn authorize(
+    pub(in crate::server) fn authorize(
         &self,
         parts: &Parts,
         call: &Call,
@@ -300,7 +300,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// 403.
-    pub(super) fn authorize_path(&self, parts: &Parts) -> Result<(), ApiError> {
+    pub(in crate::server) fn authorize_path(&self, parts: &Parts) -> Result<(), ApiError> {
         let Some(account) = parts.extensions.get::<ServiceAccount>() else {
             return Ok(());
         };
@@ -313,7 +313,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// 403.
-    pub(super) fn authorize_virtual(
+    pub(in crate::server) fn authorize_virtual(
         &self,
         parts: &Parts,
         group: &str,
@@ -330,7 +330,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// 403.
-    pub(super) fn authorize_proxy(
+    pub(in crate::server) fn authorize_proxy(
         &self,
         parts: &Parts,
         target: &Target,
@@ -351,7 +351,7 @@ impl ApiServer {
     }
 
     /// Whether the request of a `SelfSubjectAccessReview` is allowed.
-    pub(super) fn review(&self, parts: &Parts, spec: &Value) -> bool {
+    pub(in crate::server) fn review(&self, parts: &Parts, spec: &Value) -> bool {
         match parts.extensions.get::<ServiceAccount>() {
             Some(account) => self.is_wish_allowed(&account.into(), spec),
             None => true,
@@ -359,7 +359,7 @@ impl ApiServer {
     }
 
     /// Whether the request of a `SubjectAccessReview` is allowed.
-    pub(super) fn review_subject(&self, spec: &Value) -> bool {
+    pub(in crate::server) fn review_subject(&self, spec: &Value) -> bool {
         let groups = spec["groups"].as_array().into_iter().flatten();
         let groups = groups.filter_map(Value::as_str).map(str::to_owned);
         let requester = Requester {

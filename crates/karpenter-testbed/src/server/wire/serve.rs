@@ -19,9 +19,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::Service as _;
 
-use super::error::ApiError;
-use super::reply::{Body, Reply};
-use super::{ApiServer, ServiceAccount};
+use crate::server::wire::error::ApiError;
+use crate::server::wire::reply::{Body, Reply};
+use crate::server::{ApiServer, ServiceAccount};
 
 /// The reason why the server cannot be served.
 #[derive(Debug, thiserror::Error)]

@@ -1,18 +1,21 @@
-//! delete and deletecollection: preconditions, grace periods, finalizers, propagation.
+//! delete and deletecollection: preconditions, grace periods, finalizers, propagation; of definitions and namespaces, too.
+
+mod definitions;
+mod namespaces;
 
 use std::sync::Arc;
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::catalog::Served;
-use super::context::{Context, timestamp};
-use super::error::{ApiError, details};
-use super::reply::Reply;
-use super::request::Call;
-use super::value::object_of;
-use super::write::ready_to_go;
-use super::{ApiServer, definitions};
+use crate::server::ApiServer;
+use crate::server::catalog::Served;
+use crate::server::value::object_of;
+use crate::server::wire::error::{ApiError, details};
+use crate::server::wire::reply::Reply;
+use crate::server::wire::request::Call;
+use crate::server::write::context::{Context, timestamp};
+use crate::server::write::ready_to_go;
 use crate::store::{Object, Query, Rejected};
 
 /// The options of a delete, from body and query.
@@ -61,7 +64,7 @@ impl DeleteOptions {
                 "meta.k8s.io",
                 "DeleteOptions",
                 "",
-                &[super::error::Cause::unsupported(
+                &[crate::server::wire::error::Cause::unsupported(
                     "propagationPolicy",
                     &policy.as_str().into(),
                     &["Foreground", "Background", "Orphan", "nil"],
@@ -102,7 +105,7 @@ impl DeleteOptions {
 
 /// The result of a delete.
 #[derive(Debug)]
-pub(super) enum Deleted {
+pub(in crate::server) enum Deleted {
     /// The object is removed; this was its last state.
     Gone(Value),
     /// It waits for its grace period or finalizers.
@@ -111,7 +114,7 @@ pub(super) enum Deleted {
 
 impl ApiServer {
     /// DELETE of one object.
-    pub(super) async fn delete(
+    pub(in crate::server) async fn delete(
         &self,
         served: &Served,
         call: &Call,
@@ -143,7 +146,7 @@ impl ApiServer {
     }
 
     /// Deletes the object at `key`.
-    pub(super) async fn delete_key(
+    pub(in crate::server) async fn delete_key(
         &self,
         served: &Served,
         key: &str,
@@ -241,7 +244,7 @@ impl ApiServer {
     }
 
     /// DELETE of a collection.
-    pub(super) async fn delete_collection(
+    pub(in crate::server) async fn delete_collection(
         &self,
         served: &Served,
         call: &Call,

@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::ApiServer;
-use super::catalog::Served;
-use super::context::{Context, timestamp};
-use super::delete::DeleteOptions;
-use super::error::ApiError;
-use super::selector::Selectors;
-use super::value::{map_of, object_of};
+use crate::server::ApiServer;
+use crate::server::catalog::Served;
+use crate::server::delete::DeleteOptions;
+use crate::server::value::{map_of, object_of};
+use crate::server::wire::error::ApiError;
+use crate::server::wire::selector::Selectors;
+use crate::server::write::context::{Context, timestamp};
 use crate::store::{Object, Query};
 
 const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Adds the finalizer of a CRD that is being deleted, so that its objects are deleted first.
-pub(super) fn begin_termination(definition: &mut Value, ctx: &Context) {
+pub(in crate::server) fn begin_termination(definition: &mut Value, ctx: &Context) {
     let finalizers = object_of(definition, "metadata")
         .entry("finalizers")
         .or_insert_with(|| json!([]));
@@ -49,7 +49,10 @@ impl ApiServer {
     ///
     /// # Errors
     /// 405, as the real server.
-    pub(super) fn check_definition_stays(&self, served: &Served) -> Result<(), ApiError> {
+    pub(in crate::server) fn check_definition_stays(
+        &self,
+        served: &Served,
+    ) -> Result<(), ApiError> {
         match &served.custom {
             Some(custom) if self.terminating_definition(&custom.crd).is_some() => {
                 Err(ApiError::create_not_allowed(
@@ -61,7 +64,7 @@ impl ApiServer {
     }
 
     /// Continues the deletion of a CRD, in the background, if it is being deleted.
-    pub(super) fn clean_up_if_terminating(&self, definition: &str) {
+    pub(in crate::server) fn clean_up_if_terminating(&self, definition: &str) {
         if self.terminating_definition(definition).is_some() {
             let server = self.clone();
             let definition = definition.to_owned();

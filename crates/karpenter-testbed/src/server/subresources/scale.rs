@@ -3,14 +3,14 @@
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::ApiServer;
-use super::catalog::Served;
-use super::context::Context;
-use super::error::{ApiError, Cause};
-use super::reply::Reply;
-use super::request::Call;
-use super::value::{map_of, name_of};
 use crate::patch;
+use crate::server::ApiServer;
+use crate::server::catalog::Served;
+use crate::server::value::{map_of, name_of};
+use crate::server::wire::error::{ApiError, Cause};
+use crate::server::wire::reply::Reply;
+use crate::server::wire::request::Call;
+use crate::server::write::context::Context;
 
 /// The fields of a kind that a Scale shows.
 struct Paths {
@@ -136,7 +136,7 @@ fn scale_of(served: &Served, object: &Value, paths: &Paths) -> Value {
 
 impl ApiServer {
     /// GET, PUT or PATCH of `…/scale`.
-    pub(super) async fn scale(
+    pub(in crate::server) async fn scale(
         &self,
         served: &Served,
         call: &Call,

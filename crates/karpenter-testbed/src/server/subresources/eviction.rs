@@ -4,16 +4,16 @@
 
 use serde_json::{Value, json};
 
-use super::ApiServer;
-use super::catalog::Served;
-use super::context::{Context, timestamp};
-use super::delete::DeleteOptions;
-use super::error::ApiError;
-use super::reply::Reply;
-use super::request::Call;
-use super::selector::Selectors;
-use super::value::{map_of, name_of};
 use crate::selector::Selector;
+use crate::server::ApiServer;
+use crate::server::catalog::Served;
+use crate::server::delete::DeleteOptions;
+use crate::server::value::{map_of, name_of};
+use crate::server::wire::error::ApiError;
+use crate::server::wire::reply::Reply;
+use crate::server::wire::request::Call;
+use crate::server::wire::selector::Selectors;
+use crate::server::write::context::{Context, timestamp};
 use crate::store::{Object, Query};
 
 /// With more unconfirmed evictions than this a budget rejects further ones, as upstream does to bound its status.
@@ -21,7 +21,7 @@ const MAX_DISRUPTED: usize = 2000;
 
 impl ApiServer {
     /// POST of `pods/NAME/eviction`.
-    pub(super) async fn evict(
+    pub(in crate::server) async fn evict(
         &self,
         served: &Served,
         call: &Call,

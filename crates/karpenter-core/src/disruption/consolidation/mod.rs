@@ -1,14 +1,18 @@
 //! The price rules of consolidation.
 
+pub mod balanced;
+pub mod prices;
+pub(super) mod replacement;
+
 use std::collections::BTreeMap;
 
 use karpenter_api::labels;
 
 use super::candidate::{Candidate, NotConsolidatable};
-use super::prices::PriceLists;
-use super::replacement::Replacement;
 use super::simulation::{Outcome, Simulator};
 use crate::schedule::{Placement, PlannedNodeClaim};
+use prices::PriceLists;
+use replacement::Replacement;
 
 /// The number of cheaper spot instance types required to replace one spot node by another.
 ///

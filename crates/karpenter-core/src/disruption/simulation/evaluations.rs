@@ -2,30 +2,30 @@
 
 use std::sync::Arc;
 
-use super::carried::Carried;
-use super::command::Method;
-use super::prices::PriceLists;
-use super::request::DisruptionRequest;
-use super::simulation::Simulator;
 use crate::cluster::Snapshot;
+use crate::disruption::command::Method;
+use crate::disruption::consolidation::prices::PriceLists;
+use crate::disruption::request::DisruptionRequest;
+use crate::disruption::simulation::Simulator;
+use crate::disruption::simulation::carried::Carried;
 
 /// What the methods of a pass share as long as no command changed its snapshot.
 #[derive(Debug, Default)]
-pub(super) struct Evaluations {
+pub(in crate::disruption) struct Evaluations {
     /// Those of an earlier pass, until they are compared with the snapshot.
     earlier: Option<Carried>,
     current: Option<Carried>,
     /// Whether a later pass carries them over.
     keeps: bool,
     /// The number of nodes whose evaluation was carried over.
-    pub(super) carried_over: usize,
+    pub(in crate::disruption) carried_over: usize,
     /// The number of nodes that were evaluated by a simulation of their own.
-    pub(super) evaluated: usize,
+    pub(in crate::disruption) evaluated: usize,
 }
 
 impl Evaluations {
     /// Returns the evaluations of a pass that carries over those of an earlier pass.
-    pub(super) fn after(earlier: Option<Carried>) -> Self {
+    pub(in crate::disruption) fn after(earlier: Option<Carried>) -> Self {
         Self {
             earlier,
             keeps: true,
@@ -34,12 +34,12 @@ impl Evaluations {
     }
 
     /// Returns the evaluations for a later pass.
-    pub(super) fn into_carried(self) -> Option<Carried> {
+    pub(in crate::disruption) fn into_carried(self) -> Option<Carried> {
         self.current.or(self.earlier)
     }
 
     /// Returns the simulator of the snapshot that the pass started from.
-    pub(super) fn simulator(
+    pub(in crate::disruption) fn simulator(
         &mut self,
         snapshot: &Snapshot,
         request: &DisruptionRequest,
@@ -63,7 +63,7 @@ impl Evaluations {
     }
 
     /// Returns a simulator of the snapshot after commands of the pass.
-    pub(super) fn simulator_of_changed(
+    pub(in crate::disruption) fn simulator_of_changed(
         &self,
         changed: &Snapshot,
         request: &DisruptionRequest,
@@ -78,7 +78,7 @@ impl Evaluations {
 
     /// Returns the evaluations against the snapshot of a simulator, if it is the one that the pass started from and evaluations
     /// are kept.
-    pub(super) fn of(&mut self, simulator: &Simulator) -> Option<&mut Carried> {
+    pub(in crate::disruption) fn of(&mut self, simulator: &Simulator) -> Option<&mut Carried> {
         let current = self.current.as_mut().filter(|_| self.keeps)?;
         (current.simulator().is_same(simulator) && current.is_recorded()).then_some(current)
     }

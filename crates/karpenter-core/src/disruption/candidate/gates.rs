@@ -3,12 +3,12 @@
 use karpenter_api::labels;
 use karpenter_api::v1::ConsolidationPolicy;
 
-use super::candidate::{Candidate, NotConsolidatable};
-use super::command::Method;
+use crate::disruption::candidate::{Candidate, NotConsolidatable};
+use crate::disruption::command::Method;
 
 impl Method {
     /// Reports whether the method considers the candidate; those with `eventual_only` are for the drift methods alone.
-    pub(super) fn may_take(self, candidate: &Candidate) -> bool {
+    pub(in crate::disruption) fn may_take(self, candidate: &Candidate) -> bool {
         let drifted = || candidate.drifted_at().is_some();
         (self.is_eventual() || !candidate.eventual_only)
             && match self {
@@ -40,7 +40,9 @@ impl Candidate {
     }
 
     /// Iterates over everything that keeps consolidation from considering the candidate, in the order of the checks.
-    pub(super) fn consolidation_gates(&self) -> impl Iterator<Item = NotConsolidatable> {
+    pub(in crate::disruption) fn consolidation_gates(
+        &self,
+    ) -> impl Iterator<Item = NotConsolidatable> {
         let disruption = &self.node_pool.spec.disruption;
         let no_label = |label: &'static str| {
             let lacks = self.label(label).is_none();
@@ -70,7 +72,7 @@ impl Candidate {
     }
 
     /// Iterates over everything that keeps emptiness from deleting the candidate, in the order of the checks.
-    pub(super) fn emptiness_gates(&self) -> impl Iterator<Item = NotConsolidatable> {
+    pub(in crate::disruption) fn emptiness_gates(&self) -> impl Iterator<Item = NotConsolidatable> {
         // The annotation has no effect in a NodePool with policy WhenEmpty.
         let only_empty =
             self.node_pool.spec.disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty;

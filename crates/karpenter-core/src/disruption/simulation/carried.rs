@@ -10,9 +10,9 @@ use std::sync::Arc;
 use index_vec::IndexVec;
 use rustc_hash::FxHashMap;
 
-use super::candidate::{Candidate, NotConsolidatable};
-use super::consolidation::{Move, Rules};
-use super::simulation::Simulator;
+use crate::disruption::candidate::{Candidate, NotConsolidatable};
+use crate::disruption::consolidation::{Move, Rules};
+use crate::disruption::simulation::Simulator;
 use crate::pod::{Pod, Shape};
 use crate::schedule::{Difference, NodeIdx, Reach, TracedPlace, TracedPod};
 
@@ -66,7 +66,7 @@ struct Entry {
 
 /// Evaluations against one snapshot.
 #[derive(Debug)]
-pub(super) struct Carried {
+pub(in crate::disruption) struct Carried {
     simulator: Simulator,
     rules: Rules,
     entries: IndexVec<NodeIdx, Option<Box<Entry>>>,
@@ -79,7 +79,7 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    pub(super) fn new(simulator: Simulator, rules: Rules) -> Self {
+    pub(in crate::disruption) fn new(simulator: Simulator, rules: Rules) -> Self {
         let nodes = &simulator.solver().nodes;
         let places = nodes
             .iter()
@@ -94,12 +94,12 @@ impl Carried {
         }
     }
 
-    pub(super) fn simulator(&self) -> &Simulator {
+    pub(in crate::disruption) fn simulator(&self) -> &Simulator {
         &self.simulator
     }
 
     /// Returns the evaluations that are still valid for the snapshot of a later simulator.
-    pub(super) fn renew(self, simulator: Simulator, rules: Rules) -> Self {
+    pub(in crate::disruption) fn renew(self, simulator: Simulator, rules: Rules) -> Self {
         let mut renewed = Self::new(simulator, rules);
         let (old, new) = (&self.simulator, renewed.simulator.clone());
         if self.rules != rules || !is_recorded(&new) || !has_same_query(old, &new) {
@@ -149,7 +149,7 @@ impl Carried {
     }
 
     /// Returns the evaluation of a candidate, if it is known, and whether an earlier pass made it.
-    pub(super) fn find(
+    pub(in crate::disruption) fn find(
         &self,
         candidate: &Candidate,
     ) -> Option<(Result<Move, NotConsolidatable>, bool)> {
@@ -161,7 +161,7 @@ impl Carried {
     }
 
     /// Records an evaluation.
-    pub(super) fn record(
+    pub(in crate::disruption) fn record(
         &mut self,
         candidate: &Candidate,
         result: &Result<Move, NotConsolidatable>,
@@ -188,7 +188,7 @@ impl Carried {
     }
 
     /// Reports whether evaluations are recorded.
-    pub(super) fn is_recorded(&self) -> bool {
+    pub(in crate::disruption) fn is_recorded(&self) -> bool {
         is_recorded(&self.simulator)
     }
 }

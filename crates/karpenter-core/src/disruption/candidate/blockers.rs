@@ -5,9 +5,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use karpenter_api::labels;
 
-use super::candidate::{NotDisruptable, Surroundings};
 use crate::cluster::pdb::{PdbBlock, PdbLimits};
 use crate::cluster::{NodeState, Snapshot};
+use crate::disruption::candidate::{NotDisruptable, Surroundings};
 use crate::pod::{DoNotDisrupt, Pod, do_not_disrupt};
 
 /// Returns everything that blocks the disruption of a node, not only the first blocker: each gate of the node, and each pod with
@@ -39,7 +39,7 @@ pub fn blockers(
 }
 
 /// Like [`blockers`], for many nodes of one snapshot.
-pub(super) fn all(
+pub(in crate::disruption) fn all(
     snapshot: &Snapshot,
     node: &NodeState,
     surroundings: &Surroundings,
@@ -59,7 +59,7 @@ pub(super) fn all(
 }
 
 /// Returns what blocks a node apart from its pods. `has_types` reports whether the instance types of a NodePool are known.
-pub(super) fn of_node(
+pub(in crate::disruption) fn of_node(
     snapshot: &Snapshot,
     state: &NodeState,
     surroundings: &Surroundings,
@@ -107,7 +107,7 @@ pub(super) fn of_node(
 
 /// Returns what blocks the eviction of pods: annotations first, then pods that several PodDisruptionBudgets cover, then pods
 /// whose budget allows no eviction.
-pub(super) fn of_pods<'a>(
+pub(in crate::disruption) fn of_pods<'a>(
     pods: &'a [Arc<Pod>],
     pdbs: &'a PdbLimits,
     now: Timestamp,

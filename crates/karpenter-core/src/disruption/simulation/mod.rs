@@ -1,5 +1,8 @@
 //! Simulating the deletion of nodes: where their pods would be scheduled.
 
+pub(super) mod carried;
+pub(super) mod evaluations;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -8,10 +11,10 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodePool;
 
 use super::candidate::Candidate;
-use super::prices::PriceLists;
 use super::staying::{PodStays, StayingPods};
 use crate::cluster::pdb::PdbLimits;
 use crate::cluster::{Cluster, NodeState, Snapshot};
+use crate::disruption::consolidation::prices::PriceLists;
 use crate::pod::{Pod, PodKey};
 use crate::schedule::{
     Packing, Placement, Plan, PlannedNodeClaim, PodSet, Policy, Query, ReservedMode, Solver,

@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 
 use karpenter_api::v1::ConsolidationPolicy;
 
-use super::candidate::Candidate;
-use super::cost::{eviction_cost, price};
-use super::prices::PriceLists;
 use crate::cluster::Snapshot;
+use crate::disruption::candidate::Candidate;
+use crate::disruption::consolidation::prices::PriceLists;
+use crate::disruption::cost::{eviction_cost, price};
 
 /// How many times its share of the savings a command may disrupt.
 pub const K: f64 = 2.0;

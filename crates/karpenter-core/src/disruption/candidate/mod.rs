@@ -1,5 +1,8 @@
 //! Disruption candidates: which nodes may be disrupted, and why the others may not.
 
+pub(super) mod blockers;
+mod gates;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -11,13 +14,12 @@ use karpenter_api::pause::Pause;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use serde::{Deserialize, Serialize};
 
-use super::blockers;
 use super::cost::{eviction_cost, lifetime_remaining, price, reschedule_cost};
-use super::prices::PriceLists;
-use super::replacement::MinValuesUnmet;
 use super::staying::StayingPods;
 use crate::cluster::pdb::PdbLimits;
 use crate::cluster::{NodePods, NodeState, Snapshot};
+use crate::disruption::consolidation::prices::PriceLists;
+use crate::disruption::consolidation::replacement::MinValuesUnmet;
 use crate::instance_type::InstanceType;
 use crate::pod::{Pod, PodKey};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use karpenter_api::labels;
 
-use super::prices::{Admitted, PriceList};
+use crate::disruption::consolidation::prices::{Admitted, PriceList};
 use crate::requirements::{Requirement, Requirements};
 use crate::schedule::PlannedNodeClaim;
 

@@ -17,11 +17,11 @@ use karpenter_api::labels::{annotations, taints};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::quantity::Quantity;
 
-use super::lifecycle::{Lifecycle, Step};
-use super::registration::{has_label, node_taints};
+use crate::client::patch::Lock;
 use crate::controller::Doing;
 use crate::logging;
-use crate::patch::Lock;
+use crate::nodeclaim::lifecycle::registration::{has_label, node_taints};
+use crate::nodeclaim::lifecycle::{Lifecycle, Step};
 
 impl Lifecycle {
     pub(super) async fn initialize(&self, claim: &mut NodeClaim) -> Step {

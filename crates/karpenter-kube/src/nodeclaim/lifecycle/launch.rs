@@ -16,12 +16,12 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use super::lifecycle::{Lifecycle, Step};
-use super::removal::count_disrupted;
+use crate::client::patch::Lock;
 use crate::controller::{Doing, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
-use crate::patch::Lock;
+use crate::nodeclaim::lifecycle::{Lifecycle, Step};
+use crate::nodeclaim::removal::count_disrupted;
 
 /// Answers of the provider, by uid of the NodeClaim.
 #[derive(Debug, Default)]

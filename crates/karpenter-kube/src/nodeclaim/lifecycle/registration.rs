@@ -21,11 +21,11 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
 use karpenter_core::provider::HookOutcome;
 
-use super::lifecycle::{Lifecycle, Step};
+use crate::client::patch::Lock;
 use crate::controller::{Doing, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
-use crate::patch::Lock;
+use crate::nodeclaim::lifecycle::{Lifecycle, Step};
 
 impl Lifecycle {
     pub(super) async fn register(&self, claim: &mut NodeClaim) -> Step {

@@ -10,11 +10,11 @@ use karpenter_api::labels::{annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
 
-use super::lifecycle::Lifecycle;
+use crate::client::patch::Lock;
 use crate::controller::{Doing, Next, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
-use crate::patch::Lock;
+use crate::nodeclaim::lifecycle::Lifecycle;
 
 /// Interval between checks whether the instance is terminated.
 const POLL: Duration = Duration::from_secs(5);

@@ -1,7 +1,11 @@
-//! Clients of the API server: rate limited as upstream's flags say, and a client that never retries.
+//! Clients of the API server, and how they patch, delete and write objects. The clients are rate limited as upstream's flags say, and a client that never retries.
 //!
 //! kube's default client retries 429, 503 and 504 up to fifteen times. The API server answers an eviction that violates a
 //! PodDisruptionBudget with 429, so evictions (and other requests with their own back-off) use [`Clients::no_retry`].
+
+pub mod delete;
+pub mod patch;
+pub mod writes;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -5,6 +5,12 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go
 
+mod finalize;
+mod initialization;
+pub(super) mod launch;
+mod liveness;
+mod registration;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,14 +20,14 @@ use karpenter_api::v1::NodeClaim;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::finalize::has_finalizer;
-use super::launch::Launches;
+use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
 use crate::nodepool::RegistrationHealth;
 use crate::options::Options;
-use crate::patch::Lock;
+use finalize::has_finalizer;
+use launch::Launches;
 
 /// Launches, registers, initializes and finalizes NodeClaims.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::v1::NodeClaim;
 
-use super::lifecycle::{Lifecycle, Step};
 use crate::logging;
+use crate::nodeclaim::lifecycle::{Lifecycle, Step};
 
 const LAUNCH: Duration = Duration::from_secs(5 * 60);
 const REGISTRATION: Duration = Duration::from_secs(15 * 60);

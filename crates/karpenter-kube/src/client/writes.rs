@@ -23,10 +23,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use crate::client::delete::only_uid;
+use crate::client::patch;
+use crate::client::patch::Lock;
 use crate::controller::is_not_found;
-use crate::delete::only_uid;
-use crate::patch;
-use crate::patch::Lock;
 
 /// How long an answer is remembered; the watch reports it long before.
 const KEPT: Duration = Duration::from_secs(60);

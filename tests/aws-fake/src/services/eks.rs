@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::ec2::paging;
-use crate::permissions::{Auth, Permission};
+use crate::services::permissions::{Auth, Permission};
 use crate::settings::AwsFakeSettings;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::instances::Lifecycle;
-use super::launch::Origin;
-use super::spec::{LaunchSpec, merged};
-use super::{Ec2Call, tags};
-use crate::permissions::Permission;
+use crate::ec2::instances::Lifecycle;
+use crate::ec2::launch::Origin;
+use crate::ec2::launch::spec::{LaunchSpec, merged};
+use crate::ec2::{Ec2Call, tags};
+use crate::services::permissions::Permission;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 use crate::wire::{Reply, xml};

@@ -1,14 +1,19 @@
-//! Launch of an accepted request: quotas, reservations, pools, addresses.
+//! Launches: templates, fleets and single instances. Here, launching an accepted request: quotas, reservations, pools, addresses.
+
+mod fleet;
+mod run;
+mod spec;
+pub(crate) mod templates;
 
 use std::net::Ipv4Addr;
 
 use super::instances::{Due, Instance, InstanceState, Interface, Lifecycle};
-use super::spec::{Accepted, ReservationChoice, spread_full};
 use super::status::StatusReport;
 use super::{Ec2Call, Pool};
 use crate::clock::later;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
+use spec::{Accepted, ReservationChoice, spread_full};
 
 /// Source of a launch.
 #[derive(Debug, Clone, Default)]
@@ -44,7 +49,7 @@ impl Ec2Call<'_> {
         let wanted: u32 = accepted
             .interfaces
             .iter()
-            .map(super::spec::InterfaceSpec::addresses)
+            .map(crate::ec2::launch::spec::InterfaceSpec::addresses)
             .sum();
         if self
             .ec2

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::ec2::paging;
-use crate::permissions::{Auth, Permission};
+use crate::services::permissions::{Auth, Permission};
 use crate::settings::AwsFakeSettings;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::Catalog;
 use crate::ec2::paging;
-use crate::permissions::Auth;
+use crate::services::permissions::Auth;
 use crate::settings::AwsFakeSettings;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;

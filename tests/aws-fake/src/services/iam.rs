@@ -10,7 +10,7 @@ use crate::clock::{later, rfc3339};
 use crate::ec2::filters::Tags;
 use crate::ec2::paging;
 use crate::ids::Ids;
-use crate::permissions::{Auth, Permission};
+use crate::services::permissions::{Auth, Permission};
 use crate::settings::AwsFakeSettings;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;

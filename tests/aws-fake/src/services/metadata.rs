@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::clock::{later, rfc3339};
 use crate::ids::Ids;
-use crate::sts;
+use crate::services::sts;
 use crate::wire::set;
 
 /// Content of the instance metadata.

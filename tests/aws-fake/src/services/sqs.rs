@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::later;
 use crate::ids::Ids;
-use crate::permissions::{Auth, Permission};
+use crate::services::permissions::{Auth, Permission};
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;

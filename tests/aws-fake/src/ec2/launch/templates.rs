@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::filters::{Filterable, Filters, Tags, tag_set};
-use super::{Ec2Call, tags};
 use crate::clock::rfc3339;
-use crate::permissions::Permission;
+use crate::ec2::filters::{Filterable, Filters, Tags, tag_set};
+use crate::ec2::{Ec2Call, tags};
+use crate::services::permissions::Permission;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::filters::Tags;
-use super::images::Image;
-use super::instances::Lifecycle;
-use super::network::{PlacementGroup, Subnet};
-use super::templates::check_user_data;
-use super::{Ec2Call, images, tags};
 use crate::catalog::InstanceType;
+use crate::ec2::filters::Tags;
+use crate::ec2::images::Image;
+use crate::ec2::instances::Lifecycle;
+use crate::ec2::launch::templates::check_user_data;
+use crate::ec2::network::{PlacementGroup, Subnet};
+use crate::ec2::{Ec2Call, images, tags};
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 

@@ -10,7 +10,7 @@ use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::Pod;
 
 /// How long the cloud takes to launch an instance.
-pub(super) const LAUNCH: Duration = Duration::from_secs(3);
+pub(in crate::rehearse) const LAUNCH: Duration = Duration::from_secs(3);
 /// How long a node takes to register, if the cluster has no example.
 const REGISTER: Duration = Duration::from_secs(45);
 /// How long a node takes until it is initialized, if the cluster has no example.
@@ -24,14 +24,14 @@ const GRACE: i64 = 30;
 
 /// Durations since the creation of a NodeClaim.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Boot {
+pub(in crate::rehearse) struct Boot {
     pub(super) registered: Duration,
     pub(super) initialized: Duration,
 }
 
 /// The medians of a cluster.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Timing {
+pub(in crate::rehearse) struct Timing {
     boots: BTreeMap<String, Boot>,
     any_boot: Option<Boot>,
     starts: BTreeMap<(String, String), Duration>,

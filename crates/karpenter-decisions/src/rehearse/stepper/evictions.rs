@@ -10,7 +10,7 @@ use crate::pdb::PdbState;
 
 /// The namespaces with PodDisruptionBudgets, and the pods in them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Guards {
+pub(in crate::rehearse) struct Guards {
     pods: BTreeMap<String, BTreeSet<String>>,
     changed: BTreeSet<String>,
 }

@@ -17,19 +17,19 @@ use karpenter_core::overlay;
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_core::schedule::PlannedNodeClaim;
 
-use super::agreement::size_class;
-use super::plan::{Action, Launch, Step};
-use super::queue::Event;
-use super::request::LaunchChoice;
-use super::stepper::{Stepper, after, micro_dollars};
-use super::timing::LAUNCH;
+use crate::rehearse::agreement::size_class;
+use crate::rehearse::plan::{Action, Launch, Step};
+use crate::rehearse::request::LaunchChoice;
+use crate::rehearse::stepper::queue::Event;
+use crate::rehearse::stepper::timing::LAUNCH;
+use crate::rehearse::stepper::{Stepper, after, micro_dollars};
 
 /// The most nodes that a static NodePool launches at once; with more the rehearsal ends.
 const MAX_STATIC: u32 = 10_000;
 
 /// The instance that a NodeClaim gets.
 #[derive(Clone, Debug)]
-pub(super) struct Chosen {
+pub(in crate::rehearse) struct Chosen {
     labels: BTreeMap<String, String>,
     capacity: karpenter_api::ResourceList,
     allocatable: karpenter_api::ResourceList,
@@ -173,7 +173,7 @@ impl Stepper {
                 1 => text(offering.zone()),
                 _ => String::new(),
             },
-            price_per_hour: super::stepper::dollars(micro_dollars(offering.price)),
+            price_per_hour: crate::rehearse::stepper::dollars(micro_dollars(offering.price)),
             instance_types: kinds.len(),
             size_class: size_class(
                 instance_type.capacity.get("cpu"),

@@ -1,5 +1,13 @@
 //! The state of a rehearsal, and its loop over events.
 
+mod disruption;
+mod drain;
+mod evictions;
+mod launch;
+mod provisioning;
+mod queue;
+mod timing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,17 +26,17 @@ use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Cancel, Policy};
 
 use super::changes::Intended;
-use super::disruption::{Executing, Fruitless, Proposal};
-use super::evictions::Guards;
-use super::launch::Chosen;
 use super::plan::{Action, Blocked, BudgetUse, Evictions, Peak, Sample, Step, Totals};
-use super::queue::{Event, Queue};
 use super::request::{LaunchChoice, PlanRequest};
-use super::timing::Timing;
 use super::{MAX_EVENTS, MAX_RUNS, Settings};
 use crate::passes::finite;
 use crate::prices::Prices;
 use crate::workload::Workload;
+use disruption::{Executing, Fruitless, Proposal};
+use evictions::Guards;
+use launch::Chosen;
+use queue::{Event, Queue};
+use timing::Timing;
 
 /// How often the time of the last pod event of a node is written.
 const POD_EVENTS: Duration = Duration::from_secs(10);

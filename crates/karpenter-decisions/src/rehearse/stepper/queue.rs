@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 /// Something that happens at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(in crate::rehearse) enum Event {
     /// The batch of pending pods closes.
     Provision,
     /// A disruption pass is due.
@@ -28,7 +28,7 @@ pub(super) enum Event {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Queue {
+pub(in crate::rehearse) struct Queue {
     events: BTreeMap<(Timestamp, u64), Event>,
     added: u64,
 }

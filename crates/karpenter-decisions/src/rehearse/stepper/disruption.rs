@@ -19,9 +19,9 @@ use karpenter_core::lifecycle::passes::{
 use karpenter_core::lifecycle::recent_replacements::PROTECTION;
 use karpenter_core::static_capacity::{Population, Reservations};
 
-use super::launch::grouped;
-use super::plan::{Action, Step};
-use super::stepper::{Stepper, after};
+use crate::rehearse::plan::{Action, Step};
+use crate::rehearse::stepper::launch::grouped;
+use crate::rehearse::stepper::{Stepper, after};
 
 /// How long drift of a NodePool cools down after a command that could not be started.
 const COOLDOWN: Duration = Duration::from_secs(60);
@@ -29,19 +29,19 @@ const COOLDOWN: Duration = Duration::from_secs(60);
 const DRIFT: Duration = Duration::from_secs(300);
 
 /// A command that waits for its validation.
-pub(super) struct Proposal {
+pub(in crate::rehearse) struct Proposal {
     command: Command,
     due: Timestamp,
 }
 
 /// A command that waits for its replacements.
-pub(super) struct Executing {
+pub(in crate::rehearse) struct Executing {
     claims: Vec<String>,
     waiting: BTreeSet<String>,
 }
 
 /// A pass that found nothing: another finds nothing either while all of this is unchanged.
-pub(super) struct Fruitless {
+pub(in crate::rehearse) struct Fruitless {
     epoch: u64,
     budgets: BTreeMap<String, Budgets>,
     until: Timestamp,
@@ -390,9 +390,9 @@ impl Stepper {
                 .collect(),
             launches: grouped(launches.collect()),
             pods: command.pods().count(),
-            savings_per_hour: Some(super::stepper::dollars(super::stepper::micro_dollars(
-                command.savings,
-            ))),
+            savings_per_hour: Some(crate::rehearse::stepper::dollars(
+                crate::rehearse::stepper::micro_dollars(command.savings),
+            )),
             price_per_hour: self.price(),
         };
         self.record(step);

@@ -7,8 +7,8 @@ use karpenter_core::cluster::pdb::leaving_pods;
 use karpenter_core::pod::{Phase, Pod, Since};
 use karpenter_core::schedule::schedule;
 
-use super::queue::Event;
-use super::stepper::{Stepper, after, is_waiting};
+use crate::rehearse::stepper::queue::Event;
+use crate::rehearse::stepper::{Stepper, after, is_waiting};
 
 impl Stepper {
     /// Places the pods of a closed batch.

@@ -10,10 +10,10 @@ use karpenter_core::lifecycle::conditions::expires_at;
 use karpenter_core::lifecycle::drain;
 use karpenter_core::pod::Pod;
 
-use super::evictions;
-use super::queue::Event;
-use super::stepper::{Stepper, after};
-use super::workloads::pending;
+use crate::rehearse::stepper::evictions;
+use crate::rehearse::stepper::queue::Event;
+use crate::rehearse::stepper::{Stepper, after};
+use crate::rehearse::workloads::pending;
 use crate::workload::Workload;
 
 /// How long a drain lasts at least.

@@ -1,5 +1,8 @@
 //! The NodePools that can be used, with their instance types.
 
+pub(crate) mod daemons;
+pub(crate) mod template;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,10 +17,10 @@ use crate::overlay;
 use crate::resources::Resources;
 use crate::schedule::compile::algebra::Algebra;
 use crate::schedule::compile::catalogue::{Catalogue, Compiler, Reservations};
-use crate::schedule::compile::daemons::Daemon;
 use crate::schedule::compile::ids::{CatalogueId, TemplateId};
+use crate::schedule::compile::pools::daemons::Daemon;
+use crate::schedule::compile::pools::template::{Template, TemplateCompiler};
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::compile::template::{Template, TemplateCompiler};
 use crate::schedule::compile::vectors::Dimensions;
 use crate::schedule::report::plan::PoolReport;
 use crate::schedule::report::reasons::PoolOutcome;

@@ -1,5 +1,7 @@
 //! The existing nodes, with the resources that bound pods and DaemonSets leave.
 
+pub(crate) mod bound_pods;
+
 use std::sync::Arc;
 
 use index_vec::{Idx as _, IndexVec};
@@ -9,8 +11,8 @@ use crate::cluster::{NodePods, NodeState, Snapshot};
 use crate::pod::{HostPort, Shape};
 use crate::requirements::{Requirement, Requirements};
 use crate::resources::Resources;
-use crate::schedule::compile::daemons::Daemon;
 use crate::schedule::compile::ids::NodeIdx;
+use crate::schedule::compile::pools::daemons::Daemon;
 use crate::schedule::compile::vectors::{Dimensions, subtract};
 use crate::taints::{Taint, untolerated};
 

@@ -4,17 +4,20 @@
 //! all: first which of the shared devices each node, or each claim that several nodes use, may use, then whether those and the
 //! node's local devices satisfy its claims for each of its instance types.
 
+mod device;
+mod request;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{NodeSelector, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1 as wire;
-use karpenter_core::dra::model::Attribute;
-use karpenter_core::instance_type::InstanceType;
-use karpenter_core::quantity::Quantity;
-use karpenter_core::requirements::{Requirements, Unaliased};
+use karpenter_core::requirements::Requirements;
 
 use crate::pod;
 use crate::world::World;
+pub(crate) use device::{Device, of_type};
+use device::{Reach, nanos, published, qualified, terms};
+use request::{Alternative, Request, selects};
 
 /// An existing or planned node with pods that use claims.
 pub(crate) struct Place<'w> {
@@ -30,26 +33,6 @@ pub(crate) struct Place<'w> {
     pub(crate) devices: Vec<Vec<Device>>,
 }
 
-/// A device, published or expected on a node of an instance type.
-#[derive(Debug, Clone)]
-pub(crate) struct Device {
-    driver: String,
-    pool: String,
-    name: String,
-    attributes: BTreeMap<String, String>,
-    /// Whether several claims may use it; else a claim allocates it whole.
-    shared: bool,
-    capacity: BTreeMap<String, i128>,
-    reach: Reach,
-}
-
-#[derive(Debug, Clone)]
-enum Reach {
-    Everywhere,
-    Node(String),
-    Nodes(Vec<Requirements>),
-}
-
 /// The state of a device for one place.
 struct Slot<'d> {
     device: &'d Device,
@@ -59,95 +42,6 @@ struct Slot<'d> {
 }
 
 type ClaimKey = (String, String);
-
-/// Returns the devices expected on a node of an instance type.
-pub(crate) fn of_type(instance_type: &InstanceType) -> Vec<Device> {
-    let templates = instance_type.devices.iter();
-    let device = |driver: &str, pool: &str, device: &karpenter_core::dra::Device| Device {
-        driver: driver.to_owned(),
-        pool: pool.to_owned(),
-        name: device.name.clone(),
-        attributes: (device.attributes.iter())
-            .map(|(name, value)| (name.clone(), text(value)))
-            .collect(),
-        shared: device.shareable,
-        capacity: (device.capacity.iter())
-            .map(|(name, capacity)| (name.clone(), capacity.value.nanos()))
-            .collect(),
-        reach: Reach::Everywhere,
-    };
-    templates
-        .flat_map(|template| {
-            let devices = template.devices.iter();
-            devices.map(move |d| device(&template.driver, &template.pool, d))
-        })
-        .collect()
-}
-
-fn text(value: &Attribute) -> String {
-    match value {
-        Attribute::Int(number) => number.to_string(),
-        Attribute::Bool(truth) => truth.to_string(),
-        Attribute::String(text) | Attribute::Version(text) => text.clone(),
-    }
-}
-
-fn qualified(name: &str, driver: &str) -> String {
-    if name.contains('/') {
-        name.to_owned()
-    } else {
-        format!("{driver}/{name}")
-    }
-}
-
-fn nanos(quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> i128 {
-    Quantity::try_from(quantity).map_or(0, |quantity| quantity.nanos())
-}
-
-fn terms(selector: &NodeSelector) -> Vec<Requirements> {
-    let terms = selector.node_selector_terms.iter();
-    terms
-        .filter_map(|term| Requirements::from_node_selector_term(term, &Unaliased).ok())
-        .collect()
-}
-
-/// Returns the devices of the slices of initialized nodes and of slices without a node.
-fn published(world: &World, counts: &dyn Fn(&str) -> bool) -> Vec<Device> {
-    let mut devices = Vec::new();
-    for slice in &world.resource_slices {
-        let owners = slice.metadata.owner_references.iter().flatten();
-        let mut nodes = owners.filter(|owner| owner.kind == "Node");
-        if nodes.next().is_some_and(|node| !counts(&node.name)) {
-            continue;
-        }
-        let spec = &slice.spec;
-        let reach = match (&spec.node_name, &spec.node_selector) {
-            (Some(name), _) => Reach::Node(name.clone()),
-            (None, Some(selector)) => Reach::Nodes(terms(selector)),
-            (None, None) => Reach::Everywhere,
-        };
-        for device in spec.devices.iter().flatten() {
-            let attributes = device.attributes.iter().flatten();
-            let capacity = device.capacity.iter().flatten();
-            devices.push(Device {
-                driver: spec.driver.clone(),
-                pool: spec.pool.name.clone(),
-                name: device.name.clone(),
-                attributes: attributes
-                    .filter_map(|(name, value)| {
-                        Some((qualified(name, &spec.driver), value.string.clone()?))
-                    })
-                    .collect(),
-                shared: device.allow_multiple_allocations.unwrap_or_default(),
-                capacity: capacity
-                    .map(|(name, capacity)| (qualified(name, &spec.driver), nanos(&capacity.value)))
-                    .collect(),
-                reach: reach.clone(),
-            });
-        }
-    }
-    devices
-}
 
 /// Returns the claims that a pod uses, or None if one has not been created yet.
 fn claims_of(pod: &Pod) -> Option<Vec<ClaimKey>> {
@@ -553,72 +447,6 @@ fn places_alone(places: &[usize]) -> bool {
 enum User {
     Place(usize),
     Claim(usize),
-}
-
-struct Request<'c> {
-    claim: usize,
-    constraints: &'c [wire::DeviceConstraint],
-    request: &'c wire::DeviceRequest,
-}
-
-/// One way to satisfy a request.
-struct Alternative<'c> {
-    name: String,
-    class: &'c str,
-    selectors: &'c [wire::DeviceSelector],
-    /// The number of devices; None for the allocation mode `All`.
-    count: Option<usize>,
-    capacity: Option<&'c wire::CapacityRequirements>,
-}
-
-impl<'c> Request<'c> {
-    fn alternatives(&self) -> Vec<Alternative<'c>> {
-        let number = |mode: &Option<String>, count: Option<i64>| {
-            let one = count
-                .and_then(|count| usize::try_from(count).ok())
-                .unwrap_or(1);
-            (mode.as_deref() != Some("All")).then_some(one)
-        };
-        if let Some(exactly) = &self.request.exactly {
-            return vec![Alternative {
-                name: self.request.name.clone(),
-                class: &exactly.device_class_name,
-                selectors: exactly.selectors.as_deref().unwrap_or_default(),
-                count: number(&exactly.allocation_mode, exactly.count),
-                capacity: exactly.capacity.as_ref(),
-            }];
-        }
-        let alternatives = self.request.first_available.iter().flatten();
-        alternatives
-            .map(|sub| Alternative {
-                name: format!("{}/{}", self.request.name, sub.name),
-                class: &sub.device_class_name,
-                selectors: sub.selectors.as_deref().unwrap_or_default(),
-                count: number(&sub.allocation_mode, sub.count),
-                capacity: sub.capacity.as_ref(),
-            })
-            .collect()
-    }
-}
-
-/// Returns whether an expression selects a device; supports the CEL that the generated clusters use.
-fn selects(expression: &str, device: &Device) -> bool {
-    let Some((left, right)) = expression.split_once(" == ") else {
-        return false;
-    };
-    let value = right.trim_matches('\'');
-    if left == "device.driver" {
-        return device.driver == value;
-    }
-    let attribute = left
-        .strip_prefix("device.attributes['")
-        .and_then(|rest| rest.split_once("']."));
-    attribute.is_some_and(|(domain, name)| {
-        device
-            .attributes
-            .get(&format!("{domain}/{name}"))
-            .is_some_and(|own| own == value)
-    })
 }
 
 /// Allocates a device, or the requested capacity of it, for a request; returns false if it cannot.

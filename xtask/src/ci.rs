@@ -7,7 +7,7 @@ use std::{fmt, fs};
 
 use anyhow::{Context as _, bail};
 
-use crate::{conformance, crds, docs, plots, realcluster, vendor_web, words};
+use crate::{circles, conformance, crds, docs, layout, plots, realcluster, vendor_web, words};
 
 /// Crates that must stay free of I/O, clients and runtimes, and the dependencies that they must not have.
 const PURE: [&str; 5] = [
@@ -60,6 +60,8 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     step("dependencies", &mut || dependencies(root));
     step("vendored", &mut || vendor_web::check(root));
     step("words", &mut || words::check(root));
+    step("circles", &mut || circles::run(root));
+    step("layout", &mut || layout::check(root));
     step("clippy", &mut || {
         cargo(
             root,

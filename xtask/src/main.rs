@@ -6,6 +6,7 @@ mod circles;
 mod conformance;
 mod crds;
 mod docs;
+mod layout;
 mod mutants;
 mod plots;
 mod realcluster;
@@ -135,7 +136,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Crds { check } => crds::run(&root, check),
         Command::Conformance { check, summary } => conformance::run(&root, check, summary),
         Command::Docs { check } => docs::run(&root, check),
-        Command::Circles => circles::run(&root),
+        Command::Circles => circles::run(&root).map(|_| ()),
         Command::Plots { check } => plots::run(&root, check),
         Command::Bench { json, names } => bench::run(&root, json, &names),
         Command::Sim {

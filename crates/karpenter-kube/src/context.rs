@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 
 use crate::capacity_buffer::Buffers;
 use crate::client::Clients;
+use crate::client::patch::Lock;
+use crate::client::writes::Writes;
 use crate::clock::Clock;
 use crate::controller::{Doing, ReconcileError};
 use crate::decisions::Decisions;
@@ -19,10 +21,8 @@ use crate::events::Recorder;
 use crate::metrics::Metrics;
 use crate::model::{ModelHandle, Stopped, View};
 use crate::options::Options;
-use crate::patch::Lock;
 use crate::shadow::Shadow;
 use crate::static_capacity::StaticCapacity;
-use crate::writes::Writes;
 
 /// When this replica began to act as leader. A standby reports no metrics of the cluster, even if its model is warm: sums
 /// over replicas would count every object twice.

@@ -51,8 +51,8 @@
 //! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | what do users and operators see? |
 //! | [`decisions`] | what was decided, and why is a pod pending or a node kept? |
 //! | [`shadow`] | what would be decided beside another Karpenter, without writing anything? |
-//! | [`writes`] | how do controllers that write the same object avoid conflicts? |
-//! | [`client`], [`watching`], [`watch_failure_log`], [`patch`], [`lease`], [`clock`], [`options`], [`scheduler_config`], [`provider`] | the plumbing |
+//! | [`client::writes`] | how do controllers that write the same object avoid conflicts? |
+//! | [`client`], [`watching`], [`watch_failure_log`], [`lease`], [`clock`], [`options`], [`provider`] | the plumbing |
 //!
 //! # Adding a controller
 //!
@@ -74,9 +74,9 @@
 //!
 //! - It reads `cx.view()` anew each time, and tolerates a view that lags behind its own writes: every action is idempotent.
 //!   Memory is for speed, never for correctness.
-//! - It writes the smallest patch ([`writes::Writes`] for NodeClaims, Nodes and NodePools, which several controllers write, else
-//!   [`patch::patch_object`], [`patch::patch_status`]): with [`patch::Lock::Optimistic`] wherever a list (conditions, taints,
-//!   finalizers) is touched, without a lock for single fields of its own. It computes the patch from [`writes::Writes::latest`].
+//! - It writes the smallest patch ([`client::writes::Writes`] for NodeClaims, Nodes and NodePools, which several controllers write, else
+//!   [`client::patch::patch_object`], [`client::patch::patch_status`]): with [`client::patch::Lock::Optimistic`] wherever a list (conditions, taints,
+//!   finalizers) is touched, without a lock for single fields of its own. It computes the patch from [`client::writes::Writes::latest`].
 //! - It logs and counts a step after the write that records it: a rejected write is retried.
 //! - It deletes with a uid precondition, evicts through `clients.no_retry`, waits with `cx.clock` or `Next::After`.
 //! - It reports to users through `cx.recorder`, counts in `cx.metrics`, logs milestones with upstream's message and keys.
@@ -93,7 +93,6 @@ pub mod context;
 pub mod controller;
 mod cooldown;
 pub mod decisions;
-pub mod delete;
 pub mod disruption;
 pub mod events;
 pub mod lease;
@@ -107,14 +106,11 @@ pub mod observability;
 pub mod operator;
 pub mod options;
 pub mod overlay;
-pub mod patch;
 pub mod process;
 pub mod provider;
 pub mod provisioning;
 mod readiness;
-pub mod scheduler_config;
 pub mod shadow;
 pub mod static_capacity;
 pub mod watch_failure_log;
 pub mod watching;
-pub mod writes;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use karpenter_api::v1::NodeClaim;
+use karpenter_kube::client::patch::{Lock, patch_status};
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use karpenter_kube::model::{Change, View};
 use karpenter_kube::operator::ControllerRegistry;
-use karpenter_kube::patch::{Lock, patch_status};
 use kube::Api;
 
 use crate::node_class::{GROUP, KwokNodeClass};

@@ -25,8 +25,8 @@ use karpenter_core::provider::{
     CloudProvider, CloudProviderError, NodeClassKind, Overlays, ProviderProfile, RepairPolicy,
 };
 use karpenter_core::requirements::{Requirement, Requirements};
+use karpenter_kube::client::delete::delete_object;
 use karpenter_kube::clock::Clock;
-use karpenter_kube::delete::delete_object;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use parking_lot::Mutex;

@@ -23,12 +23,12 @@ use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind,
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_core::resources::Resources;
 use karpenter_kube::client::Clients;
+use karpenter_kube::client::patch::{Lock, patch_status};
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use karpenter_kube::model::{Change, View};
 use karpenter_kube::operator::{Builder, Operator};
 use karpenter_kube::options::Options;
-use karpenter_kube::patch::{Lock, patch_status};
 use kube::{Api, Client, CustomResource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -12,12 +12,12 @@ use crate::ec2::filters::Tags;
 use crate::ec2::network::Vpc;
 use crate::ec2::{Ec2, images};
 use crate::fake::{AwsState, Inner, Region};
-use crate::iam::Iam;
 use crate::ids::Ids;
 use crate::limits::Buckets;
-use crate::metadata::Metadata;
-use crate::sqs::{Queue, Queues};
-use crate::ssm::Ssm;
+use crate::services::iam::Iam;
+use crate::services::metadata::Metadata;
+use crate::services::sqs::{Queue, Queues};
+use crate::services::ssm::Ssm;
 use crate::{
     ACCOUNT, AwsFake, AwsFakeSettings, Clock, Cluster, Fault, Image, Policy, Role, SecurityGroup,
     Subnet,

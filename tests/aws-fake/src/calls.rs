@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::permissions::Permission;
+use crate::services::permissions::Permission;
 
 /// A call and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]

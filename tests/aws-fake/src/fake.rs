@@ -14,20 +14,21 @@ use tokio::sync::watch;
 use crate::calls::Call;
 use crate::clock::Clock;
 use crate::ec2::{Ec2, Ec2Call};
-use crate::eks::{Cluster, EksCall};
+use crate::faults;
 use crate::faults::{Cut, Fault};
-use crate::iam::{Iam, IamCall};
 use crate::ids::Ids;
 use crate::limits::Buckets;
-use crate::metadata::Metadata;
-use crate::permissions::{Auth, Permission, Policy};
-use crate::pricing::PricingCall;
+use crate::services::eks::{Cluster, EksCall};
+use crate::services::iam::{Iam, IamCall};
+use crate::services::metadata::Metadata;
+use crate::services::permissions::{Auth, Permission, Policy};
+use crate::services::pricing::PricingCall;
+use crate::services::sqs::{Outcome, Queues, SqsCall};
+use crate::services::ssm::{Ssm, SsmCall};
+use crate::services::sts;
 use crate::settings::AwsFakeSettings;
-use crate::sqs::{Outcome, Queues, SqsCall};
-use crate::ssm::{Ssm, SsmCall};
 use crate::wire::error::AwsError;
 use crate::wire::{Incoming, Reply};
-use crate::{faults, sts};
 
 /// A stand-in for the AWS services that Karpenter calls. Cheap to clone; clones share the state.
 ///

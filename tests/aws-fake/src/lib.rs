@@ -25,9 +25,8 @@
 //! | `wire` | parsing of requests and rendering of responses |
 //! | `catalog` | instance types, zones and prices |
 //! | `ec2` | networks, images, templates, fleets, instances, reservations, status, events |
-//! | `iam`, `sts`, `ssm`, `sqs`, `eks`, `pricing`, `metadata` | the other services |
+//! | `services` | IAM with its permissions and policies, STS, SSM, SQS, EKS, pricing, instance metadata |
 //! | `nodes` | nodes of running instances in a Kubernetes cluster (feature `nodes`) |
-//! | `permissions` | IAM permissions of calls, and policies |
 //! | `faults`, `limits`, `clock`, `settings` | injected faults, rate limits, time, settings |
 
 mod admin;
@@ -37,23 +36,16 @@ mod catalog;
 mod clock;
 mod control;
 mod ec2;
-mod eks;
 mod fake;
 mod faults;
 mod glob;
-mod iam;
 mod ids;
 mod limits;
-mod metadata;
 #[cfg(feature = "nodes")]
 pub mod nodes;
-mod permissions;
-mod pricing;
 mod server;
+mod services;
 mod settings;
-mod sqs;
-mod ssm;
-mod sts;
 mod wire;
 
 pub use builder::{Builder, DEFAULT_VPC};
@@ -65,17 +57,19 @@ pub use ec2::{
     filters::Tags,
     images::Image,
     instances::{Instance, InstanceState, Interface, Lifecycle},
+    launch::templates::LaunchTemplate,
     network::{PlacementGroup, SecurityGroup, Subnet},
     status::{ScheduledEvent, StatusReport},
-    templates::LaunchTemplate,
 };
-pub use eks::{Cluster, ZonalShift};
 pub use fake::{AwsFake, ConnectionLost};
 pub use faults::{Cut, Fault};
-pub use iam::{InstanceProfile, Role};
 pub use limits::Rate;
-pub use permissions::{Permission, Policy, PolicyError};
 pub use server::Server;
+pub use services::{
+    eks::{Cluster, ZonalShift},
+    iam::{InstanceProfile, Role},
+    permissions::{Permission, Policy, PolicyError},
+};
 pub use settings::AwsFakeSettings;
 
 /// ID of the account that owns all resources.

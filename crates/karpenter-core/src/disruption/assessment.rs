@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use karpenter_api::v1::DisruptionReason;
 
 use super::Budgets;
-use super::balanced::Totals;
-use super::blockers;
 use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, candidate};
 use super::command::{Command, Method, VerdictKind};
-use super::evaluations::Evaluations;
 use super::methods;
 use super::pass::{Alone, Pass, Shared, is_balanced};
 use super::request::DisruptionRequest;
 use super::simulation::Simulator;
+use crate::disruption::candidate::blockers;
+use crate::disruption::consolidation::balanced::Totals;
+use crate::disruption::simulation::evaluations::Evaluations;
 
 /// Assesses nodes of one snapshot, each alone, with the methods of a pass in the order of a pass.
 ///

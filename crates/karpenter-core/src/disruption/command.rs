@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use karpenter_api::v1::DisruptionReason;
 
-use super::balanced::PoolScore;
 use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
+use crate::disruption::consolidation::balanced::PoolScore;
 use crate::pod::PodKey;
 use crate::schedule::{Placement, PlannedNodeClaim};
 
@@ -164,7 +164,8 @@ impl fmt::Display for Command {
                 .take(5)
                 .map(String::as_str)
                 .collect();
-            let capacity_type = super::replacement::capacity_type(replacement);
+            let capacity_type =
+                crate::disruption::consolidation::replacement::capacity_type(replacement);
             let kind = if capacity_type.is_empty() {
                 "node".to_owned()
             } else {

@@ -17,33 +17,26 @@
 //! from upstream's ordered prefix and then improves it; one pass may return several commands.
 
 mod assessment;
-pub mod balanced;
-mod blockers;
 pub mod budgets;
 pub mod candidate;
-mod carried;
 pub mod command;
 pub mod consolidation;
 pub mod cost;
-mod evaluations;
-mod gates;
 mod methods;
 mod pass;
 mod plan;
-pub mod prices;
-mod replacement;
 mod request;
 pub mod simulation;
 mod staying;
 mod validate;
 
 pub use assessment::Assessor;
-pub use blockers::blockers;
 pub use budgets::Budgets;
+pub use candidate::blockers::blockers;
 pub use candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, Surroundings};
 pub use command::{Command, CommandId, Decision, Method, Verdict, VerdictKind};
+pub use consolidation::replacement::MinValuesUnmet;
 pub use plan::{DisruptionPlan, Planner, plan};
-pub use replacement::MinValuesUnmet;
 pub use request::{DisruptionRequest, MultiNodeSearch, Stopwatch};
 pub use staying::{PodStays, StayingPods};
 pub use validate::{CommandInvalidated, validate};

@@ -7,15 +7,15 @@ use karpenter_api::v1::{ConsolidationPolicy, NodePool};
 use rustc_hash::FxHashMap;
 
 use super::Budgets;
-use super::balanced::Totals;
 use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
 use super::command::{Command, Method};
 use super::consolidation::Move;
-use super::evaluations::Evaluations;
-use super::prices::PriceLists;
 use super::request::DisruptionRequest;
 use super::simulation::Simulator;
 use crate::cluster::{Cluster, Snapshot};
+use crate::disruption::consolidation::balanced::Totals;
+use crate::disruption::consolidation::prices::PriceLists;
+use crate::disruption::simulation::evaluations::Evaluations;
 
 /// The state of one method: the snapshot including its commands so far, its candidates, the remaining budgets.
 pub(super) struct Pass<'a> {

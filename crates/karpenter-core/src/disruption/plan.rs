@@ -7,13 +7,13 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
-use super::carried::Carried;
 use super::command::{Command, Decision, Method, Verdict, VerdictKind};
-use super::evaluations::Evaluations;
 use super::pass::{Alone, Kept, Pass};
 use super::request::DisruptionRequest;
 use super::{Budgets, methods};
 use crate::cluster::{NodeState, Snapshot};
+use crate::disruption::simulation::carried::Carried;
+use crate::disruption::simulation::evaluations::Evaluations;
 
 /// The result of a disruption pass.
 #[derive(Clone, Debug, Default)]

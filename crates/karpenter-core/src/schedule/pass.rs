@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::schedule::compile::ids::ClassId;
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::Devices;
@@ -26,8 +27,9 @@ use crate::schedule::pods::queue::PodQueue;
 use crate::schedule::report::plan::Plan;
 use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
 use crate::schedule::request::{PodSet, Query};
-use crate::schedule::strategy::{Attempt, Strategy};
+use crate::schedule::strategy::Strategy;
 use crate::schedule::topology::domains::Topology;
+use crate::schedule::trace::TracedPod;
 
 /// The state of a scheduling pass; see the module documentation.
 pub(crate) struct SchedulingPass<'a> {
@@ -50,6 +52,23 @@ pub(crate) struct SchedulingPass<'a> {
     pub(crate) devices: Option<Box<Devices<'a>>>,
     /// Whether the result has a trace.
     pub(crate) traced: bool,
+}
+
+/// A plan, and the numbers that rank it beside its price.
+#[derive(Default)]
+pub(crate) struct Attempt {
+    pub(crate) plan: Plan,
+    pub(crate) strategy: Strategy,
+    /// How many preferences its pods dropped in total.
+    pub(crate) dropped: usize,
+    /// Unplaced pods of each class, buffers' pods counted apart. Pods of a class are interchangeable.
+    pub(crate) left_out: BTreeMap<(ClassId, bool), usize>,
+    /// Whether wasteful nodes were repacked, but not thoroughly.
+    pub(crate) hasty: bool,
+    /// Where the pass looked for places on existing nodes, if that was asked for.
+    pub(crate) trace: Option<Vec<TracedPod>>,
+    /// The pass was not run: the solver was not compiled for a resource that a pod of the query requests.
+    pub(crate) unknown_resources: bool,
 }
 
 impl<'a> SchedulingPass<'a> {

@@ -15,11 +15,11 @@
 //! the additional savings do not justify the time.
 
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::pass::SchedulingPass;
+use crate::schedule::pass::{Attempt, SchedulingPass};
 use crate::schedule::repack::dissolve::{MANY_PODS, NODE_OVERHEAD_FEW};
 use crate::schedule::report::plan::{IgnoredPod, Plan};
 use crate::schedule::request::{Packing, PodSet, Query};
-use crate::schedule::strategy::{Attempt, MOST_PODS, Order, Strategy};
+use crate::schedule::strategy::{MOST_PODS, Order, Strategy};
 
 /// For more pods, strategies that compare the price increase of each node are skipped.
 const MOST_COMPARED: usize = 600;

@@ -1,13 +1,8 @@
-//! What a scheduling pass may choose freely, and what it results in.
-
-use std::collections::BTreeMap;
-
-use crate::schedule::compile::ids::ClassId;
-use crate::schedule::report::plan::Plan;
-use crate::schedule::trace::TracedPod;
+//! What a scheduling pass may choose freely.
 
 /// Plans for more pods are made with one strategy.
 pub(crate) const MOST_PODS: usize = 1_500;
+
 /// The order in which pods are placed. Buffers' pods come last in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Order {
@@ -50,21 +45,4 @@ impl Strategy {
             ..Self::new(order)
         }
     }
-}
-
-/// A plan, and the numbers that rank it beside its price.
-#[derive(Default)]
-pub(crate) struct Attempt {
-    pub(crate) plan: Plan,
-    pub(crate) strategy: Strategy,
-    /// How many preferences its pods dropped in total.
-    pub(crate) dropped: usize,
-    /// Unplaced pods of each class, buffers' pods counted apart. Pods of a class are interchangeable.
-    pub(crate) left_out: BTreeMap<(ClassId, bool), usize>,
-    /// Whether wasteful nodes were repacked, but not thoroughly.
-    pub(crate) hasty: bool,
-    /// Where the pass looked for places on existing nodes, if that was asked for.
-    pub(crate) trace: Option<Vec<TracedPod>>,
-    /// The pass was not run: the solver was not compiled for a resource that a pod of the query requests.
-    pub(crate) unknown_resources: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use karpenter_core::disruption::prices::PriceLists;
+use karpenter_core::disruption::consolidation::prices::PriceLists;
 use karpenter_core::disruption::simulation::Simulator;
 use karpenter_core::disruption::{
     Assessor, Command, DisruptionRequest, NotConsolidatable, VerdictKind, plan,

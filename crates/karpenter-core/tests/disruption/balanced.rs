@@ -86,7 +86,7 @@ fn one_pool_that_rejects_rejects_the_move() {
 #[test]
 fn pools_share_the_savings_of_a_move_by_price_and_the_least_score_counts() {
     use karpenter_core::disruption::Candidates;
-    use karpenter_core::disruption::balanced::Totals;
+    use karpenter_core::disruption::consolidation::balanced::Totals;
     let world = two_pools("Balanced");
     let snapshot = world.cluster.snapshot();
     let all = Candidates::new(&snapshot, &<_>::default(), now());
@@ -114,7 +114,7 @@ fn pools_share_the_savings_of_a_move_by_price_and_the_least_score_counts() {
 #[test]
 fn a_move_that_saves_nothing_or_is_in_a_pool_that_costs_nothing_is_rejected() {
     use karpenter_core::disruption::Candidates;
-    use karpenter_core::disruption::balanced::Totals;
+    use karpenter_core::disruption::consolidation::balanced::Totals;
     let world = World::empty()
         .with_types(sizes())
         .with_pool(balanced("default"))

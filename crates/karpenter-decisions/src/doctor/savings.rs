@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{ConsolidationPolicy, DisruptionReason};
 use karpenter_core::cluster::Cluster;
-use karpenter_core::disruption::balanced::{THRESHOLD, Totals};
+use karpenter_core::disruption::consolidation::balanced::{THRESHOLD, Totals};
 use karpenter_core::disruption::consolidation::{Rules, evaluate};
 use karpenter_core::disruption::simulation::Simulator;
 use karpenter_core::disruption::{Candidate, Candidates, Surroundings};

@@ -7,8 +7,8 @@
 //!
 //! - [`request`]: the question; [`plan`]: the answer; [`agreement`]: how far an answer agrees with what happened.
 //! - `admission` checks manifests as an API server with the CRDs does; `changes` and `workloads` make the changes.
-//! - `stepper` holds the state and its events; `provisioning`, `disruption`, `launch` and `drain` are the steps.
-//! - `evictions` recomputes PodDisruptionBudgets; `timing` estimates how long nodes and pods take to start.
+//! - `stepper` holds the state and its events; its modules `provisioning`, `disruption`, `launch` and `drain` are the steps.
+//!   Beside them, `evictions` recomputes PodDisruptionBudgets, and `timing` estimates how long nodes and pods take to start.
 //!
 //! The work is bounded by counts, not by time: [`MAX_EVENTS`] events and [`MAX_RUNS`] runs of the engine. An answer that was cut
 //! short says so.
@@ -16,16 +16,9 @@
 mod admission;
 pub mod agreement;
 mod changes;
-mod disruption;
-mod drain;
-mod evictions;
-mod launch;
 pub mod plan;
-mod provisioning;
-mod queue;
 pub mod request;
 mod stepper;
-mod timing;
 mod workloads;
 
 use std::fmt;

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use karpenter_api::duration::NillableDuration;
 use karpenter_api::v1::{ConsolidationPolicy, NodePool};
 use karpenter_core::cluster::{Cluster, NodeState, Snapshot};
-use karpenter_core::disruption::prices::PriceLists;
+use karpenter_core::disruption::consolidation::prices::PriceLists;
 use karpenter_core::disruption::simulation::Simulator;
 use karpenter_core::disruption::{
     Assessor, Command, DisruptionRequest, NotConsolidatable, NotDisruptable, VerdictKind,

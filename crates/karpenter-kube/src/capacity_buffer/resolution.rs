@@ -11,12 +11,12 @@ use kube::Api;
 
 use super::stores::Missing;
 use super::{Buffers, Stores};
+use crate::client::patch::{Lock, patch_status};
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
 use crate::observability::Conditions;
 use crate::options::Options;
-use crate::patch::{Lock, patch_status};
 use crate::provisioning::Batcher;
 
 /// Interval between reconciliations of a buffer, even if nothing changes.

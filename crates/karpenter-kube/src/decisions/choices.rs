@@ -13,8 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::Decisions;
-use crate::context::Context;
+use super::state::Decisions;
 use crate::controller::compute;
 use crate::model::View;
 
@@ -32,14 +31,10 @@ impl Unworked {
     /// Adds the NodeClaims of a pass.
     pub(super) fn add(
         &self,
-        cx: &Context,
         view: &View,
         planned: &[PlannedNodeClaim],
         created: &[Option<Arc<NodeClaim>>],
     ) {
-        if cx.options.decisions_port == 0 {
-            return;
-        }
         let launched = planned.iter().zip(created).filter_map(|(planned, claim)| {
             let claim = claim.clone()?;
             Some((claim, planned.pods.clone()))

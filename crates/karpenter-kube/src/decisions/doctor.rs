@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use karpenter_core::schedule::Cancel;
 use karpenter_decisions::doctor::{BlockerReport, Examination, Installation, examine};
 use karpenter_decisions::explain::Observed;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::answers::ENGINE;
 use super::installation;
+use super::state::{Doctor, ENGINE};
 use crate::context::Context;
 use crate::controller::{ReconcileError, compute};
 use crate::provisioning;
@@ -26,20 +25,7 @@ const REVIEWED: SignedDuration = SignedDuration::from_mins(10);
 /// Interval between reports for the metrics.
 const INTERVAL: Duration = Duration::from_secs(300);
 
-/// The latest results.
-#[derive(Debug, Default)]
-pub(super) struct Doctor {
-    /// The latest report on the whole cluster.
-    latest: Mutex<Option<Arc<BlockerReport>>>,
-    reviewed: Mutex<Option<(Timestamp, Installation)>>,
-}
-
 impl Doctor {
-    /// Returns the latest report on the whole cluster.
-    pub(super) fn latest(&self) -> Option<Arc<BlockerReport>> {
-        self.latest.lock().clone()
-    }
-
     /// Reports on the cluster, or on a namespace.
     pub(super) async fn report(
         &self,

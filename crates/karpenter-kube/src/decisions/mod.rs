@@ -4,83 +4,38 @@
 //! All of it reads. The passes hand over their results once they have acted; nothing here is waited for, and an error in it ends
 //! in a log line.
 
-mod answers;
-mod bundle;
 mod choices;
 mod doctor;
+mod feed;
 mod installation;
 mod kept;
 mod log;
 mod metrics;
-mod overview;
-mod page;
-mod plans;
-mod query;
 mod server;
-mod status;
-mod stream;
-mod tls;
+mod state;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::disruption::{
     Command, CommandId, CommandInvalidated, DisruptionPlan, DisruptionRequest,
 };
-use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, Policy};
+use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy};
 use karpenter_decisions::history::{History, Input};
-use karpenter_decisions::record::{CommandOutcome, CommandState, DecisionRecord, clipped};
+use karpenter_decisions::record::{CommandOutcome, CommandState, clipped};
 use karpenter_decisions::ring::Recorded;
-use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::broadcast;
 
 pub use doctor::report_regularly;
 pub use installation::RULES;
 pub use metrics::register;
 pub use server::serve;
+pub use state::Decisions;
 
 use crate::context::Context;
-use crate::lease::{Announcement, Holder};
 use crate::model::View;
-use crate::options::DecisionLog;
-use choices::Unworked;
-use doctor::Doctor;
-use kept::Kept;
-use log::Log;
-use overview::Feed;
-
-/// How many records the reader of a stream may be behind.
-const BEHIND: usize = 256;
-
-/// The decisions of this replica since it leads.
-pub struct Decisions {
-    history: Mutex<History>,
-    /// The policy of the last scheduling pass.
-    scheduled: Mutex<Option<Policy>>,
-    /// The request of the last disruption pass.
-    disrupted: Mutex<Option<DisruptionRequest>>,
-    doctor: Doctor,
-    kept: Arc<Kept>,
-    choices: Unworked,
-    log: Option<Log>,
-    new: broadcast::Sender<Arc<DecisionRecord>>,
-    holder: Holder,
-    /// Where other replicas reach this one, while it leads.
-    announcement: Announcement,
-    /// Counts the changes of the history.
-    revision: AtomicU64,
-    feed: Feed,
-}
-
-impl std::fmt::Debug for Decisions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Decisions").finish_non_exhaustive()
-    }
-}
 
 /// How a pass was made.
 #[derive(Debug, Clone, Copy)]
@@ -94,67 +49,6 @@ pub struct Made<'a> {
 }
 
 impl Decisions {
-    /// Creates an empty history. `holder` is the replica that holds the lease, `announcement` what this one writes into the lease.
-    #[must_use]
-    pub fn new(log: &DecisionLog, holder: Holder, announcement: Announcement) -> Self {
-        let (new, _) = broadcast::channel(BEHIND);
-        Self {
-            history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
-            scheduled: Mutex::default(),
-            disrupted: Mutex::default(),
-            doctor: Doctor::default(),
-            kept: Arc::default(),
-            choices: Unworked::default(),
-            log: Log::open(log),
-            new,
-            holder,
-            announcement,
-            revision: AtomicU64::default(),
-            feed: Feed::default(),
-        }
-    }
-
-    /// Begins the history: this replica leads since `now`.
-    pub fn begin(&self, now: Timestamp) {
-        *self.history() = History::new(now);
-        *self.disrupted.lock() = None;
-        self.kept.free();
-        self.revision.fetch_add(1, Ordering::Relaxed);
-        self.feed.begin();
-    }
-
-    /// Returns a number that changes with the history.
-    fn revision(&self) -> u64 {
-        self.revision.load(Ordering::Relaxed)
-    }
-
-    /// Returns the history so far, which no later pass changes.
-    fn so_far(&self) -> History {
-        self.history().clone()
-    }
-
-    /// Returns the policy of the last scheduling pass, at `now`.
-    fn policy(&self, now: Timestamp) -> Option<Policy> {
-        Some(self.scheduled.lock().clone()?.with_now(now))
-    }
-
-    /// Returns a request like that of the last disruption pass, else of provisioning, which ends its search once `cancel` says so.
-    fn disruption(&self, now: Timestamp, cancel: Cancel) -> DisruptionRequest {
-        let mut request = self.disrupted.lock().clone();
-        let request = request.get_or_insert_with(|| {
-            let mut request = DisruptionRequest::at(now);
-            request.policy = self.policy(now).unwrap_or(request.policy);
-            request
-        });
-        request.policy.now = now;
-        request.query.cancel = Some(cancel);
-        request.clone()
-    }
-
-    fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock()
-    }
-
     /// Records a scheduling pass. `claims` are the NodeClaims of the planned nodes.
     pub fn provisioned(
         &self,
@@ -166,8 +60,7 @@ impl Decisions {
         let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
         let names: Vec<Option<&str>> = names.collect();
         *self.scheduled.lock() = Some(made.policy.clone());
-        self.choices
-            .add(cx, made.view, &plan.new_node_claims, claims);
+        self.launched(cx, made.view, &plan.new_node_claims, claims);
         self.record(cx, made, |history, input| {
             history.provisioned(input, plan, &names)
         });
@@ -233,8 +126,7 @@ impl Decisions {
     /// Records that a command was started, with its replacements.
     pub fn started(&self, cx: &Context, command: &Command, replacements: &[Arc<NodeClaim>]) {
         let created: Vec<_> = replacements.iter().cloned().map(Some).collect();
-        self.choices
-            .add(cx, &cx.view(), &command.replacements, &created);
+        self.launched(cx, &cx.view(), &command.replacements, &created);
         let names = replacements.iter().take(karpenter_decisions::record::NAMED);
         let outcome = CommandOutcome {
             state: CommandState::Started,
@@ -256,18 +148,17 @@ impl Decisions {
         self.became(id, outcome);
     }
 
-    fn became(&self, id: &CommandId, outcome: CommandOutcome) {
-        let amended = self.history().became(id.claims(), outcome);
-        self.revision.fetch_add(1, Ordering::Relaxed);
-        // The line of a record is repeated once more is known: the last one with its id holds.
-        if let (Some(record), Some(log)) = (amended, &self.log) {
-            log.write(&record);
+    /// Keeps what the choice of instance types is worked out from later. Without the server no question can be asked about it.
+    fn launched(
+        &self,
+        cx: &Context,
+        view: &View,
+        planned: &[PlannedNodeClaim],
+        created: &[Option<Arc<NodeClaim>>],
+    ) {
+        if cx.options.decisions_port != 0 {
+            self.choices.add(view, planned, created);
         }
-    }
-
-    /// Records what the cloud chose for earlier NodeClaims, as far as it is known by now.
-    fn settle(&self, view: &View) {
-        self.history().settle(&view.snapshot);
     }
 
     fn record(

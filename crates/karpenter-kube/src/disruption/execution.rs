@@ -21,10 +21,10 @@ use karpenter_core::disruption::{Candidate, Command, CommandId, Decision, Method
 use karpenter_decisions::record::CommandState;
 
 use super::{report, taints};
+use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError, is_not_found};
 use crate::model::Stopped;
-use crate::patch::Lock;
 use crate::provisioning::launch;
 
 /// Interval between checks of the replacements.

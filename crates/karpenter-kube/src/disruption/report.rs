@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use karpenter_api::v1::{ConsolidationPolicy, DisruptionReason, NodeClaim};
 use karpenter_api::{events, labels};
 use karpenter_core::cluster::NodeState;
-use karpenter_core::disruption::balanced::{K, PoolScore, THRESHOLD};
+use karpenter_core::disruption::consolidation::balanced::{K, PoolScore, THRESHOLD};
 use karpenter_core::disruption::{
     Candidate, Command, CommandInvalidated, Decision, DisruptionPlan, Method, NotConsolidatable,
     NotDisruptable, VerdictKind,

@@ -10,10 +10,10 @@ use karpenter_api::labels::taints;
 use karpenter_api::v1::{DisruptionReason, NodeClaim};
 use karpenter_core::disruption::Candidate;
 
+use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError};
 use crate::model::View;
-use crate::patch::Lock;
 
 /// Number of attempts of a write that conflicts with other writers.
 const TRIES: usize = 4;

@@ -29,9 +29,9 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::protection::pod_reference;
+use crate::client::delete::only_uid;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Doing, Next, Queue, ReconcileError, is_not_found};
-use crate::delete::only_uid;
 use crate::events::{Event, reference};
 use crate::model::{Change, View};
 use crate::options::Options;

@@ -20,13 +20,13 @@ use kube::api::ListParams;
 
 use super::eviction::EvictionQueue;
 use super::protection;
+use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
 use crate::model::{Change, View};
 use crate::options::Options;
-use crate::patch::Lock;
 
 /// How long a drain lasts at least, so that pods that were bound at the last moment are seen.
 const MIN_DRAIN: Duration = Duration::from_secs(5);

@@ -24,9 +24,9 @@ use kube::Api;
 use kube::api::ListParams;
 
 use super::removal::disrupt;
+use crate::client::delete::delete_object;
 use crate::context::Context;
 use crate::controller::{Doing, Periodic, ReconcileError};
-use crate::delete::delete_object;
 use crate::logging;
 use crate::model::View;
 

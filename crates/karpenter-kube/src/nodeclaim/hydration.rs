@@ -10,11 +10,11 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodeClassReference};
 
+use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
 use crate::options::Options;
-use crate::patch::Lock;
 
 const BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(100),

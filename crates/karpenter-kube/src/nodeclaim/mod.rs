@@ -1,6 +1,6 @@
 //! NodeClaims: from their creation to the deletion of their instances.
 //!
-//! [`lifecycle`] launches, registers, initializes and finalizes them; each step is one module.
+//! [`lifecycle`] launches, registers, initializes and finalizes them; each step is one of its modules.
 
 pub mod conditions;
 pub mod consistency;
@@ -13,10 +13,4 @@ pub mod model_gc;
 pub mod pod_events;
 pub mod removal;
 
-mod finalize;
-mod initialization;
-mod launch;
-mod liveness;
-mod registration;
-
-pub use launch::Launches;
+pub use lifecycle::launch::Launches;

@@ -11,11 +11,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::lifecycle::pod_events::event_node;
 
+use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
 use crate::options::Options;
-use crate::patch::Lock;
 
 /// Shorter than the interval between two disruption passes, so that none misses an event.
 const DEDUPE: Duration = Duration::from_secs(10);

@@ -4,9 +4,9 @@ use karpenter_api::labels;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::NodeClaim;
 
+use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError};
-use crate::patch::Lock;
 
 /// Deletes the NodeClaim in the version that was read; returns false if it does not exist any more.
 ///

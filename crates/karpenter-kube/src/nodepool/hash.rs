@@ -10,10 +10,10 @@ use karpenter_api::labels::annotations::{NODE_POOL_HASH, NODE_POOL_HASH_VERSION 
 use karpenter_api::v1::{NodeClaim, NodePool};
 use kube::Api;
 
+use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
-use crate::patch::Lock;
 
 /// Maintains the hash annotations of NodePools.
 #[derive(Debug)]

@@ -19,11 +19,11 @@ use karpenter_core::resources::Resources;
 use kube::Api;
 
 use super::registration_health::{Health, RegistrationHealth};
+use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::events::Event;
 use crate::model::{Change, NodeClass, View};
-use crate::patch::Lock;
 
 /// Resources that are reported even when they are zero.
 const ALWAYS_REPORTED: [&str; 5] = ["cpu", "memory", "pods", "ephemeral-storage", "nodes"];

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{Certificate, CertificateError, Probe, Profiler, Site};
 use crate::capacity_buffer::Buffers;
 use crate::client::Clients;
+use crate::client::writes::Writes;
 use crate::clock::Clock;
 use crate::context::{Acting, Context};
 use crate::decisions::Decisions;
@@ -38,7 +39,6 @@ use crate::readiness::Readiness;
 use crate::shadow::refusal::ReadOnlyProvider;
 use crate::shadow::{Refusals, Shadow};
 use crate::static_capacity::StaticCapacity;
-use crate::writes::Writes;
 use crate::{admin, decisions, shadow};
 
 pub use registry::ControllerRegistry;

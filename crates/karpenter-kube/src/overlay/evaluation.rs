@@ -12,12 +12,12 @@ use karpenter_core::provider::CloudProvider;
 use kube::Api;
 
 use super::Accepted;
+use crate::client::patch::{Lock, patch_status};
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, Queue, ReconcileError};
 use crate::logging;
 use crate::model::{Change, View};
 use crate::options::Options;
-use crate::patch::{Lock, patch_status};
 use crate::provisioning::refresh_instance_types;
 
 /// Interval between evaluations even if nothing changes: instance types may.

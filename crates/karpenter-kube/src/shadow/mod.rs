@@ -202,17 +202,6 @@ fn is_taken(claim: Option<&NodeClaim>) -> bool {
     claim.is_some_and(|claim| claim.is_true(types::DISRUPTION_REASON))
 }
 
-/// Parses a change of the copy of the cluster: one that applies to NodePools, nodes or offerings, at any time.
-pub(crate) fn change_of_copy(text: &str) -> Result<Hypothesis, String> {
-    let change: Hypothesis = text.trim().parse().map_err(|error| format!("{error}"))?;
-    match change {
-        Hypothesis::Tolerate(_) | Hypothesis::Drop(_) | Hypothesis::Now(_) => Err(format!(
-            "invalid change `{change}`: a shadow decides on all pods, now"
-        )),
-        change => Ok(change),
-    }
-}
-
 /// Registers the metrics of a shadow.
 pub fn register(cx: &Arc<Context>) {
     if cx.shadow.is_none() {
@@ -230,25 +219,4 @@ pub fn register(cx: &Arc<Context>) {
             emit.set(&["disruption"], report.disruption.agreement);
         },
     );
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn changes_are_separated_by_semicolons_and_those_of_single_pods_or_times_are_invalid() {
-        let changes = "--shadow-if=policy.default=Balanced;budget.default=10%";
-        let options = Options::read(["karpenter", "--shadow", changes]).unwrap();
-        let read: Vec<String> = options.shadow_if.iter().map(ToString::to_string).collect();
-        assert!(options.shadow);
-        assert_eq!(read, ["policy.default=Balanced", "budget.default=10%"]);
-        for bad in [
-            "--shadow-if=policy.default=Often",
-            "--shadow-if=now=2026-01-01T00:00:00Z",
-            "--shadow-if=tolerate=a:NoSchedule",
-        ] {
-            assert!(Options::read(["karpenter", bad]).is_err(), "{bad}");
-        }
-    }
 }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::ApiServer;
 use super::catalog::Served;
-use super::context::timestamp;
 use super::value::{name_of, object_of};
+use crate::server::write::context::timestamp;
 
 impl ApiServer {
     /// Stores objects unchanged; see [`crate::Testbed::load`].

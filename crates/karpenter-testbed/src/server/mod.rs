@@ -1,31 +1,17 @@
 //! Handling of requests: verbs, admission, subresources, custom resources, HTTP.
 
+mod access;
 pub mod admission;
-mod authorization;
 pub mod catalog;
-mod context;
 pub mod custom;
-mod definitions;
 mod delete;
-mod discover;
-pub mod error;
-mod eviction;
 mod identity;
 mod load;
 mod names;
-mod namespaces;
 mod read;
-mod reply;
-mod request;
-mod scale;
-mod selector;
-mod serve;
-mod service;
-mod service_proxy;
 mod subresources;
-mod tokens;
 mod value;
-mod watch;
+pub mod wire;
 mod write;
 
 use std::ops::Deref;
@@ -43,14 +29,17 @@ use crate::faults::{EXEMPT_HEADER, Exempt, Fault, Faults};
 use crate::present::table;
 use crate::present::table::IncludeObject;
 use crate::store::Store;
-pub use authorization::ServiceAccount;
+pub use access::authorization::ServiceAccount;
+use access::tokens::Tokens;
 use catalog::{Catalog, Served};
-use error::ApiError;
 use identity::Identity;
-pub use reply::Body;
-use reply::Reply;
-use request::{Call, MAX_BODY, Target};
-pub use serve::{ServeError, Served as ServedOverHttps};
+use subresources::service_proxy;
+use wire::error::ApiError;
+pub use wire::reply::Body;
+use wire::reply::Reply;
+use wire::request::{Call, MAX_BODY, Target};
+pub use wire::serve::{ServeError, Served as ServedOverHttps};
+use write::context::timestamp;
 
 /// The parts of a server.
 #[derive(Debug)]
@@ -64,7 +53,7 @@ pub struct Inner {
     version: RwLock<String>,
     pod_mutation: Option<PodMutation>,
     refusals: Mutex<Vec<String>>,
-    tokens: RwLock<tokens::Tokens>,
+    tokens: RwLock<Tokens>,
 }
 
 /// The API server. Cheap to clone; clones are the same server.
@@ -320,7 +309,7 @@ impl ApiServer {
                 "metadata": {
                     "name": name,
                     "uid": self.identity.uid(),
-                    "creationTimestamp": context::timestamp(self.clock.now()),
+                    "creationTimestamp": timestamp(self.clock.now()),
                     "labels": {"kubernetes.io/metadata.name": name},
                 },
                 "spec": {"finalizers": ["kubernetes"]},
@@ -346,7 +335,7 @@ impl ApiServer {
                     "name": name,
                     "uid": self.identity.uid(),
                     "generation": 1,
-                    "creationTimestamp": context::timestamp(self.clock.now()),
+                    "creationTimestamp": timestamp(self.clock.now()),
                 },
                 "value": value,
                 "preemptionPolicy": "PreemptLowerPriority",

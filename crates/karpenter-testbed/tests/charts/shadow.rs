@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{is_missing, notes, objects, rights, template};
+use super::permissions::rights;
+use super::{is_missing, notes, objects, template};
 
 const SHADOW: &str = "
 settings: {clusterName: demo}

@@ -16,7 +16,7 @@ use super::listing::check_ids;
 use super::status::StatusReport;
 use super::{Ec2, Ec2Call, Pool};
 use crate::clock::later;
-use crate::permissions::Permission;
+use crate::services::permissions::Permission;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;

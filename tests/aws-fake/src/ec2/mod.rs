@@ -3,18 +3,14 @@
 pub(crate) mod capacity;
 pub(crate) mod events;
 pub(crate) mod filters;
-mod fleet;
 pub(crate) mod images;
 pub(crate) mod instances;
-mod launch;
+pub(crate) mod launch;
 mod listing;
 pub(crate) mod network;
 pub(crate) mod paging;
-mod run;
-mod spec;
 pub(crate) mod status;
 mod tags;
-pub(crate) mod templates;
 mod types;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -23,11 +19,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::catalog::Catalog;
-use crate::iam::Iam;
 use crate::ids::Ids;
-use crate::permissions::Auth;
+use crate::services::iam::Iam;
+use crate::services::permissions::Auth;
+use crate::services::ssm::Ssm;
 use crate::settings::AwsFakeSettings;
-use crate::ssm::Ssm;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
@@ -35,9 +31,9 @@ pub(crate) use capacity::Pool;
 use capacity::{CapacityReservation, Pools};
 use images::Image;
 use instances::Instances;
+use launch::templates::LaunchTemplate;
 use network::{PlacementGroup, SecurityGroup, Subnet, Vpc};
 use paging::Page;
-use templates::LaunchTemplate;
 
 /// State of EC2 in one region.
 #[derive(Debug)]

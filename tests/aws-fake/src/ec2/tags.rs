@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Ec2Call;
 use super::filters::{Filterable, Filters, Tags};
-use crate::permissions::Permission;
+use crate::services::permissions::Permission;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;

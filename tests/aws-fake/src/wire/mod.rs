@@ -175,7 +175,7 @@ impl Incoming {
                     set(&mut response, "x-amzn-errortype", kind);
                 }
                 if self.service == "sqs" {
-                    let value = format!("{};Sender", crate::sqs::query_code(&error.code));
+                    let value = format!("{};Sender", crate::services::sqs::query_code(&error.code));
                     set(&mut response, "x-amzn-query-error", &value);
                 }
                 response

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::HasConditions;
+use karpenter_kube::client::patch::{Lock, patch_status};
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{
     Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError,
 };
 use karpenter_kube::model::{Change, View};
 use karpenter_kube::options::Options;
-use karpenter_kube::patch::{Lock, patch_status};
 use kube::Api;
 
 use super::outcome::Outcome;

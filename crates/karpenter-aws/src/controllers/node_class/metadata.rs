@@ -7,8 +7,8 @@
 
 use futures::StreamExt;
 use karpenter_api::v1::NodeClaim;
+use karpenter_kube::client::patch::{Lock, patch_object};
 use karpenter_kube::controller::{Doing, ReconcileError};
-use karpenter_kube::patch::{Lock, patch_object};
 
 use super::controller::NodeClasses;
 use super::outcome::Outcome;

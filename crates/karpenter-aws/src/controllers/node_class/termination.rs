@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use karpenter_core::provider::CloudProviderError;
+use karpenter_kube::client::patch::{Lock, patch_object};
 use karpenter_kube::controller::{Doing, Next, ReconcileError};
 use karpenter_kube::events::{Event, reference};
-use karpenter_kube::patch::{Lock, patch_object};
 use kube::api::ListParams;
 
 use super::controller::NodeClasses;

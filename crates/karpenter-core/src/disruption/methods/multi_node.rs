@@ -13,9 +13,9 @@
 use std::collections::BTreeSet;
 
 use super::evaluation::{ROUND, cancelled, judge_alone, judge_sets};
-use crate::disruption::balanced::{THRESHOLD, Totals};
 use crate::disruption::candidate::{Candidate, NotConsolidatable};
 use crate::disruption::consolidation::Move;
+use crate::disruption::consolidation::balanced::{THRESHOLD, Totals};
 use crate::disruption::pass::{Found, Pass, command};
 use crate::disruption::simulation::Simulator;
 use crate::pod::PodKey;

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::evaluation::{ROUND, cancelled, judge_alone};
-use crate::disruption::balanced::{THRESHOLD, Totals};
 use crate::disruption::candidate::{Candidate, NotConsolidatable};
+use crate::disruption::consolidation::balanced::{THRESHOLD, Totals};
 use crate::disruption::pass::{Found, Pass, command};
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {

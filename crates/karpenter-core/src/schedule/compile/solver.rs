@@ -15,20 +15,21 @@ use crate::pod::{Shape, Toleration};
 use crate::requirements::{Requirement, Requirements};
 use crate::schedule::compile::algebra::{Algebra, ReqId};
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::bound_pods::BoundPods;
 use crate::schedule::compile::capacity_index::CapacityIndex;
 use crate::schedule::compile::catalogue::{Catalogue, Reservations};
-use crate::schedule::compile::daemons::{Daemon, daemons};
-use crate::schedule::compile::ids::{CatalogueId, DomainId, NodeIdx, TemplateId};
+use crate::schedule::compile::ids::{CatalogueId, NodeIdx, TemplateId};
+use crate::schedule::compile::nodes::bound_pods::BoundPods;
 use crate::schedule::compile::nodes::{ExistingNode, Nodes, existing_nodes};
+use crate::schedule::compile::pools::daemons::{Daemon, daemons};
+use crate::schedule::compile::pools::template::Template;
 use crate::schedule::compile::pools::{Pools, Usage, is_soft};
-use crate::schedule::compile::template::Template;
 use crate::schedule::compile::vectors::Dimensions;
 use crate::schedule::report::plan::PoolReport;
 use crate::schedule::request::{Policy, Query};
 use crate::schedule::topology::group::{
     BaseCounts, GroupIdentity, GroupKind, NodeFilter, is_hostname,
 };
+use crate::schedule::topology::label_domains::LabelDomains;
 use crate::taints::untolerated;
 
 /// Nodes by name.
@@ -48,33 +49,6 @@ struct Cache {
     counts: FxHashMap<GroupIdentity, Arc<BaseCounts>>,
     /// The nodes of the last `avoid` list: all simulations of a disruption pass share one list.
     avoid: Option<NamedNodes>,
-}
-
-/// The values of one label: those of nodes first, then those that only new nodes can have.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LabelDomains {
-    pub(crate) names: IndexVec<DomainId, Arc<str>>,
-    pub(crate) ids: FxHashMap<Arc<str>, DomainId>,
-    /// The nodes with each value.
-    pub(crate) nodes: IndexVec<DomainId, Bits<NodeIdx>>,
-    /// The value of each node; `None` without the label.
-    pub(crate) of_node: IndexVec<NodeIdx, Option<DomainId>>,
-    /// The values that new nodes of each template can have.
-    pub(crate) of_template: IndexVec<TemplateId, Bits<DomainId>>,
-}
-
-impl LabelDomains {
-    /// Returns the id of a value, which is added if it is new.
-    fn id(&mut self, value: &str) -> DomainId {
-        if let Some(id) = self.ids.get(value) {
-            return *id;
-        }
-        let value: Arc<str> = value.into();
-        self.nodes.push(Bits::default());
-        let id = self.names.push(value.clone());
-        self.ids.insert(value, id);
-        id
-    }
 }
 
 /// A compiled [`Snapshot`] that answers any number of [`Query`]s, from any number of threads.

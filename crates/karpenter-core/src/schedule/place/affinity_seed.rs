@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId, ReservationId, RowId};
-use crate::schedule::compile::template::unmet_min_values;
+use crate::schedule::compile::pools::template::unmet_min_values;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::group::Target;

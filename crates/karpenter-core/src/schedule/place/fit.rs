@@ -18,7 +18,7 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{
     ClassId, DomainId, NO_ROW, PlannedId, ReservationId, RowId, TemplateId,
 };
-use crate::schedule::compile::template::{distinct_values, unmet_min_values};
+use crate::schedule::compile::pools::template::{distinct_values, unmet_min_values};
 use crate::schedule::compile::vectors::{Vector, add};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::devices::Served;

@@ -15,7 +15,7 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{
     GroupId, NO_ROW, PlannedId, PodIdx, ReservationId, RowId, TemplateId,
 };
-use crate::schedule::compile::template::{Template, UnmetMinValues};
+use crate::schedule::compile::pools::template::{Template, UnmetMinValues};
 use crate::schedule::compile::vectors::Vector;
 use crate::schedule::place::row_cache::RowCache;
 

@@ -13,7 +13,7 @@ use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{ClassId, GroupId, RowId, TemplateId};
 use crate::schedule::compile::pools::similar_pool;
-use crate::schedule::compile::template::UnmetMinValues;
+use crate::schedule::compile::pools::template::UnmetMinValues;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::Variant;

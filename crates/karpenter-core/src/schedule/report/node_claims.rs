@@ -16,7 +16,7 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{
     ClassId, OfferingKindId, PlannedId, ReservationId, RowId, TemplateId,
 };
-use crate::schedule::compile::template::unmet_min_values;
+use crate::schedule::compile::pools::template::unmet_min_values;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::PodState;
 use crate::schedule::report::plan::{Placement, Plan, Unplaced};

@@ -22,8 +22,8 @@ use crate::requirements::{LabelNames, Requirements};
 use crate::schedule::compile::algebra::{KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId};
-use crate::schedule::compile::solver::LabelDomains;
 use crate::schedule::report::reasons::TopologyConstraint;
+use crate::schedule::topology::label_domains::LabelDomains;
 
 /// The kind of constraint of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -6,3 +6,4 @@ pub(crate) mod domains;
 pub(crate) mod group;
 pub(crate) mod identities;
 pub(crate) mod initial_counts;
+pub(crate) mod label_domains;

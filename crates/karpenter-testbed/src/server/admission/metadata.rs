@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::super::error::Cause;
 use super::super::names;
+use crate::server::wire::error::Cause;
 
 /// Maximum total size of an object's annotations in bytes.
 const MAX_ANNOTATIONS: usize = 256 * 1024;

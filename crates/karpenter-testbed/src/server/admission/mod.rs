@@ -11,10 +11,10 @@ mod workloads;
 use serde_json::{Value, json};
 
 use super::catalog::Served;
-use super::error::Cause;
 use super::value::{map_of, name_of, object_of};
 use super::{custom, names};
 use crate::registry::decode;
+use crate::server::wire::error::Cause;
 
 pub use pods::resolve_priority;
 

@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::error::Cause;
 use super::super::value::{map_of, object_of};
 use crate::quantity;
+use crate::server::wire::error::Cause;
 
 /// Adds the not-ready taint of a new node.
 pub fn prepare(node: &mut Value) {

@@ -6,10 +6,10 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Value, json};
 
-use super::super::error::Cause;
 use super::super::names;
 use super::super::value::{map_of, object_of};
 use crate::quantity;
+use crate::server::wire::error::Cause;
 
 const UNCHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`, `spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or `spec.tolerations` (only additions to existing tolerations)";
 

@@ -5,10 +5,10 @@
 use serde_json::{Map, Value, json};
 
 use super::super::catalog::Served;
-use super::super::error::Cause;
 use super::super::value::{map_of, object_of};
 use super::pods;
 use crate::selector::Selector;
+use crate::server::wire::error::Cause;
 
 fn put(map: &mut Map<String, Value>, key: &str, value: Value) {
     map.entry(key).or_insert(value);

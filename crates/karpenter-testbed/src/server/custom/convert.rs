@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::super::ApiServer;
 use super::super::catalog::Served;
-use super::super::error::ApiError;
-use super::super::selector::Selectors;
 use super::super::value::map_of;
 use crate::registry::{CustomResource, api_version};
+use crate::server::wire::error::ApiError;
+use crate::server::wire::selector::Selectors;
 use crate::store::Query;
 
 impl ApiServer {

@@ -10,10 +10,10 @@ use kube_cel::{CompiledSchema, RootContext, Validator, compile_schema};
 use serde_json::{Value, json};
 
 use super::ApiServer;
-use super::context::Context;
-use super::error::{ApiError, Cause};
 use super::value::{map_of, name_of, object_of};
 use crate::registry::CustomResource;
+use crate::server::wire::error::{ApiError, Cause};
+use crate::server::write::context::Context;
 
 pub use structural::add_defaults;
 

@@ -9,7 +9,7 @@ use regex::Regex;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 
-use super::super::error::Cause;
+use crate::server::wire::error::Cause;
 
 /// Adds defaults, also inside of defaulted values. A null is replaced by the default unless the schema allows null.
 pub fn add_defaults(schema: &Value, value: &mut Value) {

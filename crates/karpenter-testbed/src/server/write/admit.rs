@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::super::catalog::Served;
-use super::super::context::Context;
-use super::super::error::ApiError;
-use super::super::selector::Selectors;
 use super::super::value::name_of;
 use super::super::{ApiServer, admission};
+use crate::server::wire::error::ApiError;
+use crate::server::wire::selector::Selectors;
+use crate::server::write::context::Context;
 use crate::store::Query;
 
 impl ApiServer {

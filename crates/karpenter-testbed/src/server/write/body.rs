@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use super::super::catalog::Served;
-use super::super::context::Context;
-use super::super::error::ApiError;
-use super::super::request::FieldValidation;
 use super::super::value::{name_of, object_of};
 use crate::registry::decode;
+use crate::server::wire::error::ApiError;
+use crate::server::wire::request::FieldValidation;
+use crate::server::write::context::Context;
 
 /// Rejects another kind or version than the path's; adds them if they are absent on a built-in kind.
 pub(super) fn check_kind(served: &Served, value: &mut Value) -> Result<(), ApiError> {

@@ -12,11 +12,13 @@
 //! | `body` | validation of a body against the path of the request |
 //! | `patch_kind` | application of patches |
 //! | `carry` | fields that are kept as stored |
+//! | `context` | user and time of a write |
 //! | `admit` | defaults, rules and checks with other objects |
 
 mod admit;
 mod body;
 mod carry;
+pub(in crate::server) mod context;
 mod patch_kind;
 
 use std::sync::Arc;
@@ -25,12 +27,12 @@ use serde_json::{Value, json};
 
 use super::ApiServer;
 use super::catalog::Served;
-use super::context::Context;
-use super::error::{ApiError, Cause};
-use super::reply::Reply;
-use super::request::Call;
 use super::value::{name_of, object_of};
 use crate::fields;
+use crate::server::wire::error::{ApiError, Cause};
+use crate::server::wire::reply::Reply;
+use crate::server::wire::request::Call;
+use crate::server::write::context::Context;
 use crate::store::{Object, Rejected};
 use body::{
     check_identity, check_kind, check_namespace, check_preconditions, has_revision, normalize,

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::super::catalog::Served;
-use super::super::error::ApiError;
-use super::super::request::Call;
 use crate::fields::ApplyError;
 use crate::patch;
+use crate::server::wire::error::ApiError;
+use crate::server::wire::request::Call;
 
 /// The kinds of patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

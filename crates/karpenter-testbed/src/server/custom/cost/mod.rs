@@ -17,7 +17,7 @@ use std::rc::Rc;
 use kube_cel::CompiledSchema;
 use serde_json::Value;
 
-use super::super::error::Cause;
+use crate::server::wire::error::Cause;
 use declaration::{Declaration, REQUEST};
 
 /// Maximum cost of one rule.

@@ -1,0 +1,55 @@
+//! The events of a rehearsal, by time; events of equal time in the order in which they were added.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+/// Something that happens at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::rehearse) enum Event {
+    /// The batch of pending pods closes.
+    Provision,
+    /// A disruption pass is due.
+    Disrupt,
+    /// The instance of a NodeClaim is launched.
+    Launched(String),
+    /// The Node of a NodeClaim registers.
+    Registered(String),
+    /// The Node of a NodeClaim is initialized.
+    Initialized(String),
+    /// The drain of a NodeClaim's Node takes a step.
+    Drain(String),
+    /// A NodeClaim expires.
+    Expire(String),
+    /// An evicted pod has ended.
+    PodGone(String, String),
+    /// A pod is ready.
+    PodReady(String, String),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(in crate::rehearse) struct Queue {
+    events: BTreeMap<(Timestamp, u64), Event>,
+    added: u64,
+}
+
+impl Queue {
+    pub(super) fn add(&mut self, at: Timestamp, event: Event) {
+        self.added += 1;
+        self.events.insert((at, self.added), event);
+    }
+
+    /// Returns the time of the next event that is not a disruption pass.
+    pub(super) fn next_change(&self) -> Option<Timestamp> {
+        let mut others = self
+            .events
+            .iter()
+            .filter(|(_, event)| **event != Event::Disrupt);
+        others.next().map(|((at, _), _)| *at)
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(Timestamp, Event)> {
+        let ((at, _), event) = self.events.pop_first()?;
+        Some((at, event))
+    }
+}

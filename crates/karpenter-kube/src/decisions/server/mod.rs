@@ -1,0 +1,391 @@
+//! The HTTP server on the loopback addresses; [`tls`] serves the same answers to other addresses.
+//!
+//! There is no authentication: a client that reaches the loopback of the pod may read. A browser on the same host must not become a
+//! way in, so the `Host` header must name the loopback (a foreign page that rebinds its name is refused), and nothing is sent that
+//! lets a foreign page read an answer.
+
+mod answers;
+mod bundle;
+mod overview;
+mod page;
+mod plans;
+mod query;
+mod status;
+mod stream;
+mod tls;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use karpenter_core::schedule::Cancel;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::state::Decisions;
+use crate::context::Context;
+use crate::controller::compute;
+use crate::lease::HeldBy;
+use answers::Requests;
+use plans::MAX_BODY;
+use query::{Ask, Select, Subject, parse};
+use status::{Body, Failure, json, with_body};
+
+/// The maximum number of connections; further ones wait.
+const CONNECTIONS: usize = 32;
+/// The maximum number of event streams.
+const STREAMS: usize = 8;
+/// The maximum number of questions that are answered at the same time.
+const QUESTIONS: usize = 8;
+/// The maximum number of rehearsals, with those that wait.
+const PLANS: usize = 3;
+/// How long what blocks a pod or a node is searched for; an answer that is cut short says so.
+const SEARCH: Duration = Duration::from_millis(250);
+/// How long is searched for what all nodes would save.
+const SEARCH_NODES: Duration = Duration::from_secs(1);
+/// How long a client may take to send the headers of a request.
+const HEADERS: Duration = Duration::from_secs(10);
+
+/// What all connections share.
+struct Server {
+    cx: Arc<Context>,
+    connections: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    questions: Semaphore,
+    search: Arc<Semaphore>,
+    bundles: Arc<Semaphore>,
+    /// Rehearsals: one is answered, the others wait.
+    plans: Semaphore,
+    plans_waiting: Semaphore,
+}
+
+/// Serves answers on the loopback addresses, and over TLS if there is a port for it, until `stop`. A port that is taken is a log line: answers are not worth a failed start.
+pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let port = cx.options.decisions_port;
+    if cx.decisions.is_none() || (port == 0 && cx.options.decisions_tls_port == 0) {
+        return;
+    }
+    let server = Arc::new(Server {
+        cx: Arc::clone(cx),
+        connections: Arc::new(Semaphore::new(CONNECTIONS)),
+        streams: Arc::new(Semaphore::new(STREAMS)),
+        questions: Semaphore::new(QUESTIONS),
+        search: Arc::new(Semaphore::new(1)),
+        bundles: Arc::new(Semaphore::new(1)),
+        plans: Semaphore::new(1),
+        plans_waiting: Semaphore::new(PLANS),
+    });
+    let (keeping, until) = (Arc::clone(cx), stop.clone());
+    tasks.spawn(async move {
+        if let Some(decisions) = &keeping.decisions {
+            decisions.feed.keep(&keeping, decisions, until).await;
+        }
+    });
+    let (keeping, until) = (Arc::clone(cx), stop.clone());
+    tasks.spawn(async move {
+        if let Some(decisions) = &keeping.decisions {
+            decisions.kept.expire(&keeping.clock, until).await;
+        }
+    });
+    let (working, until) = (Arc::clone(cx), stop.clone());
+    tasks.spawn(async move {
+        if let Some(decisions) = &working.decisions {
+            decisions.work(until).await;
+        }
+    });
+    tls::serve(&server, tasks, stop).await;
+    if port == 0 {
+        return;
+    }
+    let addresses: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    for address in addresses.map(|address| SocketAddr::from((address, port))) {
+        match TcpListener::bind(address).await {
+            Ok(listener) => {
+                let accepting = accept(Arc::clone(&server), listener, tasks.clone(), stop.clone());
+                tasks.spawn(accepting);
+            }
+            // Many pods have no IPv6.
+            Err(error) if address.is_ipv6() => {
+                tracing::debug!(logger = "decisions", %address, %error, "not serving decisions");
+            }
+            Err(error) => {
+                tracing::info!(logger = "decisions", %address, %error, "not serving decisions");
+            }
+        }
+    }
+}
+
+async fn accept(
+    server: Arc<Server>,
+    listener: TcpListener,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+) {
+    loop {
+        let accepted = async {
+            let permit = Arc::clone(&server.connections).acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let accepted = tokio::select! {
+            accepted = accepted => accepted,
+            () = stop.cancelled() => return,
+        };
+        // Accepting fails when file descriptors run out; the next iteration retries.
+        let (Ok(permit), Ok((stream, _))) = accepted else {
+            continue;
+        };
+        let (server, stop) = (Arc::clone(&server), stop.clone());
+        tasks.spawn(async move {
+            let _permit = permit;
+            tokio::select! {
+                () = connection(server, stream) => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+}
+
+async fn connection(server: Arc<Server>, stream: TcpStream) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let server = Arc::clone(&server);
+        async move { Ok::<_, Infallible>(server.respond(request).await) }
+    });
+    let mut connection = hyper::server::conn::http1::Builder::new();
+    connection
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS);
+    // A broken connection is the client's problem.
+    let _ = connection
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+impl Server {
+    async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+        let answer = async {
+            check_host(&request)?;
+            self.answer(request).await
+        };
+        match answer.await {
+            Ok(response) => response,
+            Err(failure) => failure.response(),
+        }
+    }
+
+    /// Answers a request whose sender may see the answer.
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+        // Also on a replica that does not lead: the page says which one does.
+        if let Some(page) = page::file(&request) {
+            return Ok(page);
+        }
+        let ask = check_method(&request)?;
+        let decisions = self.decisions()?;
+        if let Ask::Plan { timeout } = ask {
+            let Ok(_waiting) = self.plans_waiting.try_acquire() else {
+                return Err(Failure::busy("a rehearsal is being computed, and two wait"));
+            };
+            let asked = plans::read(request.into_body()).await?;
+            let Ok(_permit) = self.plans.acquire().await else {
+                return Err(Failure::not_synced());
+            };
+            let plan = plans::answer(&self.cx, decisions, asked, timeout).await?;
+            return Ok(json(StatusCode::OK, &plan));
+        }
+        if let Ask::Decisions(select) = &ask
+            && select.watch
+        {
+            return self.watch(decisions, select);
+        }
+        if let Ask::Overview { watch } = ask {
+            let current = decisions.feed.current(&self.cx, decisions).await?;
+            if watch {
+                let permit = self.stream_permit()?;
+                let events = decisions.feed.stream(permit);
+                let events = events.ok_or_else(Failure::not_synced)?;
+                return Ok(event_stream(StreamBody::new(events).boxed_unsync()));
+            }
+            let zipped = page::takes_gzip(&request);
+            let encode = move || {
+                if zipped {
+                    current.gzip()
+                } else {
+                    current.json()
+                }
+            };
+            let bytes = compute("the overview", encode).await;
+            let bytes = bytes.map_err(|error| Failure::internal(&error))?;
+            let body = Full::new(bytes).boxed_unsync();
+            let mut response = with_body(StatusCode::OK, "application/json", body);
+            page::encoded(&mut response, zipped);
+            return Ok(response);
+        }
+        if let Ask::Shadow { since } = ask {
+            let shadow = self.cx.shadow.as_ref();
+            let shadow = shadow.ok_or_else(Failure::no_shadow)?;
+            let report = shadow.report(since, self.cx.clock.now());
+            return Ok(json(StatusCode::OK, &report));
+        }
+        let Ok(_permit) = self.questions.acquire().await else {
+            return Err(Failure::not_synced());
+        };
+        if let Ask::Blockers { namespace } = ask {
+            let _search = self.search.acquire().await.ok();
+            let report = decisions.doctor.report(&self.cx, namespace).await;
+            let report = report.map_err(|error| Failure::internal(&error))?;
+            return Ok(json(StatusCode::OK, &*report));
+        }
+        if ask == Ask::Bundle {
+            let permit = Arc::clone(&self.bundles).try_acquire_owned();
+            let permit = permit.map_err(|_| Failure::busy("another bundle is being sent"))?;
+            let Ok(search) = Arc::clone(&self.search).acquire_owned().await else {
+                return Err(Failure::not_synced());
+            };
+            let current = bundle::current(&self.cx, decisions);
+            let body = StreamBody::new(bundle::sent(current, search, permit)).boxed_unsync();
+            return Ok(with_body(StatusCode::OK, "application/zstd", body));
+        }
+        let (view, now) = (self.cx.view(), self.cx.clock.now());
+        decisions.settle(&view);
+        let history = decisions.so_far();
+        // One search at a time, so that questions never take more than one core from the controllers.
+        let (_search, timeout) = match &ask {
+            Ask::Explain {
+                subject: Subject::Pod { .. } | Subject::Node(_),
+                timeout,
+                ..
+            } => (self.search.acquire().await.ok(), timeout.unwrap_or(SEARCH)),
+            Ask::NodesByReason => (self.search.acquire().await.ok(), SEARCH_NODES),
+            _ => (None, SEARCH),
+        };
+        let began = Instant::now();
+        let cancel: Cancel = Arc::new(move || began.elapsed() > timeout);
+        let requests = Requests {
+            disruption: decisions.disruption(now, Arc::clone(&cancel)),
+            scheduling: decisions.policy(now),
+            cancel,
+            compiled: Arc::clone(&decisions.kept) as _,
+        };
+        let answered = compute("the explanation", move || {
+            answers::answer(&ask, &view, &history, requests, now)
+        });
+        let value = answered
+            .await
+            .map_err(|error| Failure::internal(&error))??;
+        Ok(json(StatusCode::OK, &value))
+    }
+
+    /// Returns the decisions, if this replica leads and its model is in sync.
+    fn decisions(&self) -> Result<&Decisions, Failure> {
+        let decisions = self.cx.decisions.as_ref();
+        let decisions = decisions.ok_or_else(|| Failure::not_leading(None))?;
+        if self.cx.acting.since().is_none() {
+            return Err(self.not_leading());
+        }
+        if !self.cx.view().is_synced() {
+            return Err(Failure::not_synced());
+        }
+        Ok(decisions)
+    }
+
+    /// Returns the replica that leads, as far as this one knows.
+    fn leader(&self) -> Option<Arc<HeldBy>> {
+        let decisions = self.cx.decisions.as_ref()?;
+        Some(decisions.holder.load_full())
+    }
+
+    /// Returns the refusal of a replica that does not lead.
+    fn not_leading(&self) -> Failure {
+        let holder = self.leader().unwrap_or_default();
+        // The identity begins with the name of the pod, and ends with a number of the process.
+        let pod = holder.identity.rsplit_once('_').map(|(pod, _)| pod);
+        Failure::not_leading(pod)
+    }
+
+    fn watch(&self, decisions: &Decisions, select: &Select) -> Result<Response<Body>, Failure> {
+        let permit = self.stream_permit()?;
+        // Both under the lock of the history: no record is missing, and none is sent twice.
+        let history = decisions.history();
+        let new = decisions.new.subscribe();
+        let earlier: VecDeque<_> = match select.since {
+            Some(_) => history.ring().iter().cloned().collect(),
+            None => VecDeque::new(),
+        };
+        drop(history);
+        let events = stream::events(select.clone(), earlier, new, permit);
+        Ok(event_stream(StreamBody::new(events).boxed_unsync()))
+    }
+
+    fn stream_permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        let permit = Arc::clone(&self.streams).try_acquire_owned();
+        permit.map_err(|_| Failure::too_many())
+    }
+}
+
+fn event_stream(body: Body) -> Response<Body> {
+    with_body(StatusCode::OK, "text/event-stream", body)
+}
+
+/// Checks that the request is meant for this server, and not for a foreign name that resolves to it.
+fn check_host<B>(request: &Request<B>) -> Result<(), Failure> {
+    let host = request
+        .headers()
+        .get(HOST)
+        .and_then(|host| host.to_str().ok());
+    let is_loopback = |host: &str| {
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !port.ends_with(']') => (name, port),
+            _ => (host, ""),
+        };
+        matches!(name, "localhost" | "127.0.0.1" | "[::1]")
+            && port.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if host.is_some_and(is_loopback) {
+        Ok(())
+    } else {
+        Err(Failure::forbidden(
+            "the host must be localhost, 127.0.0.1 or [::1]",
+        ))
+    }
+}
+
+/// Checks the method, and returns the question.
+fn check_method<B>(request: &Request<B>) -> Result<Ask, Failure> {
+    let (method, headers) = (request.method(), request.headers());
+    let ask = || parse(request.uri().path(), request.uri().query());
+    let is_plan = |ask: &Ask| matches!(ask, Ask::Plan { .. });
+    if method == Method::GET || method == Method::HEAD {
+        let ask = ask()?;
+        return if is_plan(&ask) {
+            Err(Failure::only_post())
+        } else {
+            Ok(ask)
+        };
+    }
+    if method == Method::POST {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let media = text(CONTENT_TYPE).unwrap_or_default();
+        let media = media.split(';').next().unwrap_or_default().trim();
+        if !media.eq_ignore_ascii_case("application/json") {
+            return Err(Failure::media_type());
+        }
+        let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+        if length.is_some_and(|length| length > MAX_BODY) {
+            return Err(Failure::too_large());
+        }
+        let ask = ask()?;
+        if is_plan(&ask) {
+            return Ok(ask);
+        }
+    }
+    Err(Failure::method_not_allowed())
+}

@@ -1,0 +1,94 @@
+//! Makes the overview, when a client asks or a stream is open.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use karpenter_decisions::explain::Question;
+use karpenter_decisions::overview::Overview;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::status::Failure;
+use crate::context::Context;
+use crate::controller::compute;
+use crate::decisions::feed::{Current, Feed, event};
+use crate::decisions::state::{Decisions, ENGINE};
+
+/// The shortest time between two overviews: a stream has at most two events a second.
+const TICK: Duration = Duration::from_millis(500);
+/// The longest age of an overview: budgets open and close with time.
+const OLD: Duration = Duration::from_secs(10);
+
+impl Feed {
+    /// Returns the overview of the current state; one that is half a second old will do.
+    pub(super) async fn current(
+        &self,
+        cx: &Context,
+        decisions: &Decisions,
+    ) -> Result<Arc<Current>, Failure> {
+        let _making = self.making.lock().await;
+        let (view, revision) = (cx.view(), decisions.revision());
+        let of = (view.snapshot.epoch(), revision);
+        let earlier = self.current.lock().clone();
+        if let Some(earlier) = &earlier {
+            let age = earlier.made.elapsed();
+            if age < TICK || (earlier.of == of && age < OLD) {
+                return Ok(Arc::clone(earlier));
+            }
+        }
+        let (history, now, made) = (decisions.so_far(), cx.clock.now(), Instant::now());
+        let mut curve = self.curve.lock().clone();
+        let making = compute("the overview", move || {
+            let messages = |_: &str| None;
+            let overview = Overview::of(&Question {
+                snapshot: &view.snapshot,
+                history: &history,
+                messages: &messages,
+                now,
+                engine: ENGINE,
+            });
+            curve.add(overview.point());
+            let delta = earlier
+                .as_ref()
+                .and_then(|earlier| Some(overview.since(&earlier.overview)?.to_json()));
+            let current = Current {
+                of,
+                made,
+                overview,
+                curve,
+                json: OnceLock::new(),
+                gzip: OnceLock::new(),
+            };
+            (Arc::new(current), delta)
+        });
+        let (current, delta) = making.await.map_err(|error| Failure::internal(&error))?;
+        self.curve.lock().clone_from(&current.curve);
+        // Under the lock: a stream that begins now gets the change either with its first event or from here.
+        let mut latest = self.current.lock();
+        *latest = Some(Arc::clone(&current));
+        if let Some(delta) = delta {
+            let _ = self.events.send(event("change", &delta));
+        }
+        Ok(current)
+    }
+
+    /// Makes overviews for streams, and for the curve, until `stop`.
+    pub(super) async fn keep(&self, cx: &Context, decisions: &Decisions, stop: CancellationToken) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            let acts = cx.acting.since().is_some() && cx.view().is_synced();
+            let due = || self.curve.lock().is_due(cx.clock.now().as_second());
+            if acts
+                && (self.events.receiver_count() > 0 || due())
+                && let Err(failure) = self.current(cx, decisions).await
+            {
+                tracing::error!(logger = "decisions", ?failure, "cannot make the overview");
+            }
+        }
+    }
+}

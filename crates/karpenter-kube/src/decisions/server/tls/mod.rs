@@ -1,0 +1,268 @@
+//! The TLS listener: the same answers as on the loopback addresses, for clients whose token may see them.
+//!
+//! 1. The token of `Authorization: Bearer` or `X-Karpenter-Token` is reviewed by the API server (TokenReview, with an audience of our
+//!    own: a token for the API server is refused, so that none is sent here).
+//! 2. What it asks is reviewed, too (SubjectAccessReview, [`attributes`]).
+//! 3. An answer to a user who may not see the pods of all namespaces has the names in other namespaces blanked ([`blank`]).
+//!
+//! A replica that does not lead passes requests on to the leader, once ([`forward`]); the leader reviews them.
+
+mod attributes;
+mod blank;
+mod cache;
+mod forward;
+mod review;
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CONTENT_TYPE};
+use http::{HeaderValue, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::status::{self, Failure};
+use super::{CONNECTIONS, HEADERS, Server};
+use crate::admin::{Certificate, CertificateError};
+use crate::lease::Endpoint;
+use attributes::Attributes;
+use review::{Review, Reviewer};
+
+/// The longest that a connection is kept: a stream ends with it, and the client's token is reviewed again.
+const LONGEST: Duration = Duration::from_mins(10);
+/// The pause after a connection cannot be accepted, because file descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The most other namespaces in an answer whose visibility is reviewed; further ones are blanked.
+const NAMESPACES: usize = 16;
+/// The name in the certificate that is made if there is none.
+const NAME: &str = "karpenter";
+
+/// The body of a response: our own, or that of the leader.
+type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// What all connections share.
+struct Listener {
+    server: Arc<Server>,
+    certificate: Certificate,
+    reviewer: Reviewer,
+    connections: Arc<Semaphore>,
+    /// Where other replicas reach it.
+    address: Option<SocketAddr>,
+}
+
+/// Serves answers over TLS until `stop`. Failures are log lines: answers are not worth a failed start.
+pub(super) async fn serve(server: &Arc<Server>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let options = &server.cx.options;
+    let port = options.decisions_tls_port;
+    if port == 0 {
+        return;
+    }
+    let certificate: Result<Certificate, CertificateError> = match &options.decisions_cert_dir {
+        Some(folder) => Certificate::of_folder(folder),
+        None => Certificate::self_signed(NAME),
+    };
+    let certificate = match certificate {
+        Ok(certificate) => certificate,
+        Err(error) => {
+            tracing::error!(logger = "decisions", %error, "not serving decisions over TLS");
+            return;
+        }
+    };
+    let accepting = match bind(port).await {
+        Ok(accepting) => accepting,
+        Err(error) => {
+            tracing::error!(logger = "decisions", port, %error, "not serving decisions over TLS");
+            return;
+        }
+    };
+    let listener = Arc::new(Listener {
+        server: Arc::clone(server),
+        certificate,
+        reviewer: Reviewer::new(server.cx.clients.no_retry.clone()),
+        connections: Arc::new(Semaphore::new(CONNECTIONS)),
+        address: options.pod_ip.map(|ip| SocketAddr::new(ip, port)),
+    });
+    listener.announce();
+    tasks.spawn(accept(listener, accepting, tasks.clone(), stop.clone()));
+}
+
+/// Listens on all addresses, of both families if the pod has IPv6.
+async fn bind(port: u16) -> std::io::Result<TcpListener> {
+    let all: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let [dual, v4] = all.map(|address| SocketAddr::from((address, port)));
+    match TcpListener::bind(dual).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind(v4).await,
+    }
+}
+
+async fn accept(
+    listener: Arc<Listener>,
+    accepting: TcpListener,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+) {
+    loop {
+        let accepted = async {
+            let permit = Arc::clone(&listener.connections).acquire_owned().await;
+            (permit, accepting.accept().await)
+        };
+        let accepted = tokio::select! {
+            accepted = accepted => accepted,
+            () = stop.cancelled() => return,
+        };
+        let (Ok(permit), Ok((stream, _))) = accepted else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let (listener, stop) = (Arc::clone(&listener), stop.clone());
+        tasks.spawn(async move {
+            let _permit = permit;
+            tokio::select! {
+                _ = tokio::time::timeout(LONGEST, connection(listener, stream)) => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+}
+
+async fn connection(listener: Arc<Listener>, stream: TcpStream) {
+    let Some(stream) = listener.certificate.accept(stream).await else {
+        return;
+    };
+    listener.announce();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let listener = Arc::clone(&listener);
+        async move { Ok::<_, Infallible>(listener.respond(request).await) }
+    });
+    let mut connection = hyper::server::conn::http1::Builder::new();
+    connection
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS);
+    // A broken connection is the client's problem.
+    let _ = connection
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+impl Listener {
+    /// Writes the address and the current certificate into the lease, from its next renewal on.
+    fn announce(&self) {
+        let (Some(address), Some(decisions)) = (self.address, &self.server.cx.decisions) else {
+            return;
+        };
+        let certificate = self.certificate.fingerprint();
+        let current = decisions.announcement.load();
+        if current
+            .as_ref()
+            .is_none_or(|it| it.certificate != certificate)
+        {
+            let endpoint = Endpoint {
+                address,
+                certificate,
+            };
+            decisions.announcement.store(Some(Arc::new(endpoint)));
+        }
+    }
+
+    async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+        let failure = |failure: &Failure| failure.response().map(own);
+        if self.server.cx.acting.since().is_none() {
+            return match forward::to_leader(&self.server, request).await {
+                Ok(response) => response,
+                Err(why) => failure(&why),
+            };
+        }
+        match self.answer(request).await {
+            Ok(response) => response.map(own),
+            Err(why) => failure(&why),
+        }
+    }
+
+    /// Answers as the leader.
+    async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<status::Body>, Failure> {
+        let token = review::token(request.headers()).ok_or_else(Failure::unauthorized)?;
+        let review = self.reviewer.authenticate(token).await?;
+        let asked = attributes::of(&request)?;
+        self.reviewer.require(&review, &asked).await?;
+        if asked.is_page() || self.sees_all(&review).await? {
+            return self.server.answer(request).await;
+        }
+        // What is blanked is not compressed.
+        request.headers_mut().remove(ACCEPT_ENCODING);
+        let answer = self.server.answer(request).await?;
+        self.blanked(&review, &asked, answer).await
+    }
+
+    async fn sees_all(&self, review: &Review) -> Result<bool, Failure> {
+        let all = Attributes::pods_of("");
+        self.reviewer.allows(review, &all).await
+    }
+
+    /// Blanks what an answer says about objects in namespaces that the user may not ask for.
+    async fn blanked(
+        &self,
+        review: &Review,
+        asked: &Attributes,
+        answer: Response<status::Body>,
+    ) -> Result<Response<status::Body>, Failure> {
+        let (mut head, body) = answer.into_parts();
+        let media = head.headers.get(CONTENT_TYPE);
+        if media != Some(&HeaderValue::from_static("application/json")) {
+            return Err(Failure::forbidden(
+                "streams and files need the right to get pods/explanation of all namespaces",
+            ));
+        }
+        let bytes = match body.collect().await {
+            Ok(bytes) => bytes.to_bytes(),
+            Err(never) => match never {},
+        };
+        let mut value: Value =
+            serde_json::from_slice(&bytes).map_err(|error| Failure::internal(&error))?;
+        let view = self.server.cx.view();
+        let known: BTreeSet<&str> = view
+            .snapshot
+            .namespaces()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let mut hidden = blank::mentioned(&value, &known);
+        hidden.remove(asked.namespace());
+        let mut visible = Vec::new();
+        for namespace in hidden.iter().take(NAMESPACES) {
+            let pods = Attributes::pods_of(namespace);
+            if self.reviewer.allows(review, &pods).await? {
+                visible.push(namespace.clone());
+            }
+        }
+        for namespace in &visible {
+            hidden.remove(namespace);
+        }
+        blank::blank(&mut value, &hidden);
+        let bytes = serde_json::to_vec(&value).map_err(|error| Failure::internal(&error))?;
+        head.headers.remove(http::header::CONTENT_LENGTH);
+        Ok(Response::from_parts(
+            head,
+            Full::new(Bytes::from(bytes)).boxed_unsync(),
+        ))
+    }
+}
+
+/// A body of our own, which never fails.
+fn own(body: status::Body) -> Body {
+    body.map_err(|never| match never {}).boxed_unsync()
+}

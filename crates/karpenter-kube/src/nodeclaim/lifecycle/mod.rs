@@ -1,0 +1,385 @@
+//! The lifecycle controller: one reconciliation of a NodeClaim.
+//!
+//! Every reconciliation runs every step; a step does nothing once its condition is known. Changes are written at the end:
+//! labels and annotations first, then the status, each only if it differs and only onto the version that was read.
+//!
+//! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go
+
+mod finalize;
+mod initialization;
+pub(super) mod launch;
+mod liveness;
+mod registration;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_api::conditions::{Condition, HasConditions, Status, types};
+use karpenter_api::labels::{annotations, finalizers};
+use karpenter_api::v1::NodeClaim;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::client::patch::Lock;
+use crate::context::Context;
+use crate::controller::{Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::model::{Change, View};
+use crate::nodepool::RegistrationHealth;
+use crate::options::Options;
+use finalize::has_finalizer;
+use launch::Launches;
+
+/// Launches, registers, initializes and finalizes NodeClaims.
+#[derive(Debug)]
+pub struct Lifecycle {
+    pub(super) cx: Arc<Context>,
+    pub(super) launches: Launches,
+    health: Arc<RegistrationHealth>,
+    pub(super) unreported: UnreportedMilestones,
+}
+
+/// The milestones of a NodeClaim.
+#[derive(Debug, Clone, Copy)]
+struct Milestones {
+    registered: bool,
+    initialized: bool,
+}
+
+/// NodeClaims of which a write failed, by uid, with their milestones before: the API server may have applied the write
+/// although its answer was lost, and then the next reconciliation finds the milestone reached, but not reported.
+#[derive(Debug, Default)]
+pub(super) struct UnreportedMilestones(Mutex<FxHashMap<String, Milestones>>);
+
+impl UnreportedMilestones {
+    /// Returns the milestones that were reported.
+    fn before(&self, claim: &NodeClaim) -> Milestones {
+        let known = self.0.lock().get(claim.uid()).copied();
+        known.unwrap_or_else(|| Milestones {
+            registered: claim.is_true(types::REGISTERED),
+            initialized: claim.is_true(types::INITIALIZED),
+        })
+    }
+
+    fn keep(&self, claim: &NodeClaim, reached: Milestones) {
+        self.0.lock().insert(claim.uid().to_owned(), reached);
+    }
+
+    pub(super) fn forget(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
+}
+
+/// The result of a step.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Continues with the next step.
+    Continue,
+    /// Continues with the next step, and requeues after this delay.
+    ContinueAfter(Duration),
+    /// Ends the reconciliation: the NodeClaim is being deleted.
+    Stop,
+    /// Continues with the next step, and requeues with back-off.
+    Failed(ReconcileError),
+}
+
+impl Lifecycle {
+    /// Creates the controller. `health` records which registrations succeed.
+    #[must_use]
+    pub fn new(cx: Arc<Context>, health: Arc<RegistrationHealth>) -> Self {
+        Self {
+            cx,
+            launches: Launches::default(),
+            health,
+            unreported: UnreportedMilestones::default(),
+        }
+    }
+
+    async fn advance(&self, claim: &Arc<NodeClaim>) -> Result<Next, ReconcileError> {
+        let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
+        let mut before = (**claim).clone();
+        if !has_finalizer(&before) {
+            // INVARIANT: the finalizer is written before the provider is asked for an instance.
+            let mut held = before.clone();
+            held.metadata
+                .finalizers
+                .get_or_insert_default()
+                .push(finalizers::TERMINATION.to_owned());
+            if let Some(written) = writes
+                .patch_object(api.clone(), &before, &held, Lock::Optimistic)
+                .await
+                .doing("adding finalizer")?
+            {
+                before = written;
+            }
+        }
+        let mut after = before.clone();
+        after.initialize_conditions(self.cx.clock.now());
+        restamp(&mut after);
+
+        let mut next = Next::Wait;
+        let mut errors = Vec::new();
+        for step in [
+            self.launch(&mut after).await,
+            self.register(&mut after).await,
+            self.initialize(&mut after).await,
+        ] {
+            match step {
+                Step::Continue => {}
+                Step::ContinueAfter(wait) => next = next.sooner(Next::After(wait)),
+                Step::Stop => return Ok(Next::Wait),
+                Step::Failed(error) => errors.push(error),
+            }
+        }
+        match self.keep_alive(&mut after).await {
+            Step::Continue => {}
+            Step::ContinueAfter(wait) => next = next.sooner(Next::After(wait)),
+            Step::Stop => return Ok(Next::Wait),
+            Step::Failed(error) => errors.push(error),
+        }
+
+        let was = self.unreported.before(&before);
+        let written = self.write(&mut before, &after).await;
+        let written = written.inspect_err(|_| self.unreported.keep(&before, was))?;
+        self.unreported.forget(before.uid());
+        if !was.registered && written.is_true(types::REGISTERED) {
+            self.announce_registration(&written);
+        }
+        if !was.initialized && written.is_true(types::INITIALIZED) {
+            self.announce_initialization(&written);
+        }
+        ReconcileError::collect(errors)?;
+        Ok(next)
+    }
+
+    /// Writes the changes of a reconciliation; returns the NodeClaim as written.
+    async fn write(
+        &self,
+        before: &mut NodeClaim,
+        after: &NodeClaim,
+    ) -> Result<Arc<NodeClaim>, ReconcileError> {
+        let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
+        // Labels and annotations have one writer each.
+        let labeled = writes.patch_object(api, before, after, Lock::None).await;
+        if let Some(written) = labeled.doing("updating nodeclaim")? {
+            before.metadata = written.metadata;
+        }
+        if before.status == after.status {
+            return Ok(Arc::new(before.clone()));
+        }
+        // Launching takes time: other controllers may have written since.
+        let known = self.cx.node_claim(&self.cx.view(), before.name());
+        let known = known.filter(|claim| claim.uid() == before.uid());
+        let known = known.unwrap_or_else(|| Arc::new(before.clone()));
+        let before = &*before;
+        self.cx
+            .change_claim_status(&known, |latest| carry_over(before, after, latest))
+            .await
+    }
+
+    pub(super) fn record_registration(&self, claim: &NodeClaim, registered: bool) {
+        if let Some((pool, uid)) = owner_pool(claim) {
+            self.health.record(pool, uid, registered, None);
+        }
+    }
+
+    pub(super) fn record_failure(&self, claim: &NodeClaim, reason: &str, message: &str) {
+        if let Some((pool, uid)) = owner_pool(claim) {
+            self.health.record(
+                pool,
+                uid,
+                false,
+                Some((reason.to_owned(), message.to_owned())),
+            );
+        }
+    }
+}
+
+/// Applies the changes from `before` to `after` to a status that other controllers have written since. No other controller
+/// writes the conditions of these steps.
+fn carry_over(before: &NodeClaim, after: &NodeClaim, latest: &mut NodeClaim) {
+    let (old, new, status) = (&before.status, &after.status, &mut latest.status);
+    if old.node_name != new.node_name {
+        status.node_name.clone_from(&new.node_name);
+    }
+    if old.provider_id != new.provider_id {
+        status.provider_id.clone_from(&new.provider_id);
+    }
+    if old.image_id != new.image_id {
+        status.image_id.clone_from(&new.image_id);
+    }
+    if old.capacity != new.capacity {
+        status.capacity.clone_from(&new.capacity);
+    }
+    if old.allocatable != new.allocatable {
+        status.allocatable.clone_from(&new.allocatable);
+    }
+    for condition in after.conditions() {
+        if before.condition(&condition.type_) == Some(condition) {
+            continue;
+        }
+        let conditions = latest.conditions_mut();
+        match conditions.iter_mut().find(|c| c.type_ == condition.type_) {
+            Some(known) => known.clone_from(condition),
+            None => conditions.push(condition.clone()),
+        }
+    }
+}
+
+/// Updates the observed generation of conditions that are known: otherwise a change of the spec would make the NodeClaim
+/// unready forever.
+fn restamp(claim: &mut NodeClaim) {
+    let generation = claim.metadata.generation;
+    let kinds = NodeClaim::TYPES;
+    let is_dependent = |c: &Condition| kinds.dependents.contains(&&*c.type_);
+    let is_known = |c: &Condition| Status::of(c) != Status::Unknown;
+    let all_known = claim
+        .conditions()
+        .iter()
+        .all(|c| !is_dependent(c) || is_known(c));
+    for condition in claim.conditions_mut() {
+        // The root condition stays what it is only if no dependent condition may change it.
+        let is_root = condition.type_ == kinds.root;
+        if (is_dependent(condition) && is_known(condition)) || (is_root && all_known) {
+            condition.observed_generation = generation;
+        }
+    }
+}
+
+/// Returns name and uid of the NodePool that owns the NodeClaim.
+fn owner_pool(claim: &NodeClaim) -> Option<(&str, &str)> {
+    let owners = claim.metadata.owner_references.as_ref()?;
+    owners
+        .iter()
+        .find(|o| o.kind == "NodePool")
+        .map(|o| (o.name.as_str(), o.uid.as_str()))
+}
+
+impl Controller for Lifecycle {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "nodeclaim.lifecycle"
+    }
+
+    fn kind(&self) -> &'static str {
+        NodeClaim::KIND
+    }
+
+    fn concurrency(&self, options: &Options) -> usize {
+        options.concurrency(1000, 5000)
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff {
+            base: Duration::from_secs(1),
+            max: Duration::from_secs(60),
+        }
+    }
+
+    fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
+        match change {
+            Change::NodeClaim { name, .. } => queue.add(ObjectKey::cluster(name)),
+            Change::Node { before, after, .. } => {
+                for node in [before, after].into_iter().flatten() {
+                    for claim in view.node_claims_of(node) {
+                        queue.add(ObjectKey::cluster(claim.name()));
+                    }
+                }
+            }
+            // A driver has published devices: NodeClaims that wait for them are reconciled.
+            Change::Other("ResourceSlice") => {
+                let waits = |claim: &&Arc<NodeClaim>| {
+                    claim
+                        .annotation(annotations::REQUESTED_DRA_DRIVERS)
+                        .is_some()
+                        && !claim.is_true(types::INITIALIZED)
+                };
+                for claim in view.snapshot.node_claims().filter(waits) {
+                    queue.add(ObjectKey::cluster(claim.name()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let Some(claim) = self.cx.node_claim(&self.cx.view(), &key.name) else {
+            return Ok(Next::Wait);
+        };
+        if !self.cx.is_managed(&claim.spec.node_class_ref) {
+            return Ok(Next::Wait);
+        }
+        if claim.is_deleting() {
+            self.finalize(&claim).await
+        } else {
+            self.advance(&claim).await
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// Conformance: DIS-043
+    #[test]
+    fn a_later_generation_leaves_a_ready_claim_ready() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.metadata.generation = Some(1);
+        for dependent in NodeClaim::TYPES.dependents {
+            claim.set_true(dependent, at(10));
+        }
+        assert!(claim.is_true(types::READY));
+        claim.metadata.generation = Some(2);
+        restamp(&mut claim);
+        for condition in claim.conditions() {
+            assert_eq!(
+                condition.observed_generation,
+                Some(2),
+                "{}",
+                condition.type_
+            );
+            assert_eq!(
+                condition.last_transition_time.0,
+                at(10),
+                "{}",
+                condition.type_
+            );
+        }
+        assert!(claim.is_true(types::READY));
+    }
+
+    #[test]
+    fn an_unknown_condition_keeps_its_observed_generation() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.metadata.generation = Some(1);
+        claim.set_unknown_with_reason(types::LAUNCHED, "LaunchFailed", "no", at(10));
+        let before = claim.clone();
+        claim.metadata.generation = Some(2);
+        restamp(&mut claim);
+        assert_eq!(claim.status, before.status);
+    }
+
+    /// Conformance: DIS-044
+    #[test]
+    fn the_termination_of_the_instance_does_not_make_a_ready_claim_unknown() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.metadata.generation = Some(1);
+        for dependent in NodeClaim::TYPES.dependents {
+            claim.set_true(dependent, at(10));
+        }
+        // A deletion is a new generation.
+        claim.metadata.generation = Some(2);
+        claim.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(20)));
+        claim.set_true(types::INSTANCE_TERMINATING, at(21));
+        assert!(claim.is_true(types::READY));
+        assert!(claim.is_true(types::INSTANCE_TERMINATING));
+    }
+}

@@ -1,0 +1,116 @@
+//! Discovery, OpenAPI, version, health; and the resources that are not stored.
+
+use bytes::Bytes;
+use http::Method;
+use http::header::{ACCEPT, HOST};
+use http::request::Parts;
+use serde_json::{Value, json};
+
+use crate::present::discovery::DiscoveryForm;
+use crate::present::{discovery, openapi};
+use crate::server::ApiServer;
+use crate::server::access::authorization::{ServiceAccount, user_info};
+use crate::server::wire::error::ApiError;
+use crate::server::wire::reply::Reply;
+use crate::server::wire::request;
+use crate::server::wire::request::Target;
+
+impl ApiServer {
+    /// Paths outside `/api/V/RESOURCE` and `/apis/G/V/RESOURCE`.
+    pub(in crate::server) fn answer_other(&self, parts: &Parts) -> Result<Reply, ApiError> {
+        if !matches!(parts.method, Method::GET | Method::HEAD) {
+            return Err(ApiError::method_not_allowed());
+        }
+        let header = |name| {
+            parts
+                .headers
+                .get(name)
+                .and_then(|v| v.to_str().ok())
+                .unwrap_or_default()
+        };
+        let registry = self.catalog.registry();
+        let form = DiscoveryForm::from_accept(header(ACCEPT));
+        let segments: Vec<&str> = parts
+            .uri
+            .path()
+            .split('/')
+            .filter(|s| !s.is_empty())
+            .collect();
+        let found = match segments.as_slice() {
+            [] => Some(json!({"paths": [
+                "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version",
+            ]})),
+            ["api"] => {
+                let document = discovery::core(&registry, form, header(HOST));
+                return Ok(discovered(form, &document));
+            }
+            ["apis"] => return Ok(discovered(form, &discovery::groups(&registry, form))),
+            ["api", version] => discovery::resources(&registry, "", version),
+            ["apis", group] => discovery::group(&registry, group),
+            ["apis", group, version] => discovery::resources(&registry, group, version),
+            ["openapi", "v3"] => Some(openapi::index(&registry)),
+            ["openapi", "v3", "api", version] => openapi::document(&registry, "", version),
+            ["openapi", "v3", "apis", group, version] => {
+                openapi::document(&registry, group, version)
+            }
+            ["version"] => Some(discovery::version(&self.version())),
+            ["healthz" | "livez" | "readyz", ..] => return Ok(Reply::text(200, "ok")),
+            _ => None,
+        };
+        found
+            .map(|document| Reply::json(200, &document))
+            .ok_or_else(ApiError::no_such_path)
+    }
+
+    /// Handles resources that are not stored. SelfSubjectRulesReview does not list rules: use SelfSubjectAccessReview.
+    pub(in crate::server) fn answer_virtual(
+        &self,
+        parts: &Parts,
+        target: &Target,
+        body: &Bytes,
+    ) -> Result<Reply, ApiError> {
+        let registry = self.catalog.registry();
+        let resource = registry
+            .find(&target.group, &target.version, &target.plural)
+            .filter(|r| r.supports("create") && target.name.is_none())
+            .ok_or_else(ApiError::no_such_path)?;
+        if parts.method != Method::POST {
+            return Err(ApiError::method_not_allowed());
+        }
+        self.authorize_virtual(parts, &target.group, &target.plural)?;
+        let content_type = parts
+            .headers
+            .get(http::header::CONTENT_TYPE)
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or_default();
+        let mut review =
+            request::decode_object(&request::media_type(content_type), body, &registry)?;
+        if !review.is_object() {
+            return Err(ApiError::bad_request("the body is not an object"));
+        }
+        let account = parts.extensions.get::<ServiceAccount>();
+        review["apiVersion"] = resource.api_version().into();
+        review["kind"] = resource.kind.as_str().into();
+        review["metadata"] = json!({"creationTimestamp": Value::Null});
+        review["status"] = match resource.kind.as_str() {
+            "TokenReview" => self.review_token(&review["spec"]),
+            "SelfSubjectReview" => json!({"userInfo": user_info(account)}),
+            "SelfSubjectAccessReview" => json!({"allowed": self.review(parts, &review["spec"])}),
+            "SubjectAccessReview" => json!({"allowed": self.review_subject(&review["spec"])}),
+            "SelfSubjectRulesReview" => json!({
+                "incomplete": false,
+                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+            }),
+            _ => json!({"allowed": true}),
+        };
+        Ok(Reply::json(201, &review))
+    }
+}
+
+fn discovered(form: DiscoveryForm, document: &Value) -> Reply {
+    Reply {
+        content_type: form.content_type(),
+        ..Reply::json(200, document)
+    }
+}

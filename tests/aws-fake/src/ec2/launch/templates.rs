@@ -1,0 +1,359 @@
+//! Launch templates and their versions.
+
+use serde_json::{Map, Value, json};
+
+use crate::clock::rfc3339;
+use crate::ec2::filters::{Filterable, Filters, Tags, tag_set};
+use crate::ec2::{Ec2Call, tags};
+use crate::services::permissions::Permission;
+use crate::wire::Reply;
+use crate::wire::error::AwsError;
+use crate::wire::params::Params;
+
+/// A launch template with all its versions; version n is at index n - 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LaunchTemplate {
+    /// ID of the template, `lt-…`.
+    pub id: String,
+    /// Name of the template.
+    pub name: String,
+    /// Creation time.
+    pub created: jiff::Timestamp,
+    /// Number of the version `$Default`.
+    pub default_version: u32,
+    /// Launch data of each version, with the request's parameter names.
+    pub versions: Vec<Value>,
+    /// Tags.
+    pub tags: Tags,
+}
+
+impl LaunchTemplate {
+    /// Returns number and data of `version`: a number, `$Latest` or `$Default`.
+    pub(crate) fn version(&self, version: &str) -> Option<(u32, &Value)> {
+        let latest = u32::try_from(self.versions.len()).ok()?;
+        let number = match version {
+            "$Latest" => latest,
+            "$Default" | "" => self.default_version,
+            number => number.parse().ok()?,
+        };
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        Some((number, self.versions.get(index)?))
+    }
+}
+
+impl Filterable for LaunchTemplate {
+    fn values(&self, name: &str) -> Vec<String> {
+        match name {
+            "launch-template-name" => vec![self.name.clone()],
+            "create-time" => vec![rfc3339(self.created)],
+            _ => vec![],
+        }
+    }
+
+    fn tags(&self) -> &Tags {
+        &self.tags
+    }
+}
+
+/// EC2's limit on decoded user data.
+pub(crate) const MAX_USER_DATA: usize = 16_384;
+
+/// Refuses user data that is not base64 or too large.
+pub(crate) fn check_user_data(text: &str) -> Result<(), AwsError> {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+    let compact: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    let decoded = BASE64_STANDARD.decode(compact).map_err(|_| {
+        AwsError::new(
+            "InvalidUserData.Malformed",
+            "Invalid BASE64 encoding of user data.",
+        )
+    })?;
+    if decoded.len() > MAX_USER_DATA {
+        return Err(AwsError::invalid_value(format!(
+            "User data is limited to {MAX_USER_DATA} bytes"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the error for a template that does not exist, by name or ID.
+pub(crate) fn template_missing(name: Option<&str>, id: Option<&str>) -> AwsError {
+    match (name, id) {
+        (_, Some(id)) => AwsError::new(
+            "InvalidLaunchTemplateId.NotFound",
+            format!("The specified launch template, with template ID {id}, does not exist."),
+        ),
+        (name, None) => AwsError::new(
+            "InvalidLaunchTemplateName.NotFoundException",
+            format!(
+                "The specified launch template, with template name {}, does not exist.",
+                name.unwrap_or_default()
+            ),
+        ),
+    }
+}
+
+impl Ec2Call<'_> {
+    pub(crate) fn create_launch_template(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
+        let name = p.text("LaunchTemplateName").unwrap_or_default();
+        let tags = tags::of_specifications(p, "launch-template")?;
+        let permission =
+            Permission::new("ec2:CreateLaunchTemplate", self.arn("launch-template", "*"))
+                .request_tags(&tags);
+        self.auth.need(permission)?;
+        self.need_create_tags("launch-template", &tags)?;
+        for resource in p.list("TagSpecification") {
+            if let Some(kind) = resource.text("ResourceType")
+                && kind != "launch-template"
+            {
+                return Err(AwsError::invalid_value(format!(
+                    "'{kind}' is not a valid taggable resource type for this operation."
+                )));
+            }
+        }
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "(.)-_/".contains(c);
+        if !(3..=128).contains(&name.len()) || !name.chars().all(allowed) {
+            return Err(AwsError::new(
+                "InvalidLaunchTemplateName.MalformedException",
+                "Launch template names must be between 3 and 128 characters in length, and may contain letters, numbers, and the following characters: - ( ) . / _.",
+            ));
+        }
+        let data = p.inner("LaunchTemplateData");
+        if let Some(user_data) = data.text("UserData") {
+            check_user_data(user_data)?;
+        }
+        for specification in data.list("TagSpecification") {
+            tags::check_specification(specification)?;
+        }
+        self.check_dry_run(p)?;
+        if let Some(replay) = self.replay(p)? {
+            return Ok(replay);
+        }
+        if self.ec2.template_by_name(name).is_some() {
+            return Err(AwsError::new(
+                "InvalidLaunchTemplateName.AlreadyExistsException",
+                "Launch template name already in use.",
+            ));
+        }
+        let template = LaunchTemplate {
+            id: self.ids.hex("lt-", 17),
+            name: name.to_owned(),
+            created: self.now,
+            default_version: 1,
+            versions: vec![data.0.clone()],
+            tags,
+        };
+        let reply = Reply::Tree(json!({"launchTemplate": self.template_wire(&template)}));
+        self.ec2.templates.insert(template.id.clone(), template);
+        self.remember(p, &reply);
+        Ok(reply)
+    }
+
+    fn template_wire(&self, t: &LaunchTemplate) -> Value {
+        json!({
+            "launchTemplateId": t.id,
+            "launchTemplateName": t.name,
+            "createTime": rfc3339(t.created),
+            "createdBy": self.auth.caller,
+            "defaultVersionNumber": t.default_version,
+            "latestVersionNumber": t.versions.len(),
+            "tagSet": tag_set(&t.tags),
+        })
+    }
+
+    pub(crate) fn describe_launch_templates(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
+        let filters = Filters::read(p, &["tag", "launch-template-name", "create-time"])?;
+        let page = self.page(p, (1, 200))?;
+        let names = p.texts("LaunchTemplateName");
+        let ids = p.texts("LaunchTemplateId");
+        if let Some(id) = ids.iter().find(|id| !self.ec2.templates.contains_key(**id)) {
+            return Err(template_missing(None, Some(id)));
+        }
+        if let Some(name) = names
+            .iter()
+            .find(|n| self.ec2.template_by_name(n).is_none())
+        {
+            return Err(AwsError::new(
+                "InvalidLaunchTemplateName.NotFoundException",
+                format!(
+                    "At least one of the launch templates specified in the request does not exist: {name}"
+                ),
+            ));
+        }
+        let rows = self
+            .ec2
+            .templates
+            .values()
+            .filter(|t| ids.is_empty() || ids.contains(&t.id.as_str()))
+            .filter(|t| names.is_empty() || names.contains(&t.name.as_str()))
+            .filter(|t| filters.keep(*t))
+            .map(|t| (t.id.clone(), self.template_wire(t)));
+        let (rows, token) = page.cut(rows);
+        Ok(Reply::Tree(
+            json!({"launchTemplates": rows, "nextToken": token}),
+        ))
+    }
+
+    pub(crate) fn describe_launch_template_versions(
+        &mut self,
+        p: Params<'_>,
+    ) -> Result<Reply, AwsError> {
+        let page = self.page(p, (1, 200))?;
+        let wanted = p.texts("LaunchTemplateVersion");
+        let templates: Vec<&LaunchTemplate> =
+            if p.has("LaunchTemplateId") || p.has("LaunchTemplateName") {
+                vec![self.template(p)?]
+            } else {
+                self.ec2.templates.values().collect()
+            };
+        let mut rows = Vec::new();
+        for t in templates {
+            let numbers: Vec<String> = if wanted.is_empty() {
+                (1..=t.versions.len()).map(|n| n.to_string()).collect()
+            } else {
+                wanted.iter().map(|w| (*w).to_owned()).collect()
+            };
+            for version in numbers {
+                let (number, data) = t.version(&version).ok_or_else(|| {
+                    AwsError::new(
+                        "InvalidLaunchTemplateId.VersionNotFound",
+                        format!("Could not find the specified version {version} for the launch template with ID {}.", t.id),
+                    )
+                })?;
+                let wire = json!({
+                    "launchTemplateId": t.id,
+                    "launchTemplateName": t.name,
+                    "versionNumber": number,
+                    "defaultVersion": number == t.default_version,
+                    "createTime": rfc3339(t.created),
+                    "createdBy": self.auth.caller,
+                    "launchTemplateData": response_names(data, false),
+                });
+                rows.push((format!("{} {number:06}", t.id), wire));
+            }
+        }
+        let (rows, token) = page.cut(rows);
+        Ok(Reply::Tree(
+            json!({"launchTemplateVersionSet": rows, "nextToken": token}),
+        ))
+    }
+
+    /// Returns the template that `LaunchTemplateId` or `LaunchTemplateName` names.
+    pub(crate) fn template(&self, p: Params<'_>) -> Result<&LaunchTemplate, AwsError> {
+        let (name, id) = (p.text("LaunchTemplateName"), p.text("LaunchTemplateId"));
+        let found = match (name, id) {
+            (Some(_), Some(_)) => {
+                return Err(AwsError::combination(
+                    "You can specify either the launch template ID or the launch template name, but not both",
+                ));
+            }
+            (None, None) => return Err(AwsError::missing("LaunchTemplateId")),
+            (Some(name), None) => self.ec2.template_by_name(name),
+            (None, Some(id)) => self.ec2.templates.get(id),
+        };
+        found.ok_or_else(|| template_missing(name, id))
+    }
+
+    pub(crate) fn delete_launch_template(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
+        let (id, tags) = match self.template(p) {
+            Ok(t) => (t.id.clone(), t.tags.clone()),
+            Err(error) => {
+                // Authorization comes first; there are no tags of the resource.
+                let any = self.arn("launch-template", "*");
+                self.auth
+                    .need(Permission::new("ec2:DeleteLaunchTemplate", any))?;
+                return Err(error);
+            }
+        };
+        let permission =
+            Permission::new("ec2:DeleteLaunchTemplate", self.arn("launch-template", &id))
+                .resource_tags(&tags);
+        self.auth.need(permission)?;
+        self.check_dry_run(p)?;
+        let Some(template) = self.ec2.templates.remove(&id) else {
+            return Err(template_missing(None, Some(&id)));
+        };
+        Ok(Reply::Tree(
+            json!({"launchTemplate": self.template_wire(&template)}),
+        ))
+    }
+}
+
+/// Renames launch data as DescribeLaunchTemplateVersions does: lower camel case, lists end in `Set`.
+fn response_names(value: &Value, in_interface: bool) -> Value {
+    match value {
+        Value::Object(members) => members
+            .iter()
+            .map(|(name, member)| {
+                let inside = name == "NetworkInterface";
+                (
+                    response_name(name, member, in_interface),
+                    response_names(member, inside || in_interface),
+                )
+            })
+            .collect::<Map<_, _>>()
+            .into(),
+        Value::Array(elements) => elements
+            .iter()
+            .map(|e| response_names(e, in_interface))
+            .collect(),
+        other => other.clone(),
+    }
+}
+
+fn response_name(name: &str, member: &Value, in_interface: bool) -> String {
+    let lower = || {
+        let mut chars = name.chars();
+        chars
+            .next()
+            .map(|c| c.to_ascii_lowercase().to_string() + chars.as_str())
+            .unwrap_or_default()
+    };
+    match name {
+        "SecurityGroupId" if in_interface => "groupSet".to_owned(),
+        "LicenseSpecification" => "licenseSet".to_owned(),
+        "Ipv6Addresses" => "ipv6AddressesSet".to_owned(),
+        _ if member.is_array() => lower() + "Set",
+        _ => lower(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_by_number_latest_and_default() {
+        let template = LaunchTemplate {
+            id: "lt-1".into(),
+            name: "t".into(),
+            created: jiff::Timestamp::UNIX_EPOCH,
+            default_version: 1,
+            versions: vec![json!(1), json!(2)],
+            tags: Tags::new(),
+        };
+        let number = |v| template.version(v).map(|(n, _)| n);
+        assert_eq!(number("$Latest"), Some(2));
+        assert_eq!(number("$Default"), Some(1));
+        assert_eq!(number("2"), Some(2));
+        assert_eq!(number("0"), None);
+        assert_eq!(number("3"), None);
+    }
+
+    #[test]
+    fn user_data_is_limited_after_decoding() {
+        use base64::Engine as _;
+        use base64::prelude::BASE64_STANDARD;
+        let code = |n: usize| check_user_data(&BASE64_STANDARD.encode(vec![b'x'; n]));
+        assert!(code(MAX_USER_DATA).is_ok());
+        assert_eq!(
+            code(MAX_USER_DATA + 1).unwrap_err().message,
+            "User data is limited to 16384 bytes"
+        );
+        assert_eq!(
+            check_user_data("not base64 at all").unwrap_err().code,
+            "InvalidUserData.Malformed"
+        );
+    }
+}

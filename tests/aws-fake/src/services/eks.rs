@@ -1,0 +1,240 @@
+//! EKS clusters and their zonal shifts.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::ec2::paging;
+use crate::services::permissions::{Auth, Permission};
+use crate::settings::AwsFakeSettings;
+use crate::wire::Reply;
+use crate::wire::error::AwsError;
+use crate::wire::params::Params;
+
+/// An EKS cluster with its zonal shifts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// Name of the cluster.
+    pub name: String,
+    /// Kubernetes version, such as `1.34`.
+    pub version: String,
+    /// URL of the API server.
+    pub endpoint: String,
+    /// Certificate authority in PEM.
+    pub ca: String,
+    /// IPv4 CIDR of services.
+    #[serde(default)]
+    pub service_ipv4_cidr: Option<String>,
+    /// IPv6 CIDR of services.
+    #[serde(default)]
+    pub service_ipv6_cidr: Option<String>,
+    /// Status: `ACTIVE`, `CREATING`, `UPDATING`, …
+    #[serde(default = "active")]
+    pub status: String,
+    /// IDs of the control plane's subnets.
+    #[serde(default)]
+    pub subnets: Vec<String>,
+    /// Whether it is registered for zonal shifts.
+    #[serde(default)]
+    pub zonal_shift: bool,
+    /// Zonal shifts of the cluster.
+    #[serde(default)]
+    pub shifts: Vec<ZonalShift>,
+}
+
+/// A zonal shift.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZonalShift {
+    /// ID of the zone that traffic is shifted away from.
+    pub away_from: String,
+    /// Status: `APPLIED` or `NOT_APPLIED`.
+    #[serde(default = "applied")]
+    pub status: String,
+    /// Start of the shift.
+    pub start: Timestamp,
+    /// Expiry of the shift.
+    pub expiry: Timestamp,
+}
+
+fn active() -> String {
+    "ACTIVE".to_owned()
+}
+
+fn applied() -> String {
+    "APPLIED".to_owned()
+}
+
+impl Cluster {
+    /// Creates an active IPv4 cluster.
+    #[must_use]
+    pub fn new(name: &str, version: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            endpoint: format!("https://{name}.eks.example"),
+            ca: "-----BEGIN CERTIFICATE-----\nZmFrZQ==\n-----END CERTIFICATE-----\n".to_owned(),
+            service_ipv4_cidr: Some("10.100.0.0/16".to_owned()),
+            service_ipv6_cidr: None,
+            status: active(),
+            subnets: vec![],
+            zonal_shift: false,
+            shifts: vec![],
+        }
+    }
+}
+
+/// A call to EKS or zonal shift.
+#[derive(Debug)]
+pub(crate) struct EksCall<'a> {
+    pub(crate) action: String,
+    pub(crate) now: Timestamp,
+    pub(crate) region: &'a str,
+    pub(crate) account: &'a str,
+    pub(crate) clusters: &'a BTreeMap<String, Cluster>,
+    pub(crate) settings: &'a AwsFakeSettings,
+    pub(crate) auth: Auth<'a>,
+}
+
+fn seconds(at: Timestamp) -> f64 {
+    at.as_millisecond() as f64 / 1000.0
+}
+
+impl EksCall<'_> {
+    pub(crate) fn run(&mut self, params: &Value) -> Result<Reply, AwsError> {
+        let p = Params(params);
+        match self.action.as_str() {
+            "DescribeCluster" => {
+                let name = p.text("name").unwrap_or_default();
+                let arn = self.arn(name);
+                self.auth
+                    .need(Permission::new("eks:DescribeCluster", arn))?;
+                let cluster = self.clusters.get(name).ok_or_else(|| {
+                    AwsError::new(
+                        "ResourceNotFoundException",
+                        format!("No cluster found for name: {name}."),
+                    )
+                })?;
+                Ok(Reply::Tree(json!({"cluster": self.wire(cluster)})))
+            }
+            "ListClusters" => {
+                self.auth.need_any("eks:ListClusters")?;
+                let size = self.settings.page_size(&self.action);
+                let after = match p.text("nextToken") {
+                    None => String::new(),
+                    Some(token) => paging::open(token, &self.action).ok_or_else(|| {
+                        AwsError::new("InvalidParameterException", "nextToken is not valid")
+                    })?,
+                };
+                let mut names = self.clusters.keys().filter(|n| **n > after);
+                let page: Vec<&String> = names.by_ref().take(size).collect();
+                let mut reply = json!({"clusters": page});
+                if let (Some(last), Some(_)) = (page.last(), names.next()) {
+                    reply["nextToken"] = json!(paging::seal(last, &self.action));
+                }
+                Ok(Reply::Tree(reply))
+            }
+            _ => self.managed_resource(p.text("resourceIdentifier").unwrap_or_default()),
+        }
+    }
+
+    fn arn(&self, name: &str) -> String {
+        format!(
+            "arn:aws:eks:{}:{}:cluster/{name}",
+            self.region, self.account
+        )
+    }
+
+    fn managed_resource(&mut self, resource: &str) -> Result<Reply, AwsError> {
+        let permission = Permission::new("arc-zonal-shift:GetManagedResource", resource)
+            .with("arc-zonal-shift:ResourceIdentifier", resource);
+        self.auth.need(permission)?;
+        let found = self
+            .clusters
+            .values()
+            .find(|c| c.zonal_shift && self.arn(&c.name) == resource);
+        let Some(cluster) = found else {
+            return Err(AwsError::new(
+                "ResourceNotFoundException",
+                format!("Resource {resource} is not managed by zonal shift."),
+            ));
+        };
+        let live: Vec<&ZonalShift> = cluster
+            .shifts
+            .iter()
+            .filter(|s| s.expiry > self.now)
+            .collect();
+        let weights: BTreeMap<&str, f64> = live
+            .iter()
+            .filter(|s| s.status == "APPLIED")
+            .map(|s| (s.away_from.as_str(), 0.0))
+            .collect();
+        let shifts: Vec<Value> = live
+            .iter()
+            .zip(1..)
+            .map(|(s, n)| {
+                json!({
+                    "appliedStatus": s.status,
+                    "awayFrom": s.away_from,
+                    "comment": "",
+                    "expiryTime": seconds(s.expiry),
+                    "resourceIdentifier": resource,
+                    "shiftType": "ZONAL_SHIFT",
+                    "startTime": seconds(s.start),
+                    "zonalShiftId": format!("00000000-0000-4000-8000-{n:012}"),
+                })
+            })
+            .collect();
+        Ok(Reply::Tree(json!({
+            "appliedWeights": weights,
+            "arn": resource,
+            "autoshifts": [],
+            "name": cluster.name,
+            "zonalAutoshiftStatus": "DISABLED",
+            "zonalShifts": shifts,
+        })))
+    }
+
+    fn wire(&self, c: &Cluster) -> Value {
+        let mut network =
+            json!({"ipFamily": if c.service_ipv6_cidr.is_some() { "ipv6" } else { "ipv4" }});
+        if let Some(cidr) = &c.service_ipv4_cidr {
+            network["serviceIpv4Cidr"] = json!(cidr);
+        }
+        if let Some(cidr) = &c.service_ipv6_cidr {
+            network["serviceIpv6Cidr"] = json!(cidr);
+        }
+        json!({
+            "name": c.name,
+            "arn": self.arn(&c.name),
+            "createdAt": 1_767_225_600.0,
+            "version": c.version,
+            "endpoint": c.endpoint,
+            "roleArn": format!("arn:aws:iam::{}:role/eks-{}", self.account, c.name),
+            "resourcesVpcConfig": {
+                "subnetIds": c.subnets,
+                "securityGroupIds": [],
+                "clusterSecurityGroupId": "sg-00000000000000001",
+                "vpcId": "vpc-00000000000000001",
+                "endpointPublicAccess": true,
+                "endpointPrivateAccess": true,
+                "publicAccessCidrs": ["0.0.0.0/0"],
+            },
+            "kubernetesNetworkConfig": network,
+            "logging": {"clusterLogging": []},
+            "identity": {"oidc": {"issuer": format!("https://oidc.eks.{}.amazonaws.com/id/EXAMPLE", self.region)}},
+            "status": c.status,
+            "certificateAuthority": {"data": BASE64_STANDARD.encode(&c.ca)},
+            "platformVersion": "eks.1",
+            "tags": {},
+            "health": {"issues": []},
+            "accessConfig": {"authenticationMode": "API_AND_CONFIG_MAP"},
+            "zonalShiftConfig": {"enabled": c.zonal_shift},
+        })
+    }
+}

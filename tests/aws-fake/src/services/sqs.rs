@@ -1,0 +1,507 @@
+//! SQS: queues with visibility timeout, retention and long polling.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::clock::later;
+use crate::ids::Ids;
+use crate::services::permissions::{Auth, Permission};
+use crate::wire::Reply;
+use crate::wire::error::AwsError;
+use crate::wire::params::Params;
+
+/// A message in a queue.
+#[derive(Debug, Clone)]
+struct Message {
+    id: String,
+    body: String,
+    attributes: Value,
+    sent: Timestamp,
+    visible_at: Timestamp,
+    received: u32,
+    first_received: Option<Timestamp>,
+    /// Receipt handle of the last receive; older handles do not delete.
+    handle: String,
+}
+
+/// A queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Queue {
+    name: String,
+    created: Timestamp,
+    messages: VecDeque<Message>,
+    visibility: Duration,
+    retention: Duration,
+    wait: Duration,
+    attributes: BTreeMap<String, String>,
+}
+
+/// Maximum size of a message.
+const MAX_BODY: usize = 1_048_576;
+
+/// Attributes of a queue, and how they are set.
+impl Queue {
+    pub(crate) fn new(name: &str, now: Timestamp) -> Self {
+        Self {
+            name: name.to_owned(),
+            created: now,
+            messages: VecDeque::new(),
+            visibility: Duration::from_secs(30),
+            retention: Duration::from_secs(345_600),
+            wait: Duration::ZERO,
+            attributes: BTreeMap::new(),
+        }
+    }
+
+    fn configure(&mut self, attributes: &Map<String, Value>) -> Result<(), AwsError> {
+        for (name, value) in attributes {
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            let seconds = |most: u64| {
+                text.parse::<u64>()
+                    .ok()
+                    .filter(|s| *s <= most)
+                    .map(Duration::from_secs)
+                    .ok_or_else(|| {
+                        AwsError::new(
+                            "InvalidAttributeValue",
+                            format!("Invalid value for the parameter {name}."),
+                        )
+                    })
+            };
+            match name.as_str() {
+                "VisibilityTimeout" => self.visibility = seconds(43_200)?,
+                "MessageRetentionPeriod" => self.retention = seconds(1_209_600)?,
+                "ReceiveMessageWaitTimeSeconds" => self.wait = seconds(20)?,
+                "DelaySeconds"
+                | "MaximumMessageSize"
+                | "Policy"
+                | "SqsManagedSseEnabled"
+                | "KmsMasterKeyId"
+                | "KmsDataKeyReusePeriodSeconds"
+                | "RedrivePolicy"
+                | "RedriveAllowPolicy" => {}
+                _ => {
+                    return Err(AwsError::new(
+                        "InvalidAttributeName",
+                        format!("Unknown Attribute {name}."),
+                    ));
+                }
+            }
+            self.attributes.insert(name.clone(), text);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        body: String,
+        attributes: Value,
+        now: Timestamp,
+        ids: &mut Ids,
+    ) -> String {
+        let id = ids.uuid();
+        self.messages.push_back(Message {
+            id: id.clone(),
+            body,
+            attributes,
+            sent: now,
+            visible_at: now,
+            received: 0,
+            first_received: None,
+            handle: String::new(),
+        });
+        id
+    }
+
+    fn expire(&mut self, now: Timestamp) {
+        let retention = self.retention;
+        self.messages.retain(|m| later(m.sent, retention) > now);
+    }
+
+    /// Iterates over the messages that are waiting or in flight.
+    pub(crate) fn bodies(&self) -> impl Iterator<Item = &str> {
+        self.messages.iter().map(|m| m.body.as_str())
+    }
+
+    /// Returns when the next hidden message becomes visible.
+    pub(crate) fn next_visible(&self, now: Timestamp) -> Option<Timestamp> {
+        self.messages
+            .iter()
+            .map(|m| m.visible_at)
+            .filter(|at| *at > now)
+            .min()
+    }
+
+    fn delete(&mut self, handle: &str) -> Result<(), AwsError> {
+        if !handle.starts_with(&self.prefix()) {
+            return Err(AwsError::new(
+                "ReceiptHandleIsInvalid",
+                format!("The input receipt handle \"{handle}\" is not a valid receipt handle."),
+            ));
+        }
+        // A stale handle succeeds and deletes nothing, as on SQS.
+        self.messages.retain(|m| m.handle != handle);
+        Ok(())
+    }
+
+    fn prefix(&self) -> String {
+        format!("{}#", self.name)
+    }
+}
+
+/// Queues of a region.
+#[derive(Debug, Default)]
+pub(crate) struct Queues(pub(crate) BTreeMap<String, Queue>);
+
+/// Returns the code's name in the Query protocol; clients in compatibility mode read it from a header.
+pub(crate) fn query_code(code: &str) -> String {
+    match code {
+        "QueueDoesNotExist" => "AWS.SimpleQueueService.NonExistentQueue".to_owned(),
+        "BatchEntryIdsNotDistinct"
+        | "EmptyBatchRequest"
+        | "TooManyEntriesInBatchRequest"
+        | "InvalidBatchEntryId" => format!("AWS.SimpleQueueService.{code}"),
+        other => other.rsplit('#').next().unwrap_or_default().to_owned(),
+    }
+}
+
+/// Outcome of a call to SQS.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Done(Reply),
+    /// No message yet; retry on a change, for at most this long.
+    Wait(Duration),
+}
+
+/// A call to SQS.
+#[derive(Debug)]
+pub(crate) struct SqsCall<'a> {
+    pub(crate) action: String,
+    pub(crate) now: Timestamp,
+    pub(crate) region: &'a str,
+    pub(crate) account: &'a str,
+    /// `http://host:port` as the client addressed it.
+    pub(crate) endpoint: &'a str,
+    pub(crate) queues: &'a mut Queues,
+    pub(crate) ids: &'a mut Ids,
+    pub(crate) auth: Auth<'a>,
+}
+
+fn no_queue() -> AwsError {
+    AwsError::new("QueueDoesNotExist", "The specified queue does not exist.")
+}
+
+fn missing(name: &str) -> AwsError {
+    AwsError::new(
+        "MissingParameter",
+        format!("The request must contain the parameter {name}."),
+    )
+}
+
+fn batch(p: Params<'_>) -> Result<Vec<Params<'_>>, AwsError> {
+    let entries: Vec<Params<'_>> = p.list("Entries").collect();
+    let refuse = |code: &str, message: &str| Err(AwsError::new(code, message));
+    if entries.is_empty() {
+        return refuse(
+            "EmptyBatchRequest",
+            "There should be at least one entry in the request.",
+        );
+    }
+    if entries.len() > 10 {
+        return refuse(
+            "TooManyEntriesInBatchRequest",
+            "Maximum number of entries per request are 10.",
+        );
+    }
+    let mut ids: Vec<&str> = entries.iter().filter_map(|e| e.text("Id")).collect();
+    ids.sort_unstable();
+    if ids.windows(2).any(|w| w[0] == w[1]) || ids.len() < entries.len() {
+        return refuse(
+            "BatchEntryIdsNotDistinct",
+            "Id of each entry must be unique.",
+        );
+    }
+    Ok(entries)
+}
+
+impl SqsCall<'_> {
+    pub(crate) fn run(&mut self, params: &Value, waited: bool) -> Result<Outcome, AwsError> {
+        let p = Params(params);
+        let done = |value: Value| Ok(Outcome::Done(Reply::Tree(value)));
+        match self.action.as_str() {
+            "GetQueueUrl" => {
+                let name = p.text("QueueName").ok_or_else(|| missing("QueueName"))?;
+                self.need(name)?;
+                if !self.queues.0.contains_key(name) {
+                    return Err(no_queue());
+                }
+                done(json!({"QueueUrl": self.url(name)}))
+            }
+            "CreateQueue" => {
+                let name = p.text("QueueName").ok_or_else(|| missing("QueueName"))?;
+                self.need(name)?;
+                let ok = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
+                if name.is_empty() || name.len() > 80 || !name.chars().all(ok) {
+                    return Err(AwsError::invalid_value(
+                        "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
+                    ));
+                }
+                let mut queue = Queue::new(name, self.now);
+                if let Some(attributes) = params.get("Attributes").and_then(Value::as_object) {
+                    queue.configure(attributes)?;
+                }
+                match self.queues.0.get(name) {
+                    Some(existing) if existing.attributes != queue.attributes => {
+                        return Err(AwsError::new(
+                            "QueueNameExists",
+                            "A queue already exists with the same name and a different value for attribute(s)",
+                        ));
+                    }
+                    Some(_) => {}
+                    None => {
+                        self.queues.0.insert(name.to_owned(), queue);
+                    }
+                }
+                done(json!({"QueueUrl": self.url(name)}))
+            }
+            "ListQueues" => {
+                self.auth.need_any("sqs:ListQueues")?;
+                let prefix = p.text("QueueNamePrefix").unwrap_or_default();
+                let urls: Vec<String> = self
+                    .queues
+                    .0
+                    .keys()
+                    .filter(|name| name.starts_with(prefix))
+                    .map(|name| self.url(name))
+                    .collect();
+                done(json!({"QueueUrls": urls}))
+            }
+            _ => self.on_queue(p, waited),
+        }
+    }
+
+    fn on_queue(&mut self, p: Params<'_>, waited: bool) -> Result<Outcome, AwsError> {
+        let url = p.text("QueueUrl").ok_or_else(|| missing("QueueUrl"))?;
+        let name = url.rsplit('/').next().unwrap_or_default().to_owned();
+        self.need(&name)?;
+        let (now, action) = (self.now, self.action.clone());
+        let arn = self.arn(&name);
+        let ids = &mut *self.ids;
+        let queue = self.queues.0.get_mut(&name).ok_or_else(no_queue)?;
+        queue.expire(now);
+        let done = |value: Value| Ok(Outcome::Done(Reply::Tree(value)));
+        match action.as_str() {
+            "ReceiveMessage" => receive(queue, p, waited, now, ids),
+            "SendMessage" => done(send(queue, p, now, ids)?),
+            "SendMessageBatch" => {
+                let (mut good, mut bad) = (Vec::new(), Vec::new());
+                for entry in batch(p)? {
+                    let id = entry.text("Id").unwrap_or_default();
+                    match send(queue, entry, now, ids) {
+                        Ok(mut sent) => {
+                            sent["Id"] = json!(id);
+                            good.push(sent);
+                        }
+                        Err(e) => bad.push(failed(id, &e)),
+                    }
+                }
+                done(json!({"Successful": good, "Failed": bad}))
+            }
+            "DeleteMessage" => {
+                let handle = p
+                    .text("ReceiptHandle")
+                    .ok_or_else(|| missing("ReceiptHandle"))?;
+                queue.delete(handle)?;
+                done(json!({}))
+            }
+            "DeleteMessageBatch" => {
+                let (mut good, mut bad) = (Vec::new(), Vec::new());
+                for entry in batch(p)? {
+                    let id = entry.text("Id").unwrap_or_default();
+                    match queue.delete(entry.text("ReceiptHandle").unwrap_or_default()) {
+                        Ok(()) => good.push(json!({"Id": id})),
+                        Err(e) => bad.push(failed(id, &e)),
+                    }
+                }
+                done(json!({"Successful": good, "Failed": bad}))
+            }
+            "ChangeMessageVisibility" => {
+                let handle = p
+                    .text("ReceiptHandle")
+                    .ok_or_else(|| missing("ReceiptHandle"))?;
+                let seconds = p.int("VisibilityTimeout").unwrap_or(0).clamp(0, 43_200);
+                let timeout = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+                if let Some(message) = queue.messages.iter_mut().find(|m| m.handle == handle) {
+                    message.visible_at = later(now, timeout);
+                }
+                done(json!({}))
+            }
+            "PurgeQueue" => {
+                queue.messages.clear();
+                done(json!({}))
+            }
+            "GetQueueAttributes" => done(json!({"Attributes": attributes(queue, p, &arn, now)})),
+            "SetQueueAttributes" => {
+                if let Some(attributes) = p.0.get("Attributes").and_then(Value::as_object) {
+                    queue.configure(attributes)?;
+                }
+                done(json!({}))
+            }
+            "DeleteQueue" => {
+                self.queues.0.remove(&name);
+                done(json!({}))
+            }
+            other => Err(AwsError::new(
+                "InvalidAction",
+                format!("The action {other} is not valid for this endpoint."),
+            )),
+        }
+    }
+
+    fn arn(&self, name: &str) -> String {
+        format!("arn:aws:sqs:{}:{}:{name}", self.region, self.account)
+    }
+
+    fn url(&self, name: &str) -> String {
+        format!("{}/{}/{name}", self.endpoint, self.account)
+    }
+
+    fn need(&mut self, name: &str) -> Result<(), AwsError> {
+        // Batch calls need the permission of the single call.
+        let action = self.action.trim_end_matches("Batch");
+        let permission = Permission::new(format!("sqs:{action}"), self.arn(name));
+        self.auth.need(permission)
+    }
+}
+
+fn failed(id: &str, error: &AwsError) -> Value {
+    json!({"Id": id, "Code": error.code, "Message": error.message, "SenderFault": true})
+}
+
+fn digest(text: &str) -> String {
+    format!("{:x}", md5::compute(text))
+}
+
+fn send(
+    queue: &mut Queue,
+    p: Params<'_>,
+    now: Timestamp,
+    ids: &mut Ids,
+) -> Result<Value, AwsError> {
+    let body = p
+        .text("MessageBody")
+        .ok_or_else(|| missing("MessageBody"))?;
+    if body.is_empty() {
+        return Err(missing("MessageBody"));
+    }
+    if body.len() > MAX_BODY {
+        return Err(AwsError::invalid_value(format!(
+            "One or more parameters are invalid. Reason: Message must be shorter than {MAX_BODY} bytes."
+        )));
+    }
+    let attributes = p.0.get("MessageAttributes").cloned().unwrap_or(Value::Null);
+    let id = queue.send(body.to_owned(), attributes, now, ids);
+    Ok(json!({"MessageId": id, "MD5OfMessageBody": digest(body)}))
+}
+
+fn receive(
+    queue: &mut Queue,
+    p: Params<'_>,
+    waited: bool,
+    now: Timestamp,
+    ids: &mut Ids,
+) -> Result<Outcome, AwsError> {
+    let bounded = |name: &str, low: i64, high: i64| match p.int(name) {
+        Some(n) if !(low..=high).contains(&n) => Err(AwsError::invalid_value(format!(
+            "Value {n} for parameter {name} is invalid. Reason: Must be >= {low} and <= {high}, if provided."
+        ))),
+        n => Ok(n.and_then(|n| u64::try_from(n).ok())),
+    };
+    let most = bounded("MaxNumberOfMessages", 1, 10)?.unwrap_or(1);
+    let visibility = bounded("VisibilityTimeout", 0, 43_200)?.map(Duration::from_secs);
+    let wait = bounded("WaitTimeSeconds", 0, 20)?.map(Duration::from_secs);
+    let visible_at = later(now, visibility.unwrap_or(queue.visibility));
+    let wait = wait.unwrap_or(queue.wait);
+    let prefix = queue.prefix();
+    let wants_attributes = p.has("MessageAttributeNames");
+    let wants_system = p.has("AttributeNames") || p.has("MessageSystemAttributeNames");
+    let mut rows = Vec::new();
+    let ready = queue.messages.iter_mut().filter(|m| m.visible_at <= now);
+    for message in ready.take(usize::try_from(most).unwrap_or(1)) {
+        message.received += 1;
+        message.first_received.get_or_insert(now);
+        message.visible_at = visible_at;
+        message.handle = format!("{prefix}{}", ids.hex("", 32));
+        let mut row = json!({
+            "MessageId": message.id,
+            "ReceiptHandle": message.handle,
+            "MD5OfBody": digest(&message.body),
+            "Body": message.body,
+        });
+        if wants_system {
+            row["Attributes"] = json!({
+                "SenderId": "AIDAEXAMPLE",
+                "SentTimestamp": message.sent.as_millisecond().to_string(),
+                "ApproximateReceiveCount": message.received.to_string(),
+                "ApproximateFirstReceiveTimestamp":
+                    message.first_received.unwrap_or(now).as_millisecond().to_string(),
+            });
+        }
+        if wants_attributes && message.attributes.is_object() {
+            row["MessageAttributes"] = message.attributes.clone();
+        }
+        rows.push(row);
+    }
+    if rows.is_empty() && !wait.is_zero() && !waited {
+        return Ok(Outcome::Wait(wait));
+    }
+    // An empty response has no `Messages` at all.
+    let reply = if rows.is_empty() {
+        json!({})
+    } else {
+        json!({"Messages": rows})
+    };
+    Ok(Outcome::Done(Reply::Tree(reply)))
+}
+
+fn attributes(queue: &Queue, p: Params<'_>, arn: &str, now: Timestamp) -> Value {
+    let wanted = p.texts("AttributeNames");
+    let hidden = queue.messages.iter().filter(|m| m.visible_at > now).count();
+    let mut all: BTreeMap<String, String> = queue.attributes.clone();
+    all.extend(
+        [
+            ("QueueArn", arn.to_owned()),
+            (
+                "ApproximateNumberOfMessages",
+                (queue.messages.len() - hidden).to_string(),
+            ),
+            ("ApproximateNumberOfMessagesNotVisible", hidden.to_string()),
+            ("ApproximateNumberOfMessagesDelayed", "0".to_owned()),
+            ("CreatedTimestamp", queue.created.as_second().to_string()),
+            (
+                "LastModifiedTimestamp",
+                queue.created.as_second().to_string(),
+            ),
+            ("VisibilityTimeout", queue.visibility.as_secs().to_string()),
+            (
+                "MessageRetentionPeriod",
+                queue.retention.as_secs().to_string(),
+            ),
+            (
+                "ReceiveMessageWaitTimeSeconds",
+                queue.wait.as_secs().to_string(),
+            ),
+        ]
+        .map(|(name, value)| (name.to_owned(), value)),
+    );
+    all.into_iter()
+        .filter(|(name, _)| wanted.iter().any(|w| w == name || *w == "All"))
+        .map(|(name, value)| (name, Value::String(value)))
+        .collect::<Map<_, _>>()
+        .into()
+}

@@ -1,0 +1,519 @@
+//! Replays kube-scheduler's filters over a finished plan.
+//!
+//! [`check`](crate::check) verifies a plan against the rules of the engine and the naive solver. This module verifies it against
+//! those of kube-scheduler, implemented again from its source, and shares only quantities and instance types with the engine:
+//! planned nodes are launched, DaemonSets create their pods on them, and every placed pod is bound to its node as soon as all
+//! filters pass. A pod that no order of binding brings to its node is stuck: Karpenter would regard it as placed for ever.
+//!
+//! The rules are those of kube-scheduler. A domain exists if a node has it; a spread constraint counts the nodes that its
+//! policies include, over all alternatives of the node affinity; a pod is the first of its affinity group only if no pod anywhere
+//! matches all its terms.
+//!
+//! UPSTREAM: k8s.io/kubernetes v1.36 pkg/scheduler/framework/plugins/{podtopologyspread,interpodaffinity,nodeaffinity,
+//! tainttoleration,nodeports,noderesources,nodevolumelimits,volumebinding}
+
+mod pod_info;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod, Taint};
+use karpenter_api::labels::HOSTNAME;
+use karpenter_core::offering::Offering;
+use karpenter_core::resources::{CPU, MEMORY, PODS, Resources};
+
+use crate::pod;
+use crate::pod::{Labels, PodId};
+use crate::solve::{Claim, Solution};
+use crate::template::launchable;
+use crate::world::World;
+pub(crate) use pod_info::{PodInfo, tolerates};
+use pod_info::{Spread, Term, term_meets};
+
+/// The outcome of binding a plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// Pods that the plan places and kube-scheduler never binds there, with the filter that rejects them.
+    pub stuck: Vec<(PodId, &'static str)>,
+    /// Planned nodes to which no pod was bound, by their index in the plan.
+    pub empty: Vec<usize>,
+}
+
+/// Which offering of a planned node is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Launch {
+    /// The cheapest offering.
+    Cheapest,
+    /// A pseudo-random offering for a seed: providers may choose by criteria that Karpenter does not know.
+    Drawn(u64),
+}
+
+/// A pending pod and the node on which the plan places it, both by their index in the cluster.
+pub(crate) type Waiting = (usize, Option<usize>);
+
+/// Binds the pods of a plan as kube-scheduler would.
+pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
+    let mut cluster = Cluster::of(world, solution, launch);
+    let mut waiting = cluster.planned(world, solution);
+    let mut best: Option<(Vec<Waiting>, Cluster)> = None;
+    for attempt in 0..ORDERS {
+        cluster.order(&mut waiting, attempt);
+        let mut trial = cluster.clone();
+        let left = trial.bind_all(&waiting);
+        let done = left.is_empty();
+        if best
+            .as_ref()
+            .is_none_or(|(least, _)| left.len() < least.len())
+        {
+            best = Some((left, trial));
+        }
+        if done {
+            break;
+        }
+    }
+    let (mut best, mut last) = best.unwrap_or((waiting.clone(), cluster.clone()));
+    if !best.is_empty() {
+        let left = cluster.search(&waiting);
+        if left.len() < best.len() {
+            last = cluster;
+            for (at, (pod, node)) in waiting.iter().enumerate() {
+                if let Some(node) = node.filter(|_| !left.contains(&at)) {
+                    last.nodes[node].pods.push(*pod);
+                }
+            }
+            best = left.into_iter().map(|at| waiting[at]).collect();
+        }
+    }
+    let reason = |(pod, node): &Waiting| {
+        let why = node.map_or(Some("launch"), |node| last.refusal(*pod, node));
+        (last.pods[*pod].id.clone(), why.unwrap_or("order"))
+    };
+    let planned = last
+        .nodes
+        .iter()
+        .filter_map(|node| Some((node, node.planned?)));
+    let idle = planned.filter(|(node, _)| node.pods.iter().all(|pod| last.pods[*pod].is_daemon));
+    Replay {
+        stuck: best.iter().map(reason).collect(),
+        empty: idle.map(|(_, index)| index).collect(),
+    }
+}
+
+/// How many orders of binding are tried.
+const ORDERS: u64 = 24;
+
+/// Returns a pseudo-random number for a seed (splitmix64).
+fn mixed(seed: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// A node as in kube-scheduler's snapshot.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) labels: Labels,
+    pub(crate) taints: Vec<Taint>,
+    allocatable: Resources,
+    /// Attach limits by CSI driver.
+    limits: BTreeMap<String, usize>,
+    pub(crate) pods: Vec<usize>,
+    /// Its index among the planned nodes, if it is one.
+    planned: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Cluster {
+    pub(crate) pods: Vec<PodInfo>,
+    pub(crate) nodes: Vec<Node>,
+    /// Indices in `nodes` of the planned nodes that could be launched.
+    launched: BTreeMap<usize, usize>,
+    by_name: BTreeMap<String, usize>,
+}
+
+impl Cluster {
+    /// Builds a cluster of the nodes that are not deleting with their pods, and the launched planned nodes, all with daemon pods.
+    pub(crate) fn of(world: &World, solution: &Solution, launch: Launch) -> Self {
+        let mut cluster = Self {
+            pods: Vec::new(),
+            nodes: Vec::new(),
+            launched: BTreeMap::new(),
+            by_name: BTreeMap::new(),
+        };
+        for node in world.nodes().into_iter().filter(|node| !node.deleting) {
+            let csi = (world.csi_nodes.iter())
+                .find(|csi| csi.metadata.name.as_deref() == Some(&node.name));
+            let drivers = csi.iter().flat_map(|csi| &csi.spec.drivers);
+            let limits = drivers.filter_map(|driver| {
+                let count = driver.allocatable.as_ref()?.count?;
+                Some((driver.name.clone(), usize::try_from(count).unwrap_or(0)))
+            });
+            let limits = limits.collect();
+            cluster
+                .by_name
+                .insert(node.name.clone(), cluster.nodes.len());
+            cluster.nodes.push(Node {
+                labels: node.labels,
+                taints: node.taints,
+                allocatable: node.allocatable,
+                limits,
+                pods: Vec::new(),
+                planned: None,
+            });
+        }
+        for pod in &world.pods {
+            let phase = pod
+                .status
+                .as_ref()
+                .and_then(|status| status.phase.as_deref());
+            let node = pod::spec(pod).node_name.unwrap_or_default();
+            let finished = matches!(phase, Some("Failed" | "Succeeded"));
+            if let Some(node) = cluster.by_name.get(&node).copied().filter(|_| !finished) {
+                cluster.nodes[node].pods.push(cluster.pods.len());
+                cluster.pods.push(PodInfo::of(world, pod));
+            }
+        }
+        for (index, claim) in solution.claims.iter().enumerate() {
+            if let Some(node) = launched(world, index, claim, launch) {
+                cluster.launched.insert(index, cluster.nodes.len());
+                cluster.nodes.push(node);
+            }
+        }
+        for set in &world.daemon_sets {
+            cluster.run_daemons(world, set);
+        }
+        cluster
+    }
+
+    /// Adds a pod of a DaemonSet to each node where it should run, does not run yet, and fits.
+    fn run_daemons(&mut self, world: &World, set: &k8s_openapi::api::apps::v1::DaemonSet) {
+        let template = set.spec.clone().unwrap_or_default().template;
+        let mut pod = Pod {
+            metadata: template.metadata.unwrap_or_default(),
+            spec: template.spec,
+            status: None,
+        };
+        pod.metadata.namespace.clone_from(&set.metadata.namespace);
+        for container in pod.spec.iter_mut().flat_map(|spec| &mut spec.containers) {
+            if let Some(resources) = &mut container.resources {
+                let limits = resources.limits.clone().unwrap_or_default();
+                let requests = resources.requests.get_or_insert_default();
+                limits.into_iter().for_each(|(name, limit)| {
+                    requests.entry(name).or_insert(limit);
+                });
+            }
+        }
+        let mut daemon = PodInfo::of(world, &pod);
+        daemon.is_daemon = true;
+        let owned = |other: &Pod| {
+            let mut owners = other.metadata.owner_references.iter().flatten();
+            owners.any(|o| o.kind == "DaemonSet" && Some(&o.name) == set.metadata.name.as_ref())
+        };
+        for node in 0..self.nodes.len() {
+            let name = self
+                .by_name
+                .iter()
+                .find(|(_, at)| **at == node)
+                .map(|(name, _)| name);
+            let runs = |name: &String| {
+                let mut pods = world.pods.iter().filter(|other| owned(other));
+                pods.any(|pod| pod::spec(pod).node_name.as_ref() == Some(name))
+            };
+            let there = &self.nodes[node];
+            if !name.is_some_and(runs)
+                && daemon.accepts(&there.labels)
+                && daemon.tolerates(&there.taints)
+            {
+                self.pods.push(daemon.clone());
+                let pod = self.pods.len() - 1;
+                if self.no_room(pod, node).is_none() {
+                    self.nodes[node].pods.push(pod);
+                }
+            }
+        }
+    }
+
+    /// Returns the pods of the plan with their nodes; the node is None if it could not be launched.
+    pub(crate) fn planned(&mut self, world: &World, solution: &Solution) -> Vec<Waiting> {
+        let existing = solution.existing.iter();
+        let mut planned: Vec<(&PodId, Option<usize>)> = existing
+            .map(|(id, name)| (id, self.by_name.get(name).copied()))
+            .collect();
+        for (index, claim) in solution.claims.iter().enumerate() {
+            let node = self.launched.get(&index).copied();
+            planned.extend(claim.pods.iter().map(|id| (id, node)));
+        }
+        let known: BTreeMap<PodId, &Pod> =
+            (world.pods.iter()).map(|pod| (pod::id(pod), pod)).collect();
+        let mut waiting = Vec::new();
+        for (id, node) in planned {
+            if let Some(pod) = known.get(id) {
+                waiting.push((self.pods.len(), node));
+                self.pods.push(PodInfo::of(world, pod));
+            }
+        }
+        waiting
+    }
+
+    /// Sorts the pods: by descending requests; then the same with constrained pods first; then shuffled, with and without that.
+    fn order(&self, waiting: &mut [Waiting], attempt: u64) {
+        waiting.sort_by_cached_key(|(pod, _)| {
+            let info = &self.pods[*pod];
+            let free =
+                info.spread.is_empty() && info.affinity.is_empty() && info.anti_affinity.is_empty();
+            let size = |name| info.requests.get(name).saturating_neg();
+            let drawn = if attempt < 2 {
+                0
+            } else {
+                mixed(*pod as u64 ^ (attempt << 32))
+            };
+            (
+                free && attempt % 2 == 1,
+                drawn,
+                size(CPU),
+                size(MEMORY),
+                info.id.clone(),
+            )
+        });
+    }
+
+    /// Binds the first pod that can be bound until there is none; returns the pods left.
+    fn bind_all(&mut self, pods: &[Waiting]) -> Vec<Waiting> {
+        let mut waiting = pods.to_vec();
+        loop {
+            let binds = |(pod, node): &(usize, Option<usize>)| {
+                node.is_some_and(|node| self.refusal(*pod, node).is_none())
+            };
+            let Some(next) = waiting.iter().position(binds) else {
+                return waiting;
+            };
+            let (pod, node) = waiting.remove(next);
+            self.nodes[node.unwrap_or_default()].pods.push(pod);
+        }
+    }
+
+    /// Searches for an order of binding with backtracking; returns the indices of the pods left by the best attempt.
+    fn search(&self, pods: &[Waiting]) -> Vec<usize> {
+        let description = |(pod, node): &(usize, Option<usize>)| {
+            let mut info = self.pods[*pod].clone();
+            info.id.name.clear();
+            format!("{info:?} {node:?}")
+        };
+        let descriptions: Vec<String> = pods.iter().map(description).collect();
+        let first =
+            |description: &String| descriptions.iter().position(|other| other == description);
+        let classes: Vec<usize> = descriptions.iter().filter_map(first).collect();
+        let may = |done: &[usize], next: usize| {
+            let mut there = self.clone();
+            for at in done {
+                if let (pod, Some(node)) = pods[*at] {
+                    there.nodes[node].pods.push(pod);
+                }
+            }
+            let (pod, node) = pods[next];
+            node.is_some_and(|node| there.refusal(pod, node).is_none())
+        };
+        crate::order::stuck(&classes, may)
+    }
+
+    /// Returns the filter that rejects a pod on a node.
+    fn refusal(&self, pod: usize, node: usize) -> Option<&'static str> {
+        let (info, there) = (&self.pods[pod], &self.nodes[node]);
+        if !info.accepts(&there.labels) {
+            return Some("NodeAffinity");
+        }
+        if !info.tolerates(&there.taints) {
+            return Some("TaintToleration");
+        }
+        let reachable =
+            |need: &Vec<NodeSelectorTerm>| need.iter().any(|t| term_meets(t, &there.labels));
+        if !info.volumes.iter().all(reachable) {
+            return Some("VolumeBinding");
+        }
+        if let Some(why) = self.no_room(pod, node) {
+            return Some(why);
+        }
+        if !self.spreads(info, there) {
+            return Some("PodTopologySpread");
+        }
+        self.inter_pod_affinity(info, there)
+    }
+
+    /// Applies NodePorts, NodeResourcesFit and NodeVolumeLimits.
+    fn no_room(&self, pod: usize, node: usize) -> Option<&'static str> {
+        let (info, there) = (&self.pods[pod], &self.nodes[node]);
+        let here = || there.pods.iter().map(|pod| &self.pods[*pod]);
+        if here().any(|other| pod::ports_conflict(&info.ports, &other.ports)) {
+            return Some("NodePorts");
+        }
+        if there.pods.len() as i64 >= there.allocatable.get(PODS) {
+            return Some("NodeResourcesFit");
+        }
+        let mut used = Resources::new();
+        here().for_each(|other| used.add_assign(&other.requests));
+        let asked = info
+            .requests
+            .iter()
+            .filter(|(name, amount)| *name != PODS && *amount > 0);
+        for (name, amount) in asked {
+            if amount > there.allocatable.get(name).saturating_sub(used.get(name)) {
+                return Some("NodeResourcesFit");
+            }
+        }
+        for (driver, limit) in &there.limits {
+            let of = |all: &BTreeSet<(String, String)>| -> BTreeSet<String> {
+                let mine = all.iter().filter(|(of, _)| of == driver);
+                mine.map(|(_, claim)| claim.clone()).collect()
+            };
+            let attached: BTreeSet<String> = here().flat_map(|other| of(&other.attached)).collect();
+            let new = of(&info.attached).difference(&attached).count();
+            if new > 0 && attached.len() + new > *limit {
+                return Some("NodeVolumeLimits");
+            }
+        }
+        None
+    }
+
+    /// Applies PodTopologySpread.
+    pub(crate) fn spreads(&self, info: &PodInfo, there: &Node) -> bool {
+        let has_keys = |node: &Node| info.spread.iter().all(|c| node.labels.contains_key(&c.key));
+        if !has_keys(there) {
+            return false;
+        }
+        info.spread.iter().all(|constraint| {
+            let counts = self.counts(info, constraint);
+            let few = (counts.len() as i64) < constraint.min_domains;
+            let least = if few {
+                0
+            } else {
+                counts.values().copied().min().unwrap_or(0)
+            };
+            let own = i64::from(pod::selects(constraint.selector.as_ref(), &info.labels));
+            let here = counts.get(there.labels[&constraint.key].as_str()).copied();
+            here.unwrap_or(0) + own - least <= constraint.max_skew
+        })
+    }
+
+    /// Returns how many pods a spread constraint of a pod counts in each domain.
+    pub(crate) fn counts(&self, info: &PodInfo, constraint: &Spread) -> BTreeMap<&str, i64> {
+        let has_keys = |node: &&Node| info.spread.iter().all(|c| node.labels.contains_key(&c.key));
+        let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+        for node in self.nodes.iter().filter(has_keys) {
+            if (constraint.honor_affinity && !info.accepts(&node.labels))
+                || (constraint.honor_taints && !info.tolerates(&node.taints))
+            {
+                continue;
+            }
+            let pods = node.pods.iter().map(|pod| &self.pods[*pod]);
+            let count = constraint.count(&info.id.namespace, pods);
+            *counts.entry(&node.labels[&constraint.key]).or_default() += count;
+        }
+        counts
+    }
+
+    /// Applies InterPodAffinity.
+    pub(crate) fn inter_pod_affinity(&self, info: &PodInfo, there: &Node) -> Option<&'static str> {
+        let all = || {
+            let nodes = self.nodes.iter();
+            nodes.flat_map(|node| node.pods.iter().map(move |pod| (&self.pods[*pod], node)))
+        };
+        let shares = |node: &Node, key: &str| {
+            let value = there.labels.get(key);
+            value.is_some() && node.labels.get(key) == value
+        };
+        if !info.affinity.is_empty() {
+            if !info
+                .affinity
+                .iter()
+                .all(|term| there.labels.contains_key(&term.key))
+            {
+                return Some("InterPodAffinity (key)");
+            }
+            let matches_all = |other: &PodInfo| info.affinity.iter().all(|t| t.matches(other));
+            let with = || all().filter(|(other, _)| matches_all(other));
+            let near = |term: &Term| with().any(|(_, node)| shares(node, &term.key));
+            if !info.affinity.iter().all(near) {
+                let counted = |node: &Node| {
+                    info.affinity
+                        .iter()
+                        .any(|t| node.labels.contains_key(&t.key))
+                };
+                let first = !with().any(|(_, node)| counted(node)) && matches_all(info);
+                if !first {
+                    return Some("InterPodAffinity (affinity)");
+                }
+            }
+        }
+        let kept = |(other, node): (&PodInfo, &Node)| {
+            info.anti_affinity
+                .iter()
+                .any(|t| t.matches(other) && shares(node, &t.key))
+        };
+        if all().any(kept) {
+            return Some("InterPodAffinity (anti-affinity)");
+        }
+        let keeps = |(other, node): (&PodInfo, &Node)| {
+            other
+                .anti_affinity
+                .iter()
+                .any(|t| t.matches(info) && shares(node, &t.key))
+        };
+        all()
+            .any(keeps)
+            .then_some("InterPodAffinity (existing anti-affinity)")
+    }
+}
+
+/// Returns the node launched for a claim, or None if it has no launchable offering.
+fn launched(world: &World, index: usize, claim: &Claim, launch: Launch) -> Option<Node> {
+    let types = world.instance_types.get(&claim.pool)?.iter();
+    let mut options: Vec<(_, &Offering)> = types
+        .filter(|instance_type| claim.types.contains(&instance_type.name))
+        .flat_map(|t| t.offerings.iter().map(move |offering| (t, offering)))
+        .filter(|(_, offering)| launchable(world, offering, &claim.requirements))
+        .collect();
+    options.sort_by(|a, b| {
+        let key = |offering: &Offering| offering.requirements.to_string();
+        (a.1.price.total_cmp(&b.1.price))
+            .then_with(|| a.0.name.cmp(&b.0.name))
+            .then_with(|| key(a.1).cmp(&key(b.1)))
+    });
+    let chosen = match launch {
+        Launch::Cheapest => 0,
+        Launch::Drawn(seed) => {
+            (mixed(seed ^ ((index as u64) << 40)) % options.len().max(1) as u64) as usize
+        }
+    };
+    let (instance_type, offering) = options.get(chosen)?;
+    let mut labels = Labels::new();
+    for all in [
+        &claim.requirements,
+        &instance_type.requirements,
+        &offering.requirements,
+    ] {
+        for requirement in all.iter() {
+            if let Some(value) = requirement.single() {
+                labels.insert(requirement.key().to_owned(), value.to_owned());
+            }
+        }
+    }
+    labels.insert(HOSTNAME.to_owned(), format!("planned-{index}"));
+    for label in [
+        karpenter_api::labels::REGISTERED,
+        karpenter_api::labels::INITIALIZED,
+    ] {
+        labels.insert(label.to_owned(), "true".to_owned());
+    }
+    let pool = world
+        .node_pools
+        .iter()
+        .find(|pool| pool.name() == claim.pool)?;
+    Some(Node {
+        labels,
+        taints: pool.spec.template.spec.taints.clone().unwrap_or_default(),
+        allocatable: instance_type.allocatable_of(offering),
+        limits: BTreeMap::new(),
+        pods: Vec::new(),
+        planned: Some(index),
+    })
+}

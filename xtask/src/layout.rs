@@ -1,0 +1,126 @@
+//! Part of `cargo xtask ci`: no file is so long, and no folder so full, that a reader has to search in it.
+//!
+//! A long file is split by its subjects, a full folder by the parts of the architecture. Tables are read by looking up, not from top
+//! to bottom: those are listed below, each with its reason.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+/// Where Rust files are, from the workspace's root.
+const ROOTS: [&str; 5] = ["crates", "bins", "tests", "examples", "xtask"];
+/// How many lines a file may have.
+const MOST_LINES: usize = 600;
+/// How many Rust files a folder of sources may have, beside the head of the module and its tests. A folder of tests is a list
+/// without a structure: any number of subjects, a file for each.
+const MOST_FILES: usize = 14;
+/// Files that are tables, and what they list.
+const TABLES: [(&str, &str); 0] = [];
+
+/// Fails if a file is too long or a folder too full.
+pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
+    let mut found = Vec::new();
+    for top in ROOTS {
+        let path = root.join(top);
+        if path.is_dir() {
+            scan(root, &path, &mut found)?;
+        }
+    }
+    if !found.is_empty() {
+        bail!("{}", found.join("\n"));
+    }
+    Ok(String::new())
+}
+
+/// Adds what is wrong in a folder and below it.
+fn scan(root: &Path, folder: &Path, found: &mut Vec<String>) -> anyhow::Result<()> {
+    let mut files = Vec::new();
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            // The output of cargo.
+            if path.file_name().is_some_and(|name| name != "target") {
+                scan(root, &path, found)?;
+            }
+            continue;
+        }
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let name = path.strip_prefix(root).unwrap_or(&path);
+            found.extend(too_long(
+                &name.to_string_lossy(),
+                text.lines().count(),
+                &TABLES,
+            ));
+            files.push(name.to_string_lossy().into_owned());
+        }
+    }
+    let name = folder.strip_prefix(root).unwrap_or(folder);
+    found.extend(too_full(&name.to_string_lossy(), &files));
+    found.sort();
+    Ok(())
+}
+
+/// Returns the complaint about a file with this number of lines.
+fn too_long(file: &str, lines: usize, tables: &[(&str, &str)]) -> Option<String> {
+    let is_table = tables.iter().any(|(table, _)| *table == file);
+    (lines > MOST_LINES && !is_table)
+        .then(|| format!("{file} has {lines} lines, more than {MOST_LINES}: split it by subject"))
+}
+
+/// Returns the complaint about a folder with these files.
+fn too_full(folder: &str, files: &[String]) -> Option<String> {
+    let is_source = folder.split('/').any(|part| part == "src");
+    let of_module = |file: &&String| {
+        let name = file.rsplit('/').next().unwrap_or_default();
+        !["mod.rs", "lib.rs", "main.rs", "tests.rs"].contains(&name)
+    };
+    let number = files.iter().filter(of_module).count();
+    (is_source && number > MOST_FILES).then(|| {
+        format!("{folder} has {number} Rust files, more than {MOST_FILES}: group them in folders")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_more_than_600_lines_is_too_long_unless_it_is_a_table() {
+        let tables = [("a/src/prices.rs", "prices")];
+        assert_eq!(too_long("a/src/lib.rs", 600, &tables), None);
+        assert_eq!(too_long("a/src/prices.rs", 6000, &tables), None);
+        assert_eq!(
+            too_long("a/src/lib.rs", 601, &tables).as_deref(),
+            Some("a/src/lib.rs has 601 lines, more than 600: split it by subject")
+        );
+    }
+
+    #[test]
+    fn a_folder_of_sources_is_too_full_with_15_files_beside_its_head_and_tests() {
+        let files = |number: usize| -> Vec<String> {
+            let numbered = (0..number).map(|number| format!("a/src/b/f{number}.rs"));
+            let beside = ["a/src/b/mod.rs", "a/src/b/tests.rs"].map(str::to_owned);
+            numbered.chain(beside).collect()
+        };
+        assert_eq!(too_full("a/src/b", &files(14)), None);
+        assert_eq!(
+            too_full("a/src/b", &files(15)).as_deref(),
+            Some("a/src/b has 15 Rust files, more than 14: group them in folders")
+        );
+        assert_eq!(too_full("a/tests/b", &files(40)), None);
+    }
+
+    #[test]
+    fn files_of_the_workspace_that_are_listed_as_tables_exist_and_are_long() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for (table, lists) in TABLES {
+            let text = fs::read_to_string(root.join(table)).unwrap();
+            assert!(text.lines().count() > MOST_LINES, "{table} lists {lists}");
+        }
+    }
+}

@@ -96,9 +96,8 @@ const DIFFERING: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// Conformance: AWS-labels-01
-#[test]
-fn the_published_catalogue_is_reproduced() {
+/// Returns every recorded instance type as an EC2NodeClass of the family AL2023, with nothing else set, offers it.
+fn catalogue() -> Resolved {
     let infos = recorded();
     let mut class = EC2NodeClass::new("default", Default::default());
     class.spec.ami_family = Some("AL2023".into());
@@ -117,10 +116,15 @@ fn the_published_catalogue_is_reproduced() {
         reservation_counts: &|_| 0,
     };
     let shape = Shape::of(&class, None).unwrap();
-    let resolved = resolver
+    resolver
         .resolve("uid", &shape, &DiscoveredMemory::default(), &state)
-        .unwrap();
+        .unwrap()
+}
 
+/// Conformance: AWS-labels-01
+#[test]
+fn the_published_catalogue_is_reproduced() {
+    let resolved = catalogue();
     let text = unpacked("tests/data/instance-catalog.csv.gz");
     let mut rows = text.lines().filter(|row| !row.starts_with('#'));
     let header: Vec<&str> = rows.next().unwrap().split(',').collect();
@@ -184,4 +188,97 @@ fn the_published_catalogue_is_reproduced() {
     let listed: usize = DIFFERING.iter().map(|(_, names)| names.len()).sum();
     assert_eq!(seen.len(), listed, "a listed difference is gone");
     assert!(compared > 1300, "{compared}");
+}
+
+/// Returns the value of a label of an instance type; empty without it.
+fn label<'a>(of: &'a InstanceType, key: &str) -> &'a str {
+    of.requirements
+        .get(key)
+        .and_then(Requirement::single)
+        .unwrap_or_default()
+}
+
+/// Returns a row of the reference page: labels, then what pods can use.
+fn row(of: &InstanceType) -> String {
+    let own = |name: &str| label(of, &format!("karpenter.k8s.aws/{name}"));
+    let device = |kind: &str| match own(&format!("instance-{kind}-count")) {
+        "" => None,
+        count => Some(format!(
+            "{count} × {}",
+            own(&format!("instance-{kind}-name"))
+        )),
+    };
+    let local = own("instance-local-nvme");
+    let mut extras: Vec<String> = [device("gpu"), device("accelerator")]
+        .into_iter()
+        .flatten()
+        .collect();
+    extras.extend((!local.is_empty()).then(|| format!("NVMe {local} GB")));
+    let allocatable = of.allocatable();
+    let core = [CPU, MEMORY, PODS, EPHEMERAL_STORAGE];
+    let devices = allocatable
+        .iter()
+        .filter(|(name, amount)| *amount > 0 && !core.contains(name) && *name != "nodes");
+    let devices: Vec<String> = devices
+        .map(|(name, amount)| {
+            format!(
+                "`{}` {amount}",
+                name.trim_start_matches("vpc.amazonaws.com/")
+            )
+        })
+        .collect();
+    format!(
+        "| `{}` | {} | {} | {} | {} | {} | {}m | {}Mi | {} | {} |\n",
+        of.name,
+        label(of, "kubernetes.io/arch"),
+        own("instance-cpu"),
+        own("instance-memory"),
+        own("instance-network-bandwidth"),
+        extras.join(", "),
+        allocatable.get(CPU),
+        allocatable.get(MEMORY) / MIB,
+        allocatable.get(PODS),
+        devices.join(", "),
+    )
+}
+
+#[test]
+fn reference_page_of_instance_types_has_every_recorded_type() {
+    let resolved = catalogue();
+    let mut sections: BTreeMap<&str, Vec<&InstanceType>> = BTreeMap::new();
+    for found in resolved.types.iter() {
+        let category = label(found, "karpenter.k8s.aws/instance-category");
+        sections.entry(category).or_default().push(found);
+    }
+    assert!(
+        resolved.types.len() > 1300 && sections.len() > 15,
+        "{sections:?}"
+    );
+    let mut page = "# EC2 instance types\n\nWhat pods can use on each instance type, with the AMI family AL2023, a root volume of 20 GiB and no \
+        kubelet settings: 17 GiB of ephemeral storage, and the columns that begin with *allocatable*. The types are those that EC2 reported when its \
+        responses were recorded for the tests; the controller uses what EC2 reports now. Memory is an estimate until a node of the type has joined. \
+        [Instance types](../instance-types.md) says how the amounts are computed, and how to choose.\n\n\
+        Memory is in MiB, network bandwidth in Mbit/s. A resource without a domain is of `vpc.amazonaws.com`. `a1` needs another AMI family.\n"
+        .to_owned();
+    for (category, mut types) in sections {
+        let size = |of: &InstanceType| -> i64 {
+            let cpu = label(of, "karpenter.k8s.aws/instance-cpu");
+            cpu.parse().unwrap_or_default()
+        };
+        let family = |of: &InstanceType| label(of, "karpenter.k8s.aws/instance-family").to_owned();
+        types.sort_by_cached_key(|of| (family(of), size(of), of.name.clone()));
+        let heading = if category.is_empty() {
+            "others"
+        } else {
+            category
+        };
+        page.push_str(&format!(
+            "\n## {heading}\n\n| type | arch | vCPU | memory | network | devices | allocatable CPU | allocatable memory | pods | \
+            resources |\n|---|---|---|---|---|---|---|---|---|---|\n"
+        ));
+        for found in types {
+            page.push_str(&row(found));
+        }
+    }
+    reference::page("instance-types", &page).unwrap();
 }

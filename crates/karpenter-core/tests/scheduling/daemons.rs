@@ -125,6 +125,21 @@ fn a_daemon_s_preferences_do_not_matter() {
     assert_eq!(first_type(soft.with(daemon())).as_deref(), COUNTED);
 }
 
+/// Conformance: SCH-269
+#[test]
+fn spread_and_affinity_of_a_daemon_do_not_matter() {
+    let absent = json!([affinity_term(ZONE, ("app", "absent"))]);
+    let required = "/spec/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution";
+    let affine = daemon().set_pod(required, absent);
+    assert_eq!(first_type(World::new().with(affine)).as_deref(), COUNTED);
+    let unknown = json!([{
+        "maxSkew": 1, "topologyKey": "unknown", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {},
+    }]);
+    let spread = daemon().set_pod("/spec/topologySpreadConstraints", unknown);
+    assert_eq!(first_type(World::new().with(spread)).as_deref(), COUNTED);
+}
+
 /// Conformance: SCH-070
 #[test]
 fn the_node_a_daemon_pod_is_pinned_to_does_not_matter() {

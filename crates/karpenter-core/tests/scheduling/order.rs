@@ -127,6 +127,23 @@ fn preferred_affinity_is_dropped_before_preferred_anti_affinity() {
     assert_eq!(plan.existing.len(), 1, "without preferences");
 }
 
+/// Conformance: SCH-277
+#[test]
+fn a_pod_that_is_tried_again_has_all_its_preferences_again() {
+    // The larger pod comes first and fails, whatever it does without, because the pod it follows has no place yet.
+    let plan = World::new()
+        .with([
+            pod("follower")
+                .cpu("2")
+                .affinity(HOSTNAME, ("app", "leader"))
+                .prefer(1, ZONE, "In", &[Z2]),
+            pod("leader").cpu("1").label("app", "leader"),
+        ])
+        .plan();
+    assert_eq!(sizes(&plan), [2]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+}
+
 /// Conformance: SCH-213
 #[test]
 fn pools_of_equal_weight_are_tried_in_descending_order_of_names() {

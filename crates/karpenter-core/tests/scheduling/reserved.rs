@@ -66,6 +66,22 @@ fn a_reservation_is_shared_by_all_pools() {
     assert!(is_reserved(&plan, 0) && is_reserved(&plan, 1));
 }
 
+/// Conformance: SCH-276
+#[test]
+fn the_least_count_that_an_offering_gives_a_reservation_is_its_capacity() {
+    let planned = |counts: [u32; 2]| {
+        let types = [("small", counts[0]), ("large", counts[1])]
+            .map(|(name, left)| reserved_type(name, 4, &[("r", left)]));
+        let plan = World::empty()
+            .with_types(types.into_iter().collect())
+            .with_pool(any_capacity("default"))
+            .with(copies(&apart(), 3))
+            .plan();
+        plan.new_node_claims.len()
+    };
+    assert_eq!((planned([3, 3]), planned([3, 1]), planned([2, 3])), (3, 1, 2));
+}
+
 /// Conformance: SCH-159, SCH-243
 #[test]
 fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {

@@ -69,17 +69,23 @@ fn a_reservation_is_shared_by_all_pools() {
 /// Conformance: SCH-276
 #[test]
 fn the_least_count_that_an_offering_gives_a_reservation_is_its_capacity() {
-    let planned = |counts: [u32; 2]| {
-        let types = [("small", counts[0]), ("large", counts[1])]
-            .map(|(name, left)| reserved_type(name, 4, &[("r", left)]));
+    let planned = |counts: [u32; 2], zones: [&str; 2]| {
+        let types = ["small", "large"].into_iter().zip(counts.into_iter().zip(zones));
+        let types = types.map(|(name, (left, zone))| {
+            let offered = reserved("r", left, zone, 1e-6);
+            instance_type(name).cpu(4).gib(4).offerings(vec![offered]).build()
+        });
         let plan = World::empty()
-            .with_types(types.into_iter().collect())
+            .with_types(types.collect())
             .with_pool(any_capacity("default"))
             .with(copies(&apart(), 3))
             .plan();
         plan.new_node_claims.len()
     };
-    assert_eq!((planned([3, 3]), planned([3, 1]), planned([2, 3])), (3, 1, 2));
+    for zones in [[Z1, Z1], [Z1, Z2]] {
+        let of = |counts| planned(counts, zones);
+        assert_eq!((of([3, 3]), of([3, 1]), of([2, 3])), (3, 1, 2), "{zones:?}");
+    }
 }
 
 /// Conformance: SCH-159, SCH-243

@@ -218,7 +218,8 @@ mod tests {
     #[test]
     fn min_values_make_no_node_drift() {
         let zone = "topology.kubernetes.io/zone";
-        let several = json!([{ "key": zone, "operator": "In", "values": ["a", "b"], "minValues": 2 }]);
+        let several =
+            json!([{ "key": zone, "operator": "In", "values": ["a", "b"], "minValues": 2 }]);
         let drifted = |label: &str| {
             are_requirements_unmet(
                 &pool(json!({}), several.clone()),

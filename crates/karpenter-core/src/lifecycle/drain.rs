@@ -153,7 +153,11 @@ mod tests {
     /// Conformance: DIS-200
     #[test]
     fn only_the_two_system_priority_classes_are_critical() {
-        let of = |priority: i32| pod(&priority.to_string(), move |p| p["spec"]["priority"] = json!(priority));
+        let of = |priority: i32| {
+            pod(&priority.to_string(), move |p| {
+                p["spec"]["priority"] = json!(priority)
+            })
+        };
         // A user's PriorityClass has a thousand million at most.
         let pods = [2_000_000_000, 2_000_001_000, 1_000_000_000, 0].map(of);
         assert_eq!(names(&plan(&pods, None, at(NOW))), ["1000000000", "0"]);

@@ -49,7 +49,12 @@ fn a_slice_is_reached_from_all_nodes_from_one_or_from_those_it_selects() {
             allocate(&mut allocator, &host, &zones(&[zone]), &[0], &["c"]).is_ok()
         };
         let planned = from(Host::Planned(0), "z1");
-        [from(node("n"), "z1"), from(node("n"), "z2"), from(node("m"), "z1"), planned]
+        [
+            from(node("n"), "z1"),
+            from(node("n"), "z2"),
+            from(node("m"), "z1"),
+            planned,
+        ]
     };
     assert_eq!(reached(json!({"allNodes": true})), [true; 4]);
     let named = reached(json!({"nodeName": "n"}));

@@ -145,10 +145,16 @@ fn a_move_is_judged_by_the_pools_of_the_balanced_policy_alone() {
     let totals = Totals::new(&snapshot, &all.candidates, &all.prices);
     let of = |name: &str| {
         let mut candidates = all.candidates.iter();
-        candidates.find(|candidate| candidate.name() == name).unwrap()
+        candidates
+            .find(|candidate| candidate.name() == name)
+            .unwrap()
     };
     assert_eq!(of("b").pool_name(), "busy");
-    assert_eq!(totals.score(&[of("b")], 0.2), None, "any other policy passes");
+    assert_eq!(
+        totals.score(&[of("b")], 0.2),
+        None,
+        "any other policy passes"
+    );
     let scores = totals.judge(&[of("a"), of("b")], 0.4);
     let pools: Vec<&str> = scores.iter().map(|score| &*score.node_pool).collect();
     assert_eq!(pools, ["default"]);

@@ -70,10 +70,16 @@ fn a_reservation_is_shared_by_all_pools() {
 #[test]
 fn the_least_count_that_an_offering_gives_a_reservation_is_its_capacity() {
     let planned = |counts: [u32; 2], zones: [&str; 2]| {
-        let types = ["small", "large"].into_iter().zip(counts.into_iter().zip(zones));
+        let types = ["small", "large"]
+            .into_iter()
+            .zip(counts.into_iter().zip(zones));
         let types = types.map(|(name, (left, zone))| {
             let offered = reserved("r", left, zone, 1e-6);
-            instance_type(name).cpu(4).gib(4).offerings(vec![offered]).build()
+            instance_type(name)
+                .cpu(4)
+                .gib(4)
+                .offerings(vec![offered])
+                .build()
         });
         let plan = World::empty()
             .with_types(types.collect())

@@ -121,7 +121,8 @@ fn a_node_of_a_pool_counts_once_its_provider_id_says_whose_it_is() {
 /// Conformance: DIS-201
 #[test]
 fn a_registered_node_counts_before_it_names_its_instance_type() {
-    let mut world = World::new().with([node("n").without_label(INSTANCE_TYPE)]);
+    let unlabeled = node("n").without_label(INSTANCE_TYPE);
+    let mut world = World::new().with([unlabeled.without_label("karpenter.sh/initialized")]);
     world.add(claim("c", "fake://n"));
     let [state] = &nodes(&world)[..] else {
         panic!("{:?}", nodes(&world))

@@ -197,7 +197,9 @@ fn affinity_counts_pods_on_nodes_that_the_pod_cannot_use() {
     let plan = zones(&[Z1, Z2, Z3])
         .with(node_in("n", Z2).label("team", "other"))
         .with(pod("target").label("app", "x").on("n"))
-        .with([pod("p").require("team", "NotIn", &["other"]).affinity(ZONE, APP)])
+        .with([pod("p")
+            .require("team", "NotIn", &["other"])
+            .affinity(ZONE, APP)])
         .plan();
     assert!(all_placed(&plan));
     assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);

@@ -31,7 +31,7 @@ fn first_type(world: World) -> Option<String> {
 const COUNTED: Option<&str> = Some("default-instance-type");
 const IGNORED: Option<&str> = Some("small-instance-type");
 
-/// Conformance: SCH-063
+/// Conformance: SCH-063, SCH-287
 #[test]
 fn a_daemon_pod_uses_its_requests() {
     assert_eq!(first_type(World::new().with(daemon())).as_deref(), COUNTED);

@@ -67,6 +67,16 @@ fn of_nodes_that_would_do_the_first_by_name_is_taken() {
     }
 }
 
+/// Conformance: SCH-286
+#[test]
+fn existing_nodes_come_before_planned_ones_and_those_before_new_ones() {
+    let plan = first_fit(8, 2, node_pool("default"))
+        .with(node("n").cpu("8").pods("1"))
+        .with(copies(&pod("p").cpu("1"), 4))
+        .plan();
+    assert_eq!((plan.existing.len(), sizes(&plan)), (1, vec![2, 1]));
+}
+
 /// Conformance: SCH-232
 #[test]
 fn a_pod_joins_the_planned_node_with_the_fewest_pods() {

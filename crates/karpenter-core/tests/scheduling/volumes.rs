@@ -165,6 +165,20 @@ fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
     assert!(is_placed(world(&[unbound], &[], &[class()])));
 }
 
+/// Conformance: SCH-284, SCH-285
+#[test]
+fn a_bound_claim_needs_neither_a_late_binding_mode_nor_a_term_of_its_volume() {
+    let immediate = || class().set("/volumeBindingMode", "Immediate");
+    let placed = |claim: Object<PersistentVolumeClaim>, volume: Object<PersistentVolume>| {
+        is_placed(world(&[claim], &[volume], &[immediate()]))
+    };
+    assert!(!placed(of_class("c"), persistent_volume("v")));
+    assert!(placed(bound("c", "v"), persistent_volume("v")));
+    // A term without expressions is none, and not one that no node meets.
+    let empty = persistent_volume("v").reachable_from_term(&[]);
+    assert!(placed(bound("c", "v"), empty));
+}
+
 fn zone_of(world: World, asked: Object<Pod>) -> Option<String> {
     let plan = world.with([asked]).plan();
     plan.new_node_claims

@@ -67,6 +67,16 @@ fn drifted_nodes_without_pods_come_first_then_the_longest_drifted() {
         .collect();
     assert_eq!(order, ["empty", "old"]);
     assert_eq!(plan.commands[1].replacements.len(), 1);
+    let savings: Vec<f64> = plan
+        .commands
+        .iter()
+        .map(|command| command.savings)
+        .collect();
+    assert_eq!(
+        savings,
+        [0.8, 0.0],
+        "a replacement costs as much as the node"
+    );
 }
 
 /// Conformance: DIS-186

@@ -214,6 +214,23 @@ mod tests {
         assert!(!drifted(one("integer", "Gt", json!(["3"])), labels));
     }
 
+    /// Conformance: DIS-202
+    #[test]
+    fn min_values_make_no_node_drift() {
+        let zone = "topology.kubernetes.io/zone";
+        let several =
+            json!([{ "key": zone, "operator": "In", "values": ["a", "b"], "minValues": 2 }]);
+        let drifted = |label: &str| {
+            are_requirements_unmet(
+                &pool(json!({}), several.clone()),
+                &claim(json!({}), json!({ zone: label })),
+                &fake::well_known(),
+            )
+            .unwrap()
+        };
+        assert_eq!((drifted("a"), drifted("c")), (false, true));
+    }
+
     fn of_type(name: Option<&str>, zone: &str, capacity_type: &str) -> NodeClaim {
         let mut labels = json!({ "topology.kubernetes.io/zone": zone, "karpenter.sh/capacity-type": capacity_type });
         if let Some(name) = name {

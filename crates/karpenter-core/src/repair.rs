@@ -141,6 +141,15 @@ mod tests {
         );
     }
 
+    /// Conformance: API-211
+    #[test]
+    fn without_policies_no_node_is_unhealthy() {
+        let dead = node(&[("Ready", "False", "2020-01-01T00:00:00Z")]);
+        assert!(broken(&dead, &[policy("Ready", "False", 10)]).is_some());
+        assert_eq!(broken(&dead, &[]), None);
+        assert!(!is_blocked([&dead], &[]));
+    }
+
     /// Conformance: DIS-081
     #[test]
     fn more_than_a_fifth_unhealthy_blocks_repair() {

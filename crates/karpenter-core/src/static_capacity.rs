@@ -297,6 +297,7 @@ mod tests {
         assert_eq!(reservations.reserved("p"), 3);
         reservations.release("p", 100);
         reservations.release("never reserved", 1);
+        assert_eq!(reservations.reserve("p", population(5, 0, 0), 5, 2), 0);
         assert_eq!(reservations, Reservations::default());
         for _ in 0..100 {
             assert_eq!(
@@ -383,6 +384,12 @@ mod tests {
         assert_eq!(population(3, 0, 2).excess(3), 0);
         assert_eq!(node_limit(&pool(json!({ "limits": { "nodes": "7" } }))), 7);
         assert_eq!(replicas(&pool(json!({ "replicas": 7 }))), Some(7));
+        assert_eq!(replicas(&pool(json!({ "replicas": -1 }))), Some(0));
+        let beyond = i64::from(u32::MAX) + 1;
+        assert_eq!(
+            replicas(&pool(json!({ "replicas": beyond }))),
+            Some(u32::MAX)
+        );
     }
 
     fn claim(cluster: &mut Cluster, name: &str, launched: bool) -> NodeClaim {
@@ -488,5 +495,51 @@ mod tests {
         let order = removal_order(&snapshot, &claims, now);
         let names: Vec<&str> = order.iter().map(|claim| claim.name()).collect();
         assert_eq!(names, ["b-expiring", "a"]);
+    }
+
+    /// Conformance: DIS-162
+    #[test]
+    fn the_cost_of_a_node_is_that_of_its_pods_times_the_lifetime_that_is_left() {
+        let mut cluster = Cluster::new(ClusterConfig::default());
+        let mut claims = vec![
+            claim(&mut cluster, "a-cheap", true),
+            claim(&mut cluster, "b-costly-and-expiring", true),
+        ];
+        pod(&mut cluster, "a-cheap", "1", |_| ());
+        pod(&mut cluster, "b-costly-and-expiring", "2", |p| {
+            p["spec"]["priority"] = json!(1_000_000_000)
+        });
+        // Ten times the cost, a twenty-fifth of the lifetime.
+        claims[1].spec.expire_after = serde_json::from_value(json!("25h")).unwrap();
+        cluster.apply_node_claim(&claims[1]);
+        let now = "2026-01-02T00:00:00Z".parse().unwrap();
+        let snapshot = cluster.snapshot();
+        let first = removal_order(&snapshot, &claims, now)[0].name().to_owned();
+        assert_eq!(first, "b-costly-and-expiring");
+    }
+
+    /// Conformance: DIS-085
+    #[test]
+    fn a_node_whose_annotation_forbids_disruption_is_deleted_last() {
+        for (value, last) in [("true", "a"), ("false", "b")] {
+            let mut cluster = Cluster::new(ClusterConfig::default());
+            let claims = ["a", "b"].map(|name| claim(&mut cluster, name, true));
+            let annotated = json!({
+                "metadata": {
+                    "name": "node-a", "labels": { "karpenter.sh/registered": "true" },
+                    "annotations": { "karpenter.sh/do-not-disrupt": value },
+                },
+                "spec": { "providerID": "fake://a" },
+            });
+            cluster.apply_node(&serde_json::from_value(annotated).unwrap());
+            pod(&mut cluster, "a", "1", |_| ());
+            pod(&mut cluster, "b", "2", |p| {
+                p["spec"]["priority"] = json!(1 << 25)
+            });
+            let snapshot = cluster.snapshot();
+            let now = "2026-01-02T00:00:00Z".parse().unwrap();
+            let order = removal_order(&snapshot, &claims, now);
+            assert_eq!(order[1].name(), last, "{value}");
+        }
     }
 }

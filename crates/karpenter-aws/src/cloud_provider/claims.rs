@@ -152,7 +152,7 @@ mod tests {
         assert!(!of(4).contains_key("pods"), "zero resources are left out");
     }
 
-    /// Conformance: AWS-labels-06
+    /// Conformance: AWS-labels-06, AWS-instance-07
     #[test]
     fn labels_come_from_single_valued_requirements_of_the_type_and_otherwise_from_the_instance() {
         let plain = claim("c", &instance(), Some(&instance_type()), None);

@@ -366,7 +366,7 @@ mod tests {
         Expression::compile(text)?.evaluate(&context(), &m5_large())
     }
 
-    /// Conformance: AWS-cel-01
+    /// Conformance: AWS-cel-01, AWS-cel-11
     #[test]
     fn expressions_yield_numbers_without_fraction() {
         for (text, expected) in [

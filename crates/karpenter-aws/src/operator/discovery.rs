@@ -159,6 +159,11 @@ mod tests {
         let encoded = authority([elsewhere.to_vec(), b"not PEM".to_vec()], &trusted);
         assert_eq!(encoded, ca_bundle(&trusted), "not that of this connection");
         assert_eq!(authority([pem("", "\n")], &[]), None, "nothing is trusted");
+        assert_eq!(
+            authority([Vec::new()], &[]),
+            None,
+            "no certificate is trusted"
+        );
     }
 
     #[test]

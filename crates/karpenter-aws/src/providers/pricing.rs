@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(update(0.5), (true, 0.5));
     }
 
-    /// Conformance: AWS-pricing-03
+    /// Conformance: AWS-pricing-03, AWS-pricing-08
     #[test]
     fn govcloud_and_isolated_vpcs_use_the_table_only() {
         assert_eq!(api_region("us-gov-west-1", false), None);

@@ -4,8 +4,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_config::BehaviorVersion;
 use aws_config::identity::IdentityCache;
+use aws_config::{BehaviorVersion, SdkConfig};
 use aws_smithy_http_client::proxy::ProxyConfig;
 use aws_smithy_http_client::{Builder, Connector, tls};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
@@ -241,48 +241,57 @@ fn pricing_region(region: &str) -> &'static str {
     }
 }
 
+/// Loads the SDK's configuration. Its retries are those of the calls for credentials, which nothing else retries.
+async fn load(how: &Connect) -> Result<SdkConfig, ConnectError> {
+    let timeouts = TimeoutConfig::builder()
+        .operation_attempt_timeout(FLEET_ATTEMPT)
+        .build();
+    let identities = IdentityCache::lazy().load_timeout(CREDENTIALS).build();
+    let mut retries = RetryConfig::standard();
+    if let Some(attempts) = how.attempts {
+        retries = retries.with_max_attempts(attempts);
+    }
+    let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
+        .retry_config(retries)
+        .identity_cache(identities)
+        .timeout_config(timeouts);
+    if let Some(pem) = &how.roots {
+        loader = loader.http_client(trusting(pem)?);
+    }
+    if let Ok(name) = AppName::new(concat!("karpenter.sh-", env!("CARGO_PKG_VERSION"))) {
+        loader = loader.app_name(name);
+    }
+    if let Some(region) = &how.region {
+        loader = loader.region(Region::new(region.clone()));
+    }
+    if let Some(endpoint) = &how.endpoint {
+        loader = loader.endpoint_url(endpoint);
+    }
+    if let Some((key, secret)) = &how.credentials {
+        let credentials =
+            aws_sdk_ec2::config::Credentials::new(key, secret, None, None, "karpenter");
+        loader = loader.credentials_provider(credentials);
+    }
+    Ok(loader.load().await)
+}
+
+/// Returns the configuration of the services' clients. Set on the loader, it would apply to calls for credentials, too.
+fn without_retries(config: SdkConfig) -> SdkConfig {
+    config
+        .into_builder()
+        .retry_config(RetryConfig::disabled())
+        .build()
+}
+
 impl Aws {
     /// Connects. No call is made, except that the region may be read from the instance metadata service.
     ///
     /// # Errors
     /// If the region is unknown, or the CA certificates are invalid.
     pub async fn connect(how: &Connect) -> Result<Self, ConnectError> {
-        let timeouts = TimeoutConfig::builder()
-            .operation_attempt_timeout(FLEET_ATTEMPT)
-            .build();
-        let identities = IdentityCache::lazy().load_timeout(CREDENTIALS).build();
-        let mut retries = RetryConfig::standard();
-        if let Some(attempts) = how.attempts {
-            retries = retries.with_max_attempts(attempts);
-        }
-        let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
-            .retry_config(retries)
-            .identity_cache(identities)
-            .timeout_config(timeouts);
-        if let Some(pem) = &how.roots {
-            loader = loader.http_client(trusting(pem)?);
-        }
-        if let Ok(name) = AppName::new(concat!("karpenter.sh-", env!("CARGO_PKG_VERSION"))) {
-            loader = loader.app_name(name);
-        }
-        if let Some(region) = &how.region {
-            loader = loader.region(Region::new(region.clone()));
-        }
-        if let Some(endpoint) = &how.endpoint {
-            loader = loader.endpoint_url(endpoint);
-        }
-        if let Some((key, secret)) = &how.credentials {
-            let credentials =
-                aws_sdk_ec2::config::Credentials::new(key, secret, None, None, "karpenter");
-            loader = loader.credentials_provider(credentials);
-        }
-        let config = loader.load().await;
+        let config = load(how).await?;
         let region = config.region().ok_or(ConnectError::NoRegion)?.to_string();
-        // Set on the loader, it would disable retries of credential calls, which nothing else retries.
-        let config = config
-            .into_builder()
-            .retry_config(RetryConfig::disabled())
-            .build();
+        let config = without_retries(config);
         let pricing = aws_sdk_pricing::config::Builder::from(&config)
             .region(Region::new(pricing_region(&region)));
         Ok(Self(Arc::new(Inner {
@@ -485,6 +494,8 @@ pub(super) fn jittered(pause: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// Conformance: AWS-pricing-05
@@ -573,6 +584,23 @@ mod tests {
             .collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 8000, 8000]);
         let once = Duration::from_secs(1);
-        assert!((once / 2..=once).contains(&jittered(once)));
+        let drawn: BTreeSet<Duration> = (0..64).map(|_| jittered(once)).collect();
+        assert!(drawn.iter().all(|pause| (once / 2..=once).contains(pause)));
+        assert!(drawn.len() > 1, "calls that failed together wait as long");
+    }
+
+    #[tokio::test]
+    async fn calls_for_credentials_are_retried_by_the_sdk_and_those_of_services_are_not() {
+        for (attempts, wanted) in [(None, 3), (Some(7), 7)] {
+            let how = Connect {
+                region: Some("us-west-2".into()),
+                attempts,
+                ..Connect::default()
+            };
+            let config = load(&how).await.unwrap();
+            let attempts = |config: &SdkConfig| config.retry_config().unwrap().max_attempts();
+            assert_eq!(attempts(&config), wanted);
+            assert_eq!(attempts(&without_retries(config)), 1);
+        }
     }
 }

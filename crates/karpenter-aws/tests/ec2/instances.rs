@@ -58,6 +58,7 @@ async fn instances_of_the_cluster_are_listed_and_missing_ones_removed_from_the_c
     assert!(gone.unwrap_err().is_not_found(), "not cached, so described");
 }
 
+/// Conformance: AWS-instance-08
 #[tokio::test]
 async fn requests_for_single_instances_are_batched_and_unknown_ones_do_not_fail_the_others() {
     let world = World::new().await;
@@ -261,6 +262,41 @@ async fn an_invalid_id_does_not_hide_the_other_instances() {
         assert_eq!(found.is_ok(), n != 5, "{n}");
     }
     assert!(!found[5].as_ref().unwrap_err().is_not_found());
+}
+
+/// EC2 is eventually consistent: it may not know an instance yet that it has launched.
+#[tokio::test]
+async fn an_instance_that_ec2_does_not_know_at_first_is_asked_for_again() {
+    for operation in ["DescribeInstances", "TerminateInstances"] {
+        let world = World::new().await;
+        let ids = launch(&world, fleet(&world, "default").await, 4).await;
+        let unknown = Fault::error(operation, "InvalidInstanceID.NotFound")
+            .message(&format!("The instance ID '{}' does not exist", ids[1]))
+            .containing(&ids[1]);
+        // For the batch, and for the instance alone.
+        world.fake.add_fault(unknown.times(2));
+        let instances = instances(&world);
+        if operation == "DescribeInstances" {
+            let found = join_all(ids.iter().map(|id| instances.get(id, Freshness::Fresh))).await;
+            assert!(found.iter().all(Result::is_ok), "{found:?}");
+        } else {
+            assert_eq!(delete_all(&instances, &ids).await, BTreeMap::new());
+            assert_eq!(ending(&world).len(), 4);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_forbidden_description_is_not_tried_for_each_instance() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 8).await;
+    let denied = vec!["ec2:DescribeInstances".to_owned()];
+    world.fake.set(|s| s.denied = denied);
+    world.fake.forget_calls();
+    let instances = instances(&world);
+    let found = join_all(ids.iter().map(|id| instances.get(id, Freshness::Fresh))).await;
+    assert!(found.iter().all(Result::is_err));
+    assert_eq!(world.calls("DescribeInstances"), 1);
 }
 
 #[tokio::test]

@@ -293,7 +293,7 @@ fn reserved_offering(id: &str, zone: &str) -> Offering {
     Offering::new(requirements, 0.0)
 }
 
-/// Conformance: AWS-lt-09, AWS-lt-10
+/// Conformance: AWS-lt-09, AWS-lt-10, AWS-lt-19
 #[tokio::test]
 async fn each_reservation_has_its_template_and_other_templates_use_no_reservation() {
     let world = World::new().await;

@@ -150,6 +150,23 @@ mod tests {
         assert_eq!(plan(&pods, None, at(NOW)), Drain::default());
     }
 
+    /// Conformance: DIS-200
+    #[test]
+    fn only_the_two_system_priority_classes_are_critical() {
+        let of = |priority: i32| {
+            pod(&priority.to_string(), move |p| {
+                p["spec"]["priority"] = json!(priority)
+            })
+        };
+        // A user's PriorityClass has a thousand million at most.
+        let pods = [2_000_000_000, 2_000_001_000, 1_000_000_000, 0].map(of);
+        assert_eq!(names(&plan(&pods, None, at(NOW))), ["1000000000", "0"]);
+        assert_eq!(
+            names(&plan(&pods[..2], None, at(NOW))),
+            ["2000000000", "2000001000"]
+        );
+    }
+
     /// Conformance: DIS-065, DIS-066, DIS-067
     #[test]
     fn tolerating_terminal_and_static_pods_are_not_evicted() {
@@ -222,7 +239,7 @@ mod tests {
         );
     }
 
-    /// Conformance: DIS-073, DIS-074, DIS-076
+    /// Conformance: DIS-073, DIS-074, DIS-076, DIS-209
     #[test]
     fn pods_are_deleted_early_enough_to_have_their_grace_before_the_deadline() {
         let graceful = |seconds: i64| {

@@ -33,6 +33,36 @@ fn a_zonal_device_decides_the_zone_of_a_planned_node() {
     assert!(allocate(&mut allocator, &host, &zones(&["z2", "z3"]), &[0], &["two"]).is_err());
 }
 
+/// Conformance: SCH-278
+#[test]
+fn a_slice_is_reached_from_all_nodes_from_one_or_from_those_it_selects() {
+    let selecting = json!({"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["z1"]}]},
+    ]});
+    let reached = |access: Value| {
+        let mut inventory = inventory();
+        publish(&mut inventory, "pool", access, json!([{"name": "a"}]));
+        claim(&mut inventory, "c", one_gpu());
+        let from = |host: Host, zone: &str| {
+            let mut allocator = fresh(&inventory);
+            allocator.expect(0, &[]);
+            allocate(&mut allocator, &host, &zones(&[zone]), &[0], &["c"]).is_ok()
+        };
+        let planned = from(Host::Planned(0), "z1");
+        [
+            from(node("n"), "z1"),
+            from(node("n"), "z2"),
+            from(node("m"), "z1"),
+            planned,
+        ]
+    };
+    assert_eq!(reached(json!({"allNodes": true})), [true; 4]);
+    let named = reached(json!({"nodeName": "n"}));
+    assert_eq!(named, [true, true, false, false]);
+    let selected = reached(json!({"nodeSelector": selecting}));
+    assert_eq!(selected, [true, false, true, true]);
+}
+
 #[test]
 fn terms_of_a_node_selector_are_alternatives() {
     let mut inventory = inventory();

@@ -126,6 +126,51 @@ fn the_first_alternative_that_can_be_satisfied_is_used() {
     assert!(place(&mut allocator, &node("n"), &none, &[], &["c"]).is_err());
 }
 
+/// Conformance: SCH-279
+#[test]
+fn a_device_that_a_later_request_needs_is_left_to_it() {
+    let mut inventory = inventory();
+    let model =
+        |name: &str, model: &str| json!({"name": name, "attributes": {"model": {"string": model}}});
+    publish(
+        &mut inventory,
+        "pool",
+        json!({"nodeName": "n"}),
+        json!([model("a", "h100"), model("b", "k80")]),
+    );
+    let expression = format!("device.attributes['{DRIVER}'].model == 'h100'");
+    let only = json!([{"cel": {"expression": expression}}]);
+    let devices = json!({"requests": [
+        {"name": "any", "exactly": {"deviceClassName": "gpu"}},
+        {"name": "best", "exactly": {"deviceClassName": "gpu", "selectors": only}},
+    ]});
+    claim(&mut inventory, "c", devices);
+    let mut allocator = fresh(&inventory);
+    let none = Requirements::new();
+    assert!(place(&mut allocator, &node("n"), &none, &[], &["c"]).is_ok());
+}
+
+/// Conformance: SCH-280
+#[test]
+fn admin_access_and_taints_of_devices_are_ignored() {
+    let mut inventory = inventory();
+    let tainted =
+        json!({"name": "a", "taints": [{"key": "broken", "value": "yes", "effect": "NoExecute"}]});
+    let on_node = json!({"nodeName": "n"});
+    publish(&mut inventory, "pool", on_node, json!([tainted]));
+    let admin = gpus(json!({"deviceClassName": "gpu", "adminAccess": true}));
+    claim(&mut inventory, "admin", admin);
+    claim(&mut inventory, "user", one_gpu());
+    let mut allocator = fresh(&inventory);
+    let none = Requirements::new();
+    assert!(place(&mut allocator, &node("n"), &none, &[], &["admin"]).is_ok());
+    assert_eq!(
+        place(&mut allocator, &node("n"), &none, &[], &["user"]),
+        Err(Failure::NoDevices),
+        "access by an administrator takes the device as any other request does"
+    );
+}
+
 #[test]
 fn shares_of_a_device_add_up_to_its_capacity() {
     let mut inventory = inventory();

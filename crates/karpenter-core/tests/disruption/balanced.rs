@@ -134,6 +134,32 @@ fn a_move_that_saves_nothing_or_is_in_a_pool_that_costs_nothing_is_rejected() {
     );
 }
 
+/// Conformance: DIS-204
+#[test]
+fn a_move_is_judged_by_the_pools_of_the_balanced_policy_alone() {
+    use karpenter_core::disruption::Candidates;
+    use karpenter_core::disruption::balanced::Totals;
+    let world = two_pools("WhenEmptyOrUnderutilized");
+    let snapshot = world.cluster.snapshot();
+    let all = Candidates::new(&snapshot, &<_>::default(), now());
+    let totals = Totals::new(&snapshot, &all.candidates, &all.prices);
+    let of = |name: &str| {
+        let mut candidates = all.candidates.iter();
+        candidates
+            .find(|candidate| candidate.name() == name)
+            .unwrap()
+    };
+    assert_eq!(of("b").pool_name(), "busy");
+    assert_eq!(
+        totals.score(&[of("b")], 0.2),
+        None,
+        "any other policy passes"
+    );
+    let scores = totals.judge(&[of("a"), of("b")], 0.4);
+    let pools: Vec<&str> = scores.iter().map(|score| &*score.node_pool).collect();
+    assert_eq!(pools, ["default"]);
+}
+
 /// Conformance: DIS-124
 #[test]
 fn a_budget_of_one_is_used_for_an_empty_node_first() {

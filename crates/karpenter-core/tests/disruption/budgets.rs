@@ -27,6 +27,16 @@ fn thirty_percent_of_ten_nodes_are_disrupted_at_a_time_including_deleting_ones()
     assert_eq!(world.decide(), ["delete n0 (saves 0.20)"]);
 }
 
+/// Conformance: DIS-203
+#[test]
+fn empty_nodes_are_deleted_in_one_command_without_a_simulation() {
+    // The pending pod fits on a large node alone: a simulation would keep one.
+    let world = budgeted("100%")
+        .run([node("a", "huge"), node("b", "huge"), node("c", "small")])
+        .with([crate::fixture::pod("p").cpu("14")]);
+    assert_eq!(world.decide(), ["delete a b c (saves 3.40)"]);
+}
+
 /// Conformance: DIS-093
 #[test]
 fn only_initialized_nodes_of_the_pool_that_still_run_count() {

@@ -149,6 +149,9 @@ fn a_node_costs_what_its_zone_and_capacity_type_cost() {
         prices,
         [("a", 0.8), ("b", 0.9), ("c", 0.3), ("d", 0.4), ("e", 0.0)]
     );
+    let mut zones: Vec<&str> = all.candidates.iter().filter_map(|c| c.zone()).collect();
+    zones.sort_unstable();
+    assert_eq!(zones, ["elsewhere", Z1, Z1, Z2, Z2]);
 }
 
 /// Conformance: DIS-091

@@ -4,7 +4,9 @@ use karpenter_core::disruption::{NotDisruptable, VerdictKind};
 use serde_json::json;
 
 use crate::fixture::World;
-use crate::fleet::{Fleet, commands, node, open_pool, running, sizes, verdict, world};
+use crate::fleet::{
+    Fleet, commands, node, on_demand_pool, open_pool, running, sizes, verdict, world,
+};
 
 /// Conformance: DIS-090
 #[test]
@@ -65,6 +67,16 @@ fn drifted_nodes_without_pods_come_first_then_the_longest_drifted() {
         .collect();
     assert_eq!(order, ["empty", "old"]);
     assert_eq!(plan.commands[1].replacements.len(), 1);
+    let savings: Vec<f64> = plan
+        .commands
+        .iter()
+        .map(|command| command.savings)
+        .collect();
+    assert_eq!(
+        savings,
+        [0.8, 0.0],
+        "a replacement costs as much as the node"
+    );
 }
 
 /// Conformance: DIS-186
@@ -80,6 +92,26 @@ fn a_node_whose_pods_need_two_nodes_is_replaced_by_two() {
     let world = world.run([node("a", "huge").drifted("2026-01-01T00:00:00Z")]);
     let world = world.with([running("p", "a", "3"), running("q", "a", "3")]);
     assert_eq!(world.decide_with(|_| ()).commands[0].replacements.len(), 2);
+}
+
+/// Conformance: DIS-210
+#[test]
+fn pods_of_drifted_nodes_may_move_to_nodes_within_consolidate_after() {
+    // Consolidation would leave the node alone that has just got a pod.
+    let recent = node("b", "huge")
+        .pool("busy")
+        .without("Consolidatable")
+        .claim("/status/lastPodEventTime", json!("2025-12-31T23:59:30Z"));
+    let world = world()
+        .with_pool(on_demand_pool("busy").consolidate_after("5m"))
+        .run([node("a", "large").drifted("2025-12-10T00:00:00Z"), recent])
+        .with([running("p", "a", "1"), running("q", "b", "1")]);
+    let plan = world.decide_with(|_| ());
+    let [command] = &plan.commands[..] else {
+        panic!("{:?}", commands(&plan))
+    };
+    assert_eq!(command.candidates[0].name(), "a");
+    assert!(command.replacements.is_empty());
 }
 
 /// Conformance: DIS-193

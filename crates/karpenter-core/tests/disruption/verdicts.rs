@@ -505,3 +505,28 @@ fn a_pending_pod_does_not_block_disruption_and_blocked_pods_get_no_replacement()
         "a number may be met another time"
     );
 }
+
+#[test]
+fn a_command_names_its_claims_five_instance_types_and_the_number_of_others() {
+    let text = |types: usize| {
+        let cheap = (0..types).map(|n| {
+            let name = format!("t{n}");
+            crate::fleet::priced_type(&name, 2, 0.1 + 0.01 * n as f64)
+        });
+        let all = cheap.chain([crate::fleet::priced_type("huge", 16, 1.6)]);
+        let plan = World::empty()
+            .with_types(all.collect())
+            .with_pool(on_demand_pool("default"))
+            .run([node("a", "huge")])
+            .with([running("p", "a", "1")])
+            .decide_with(|_| ());
+        assert_eq!(plan.commands[0].id().claims(), ["a-claim"]);
+        plan.commands[0].to_string()
+    };
+    let (five, seven) = (text(5), text(7));
+    assert!(five.ends_with(" from types t0, t1, t2, t3, t4"), "{five}");
+    assert!(
+        seven.ends_with(" from types t0, t1, t2, t3, t4 and 2 other(s)"),
+        "{seven}"
+    );
+}

@@ -31,7 +31,7 @@ fn first_type(world: World) -> Option<String> {
 const COUNTED: Option<&str> = Some("default-instance-type");
 const IGNORED: Option<&str> = Some("small-instance-type");
 
-/// Conformance: SCH-063
+/// Conformance: SCH-063, SCH-287
 #[test]
 fn a_daemon_pod_uses_its_requests() {
     assert_eq!(first_type(World::new().with(daemon())).as_deref(), COUNTED);
@@ -123,6 +123,21 @@ fn a_daemon_s_preferences_do_not_matter() {
     );
     let soft = World::empty().with_pool(node_pool("default").taint("t", "t", "PreferNoSchedule"));
     assert_eq!(first_type(soft.with(daemon())).as_deref(), COUNTED);
+}
+
+/// Conformance: SCH-269
+#[test]
+fn spread_and_affinity_of_a_daemon_do_not_matter() {
+    let absent = json!([affinity_term(ZONE, ("app", "absent"))]);
+    let required = "/spec/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution";
+    let affine = daemon().set_pod(required, absent);
+    assert_eq!(first_type(World::new().with(affine)).as_deref(), COUNTED);
+    let unknown = json!([{
+        "maxSkew": 1, "topologyKey": "unknown", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {},
+    }]);
+    let spread = daemon().set_pod("/spec/topologySpreadConstraints", unknown);
+    assert_eq!(first_type(World::new().with(spread)).as_deref(), COUNTED);
 }
 
 /// Conformance: SCH-070

@@ -192,6 +192,36 @@ fn services_that_do_not_select_the_pod_add_nothing() {
     );
 }
 
+/// Conformance: SCH-274
+#[test]
+fn a_default_counts_by_the_labels_of_replication_controllers_and_expressions_of_others() {
+    let of = |name: &str, version: &str, kind: &str| {
+        pod(name)
+            .label("app", "x")
+            .label("tier", name)
+            .owned_by(version, kind, "c")
+    };
+    // Both pods have one spread by `app` alone, although their other labels differ.
+    let mut all = world(vec![default(HOSTNAME, true)]);
+    let selector = json!({ "app": "x" });
+    all.cluster.apply_replication_controller(&read(json!({
+        "metadata": { "name": "c", "namespace": "default" }, "spec": { "selector": selector },
+    })));
+    let pods = ["a", "b"].map(|name| of(name, "v1", "ReplicationController"));
+    assert_eq!(sizes(&all.with(pods).plan()), [1, 1]);
+    // A ReplicaSet's selector is required besides that of the Service; the two contradict each other, so nothing counts.
+    let mut all = world(vec![default(HOSTNAME, true)]);
+    all.cluster
+        .apply_service(&read(service("s", "default", json!({ "app": "x" }))));
+    let contradicting = json!({
+        "metadata": { "name": "c", "namespace": "default" },
+        "spec": { "selector": { "matchExpressions": [{ "key": "app", "operator": "NotIn", "values": ["x"] }] } },
+    });
+    all.cluster.apply_replica_set(&read(contradicting));
+    let pods = ["a", "b"].map(|name| of(name, "apps/v1", "ReplicaSet"));
+    assert_eq!(sizes(&all.with(pods).plan()), [2]);
+}
+
 fn buffer(name: &str, namespace: &str, cpu: &str) -> Arc<karpenter_core::pod::Pod> {
     let virtual_pod = pod(name)
         .namespace(namespace)

@@ -87,7 +87,7 @@ fn a_combination_without_an_offering_fails() {
     ));
 }
 
-/// Conformance: SCH-036
+/// Conformance: SCH-036, API-212
 #[test]
 fn options_are_ordered_by_price_not_by_size() {
     let all = types(vec![
@@ -106,7 +106,7 @@ fn options_are_ordered_by_price_not_by_size() {
     assert_eq!(plan.new_node_claims[0].hourly_price, 1.0);
 }
 
-/// Conformance: SCH-037
+/// Conformance: SCH-037, API-212
 #[test]
 fn prices_of_other_capacity_types_do_not_matter() {
     let all = types(vec![

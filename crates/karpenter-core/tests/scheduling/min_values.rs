@@ -2,7 +2,7 @@
 
 use karpenter_core::fake;
 use karpenter_core::fake::instance_type;
-use karpenter_core::schedule::{MinValuesPolicy, PoolOutcome, Unschedulable};
+use karpenter_core::schedule::{MinValuesPolicy, Packing, PoolOutcome, Unschedulable};
 
 use crate::fixture::*;
 
@@ -193,6 +193,25 @@ fn best_effort_lowers_a_minimum() {
             .unwrap()["karpenter.sh/nodeclaim-min-values-relaxed"],
         "false"
     );
+}
+
+/// Conformance: SCH-275
+#[test]
+fn best_effort_lowers_no_minimum_of_a_node_that_is_planned_already() {
+    // Both pods fit together on type `b` alone, which is one type and not two.
+    let pool = node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], 2);
+    let mut world = two_types()
+        .with_pool(pool)
+        .with(copies(&pod("p").cpu("800m"), 2));
+    world.policy.min_values_policy = MinValuesPolicy::BestEffort;
+    // Two nodes of type `a` are cheaper, too.
+    world.policy.packing = Packing::FewestNodes;
+    let plan = world.plan();
+    assert_eq!(sizes(&plan), [1, 1]);
+    for draft in &plan.new_node_claims {
+        assert!(!draft.min_values_relaxed);
+        assert_eq!(*draft.instance_types, ["a", "b"]);
+    }
 }
 
 /// Conformance: SCH-155

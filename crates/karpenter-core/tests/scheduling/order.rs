@@ -67,6 +67,16 @@ fn of_nodes_that_would_do_the_first_by_name_is_taken() {
     }
 }
 
+/// Conformance: SCH-286
+#[test]
+fn existing_nodes_come_before_planned_ones_and_those_before_new_ones() {
+    let plan = first_fit(8, 2, node_pool("default"))
+        .with(node("n").cpu("8").pods("1"))
+        .with(copies(&pod("p").cpu("1"), 4))
+        .plan();
+    assert_eq!((plan.existing.len(), sizes(&plan)), (1, vec![2, 1]));
+}
+
 /// Conformance: SCH-232
 #[test]
 fn a_pod_joins_the_planned_node_with_the_fewest_pods() {
@@ -125,6 +135,23 @@ fn preferred_affinity_is_dropped_before_preferred_anti_affinity() {
         .with((node("n"), neighbor, pod("p").cpu("1")))
         .plan();
     assert_eq!(plan.existing.len(), 1, "without preferences");
+}
+
+/// Conformance: SCH-277
+#[test]
+fn a_pod_that_is_tried_again_has_all_its_preferences_again() {
+    // The larger pod comes first and fails, whatever it does without, because the pod it follows has no place yet.
+    let plan = World::new()
+        .with([
+            pod("follower")
+                .cpu("2")
+                .affinity(HOSTNAME, ("app", "leader"))
+                .prefer(1, ZONE, "In", &[Z2]),
+            pod("leader").cpu("1").label("app", "leader"),
+        ])
+        .plan();
+    assert_eq!(sizes(&plan), [2]);
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
 }
 
 /// Conformance: SCH-213

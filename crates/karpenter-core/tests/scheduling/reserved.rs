@@ -66,6 +66,34 @@ fn a_reservation_is_shared_by_all_pools() {
     assert!(is_reserved(&plan, 0) && is_reserved(&plan, 1));
 }
 
+/// Conformance: SCH-276
+#[test]
+fn the_least_count_that_an_offering_gives_a_reservation_is_its_capacity() {
+    let planned = |counts: [u32; 2], zones: [&str; 2]| {
+        let types = ["small", "large"]
+            .into_iter()
+            .zip(counts.into_iter().zip(zones));
+        let types = types.map(|(name, (left, zone))| {
+            let offered = reserved("r", left, zone, 1e-6);
+            instance_type(name)
+                .cpu(4)
+                .gib(4)
+                .offerings(vec![offered])
+                .build()
+        });
+        let plan = World::empty()
+            .with_types(types.collect())
+            .with_pool(any_capacity("default"))
+            .with(copies(&apart(), 3))
+            .plan();
+        plan.new_node_claims.len()
+    };
+    for zones in [[Z1, Z1], [Z1, Z2]] {
+        let of = |counts| planned(counts, zones);
+        assert_eq!((of([3, 3]), of([3, 1]), of([2, 3])), (3, 1, 2), "{zones:?}");
+    }
+}
+
 /// Conformance: SCH-159, SCH-243
 #[test]
 fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {

@@ -194,6 +194,24 @@ fn a_limit_admits_nodes_that_fit_into_it() {
     assert!(!all_placed(&world.plan()));
 }
 
+#[test]
+fn a_claim_that_is_not_launched_counts_only_as_instance_types_that_it_lists() {
+    let sized = |name: &str, cpu: i64| fake::instance_type(name).cpu(cpu).gib(64).build();
+    let placed = |operator: &str| {
+        let claim = node_claim("c").pool("default").set(
+            "/spec/requirements",
+            json!([expression(INSTANCE_TYPE, operator, &["large"])]),
+        );
+        let mut world = World::empty()
+            .with_types(vec![sized("small", 2), sized("large", 8)].into())
+            .with_pool(node_pool("default").limit("cpu", "10"));
+        world.cluster.apply_node_claim(&claim.build());
+        all_placed(&world.with([pod("q").cpu("3")]).plan())
+    };
+    assert!(!placed("In"), "it may be a large one");
+    assert!(placed("NotIn"), "it cannot be a large one");
+}
+
 /// The instance type is known once the NodeClaim is launched; until then the next pass must not use the same limit.
 #[test]
 fn a_claim_that_is_not_launched_counts_as_its_largest_instance_type() {

@@ -118,6 +118,18 @@ fn a_node_of_a_pool_counts_once_its_provider_id_says_whose_it_is() {
     assert_eq!((state.name(), state.claim_name()), ("n", Some("c")));
 }
 
+/// Conformance: DIS-201
+#[test]
+fn a_registered_node_counts_before_it_names_its_instance_type() {
+    let unlabeled = node("n").without_label(INSTANCE_TYPE);
+    let mut world = World::new().with([unlabeled.without_label("karpenter.sh/initialized")]);
+    world.add(claim("c", "fake://n"));
+    let [state] = &nodes(&world)[..] else {
+        panic!("{:?}", nodes(&world))
+    };
+    assert_eq!((state.name(), state.node.is_some()), ("n", true));
+}
+
 /// Conformance: DIS-138
 #[test]
 fn labels_and_annotations_are_the_claim_s_until_the_node_is_registered() {

@@ -165,6 +165,20 @@ fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
     assert!(is_placed(world(&[unbound], &[], &[class()])));
 }
 
+/// Conformance: SCH-284, SCH-285
+#[test]
+fn a_bound_claim_needs_neither_a_late_binding_mode_nor_a_term_of_its_volume() {
+    let immediate = || class().set("/volumeBindingMode", "Immediate");
+    let placed = |claim: Object<PersistentVolumeClaim>, volume: Object<PersistentVolume>| {
+        is_placed(world(&[claim], &[volume], &[immediate()]))
+    };
+    assert!(!placed(of_class("c"), persistent_volume("v")));
+    assert!(placed(bound("c", "v"), persistent_volume("v")));
+    // A term without expressions is none, and not one that no node meets.
+    let empty = persistent_volume("v").reachable_from_term(&[]);
+    assert!(placed(bound("c", "v"), empty));
+}
+
 fn zone_of(world: World, asked: Object<Pod>) -> Option<String> {
     let plan = world.with([asked]).plan();
     plan.new_node_claims
@@ -367,6 +381,40 @@ fn in_tree_volumes_count_as_their_csi_driver_s() {
         .with([pod("p").volume("a"), pod("q").volume("b")])
         .plan();
     assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 1));
+}
+
+/// Conformance: SCH-270
+#[test]
+fn volumes_that_no_csi_driver_attaches_are_not_limited() {
+    let attached = |change: fn(Object<PersistentVolume>) -> Object<PersistentVolume>| {
+        let claims = [bound("a", "v"), bound("b", "w")];
+        let volumes = ["v", "w"].map(|name| change(persistent_volume(name)));
+        let plan = limited(world(&claims, &volumes, &[class()]), 1)
+            .with([pod("p").volume("a"), pod("q").volume("b")])
+            .plan();
+        (plan.existing.len(), plan.new_node_claims.len())
+    };
+    assert_eq!(attached(|volume| volume), (1, 1), "of the driver");
+    let nfs = attached(|volume| volume.remove("/spec/csi").set("/spec/nfs/server", "files"));
+    assert_eq!(nfs, (2, 0));
+    let other = attached(|volume| volume.driver("other.example.com"));
+    assert_eq!(other, (2, 0), "of a driver for which the node has no limit");
+}
+
+/// Conformance: SCH-271
+#[test]
+fn a_planned_node_attaches_any_number_of_volumes() {
+    let claims: Vec<_> = (0..60)
+        .map(|index| of_class(&format!("c{index}")))
+        .collect();
+    let pods = (0..3).map(|index| {
+        let claims = (20 * index)..(20 * (index + 1));
+        claims.fold(pod(&format!("p{index}")), |pod, claim| {
+            pod.volume(&format!("c{claim}"))
+        })
+    });
+    let plan = world(&claims, &[], &[class()]).with(pods).plan();
+    assert_eq!(sizes(&plan), [3]);
 }
 
 /// Conformance: SCH-102

@@ -121,15 +121,9 @@ pub(super) fn outcome(
     for (pod, healthy) in new.chain(existing) {
         ledger.decided(&pod.uid, Decided::Placed { healthy }, now, &cx.metrics);
     }
-    let (mut ignored, mut unschedulable) = (0, 0);
     let mut failed = Vec::new();
     for unplaced in plan.unplaced.iter().filter(|u| !u.buffer) {
         ledger.decided(&unplaced.pod.uid, Decided::Unplaced, now, &cx.metrics);
-        match unplaced.why {
-            Unschedulable::Invalid(_) => ignored += 1,
-            ref why if why.is_deferred() => {}
-            _ => unschedulable += 1,
-        }
         if !unplaced.why.is_silent() {
             let mut message = format!("Failed to schedule pod, {}", unplaced.why);
             if unplaced.why == Unschedulable::NoNodePools {
@@ -154,6 +148,7 @@ pub(super) fn outcome(
     if let Some(hints) = hints {
         hints.publish(cx, &view.snapshot, super::policy(cx), failed);
     }
+    let (ignored, unschedulable) = counts(plan);
     cx.metrics
         .scheduler_ignored_pods_count
         .set(&[], f64::from(ignored));
@@ -168,6 +163,19 @@ pub(super) fn outcome(
         .scheduler_pending_pods_by_effective_zone_count
         .replace_all(by_zone);
     pools(cx, view, plan);
+}
+
+/// Returns how many pods of the plan are invalid, and how many have no place; one that waits for a reservation is neither.
+fn counts(plan: &Plan) -> (u32, u32) {
+    let (mut ignored, mut unschedulable) = (0, 0);
+    for unplaced in plan.unplaced.iter().filter(|u| !u.buffer) {
+        match unplaced.why {
+            Unschedulable::Invalid(_) => ignored += 1,
+            ref why if why.is_deferred() => {}
+            _ => unschedulable += 1,
+        }
+    }
+    (ignored, unschedulable)
 }
 
 /// Returns what is to be said of the NodePools that exist and are not ready, after upstream's text that there is none.
@@ -190,6 +198,16 @@ fn not_ready(view: &View, plan: &Plan) -> String {
     text
 }
 
+/// Returns upstream's text about a NodePool without an instance type that meets its requirements, or its minValues.
+fn filtered_out(min_values: bool) -> String {
+    let suffix = if min_values {
+        " due to minValues incompatibility"
+    } else {
+        ""
+    };
+    format!("NodePool requirements filtered out all compatible available instance types{suffix}")
+}
+
 fn pools(cx: &Context, view: &View, plan: &Plan) {
     for report in &plan.pools {
         let Some(pool) = view.node_pool(&report.node_pool) else {
@@ -197,18 +215,10 @@ fn pools(cx: &Context, view: &View, plan: &Plan) {
         };
         match &report.outcome {
             PoolOutcome::NoCompatibleInstanceTypes { min_values } => {
-                let suffix = if *min_values {
-                    " due to minValues incompatibility"
-                } else {
-                    ""
-                };
-                let message = format!(
-                    "NodePool requirements filtered out all compatible available instance types{suffix}"
-                );
                 let event = Event::warning(
                     reference(&**pool),
                     events::NO_COMPATIBLE_INSTANCE_TYPES,
-                    message,
+                    filtered_out(*min_values),
                 );
                 cx.recorder.publish(event.every(Duration::from_secs(60)));
                 tracing::info!(
@@ -293,5 +303,82 @@ fn pod_reference(pod: &PodKey) -> ObjectReference {
         name: Some(pod.name.clone()),
         uid: Some(pod.uid.clone()),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use karpenter_core::cluster::Cluster;
+    use karpenter_core::fake;
+    use karpenter_core::instance_type::InstanceType;
+    use karpenter_core::schedule::{Policy, Query, schedule};
+    use karpenter_fixtures::{NodePool, Object, Pod, node_pool, pod};
+
+    use super::*;
+
+    const HOSTNAME: &str = "kubernetes.io/hostname";
+
+    fn planned(pool: Object<NodePool>, types: Vec<InstanceType>, pods: Vec<Object<Pod>>) -> Plan {
+        let mut cluster = Cluster::new(fake::cluster_config());
+        let name = pool.name().to_owned();
+        cluster.apply_node_pool(&pool.build());
+        cluster.set_instance_types(&name, Ok(types.into()));
+        for pod in pods {
+            cluster.apply_pod(&pod.build());
+        }
+        let policy = Policy::at(Timestamp::UNIX_EPOCH);
+        schedule(&cluster.snapshot(), &policy, &Query::default())
+    }
+
+    /// Conformance: SCH-281, SCH-282
+    #[test]
+    fn invalid_pods_and_pods_that_wait_for_a_reservation_are_not_unschedulable() {
+        let reserved = fake::instance_type("t").offerings(vec![fake::reserved("r", 1, "z", 0.1)]);
+        let capacity = "karpenter.sh/capacity-type";
+        let pool = node_pool("p")
+            .without_requirements()
+            .requires(capacity, "In", &["reserved"]);
+        let apart = |name: &str| {
+            let app = ("app", "x");
+            pod(name).label("app", "x").anti_affinity(HOSTNAME, app)
+        };
+        let pods = vec![
+            apart("first"),
+            apart("second"),
+            pod("invalid-1").select(HOSTNAME, "n"),
+            pod("invalid-2").select(HOSTNAME, "n"),
+            pod("large").cpu("1000"),
+        ];
+        let plan = planned(pool, vec![reserved.build()], pods);
+        let waiting = plan.unplaced.iter().filter(|u| u.why.is_deferred());
+        assert!(waiting.clone().all(|u| u.why.is_silent()));
+        assert_eq!((plan.unplaced.len(), waiting.count()), (4, 1));
+        assert_eq!(counts(&plan), (2, 1));
+    }
+
+    /// Conformance: SCH-283
+    #[test]
+    fn a_nodepool_without_instance_types_says_whether_min_values_are_the_reason() {
+        let said = |pool: Object<NodePool>| {
+            let plan = planned(pool, fake::instance_types(3).to_vec(), vec![pod("p")]);
+            match &plan.pools[..] {
+                [report] => match report.outcome {
+                    PoolOutcome::NoCompatibleInstanceTypes { min_values } => {
+                        filtered_out(min_values)
+                    }
+                    ref other => panic!("{other:?}"),
+                },
+                other => panic!("{other:?}"),
+            }
+        };
+        let key = "node.kubernetes.io/instance-type";
+        let pool = || node_pool("p").without_requirements();
+        let text = "NodePool requirements filtered out all compatible available instance types";
+        assert_eq!(said(pool().requires(key, "In", &["nothing"])), text);
+        assert_eq!(
+            said(pool().requires_min(key, "Exists", &[], 4)),
+            format!("{text} due to minValues incompatibility")
+        );
     }
 }

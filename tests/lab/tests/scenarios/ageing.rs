@@ -158,7 +158,7 @@ async fn nodeclaims_with_another_hash_version_are_rehashed_before_they_can_drift
     assert_eq!(drifted(&world).await, None);
 }
 
-/// Conformance: DIS-051, API-172
+/// Conformance: DIS-051, API-172, DIS-206
 #[tokio::test(start_paused = true)]
 async fn nodes_expire_despite_budgets_and_are_counted_once() {
     let mut world = with_node(1, node_pool("default").expire_after("1h")).await;

@@ -277,7 +277,7 @@ async fn until_node_is_gone(world: &World, name: &str, seconds: u64) {
         .await;
 }
 
-/// Conformance: DIS-077
+/// Conformance: DIS-077, DIS-207
 #[tokio::test(start_paused = true)]
 async fn termination_waits_for_volumes_except_those_of_pods_that_are_not_drained() {
     let world = running(1, node_pool("default")).await;
@@ -332,7 +332,7 @@ async fn termination_waits_for_volumes_except_those_of_pods_that_are_not_drained
     until_node_is_gone(&world, &name, 30).await;
 }
 
-/// Conformance: DIS-077
+/// Conformance: DIS-077, DIS-207
 #[tokio::test(start_paused = true)]
 async fn termination_does_not_wait_for_volumes_beyond_the_deadline() {
     let world = running(1, node_pool("default").termination_grace_period("90s")).await;

@@ -88,6 +88,7 @@ async fn a_node_that_hides_its_labels_still_expires() {
     world.assert_no_orphans().await;
 }
 
+/// Conformance: DIS-206
 /// The annotation counts on the NodeClaim and on pods; on a Node, which its kubelet may annotate, it blocks consolidation, but
 /// not the expiration that the NodePool's owner has set.
 #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ fn error_codes_are_classified() {
     }
 }
 
-/// Conformance: AWS-ice-12
+/// Conformance: AWS-ice-12, AWS-ice-21
 #[test]
 fn the_codes_of_shortages_and_of_what_is_missing_are_upstream_s() {
     for code in [

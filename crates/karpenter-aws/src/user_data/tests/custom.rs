@@ -83,7 +83,7 @@ fn al2023_waits_for_the_service_cidr() {
     }
 }
 
-/// Conformance: AWS-userdata-04
+/// Conformance: AWS-userdata-04, AWS-userdata-19
 #[test]
 fn bottlerocket_keeps_the_users_settings_and_overwrites_its_own() {
     let custom = r#"
@@ -241,7 +241,7 @@ fn instance_storage_is_joined_on_request() {
     }
 }
 
-/// Conformance: AWS-userdata-06
+/// Conformance: AWS-userdata-06, AWS-userdata-18
 #[test]
 fn labels_that_a_kubelet_may_not_set_are_left_to_registration() {
     let labels = kubelet_labels([
@@ -276,7 +276,7 @@ fn the_unregistered_taint_is_added_once() {
     );
 }
 
-/// Conformance: AWS-userdata-07
+/// Conformance: AWS-userdata-07, AWS-userdata-18
 #[test]
 fn a_custom_image_gets_the_users_text_unchanged() {
     let custom = "anything\r\n\tat all ä\n";

@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(claim.kubelet_compatibility(), Some(r#"{"maxPods":20}"#));
     }
 
-    /// Conformance: API-076
+    /// Conformance: API-076, DIS-208
     #[test]
     fn a_planned_node_from_a_template_is_the_template_with_owner_labels_and_hash() {
         let mut pool = pool(json!({ "replicas": 1 }));

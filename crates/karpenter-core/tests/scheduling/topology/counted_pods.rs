@@ -174,3 +174,33 @@ fn pods_on_nodes_that_the_node_filter_excludes_do_not_count_for_a_spread() {
     assert_eq!(placed("Honor", true), [Z2, Z2]);
     assert_eq!(placed("Ignore", false), [Z2, Z2]);
 }
+
+/// Conformance: SCH-272
+#[test]
+fn a_node_without_a_hostname_label_is_the_domain_of_its_name() {
+    let placed = |existing: usize| {
+        let plan = World::new()
+            .with(node("n").cpu("8").without_label(HOSTNAME))
+            .with(copies(&pod("existing").label("app", "x").on("n"), existing))
+            .with([pod("p").label("app", "x").spread(HOSTNAME, 1, APP)])
+            .plan();
+        assert!(all_placed(&plan));
+        plan.existing.len()
+    };
+    assert_eq!((placed(0), placed(1)), (1, 0));
+}
+
+/// Conformance: SCH-273
+#[test]
+fn affinity_counts_pods_on_nodes_that_the_pod_cannot_use() {
+    // A spread would not count the pod on this node, which is of another team.
+    let plan = zones(&[Z1, Z2, Z3])
+        .with(node_in("n", Z2).label("team", "other"))
+        .with(pod("target").label("app", "x").on("n"))
+        .with([pod("p")
+            .require("team", "NotIn", &["other"])
+            .affinity(ZONE, APP)])
+        .plan();
+    assert!(all_placed(&plan));
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+}

@@ -238,7 +238,7 @@ mod tests {
             .map_or("", |(reason, _)| reason)
     }
 
-    /// Conformance: DIS-040, DIS-041
+    /// Conformance: DIS-040, DIS-041, DIS-205
     #[test]
     fn the_first_failing_check_is_reported() {
         let full = json!({"cpu": "2", "example.com/gpu": "1"});

@@ -192,7 +192,7 @@ fn each_band_of_cores_keeps_its_share_cut_to_millicores() {
     }
 }
 
-/// Conformance: AWS-capacity-07
+/// Conformance: AWS-capacity-07, AWS-capacity-23
 #[test]
 fn kube_reserved_follows_the_number_of_cores_and_pods() {
     let size = of("m5.xlarge", Al2023, json!({}));
@@ -342,7 +342,7 @@ fn reserved_expressions_see_the_resolved_number_of_pods() {
     assert_eq!(size.overhead.kube_reserved.get(CPU), 290);
 }
 
-/// Conformance: AWS-types-02
+/// Conformance: AWS-types-02, AWS-capacity-24
 #[test]
 fn windows_pods_need_types_with_known_addresses() {
     let windows = of("m5.xlarge", Windows2022, json!({}));
@@ -360,7 +360,7 @@ fn windows_pods_need_types_with_known_addresses() {
     assert!(!size.capacity.contains(resources::PRIVATE_IPV4_ADDRESS));
 }
 
-/// Conformance: AWS-types-01
+/// Conformance: AWS-types-01, AWS-capacity-24
 #[test]
 fn types_without_trunking_carry_no_pods_with_security_groups() {
     assert!(

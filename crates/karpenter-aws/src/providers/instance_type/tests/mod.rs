@@ -421,7 +421,7 @@ fn unknown_instance_types_and_offerings_are_errors() {
     );
 }
 
-/// Conformance: AWS-labels-03
+/// Conformance: AWS-labels-03, AWS-labels-09
 #[test]
 fn every_well_known_label_is_defined() {
     let mut world = World::new();

@@ -144,7 +144,7 @@ fn reservations_become_offerings_with_a_price_close_to_zero() {
     assert_eq!(world.resolve().refreshed, 0);
 }
 
-/// Conformance: AWS-labels-05
+/// Conformance: AWS-labels-05, AWS-offering-07
 #[test]
 fn partitions_multiply_offerings() {
     let mut world = World::new();

@@ -116,11 +116,15 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_workspace_that_are_listed_as_tables_exist_and_are_long() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        for (table, lists) in TABLES {
-            let text = fs::read_to_string(root.join(table)).unwrap();
-            assert!(text.lines().count() > MOST_LINES, "{table} lists {lists}");
+    fn folders_are_checked_with_all_below_them_except_the_output_of_cargo() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["crates/a/src/b", "crates/a/target/src"] {
+            let folder = root.path().join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("long.rs"), "\n".repeat(601)).unwrap();
         }
+        let error = check(root.path()).unwrap_err().to_string();
+        let long = "crates/a/src/b/long.rs has 601 lines, more than 600: split it by subject";
+        assert_eq!(error, long);
     }
 }

@@ -1,4 +1,5 @@
-//! Clients of the API server, and how they patch, delete and write objects. The clients are rate limited as upstream's flags say, and a client that never retries.
+//! Clients of the API server: rate limited as upstream's flags say, and a client that never retries. How they change objects is in
+//! [`patch`], [`delete`] and [`writes`].
 //!
 //! kube's default client retries 429, 503 and 504 up to fifteen times. The API server answers an eviction that violates a
 //! PodDisruptionBudget with 429, so evictions (and other requests with their own back-off) use [`Clients::no_retry`].

@@ -2,7 +2,7 @@
 //! log on request, counted in metrics, and served with explanations on a loopback port.
 //!
 //! All of it reads. The passes hand over their results once they have acted; nothing here is waited for, and an error in it ends
-//! in a log line.
+//! in a log line. Here are the records that passes make; `state` keeps them, `server` answers from them.
 
 mod choices;
 mod doctor;

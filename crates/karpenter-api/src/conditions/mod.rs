@@ -397,6 +397,20 @@ mod tests {
         );
     }
 
+    #[test]
+    fn setting_a_condition_says_whether_that_changed_it() {
+        let mut claim = claim();
+        let reason = ("NodePoolDrifted", "the template changed");
+        let drift = |claim: &mut NodeClaim, second: i64| {
+            claim.set_true_with_reason("Drifted", reason.0, reason.1, at(second))
+        };
+        assert!(drift(&mut claim, 200));
+        assert!(!drift(&mut claim, 300));
+        assert!(claim.is_true("Drifted") && !claim.is_false("Drifted"));
+        assert!(claim.set_false("Drifted", "Reverted", "", at(400)));
+        assert!(claim.is_false("Drifted") && !claim.is_true("Drifted"));
+    }
+
     /// Conformance: API-014
     #[test]
     fn the_root_is_true_when_every_dependent_is() {

@@ -213,6 +213,15 @@ mod tests {
     use crate::v1::{NodeClaimTemplate, Operator};
 
     #[test]
+    fn a_claim_has_the_kubelet_settings_that_it_is_annotated_with() {
+        let mut claim = NodeClaim::new("c", Default::default());
+        assert_eq!(claim.kubelet_compatibility(), None);
+        let key = labels::annotations::KUBELET_COMPATIBILITY.to_owned();
+        claim.metadata.annotations = Some([(key, "{}".to_owned())].into());
+        assert_eq!(claim.kubelet_compatibility(), Some("{}"));
+    }
+
+    #[test]
     fn a_claim_is_serialized_and_deserialized_without_loss() {
         let text = serde_json::json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",

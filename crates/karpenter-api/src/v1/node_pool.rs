@@ -434,6 +434,26 @@ mod tests {
         .unwrap()
     }
 
+    #[test]
+    fn a_ready_pool_has_its_name_its_class_and_true_conditions() {
+        let class = minimal().spec.template.spec.node_class_ref;
+        let pool = NodePool::ready("halls", class.clone());
+        assert_eq!(pool.metadata.name.as_deref(), Some("halls"));
+        assert_eq!(pool.spec.template.spec.node_class_ref, class);
+        let mut conditions = NodePool::TYPES.dependents.iter();
+        assert!(conditions.all(|condition| pool.is_true(condition)));
+        assert!(pool.is_true(types::READY));
+    }
+
+    #[test]
+    fn a_pool_is_deleting_from_its_deletion_timestamp_on() {
+        let mut pool = minimal();
+        assert!(!pool.is_deleting());
+        pool.metadata.deletion_timestamp =
+            Some(serde_json::from_value(serde_json::json!("2026-01-01T00:00:00Z")).unwrap());
+        assert!(pool.is_deleting());
+    }
+
     /// Conformance: API-021, API-022, API-023, API-020
     #[test]
     fn an_absent_field_has_the_default_of_the_crd() {

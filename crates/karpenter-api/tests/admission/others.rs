@@ -100,6 +100,11 @@ fn an_overlay_s_weight_is_from_1_to_10000() {
     ];
     ordered.sort_by(NodeOverlay::application_order);
     assert_eq!(
+        ordered.each_ref().map(NodeOverlay::weight),
+        [10, 2, 2, 0],
+        "no weight is 0"
+    );
+    assert_eq!(
         ordered.each_ref().map(NodeOverlay::name),
         ["d", "c", "b", "a"]
     );

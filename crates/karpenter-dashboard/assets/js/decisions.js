@@ -6,7 +6,7 @@ import { follow } from "./api.js";
 import { count, dollars, plural, signed, time } from "./format.js";
 import { now } from "./state.js";
 
-const KINDS = ["Provisioning", "Disruption", "Validation", "StaticCapacity"];
+const KINDS = ["Provisioning", "Disruption", "Validation", "StaticCapacity", "Repair"];
 const WINDOWS = [
   [900, "15 minutes"],
   [3600, "1 hour"],
@@ -99,7 +99,7 @@ function summary({ totals }) {
   return parts.length > 0 ? parts.map(([amount, name]) => `${count(amount)} ${name}`).join(" · ") : "nothing to do";
 }
 
-const UNITS = { Provisioning: "Pods", Disruption: "Nodes", Validation: "Command", StaticCapacity: "Nodes" };
+const UNITS = { Provisioning: "Pods", Disruption: "Nodes", Validation: "Command", StaticCapacity: "Nodes", Repair: "Nodes" };
 
 function Record({ record, open }) {
   const shown = useSignal(open);

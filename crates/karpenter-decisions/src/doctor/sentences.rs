@@ -294,7 +294,7 @@ impl Evidence {
                 pods,
                 ..
             } => format!(
-                "{subnet} has the most free addresses of the subnets there. A node of {instance_type}, the smallest type, may take {pods}, one for each pod: less than five nodes can be launched, or pods on them wait for an address."
+                "{subnet} has the most free addresses of the subnets there. A node of {instance_type}, the smallest type, may take {pods}, one for each pod: fewer than five nodes can be launched, or pods on them wait for an address."
             ),
             Self::PermissionMissing { .. } => {
                 "The API server denies it to Karpenter's ServiceAccount.".to_owned()

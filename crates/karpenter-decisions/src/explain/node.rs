@@ -248,6 +248,9 @@ fn now(question: &Question<'_>, node: &NodeState) -> NodeNow {
 
 /// Finds the latest decision to delete a node that is being deleted. Records name some nodes by their NodeClaims.
 fn removal(question: &Question<'_>, node: &NodeState) -> Option<Removal> {
+    if !node.is_deleting() {
+        return None;
+    }
     let mut records = question.history.ring().iter().rev();
     let is_it = |name: &String| name == node.name() || Some(name.as_str()) == node.claim_name();
     let is_this = |item: &&Item| match item {
@@ -258,14 +261,13 @@ fn removal(question: &Question<'_>, node: &NodeState) -> Option<Removal> {
         } => names.iter().any(is_it),
         _ => false,
     };
-    let found = records.find_map(|record| {
+    records.find_map(|record| {
         let disrupted = record.items.iter().find(is_this)?.clone();
         Some(Removal {
             record: record.id,
             disrupted,
         })
-    });
-    found.filter(|_| node.is_deleting())
+    })
 }
 
 fn is_in_flight(entry: Option<&Entry>) -> bool {

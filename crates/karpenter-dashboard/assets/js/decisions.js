@@ -73,7 +73,7 @@ export function Decisions({ subject }) {
       <label>Reason<select onChange=${(event) => (reason.value = event.target.value)}>
         <option value="">all</option>${reasons.value.map((name) => html`<option key=${name} selected=${name === r}>${name}</option>`)}
       </select></label>
-      <label class="long">Pod, node or NodeClaim<input type="search" placeholder="namespace/name, or name" onChange=${(event) => (about.value = event.target.value.trim())} /></label>
+      <label class="long">Pod, node or NodeClaim<input type="search" placeholder="namespace/name" onChange=${(event) => (about.value = event.target.value.trim())} /></label>
       <label>Of the last<select onChange=${(event) => (period.value = Number(event.target.value))}>
         ${WINDOWS.map(([value, name]) => html`<option key=${value} value=${value} selected=${value === p}>${name}</option>`)}
       </select></label>

@@ -116,7 +116,7 @@ fn path(chance: &mut StdRng) -> String {
         )
         .to_owned();
     }
-    let mut path = if chance.random_ratio(1, 3) {
+    let mut path = if chance.random_ratio(1, 2) {
         pick(chance, &WHOLE).to_owned()
     } else {
         let parts = 1 + chance.random_range(0..6);

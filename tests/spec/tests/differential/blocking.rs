@@ -351,19 +351,21 @@ fn check(world: &World) -> Result<bool, String> {
     let all = constraints(&snapshot, &policy, key);
     let core = &answer.blocking.atoms;
     if answer.blocking.exact {
-        // Without its taint DaemonSets may run on the nodes of a NodePool, so that to relax all others need not leave the most room.
-        let blocks = |kept: &[&Constraint]| {
-            let others = || all.iter().filter(|one| !kept.contains(one));
-            let with_taints = others().filter(|one| !is_pool_taint(one));
-            !fits(&relax(world, others())) && !fits(&relax(world, with_taints))
+        let others = |kept: &[&Constraint]| -> Vec<&Constraint> {
+            all.iter().filter(|one| !kept.contains(one)).collect()
         };
         let kept: Vec<&Constraint> = core.iter().collect();
-        if !blocks(&kept) {
+        if fits(&relax(world, others(&kept))) {
             return Err(told("what is told to block does not"));
         }
+        // Without its taint DaemonSets may run on the nodes of a NodePool: to relax fewer constraints may leave more room.
+        let fits_without = |kept: &[&Constraint]| {
+            let with_taints = others(kept).into_iter().filter(|one| !is_pool_taint(one));
+            fits(&relax(world, others(kept))) || fits(&relax(world, with_taints))
+        };
         for one in core.iter().filter(|_| answer.blocking.minimal) {
             let rest: Vec<&Constraint> = core.iter().filter(|other| *other != one).collect();
-            if blocks(&rest) {
+            if !fits_without(&rest) {
                 return Err(told(&format!(
                     "without {} the rest blocks all the same",
                     one.id

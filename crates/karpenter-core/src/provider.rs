@@ -231,10 +231,28 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// # Errors
     /// Fails if the cloud's API fails.
     async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError>;
+    /// Returns the free addresses of the subnets of each NodeClass, as far as they are known without a call; `None` if the provider
+    /// does not count addresses. The doctor tells those that are nearly used up.
+    fn subnet_addresses(&self) -> Option<Vec<SubnetAddresses>> {
+        None
+    }
     /// Returns the steps that registration waits for.
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         Vec::new()
     }
+}
+
+/// The free addresses of a subnet into which nodes of a NodeClass are launched.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SubnetAddresses {
+    /// The name of the NodeClass.
+    pub node_class: String,
+    /// The zone.
+    pub zone: String,
+    /// The id of the subnet.
+    pub subnet: String,
+    /// The number of addresses that are not used.
+    pub free: u32,
 }
 
 /// The error code of a cloud's failed call, for a separate field in log lines. An error that has a code returns it as the last

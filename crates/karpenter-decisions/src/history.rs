@@ -22,7 +22,7 @@ use crate::passes::{
 };
 use crate::prices::Prices;
 use crate::record::{
-    CommandOutcome, CommandState, DecisionRecord, Item, Outcome, Pass, Totals, clipped,
+    CommandOutcome, CommandState, DecisionRecord, Item, NAMED, Outcome, Pass, Totals, clipped,
 };
 use crate::ring::{Bounds, Recorded, Ring};
 
@@ -194,12 +194,15 @@ impl History {
 
     /// Records that nodes of a static NodePool are deleted, because it has more than it should; by the names of their NodeClaims.
     pub fn shrunk(&mut self, input: Input<'_>, claims: &[&str]) -> Recorded {
-        let item = deleted("surplus", input.snapshot, claims, None);
+        // Each node is named, so that it can be told why it is deleted.
+        let items = claims.chunks(NAMED);
+        let items = items.map(|claims| deleted("surplus", input.snapshot, claims, None));
+        let items = items.collect();
         let totals = Totals {
             disrupted: claims.len(),
             ..Totals::default()
         };
-        self.record(Pass::StaticCapacity, input, false, totals, vec![item])
+        self.record(Pass::StaticCapacity, input, false, totals, items)
     }
 
     /// Records a scheduling pass. `claims` are the NodeClaims that were created for the planned nodes, `None` for those that could

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, Overlays, ProviderProfile, RegistrationHook,
+    CloudProvider, CloudProviderError, Overlays, ProviderProfile, RegistrationHook, SubnetAddresses,
 };
 use tokio::time::Instant;
 
@@ -65,6 +65,9 @@ impl Metered {
 impl CloudProvider for Metered {
     fn profile(&self) -> &ProviderProfile {
         self.inner.profile()
+    }
+    fn subnet_addresses(&self) -> Option<Vec<SubnetAddresses>> {
+        self.inner.subnet_addresses()
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         self.inner.registration_hooks()

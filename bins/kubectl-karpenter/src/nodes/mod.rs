@@ -1,6 +1,7 @@
 //! `kubectl karpenter nodes`: nodes with their usage, price and the reason why each is kept, live in a terminal.
 
 mod columns;
+mod decisions;
 mod paint;
 mod screen;
 mod select;

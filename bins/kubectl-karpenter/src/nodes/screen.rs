@@ -15,6 +15,7 @@ use crossterm::{execute, queue};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::decisions;
 use super::paint::Painter;
 use super::select::{Resource, Sort, selected};
 use super::source::{Shared, Source};
@@ -98,7 +99,7 @@ struct Choice {
     text: Option<Text>,
 }
 
-/// An explanation of a node.
+/// An explanation of a node, or the latest decisions.
 struct Text {
     lines: Vec<String>,
     first: usize,
@@ -109,6 +110,7 @@ enum Wish {
     Nothing,
     Quit,
     Why,
+    Decisions,
 }
 
 /// Shows the view until the user quits.
@@ -166,6 +168,13 @@ pub(super) async fn run(
                         };
                         choice.text = Some(text);
                     }
+                    Wish::Decisions => {
+                        let text = tokio::select! {
+                            text = decided(&shared) => text,
+                            () = &mut following => continue,
+                        };
+                        choice.text = Some(text);
+                    }
                     Wish::Nothing => {}
                 }
             }
@@ -194,13 +203,9 @@ fn keys() -> mpsc::UnboundedReceiver<Event> {
 async fn why(shared: &Shared, name: Option<&str>, size: (u16, u16)) -> Text {
     let asked = async {
         let name = segment(name.context("no node is selected, or it has not joined yet")?)?;
-        let mut link = shared.link.lock().await;
-        let server = link.as_mut().context("Karpenter cannot be asked")?;
-        server
-            .get(&format!("/nodes/{name}/explanation?timeout=1s"))
-            .await
+        ask(shared, &format!("/nodes/{name}/explanation?timeout=1s")).await
     };
-    let answer: anyhow::Result<Value> = asked.await;
+    let answer = asked.await;
     let layout = Layout {
         width: Some(usize::from(size.0)),
         headers: true,
@@ -216,6 +221,27 @@ async fn why(shared: &Shared, name: Option<&str>, size: (u16, u16)) -> Text {
         lines: lines.collect(),
         first: 0,
     }
+}
+
+/// Asks Karpenter what it decided lately.
+async fn decided(shared: &Shared) -> Text {
+    // Karpenter's time, which the state has, and not that of this computer.
+    let now = jiff::Timestamp::from_second(shared.state.borrow().at);
+    let now = now.unwrap_or_else(|_| jiff::Timestamp::now());
+    let lines = match ask(shared, &decisions::question(now)).await {
+        Ok(answer) => decisions::lines(&answer),
+        Err(error) => {
+            let text = causes(error.as_ref());
+            vec![crate::output::escaped(&text).into_owned()]
+        }
+    };
+    Text { lines, first: 0 }
+}
+
+async fn ask(shared: &Shared, path: &str) -> anyhow::Result<Value> {
+    let mut link = shared.link.lock().await;
+    let server = link.as_mut().context("Karpenter cannot be asked")?;
+    server.get(path).await
 }
 
 impl Choice {
@@ -293,7 +319,7 @@ impl Choice {
             false => format!("  filter {}", self.filter),
         };
         let keys = format!(
-            "↑↓ select  enter why  / filter  s {}  r resources  p pools  q quit{filter}",
+            "↑↓ select  enter why  / filter  s {}  r resources  p pools  d decisions  q quit{filter}",
             self.sort.name()
         );
         vec![(keys, Look::Dim)]
@@ -351,6 +377,7 @@ impl Choice {
             KeyCode::PageUp | KeyCode::Left => self.at = self.at.saturating_sub(page),
             KeyCode::Home => self.at = 0,
             KeyCode::End => self.at = usize::MAX >> 1,
+            KeyCode::Char('d') => return Wish::Decisions,
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('p') => self.shown.by_pool = !self.shown.by_pool,

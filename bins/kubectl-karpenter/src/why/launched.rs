@@ -46,6 +46,18 @@ pub(super) fn render(answer: &Value, wide: bool) -> String {
     out
 }
 
+/// Renders the decision to delete a node.
+pub(super) fn removal(removal: &Value) -> String {
+    let disrupted = &removal["disrupted"];
+    let Some(reason) = disrupted["reason"].as_str() else {
+        return String::new();
+    };
+    let (reason, record) = (escaped(reason), text(&removal["record"]));
+    let mut out = format!("  Deleted, because it is {reason}  record {record}\n");
+    outcome(&disrupted["outcome"], &mut out);
+    out
+}
+
 /// Appends how a command has ended.
 fn outcome(outcome: &Value, out: &mut String) {
     let told = match outcome["state"].as_str() {
@@ -176,6 +188,18 @@ mod tests {
     m-4                      $0.1500/h  cpu is short by 1
 ";
         assert_eq!(render(&answer(), false), expected);
+    }
+
+    #[test]
+    fn a_node_that_is_deleted_tells_the_decision() {
+        let outcome = json!({ "state": "Succeeded", "at": "2026-01-01T00:10:00Z", "why": "Ready is Unknown" });
+        let disrupted = json!({ "type": "Disrupted", "reason": "unhealthy", "names": ["a"], "outcome": outcome });
+        let expected = "  Deleted, because it is unhealthy  record mic0-9
+      the nodes are being deleted since 2026-01-01T00:10:00Z: Ready is Unknown
+";
+        let told = removal(&json!({ "record": "mic0-9", "disrupted": disrupted }));
+        assert_eq!(told, expected);
+        assert_eq!(removal(&Value::Null), "");
     }
 
     #[test]

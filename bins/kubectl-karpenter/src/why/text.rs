@@ -296,6 +296,7 @@ fn node(answer: &Value, wide: bool) -> String {
     if !why.is_empty() {
         let _ = writeln!(out, "  Kept: {why}: {}", text(&answer["reason"]["text"]));
     }
+    out.push_str(&launched::removal(&answer["removal"]));
     out.push_str(&kept::render(answer, wide));
     out.push_str(&launched::render(answer, wide));
     let records: Vec<Cow<'_, str>> = list(&answer["records"]).map(text).collect();

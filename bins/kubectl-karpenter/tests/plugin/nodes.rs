@@ -70,6 +70,10 @@ fn answer(mut stream: TcpStream, nodes: usize) {
             "observed": { "at": "2026-01-06T03:00:00Z" }, "reason": { "id": "Pdb" },
             "blockers": [{ "id": "Pdb", "text": "Pdb shop/web prevents pod evictions\u{1b}[2J" }],
         }),
+        false if head.contains("/decisions?") => json!({ "items": [{
+            "id": "mic0-7", "at": "2026-01-06T02:59:00Z", "pass": "Disruption",
+            "items": [{ "type": "Kept", "nodePool": "default", "reason": "Pdb", "count": 3, "names": ["a", "b", "c"], "pricePerHour": 0.4 }],
+        }] }),
         false => overview,
     };
     let body = body.to_string();
@@ -367,6 +371,13 @@ fn keys_and_resizing_change_the_screen_and_quitting_leaves_it_clean() {
     terminal.until("the pools", |screen| {
         screen.contains("NODEPOOL") && screen.contains("batch")
     });
+    terminal.keys(&["d"]);
+    let decided = terminal.until("the decisions", |screen| screen.contains("mic0-7"));
+    assert!(
+        decided.contains("keep 3 nodes of default: a, b, c  Pdb"),
+        "{decided}"
+    );
+    terminal.keys(&["Escape"]);
     terminal.keys(&["p", "r", "s"]);
     terminal.until("memory", |screen| {
         screen.contains("MEMORY") && screen.contains("creation=dsc")

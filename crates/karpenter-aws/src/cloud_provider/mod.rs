@@ -28,7 +28,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{
     CloudProvider, CloudProviderError, NodeClassKind, Overlays, ProviderProfile, RegistrationHook,
-    RepairPolicy,
+    RepairPolicy, SubnetAddresses,
 };
 use karpenter_core::requirements::Requirements;
 use karpenter_core::resources::Resources;
@@ -371,6 +371,29 @@ impl CloudProvider for Ec2Provider {
     fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
         // Only the first call has an effect, at the start.
         let _ = self.overlays.set(overlays);
+    }
+
+    fn subnet_addresses(&self) -> Option<Vec<SubnetAddresses>> {
+        let subnets = &self.launcher.subnets;
+        let of_class = |class: Arc<EC2NodeClass>| {
+            let node_class = class.metadata.name.clone().unwrap_or_default();
+            let known = class.status.subnets.iter().filter_map(move |subnet| {
+                Some(SubnetAddresses {
+                    node_class: node_class.clone(),
+                    zone: subnet.zone.clone(),
+                    subnet: subnet.id.clone(),
+                    free: subnets.free(&subnet.id)?,
+                })
+            });
+            known.collect::<Vec<_>>()
+        };
+        Some(
+            self.stores
+                .classes()
+                .into_iter()
+                .flat_map(of_class)
+                .collect(),
+        )
     }
 
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {

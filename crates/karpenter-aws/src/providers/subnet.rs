@@ -157,6 +157,15 @@ impl Subnets {
         Ok(found)
     }
 
+    /// Returns the number of free IP addresses of a subnet; `None` if EC2 has not reported it lately.
+    #[must_use]
+    pub fn free(&self, id: &str) -> Option<u32> {
+        let now = Instant::now();
+        let known = self.shared.lock();
+        let free = known.get(id).filter(|free| now < free.until);
+        free.map(|free| free.left())
+    }
+
     /// Records that a subnet has no free IP addresses.
     pub fn exhausted(&self, id: &str) {
         if let Some(free) = self.shared.lock().get_mut(id) {

@@ -420,3 +420,29 @@ async fn an_event_on_a_pool_says_that_its_class_is_missing() {
     let message = world.event_message("NodePool", "lost", "FailedResolvingNodeClass");
     assert_eq!(message.await, "Failed resolving NodeClass");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_free_addresses_of_the_subnets_of_a_class_are_known_without_a_call() {
+    let world = World::with_fake(
+        |b| b,
+        |fake| fake.set_free_addresses("subnet-00000000000000001", 40),
+        |_| {},
+    )
+    .await;
+    world.class("default", json!({})).await;
+    let asked = world.calls("DescribeSubnets");
+    let told = world.aws.provider.subnet_addresses().unwrap();
+    let told: Vec<(&str, &str, bool)> = told
+        .iter()
+        .filter(|it| it.node_class == "default")
+        .map(|it| (it.subnet.as_str(), it.zone.as_str(), it.free == 40))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("subnet-00000000000000002", "us-west-2b", false),
+            ("subnet-00000000000000001", "us-west-2a", true),
+        ]
+    );
+    assert_eq!(world.calls("DescribeSubnets"), asked);
+}

@@ -229,3 +229,30 @@ fn best_effort_lowers_a_minimum_before_it_tries_another_pool() {
     world.policy.min_values_policy = MinValuesPolicy::Strict;
     assert_eq!(world.plan().new_node_claims[0].node_pool, "light");
 }
+
+/// Found by EXP-04: upstream leaves the zone of such a node open, and the pod was told to be blocked by its anti-affinity.
+#[test]
+fn a_node_of_anti_affinity_keeps_its_zones_open_if_one_zone_has_too_few_types() {
+    let one_zone_each = || {
+        let types = [
+            instance_type("a").cpu(4).price(0.1).zones(&[Z1]),
+            instance_type("b").cpu(4).price(0.2).zones(&[Z2]),
+        ];
+        World::empty().with_types(types.into_iter().map(fake::TypeBuilder::build).collect())
+    };
+    let apart = pod("p")
+        .cpu("1")
+        .label("app", "web")
+        .anti_affinity(ZONE, ("app", "web"));
+    let plan = |least| {
+        let pool = node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], least);
+        let pods = copies(&apart, 2);
+        one_zone_each().with_pool(pool).with(pods).plan()
+    };
+    let open = plan(2);
+    // The first pod may come to be in either zone, so the second has none.
+    assert_eq!(sizes(&open), [1]);
+    assert_eq!(*open.new_node_claims[0].instance_types, ["a", "b"]);
+    assert_eq!(open.unplaced.len(), 1);
+    assert_eq!(sizes(&plan(1)), [1, 1]);
+}

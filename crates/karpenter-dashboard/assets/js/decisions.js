@@ -6,7 +6,7 @@ import { follow } from "./api.js";
 import { count, dollars, plural, signed, time } from "./format.js";
 import { now } from "./state.js";
 
-const KINDS = ["Provisioning", "Disruption", "Validation", "StaticCapacity"];
+const KINDS = ["Provisioning", "Disruption", "Validation", "StaticCapacity", "Repair"];
 const WINDOWS = [
   [900, "15 minutes"],
   [3600, "1 hour"],
@@ -73,7 +73,7 @@ export function Decisions({ subject }) {
       <label>Reason<select onChange=${(event) => (reason.value = event.target.value)}>
         <option value="">all</option>${reasons.value.map((name) => html`<option key=${name} selected=${name === r}>${name}</option>`)}
       </select></label>
-      <label class="long">Pod, node or NodeClaim<input type="search" placeholder="namespace/name, or name" onChange=${(event) => (about.value = event.target.value.trim())} /></label>
+      <label class="long">Pod, node or NodeClaim<input type="search" placeholder="namespace/name" onChange=${(event) => (about.value = event.target.value.trim())} /></label>
       <label>Of the last<select onChange=${(event) => (period.value = Number(event.target.value))}>
         ${WINDOWS.map(([value, name]) => html`<option key=${value} value=${value} selected=${value === p}>${name}</option>`)}
       </select></label>
@@ -99,7 +99,7 @@ function summary({ totals }) {
   return parts.length > 0 ? parts.map(([amount, name]) => `${count(amount)} ${name}`).join(" · ") : "nothing to do";
 }
 
-const UNITS = { Provisioning: "Pods", Disruption: "Nodes", Validation: "Command", StaticCapacity: "Nodes" };
+const UNITS = { Provisioning: "Pods", Disruption: "Nodes", Validation: "Command", StaticCapacity: "Nodes", Repair: "Nodes" };
 
 function Record({ record, open }) {
   const shown = useSignal(open);

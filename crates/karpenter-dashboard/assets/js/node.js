@@ -89,7 +89,11 @@ function NodeAnswer({ answer }) {
   ].filter(([, value]) => value);
   const blockers = answer.blockers ?? [];
   const planned = answer.launch?.planned;
-  return html`<section><h3>Why it is kept</h3>
+  const removed = answer.removal?.disrupted;
+  return html`${removed && html`<section><h3>Why it is deleted</h3>
+      <p>It is ${removed.reason}${removed.outcome?.why ? ": " + removed.outcome.why : ""}. Decision <a href=${"#decisions/" + answer.removal.record}>${answer.removal.record}</a>.</p>
+    </section>`}
+    <section><h3>Why it is kept</h3>
       ${answer.reason ? html`<${Reason} reason=${answer.reason} answer=${answer} />` : html`<p class="empty">No disruption pass has looked at it yet.</p>`}
     </section>
     ${answer.blockers && html`<section><h3>What blocks its disruption now</h3>

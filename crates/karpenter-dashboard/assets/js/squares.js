@@ -58,6 +58,9 @@ export function colorOf(node, limits) {
   return at < 0 ? limits.length : at;
 }
 
+/** The room around a square for the ring of the selected one. */
+const RING = 4;
+
 /** Places the squares: `groups` are [title, nodes]. Returns squares, titles and the height. */
 export function layout(groups, width) {
   const squares = [];
@@ -71,12 +74,12 @@ export function layout(groups, width) {
   for (const [title, nodes] of groups) {
     titles.push({ title, y: y + HEADER - 9, count: nodes.length, price: nodes.reduce((sum, node) => sum + node.price, 0) });
     y += HEADER;
-    let x = 0;
+    let x = RING;
     let row = 0;
     for (const node of nodes) {
       const size = Math.max(small, Math.round(large * Math.sqrt(node.cpuAllocatable / most)));
-      if (x > 0 && x + size > width) {
-        x = 0;
+      if (x > RING && x + size > width - RING) {
+        x = RING;
         y += row + GAP;
         row = 0;
       }

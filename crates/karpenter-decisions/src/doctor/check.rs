@@ -74,6 +74,8 @@ checks! {
     NoMemoryLimit,
     /// The NodeClass of a NodePool is not ready.
     NodeClassNotReady,
+    /// The subnets of a NodeClass have few free addresses in a zone.
+    SubnetAddressesLow,
     /// Karpenter lacks a permission.
     PermissionMissing,
     /// A feature gate is on whose resource is not installed.

@@ -214,6 +214,21 @@ pub enum Evidence {
         /// The message of the condition.
         message: String,
     },
+    /// [`Check::SubnetAddressesLow`].
+    SubnetAddressesLow {
+        /// The NodeClass.
+        node_class: String,
+        /// The zone.
+        zone: String,
+        /// The subnet of the zone with the most free addresses, which the next launch uses.
+        subnet: String,
+        /// Its free addresses.
+        free: u32,
+        /// The smallest instance type that NodePools of the NodeClass launch in the zone.
+        instance_type: String,
+        /// The number of pods on it, each with an address.
+        pods: i64,
+    },
     /// [`Check::PermissionMissing`].
     PermissionMissing {
         /// The verb.
@@ -274,6 +289,7 @@ impl Evidence {
             Self::DaemonSetOverhead { .. } => Check::DaemonSetOverhead,
             Self::NoMemoryLimit { .. } => Check::NoMemoryLimit,
             Self::NodeClassNotReady { .. } => Check::NodeClassNotReady,
+            Self::SubnetAddressesLow { .. } => Check::SubnetAddressesLow,
             Self::PermissionMissing { .. } => Check::PermissionMissing,
             Self::CrdMissing { .. } => Check::CrdMissing,
             Self::UnreadableKnob { .. } => Check::UnreadableKnob,
@@ -292,6 +308,7 @@ impl Evidence {
             | Self::ZoneGone { .. } => keeps_nodes,
             Self::BudgetNeverOpens { reasons, .. } => reasons.iter().any(|it| it != "Drifted"),
             Self::LimitNearlyReached { is_reached, .. } => *is_reached,
+            Self::SubnetAddressesLow { free, .. } => *free == 0,
             Self::ContradictoryRequirements { .. }
             | Self::NoInstanceTypes { .. }
             | Self::MinValuesUnreachable { .. }

@@ -142,6 +142,19 @@ impl Evidence {
                 node_class,
                 ..
             } => format!("NodePool {node_pool} cannot launch nodes: {node_class} is not ready"),
+            Self::SubnetAddressesLow {
+                node_class,
+                zone,
+                free,
+                ..
+            } => format!(
+                "NodeClass {node_class} has {} left in {zone}",
+                match free {
+                    0 => "no address".to_owned(),
+                    1 => "1 address".to_owned(),
+                    several => format!("{several} addresses"),
+                }
+            ),
             Self::PermissionMissing { verb, resource } => {
                 format!("Karpenter may not {verb} {resource}")
             }
@@ -275,6 +288,14 @@ impl Evidence {
                     format!("Its condition NodeClassReady says: {message}")
                 }
             }
+            Self::SubnetAddressesLow {
+                subnet,
+                instance_type,
+                pods,
+                ..
+            } => format!(
+                "{subnet} has the most free addresses of the subnets there. A node of {instance_type}, the smallest type, may take {pods}, one for each pod: fewer than five nodes can be launched, or pods on them wait for an address."
+            ),
             Self::PermissionMissing { .. } => {
                 "The API server denies it to Karpenter's ServiceAccount.".to_owned()
             }
@@ -359,6 +380,9 @@ impl Evidence {
             }
             Self::NodeClassNotReady { .. } => {
                 "Correct what the message says; kubectl describe shows all conditions of the NodeClass."
+            }
+            Self::SubnetAddressesLow { .. } => {
+                "Let the NodeClass select a larger subnet of the zone, or add one from another address range to the network."
             }
             Self::PermissionMissing { .. } => {
                 "Add the rule to Karpenter's ClusterRole; the chart of this release has it."

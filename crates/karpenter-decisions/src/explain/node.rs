@@ -102,6 +102,10 @@ pub struct NodeNow {
     /// `spot`, `on-demand` or `reserved`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<String>,
+    /// The decision to delete it: a command, a repair, or the surplus of a static NodePool. Absent if the node stays, if it is
+    /// deleted for another reason, or if the record was dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub removal: Option<Removal>,
     /// Price in dollars per hour; 0 if it is not known.
     pub price_per_hour: f64,
     /// The part of the price that no pod uses: price × (1 − dominant share).
@@ -133,6 +137,16 @@ pub struct Launch {
     pub record: RecordId,
     /// The item of the record: a planned node, or the command that it is a replacement of.
     pub planned: Item,
+}
+
+/// The decision to delete a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Removal {
+    /// The record.
+    pub record: RecordId,
+    /// The item of the record.
+    pub disrupted: Item,
 }
 
 /// Explains a node by the name of its Node; `None` if it does not exist. What blocks it is found by
@@ -220,6 +234,7 @@ fn now(question: &Question<'_>, node: &NodeState) -> NodeNow {
             )),
             Known::Placed { .. } => None,
         }),
+        removal: removal(question, node),
         instance_type: label(labels::INSTANCE_TYPE),
         zone: label(labels::ZONE),
         capacity_type: label(labels::CAPACITY_TYPE),
@@ -229,6 +244,30 @@ fn now(question: &Question<'_>, node: &NodeState) -> NodeNow {
         usage,
         records: question.records(entry),
     }
+}
+
+/// Finds the latest decision to delete a node that is being deleted. Records name some nodes by their NodeClaims.
+fn removal(question: &Question<'_>, node: &NodeState) -> Option<Removal> {
+    if !node.is_deleting() {
+        return None;
+    }
+    let mut records = question.history.ring().iter().rev();
+    let is_it = |name: &String| name == node.name() || Some(name.as_str()) == node.claim_name();
+    let is_this = |item: &&Item| match item {
+        Item::Disrupted {
+            names,
+            rejected: None,
+            ..
+        } => names.iter().any(is_it),
+        _ => false,
+    };
+    records.find_map(|record| {
+        let disrupted = record.items.iter().find(is_this)?.clone();
+        Some(Removal {
+            record: record.id,
+            disrupted,
+        })
+    })
 }
 
 fn is_in_flight(entry: Option<&Entry>) -> bool {

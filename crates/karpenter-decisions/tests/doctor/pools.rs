@@ -1,5 +1,6 @@
 //! NodePools and the installation.
 
+use karpenter_core::provider::SubnetAddresses;
 use karpenter_decisions::doctor::{MissingKind, MissingPermission};
 use serde_json::{Value, json};
 
@@ -251,6 +252,58 @@ fn missing_permissions_and_resources_are_told_if_they_were_looked_for() {
         world.one("CrdMissing").what,
         "feature gate NodeOverlay is on, but nodeoverlays.karpenter.sh is not installed"
     );
+}
+
+fn subnet(id: &str, zone: &str, free: u32) -> SubnetAddresses {
+    SubnetAddresses {
+        node_class: "any".to_owned(),
+        zone: zone.to_owned(),
+        subnet: id.to_owned(),
+        free,
+    }
+}
+
+/// Conformance: SURGE-12
+#[test]
+fn a_zone_has_addresses_for_five_nodes_of_the_smallest_type() {
+    let mut world = World::new();
+    assert!(!world.report().ran.contains(&"SubnetAddressesLow"));
+    // 20 pods a node. The subnet with fewer addresses is not used.
+    let mut in_zone = |free| {
+        world.installation.subnets = Some(vec![
+            subnet("subnet-1", "test-zone-1", 3),
+            subnet("subnet-2", "test-zone-1", free),
+            subnet("subnet-3", "test-zone-2", 4_000),
+        ]);
+        world.found("SubnetAddressesLow")
+    };
+    assert_eq!(in_zone(100), []);
+    let found = in_zone(99).remove(0);
+    assert_eq!(
+        found.what,
+        "NodeClass any has 99 addresses left in test-zone-1"
+    );
+    assert!(found.evidence.text.contains("A node of m-2, the smallest"));
+    assert_eq!(found.subjects[0].name, "subnet-2");
+    assert!(!blocks(&found));
+    world.installation.subnets = Some(vec![subnet("subnet-1", "test-zone-1", 0)]);
+    assert!(blocks(&world.one("SubnetAddressesLow")));
+}
+
+#[test]
+fn addresses_matter_where_a_node_pool_launches_nodes_only() {
+    let elsewhere = json!([within(ZONE, &["test-zone-2"])]);
+    let mut world = pool(&[(REQUIREMENTS, elsewhere)]);
+    world.installation.subnets = Some(vec![subnet("subnet-1", "test-zone-1", 0)]);
+    world.none("SubnetAddressesLow");
+    world.installation.subnets = Some(vec![subnet("subnet-1", "test-zone-2", 0)]);
+    world.one("SubnetAddressesLow");
+    let other = SubnetAddresses {
+        node_class: "other".to_owned(),
+        ..subnet("subnet-1", "test-zone-2", 0)
+    };
+    world.installation.subnets = Some(vec![other]);
+    world.none("SubnetAddressesLow");
 }
 
 #[test]

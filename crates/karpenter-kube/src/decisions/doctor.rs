@@ -46,6 +46,7 @@ impl Doctor {
                 installation
             }
         };
+        let installation = with_subnets(cx, installation);
         if namespace.is_none()
             && let Some(latest) = self.latest()
             && latest.observed.epoch == cx.view().snapshot.epoch()
@@ -95,6 +96,14 @@ impl Doctor {
     }
 }
 
+/// Adds what the provider counts itself, as it is now.
+fn with_subnets(cx: &Context, installation: Installation) -> Installation {
+    Installation {
+        subnets: cx.provider.subnet_addresses(),
+        ..installation
+    }
+}
+
 /// Reports for the metrics every few minutes. The installation is not reviewed for them: that takes requests to the API server.
 pub async fn report_regularly(cx: Arc<Context>, stop: CancellationToken) {
     let Some(decisions) = &cx.decisions else {
@@ -108,6 +117,7 @@ pub async fn report_regularly(cx: Arc<Context>, stop: CancellationToken) {
         let doctor = &decisions.doctor;
         let installation = doctor.reviewed.lock().clone();
         let installation = installation.map(|(_, known)| known).unwrap_or_default();
+        let installation = with_subnets(&cx, installation);
         let view = cx.view();
         let unchanged = doctor
             .latest()

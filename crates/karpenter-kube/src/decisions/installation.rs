@@ -62,6 +62,7 @@ pub(super) async fn review(cx: &Context) -> Installation {
     Installation {
         missing_permissions: missing_permissions(cx).await,
         missing_kinds: missing_kinds(cx).await,
+        subnets: None,
     }
 }
 

@@ -148,9 +148,10 @@ mod tests {
         let ignored = policy(20).with_preference_policy(PreferencePolicy::Ignore);
         let other = kept.prepared(&snapshot, &ignored);
         assert!(!Arc::ptr_eq(&first, &other), "another policy");
+        let before = kept.prepared(&snapshot, &policy(20));
         cluster.insert_pod(pod("two"));
         let changed = kept.prepared(&cluster.snapshot(), &policy(20));
-        assert!(!Arc::ptr_eq(&first, &changed), "another epoch");
+        assert!(!Arc::ptr_eq(&before, &changed), "another epoch");
 
         let weak = Arc::downgrade(&changed);
         drop(changed);

@@ -11,7 +11,7 @@ use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::overlay;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, Overlays, ProviderProfile, RegistrationHook,
+    CloudProvider, CloudProviderError, Overlays, ProviderProfile, RegistrationHook, SubnetAddresses,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -156,6 +156,9 @@ impl Overlaid {
 impl CloudProvider for Overlaid {
     fn profile(&self) -> &ProviderProfile {
         self.inner.profile()
+    }
+    fn subnet_addresses(&self) -> Option<Vec<SubnetAddresses>> {
+        self.inner.subnet_addresses()
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         self.inner.registration_hooks()

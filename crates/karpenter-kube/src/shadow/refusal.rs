@@ -11,7 +11,7 @@ use http::{Method, Request, Response};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, Overlays, ProviderProfile, RegistrationHook,
+    CloudProvider, CloudProviderError, Overlays, ProviderProfile, RegistrationHook, SubnetAddresses,
 };
 use kube::Client;
 use kube::client::Body;
@@ -210,6 +210,9 @@ impl CloudProvider for ReadOnlyProvider {
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         Vec::new()
+    }
+    fn subnet_addresses(&self) -> Option<Vec<SubnetAddresses>> {
+        self.inner.subnet_addresses()
     }
     fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
         self.inner.use_overlays(overlays);

@@ -503,11 +503,12 @@ async fn every_view_is_reachable_by_keyboard_readable_and_without_serious_faults
         for (width, height) in [(1280, 860), (390, 844)] {
             for theme in ["light", "dark"] {
                 it.emulate(width, height, theme);
-                for (name, view, ready, then) in VIEWS {
+                for (name, view, ready, then, answered) in VIEWS {
                     it.open("about:blank");
                     it.open(&format!("{base}#{view}"));
                     it.wait(name, ready);
                     it.run(then);
+                    it.wait(name, answered);
                     it.wait("the page has settled", "document.readyState === 'complete'");
                     let wide = it.run("return document.documentElement.scrollWidth - innerWidth");
                     assert!(
@@ -528,49 +529,56 @@ async fn every_view_is_reachable_by_keyboard_readable_and_without_serious_faults
     world.cluster.shutdown().await;
 }
 
-/// Views: name, address, what is there once they are ready, and what to do then.
-const VIEWS: [(&str, &str, &str, &str); 7] = [
+/// Views: name, address, what is there once they are ready, what to do then, and what is there once that has been answered.
+const VIEWS: [(&str, &str, &str, &str, &str); 7] = [
     (
         "overview",
         "overview",
         "document.querySelector('.u-over')",
         "",
+        "document.querySelector('.u-over')",
     ),
     (
         "nodes",
         "nodes",
         "document.querySelector('.map canvas')",
         "",
+        "document.querySelector('.map canvas')",
     ),
     (
         "table",
         "nodes",
         "document.querySelector('.map canvas')",
         "document.querySelectorAll('.segments button')[1].click()",
+        "document.querySelector('.nodes-table .rows .row')",
     ),
     (
         "panel",
         "nodes",
         "document.querySelector('.map canvas')",
         "import('/assets/js/state.js').then(({ nodes }) => { location.hash = 'nodes/' + nodes.value[0].id })",
+        "document.querySelector('.panel .facts')",
     ),
     (
         "pending",
         "pending",
         "document.querySelector('a.choice')",
         "document.querySelector('a.choice').click()",
+        "document.querySelector('.panel .stages')",
     ),
     (
         "decisions",
         "decisions",
         "document.querySelector('.record-head')",
         "document.querySelector('.record-head').click()",
+        "document.querySelector('.record-body')",
     ),
     (
         "plan",
         "plan",
         "document.querySelector('.rehearsal textarea')",
         "document.querySelector('.rehearsal button').click()",
+        "document.querySelector('.rehearsal ~ *')",
     ),
 ];
 

@@ -13,12 +13,13 @@ use karpenter_decisions::blank::{BLANK, blank};
 use karpenter_kwok::catalogue::generate;
 use karpenter_kwok::{CapacityPool, KwokNodeClass};
 use karpenter_testbed::faults::{Fault, Rule};
+use karpenter_testbed::loops::node_agent::NodeFault;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::decisions::{explain_first_pod, free_port, get, serving};
-use crate::world::{World, deployment, pool};
+use crate::world::{World, deployment, node_pool, pool};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const TYPE: &str = "node.kubernetes.io/instance-type";
@@ -449,5 +450,104 @@ async fn the_record_of_a_command_says_that_and_why_it_was_rolled_back() {
     assert_eq!(told["outcome"]["state"], "RolledBack", "{told}");
     let why = format!("replacement was deleted, {}", new.name());
     assert_eq!(text(&told["outcome"], "why"), why);
+    world.cluster.shutdown().await;
+}
+
+/// Keeps the NodeClaims after their deletion, so that they can be asked for.
+async fn hold_claims(world: &World) {
+    let api: Api<NodeClaim> = world.api();
+    for claim in world.claims().await {
+        let mut finalizers = claim.metadata.finalizers.clone().unwrap_or_default();
+        finalizers.push("example.com/hold".to_owned());
+        let patch = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
+        let to = PatchParams::default();
+        api.patch(claim.name(), &to, &patch).await.unwrap();
+    }
+}
+
+/// Returns the names of the NodeClaims that are being deleted.
+async fn deleted_claims(world: &World) -> Vec<String> {
+    let claims = world.claims().await.into_iter();
+    let deleted = claims.filter(NodeClaim::is_deleting);
+    deleted.map(|claim| claim.name().to_owned()).collect()
+}
+
+/// Conformance: DEC-020
+#[tokio::test(start_paused = true)]
+async fn the_repair_of_a_node_is_recorded_and_told() {
+    let port = free_port();
+    let settings = serving(port, |options| options.feature_gates.node_repair = true);
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let never = node_pool("default").consolidate_after("Never");
+    world.add(never).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 120).await;
+    hold_claims(&world).await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    world.cluster.node_faults.set(&node, NodeFault::Dead);
+    world
+        .until(900, "the node is repaired", async |w| {
+            !deleted_claims(w).await.is_empty()
+        })
+        .await;
+    world.pass(1).await;
+
+    let records = get(port, "decisions?kind=Repair").await;
+    let record = &records["items"][0];
+    assert_eq!(record["totals"]["disrupted"], 1, "{records}");
+    let claim = deleted_claims(&world).await.remove(0);
+    let told = get(port, &format!("nodeclaims/{claim}/explanation")).await;
+    assert_eq!(told["state"], "Terminating", "{told}");
+    assert_eq!(told["removal"]["record"], record["id"], "{told}");
+    let disrupted = &told["removal"]["disrupted"];
+    assert_eq!(*disrupted, record["items"][0]);
+    assert_eq!(disrupted["reason"], "unhealthy");
+    assert_eq!(disrupted["names"], json!([node]));
+    let why = text(&disrupted["outcome"], "why");
+    assert!(why.starts_with("Ready is "), "{why}");
+    world.cluster.shutdown().await;
+}
+
+/// Conformance: DEC-020
+#[tokio::test(start_paused = true)]
+async fn each_surplus_node_of_a_static_nodepool_tells_the_decision_and_the_others_do_not() {
+    let port = free_port();
+    let settings = serving(port, |options| options.feature_gates.static_capacity = true);
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.add(node_pool("fixed").replicas(6)).await;
+    world
+        .until(120, "all nodes are initialized", async |w| {
+            w.nodes().await.len() == 6
+        })
+        .await;
+    world.pass(60).await;
+    hold_claims(&world).await;
+    let pools: Api<karpenter_api::v1::NodePool> = world.api();
+    let fewer = Patch::Merge(json!({ "spec": { "replicas": 1 } }));
+    let to = PatchParams::default();
+    pools.patch("fixed", &to, &fewer).await.unwrap();
+    world
+        .until(120, "five are deleted", async |w| {
+            deleted_claims(w).await.len() == 5
+        })
+        .await;
+    world.pass(1).await;
+
+    for claim in world.claims().await {
+        let told = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
+        let reason = &told["removal"]["disrupted"]["reason"];
+        let expected = if claim.is_deleting() {
+            json!("surplus")
+        } else {
+            Value::Null
+        };
+        assert_eq!(*reason, expected, "{told}");
+    }
+    let records = get(port, "decisions?kind=StaticCapacity").await;
+    let disrupted = records["items"].as_array().unwrap().iter();
+    let disrupted = disrupted.filter_map(|record| record["totals"]["disrupted"].as_u64());
+    assert_eq!(disrupted.sum::<u64>(), 5, "{records}");
     world.cluster.shutdown().await;
 }

@@ -25,7 +25,7 @@ use crate::schedule::place::devices::Served;
 use crate::schedule::place::planned_node::{Fit, Refusal};
 use crate::schedule::pods::class::Variant;
 use crate::schedule::request::MinValuesPolicy;
-use crate::schedule::topology::choices::{Choices, Domains};
+use crate::schedule::topology::choices::{Choices, Domains, Fixed};
 
 /// For each alternative of a pod's volumes that is compatible: its requirements, and those of a planned node with the pod.
 pub(crate) type JoinedSets = SmallVec<[(SetId, SetId); 2]>;
@@ -199,20 +199,10 @@ impl SchedulingPass<'_> {
         if open.is_empty() {
             return Err(Refusal::Topology(domains.order));
         }
-        if !domains.single {
-            if reach.is_some_and(|reach| *reach == open)
-                && self
-                    .topology
-                    .lists(&self.rows.algebra, domains.axis, set, open.len())
-            {
-                return self.fit_domains(candidate, class, set, rest, allowed);
-            }
-            let req = self
-                .topology
-                .requirement_for(&mut self.rows.algebra, domains.axis, &open);
-            let narrowed = self.rows.algebra.narrow(set, req);
-            let narrowed = narrowed.ok_or(Refusal::Topology(domains.order))?;
-            return self.fit_domains(candidate, class, narrowed, rest, allowed);
+        if domains.fixed == Fixed::Open {
+            let within = self.within(set, domains, &open);
+            let within = within.ok_or(Refusal::Topology(domains.order))?;
+            return self.fit_domains(candidate, class, within, rest, allowed);
         }
         let order = &self.topology.groups[domains.order];
         let names = self.topology.axes[domains.axis].domains();
@@ -249,7 +239,29 @@ impl SchedulingPass<'_> {
                 Err(_) => {}
             }
         }
-        best.map(|(_, fit)| fit).ok_or(refusal)
+        if let Some((_, fit)) = best {
+            return Ok(fit);
+        }
+        if domains.fixed == Fixed::Preferred
+            && open.len() > 1
+            && let Some(within) = self.within(set, domains, &open)
+        {
+            return self.fit_domains(candidate, class, within, rest, allowed);
+        }
+        Err(refusal)
+    }
+
+    /// Returns the requirements of a node that keeps all of the `open` domains.
+    fn within(&mut self, set: SetId, domains: &Domains, open: &Bits<DomainId>) -> Option<SetId> {
+        let algebra = &mut self.rows.algebra;
+        let reach = self.topology.domains_of(algebra, domains.axis, set);
+        if reach.is_some_and(|reach| *reach == *open)
+            && self.topology.lists(algebra, domains.axis, set, open.len())
+        {
+            return Some(set);
+        }
+        let req = self.topology.requirement_for(algebra, domains.axis, open);
+        algebra.narrow(set, req)
     }
 
     /// Returns the price of the cheapest row on which a class fits as described by `fit`, beside the pods already there.

@@ -18,10 +18,20 @@ use crate::schedule::topology::group::{DomainQuery, GroupKind};
 pub(crate) struct Domains {
     pub(crate) axis: AxisId,
     pub(crate) allowed: Bits<DomainId>,
-    /// The node must be in exactly one of the domains.
-    pub(crate) single: bool,
+    pub(crate) fixed: Fixed,
     /// The group whose counts order the domains.
     pub(crate) order: GroupId,
+}
+
+/// Whether a node must be in exactly one of the domains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fixed {
+    /// The node may keep several.
+    Open,
+    /// One if the pod fits there; else the node keeps several, as upstream has it: one domain may have too few instance types for
+    /// minValues.
+    Preferred,
+    Required,
 }
 
 /// The domains and nodes that topology constraints leave for a variant.
@@ -146,7 +156,12 @@ impl SchedulingPass<'_> {
         let kind = group.kind();
         // DIFFERS: a pod with required anti-affinity is fixed to one domain, so that the next pod has the others. A pod that only
         // prefers anti-affinity is not: a node for each such pod costs more than a preference is worth.
-        let single = starts || kind == GroupKind::Spread || (kind == GroupKind::Anti && !soft);
+        let fixed = match kind {
+            _ if starts => Fixed::Required,
+            GroupKind::Spread => Fixed::Required,
+            GroupKind::Anti if !soft => Fixed::Preferred,
+            GroupKind::Anti | GroupKind::Affinity | GroupKind::Inverse => Fixed::Open,
+        };
         // A preference does not fix the domain of nodes with other pods: the extra price may be many times that of its pod.
         if starts && !soft && self.narrow_to_undecided(group_id, &mut valid) {
             choices.undecided_groups.push(group_id);
@@ -158,17 +173,18 @@ impl SchedulingPass<'_> {
         {
             Some(domains) => {
                 domains.allowed.intersect(&valid);
-                if single && (!domains.single || kind == GroupKind::Spread) {
+                let first = fixed != Fixed::Open && domains.fixed == Fixed::Open;
+                if first || kind == GroupKind::Spread {
                     domains.order = group_id;
                 }
-                domains.single |= single;
+                domains.fixed = domains.fixed.max(fixed);
                 &domains.allowed
             }
             None => {
                 choices.domains.push(Domains {
                     axis,
                     allowed: valid,
-                    single,
+                    fixed,
                     order: group_id,
                 });
                 &choices.domains[choices.domains.len() - 1].allowed

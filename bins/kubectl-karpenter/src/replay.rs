@@ -43,6 +43,8 @@ pub struct Args {
     output: Option<Format>,
 }
 
+/// How many ids an error names.
+const NAMED: usize = 10;
 /// The exit code of `--exit-code` if a decision differs.
 const DIFFERS: u8 = 2;
 
@@ -51,10 +53,14 @@ impl Args {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         let mut bundle = open(&self.file)?;
         if let Some(id) = &self.decision {
-            let known: Vec<String> = bundle.decisions.iter().map(|it| it.id.clone()).collect();
-            bundle.decisions.retain(|decision| decision.id == *id);
-            if bundle.decisions.is_empty() {
-                let known = known.join(", ");
+            let known: Vec<&str> = bundle.decision_ids().take(NAMED).collect();
+            let more = match bundle.decision_ids().count().saturating_sub(NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let known = format!("{}{more}", output::escaped(&known.join(", ")));
+            bundle.retain_decision(id);
+            if bundle.decision_ids().next().is_none() {
                 bail!("unknown decision `{id}`: the bundle has {known}");
             }
         }
@@ -63,8 +69,16 @@ impl Args {
         let compared = bundle.replay(threads);
         let first = compared.iter().find(|made| made.differs());
         if let (Some(path), Some(first)) = (&self.bisect, first) {
-            let mut alone = bundle.clone();
-            alone.decisions.retain(|decision| decision.id == first.id);
+            let recorded = bundle.recording.iter();
+            let recorded = recorded.clone().find(|pass| pass.decision.id == first.id);
+            let alone = match recorded {
+                Some(pass) => pass.alone(&bundle),
+                None => {
+                    let mut alone = bundle.clone();
+                    alone.retain_decision(&first.id);
+                    alone
+                }
+            };
             let mut partial = Partial::create(path)?;
             bundle::write(&alone, &mut partial)
                 .with_context(|| format!("cannot write {}", path.display()))?;

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use karpenter_core::cluster::{Cluster, DaemonSet};
 use karpenter_core::disruption::DisruptionRequest;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::pod::{Owner, Pod, Shape};
+use karpenter_core::pod::{Owner, Pod, PodKey, Shape};
 use karpenter_core::resources::Resources;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::lines::{LineError, LineReader, MAX_BYTES, MAX_LINE};
 use super::rows::{
-    DaemonSetRow, Devices, Indexed, Line, Manifest, PodRow, PoolTypes, Request, SECTIONS, Selector,
+    Change, DaemonSetRow, Devices, Indexed, Line, Manifest, PassRow, PodRow, PoolTypes, Request, SECTIONS, Selector,
     Storage, Trailer,
 };
-use super::{Bundle, Decision, SCHEMA, Settings};
+use super::recording::{self, MAX_PASSES, RecordedPass};
+use super::{Bundle, Decision, OLDEST, SCHEMA, Settings};
 
 /// Why a file cannot be read as a bundle.
 #[derive(Debug, thiserror::Error)]
@@ -155,8 +156,8 @@ impl<R: Read> Reader<R> {
             });
         }
         let manifest: Manifest = self.json()?;
-        if manifest.schema != SCHEMA {
-            return Err(self.invalid("schema", "must be 1"));
+        if manifest.schema < OLDEST {
+            return Err(self.invalid("schema", "must be 1 or 2"));
         }
         self.lines.accept();
         let cluster = Cluster::new(manifest.config.clone());
@@ -208,6 +209,7 @@ impl<R: Read> Reader<R> {
             snapshot: content.cluster.with_epoch(manifest.epoch).snapshot(),
             settings: content.settings,
             decisions: content.decisions,
+            recording: content.recording,
             redaction: manifest.redact,
         })
     }
@@ -262,6 +264,7 @@ pub(super) struct Content {
     pub(super) cluster: Cluster,
     pub(super) settings: Settings,
     decisions: Vec<Decision>,
+    recording: Vec<RecordedPass>,
     shapes: Vec<Arc<Shape>>,
     limits: Vec<Arc<Resources>>,
     owners: Vec<Arc<[Owner]>>,
@@ -294,6 +297,7 @@ impl Content {
             cluster,
             settings,
             decisions: Vec::new(),
+            recording: Vec::new(),
             shapes: Vec::new(),
             limits: Vec::new(),
             owners: Vec::new(),
@@ -367,6 +371,7 @@ impl Content {
                 self.decisions.push(decision);
                 Ok(())
             }
+            Line::Changes(change) => self.change(*change),
         }
     }
 
@@ -457,6 +462,11 @@ impl Content {
         if std::mem::replace(&mut self.requested, true) {
             return Err(("v", "the settings are given twice".to_owned()));
         }
+        self.settings = self.settings(row)?;
+        Ok(())
+    }
+
+    fn settings(&self, row: Request) -> Result<Settings, Problem> {
         let pods = row.buffer_pods.into_iter();
         let pods = pods.map(|row| self.pod(row).map(Arc::new));
         let mut request = DisruptionRequest::at(row.policy.now);
@@ -469,10 +479,59 @@ impl Content {
         request.unseen_pools = row.unseen_pools;
         request.cooling_down_pools = row.cooling_down_pools;
         request.static_headroom = row.static_headroom;
-        self.settings = Settings::new(row.policy, request);
-        self.settings.gates = row.gates;
-        self.settings.options = row.options;
-        Ok(())
+        let mut settings = Settings::new(row.policy, request);
+        settings.gates = row.gates;
+        settings.options = row.options;
+        Ok(settings)
+    }
+
+    fn change(&mut self, change: Change) -> Result<(), Problem> {
+        match change {
+            // Pods are sorted in their section only.
+            Change::Set(Line::Pods(row)) => {
+                let pod = self.pod(*row)?;
+                self.cluster.insert_pod(pod);
+                Ok(())
+            }
+            Change::Set(Line::Requests(_) | Line::Decisions(_) | Line::Changes(_)) => {
+                Err(("v.set.s", "must be the section of an object".to_owned()))
+            }
+            Change::Set(line) => self.add(line),
+            Change::Remove(removed) => {
+                recording::remove(&mut self.cluster, &removed);
+                Ok(())
+            }
+            Change::Pass(row) => {
+                if self.recording.len() >= MAX_PASSES {
+                    let problem = format!("a bundle has at most {MAX_PASSES} passes");
+                    return Err(("v.pass", problem));
+                }
+                let PassRow {
+                    decision,
+                    request,
+                    nominated,
+                    consolidates,
+                } = row;
+                let settings = self.settings(request)?;
+                let nominated = nominated.into_iter().map(|([namespace, name, uid], node)| {
+                    let pod = PodKey {
+                        namespace,
+                        name,
+                        uid,
+                    };
+                    (pod, node)
+                });
+                let pass = RecordedPass {
+                    snapshot: self.cluster.snapshot(),
+                    settings,
+                    nominated: nominated.collect(),
+                    consolidates,
+                    decision,
+                };
+                self.recording.push(pass);
+                Ok(())
+            }
+        }
     }
 }
 

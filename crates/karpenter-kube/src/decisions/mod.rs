@@ -32,6 +32,8 @@ use karpenter_core::disruption::{
     Command, CommandId, CommandInvalidated, DisruptionPlan, DisruptionRequest,
 };
 use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, Policy};
+use karpenter_decisions::bundle::RecordedPass;
+use karpenter_decisions::bundle::recording::Recorder;
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::record::{CommandOutcome, CommandState, DecisionRecord, clipped};
 use karpenter_decisions::ring::Recorded;
@@ -71,6 +73,8 @@ pub struct Decisions {
     holder: Holder,
     /// Where other replicas reach this one, while it leads.
     announcement: Announcement,
+    /// The passes of the last half hour (feature gate `FlightRecorder`).
+    recorder: Option<Mutex<Recorder>>,
     /// Counts the changes of the history.
     revision: AtomicU64,
     feed: Feed,
@@ -95,8 +99,14 @@ pub struct Made<'a> {
 
 impl Decisions {
     /// Creates an empty history. `holder` is the replica that holds the lease, `announcement` what this one writes into the lease.
+    /// `records_flight` is whether passes are kept with their states.
     #[must_use]
-    pub fn new(log: &DecisionLog, holder: Holder, announcement: Announcement) -> Self {
+    pub fn new(
+        log: &DecisionLog,
+        holder: Holder,
+        announcement: Announcement,
+        records_flight: bool,
+    ) -> Self {
         let (new, _) = broadcast::channel(BEHIND);
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
@@ -109,6 +119,7 @@ impl Decisions {
             new,
             holder,
             announcement,
+            recorder: records_flight.then(Mutex::default),
             revision: AtomicU64::default(),
             feed: Feed::default(),
         }
@@ -119,6 +130,9 @@ impl Decisions {
         *self.history() = History::new(now);
         *self.disrupted.lock() = None;
         self.kept.free();
+        if let Some(recorder) = &self.recorder {
+            *recorder.lock() = Recorder::default();
+        }
         self.revision.fetch_add(1, Ordering::Relaxed);
         self.feed.begin();
     }
@@ -153,6 +167,22 @@ impl Decisions {
 
     fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock()
+    }
+
+    /// Keeps a pass with its state, if the flight recorder is on.
+    pub fn keep(&self, pass: impl FnOnce(&mut Recorder)) {
+        let Some(recorder) = &self.recorder else {
+            return;
+        };
+        // INVARIANT: a decision never fails because it is kept.
+        if catch_unwind(AssertUnwindSafe(|| pass(&mut recorder.lock()))).is_err() {
+            tracing::error!(logger = "decisions", "keeping a decision panicked");
+        }
+    }
+
+    /// Returns the kept passes since a time; `None` without a flight recorder.
+    fn kept_since(&self, time: Timestamp) -> Option<Vec<RecordedPass>> {
+        Some(self.recorder.as_ref()?.lock().since(time))
     }
 
     /// Records a scheduling pass. `claims` are the NodeClaims of the planned nodes.

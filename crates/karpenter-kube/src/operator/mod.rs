@@ -255,7 +255,11 @@ impl Builder {
             .options
             .feature_gates
             .decision_records
-            .then(|| Decisions::new(&self.options.decision_log, holder, announcement));
+            .then(|| {
+                let records_flight = self.options.feature_gates.flight_recorder;
+                let log = &self.options.decision_log;
+                Decisions::new(log, holder, announcement, records_flight)
+            });
         let cx = Arc::new(Context {
             decisions,
             shadow,

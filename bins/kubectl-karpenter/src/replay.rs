@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::capture::Partial;
 use crate::flags::Format;
-use crate::offline::open;
+use crate::offline::BundleFile;
 use crate::output;
 
 /// Make the decisions of a bundle again, and compare them with the recorded ones.
@@ -32,6 +32,9 @@ pub struct Args {
     /// Write a bundle with only the first decision that differs.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     bisect: Option<PathBuf>,
+    /// Replay what is whole of a damaged bundle.
+    #[arg(long)]
+    salvage: bool,
     /// Number of threads; by default that of the cores.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
@@ -51,7 +54,11 @@ const DIFFERS: u8 = 2;
 impl Args {
     /// Replays and prints; returns the exit code.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut bundle = open(&self.file)?;
+        let file = BundleFile {
+            path: &self.file,
+            salvages: self.salvage,
+        };
+        let mut bundle = file.open()?;
         if let Some(id) = &self.decision {
             let known: Vec<&str> = bundle.decision_ids().take(NAMED).collect();
             let more = match bundle.decision_ids().count().saturating_sub(NAMED) {

@@ -46,7 +46,7 @@ pub use decision::{
     make,
 };
 pub use offline::Offline;
-pub use read::{ReadError, read};
+pub use read::{ReadError, read, salvage};
 pub use recording::RecordedPass;
 pub use redact::Redaction;
 pub use settings::Settings;
@@ -77,6 +77,8 @@ pub struct Bundle {
     pub recording: Vec<RecordedPass>,
     /// Which names are pseudonyms.
     pub redaction: Redaction,
+    /// Why only a part of the file was read, if it was salvaged.
+    pub damage: Option<String>,
 }
 
 impl Bundle {
@@ -91,6 +93,7 @@ impl Bundle {
             decisions: Vec::new(),
             recording: Vec::new(),
             redaction: Redaction::None,
+            damage: None,
         }
     }
 

@@ -96,7 +96,17 @@ impl fmt::Display for At<'_> {
 /// Fails if the file is not a complete bundle that this version reads: with the line, the byte and the field of the problem.
 pub fn read(file: impl Read) -> Result<Bundle, ReadError> {
     let lines = LineReader::new(file).map_err(|source| ReadError::Io { line: 0, source })?;
-    Reader { lines }.bundle()
+    Reader { lines }.bundle(false)
+}
+
+/// Reads what is whole of a damaged bundle: the lines before the first that cannot be read. [`Bundle::damage`] says why there are no
+/// more.
+///
+/// # Errors
+/// Fails if the file does not begin with the manifest of a bundle that this version reads, or if it is too large.
+pub fn salvage(file: impl Read) -> Result<Bundle, ReadError> {
+    let lines = LineReader::new(file).map_err(|source| ReadError::Io { line: 0, source })?;
+    Reader { lines }.bundle(true)
 }
 
 struct Reader<R: Read> {
@@ -134,7 +144,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn bundle(mut self) -> Result<Bundle, ReadError> {
+    fn bundle(mut self, salvages: bool) -> Result<Bundle, ReadError> {
         match self.advance() {
             Err(ReadError::Truncated { .. }) => return Err(ReadError::NotABundle),
             // What is not compressed with zstd is not a bundle.
@@ -162,6 +172,31 @@ impl<R: Read> Reader<R> {
         self.lines.accept();
         let cluster = Cluster::new(manifest.config.clone());
         let mut content = Content::new(cluster, Settings::at(manifest.at));
+        let damage = match self.content(&mut content) {
+            Err(ReadError::TooLarge { line, problem }) => {
+                return Err(ReadError::TooLarge { line, problem });
+            }
+            Err(damage) if salvages => {
+                // The pods of a section that does not end.
+                content.flush();
+                Some(damage.to_string())
+            }
+            read => read.map(|()| None)?,
+        };
+        Ok(Bundle {
+            provider: manifest.provider,
+            engine: manifest.engine,
+            snapshot: content.cluster.with_epoch(manifest.epoch).snapshot(),
+            settings: content.settings,
+            decisions: content.decisions,
+            recording: content.recording,
+            redaction: manifest.redact,
+            damage,
+        })
+    }
+
+    /// Reads the sections and the trailer.
+    fn content(&mut self, content: &mut Content) -> Result<(), ReadError> {
         let mut section = 0;
         loop {
             self.advance()?;
@@ -196,22 +231,13 @@ impl<R: Read> Reader<R> {
         }
         let line = self.lines.number;
         match self.lines.advance() {
-            Ok(false) => {}
-            Err(LineError::Io(source)) => return Err(ReadError::Io { line, source }),
+            Ok(false) => Ok(()),
+            Err(LineError::Io(source)) => Err(ReadError::Io { line, source }),
             _ => {
                 let problem = "lines follow it";
-                return Err(ReadError::Trailer { problem });
+                Err(ReadError::Trailer { problem })
             }
         }
-        Ok(Bundle {
-            provider: manifest.provider,
-            engine: manifest.engine,
-            snapshot: content.cluster.with_epoch(manifest.epoch).snapshot(),
-            settings: content.settings,
-            decisions: content.decisions,
-            recording: content.recording,
-            redaction: manifest.redact,
-        })
     }
 
     /// Reads the current line. The path of the field is found in a second attempt, which only a failure needs.
@@ -310,8 +336,12 @@ impl Content {
     /// Applies what was collected of a section that has ended.
     pub(super) fn ended(&mut self, section: usize) {
         if SECTIONS.get(section) == Some(&"pods") {
-            self.cluster.insert_pods(std::mem::take(&mut self.pods));
+            self.flush();
         }
+    }
+
+    fn flush(&mut self) {
+        self.cluster.insert_pods(std::mem::take(&mut self.pods));
     }
 
     pub(super) fn add(&mut self, line: Line) -> Result<(), Problem> {

@@ -26,6 +26,7 @@ mod queue;
 pub mod request;
 mod stepper;
 mod timing;
+mod told;
 mod workloads;
 
 use std::fmt;
@@ -272,6 +273,7 @@ fn answer(
             epoch: snapshot.epoch(),
             engine: settings.engine.clone(),
             truncated,
+            exact: true,
         },
         start,
         seconds: length.as_secs(),

@@ -91,6 +91,7 @@ impl Doctor {
                 epoch: view.snapshot.epoch(),
                 engine: ENGINE.to_owned(),
                 truncated: false,
+                exact: true,
             };
             let examination = Examination {
                 snapshot: &view.snapshot,

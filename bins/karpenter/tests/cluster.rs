@@ -416,7 +416,10 @@ fn shadow_policy() -> Policy {
 }
 
 fn decided(port: u16, path: &str) -> Option<Value> {
-    let body = page(port, &format!("/apis/decisions.karpenter.sh/v1alpha1/{path}"))?;
+    let body = page(
+        port,
+        &format!("/apis/decisions.karpenter.sh/v1alpha1/{path}"),
+    )?;
     Some(serde_json::from_str(&body).unwrap())
 }
 
@@ -450,9 +453,14 @@ fn a_shadow_decides_and_calls_nothing_else(home: &Path, endpoint: &str, fake: &A
     let calls = fake.calls().split_off(before);
     assert!(!calls.is_empty());
     for call in &calls {
-        let read = ["Describe", "Get"].iter().any(|it| call.action.starts_with(it));
+        let read = ["Describe", "Get"]
+            .iter()
+            .any(|it| call.action.starts_with(it));
         // The call that tests the permissions is a dry run, which AWS answers with an error.
-        let allowed = call.error.as_deref().is_none_or(|it| it == "DryRunOperation");
+        let allowed = call
+            .error
+            .as_deref()
+            .is_none_or(|it| it == "DryRunOperation");
         assert!(read && allowed, "{call:?}");
     }
     assert!(fake.instances().is_empty());
@@ -472,7 +480,10 @@ fn a_shadow_decides_and_calls_nothing_else(home: &Path, endpoint: &str, fake: &A
     };
     assert_eq!(report["provisioning"]["pods"], 3, "{report}");
     assert_eq!(report["provisioning"]["covered"]["ours"], 3, "{report}");
-    assert!(report["provisioning"]["nodes"]["ours"].as_u64() > Some(0), "{report}");
+    assert!(
+        report["provisioning"]["nodes"]["ours"].as_u64() > Some(0),
+        "{report}"
+    );
     assert_eq!(report["refused"], 0, "{report}");
     let metrics = page(shadow.metrics, "/metrics").unwrap();
     for target in ["api", "provider"] {

@@ -109,7 +109,10 @@ impl Args {
             let mut server = Server::connect(&self.kubectl, &self.server).await?;
             if self.redact == Redact::None {
                 let path = match &self.last {
-                    Some(last) => format!("/bundle?last={}", utf8_percent_encode(last, NON_ALPHANUMERIC)),
+                    Some(last) => format!(
+                        "/bundle?last={}",
+                        utf8_percent_encode(last, NON_ALPHANUMERIC)
+                    ),
                     None => "/bundle".to_owned(),
                 };
                 server.download(&path, &mut partial).await?;

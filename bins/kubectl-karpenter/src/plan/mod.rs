@@ -159,11 +159,7 @@ impl Args {
 }
 
 /// Rehearses on the cluster of a bundle, in this process.
-fn offline(
-    file: BundleFile<'_>,
-    request: &PlanRequest,
-    timeout: Duration,
-) -> anyhow::Result<Plan> {
+fn offline(file: BundleFile<'_>, request: &PlanRequest, timeout: Duration) -> anyhow::Result<Plan> {
     let bundle = file.open()?;
     let mut settings = Settings::of_bundle(&bundle);
     let began = Instant::now();

@@ -311,7 +311,11 @@ impl Named {
 }
 
 impl Searched {
-    fn ask_bundle(&self, bundle: BundleFile<'_>, subject: &answer::Subject) -> anyhow::Result<Value> {
+    fn ask_bundle(
+        &self,
+        bundle: BundleFile<'_>,
+        subject: &answer::Subject,
+    ) -> anyhow::Result<Value> {
         let changes = self.changes.iter().map(|text| {
             let change: Change = change(text)?.parse()?;
             Ok(change)

@@ -13,11 +13,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::lines::{LineError, LineReader, MAX_BYTES, MAX_LINE};
-use super::rows::{
-    Change, DaemonSetRow, Devices, Indexed, Line, Manifest, PassRow, PodRow, PoolTypes, Request, SECTIONS, Selector,
-    Storage, Trailer,
-};
 use super::recording::{self, MAX_PASSES, RecordedPass};
+use super::rows::{
+    Change, DaemonSetRow, Devices, Indexed, Line, Manifest, PassRow, PodRow, PoolTypes, Request,
+    SECTIONS, Selector, Storage, Trailer,
+};
 use super::{Bundle, Decision, OLDEST, SCHEMA, Settings};
 
 /// Why a file cannot be read as a bundle.

@@ -315,7 +315,11 @@ fn number(
     }
 }
 
-pub(super) fn daemon_set(set: &DaemonSet, newest: Option<&Pod>, tables: &mut Tables) -> DaemonSetRow {
+pub(super) fn daemon_set(
+    set: &DaemonSet,
+    newest: Option<&Pod>,
+    tables: &mut Tables,
+) -> DaemonSetRow {
     DaemonSetRow {
         namespace: set.namespace.clone(),
         name: set.name.clone(),

@@ -77,7 +77,10 @@ fn elements(path: &str, old: &[Value], new: &[Value], found: &mut Vec<String>) {
     }
     // An element that both lists have once is told by its fields.
     let only = |all: &[&Value], id: &str| {
-        let mut with = all.iter().enumerate().filter(|(_, it)| identity(it) == Some(id));
+        let mut with = all
+            .iter()
+            .enumerate()
+            .filter(|(_, it)| identity(it) == Some(id));
         let first = with.next().map(|(at, _)| at);
         first.filter(|_| with.next().is_none())
     };
@@ -148,7 +151,13 @@ mod tests {
 
     #[test]
     fn of_a_long_field_only_what_differs_is_told() {
-        let types = ["c5.large", "c6i.large", "c7i.large", "m5.large", "m6i.large"];
+        let types = [
+            "c5.large",
+            "c6i.large",
+            "c7i.large",
+            "m5.large",
+            "m6i.large",
+        ];
         let more: Vec<&str> = types.iter().copied().chain(["m7i.large"]).collect();
         let both = [
             requirement("karpenter.sh/capacity-type", &["on-demand", "spot"]),
@@ -206,7 +215,10 @@ mod tests {
         );
         // One begins with the other.
         assert_eq!(
-            changed_fields(&json!({ "text": long }), &json!({ "text": format!("{long}!") })),
+            changed_fields(
+                &json!({ "text": long }),
+                &json!({ "text": format!("{long}!") })
+            ),
             "spec.text …aaaaaaaaaa -> …aaaaaaaaaa!"
         );
         let new = "b".repeat(200);
@@ -222,7 +234,8 @@ mod tests {
             changed_fields(&old, &new),
             "spec.a 1 -> 2, spec.b x -> unset, spec.c.d true -> false"
         );
-        let all = |value: u32| -> Value { (0..9).map(|it| (format!("f{it}"), json!(value))).collect() };
+        let all =
+            |value: u32| -> Value { (0..9).map(|it| (format!("f{it}"), json!(value))).collect() };
         let told = changed_fields(&all(1), &all(2));
         assert!(told.ends_with("spec.f5 1 -> 2, and 3 more"), "{told}");
     }

@@ -374,9 +374,18 @@ fn what_is_whole_of_a_damaged_bundle_is_read_and_said_to_be_damaged() {
     let damaged = zstd::encode_all(text.as_bytes(), 1).unwrap();
     assert!(bundle::read(damaged.as_slice()).is_err());
     let read = bundle::salvage(damaged.as_slice()).unwrap();
-    assert_eq!((read.snapshot.pod_count(), read.snapshot.node_objects().count()), (2, 0));
+    assert_eq!(
+        (
+            read.snapshot.pod_count(),
+            read.snapshot.node_objects().count()
+        ),
+        (2, 0)
+    );
     let damage = read.damage.unwrap();
-    assert!(damage.starts_with(&format!("invalid bundle: line {}", at + 1)), "{damage}");
+    assert!(
+        damage.starts_with(&format!("invalid bundle: line {}", at + 1)),
+        "{damage}"
+    );
     // Within the section of pods, which are added at its end.
     let pods = |line: &String| line.starts_with(r#"{"s":"pods""#);
     let at = all.iter().position(pods).unwrap();
@@ -511,7 +520,16 @@ proptest! {
 #[test]
 fn zz_generate() {
     let old = changed(|all| {
-        all[0] = all[0].replace("\"schema\":2", "\"schema\":1").replace(",\"changes\"]", "]");
+        all[0] = all[0]
+            .replace("\"schema\":2", "\"schema\":1")
+            .replace(",\"changes\"]", "]");
     });
-    std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/schema-1.karpenter.zst"), old).unwrap();
+    std::fs::write(
+        concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/data/schema-1.karpenter.zst"
+        ),
+        old,
+    )
+    .unwrap();
 }

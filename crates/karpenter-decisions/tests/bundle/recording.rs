@@ -43,10 +43,15 @@ fn a_recording_has_the_state_of_each_pass_and_ends_with_that_of_the_bundle() {
         }
         let node = again.node_object("node-a").unwrap();
         let mut node = k8s_openapi::api::core::v1::Node::clone(node);
-        node.metadata.labels.get_or_insert_default().insert("round".into(), round.to_string());
+        node.metadata
+            .labels
+            .get_or_insert_default()
+            .insert("round".into(), round.to_string());
         changing.apply_node(&node);
         changing.set_instance_types("default", Ok(fake::instance_types(5 + round)));
-        changing.apply_namespace(&read(json!({ "metadata": { "name": "shop", "labels": { "round": round.to_string() } } })));
+        changing.apply_namespace(&read(
+            json!({ "metadata": { "name": "shop", "labels": { "round": round.to_string() } } }),
+        ));
         changing.apply_volume_attachment(&read(json!({ "metadata": { "name": "att" }, "spec": { "attacher": "d", "nodeName": "node-a", "source": { "persistentVolumeName": "vol" } }, "status": { "attached": round == 1 } })));
         changing.nominate("node-a", minute(round as i64));
         disrupted(&mut recorder, &changing, minute(round as i64));
@@ -95,7 +100,10 @@ fn a_recording_has_the_state_of_each_pass_and_ends_with_that_of_the_bundle() {
     // A pass alone is a bundle of its own.
     let one = file(&found.recording[1].alone(&found));
     let one = bundle::read(one.as_slice()).unwrap();
-    assert_eq!(one.decision_ids().collect::<Vec<_>>(), ["Disruption@2026-01-10T00:01:00Z"]);
+    assert_eq!(
+        one.decision_ids().collect::<Vec<_>>(),
+        ["Disruption@2026-01-10T00:01:00Z"]
+    );
     assert!(state_of(&one.recording[0]) == state_of(&bundle.recording[1]));
 }
 

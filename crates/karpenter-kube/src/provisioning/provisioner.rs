@@ -22,7 +22,9 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::cluster::pdb::leaving_pods;
 use karpenter_core::pod::Pod;
-use karpenter_core::schedule::{Cancel, Plan, Policy, PreferencePolicy, Query, ReservedMode, schedule};
+use karpenter_core::schedule::{
+    Cancel, Plan, Policy, PreferencePolicy, Query, ReservedMode, schedule,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

@@ -193,7 +193,10 @@ async fn the_flight_recorder_has_every_pass_of_the_last_half_hour_and_each_is_re
     }
     let records = told["items"].as_array().unwrap().iter();
     let mut times = records.map(|it| it["at"].as_str().unwrap().parse::<jiff::Timestamp>());
-    assert!(times.any(|at| at.unwrap() < since), "no earlier pass: {told}");
+    assert!(
+        times.any(|at| at.unwrap() < since),
+        "no earlier pass: {told}"
+    );
     assert!(read.recording.iter().all(|pass| pass.at() >= since));
     let counted = |what: &str| -> usize {
         let counts = read.recording.iter().map(|it| &it.decision.counts);

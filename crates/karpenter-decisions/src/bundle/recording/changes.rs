@@ -67,7 +67,9 @@ impl Out<'_, '_> {
                 self.set(set(key, object))?;
             }
         }
-        let gone = before.into_iter().filter(|(key, _)| !after.contains_key(key));
+        let gone = before
+            .into_iter()
+            .filter(|(key, _)| !after.contains_key(key));
         gone.map(|(key, _)| removed(key))
             .try_for_each(|gone| self.removed(gone))
     }
@@ -82,7 +84,11 @@ fn pods(before: &Snapshot, after: &Snapshot, out: &mut Out<'_, '_>) -> io::Resul
         let (namespace, name) = name_of(pod);
         after.pod(namespace, name).is_none()
     };
-    let gone: BTreeSet<_> = before.pods().filter(missing).map(|it| name_of(it)).collect();
+    let gone: BTreeSet<_> = before
+        .pods()
+        .filter(missing)
+        .map(|it| name_of(it))
+        .collect();
     for (namespace, name) in gone {
         out.removed(Removed::Pod(namespace.to_owned(), name.to_owned()))?;
     }

@@ -2,8 +2,8 @@
 //! of a CloudFormation stack. Karpenter is installed into it with the values of a walkthrough.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -69,8 +69,6 @@ pub struct Cluster {
     pub controller: Controller,
     environment: BTreeMap<String, String>,
     home: TempDir,
-    /// The port of the server of decisions.
-    decisions: u16,
     started: Instant,
     instances: tokio::task::JoinHandle<()>,
     _loops: Loops,
@@ -145,7 +143,7 @@ impl Cluster {
         });
         let instances = tokio::spawn(joining);
 
-        let ports: Vec<u16> = (0..4).map(|_| free_port()).collect();
+        let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
         let values = with_ports(start.values, start.cluster, &ports);
         let manifests = install::render("karpenter", &values);
         let mut environment = install::environment(&manifests);
@@ -192,7 +190,6 @@ impl Cluster {
             controller,
             environment,
             home,
-            decisions: ports[3],
             started: Instant::now(),
             instances,
             _loops: running,
@@ -444,23 +441,6 @@ impl Prepared<'_> {
     }
 }
 
-impl Cluster {
-    /// Rehearses changes for an hour, as `kubectl karpenter plan` does.
-    pub fn plan(&self, changes: &Value) -> Value {
-        let body = json!({ "for": "1h", "changes": changes }).to_string();
-        let head = "POST /apis/decisions.karpenter.sh/v1alpha1/plans HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json";
-        let length = body.len();
-        let request = format!("{head}\r\nContent-Length: {length}\r\n\r\n{body}");
-        let mut stream = TcpStream::connect(("127.0.0.1", self.decisions)).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(" 200 "), "{answer}");
-        serde_json::from_str(body).unwrap()
-    }
-}
-
 /// Returns the values with free ports of this host, and the name of the cluster.
 fn with_ports(values: &str, cluster: &str, ports: &[u16]) -> String {
     let values = values.replace("${CLUSTER_NAME}", cluster);
@@ -468,7 +448,6 @@ fn with_ports(values: &str, cluster: &str, ports: &[u16]) -> String {
     values["controller"]["metrics"]["port"] = ports[0].into();
     values["controller"]["healthProbe"]["port"] = ports[1].into();
     values["webhook"]["port"] = ports[2].into();
-    values["decisions"]["port"] = ports[3].into();
     values.to_string()
 }
 

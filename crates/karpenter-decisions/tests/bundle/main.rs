@@ -516,20 +516,3 @@ proptest! {
         }
     }
 }
-
-#[test]
-fn zz_generate() {
-    let old = changed(|all| {
-        all[0] = all[0]
-            .replace("\"schema\":2", "\"schema\":1")
-            .replace(",\"changes\"]", "]");
-    });
-    std::fs::write(
-        concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/tests/data/schema-1.karpenter.zst"
-        ),
-        old,
-    )
-    .unwrap();
-}

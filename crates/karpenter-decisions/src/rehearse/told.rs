@@ -164,7 +164,10 @@ mod tests {
             requirement("kubernetes.io/arch", &["amd64", "arm64"]),
             requirement("kubernetes.io/os", &["linux"]),
         ];
-        let with = |more: &[Value]| json!({ "requirements": [&both[..], more].concat() });
+        let with = |more: &[Value]| {
+            let all = [&both[..], more].concat();
+            json!({ "requirements": all })
+        };
         let old = with(&[requirement("node.kubernetes.io/instance-type", &types)]);
         for (new, told) in [
             (

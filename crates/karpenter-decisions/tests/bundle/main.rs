@@ -127,7 +127,8 @@ fn lines(file: &[u8]) -> Vec<String> {
 fn of_lines(lines: &[String]) -> Vec<u8> {
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let digest = blake3::hash(text.as_bytes()).to_hex();
-    let trailer = json!({ "kind": "Trailer", "lines": lines.len(), "blake3": digest.as_str() });
+    let count = lines.len();
+    let trailer = format!(r#"{{"kind":"Trailer","lines":{count},"blake3":"{digest}"}}"#);
     zstd::encode_all(format!("{text}{trailer}\n").as_bytes(), 1).unwrap()
 }
 

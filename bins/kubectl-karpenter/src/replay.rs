@@ -76,9 +76,8 @@ impl Args {
         let compared = bundle.replay(threads);
         let first = compared.iter().find(|made| made.differs());
         if let (Some(path), Some(first)) = (&self.bisect, first) {
-            let recorded = bundle.recording.iter();
-            let recorded = recorded.clone().find(|pass| pass.decision.id == first.id);
-            let alone = match recorded {
+            let mut recorded = bundle.recording.iter();
+            let alone = match recorded.find(|pass| pass.decision.id == first.id) {
                 Some(pass) => pass.alone(&bundle),
                 None => {
                     let mut alone = bundle.clone();

@@ -345,7 +345,7 @@ fn marks(before: &Snapshot, after: &Snapshot, out: &mut Out<'_, '_>) -> io::Resu
             .collect()
     };
     let (before, after) = (of(before), of(after));
-    for ((claim, name), _) in &before {
+    for (claim, name) in before.keys() {
         if !after.contains_key(&(*claim, name.clone())) {
             out.set(Line::Marks(MarksRow {
                 claim: *claim,

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::capture::Partial;
 use crate::flags::Format;
-use crate::offline::open;
+use crate::offline::BundleFile;
 use crate::output;
 
 /// Make the decisions of a bundle again, and compare them with the recorded ones.
@@ -32,6 +32,9 @@ pub struct Args {
     /// Write a bundle with only the first decision that differs.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     bisect: Option<PathBuf>,
+    /// Replay what is whole of a damaged bundle.
+    #[arg(long)]
+    salvage: bool,
     /// Number of threads; by default that of the cores.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
@@ -43,18 +46,28 @@ pub struct Args {
     output: Option<Format>,
 }
 
+/// How many ids an error names.
+const NAMED: usize = 10;
 /// The exit code of `--exit-code` if a decision differs.
 const DIFFERS: u8 = 2;
 
 impl Args {
     /// Replays and prints; returns the exit code.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut bundle = open(&self.file)?;
+        let file = BundleFile {
+            path: &self.file,
+            salvages: self.salvage,
+        };
+        let mut bundle = file.open()?;
         if let Some(id) = &self.decision {
-            let known: Vec<String> = bundle.decisions.iter().map(|it| it.id.clone()).collect();
-            bundle.decisions.retain(|decision| decision.id == *id);
-            if bundle.decisions.is_empty() {
-                let known = known.join(", ");
+            let known: Vec<&str> = bundle.decision_ids().take(NAMED).collect();
+            let more = match bundle.decision_ids().count().saturating_sub(NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let known = format!("{}{more}", output::escaped(&known.join(", ")));
+            bundle.retain_decision(id);
+            if bundle.decision_ids().next().is_none() {
                 bail!("unknown decision `{id}`: the bundle has {known}");
             }
         }
@@ -63,8 +76,15 @@ impl Args {
         let compared = bundle.replay(threads);
         let first = compared.iter().find(|made| made.differs());
         if let (Some(path), Some(first)) = (&self.bisect, first) {
-            let mut alone = bundle.clone();
-            alone.decisions.retain(|decision| decision.id == first.id);
+            let mut recorded = bundle.recording.iter();
+            let alone = match recorded.find(|pass| pass.decision.id == first.id) {
+                Some(pass) => pass.alone(&bundle),
+                None => {
+                    let mut alone = bundle.clone();
+                    alone.retain_decision(&first.id);
+                    alone
+                }
+            };
             let mut partial = Partial::create(path)?;
             bundle::write(&alone, &mut partial)
                 .with_context(|| format!("cannot write {}", path.display()))?;

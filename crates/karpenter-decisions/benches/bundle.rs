@@ -1,15 +1,23 @@
 //! How fast bundles are written and read, and how large they are: `cargo xtask bench bundle`.
 //!
 //! `write` and `read` are of a cluster of 5,000 nodes and 100,000 pods. The goals are 3 s, 1.5 s, 50 MiB and, beside the snapshot, 16 MiB of
-//! memory for writing (PLAN-07).
+//! memory for writing (PLAN-07). `recorded` is what the flight recorder keeps for a change of a pod, with a pass after every ten changes:
+//! at most the 4 KiB that it counts.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 
 mod fleet;
 
+use std::sync::Arc;
+
 use fleet::{NODES, PODS, fleet, now};
 use karpenter_bench::Suite;
+use karpenter_core::cluster::Cluster;
+use karpenter_core::pod::Pod;
 use karpenter_decisions::bundle::{self, Bundle, Settings};
+
+/// How many pods change.
+const CHANGES: usize = 5_000;
 
 fn captured() -> Bundle {
     Bundle::new("fake", "bench", fleet(), Settings::at(now()))
@@ -50,5 +58,23 @@ fn main() {
         run.parameter("nodes", NODES);
         run.parameter("pods", NODES * PODS);
         run.measure(NODES * PODS, || bundle::read(file.as_slice()).unwrap());
+    });
+    suite.case("recorded", |run| {
+        let mut cluster = Cluster::from(fleet());
+        let pods: Vec<Arc<Pod>> = cluster.snapshot().pods().take(CHANGES).cloned().collect();
+        let mut states = Vec::new();
+        let kept = allocation_counter::measure(|| {
+            for (number, pod) in pods.iter().enumerate() {
+                let mut pod = Pod::clone(pod);
+                pod.ready = !pod.ready;
+                cluster.insert_pod(pod);
+                if number % 10 == 0 {
+                    states.push(cluster.snapshot());
+                }
+            }
+        });
+        run.parameter("changes", CHANGES);
+        run.record("bytes", kept.bytes_current / CHANGES as i64);
+        run.measure_once(states.len(), || drop(states));
     });
 }

@@ -15,6 +15,7 @@ use karpenter_core::schedule::Cancel;
 use karpenter_decisions::bundle::catalogue::Catalogue;
 use karpenter_decisions::bundle::redact::redact;
 use karpenter_decisions::bundle::{self, Bundle, Redaction};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::flags::KubectlFlags;
 use crate::output;
@@ -36,6 +37,7 @@ const DECIDE: Duration = Duration::from_secs(10);
   kubectl karpenter capture -o tuesday.karpenter.zst
   kubectl karpenter capture --without-controller --catalogue catalogue.json -o theirs.karpenter.zst
   kubectl karpenter capture --redact names --key names.json -o for-the-vendor.karpenter.zst
+  kubectl karpenter capture --last 30m -o the-last-half-hour.karpenter.zst
   kubectl karpenter why nodes --bundle tuesday.karpenter.zst"
 )]
 pub struct Args {
@@ -54,6 +56,9 @@ pub struct Args {
     /// Where the names and their pseudonyms are written, readable by the owner only; without it they are not kept.
     #[arg(long, value_name = "FILE", requires = "redact", value_hint = ValueHint::FilePath)]
     key: Option<PathBuf>,
+    /// Add the passes of this time before, at most 30m, which Karpenter keeps with the feature gate FlightRecorder.
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["without_controller", "redact"])]
+    last: Option<String>,
     #[command(flatten)]
     server: ServerFlags,
     #[command(flatten)]
@@ -103,7 +108,14 @@ impl Args {
         } else {
             let mut server = Server::connect(&self.kubectl, &self.server).await?;
             if self.redact == Redact::None {
-                server.download("/bundle", &mut partial).await?;
+                let path = match &self.last {
+                    Some(last) => format!(
+                        "/bundle?last={}",
+                        utf8_percent_encode(last, NON_ALPHANUMERIC)
+                    ),
+                    None => "/bundle".to_owned(),
+                };
+                server.download(&path, &mut partial).await?;
                 None
             } else {
                 // Names that are not to be in a file are not in one for a moment either.
@@ -158,6 +170,14 @@ fn summary(bundle: &Bundle, file: &Path, bytes: u64) -> String {
         bundle.at(),
         output::escaped(&shown)
     );
+    if let (Some(first), Some(last)) = (bundle.recording.first(), bundle.recording.last()) {
+        let passes = bundle.recording.len();
+        text.push_str(&format!(
+            "recorded {passes} passes from {} to {}\n",
+            first.at(),
+            last.at()
+        ));
+    }
     for decision in bundle.decisions.iter().filter(|made| made.truncated) {
         let pass = decision.pass.as_str();
         text.push_str(&format!(

@@ -46,7 +46,7 @@ impl Args {
             Some(namespace) => format!("/blockers?namespace={}", segment(namespace)?),
             None => "/blockers".to_owned(),
         };
-        let report: Value = match &self.bundle.bundle {
+        let report: Value = match self.bundle.file() {
             Some(bundle) => offline::blockers(bundle, self.kubectl.namespace.as_deref())?,
             None => {
                 let mut server = Server::connect(&self.kubectl, &self.server).await?;

@@ -7,22 +7,19 @@ mod manifests;
 mod markdown;
 mod text;
 
-use std::fs::File;
-use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use clap::ValueHint;
-use karpenter_decisions::bundle;
 use karpenter_decisions::rehearse::plan::Plan;
 use karpenter_decisions::rehearse::request::{
     Assume, Compare, Intent, LaunchChoice, ObjectReference, PlanRequest, Scale,
 };
 use karpenter_decisions::rehearse::{Settings, rehearse};
 
+use crate::offline::{BundleFile, BundleFlag};
 use crate::output::{self, Layout};
 use crate::transport::{Server, ServerFlags};
 use format::{PlanFlags, PlanFormat};
@@ -78,9 +75,8 @@ pub struct Args {
     /// Exit with 2 if the change makes a difference.
     #[arg(long)]
     exit_code: bool,
-    /// Rehearse on the cluster of a bundle, a file that `kubectl karpenter capture` wrote, instead of a live one.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "server")]
-    bundle: Option<PathBuf>,
+    #[command(flatten)]
+    bundle: BundleFlag,
     /// How long Karpenter may compute, at most 5m; a plan that was cut short says so.
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     timeout: String,
@@ -119,8 +115,8 @@ impl Args {
     async fn ask(&self, request: &PlanRequest) -> anyhow::Result<Plan> {
         let timeout = karpenter_api::duration::parse(&self.timeout)
             .map_err(|_| anyhow::anyhow!("invalid --timeout: must be a duration, as 60s"))?;
-        if let Some(path) = &self.bundle {
-            return offline(path, request, timeout.unsigned_abs());
+        if let Some(file) = self.bundle.file() {
+            return offline(file, request, timeout.unsigned_abs());
         }
         let mut server = Server::connect(&self.flags.kubectl, &self.server).await?;
         let path = format!("/plans?timeout={}s", timeout.as_secs());
@@ -163,15 +159,14 @@ impl Args {
 }
 
 /// Rehearses on the cluster of a bundle, in this process.
-fn offline(path: &Path, request: &PlanRequest, timeout: Duration) -> anyhow::Result<Plan> {
-    let shown = path.display();
-    let file = File::open(path).with_context(|| format!("cannot read `{shown}`"))?;
-    let bundle = bundle::read(BufReader::new(file));
-    let bundle = bundle.with_context(|| format!("cannot read `{shown}`"))?;
+fn offline(file: BundleFile<'_>, request: &PlanRequest, timeout: Duration) -> anyhow::Result<Plan> {
+    let bundle = file.open()?;
     let mut settings = Settings::of_bundle(&bundle);
     let began = Instant::now();
     settings.cancel = Some(Arc::new(move || began.elapsed() > timeout));
-    Ok(rehearse(&bundle.snapshot, &settings, request)?)
+    let mut plan = rehearse(&bundle.snapshot, &settings, request)?;
+    plan.observed.exact = bundle.damage.is_none();
+    Ok(plan)
 }
 
 /// Returns a kind as the API writes it, from one of kubectl's names for it.

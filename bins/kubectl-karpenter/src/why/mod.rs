@@ -4,7 +4,6 @@ mod kept;
 mod launched;
 pub(crate) mod text;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Access;
 use crate::flags::{Format, KubectlFlags};
-use crate::offline::{self, BundleFlag};
+use crate::offline::{self, BundleFile, BundleFlag};
 use crate::output::{self, Layout};
 use crate::transport::{Server, ServerFlags};
 
@@ -155,7 +154,7 @@ impl Args {
 
 impl Subject {
     async fn ask(&self) -> anyhow::Result<(&Common, Value)> {
-        if let Some(bundle) = &self.common().bundle.bundle {
+        if let Some(bundle) = self.common().bundle.file() {
             return Ok((self.common(), self.ask_bundle(bundle)?));
         }
         let (common, path) = match self {
@@ -208,7 +207,7 @@ impl Subject {
     }
 
     /// Answers from a bundle.
-    fn ask_bundle(&self, bundle: &Path) -> anyhow::Result<Value> {
+    fn ask_bundle(&self, bundle: BundleFile<'_>) -> anyhow::Result<Value> {
         let pod = |searched: &Searched, name: String| -> anyhow::Result<Value> {
             let namespace = searched.named.common.namespace()?;
             searched.ask_bundle(bundle, &answer::Subject::Pod { namespace, name })
@@ -312,7 +311,11 @@ impl Named {
 }
 
 impl Searched {
-    fn ask_bundle(&self, bundle: &Path, subject: &answer::Subject) -> anyhow::Result<Value> {
+    fn ask_bundle(
+        &self,
+        bundle: BundleFile<'_>,
+        subject: &answer::Subject,
+    ) -> anyhow::Result<Value> {
         let changes = self.changes.iter().map(|text| {
             let change: Change = change(text)?.parse()?;
             Ok(change)

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use karpenter_core::cluster::{Cluster as Model, ClusterConfig};
+use karpenter_core::disruption::{self, DisruptionRequest};
 use karpenter_core::fake;
 use karpenter_core::pod::Pod;
 use karpenter_core::resources::Resources;
+use karpenter_decisions::bundle::recording::Recorder;
 use karpenter_decisions::bundle::{self, Bundle, Decision, Settings};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -227,6 +229,131 @@ async fn a_capture_that_fails_leaves_no_file_and_keeps_the_old_one() {
         printed.code == Some(1) && printed.stderr.contains("cannot write missing/a"),
         "{printed:?}"
     );
+}
+
+/// The largest file that the process may write stands for a disk that is full.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_capture_to_a_full_disk_leaves_no_file_and_keeps_the_old_one() {
+    let home = home();
+    let before = std::fs::read(home.path().join("a.karpenter.zst")).unwrap();
+    let large = Decisions::answering("200 OK", "", &"x".repeat(4 << 20)).await;
+    let mut command = std::process::Command::new("sh");
+    let limited =
+        r#"trap '' XFSZ; ulimit -f 64; exec "$0" capture -o a.karpenter.zst --server "$1""#;
+    command
+        .args([
+            "-c",
+            limited,
+            env!("CARGO_BIN_EXE_kubectl-karpenter"),
+            &large.url(),
+        ])
+        .current_dir(home.path())
+        .env("KUBECONFIG", "/nonexistent")
+        .env("HOME", "/nonexistent");
+    let printed = run(command).await;
+    assert_eq!(
+        (printed.code, printed.stdout.as_str()),
+        (Some(1), ""),
+        "{printed:?}"
+    );
+    assert!(printed.stderr.contains("File too large"), "{printed:?}");
+    assert_eq!(files(&home), ["a.karpenter.zst"]);
+    let after = std::fs::read(home.path().join("a.karpenter.zst")).unwrap();
+    assert!(after == before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_capture_of_the_time_before_asks_for_it_and_tells_its_passes() {
+    let home = home();
+    let status = json!({ "kind": "Status", "code": 400, "reason": "BadRequest", "message": "cannot look back: the feature gate FlightRecorder is off" });
+    let off = Decisions::refusing("400 Bad Request", "", status).await;
+    let args = [
+        "capture",
+        "--last",
+        "30m",
+        "-o",
+        "b",
+        "--server",
+        &off.url(),
+    ];
+    let printed = offline(&home, &args).await;
+    assert_eq!(printed.code, Some(1), "{printed:?}");
+    assert!(printed.stderr.contains("FlightRecorder"), "{printed:?}");
+    assert!(
+        off.heads()[0].contains("/bundle?last=30m "),
+        "{:?}",
+        off.heads()
+    );
+    let printed = offline(&home, &["capture", "--last", "30m", "--redact", "names"]).await;
+    assert_eq!(printed.code, Some(1), "{printed:?}");
+    assert!(
+        printed.stderr.contains("cannot be used with"),
+        "{printed:?}"
+    );
+
+    // A recorded pass is replayed, and kept alone with the state that it decided on.
+    let mut bundle = captured();
+    let mut recorder = Recorder::default();
+    let request = DisruptionRequest::at(bundle.at());
+    let plan = disruption::plan(&bundle.snapshot, &request);
+    recorder.disrupted(&bundle.snapshot, &request, true, &plan);
+    bundle.recording = recorder.since(bundle.at());
+    bundle.recording[0].decision.digest = "0".repeat(64);
+    write(&bundle, &home.path().join("b"));
+    let printed = offline(&home, &["replay", "b", "--exit-code", "--bisect", "c"]).await;
+    assert_eq!(printed.code, Some(2), "{printed:?}");
+    let says =
+        "replayed 3 decisions: 2 identical, 1 different\nDisruption@2026-01-10T00:00:00Z differs:";
+    assert!(printed.stdout.starts_with(says), "{printed:?}");
+    let alone = bundle::read(std::fs::read(home.path().join("c")).unwrap().as_slice()).unwrap();
+    assert_eq!((alone.recording.len(), alone.decisions.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn what_is_whole_of_a_damaged_file_is_asked_with_salvage_only() {
+    let home = home();
+    let whole = std::fs::read(home.path().join("a.karpenter.zst")).unwrap();
+    let text = zstd::decode_all(whole.as_slice()).unwrap();
+    let cut = zstd::encode_all(&text[..text.len() - 200], 1).unwrap();
+    std::fs::write(home.path().join("cut"), cut).unwrap();
+    let pods = ["why", "pods", "--bundle", "cut", "-o", "json"];
+    let printed = offline(&home, &pods).await;
+    assert_eq!(printed.code, Some(1), "{printed:?}");
+    let printed = offline(&home, &[&pods[..], &["--salvage"]].concat()).await;
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    assert!(
+        printed.stderr.starts_with("warning: cut is damaged"),
+        "{printed:?}"
+    );
+    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(answer["observed"]["exact"], false, "{answer}");
+    let plan = [
+        "plan",
+        "--bundle",
+        "cut",
+        "--salvage",
+        "--for",
+        "0s",
+        "-o",
+        "json",
+    ];
+    let printed = offline(&home, &plan).await;
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(answer["observed"]["exact"], false, "{answer}");
+    let whole = [
+        "why",
+        "pods",
+        "--bundle",
+        "a.karpenter.zst",
+        "--salvage",
+        "-o",
+        "json",
+    ];
+    let printed = offline(&home, &whole).await;
+    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(answer["observed"].get("exact"), None, "{answer}");
+    assert_eq!(printed.stderr, "");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -110,12 +110,31 @@ impl Made {
                 Self::Provisioning(plan) => !plan.undecided.is_empty(),
                 Self::Disruption(plan) => !plan.timed_out.is_empty(),
             };
-        Decision {
-            id: pass.as_str().to_owned(),
+        Decision::of(pass.as_str().to_owned(), pass, &canonical, truncated)
+    }
+}
+
+impl Decision {
+    pub(super) fn of(id: String, pass: Replayed, canonical: &Canonical, truncated: bool) -> Self {
+        Self {
+            id,
             pass,
-            digest: Digest::of(&canonical).to_string(),
+            digest: Digest::of(canonical).to_string(),
             truncated,
             counts: canonical.counts(),
+        }
+    }
+
+    /// Compares it with the same decision made again; `None` if that was not made, because this one ended early.
+    pub(super) fn compared(&self, again: Option<Self>) -> Comparison {
+        let (replayed, counts) = again.map(|made| (made.digest, made.counts)).unzip();
+        Comparison {
+            id: self.id.clone(),
+            pass: self.pass,
+            recorded: self.digest.clone(),
+            replayed,
+            recorded_counts: self.counts.clone(),
+            replayed_counts: counts.unwrap_or_default(),
         }
     }
 }
@@ -207,7 +226,7 @@ impl Planned {
 }
 
 impl Canonical {
-    fn of_plan(plan: &Plan) -> Self {
+    pub(super) fn of_plan(plan: &Plan) -> Self {
         Self::Provisioning {
             planned: plan.new_node_claims.iter().map(Planned::of).collect(),
             existing: placements(&plan.existing),
@@ -239,7 +258,7 @@ impl Canonical {
         }
     }
 
-    fn of_disruption(plan: &DisruptionPlan) -> Self {
+    pub(super) fn of_disruption(plan: &DisruptionPlan) -> Self {
         let budgets = plan.budgets.iter().map(|(reason, budgets)| {
             let of_pools = budgets.iter().map(|(pool, budget)| {
                 let numbers = [
@@ -274,7 +293,7 @@ impl Canonical {
         }
     }
 
-    fn counts(&self) -> BTreeMap<String, usize> {
+    pub(super) fn counts(&self) -> BTreeMap<String, usize> {
         let counts: &[(&str, usize)] = match self {
             Self::Provisioning {
                 planned,
@@ -383,13 +402,5 @@ pub fn replay(
     let made = (!recorded.truncated).then(|| {
         make(recorded.pass, snapshot, settings, threads, None).decision(recorded.pass, false)
     });
-    let (replayed, counts) = made.map(|made| (made.digest, made.counts)).unzip();
-    Comparison {
-        id: recorded.id.clone(),
-        pass: recorded.pass,
-        recorded: recorded.digest.clone(),
-        replayed,
-        recorded_counts: recorded.counts.clone(),
-        replayed_counts: counts.unwrap_or_default(),
-    }
+    recorded.compared(made)
 }

@@ -31,6 +31,7 @@ mod lines;
 mod objects;
 mod offline;
 mod read;
+pub mod recording;
 pub mod redact;
 mod rows;
 mod settings;
@@ -45,13 +46,16 @@ pub use decision::{
     make,
 };
 pub use offline::Offline;
-pub use read::{ReadError, read};
+pub use read::{ReadError, read, salvage};
+pub use recording::RecordedPass;
 pub use redact::Redaction;
 pub use settings::Settings;
 pub use write::write;
 
-/// The version of the format that this version writes.
-pub const SCHEMA: u32 = 1;
+/// The version of the format that this version writes. Version 2 added the section `changes`.
+pub const SCHEMA: u32 = 2;
+/// The oldest version of the format that this version reads.
+const OLDEST: u32 = 1;
 /// The usual suffix of the name of the file.
 pub const SUFFIX: &str = ".karpenter.zst";
 
@@ -69,8 +73,12 @@ pub struct Bundle {
     pub settings: Settings,
     /// Decisions on the snapshot.
     pub decisions: Vec<Decision>,
+    /// Passes of the time before, each with the state that it decided on.
+    pub recording: Vec<RecordedPass>,
     /// Which names are pseudonyms.
     pub redaction: Redaction,
+    /// Why only a part of the file was read, if it was salvaged.
+    pub damage: Option<String>,
 }
 
 impl Bundle {
@@ -83,7 +91,9 @@ impl Bundle {
             snapshot,
             settings,
             decisions: Vec::new(),
+            recording: Vec::new(),
             redaction: Redaction::None,
+            damage: None,
         }
     }
 
@@ -105,12 +115,25 @@ impl Bundle {
         self
     }
 
-    /// Makes the recorded decisions again.
+    /// Makes the recorded decisions again: those of the time before, then those on the snapshot.
     #[must_use]
     pub fn replay(&self, threads: usize) -> Vec<Comparison> {
+        let recording = self.recording.iter().map(|pass| pass.replay(threads));
         let decisions = self.decisions.iter();
-        decisions
-            .map(|recorded| decision::replay(recorded, &self.snapshot, &self.settings, threads))
-            .collect()
+        let decisions = decisions
+            .map(|recorded| decision::replay(recorded, &self.snapshot, &self.settings, threads));
+        recording.chain(decisions).collect()
+    }
+
+    /// Returns the ids of its decisions, in the order of [`Self::replay`].
+    pub fn decision_ids(&self) -> impl Iterator<Item = &str> {
+        let recording = self.recording.iter().map(|pass| pass.decision.id.as_str());
+        recording.chain(self.decisions.iter().map(|decision| decision.id.as_str()))
+    }
+
+    /// Keeps only the decisions with this id.
+    pub fn retain_decision(&mut self, id: &str) {
+        self.recording.retain(|pass| pass.decision.id == id);
+        self.decisions.retain(|decision| decision.id == id);
     }
 }

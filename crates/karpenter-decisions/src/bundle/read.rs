@@ -7,17 +7,18 @@ use std::sync::Arc;
 use karpenter_core::cluster::{Cluster, DaemonSet};
 use karpenter_core::disruption::DisruptionRequest;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::pod::{Owner, Pod, Shape};
+use karpenter_core::pod::{Owner, Pod, PodKey, Shape};
 use karpenter_core::resources::Resources;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::lines::{LineError, LineReader, MAX_BYTES, MAX_LINE};
+use super::recording::{self, MAX_PASSES, RecordedPass};
 use super::rows::{
-    DaemonSetRow, Devices, Indexed, Line, Manifest, PodRow, PoolTypes, Request, SECTIONS, Selector,
-    Storage, Trailer,
+    Change, DaemonSetRow, Devices, Indexed, Line, Manifest, PassRow, PodRow, PoolTypes, Request,
+    SECTIONS, Selector, Storage, Trailer,
 };
-use super::{Bundle, Decision, SCHEMA, Settings};
+use super::{Bundle, Decision, OLDEST, SCHEMA, Settings};
 
 /// Why a file cannot be read as a bundle.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +96,17 @@ impl fmt::Display for At<'_> {
 /// Fails if the file is not a complete bundle that this version reads: with the line, the byte and the field of the problem.
 pub fn read(file: impl Read) -> Result<Bundle, ReadError> {
     let lines = LineReader::new(file).map_err(|source| ReadError::Io { line: 0, source })?;
-    Reader { lines }.bundle()
+    Reader { lines }.bundle(false)
+}
+
+/// Reads what is whole of a damaged bundle: the lines before the first that cannot be read. [`Bundle::damage`] says why there are no
+/// more.
+///
+/// # Errors
+/// Fails if the file does not begin with the manifest of a bundle that this version reads, or if it is too large.
+pub fn salvage(file: impl Read) -> Result<Bundle, ReadError> {
+    let lines = LineReader::new(file).map_err(|source| ReadError::Io { line: 0, source })?;
+    Reader { lines }.bundle(true)
 }
 
 struct Reader<R: Read> {
@@ -133,7 +144,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn bundle(mut self) -> Result<Bundle, ReadError> {
+    fn bundle(mut self, salvages: bool) -> Result<Bundle, ReadError> {
         match self.advance() {
             Err(ReadError::Truncated { .. }) => return Err(ReadError::NotABundle),
             // What is not compressed with zstd is not a bundle.
@@ -155,12 +166,37 @@ impl<R: Read> Reader<R> {
             });
         }
         let manifest: Manifest = self.json()?;
-        if manifest.schema != SCHEMA {
-            return Err(self.invalid("schema", "must be 1"));
+        if manifest.schema < OLDEST {
+            return Err(self.invalid("schema", "must be 1 or 2"));
         }
         self.lines.accept();
         let cluster = Cluster::new(manifest.config.clone());
         let mut content = Content::new(cluster, Settings::at(manifest.at));
+        let damage = match self.content(&mut content) {
+            Err(ReadError::TooLarge { line, problem }) => {
+                return Err(ReadError::TooLarge { line, problem });
+            }
+            Err(damage) if salvages => {
+                // The pods of a section that does not end.
+                content.flush();
+                Some(damage.to_string())
+            }
+            read => read.map(|()| None)?,
+        };
+        Ok(Bundle {
+            provider: manifest.provider,
+            engine: manifest.engine,
+            snapshot: content.cluster.with_epoch(manifest.epoch).snapshot(),
+            settings: content.settings,
+            decisions: content.decisions,
+            recording: content.recording,
+            redaction: manifest.redact,
+            damage,
+        })
+    }
+
+    /// Reads the sections and the trailer.
+    fn content(&mut self, content: &mut Content) -> Result<(), ReadError> {
         let mut section = 0;
         loop {
             self.advance()?;
@@ -195,21 +231,13 @@ impl<R: Read> Reader<R> {
         }
         let line = self.lines.number;
         match self.lines.advance() {
-            Ok(false) => {}
-            Err(LineError::Io(source)) => return Err(ReadError::Io { line, source }),
+            Ok(false) => Ok(()),
+            Err(LineError::Io(source)) => Err(ReadError::Io { line, source }),
             _ => {
                 let problem = "lines follow it";
-                return Err(ReadError::Trailer { problem });
+                Err(ReadError::Trailer { problem })
             }
         }
-        Ok(Bundle {
-            provider: manifest.provider,
-            engine: manifest.engine,
-            snapshot: content.cluster.with_epoch(manifest.epoch).snapshot(),
-            settings: content.settings,
-            decisions: content.decisions,
-            redaction: manifest.redact,
-        })
     }
 
     /// Reads the current line. The path of the field is found in a second attempt, which only a failure needs.
@@ -262,6 +290,7 @@ pub(super) struct Content {
     pub(super) cluster: Cluster,
     pub(super) settings: Settings,
     decisions: Vec<Decision>,
+    recording: Vec<RecordedPass>,
     shapes: Vec<Arc<Shape>>,
     limits: Vec<Arc<Resources>>,
     owners: Vec<Arc<[Owner]>>,
@@ -294,6 +323,7 @@ impl Content {
             cluster,
             settings,
             decisions: Vec::new(),
+            recording: Vec::new(),
             shapes: Vec::new(),
             limits: Vec::new(),
             owners: Vec::new(),
@@ -306,8 +336,12 @@ impl Content {
     /// Applies what was collected of a section that has ended.
     pub(super) fn ended(&mut self, section: usize) {
         if SECTIONS.get(section) == Some(&"pods") {
-            self.cluster.insert_pods(std::mem::take(&mut self.pods));
+            self.flush();
         }
+    }
+
+    fn flush(&mut self) {
+        self.cluster.insert_pods(std::mem::take(&mut self.pods));
     }
 
     pub(super) fn add(&mut self, line: Line) -> Result<(), Problem> {
@@ -367,6 +401,7 @@ impl Content {
                 self.decisions.push(decision);
                 Ok(())
             }
+            Line::Changes(change) => self.change(*change),
         }
     }
 
@@ -457,6 +492,11 @@ impl Content {
         if std::mem::replace(&mut self.requested, true) {
             return Err(("v", "the settings are given twice".to_owned()));
         }
+        self.settings = self.settings(row)?;
+        Ok(())
+    }
+
+    fn settings(&self, row: Request) -> Result<Settings, Problem> {
         let pods = row.buffer_pods.into_iter();
         let pods = pods.map(|row| self.pod(row).map(Arc::new));
         let mut request = DisruptionRequest::at(row.policy.now);
@@ -469,10 +509,59 @@ impl Content {
         request.unseen_pools = row.unseen_pools;
         request.cooling_down_pools = row.cooling_down_pools;
         request.static_headroom = row.static_headroom;
-        self.settings = Settings::new(row.policy, request);
-        self.settings.gates = row.gates;
-        self.settings.options = row.options;
-        Ok(())
+        let mut settings = Settings::new(row.policy, request);
+        settings.gates = row.gates;
+        settings.options = row.options;
+        Ok(settings)
+    }
+
+    fn change(&mut self, change: Change) -> Result<(), Problem> {
+        match change {
+            // Pods are sorted in their section only.
+            Change::Set(Line::Pods(row)) => {
+                let pod = self.pod(*row)?;
+                self.cluster.insert_pod(pod);
+                Ok(())
+            }
+            Change::Set(Line::Requests(_) | Line::Decisions(_) | Line::Changes(_)) => {
+                Err(("v.set.s", "must be the section of an object".to_owned()))
+            }
+            Change::Set(line) => self.add(line),
+            Change::Remove(removed) => {
+                recording::remove(&mut self.cluster, &removed);
+                Ok(())
+            }
+            Change::Pass(row) => {
+                if self.recording.len() >= MAX_PASSES {
+                    let problem = format!("a bundle has at most {MAX_PASSES} passes");
+                    return Err(("v.pass", problem));
+                }
+                let PassRow {
+                    decision,
+                    request,
+                    nominated,
+                    consolidates,
+                } = row;
+                let settings = self.settings(request)?;
+                let nominated = nominated.into_iter().map(|([namespace, name, uid], node)| {
+                    let pod = PodKey {
+                        namespace,
+                        name,
+                        uid,
+                    };
+                    (pod, node)
+                });
+                let pass = RecordedPass {
+                    snapshot: self.cluster.snapshot(),
+                    settings,
+                    nominated: nominated.collect(),
+                    consolidates,
+                    decision,
+                };
+                self.recording.push(pass);
+                Ok(())
+            }
+        }
     }
 }
 

@@ -83,10 +83,11 @@ pub(super) enum Line {
     Marks(MarksRow),
     Requests(Box<Request>),
     Decisions(Decision),
+    Changes(Box<Change>),
 }
 
 /// The sections in their order.
-pub(super) const SECTIONS: [&str; 18] = [
+pub(super) const SECTIONS: [&str; 19] = [
     "shapes",
     "limits",
     "owners",
@@ -105,6 +106,7 @@ pub(super) const SECTIONS: [&str; 18] = [
     "marks",
     "requests",
     "decisions",
+    "changes",
 ];
 
 impl Line {
@@ -129,6 +131,7 @@ impl Line {
             Self::Marks(_) => 15,
             Self::Requests(_) => 16,
             Self::Decisions(_) => 17,
+            Self::Changes(_) => 18,
         }
     }
 }
@@ -310,7 +313,7 @@ pub(super) enum Devices {
     Class(DeviceClass),
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct MarksRow {
     #[serde(default, skip_serializing_if = "is_false")]
@@ -362,4 +365,53 @@ pub(super) struct Request {
     pub(super) buffer_pods: Vec<PodRow>,
     pub(super) gates: BTreeMap<String, bool>,
     pub(super) options: BTreeMap<String, String>,
+}
+
+/// A change of the state that the sections before have, or a pass on the state by then.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Change {
+    Set(Line),
+    Remove(Removed),
+    Pass(PassRow),
+}
+
+/// An object that is no longer there, by namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Removed {
+    Pod(String, String),
+    Node(String),
+    NodeClaim(String),
+    NodePool(String),
+    NodeOverlay(String),
+    InstanceTypes(String),
+    DaemonSet(String, String),
+    Pdb(String, String),
+    Service(String, String),
+    /// Kind, namespace, name.
+    Controller(String, String, String),
+    Namespace(String),
+    VolumeClaim(String, String),
+    Volume(String),
+    StorageClass(String),
+    AttachLimits(String),
+    VolumeAttachment(String),
+    ResourceSlice(String),
+    ResourceClaim(String, String),
+    DeviceClass(String),
+}
+
+/// A pass of a recording.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct PassRow {
+    pub(super) decision: Decision,
+    pub(super) request: Request,
+    /// Pods, by namespace, name and uid, with the nodes that they were nominated to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) nominated: Vec<([String; 3], String)>,
+    /// Whether the pass looked for consolidations.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) consolidates: bool,
 }

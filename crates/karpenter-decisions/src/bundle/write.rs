@@ -16,7 +16,7 @@ use super::rows::{
     DaemonSetRow, Devices, Indexed, Line, Manifest, ManifestKind, PodRow, PoolTypes, Request,
     SECTIONS, Selector, Storage, Trailer, TrailerKind,
 };
-use super::{Bundle, SCHEMA, Settings, objects};
+use super::{Bundle, SCHEMA, Settings, objects, recording};
 
 /// The level of compression: a higher one takes twice as long for a tenth less.
 const LEVEL: i32 = 3;
@@ -33,19 +33,33 @@ pub fn write(bundle: &Bundle, file: impl Write) -> io::Result<()> {
         buffer: Vec::new(),
     };
     manifest(bundle, &mut out)?;
-    sections(bundle, &mut |line| out.json(&line))?;
+    if bundle.recording.is_empty() {
+        sections(bundle, &mut |line| out.json(&line))?;
+    } else {
+        recording::sections(bundle, &mut |line| out.json(&line))?;
+    }
     out.end()
 }
 
 /// Takes the lines of sections.
 pub(super) type Sink<'a> = dyn FnMut(Line) -> io::Result<()> + 'a;
 
-/// Passes on the lines of all sections, in their order.
+/// Passes on the lines of all sections but the changes, in their order.
 pub(super) fn sections(bundle: &Bundle, out: &mut Sink<'_>) -> io::Result<()> {
-    let (snapshot, settings) = (&bundle.snapshot, &bundle.settings);
+    state(bundle, &bundle.snapshot, out).map(drop)
+}
+
+/// Passes on the lines of the sections with the state of `snapshot`, and with the settings and decisions of the bundle. Returns the
+/// numbers that they refer to.
+pub(super) fn state(
+    bundle: &Bundle,
+    snapshot: &Snapshot,
+    out: &mut Sink<'_>,
+) -> io::Result<Tables> {
+    let settings = &bundle.settings;
     let mut tables = pods(snapshot, settings, out)?;
     nodes(snapshot, out)?;
-    catalogue(snapshot, out)?;
+    catalogue(snapshot, &mut tables.types, out)?;
     for (set, newest) in snapshot.daemon_sets() {
         let newest = newest.map(|pod| &**pod);
         let row = daemon_set(set, newest, &mut tables);
@@ -64,7 +78,7 @@ pub(super) fn sections(bundle: &Bundle, out: &mut Sink<'_>) -> io::Result<()> {
     for decision in &bundle.decisions {
         out(Line::Decisions(decision.clone()))?;
     }
-    Ok(())
+    Ok(tables)
 }
 
 /// Lines that are counted, hashed and compressed.
@@ -143,15 +157,33 @@ impl<T: ?Sized + Eq + Hash> Table<T> {
     }
 }
 
-/// The values that pods share.
-struct Tables {
+/// The values that other lines refer to by their numbers.
+pub(super) struct Tables {
     shapes: Table<Shape>,
     limits: Table<Resources>,
     owners: Table<[Owner]>,
+    types: FxHashMap<[u8; 32], u32>,
 }
 
 impl Tables {
-    fn row(&mut self, pod: &Pod) -> PodRow {
+    /// Passes on the values of a pod that were not referred to before.
+    pub(super) fn introduce(&mut self, pod: &Arc<Pod>, out: &mut Sink<'_>) -> io::Result<()> {
+        if let (i, true) = self.shapes.number(&pod.shape) {
+            let v = Shape::clone(&pod.shape);
+            out(Line::Shapes(Indexed { i, v }))?;
+        }
+        if let (i, true) = self.limits.number(&pod.limits) {
+            let v = Resources::clone(&pod.limits);
+            out(Line::Limits(Indexed { i, v }))?;
+        }
+        if let (i, true) = self.owners.number(&pod.owners) {
+            let v = pod.owners.to_vec();
+            out(Line::Owners(Indexed { i, v }))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn row(&mut self, pod: &Pod) -> PodRow {
         let (shape, _) = self.shapes.number(&pod.shape);
         let (limits, _) = self.limits.number(&pod.limits);
         let (owners, _) = self.owners.number(&pod.owners);
@@ -174,6 +206,7 @@ fn pods(snapshot: &Snapshot, settings: &Settings, out: &mut Sink<'_>) -> io::Res
         shapes: Table::new(),
         limits: Table::new(),
         owners: Table::new(),
+        types: FxHashMap::default(),
     };
     for pod in &all {
         if let (i, true) = tables.shapes.number(&pod.shape) {
@@ -216,36 +249,57 @@ fn nodes(snapshot: &Snapshot, out: &mut Sink<'_>) -> io::Result<()> {
 }
 
 /// Writes each distinct instance type once, and then the instance types of each NodePool by their numbers.
-fn catalogue(snapshot: &Snapshot, out: &mut Sink<'_>) -> io::Result<()> {
-    let mut numbers: FxHashMap<[u8; 32], u32> = FxHashMap::default();
+fn catalogue(snapshot: &Snapshot, numbers: &mut Numbers, out: &mut Sink<'_>) -> io::Result<()> {
     let mut pools = Vec::new();
     for pool in snapshot.instance_type_pools() {
-        let mut row = PoolTypes {
-            pool: pool.to_owned(),
-            types: None,
-            error: None,
-        };
-        match snapshot.instance_types(pool) {
-            Some(Ok(types)) => {
-                let mut listed = Vec::with_capacity(types.len());
-                for instance_type in types.iter() {
-                    listed.push(number(instance_type, &mut numbers, out)?);
-                }
-                row.types = Some(listed);
-            }
-            Some(Err(error)) => row.error = Some(error.clone()),
-            None => continue,
+        if let Some(types) = snapshot.instance_types(pool) {
+            pools.push(pool_types(pool, types, numbers, out)?);
         }
-        pools.push(row);
     }
     pools
         .into_iter()
         .try_for_each(|row| out(Line::Catalogue(row)))
 }
 
+/// Numbers of instance types by their digests.
+type Numbers = FxHashMap<[u8; 32], u32>;
+
+impl Tables {
+    /// Returns the instance types of a NodePool by their numbers; passes on those without one.
+    pub(super) fn pool_types(
+        &mut self,
+        pool: &str,
+        types: &Result<Arc<[InstanceType]>, String>,
+        out: &mut Sink<'_>,
+    ) -> io::Result<PoolTypes> {
+        pool_types(pool, types, &mut self.types, out)
+    }
+}
+
+fn pool_types(
+    pool: &str,
+    types: &Result<Arc<[InstanceType]>, String>,
+    numbers: &mut Numbers,
+    out: &mut Sink<'_>,
+) -> io::Result<PoolTypes> {
+    let listed = types.as_ref().map(|types| {
+        let numbered = types.iter().map(|it| number(it, numbers, out));
+        numbered.collect::<io::Result<Vec<u32>>>()
+    });
+    let (types, error) = match listed {
+        Ok(listed) => (Some(listed?), None),
+        Err(error) => (None, Some(error.clone())),
+    };
+    Ok(PoolTypes {
+        pool: pool.to_owned(),
+        types,
+        error,
+    })
+}
+
 fn number(
     instance_type: &InstanceType,
-    numbers: &mut FxHashMap<[u8; 32], u32>,
+    numbers: &mut Numbers,
     out: &mut Sink<'_>,
 ) -> io::Result<u32> {
     let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
@@ -261,7 +315,11 @@ fn number(
     }
 }
 
-fn daemon_set(set: &DaemonSet, newest: Option<&Pod>, tables: &mut Tables) -> DaemonSetRow {
+pub(super) fn daemon_set(
+    set: &DaemonSet,
+    newest: Option<&Pod>,
+    tables: &mut Tables,
+) -> DaemonSetRow {
     DaemonSetRow {
         namespace: set.namespace.clone(),
         name: set.name.clone(),
@@ -323,7 +381,7 @@ fn devices(snapshot: &Snapshot, out: &mut Sink<'_>) -> io::Result<()> {
     all.try_for_each(|row| out(Line::Devices(Box::new(row))))
 }
 
-fn request(settings: &Settings, tables: &mut Tables) -> Request {
+pub(super) fn request(settings: &Settings, tables: &mut Tables) -> Request {
     let of_disruption = settings.request();
     let buffer_pods = settings.buffer_pods().iter();
     Request {

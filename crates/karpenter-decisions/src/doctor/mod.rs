@@ -287,6 +287,7 @@ pub fn examine(
         kind: "BlockerReport",
         observed: Observed {
             truncated: observed.truncated || is_cut,
+            exact: true,
             ..observed
         },
         ran: Check::ALL

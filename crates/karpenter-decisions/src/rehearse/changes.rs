@@ -14,13 +14,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::request::{Intent, ObjectReference, PlanRequest, Scale};
+use super::told::changed_fields;
 use super::workloads::{Workloads, same_shape};
 use super::{InvalidPlan, Settings, admission};
 use crate::change::{self, Change, InvalidChange};
 use crate::workload::Workload;
 
-/// How many changed fields of an object are told.
-const TOLD_FIELDS: usize = 6;
 /// How deep lists may be nested in lists.
 const NESTED: usize = 4;
 
@@ -483,46 +482,4 @@ fn workload(kind: &str, namespace: &str, name: &str) -> Workload {
 
 fn json(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
-}
-
-/// Returns the fields that differ, with both values.
-fn changed_fields(old: &Value, new: &Value) -> String {
-    let mut found = Vec::new();
-    compare("spec", old, new, &mut found);
-    let more = found.len().saturating_sub(TOLD_FIELDS);
-    found.truncate(TOLD_FIELDS);
-    if more > 0 {
-        found.push(format!("and {more} more"));
-    }
-    match found.is_empty() {
-        true => "changed".to_owned(),
-        false => found.join(", "),
-    }
-}
-
-fn compare(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
-    if old == new {
-        return;
-    }
-    if let (Value::Object(a), Value::Object(b)) = (old, new) {
-        let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-        for key in keys {
-            let (a, b) = (a.get(key), b.get(key));
-            let (a, b) = (a.unwrap_or(&Value::Null), b.unwrap_or(&Value::Null));
-            compare(&format!("{path}.{key}"), a, b, found);
-        }
-        return;
-    }
-    let shown = |value: &Value| -> String {
-        let text = match value {
-            Value::Null => "unset".to_owned(),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        match text.char_indices().nth(60) {
-            Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
-            None => text,
-        }
-    };
-    found.push(format!("{path} {} -> {}", shown(old), shown(new)));
 }

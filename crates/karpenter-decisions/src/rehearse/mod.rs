@@ -19,6 +19,7 @@ mod changes;
 pub mod plan;
 pub mod request;
 mod stepper;
+mod told;
 mod workloads;
 
 use std::fmt;
@@ -265,6 +266,7 @@ fn answer(
             epoch: snapshot.epoch(),
             engine: settings.engine.clone(),
             truncated,
+            exact: true,
         },
         start,
         seconds: length.as_secs(),

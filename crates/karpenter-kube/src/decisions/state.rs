@@ -1,11 +1,14 @@
 //! The decisions of this replica, and what is kept with them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use karpenter_core::disruption::{CommandId, DisruptionRequest};
 use karpenter_core::schedule::{Cancel, Policy};
+use karpenter_decisions::bundle::RecordedPass;
+use karpenter_decisions::bundle::recording::Recorder;
 use karpenter_decisions::doctor::{BlockerReport, Installation};
 use karpenter_decisions::history::History;
 use karpenter_decisions::record::{CommandOutcome, DecisionRecord};
@@ -54,6 +57,8 @@ pub struct Decisions {
     pub(super) holder: Holder,
     /// Where other replicas reach this one, while it leads.
     pub(super) announcement: Announcement,
+    /// The passes of the last half hour (feature gate `FlightRecorder`).
+    recorder: Option<Mutex<Recorder>>,
     /// Counts the changes of the history.
     pub(super) revision: AtomicU64,
     pub(super) feed: Feed,
@@ -67,8 +72,14 @@ impl std::fmt::Debug for Decisions {
 
 impl Decisions {
     /// Creates an empty history. `holder` is the replica that holds the lease, `announcement` what this one writes into the lease.
+    /// `records_flight` is whether passes are kept with their states.
     #[must_use]
-    pub fn new(log: &DecisionLog, holder: Holder, announcement: Announcement) -> Self {
+    pub fn new(
+        log: &DecisionLog,
+        holder: Holder,
+        announcement: Announcement,
+        records_flight: bool,
+    ) -> Self {
         let (new, _) = broadcast::channel(BEHIND);
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
@@ -81,6 +92,7 @@ impl Decisions {
             new,
             holder,
             announcement,
+            recorder: records_flight.then(Mutex::default),
             revision: AtomicU64::default(),
             feed: Feed::default(),
         }
@@ -91,6 +103,9 @@ impl Decisions {
         *self.history() = History::new(now);
         *self.disrupted.lock() = None;
         self.kept.free();
+        if let Some(recorder) = &self.recorder {
+            *recorder.lock() = Recorder::default();
+        }
         self.revision.fetch_add(1, Ordering::Relaxed);
         self.feed.begin();
     }
@@ -125,6 +140,22 @@ impl Decisions {
 
     pub(super) fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock()
+    }
+
+    /// Keeps a pass with its state, if the flight recorder is on.
+    pub fn keep(&self, pass: impl FnOnce(&mut Recorder)) {
+        let Some(recorder) = &self.recorder else {
+            return;
+        };
+        // INVARIANT: a decision never fails because it is kept.
+        if catch_unwind(AssertUnwindSafe(|| pass(&mut recorder.lock()))).is_err() {
+            tracing::error!(logger = "decisions", "keeping a decision panicked");
+        }
+    }
+
+    /// Returns the kept passes since a time; `None` without a flight recorder.
+    pub(super) fn kept_since(&self, time: Timestamp) -> Option<Vec<RecordedPass>> {
+        Some(self.recorder.as_ref()?.lock().since(time))
     }
 
     /// Records what became of a command.

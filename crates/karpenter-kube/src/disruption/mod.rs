@@ -336,6 +336,9 @@ impl Disruption {
                 took: started.elapsed(),
             };
             decisions.disrupted(&self.cx, made, &asked, &plan);
+            decisions.keep(|recorder| {
+                recorder.disrupted(&view.snapshot, &asked, consolidate, &plan);
+            });
         }
         if consolidate {
             self.unseen_pools = plan.unseen_pools.clone();

@@ -251,11 +251,11 @@ impl Builder {
         let holder = elector.as_ref().map(Elector::holder).unwrap_or_default();
         let announcement = elector.as_ref().map(Elector::announcement);
         let announcement = announcement.unwrap_or_default();
-        let decisions = self
-            .options
-            .feature_gates
-            .decision_records
-            .then(|| Decisions::new(&self.options.decision_log, holder, announcement));
+        let decisions = self.options.feature_gates.decision_records.then(|| {
+            let records_flight = self.options.feature_gates.flight_recorder;
+            let log = &self.options.decision_log;
+            Decisions::new(log, holder, announcement, records_flight)
+        });
         let cx = Arc::new(Context {
             decisions,
             shadow,

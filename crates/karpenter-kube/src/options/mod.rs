@@ -371,6 +371,8 @@ pub struct FeatureGates {
     pub decision_records: bool,
     /// Add what blocks a pod to its `FailedScheduling` events.
     pub scheduling_hints: bool,
+    /// Keep the passes of the last half hour, for `kubectl karpenter capture --last`.
+    pub flight_recorder: bool,
 }
 
 impl Default for FeatureGates {
@@ -384,6 +386,7 @@ impl Default for FeatureGates {
             capacity_buffer: false,
             decision_records: true,
             scheduling_hints: false,
+            flight_recorder: false,
         }
     }
 }
@@ -408,6 +411,7 @@ impl FromStr for FeatureGates {
                 "CapacityBuffer" => gates.capacity_buffer = value,
                 "DecisionRecords" => gates.decision_records = value,
                 "SchedulingHints" => gates.scheduling_hints = value,
+                "FlightRecorder" => gates.flight_recorder = value,
                 // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
                 _ => {}
             }

@@ -19,9 +19,12 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::taints;
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::cluster::pdb::leaving_pods;
 use karpenter_core::pod::Pod;
-use karpenter_core::schedule::{Cancel, Plan, Policy, PreferencePolicy, ReservedMode, schedule};
+use karpenter_core::schedule::{
+    Cancel, Plan, Policy, PreferencePolicy, Query, ReservedMode, schedule,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -187,16 +190,17 @@ impl Provisioner {
         if self.cx.options.preference_policy == PreferencePolicy::Respect {
             self.soft_constraints.log(&standing.unplaced, now);
         }
-        let plan = self.decide(&view, &standing, buffer_pods.clone()).await?;
+        let decided = self.decide(&view, &standing, buffer_pods.clone()).await?;
+        let plan = &decided.plan;
         self.cx
             .metrics
             .scheduler_scheduling_duration_seconds
             .observe(&["provisioner"], started.elapsed().as_secs_f64());
         let gates = &self.cx.options.feature_gates;
         let hints = gates.scheduling_hints.then_some(&*self.hints);
-        report::outcome(&self.cx, &view, &plan, &self.ledger, hints);
-        report::computed(&plan);
-        report::overdue(&self.cx, &view, &plan, &standing.overdue);
+        report::outcome(&self.cx, &view, plan, &self.ledger, hints);
+        report::computed(plan);
+        report::overdue(&self.cx, &view, plan, &standing.overdue);
 
         // Launching takes time: nominate first, because nominated nodes are not disrupted.
         let existing = plan.existing.iter().filter(|p| !p.buffer);
@@ -213,10 +217,10 @@ impl Provisioner {
         let claims = launch::created(claims);
         self.cx
             .buffers
-            .record(&buffer_pods, &plan, &claims, &view.snapshot);
+            .record(&buffer_pods, plan, &claims, &view.snapshot);
         let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
         self.nominations
-            .nominate_planned(&view.snapshot, &plan, names, self.cx.clock.now());
+            .nominate_planned(&view.snapshot, plan, names, self.cx.clock.now());
         let with_pods = plan.new_node_claims.iter().zip(&claims);
         let with_pods = with_pods.filter(|(draft, _)| !draft.pods.is_empty());
         let launched = with_pods.filter_map(|(_, claim)| Some(claim.as_ref()?.name().to_owned()));
@@ -224,12 +228,22 @@ impl Provisioner {
         if let Some(decisions) = &self.cx.decisions {
             let made = Made {
                 view: &view,
-                policy: &policy(&self.cx),
+                policy: &decided.policy,
                 took: started.elapsed(),
             };
-            decisions.provisioned(&self.cx, made, &plan, &claims);
+            decisions.provisioned(&self.cx, made, plan, &claims);
+            decisions.keep(|recorder| {
+                let Decided {
+                    snapshot,
+                    policy,
+                    query,
+                    plan,
+                } = &decided;
+                let assumed = standing.nominated.len() + standing.backing_off.len();
+                recorder.provisioned(snapshot, policy, query, assumed, plan);
+            });
         }
-        report::nominations(&self.cx, &view, &plan, &claims);
+        report::nominations(&self.cx, &view, plan, &claims);
         Ok(())
     }
 
@@ -238,7 +252,7 @@ impl Provisioner {
         view: &View,
         standing: &Standing,
         buffer_pods: Vec<Arc<Pod>>,
-    ) -> Result<Plan, ReconcileError> {
+    ) -> Result<Decided, ReconcileError> {
         let (snapshot, query) = standing.question(&view.snapshot);
         let deadline = self.cx.clock.instant_after(SOLVE_DEADLINE);
         let cancel: Cancel = Arc::new(move || Instant::now() >= deadline);
@@ -249,16 +263,20 @@ impl Provisioner {
             .with_progress(progress)
             .with_buffer_pods(buffer_pods);
         let policy = policy(&self.cx);
-        let plan = compute("the scheduler", move || {
-            schedule(&snapshot, &policy, &query)
+        let decided = compute("the scheduler", move || Decided {
+            plan: schedule(&snapshot, &policy, &query),
+            snapshot,
+            policy,
+            query,
         })
         .await?;
+        let plan = &decided.plan;
         drop(series);
         if !plan.undecided.is_empty() {
             tracing::error!(pods = plan.undecided.len(), "scheduling ran out of time");
             self.batcher.trigger("undecided");
         }
-        Ok(plan)
+        Ok(decided)
     }
 
     /// Protects the nodes that pods are nominated to, and `more`, from disruption.
@@ -270,6 +288,15 @@ impl Provisioner {
         let nominated = standing.nominated.iter().map(|(_, target)| target.clone());
         self.cx.nominate(nominated.chain(more).collect()).await
     }
+}
+
+/// A plan with all that it depends on.
+struct Decided {
+    /// The cluster, with nominated pods on their nodes.
+    snapshot: Snapshot,
+    policy: Policy,
+    query: Query,
+    plan: Plan,
 }
 
 /// Returns whether a node has the taint of nodes that are being disrupted.

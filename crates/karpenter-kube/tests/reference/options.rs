@@ -199,6 +199,7 @@ fn gates_that_are_not_named_have_their_defaults_and_unknown_ones_are_ignored() {
         capacity_buffer: false,
         decision_records: true,
         scheduling_hints: false,
+        flight_recorder: false,
     };
     for text in ["", "Unknown=true", "Drift=false,"] {
         assert_eq!(gates(text).unwrap(), defaults, "{text}");
@@ -215,6 +216,7 @@ fn gates_that_are_not_named_have_their_defaults_and_unknown_ones_are_ignored() {
         ("StaticCapacity", |g| g.static_capacity = true),
         ("CapacityBuffer", |g| g.capacity_buffer = true),
         ("SchedulingHints", |g| g.scheduling_hints = true),
+        ("FlightRecorder", |g| g.flight_recorder = true),
     ] {
         let mut expected = defaults;
         change(&mut expected);

@@ -10,10 +10,10 @@ use crate::decisions::{blocking, connect, free_port, get, request, serving};
 use crate::world::{World, pool};
 
 /// Returns the body of a bundle. HTTP/1.0 has no chunks.
-async fn captured(port: u16) -> Vec<u8> {
+async fn captured(port: u16, query: &'static str) -> Vec<u8> {
     let answer = blocking(move || {
         let mut stream = connect(port);
-        let path = "/apis/decisions.karpenter.sh/v1alpha1/bundle";
+        let path = format!("/apis/decisions.karpenter.sh/v1alpha1/bundle{query}");
         write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
@@ -70,7 +70,7 @@ async fn a_bundle_answers_as_the_leader_does_and_its_decisions_are_reproduced() 
     world.deploy_with("lost", 2, nowhere).await;
     world.pass(900).await;
 
-    let file = captured(port).await;
+    let file = captured(port, "").await;
     let read = bundle::read(file.as_slice()).unwrap();
     assert_eq!(read.provider, "kwok");
     assert_eq!(
@@ -142,4 +142,86 @@ async fn a_bundle_with_pseudonyms_is_not_made_by_the_server() {
             .contains("kubectl karpenter capture --redact"),
         "{answer:?}"
     );
+}
+
+/// Conformance: PLAN-14
+#[tokio::test(start_paused = true)]
+async fn the_flight_recorder_has_every_pass_of_the_last_half_hour_and_each_is_reproduced() {
+    let port = free_port();
+    let settings = serving(port, |options| options.feature_gates.flight_recorder = true);
+    let world = World::bare(settings).await;
+    world
+        .create(&karpenter_kwok::KwokNodeClass::new("default"))
+        .await;
+    let disruption = json!({ "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "30s", "budgets": [{ "nodes": "100%" }] });
+    world
+        .create(&pool("default", json!({ "disruption": disruption })))
+        .await;
+    // A pass that is older than what is asked for.
+    world.deploy("old", 3).await;
+    world.until_running(3, 120).await;
+    world.pass(1000).await;
+    let began = world.cluster.clock.now();
+    for (name, replicas) in [("web", 6), ("api", 9), ("jobs", 2)] {
+        world.deploy(name, replicas).await;
+        world.pass(150).await;
+    }
+    let nowhere = json!({ "nodeSelector": { "topology.kubernetes.io/zone": "z9" } });
+    world.deploy_with("lost", 1, nowhere).await;
+    world.pass(60).await;
+    world.scale("api", 1).await;
+    world.scale("old", 0).await;
+    world.pass(300).await;
+    let told = get(port, "decisions?limit=5000").await;
+
+    let read = bundle::read(captured(port, "?last=15m").await.as_slice()).unwrap();
+    let recorded = |pass: &str| -> Vec<String> {
+        let ids = read.recording.iter().map(|it| it.decision.id.clone());
+        ids.filter(|id| id.starts_with(pass)).collect()
+    };
+    let since = read.at() - jiff::SignedDuration::from_mins(15);
+    // Each record of such a pass begins with one.
+    for pass in ["Provisioning", "Disruption"] {
+        let all = told["items"].as_array().unwrap().iter();
+        let made = all.filter(|record| {
+            let at: jiff::Timestamp = record["at"].as_str().unwrap().parse().unwrap();
+            record["pass"] == pass && at >= began
+        });
+        let made = made.count();
+        assert!(made > 0, "{told}");
+        assert!(recorded(pass).len() >= made, "{pass}: {made} records");
+    }
+    let records = told["items"].as_array().unwrap().iter();
+    let mut times = records.map(|it| it["at"].as_str().unwrap().parse::<jiff::Timestamp>());
+    assert!(
+        times.any(|at| at.unwrap() < since),
+        "no earlier pass: {told}"
+    );
+    assert!(read.recording.iter().all(|pass| pass.at() >= since));
+    let counted = |what: &str| -> usize {
+        let counts = read.recording.iter().map(|it| &it.decision.counts);
+        counts.filter_map(|counts| counts.get(what)).sum()
+    };
+    assert!(counted("planned") > 1 && counted("commands") > 0 && counted("unplaced") > 0);
+    for threads in [1, 8] {
+        let compared = read.replay(threads);
+        assert_eq!(compared.len(), read.recording.len() + 2);
+        let different: Vec<_> = compared
+            .iter()
+            .filter(|made| made.differs() || made.replayed.is_none())
+            .collect();
+        assert!(different.is_empty(), "{different:#?}");
+    }
+}
+
+/// Conformance: PLAN-14
+#[tokio::test(start_paused = true)]
+async fn without_the_feature_gate_a_recording_is_refused_with_its_name() {
+    let port = free_port();
+    let world = World::bare(serving(port, |_| ())).await;
+    world.pass(5).await;
+    let answer = request(port, "GET", "bundle?last=30m", "Host: localhost\r\n").await;
+    assert_eq!(answer.code, 400);
+    let message = answer.json()["message"].to_string();
+    assert!(message.contains("feature gate FlightRecorder"), "{message}");
 }

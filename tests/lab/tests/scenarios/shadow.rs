@@ -103,12 +103,17 @@ impl Draws {
     }
 }
 
+/// Two seeds; `KARPENTER_SHADOW_SEEDS=N` runs N, and prints each.
+///
 /// Conformance: PLAN-12
 #[tokio::test(start_paused = true)]
 async fn a_shadow_agrees_with_controllers_of_equal_options_and_writes_nothing() {
     let (mut ours, mut theirs, mut both) = (0.0, 0.0, 0.0);
     let mut differences = Vec::new();
-    for seed in 2..=3 {
+    let seeds = std::env::var("KARPENTER_SHADOW_SEEDS").ok();
+    let told = seeds.is_some();
+    let seeds: u64 = seeds.map_or(2, |seeds| seeds.parse().unwrap());
+    for seed in 2..2 + seeds {
         let mut draws = Draws(seed * 7919);
         let beside = Beside::new(json!({}), &[]).await;
         let world = &beside.world;
@@ -143,6 +148,14 @@ async fn a_shadow_agrees_with_controllers_of_equal_options_and_writes_nothing() 
         ours += (of_nodes.ours + moved.ours) as f64;
         theirs += (of_nodes.theirs + moved.theirs) as f64;
         both += agreed + report.disruption.both as f64;
+        if told {
+            println!(
+                "seed {seed}: provisioning {:.3}, disruption {:.3}, so far {:.4}",
+                report.provisioning.agreement,
+                report.disruption.agreement,
+                2.0 * both / (ours + theirs)
+            );
+        }
         beside.shadow.stop().await;
         beside.world.cluster.shutdown().await;
     }

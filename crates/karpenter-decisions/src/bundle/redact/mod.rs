@@ -51,7 +51,7 @@ pub struct Key {
 /// Replaces names by pseudonyms, and decides on the result: `cancel` ends its decisions early.
 ///
 /// # Errors
-/// Fails if a line of the bundle cannot be read back, which does not happen to a bundle of this version.
+/// Fails if the bundle has a recording, or if a line cannot be read back, which does not happen to a bundle of this version.
 pub fn redact(
     bundle: &Bundle,
     redaction: Redaction,
@@ -59,6 +59,9 @@ pub fn redact(
 ) -> io::Result<(Bundle, Key)> {
     if redaction == Redaction::None {
         return Ok((bundle.clone(), Key::default()));
+    }
+    if !bundle.recording.is_empty() {
+        return Err(io::Error::other("a recording cannot be redacted"));
     }
     let mut found = (BTreeSet::new(), BTreeSet::new());
     lines(bundle, |value, section| {

@@ -36,7 +36,7 @@ pub(super) fn answer(
         Ask::PodsByReason => answer::pods_by_reason(&question).map_err(unanswerable),
         Ask::NodesByReason => answer::nodes_by_reason(&question, &requests).map_err(unanswerable),
         // The server answers them: it reviews the installation first, reads a body, or asks the shadow.
-        Ask::Blockers { .. } | Ask::Bundle | Ask::Plan { .. } | Ask::Shadow { .. } => {
+        Ask::Blockers { .. } | Ask::Bundle { .. } | Ask::Plan { .. } | Ask::Shadow { .. } => {
             Err(Failure::unknown_path())
         }
         Ask::Explain {

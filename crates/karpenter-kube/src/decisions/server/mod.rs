@@ -244,13 +244,18 @@ impl Server {
             let report = report.map_err(|error| Failure::internal(&error))?;
             return Ok(json(StatusCode::OK, &*report));
         }
-        if ask == Ask::Bundle {
+        if let Ask::Bundle { last } = ask {
             let permit = Arc::clone(&self.bundles).try_acquire_owned();
             let permit = permit.map_err(|_| Failure::busy("another bundle is being sent"))?;
             let Ok(search) = Arc::clone(&self.search).acquire_owned().await else {
                 return Err(Failure::not_synced());
             };
-            let current = bundle::current(&self.cx, decisions);
+            let mut current = bundle::current(&self.cx, decisions);
+            if let Some(last) = last {
+                let since = self.cx.clock.now() - last;
+                let kept = decisions.kept_since(since);
+                current.recording = kept.ok_or_else(Failure::no_flight_recorder)?;
+            }
             let body = StreamBody::new(bundle::sent(current, search, permit)).boxed_unsync();
             return Ok(with_body(StatusCode::OK, "application/zstd", body));
         }

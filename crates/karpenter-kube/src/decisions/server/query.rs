@@ -25,6 +25,8 @@ const MAX_NAME: usize = 253;
 const MAX_NAMESPACE: usize = 63;
 /// The longest search for what blocks a pod or a node.
 const MAX_TIMEOUT: Duration = Duration::from_secs(5);
+/// How far back a recording reaches.
+const RECORDED: Duration = Duration::from_secs(30 * 60);
 /// The longest time that a rehearsal may take.
 const MAX_PLAN: Duration = Duration::from_secs(300);
 
@@ -58,7 +60,10 @@ pub(super) enum Ask {
         timeout: Option<Duration>,
     },
     /// The state of the cluster with all that its decisions depend on.
-    Bundle,
+    Bundle {
+        /// How far back the passes before it are part of it.
+        last: Option<Duration>,
+    },
     /// An explanation of an object.
     Explain {
         /// The object.
@@ -153,8 +158,16 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
 
 /// Reads the parameters of a bundle. Names are replaced by the client, which keeps the mapping.
 fn bundle(parameters: &mut Parameters) -> Result<Ask, Failure> {
+    let last = parameters.take("last").map(|text| {
+        let parsed = karpenter_api::duration::parse(&text).ok();
+        let last = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
+        last.filter(|last| *last <= RECORDED)
+            .ok_or_else(|| Failure::bad_request("invalid last: must be a duration of at most 30m"))
+    });
     match parameters.take("redact").as_deref() {
-        None | Some("none") => Ok(Ask::Bundle),
+        None | Some("none") => Ok(Ask::Bundle {
+            last: last.transpose()?,
+        }),
         Some("names" | "all") => Err(Failure::bad_request(
             "invalid redact: names are replaced by `kubectl karpenter capture --redact`",
         )),
@@ -429,7 +442,9 @@ mod tests {
             "nodes/a/explanation?uid=a&uid=b",
             "bundle?redact=some",
             "bundle?redact=names",
-            "bundle?last=30m",
+            "bundle?last=31m",
+            "bundle?last=-1m",
+            "bundle?last=soon",
             "blockers?namespace=A",
             "blockers?namespace=",
             "blockers?namespaces=a",

@@ -49,6 +49,12 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
+    pub(super) fn no_flight_recorder() -> Self {
+        Self::bad_request(
+            "cannot look back: the feature gate FlightRecorder is off (chart value settings.featureGates.flightRecorder)",
+        )
+    }
+
     pub(super) fn forbidden(message: &str) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
     }

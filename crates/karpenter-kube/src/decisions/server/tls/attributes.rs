@@ -89,7 +89,7 @@ fn asked(ask: &Ask) -> Attributes {
         Ask::Overview { watch } => Attributes::new(reading(*watch, "get"), "overviews"),
         Ask::PodsByReason | Ask::NodesByReason => Attributes::new("list", "explanations"),
         Ask::Plan { .. } => Attributes::new("create", "plans"),
-        Ask::Bundle => Attributes::new("get", "bundles"),
+        Ask::Bundle { .. } => Attributes::new("get", "bundles"),
         Ask::Shadow { .. } => Attributes::new("get", "shadow"),
         Ask::Blockers { namespace } => Attributes {
             namespace: namespace.clone().unwrap_or_default(),

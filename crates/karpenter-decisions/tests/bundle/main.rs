@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod recording;
+
 use std::io::Write;
 
 use jiff::Timestamp;
@@ -125,7 +127,8 @@ fn lines(file: &[u8]) -> Vec<String> {
 fn of_lines(lines: &[String]) -> Vec<u8> {
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let digest = blake3::hash(text.as_bytes()).to_hex();
-    let trailer = json!({ "kind": "Trailer", "lines": lines.len(), "blake3": digest.as_str() });
+    let count = lines.len();
+    let trailer = format!(r#"{{"kind":"Trailer","lines":{count},"blake3":"{digest}"}}"#);
     zstd::encode_all(format!("{text}{trailer}\n").as_bytes(), 1).unwrap()
 }
 
@@ -158,7 +161,7 @@ fn a_bundle_is_lines_of_json_between_a_manifest_and_a_trailer() {
     let first: Value = serde_json::from_str(&all[0]).unwrap();
     assert_eq!(
         (&first["kind"], &first["schema"], &first["provider"]),
-        (&json!("Manifest"), &json!(1), &json!("fake"))
+        (&json!("Manifest"), &json!(2), &json!("fake"))
     );
     let last: Value = serde_json::from_str(all.last().unwrap()).unwrap();
     assert_eq!(
@@ -199,14 +202,31 @@ fn what_the_bundle_knows_of_each_kind_is_read_back() {
     assert_eq!(is.pods_on("node-a").len(), 1);
 }
 
+/// A bundle of [`cluster`] that schema 1 has. Its engine decided as this one does.
+///
+/// Conformance: PLAN-15
+#[test]
+fn a_bundle_of_the_schema_before_is_read_and_replayed() {
+    let old = include_bytes!("../data/schema-1.karpenter.zst");
+    assert!(lines(old)[0].contains(r#""schema":1"#));
+    let read = bundle::read(old.as_slice()).unwrap();
+    assert_eq!(read.snapshot.pods_on("node-a").len(), 1);
+    let compared = read.replay(2);
+    let different = compared.iter().filter(|made| made.differs()).count();
+    assert_eq!((compared.len(), different), (2, 0), "{compared:#?}");
+    // Written again it is of this schema.
+    assert_eq!(file(&read), file(&captured()));
+}
+
+/// Conformance: PLAN-15
 #[test]
 fn a_newer_schema_is_refused_with_the_version_that_reads_it() {
     let newer = changed(|all| {
-        all[0] = r#"{"kind":"Manifest","schema":2,"engine":"9.1.0","news":true}"#.to_owned()
+        all[0] = r#"{"kind":"Manifest","schema":3,"engine":"9.1.0","news":true}"#.to_owned()
     });
     assert_eq!(
         refused(&newer),
-        "cannot read schema 2 of the bundle: this version reads schema 1; use version 9.1.0 or a later one"
+        "cannot read schema 3 of the bundle: this version reads schema 2; use version 9.1.0 or a later one"
     );
 }
 
@@ -277,7 +297,15 @@ fn lines_that_contradict_each_other_are_refused() {
             .map(|(at, _)| at)
             .collect()
     };
-    let cases: [(&str, Vec<u8>); 7] = [
+    let cases: [(&str, Vec<u8>); 8] = [
+        (
+            "v.set.s: must be the section of an object",
+            changed(|all| {
+                let last = all.last().unwrap();
+                let nested = format!(r#"{{"s":"changes","v":{{"set":{last}}}}}"#);
+                all.push(nested);
+            }),
+        ),
         (
             "v.i: unknown number 99",
             changed(|all| {
@@ -332,6 +360,43 @@ fn lines_that_contradict_each_other_are_refused() {
     for (says, file) in cases {
         let error = refused(&file);
         assert!(error.contains(says), "{says}: {error}");
+    }
+}
+
+#[test]
+fn what_is_whole_of_a_damaged_bundle_is_read_and_said_to_be_damaged() {
+    let whole = file(&captured());
+    assert_eq!(bundle::salvage(whole.as_slice()).unwrap().damage, None);
+    let mut all = lines(&whole);
+    let node = |line: &String| line.starts_with(r#"{"s":"nodes""#);
+    let at = all.iter().position(node).unwrap();
+    all[at] = all[at].replace(r#""spec""#, r#""#);
+    let text: String = all.iter().map(|line| format!("{line}\n")).collect();
+    let damaged = zstd::encode_all(text.as_bytes(), 1).unwrap();
+    assert!(bundle::read(damaged.as_slice()).is_err());
+    let read = bundle::salvage(damaged.as_slice()).unwrap();
+    assert_eq!(
+        (
+            read.snapshot.pod_count(),
+            read.snapshot.node_objects().count()
+        ),
+        (2, 0)
+    );
+    let damage = read.damage.unwrap();
+    assert!(
+        damage.starts_with(&format!("invalid bundle: line {}", at + 1)),
+        "{damage}"
+    );
+    // Within the section of pods, which are added at its end.
+    let pods = |line: &String| line.starts_with(r#"{"s":"pods""#);
+    let at = all.iter().position(pods).unwrap();
+    let text: String = all[..=at].iter().map(|line| format!("{line}\n")).collect();
+    let cut = zstd::encode_all(text.as_bytes(), 1).unwrap();
+    let read = bundle::salvage(cut.as_slice()).unwrap();
+    assert_eq!(read.snapshot.pod_count(), 1);
+    assert!(read.damage.unwrap().contains("without its trailer"));
+    for foreign in [b"".as_slice(), b"hello", &whole[..8]] {
+        assert!(bundle::salvage(foreign).is_err());
     }
 }
 

@@ -123,7 +123,7 @@ impl<'a> SchedulingPass<'a> {
         self.place_all();
         let hasty = self.repack();
         let strategy = self.strategy;
-        let (dropped, left_out) = (self.queue.dropped(), self.queue.left_out());
+        let (pods, buffers) = (self.queue.outcome(false), self.queue.outcome(true));
         let trace = self.traced.then(|| self.trace());
         let plan = Plan {
             pending_by_zone,
@@ -132,8 +132,8 @@ impl<'a> SchedulingPass<'a> {
         Attempt {
             plan,
             strategy,
-            dropped,
-            left_out,
+            pods,
+            buffers,
             hasty,
             trace,
             unknown_resources: false,

@@ -52,15 +52,33 @@ impl Strategy {
     }
 }
 
+/// What a plan leaves undone for some of its pods.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    /// How many preferences the pods dropped in total.
+    pub(crate) dropped: usize,
+    pub(crate) unplaced: usize,
+    /// Unplaced pods of each class. Pods of a class are interchangeable.
+    pub(crate) left_out: BTreeMap<ClassId, usize>,
+}
+
+impl Outcome {
+    /// Reports whether no more pods of any class are left out than in another plan.
+    pub(crate) fn leaves_out_no_more_than(&self, other: &Self) -> bool {
+        let mut left_out = self.left_out.iter();
+        left_out.all(|(class, number)| other.left_out.get(class) >= Some(number))
+    }
+}
+
 /// A plan, and the numbers that rank it beside its price.
 #[derive(Default)]
 pub(crate) struct Attempt {
     pub(crate) plan: Plan,
     pub(crate) strategy: Strategy,
-    /// How many preferences its pods dropped in total.
-    pub(crate) dropped: usize,
-    /// Unplaced pods of each class, buffers' pods counted apart. Pods of a class are interchangeable.
-    pub(crate) left_out: BTreeMap<(ClassId, bool), usize>,
+    /// What became of the pods, those of capacity buffers apart.
+    pub(crate) pods: Outcome,
+    /// What became of the pods of capacity buffers.
+    pub(crate) buffers: Outcome,
     /// Whether wasteful nodes were repacked, but not thoroughly.
     pub(crate) hasty: bool,
     /// Where the pass looked for places on existing nodes, if that was asked for.

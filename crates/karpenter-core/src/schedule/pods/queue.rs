@@ -1,6 +1,5 @@
 //! The pods of a pass and their classes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use index_vec::IndexVec;
@@ -10,7 +9,7 @@ use crate::pod::Pod;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::ids::{ClassId, PodIdx};
 use crate::schedule::pods::class::{Class, PodState};
-use crate::schedule::strategy::Order;
+use crate::schedule::strategy::{Order, Outcome};
 
 /// A pod of the pass.
 #[derive(Debug)]
@@ -65,20 +64,17 @@ impl PodQueue {
         queue
     }
 
-    /// Returns how many preferences the pods dropped in total.
-    pub(crate) fn dropped(&self) -> usize {
-        self.pods.iter().map(|queued| queued.dropped).sum()
-    }
-
-    /// Returns the number of pods without a place by class, buffers' pods apart.
-    pub(crate) fn left_out(&self) -> BTreeMap<(ClassId, bool), usize> {
-        let mut left_out = BTreeMap::new();
-        for queued in &self.pods {
+    /// Returns the outcome of the pods of capacity buffers, or of the others.
+    pub(crate) fn outcome(&self, buffers: bool) -> Outcome {
+        let mut outcome = Outcome::default();
+        for queued in self.pods.iter().filter(|queued| queued.buffer == buffers) {
+            outcome.dropped += queued.dropped;
             if !matches!(queued.state, PodState::Placed(_)) {
-                *left_out.entry((queued.class, queued.buffer)).or_default() += 1;
+                outcome.unplaced += 1;
+                *outcome.left_out.entry(queued.class).or_default() += 1;
             }
         }
-        left_out
+        outcome
     }
 
     /// Returns the smallest request of any class, by resource; `width` is the number of resources.

@@ -192,8 +192,6 @@ fn cluster(pods: impl IntoIterator<Item = (usize, Value)>, requirements: Vec<Val
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
     #[test]
     fn every_pod_is_placed_or_has_a_reason(
         pods in prop::collection::vec(pod(), 1..8),

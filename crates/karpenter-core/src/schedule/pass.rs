@@ -14,16 +14,13 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go
 
-use std::collections::BTreeMap;
-
-use crate::schedule::compile::ids::ClassId;
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::Devices;
 use crate::schedule::place::existing_nodes::ExistingNodes;
 use crate::schedule::place::planned_node::PlannedNodes;
 use crate::schedule::place::row_cache::RowCache;
-use crate::schedule::pods::queue::PodQueue;
+use crate::schedule::pods::queue::{Outcome, PodQueue};
 use crate::schedule::report::plan::Plan;
 use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
 use crate::schedule::request::{PodSet, Query};
@@ -59,10 +56,10 @@ pub(crate) struct SchedulingPass<'a> {
 pub(crate) struct Attempt {
     pub(crate) plan: Plan,
     pub(crate) strategy: Strategy,
-    /// How many preferences its pods dropped in total.
-    pub(crate) dropped: usize,
-    /// Unplaced pods of each class, buffers' pods counted apart. Pods of a class are interchangeable.
-    pub(crate) left_out: BTreeMap<(ClassId, bool), usize>,
+    /// What became of the pods, those of capacity buffers apart.
+    pub(crate) pods: Outcome,
+    /// What became of the pods of capacity buffers.
+    pub(crate) buffers: Outcome,
     /// Whether wasteful nodes were repacked, but not thoroughly.
     pub(crate) hasty: bool,
     /// Where the pass looked for places on existing nodes, if that was asked for.
@@ -142,7 +139,7 @@ impl<'a> SchedulingPass<'a> {
         self.place_all();
         let hasty = self.repack();
         let strategy = self.strategy;
-        let (dropped, left_out) = (self.queue.dropped(), self.queue.left_out());
+        let (pods, buffers) = (self.queue.outcome(false), self.queue.outcome(true));
         let trace = self.traced.then(|| self.trace());
         let plan = Plan {
             pending_by_zone,
@@ -151,8 +148,8 @@ impl<'a> SchedulingPass<'a> {
         Attempt {
             plan,
             strategy,
-            dropped,
-            left_out,
+            pods,
+            buffers,
             hasty,
             trace,
             unknown_resources: false,

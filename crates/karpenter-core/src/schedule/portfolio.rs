@@ -3,11 +3,15 @@
 //! The result of first fit depends on the order of the pods, and each pod joins the first node with room; which strategy suits
 //! a cluster is only visible in the plan. So a few [`Strategy`]s are tried, with one round of repacking each. The best is
 //! chosen by fixed rules, and its plan is made once more with thorough repacking, which is used if it costs less:
-//! 1. It leaves no more pods of any class unplaced than first fit, its pods drop no more preferences in total, and no
-//!    constraint is interpreted differently: a strategy only decides what the constraints leave open.
-//! 2. Of those plans, the one with the fewest unplaced pods; of these the cheapest; of those within a hundredth of the cheapest
-//!    the one with the fewest nodes, then the cheapest, then the strategy that comes first in [`STRATEGIES`]. Where nodes have
-//!    few pods, each node more than in first fit's plan counts for a fifth of the mean price of first fit's nodes, as in
+//! 1. It leaves no more pods of any class unplaced than first fit, and no constraint is interpreted differently: a strategy only
+//!    decides what the constraints leave open. The same holds for the pods of capacity buffers, unless the plan places more of
+//!    the others than first fit.
+//! 2. Of those plans, those with the fewest unplaced pods, then the fewest of buffers; of these, those whose pods drop no more
+//!    preferences in total than in the plan of the strategy that comes first. Preferences are not compared with those of a plan that
+//!    places fewer pods: a pod without a place drops none.
+//! 3. Of these the cheapest; of those within a hundredth of the cheapest the one with the fewest nodes, then the cheapest, then
+//!    the strategy that comes first in [`STRATEGIES`]. Where nodes have few pods, each node more than first fit has, with
+//!    domains by price or by name as in upstream's plan, counts for a fifth of the mean price of first fit's nodes, as in
 //!    [`repack`](crate::schedule::repack::dissolve).
 //!
 //! Strategies are tried only where nodes are launched for the lowest price: disruption, which runs thousands of simulations for
@@ -131,26 +135,36 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
     let Some(first) = attempts.next() else {
         return Attempt::default();
     };
-    let may_replace = |attempt: &Attempt| {
-        let mut left_out = attempt.left_out.iter();
-        attempt.dropped <= first.dropped
-            && attempt.plan.undecided.is_empty()
-            && left_out.all(|(class, number)| first.left_out.get(class).copied() >= Some(*number))
-    };
-    let others: Vec<Attempt> = attempts.filter(may_replace).collect();
+    let mut others: Vec<Attempt> = attempts
+        .filter(|attempt| attempt.plan.undecided.is_empty())
+        .filter(|attempt| attempt.pods.leaves_out_no_more_than(&first.pods))
+        .collect();
+    // A buffer must not keep a pod from its place: buffers are compared only between plans that place as many pods.
+    let most = others.iter().map(|attempt| attempt.pods.unplaced).min();
+    if most >= Some(first.pods.unplaced) {
+        others.retain(|attempt| attempt.buffers.leaves_out_no_more_than(&first.buffers));
+    }
     let nodes = first.plan.new_node_claims.len();
     let few = pods(&first.plan) < nodes * MANY_PODS;
     let mean = first.plan.hourly_price() / nodes.max(1) as f64;
     let node_overhead = if few { mean * NODE_OVERHEAD_FEW } else { 0.0 };
+    let by_name = others
+        .iter()
+        .find(|attempt| attempt.strategy.domains_by_name);
+    let by_name = by_name.map_or(0, |attempt| attempt.plan.new_node_claims.len());
+    let nodes = nodes.max(by_name);
     let cost = |attempt: &Attempt| {
         let more = attempt.plan.new_node_claims.len().saturating_sub(nodes);
         attempt.plan.hourly_price() + node_overhead * more as f64
     };
     let mut attempts = vec![first];
     attempts.extend(others);
-    let left_out = |attempt: &Attempt| attempt.plan.unplaced.len();
+    let left_out = |attempt: &Attempt| (attempt.pods.unplaced, attempt.buffers.unplaced);
     let fewest = attempts.iter().map(left_out).min();
     attempts.retain(|attempt| Some(left_out(attempt)) == fewest);
+    let dropped = |attempt: &Attempt| attempt.pods.dropped + attempt.buffers.dropped;
+    let most_dropped = attempts.first().map(dropped);
+    attempts.retain(|attempt| Some(dropped(attempt)) <= most_dropped);
     let costs = attempts.iter().map(cost);
     let least = costs.min_by(f64::total_cmp).unwrap_or_default();
     let cheap = attempts

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use karpenter_core::fake::instance_type;
 use karpenter_core::schedule::{DefaultSpread, PreferencePolicy};
 use serde_json::{Value, json};
 
@@ -266,6 +267,25 @@ fn a_buffer_does_not_take_a_node_from_a_real_pod() {
     world.query.buffer_pods = vec![buffer("b-0", "default", "4")];
     let plan = world.plan();
     assert_eq!(plan.existing[0].pod.name, "p");
+}
+
+/// Found by a property test: the affinity of `late` is met only once `friend` is placed, in the second round, and the buffer had
+/// taken the rest of the only node by then.
+///
+/// Conformance: SCH-257
+#[test]
+fn a_buffer_does_not_take_the_place_of_a_pod_that_fits_in_a_later_round() {
+    let types = [instance_type("t").cpu(4).gib(16).build()];
+    let late = pod("late").cpu("2").affinity(HOSTNAME, ("app", "friend"));
+    let friend = pod("friend").cpu("1").label("app", "friend");
+    let mut world = World::empty()
+        .with_types(types.into_iter().collect())
+        .with_pool(node_pool("default").limit("nodes", "1"))
+        .with([late, friend]);
+    world.query.buffer_pods = vec![buffer("b-0", "default", "1500m")];
+    let plan = world.plan();
+    assert_eq!(sizes(&plan), [2]);
+    assert!(plan.unplaced.iter().all(|unplaced| unplaced.buffer));
 }
 
 /// Conformance: SCH-207

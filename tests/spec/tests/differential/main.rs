@@ -11,6 +11,7 @@
 )]
 
 mod blocking;
+mod buffers;
 mod generate;
 
 use std::collections::BTreeSet;

@@ -10,17 +10,27 @@ use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::{PodState, Variant};
 
 impl SchedulingPass<'_> {
-    /// Places pods until a round places none.
+    /// Places the pods, then those of capacity buffers: a pod that is refused in the first round may fit later, and a buffer must
+    /// not have taken its place by then.
     pub(crate) fn place_all(&mut self) {
         let mut queue = self.queue.order(self.strategy.order);
         self.place_nominated(&mut queue);
+        let pods = &self.queue.pods;
+        let (buffers, pods): (Vec<PodIdx>, _) =
+            queue.into_iter().partition(|pod| pods[*pod].buffer);
+        self.place_in_rounds(pods, buffers.len());
+        self.place_in_rounds(buffers, 0);
+    }
+
+    /// Places pods until a round places none; `later` pods are placed after them.
+    fn place_in_rounds(&mut self, mut queue: Vec<PodIdx>, later: usize) {
         loop {
             let before = queue.len();
             let mut again = Vec::new();
             for (position, pod) in queue.iter().enumerate() {
                 if position % 128 == 0 {
                     if let Some(progress) = &self.query.progress {
-                        progress(before - position + again.len());
+                        progress(before - position + again.len() + later);
                     }
                     if self.query.is_cancelled() {
                         return;

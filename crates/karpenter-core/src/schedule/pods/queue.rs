@@ -12,6 +12,24 @@ use crate::schedule::compile::ids::{ClassId, PodIdx};
 use crate::schedule::pods::class::{Class, PodState};
 use crate::schedule::strategy::Order;
 
+/// What a plan leaves undone for some of its pods.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    /// How many preferences the pods dropped in total.
+    pub(crate) dropped: usize,
+    pub(crate) unplaced: usize,
+    /// Unplaced pods of each class. Pods of a class are interchangeable.
+    pub(crate) left_out: BTreeMap<ClassId, usize>,
+}
+
+impl Outcome {
+    /// Reports whether no more pods of any class are left out than in another plan.
+    pub(crate) fn leaves_out_no_more_than(&self, other: &Self) -> bool {
+        let mut left_out = self.left_out.iter();
+        left_out.all(|(class, number)| other.left_out.get(class) >= Some(number))
+    }
+}
+
 /// A pod of the pass.
 #[derive(Debug)]
 pub(crate) struct QueuedPod {
@@ -65,20 +83,17 @@ impl PodQueue {
         queue
     }
 
-    /// Returns how many preferences the pods dropped in total.
-    pub(crate) fn dropped(&self) -> usize {
-        self.pods.iter().map(|queued| queued.dropped).sum()
-    }
-
-    /// Returns the number of pods without a place by class, buffers' pods apart.
-    pub(crate) fn left_out(&self) -> BTreeMap<(ClassId, bool), usize> {
-        let mut left_out = BTreeMap::new();
-        for queued in &self.pods {
+    /// Returns the outcome of the pods of capacity buffers, or of the others.
+    pub(crate) fn outcome(&self, buffers: bool) -> Outcome {
+        let mut outcome = Outcome::default();
+        for queued in self.pods.iter().filter(|queued| queued.buffer == buffers) {
+            outcome.dropped += queued.dropped;
             if !matches!(queued.state, PodState::Placed(_)) {
-                *left_out.entry((queued.class, queued.buffer)).or_default() += 1;
+                outcome.unplaced += 1;
+                *outcome.left_out.entry(queued.class).or_default() += 1;
             }
         }
-        left_out
+        outcome
     }
 
     /// Returns the smallest request of any class, by resource; `width` is the number of resources.

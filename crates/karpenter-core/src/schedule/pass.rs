@@ -14,6 +14,8 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go
 
+use std::collections::BTreeMap;
+
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::Devices;

@@ -64,54 +64,18 @@ impl SchedulingPass<'_> {
                 let Some(fixed) = self.fixed_in_domain(planned, axis, domain) else {
                     continue;
                 };
-                self.fix(planned, fixed);
+                let set = fixed.set;
+                let before = std::mem::replace(&mut self.planned[planned].set, set);
+                self.planned[planned].witness = fixed.witness;
+                if let Some(reservations) = fixed.reservations {
+                    self.hold(planned, reservations);
+                }
+                self.planned[planned].prune(&mut self.rows);
+                self.release_devices(planned);
+                self.charge(planned);
+                self.narrowed(planned, before, set);
             }
         }
-    }
-
-    /// Fixes the domain of a planned node in the cheapest of several domains for its pods, the one with the fewest counted pods
-    /// among equally cheap ones.
-    pub(crate) fn fix_in_cheapest_domain(
-        &mut self,
-        planned: PlannedId,
-        group: GroupId,
-        domains: &Bits<DomainId>,
-    ) {
-        let axis = self.topology.groups[group].axis;
-        let held = &self.planned[planned];
-        let (template, used, allowed) = (held.template, held.used.clone(), held.allowed.clone());
-        let mut best: Option<(f64, u32, InDomain)> = None;
-        for domain in domains.iter() {
-            let Some(fixed) = self.fixed_in_domain(planned, axis, domain) else {
-                continue;
-            };
-            let price = self
-                .rows
-                .lowest_price(template, fixed.set, &used, allowed.as_deref());
-            let count = self.topology.groups[group].in_domain(domain);
-            if best
-                .as_ref()
-                .is_none_or(|(least, fewest, _)| (price, count) < (*least, *fewest))
-            {
-                best = Some((price, count, fixed));
-            }
-        }
-        if let Some((.., fixed)) = best {
-            self.fix(planned, fixed);
-        }
-    }
-
-    fn fix(&mut self, planned: PlannedId, fixed: InDomain) {
-        let set = fixed.set;
-        let before = std::mem::replace(&mut self.planned[planned].set, set);
-        self.planned[planned].witness = fixed.witness;
-        if let Some(reservations) = fixed.reservations {
-            self.hold(planned, reservations);
-        }
-        self.planned[planned].prune(&mut self.rows);
-        self.release_devices(planned);
-        self.charge(planned);
-        self.narrowed(planned, before, set);
     }
 
     /// Returns the state of a planned node in a domain; `None` if it cannot be there: its pods do not fit, minValues are unmet, or

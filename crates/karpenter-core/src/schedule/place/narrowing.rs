@@ -82,20 +82,15 @@ impl SchedulingPass<'_> {
     }
 
     /// Fixes labels that only the launch would decide, if a topology constraint counts the pod by them: the domain of the pod must
-    /// be known. Labels that the provider decides, such as the zone, are fixed for required spreads alone.
+    /// be known. Labels that the provider decides, such as the zone, stay open.
     ///
     /// DIFFERS: upstream leaves such a label open, counts the pod in no domain, and picks a value at the launch.
     pub(crate) fn fix_labels(&mut self, index: PlannedId, class: ClassId) {
         self.fix_filter_labels(index, class);
         for place in 0..self.queue.classes[class].counted.len() {
-            let group = self.queue.classes[class].counted[place];
-            let axis = self.topology.groups[group].axis;
+            let axis = self.topology.groups[self.queue.classes[class].counted[place]].axis;
             let key = self.topology.axes[axis].key;
-            if self.topology.axes[axis].is_hostname {
-                continue;
-            }
-            if self.rows.algebra.is_known(key) {
-                self.fix_counted_domain(index, group);
+            if self.topology.axes[axis].is_hostname || self.rows.algebra.is_known(key) {
                 continue;
             }
             let Some(req) = self.rows.algebra.get(self.planned[index].set, key) else {
@@ -119,22 +114,6 @@ impl SchedulingPass<'_> {
             if let Some((_, _, domain)) = choices.min() {
                 self.fix_domain(index, axis, domain);
             }
-        }
-    }
-
-    /// Fixes the domain of a planned node by a label that the provider would decide, if a required spread counts its pods by it: the
-    /// nodes of the pods that are spread could not know in which domain these pods count.
-    fn fix_counted_domain(&mut self, index: PlannedId, group: GroupId) {
-        if !self.topology.groups[group].is_required_spread || !self.passes_filter(index, group) {
-            return;
-        }
-        let axis = self.topology.groups[group].axis;
-        let set = self.planned[index].set;
-        let reach = self.topology.domains_of(&mut self.rows.algebra, axis, set);
-        let count = self.topology.axes[axis].domains().len();
-        let reach = reach.unwrap_or_else(|| Arc::new(Bits::full(count)));
-        if reach.single().is_none() {
-            self.fix_in_cheapest_domain(index, group, &reach);
         }
     }
 

@@ -204,7 +204,6 @@ impl SchedulingPass<'_> {
         for constraint in constraints {
             if constraint.hard {
                 let owned = self.spread_group(&shape, &class.terms, &constraint, &keys);
-                self.topology.groups[owned.group].is_required_spread = true;
                 class.hard.push(owned);
             } else if respect {
                 let owned = self.spread_group(&shape, &class.terms, &constraint, &[]);

@@ -326,8 +326,6 @@ pub(crate) struct Group {
     pub(crate) over: Targets,
     /// Whether any pod was counted.
     pub(crate) any: bool,
-    /// Whether it is a spread that a pod of the pass requires.
-    pub(crate) is_required_spread: bool,
     /// Requirement sets of the node filter, one of which must be met; `None` is any.
     pub(crate) filter_sets: Option<Arc<[SetId]>>,
 }
@@ -346,7 +344,6 @@ impl Group {
             full: Targets::default(),
             over: Targets::default(),
             any: false,
-            is_required_spread: false,
             filter_sets: None,
         }
     }

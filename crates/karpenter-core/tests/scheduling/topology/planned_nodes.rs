@@ -1,9 +1,5 @@
 //! The domain of a planned node: pinned once a pod counts there, open until the launch otherwise.
 
-use std::collections::BTreeMap;
-
-use serde_json::json;
-
 use super::{APP, spread};
 use crate::fixture::*;
 
@@ -28,40 +24,6 @@ fn an_open_label_is_pinned_once_a_spread_counts_by_it() {
         count.1 += draft.pods.len();
     }
     assert_eq!(counts, [("t1", 3), ("t2", 3)]);
-}
-
-/// Found by the replay of kube-scheduler's filters: pods on a planned node with an open zone or capacity type were counted in no
-/// domain, and the launch then chose the one in which other pods had been counted.
-#[test]
-fn what_the_provider_would_choose_is_pinned_once_a_required_spread_counts_by_it() {
-    for (key, expected) in [(ZONE, vec![2, 2, 2]), (CAPACITY_TYPE, vec![3, 3])] {
-        let plan = World::new()
-            .with(copies(&pod("anywhere").label("app", "x").cpu("1500m"), 2))
-            .with(copies(&spread("spread", key).cpu("1"), 4))
-            .plan();
-        assert!(all_placed(&plan));
-        let mut counts: BTreeMap<Vec<String>, usize> = BTreeMap::new();
-        for draft in &plan.new_node_claims {
-            *counts.entry(values(draft, key)).or_default() += draft.pods.len();
-        }
-        assert!(counts.keys().all(|values| values.len() == 1), "{counts:?}");
-        assert_eq!(counts.into_values().collect::<Vec<_>>(), expected, "{key}");
-    }
-}
-
-#[test]
-fn what_the_provider_chooses_stays_open_for_pods_that_only_a_preferred_spread_counts() {
-    let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
-    let preferring = pod("preferring")
-        .cpu("1")
-        .spread_with(ZONE, 1, APP, soft)
-        .anti_affinity(HOSTNAME, APP);
-    let plan = World::new()
-        .with([pod("anywhere").label("app", "x").cpu("1500m"), preferring])
-        .plan();
-    let mut drafts = plan.new_node_claims.iter();
-    let draft = drafts.find(|draft| draft.pods.iter().any(|pod| pod.name == "anywhere"));
-    assert_ne!(values(draft.unwrap(), ZONE).len(), 1);
 }
 
 /// Conformance: SCH-268

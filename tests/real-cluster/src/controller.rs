@@ -179,7 +179,7 @@ pub(crate) async fn token(
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let request = TokenRequest {
         spec: Some(TokenRequestSpec {
-            audiences: audiences.iter().map(|&it| it.to_owned()).collect(),
+            audiences: Some(audiences.iter().map(|&it| it.to_owned()).collect()),
             expiration_seconds: Some(24 * 3600),
             ..TokenRequestSpec::default()
         }),

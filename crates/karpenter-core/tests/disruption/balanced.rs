@@ -138,7 +138,7 @@ fn a_move_that_saves_nothing_or_is_in_a_pool_that_costs_nothing_is_rejected() {
 #[test]
 fn a_move_is_judged_by_the_pools_of_the_balanced_policy_alone() {
     use karpenter_core::disruption::Candidates;
-    use karpenter_core::disruption::balanced::Totals;
+    use karpenter_core::disruption::consolidation::balanced::Totals;
     let world = two_pools("WhenEmptyOrUnderutilized");
     let snapshot = world.cluster.snapshot();
     let all = Candidates::new(&snapshot, &<_>::default(), now());

@@ -429,7 +429,6 @@ async fn the_free_addresses_of_the_subnets_of_a_class_are_known_without_a_call()
         |_| {},
     )
     .await;
-    world.class("default", json!({})).await;
     let asked = world.calls("DescribeSubnets");
     let told = world.aws.provider.subnet_addresses().unwrap();
     let told: Vec<(&str, &str, bool)> = told

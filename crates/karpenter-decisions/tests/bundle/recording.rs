@@ -53,8 +53,8 @@ fn a_recording_has_the_state_of_each_pass_and_ends_with_that_of_the_bundle() {
             json!({ "metadata": { "name": "shop", "labels": { "round": round.to_string() } } }),
         ));
         changing.apply_volume_attachment(&read(json!({ "metadata": { "name": "att" }, "spec": { "attacher": "d", "nodeName": "node-a", "source": { "persistentVolumeName": "vol" } }, "status": { "attached": round == 1 } })));
-        changing.nominate("node-a", minute(round as i64));
-        disrupted(&mut recorder, &changing, minute(round as i64));
+        changing.nominate("node-a", minute(round));
+        disrupted(&mut recorder, &changing, minute(round));
     }
     changing.remove_pod("shop", "web-1");
     changing.remove_pod("shop", "web-2");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use kube::config::{AuthInfo, Config};
 use kube::{Client, Error};
 use serde_json::{Value, json};
@@ -96,11 +96,9 @@ pub(super) async fn asked_over_tls(cluster: &mut Cluster, case: Case) -> Result<
         "why pod: {said}"
     );
     let nodes = list(&case.nodes(), &case.selector()).await?;
-    let said = answer(cluster, &["why", "nodes"]).await?;
-    ensure!(
-        nodes.iter().all(|node| said.contains(name(node))),
-        "why nodes: {said}"
-    );
+    // Reasons come with the next disruption pass.
+    let all = |said: &String| nodes.iter().all(|node| said.contains(name(node)));
+    until(|| answer(cluster, &["why", "nodes"]), all).await?;
     // The viewer may read, and the API server says so.
     let planned = kubectl_karpenter(cluster, &["plan", "--for", "0s"]).await?;
     let error = String::from_utf8_lossy(&planned.stderr);
@@ -109,7 +107,9 @@ pub(super) async fn asked_over_tls(cluster: &mut Cluster, case: Case) -> Result<
         "a plan without the right: {error}"
     );
 
-    let of = |account: &'static str, audiences: &'static [&'static str]| token(&cluster.client, KARPENTER.namespace, account, audiences);
+    let of = |account: &'static str, audiences: &'static [&'static str]| {
+        token(&cluster.client, KARPENTER.namespace, account, audiences)
+    };
     let viewer = of("karpenter-viewer", &[AUDIENCE]).await?;
     let of_api_server = of("karpenter-viewer", &[]).await?;
     let stranger = of("default", &[AUDIENCE]).await?;
@@ -161,7 +161,11 @@ pub(super) async fn shadow(cluster: &mut Cluster, case: Case) -> Result<()> {
     let mut shadow = Controller::start(plane, client, SHADOW, &binary, &Default::default()).await?;
     let server = format!("http://127.0.0.1:{}", shadow.decisions_port());
     let arguments = ["shadow", "report", "--server", &server, "-o", "json"];
-    report(cluster, &arguments, |_| true).await?;
+    let ask = || async {
+        let said = answer(cluster, &arguments).await?;
+        Ok(serde_json::from_str::<Value>(&said)?)
+    };
+    until(ask, |_| true).await?;
 
     case.pool(json!({})).await?;
     case.deploy("work", 20, "1", json!({})).await?;
@@ -170,7 +174,7 @@ pub(super) async fn shadow(cluster: &mut Cluster, case: Case) -> Result<()> {
         let nodes = |whose: &str| report["provisioning"]["nodes"][whose].as_f64();
         nodes("ours") > Some(0.0) && nodes("theirs") > Some(0.0)
     };
-    let report = report(cluster, &arguments, launched).await?;
+    let report = until(ask, launched).await?;
     ensure!(
         report["refused"] == 0,
         "the shadow tried to write: {report}"
@@ -186,21 +190,17 @@ pub(super) async fn shadow(cluster: &mut Cluster, case: Case) -> Result<()> {
     shadow.stop().await
 }
 
-/// Asks for the shadow's report until it is as expected.
-async fn report(
-    cluster: &Cluster,
-    arguments: &[&str],
-    is: impl Fn(&Value) -> bool,
-) -> Result<Value> {
+/// Asks until the answer is as expected.
+async fn until<T: std::fmt::Debug, F: Future<Output = Result<T>>>(
+    mut ask: impl FnMut() -> F,
+    is: impl Fn(&T) -> bool,
+) -> Result<T> {
     let deadline = Instant::now() + SOON;
     loop {
-        let said = answer(cluster, arguments).await;
-        let report = said.and_then(|said| Ok(serde_json::from_str::<Value>(&said)?));
-        match report {
-            Ok(report) if is(&report) => return Ok(report),
+        match ask().await {
+            Ok(answer) if is(&answer) => return Ok(answer),
             last if Instant::now() > deadline => {
-                let last = last.map(|report| report.to_string());
-                anyhow::bail!("timed out waiting for the report; the last: {last:?}");
+                bail!("timed out waiting for another answer than {last:?}")
             }
             _ => tokio::time::sleep(Duration::from_secs(1)).await,
         }

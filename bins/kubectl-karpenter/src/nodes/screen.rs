@@ -319,7 +319,7 @@ impl Choice {
             false => format!("  filter {}", self.filter),
         };
         let keys = format!(
-            "↑↓ select  enter why  / filter  s {}  r resources  p pools  d decisions  q quit{filter}",
+            "q quit  enter why  / filter  s {}  r resources  p pools  d decisions{filter}",
             self.sort.name()
         );
         vec![(keys, Look::Dim)]

@@ -1,8 +1,8 @@
 //! How long a plan of a bundle takes, reading included: `cargo xtask bench plan`.
 //!
-//! The cluster has 5,000 nodes and 100,000 pods; the change opens the disruption budget of one of 20 NodePools, and both the changed and the
-//! unchanged cluster are rehearsed. The goals on two cores are 5 s for one pass (`pass`) and 45 s for an hour (`hour`), and 96 MiB
-//! of memory beside the bundle (PLAN-08).
+//! The cluster has 5,000 nodes and 100,000 pods; the change opens the disruption budget of one of 20 NodePools, and both the
+//! changed and the unchanged cluster are rehearsed. No node of it can be removed: what is measured is the work of each pass. The
+//! goals on two cores are 5 s for one pass (`pass`) and 45 s for an hour (`hour`), and 96 MiB of memory beside the bundle (PLAN-08).
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 
@@ -42,7 +42,7 @@ fn main() {
                 let bundle = bundle::read(file.as_slice()).unwrap();
                 plan(&bundle, length)
             });
-            assert!(!told.observed.truncated && told.differs());
+            assert!(!told.observed.truncated);
             run.record("steps", told.steps.len() as u64);
             run.record("evictions", told.evictions.total as u64);
         });

@@ -94,7 +94,7 @@ function PodAnswer({ group }) {
   return html`${told.reason && html`<section><h3>Why it is pending</h3><${Reason} reason=${told.reason} answer=${told} />
       ${told.alike && told.alike.pods > 1 && html`<p class="muted">${told.alike.pods} pods of this workload wait.</p>`}</section>`}
     <section><h3>What has happened</h3><${Stages} stages=${told.stages} /></section>
-    ${told.blocking && html`<section><h3>In the way, these together</h3>
+    ${told.blocking && html`<section><h3>${atoms.length > 1 ? "In the way, these together" : "In the way"}</h3>
       ${told.fitsAlone && html`<p>The pod fits alone: other pending pods take its place.</p>`}
       ${atoms.length > 0
         ? html`<ul class="plain atoms">${atoms.map((atom) => html`<li key=${atom.id}><span class="chip">${atom.side}</span><span>${atom.text}</span></li>`)}</ul>`

@@ -31,6 +31,9 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+/** Steps of an axis that counts. */
+const WHOLE = [1, 2, 5].flatMap((digit) => [1, 10, 100, 1000, 10000].map((power) => digit * power)).sort((a, b) => a - b);
+
 /** Both curves of one column over the seconds of the rehearsal. */
 function Curve({ title, plan, column, format }) {
   const place = useRef(null);
@@ -66,7 +69,7 @@ function Curve({ title, plan, column, format }) {
         scales: { x: { time: false, range: () => [0, Math.max(plan.seconds, 1)] }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1e-3)] } },
         axes: [
           { ...axis, size: 26, grid: { show: false }, values: (_, splits) => splits.map((value) => "+" + age(value)) },
-          { ...axis, size: 56, values: (_, splits) => splits.map(format) },
+          { ...axis, size: 56, values: (_, splits) => splits.map(format), ...(column === "nodes" && { incrs: WHOLE }) },
         ],
         series: [{ label: "After", value: (_, value) => (value === null ? "–" : age(value)) }, line("with the change", "--accent"), line("unchanged", "--muted", [5, 4])],
       };

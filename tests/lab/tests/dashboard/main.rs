@@ -463,7 +463,11 @@ async fn every_view_is_reachable_by_keyboard_readable_and_without_serious_faults
         it.wait("decisions", "document.querySelector('.record-head')");
         it.run("document.querySelectorAll('nav a')[1].focus()");
         it.keys(&[ENTER]);
-        it.wait("nodes", "document.querySelector('.map canvas')");
+        // Keys have no effect before the squares are drawn, which gives the canvas its height.
+        it.wait(
+            "nodes",
+            "document.querySelector('.map canvas')?.style.height",
+        );
         it.run("document.querySelector('.map canvas').focus()");
         it.keys(&[HOME, RIGHT, ENTER]);
         it.wait(

@@ -16,6 +16,7 @@ mod tls;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use karpenter_core::schedule::Cancel;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +55,8 @@ const PLANS: usize = 3;
 const SEARCH: Duration = Duration::from_millis(250);
 /// How long is searched for what all nodes would save.
 const SEARCH_NODES: Duration = Duration::from_secs(1);
+/// The pause after a connection cannot be accepted, because file descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take to send the headers of a request.
 const HEADERS: Duration = Duration::from_secs(10);
 
@@ -69,7 +73,8 @@ struct Server {
     plans_waiting: Semaphore,
 }
 
-/// Serves answers on the loopback addresses, and over TLS if there is a port for it, until `stop`. A port that is taken is a log line: answers are not worth a failed start.
+/// Serves answers on the loopback addresses, and over TLS if there is a port for it, until `stop`. A port that is taken is a log
+/// line: answers are not worth a failed start.
 pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationToken) {
     let port = cx.options.decisions_port;
     if cx.decisions.is_none() || (port == 0 && cx.options.decisions_tls_port == 0) {
@@ -111,8 +116,14 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
     for address in addresses.map(|address| SocketAddr::from((address, port))) {
         match TcpListener::bind(address).await {
             Ok(listener) => {
-                let accepting = accept(Arc::clone(&server), listener, tasks.clone(), stop.clone());
-                tasks.spawn(accepting);
+                let connections = Arc::clone(&server.connections);
+                let server = Arc::clone(&server);
+                let connection = move |stream| {
+                    let server = Arc::clone(&server);
+                    async move { respond_to(stream, |request| server.respond(request)).await }
+                };
+                let (tracked, stop) = (tasks.clone(), stop.clone());
+                tasks.spawn(accept(listener, connections, tracked, stop, connection));
             }
             // Many pods have no IPv6.
             Err(error) if address.is_ipv6() => {
@@ -125,40 +136,51 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
     }
 }
 
-async fn accept(
-    server: Arc<Server>,
+/// Accepts connections until `stop`, and serves each in a task of its own.
+async fn accept<F>(
     listener: TcpListener,
+    connections: Arc<Semaphore>,
     tasks: TaskTracker,
     stop: CancellationToken,
-) {
+    connection: impl Fn(TcpStream) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
     loop {
         let accepted = async {
-            let permit = Arc::clone(&server.connections).acquire_owned().await;
+            let permit = Arc::clone(&connections).acquire_owned().await;
             (permit, listener.accept().await)
         };
         let accepted = tokio::select! {
             accepted = accepted => accepted,
             () = stop.cancelled() => return,
         };
-        // Accepting fails when file descriptors run out; the next iteration retries.
         let (Ok(permit), Ok((stream, _))) = accepted else {
+            tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let (server, stop) = (Arc::clone(&server), stop.clone());
+        let (served, stop) = (connection(stream), stop.clone());
         tasks.spawn(async move {
             let _permit = permit;
             tokio::select! {
-                () = connection(server, stream) => {}
+                () = served => {}
                 () = stop.cancelled() => {}
             }
         });
     }
 }
 
-async fn connection(server: Arc<Server>, stream: TcpStream) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let server = Arc::clone(&server);
-        async move { Ok::<_, Infallible>(server.respond(request).await) }
+/// Answers the requests of a connection until its client closes it.
+async fn respond_to<R, B>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    respond: impl Fn(Request<Incoming>) -> R,
+) where
+    R: Future<Output = Response<B>>,
+    B: http_body::Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
+{
+    let service = service_fn(|request| {
+        let answer = respond(request);
+        async move { Ok::<_, Infallible>(answer.await) }
     });
     let mut connection = hyper::server::conn::http1::Builder::new();
     connection

@@ -14,7 +14,6 @@ mod forward;
 mod review;
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +24,6 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -34,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::status::{self, Failure};
-use super::{CONNECTIONS, HEADERS, Server};
+use super::{CONNECTIONS, Server, accept, respond_to};
 use crate::admin::{Certificate, CertificateError};
 use crate::lease::Endpoint;
 use attributes::Attributes;
@@ -42,8 +39,6 @@ use review::{Review, Reviewer};
 
 /// The longest that a connection is kept: a stream ends with it, and the client's token is reviewed again.
 const LONGEST: Duration = Duration::from_mins(10);
-/// The pause after a connection cannot be accepted, because file descriptors have run out.
-const PAUSE: Duration = Duration::from_millis(100);
 /// The most other namespaces in an answer whose visibility is reviewed; further ones are blanked.
 const NAMESPACES: usize = 16;
 /// The name in the certificate that is made if there is none.
@@ -95,7 +90,15 @@ pub(super) async fn serve(server: &Arc<Server>, tasks: &TaskTracker, stop: &Canc
         address: options.pod_ip.map(|ip| SocketAddr::new(ip, port)),
     });
     listener.announce();
-    tasks.spawn(accept(listener, accepting, tasks.clone(), stop.clone()));
+    let connections = Arc::clone(&listener.connections);
+    let connection = move |stream| {
+        let connection = connection(Arc::clone(&listener), stream);
+        async move {
+            let _ = tokio::time::timeout(LONGEST, connection).await;
+        }
+    };
+    let (tracked, stop) = (tasks.clone(), stop.clone());
+    tasks.spawn(accept(accepting, connections, tracked, stop, connection));
 }
 
 /// Listens on all addresses, of both families if the pod has IPv6.
@@ -108,53 +111,12 @@ async fn bind(port: u16) -> std::io::Result<TcpListener> {
     }
 }
 
-async fn accept(
-    listener: Arc<Listener>,
-    accepting: TcpListener,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-) {
-    loop {
-        let accepted = async {
-            let permit = Arc::clone(&listener.connections).acquire_owned().await;
-            (permit, accepting.accept().await)
-        };
-        let accepted = tokio::select! {
-            accepted = accepted => accepted,
-            () = stop.cancelled() => return,
-        };
-        let (Ok(permit), Ok((stream, _))) = accepted else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let (listener, stop) = (Arc::clone(&listener), stop.clone());
-        tasks.spawn(async move {
-            let _permit = permit;
-            tokio::select! {
-                _ = tokio::time::timeout(LONGEST, connection(listener, stream)) => {}
-                () = stop.cancelled() => {}
-            }
-        });
-    }
-}
-
 async fn connection(listener: Arc<Listener>, stream: TcpStream) {
     let Some(stream) = listener.certificate.accept(stream).await else {
         return;
     };
     listener.announce();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let listener = Arc::clone(&listener);
-        async move { Ok::<_, Infallible>(listener.respond(request).await) }
-    });
-    let mut connection = hyper::server::conn::http1::Builder::new();
-    connection
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS);
-    // A broken connection is the client's problem.
-    let _ = connection
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    respond_to(stream, |request| listener.respond(request)).await;
 }
 
 impl Listener {

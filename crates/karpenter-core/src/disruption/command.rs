@@ -7,6 +7,7 @@ use karpenter_api::v1::DisruptionReason;
 
 use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
 use crate::disruption::consolidation::balanced::PoolScore;
+use crate::disruption::consolidation::replacement::capacity_type;
 use crate::pod::PodKey;
 use crate::schedule::{Placement, PlannedNodeClaim};
 
@@ -164,8 +165,7 @@ impl fmt::Display for Command {
                 .take(5)
                 .map(String::as_str)
                 .collect();
-            let capacity_type =
-                crate::disruption::consolidation::replacement::capacity_type(replacement);
+            let capacity_type = capacity_type(replacement);
             let kind = if capacity_type.is_empty() {
                 "node".to_owned()
             } else {

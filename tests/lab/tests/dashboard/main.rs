@@ -6,142 +6,25 @@
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod browser;
+mod world;
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karpenter_api::v1::NodePool;
-use karpenter_kwok::KwokNodeClass;
-use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use skipped::skipped;
 
-use browser::{Browser, exchange};
+use browser::Browser;
+use world::World;
 
 /// Keys of WebDriver.
 const TAB: &str = "\u{E004}";
 const ENTER: &str = "\u{E007}";
 const HOME: &str = "\u{E011}";
 const RIGHT: &str = "\u{E014}";
-
-/// A cluster whose controllers serve the page.
-struct World {
-    cluster: LocalCluster,
-    client: Client,
-    port: u16,
-    url: String,
-}
-
-impl World {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
-        let mut settings = LocalClusterSettings {
-            speed: 5.0,
-            ..LocalClusterSettings::default()
-        };
-        settings.options.decisions_port = port;
-        let cluster = LocalCluster::start(settings).await.unwrap();
-        let client = cluster.client();
-        let world = Self {
-            cluster,
-            client,
-            port,
-            url: format!("http://127.0.0.1:{port}/"),
-        };
-        world
-            .create(
-                &Api::all(world.client.clone()),
-                &KwokNodeClass::new("default"),
-            )
-            .await;
-        let pool = json!({
-            "metadata": { "name": "default" },
-            "spec": {
-                "template": { "spec": {
-                    "nodeClassRef": { "group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default" },
-                    "requirements": [{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] }],
-                } },
-                "disruption": { "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] },
-            },
-        });
-        let pool: NodePool = serde_json::from_value(pool).unwrap();
-        world.create(&Api::all(world.client.clone()), &pool).await;
-        world
-    }
-
-    async fn create<K>(&self, api: &Api<K>, object: &K)
-    where
-        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
-    {
-        api.create(&PostParams::default(), object).await.unwrap();
-    }
-
-    async fn deploy(&self, name: &str, replicas: i32, more: Value) {
-        let mut spec = json!({ "containers": [{
-            "name": "app", "image": "app", "resources": { "requests": { "cpu": "1", "memory": "1Gi" } },
-        }] });
-        for (key, value) in more.as_object().into_iter().flatten() {
-            spec[key] = value.clone();
-        }
-        let deployment = json!({
-            "metadata": { "name": name, "namespace": "default" },
-            "spec": {
-                "replicas": replicas, "selector": { "matchLabels": { "app": name } },
-                "template": { "metadata": { "labels": { "app": name } }, "spec": spec },
-            },
-        });
-        let deployment: Deployment = serde_json::from_value(deployment).unwrap();
-        self.create(
-            &Api::namespaced(self.client.clone(), "default"),
-            &deployment,
-        )
-        .await;
-    }
-
-    async fn delete(&self, name: &str) {
-        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
-        api.delete(name, &DeleteParams::default()).await.unwrap();
-    }
-
-    /// Waits until the nodes are as many as `holds` says, and returns their names.
-    async fn nodes(&self, holds: impl Fn(usize) -> bool) -> Vec<String> {
-        let api: Api<Node> = Api::all(self.client.clone());
-        let began = Instant::now();
-        loop {
-            let nodes = api.list(&ListParams::default()).await.unwrap().items;
-            if holds(nodes.len()) {
-                return nodes
-                    .into_iter()
-                    .filter_map(|node| node.metadata.name)
-                    .collect();
-            }
-            assert!(
-                began.elapsed() < Duration::from_secs(60),
-                "{} nodes",
-                nodes.len()
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    fn at(&self, view: &str) -> String {
-        format!("{}#{view}", self.url)
-    }
-
-    /// Asks the server as `kubectl karpenter` does.
-    fn ask(&self, path: &str) -> Value {
-        let path = format!("/apis/decisions.karpenter.sh/v1alpha1/{path}");
-        exchange(self.port, "GET", &path, &Value::Null).unwrap()
-    }
-}
 
 /// Runs blocking work on the browser, while the controllers go on.
 async fn see<T: Send + 'static>(

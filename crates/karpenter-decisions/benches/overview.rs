@@ -82,8 +82,11 @@ fn fleet() -> Cluster {
         let provider = format!("aws:///{zone}/i-{number:017x}");
         let (name, claim) = (node_name(number), format!("{pool}-{}", random(number)));
         let is_true = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": created });
+        let mut node_labels = labels.clone();
+        node_labels["karpenter.sh/registered"] = json!("true");
+        node_labels["karpenter.sh/initialized"] = json!("true");
         let node: Node = read(json!({
-            "metadata": { "name": name, "creationTimestamp": created, "labels": labels },
+            "metadata": { "name": name, "creationTimestamp": created, "labels": node_labels },
             "spec": { "providerID": provider },
             "status": { "allocatable": amounts, "capacity": amounts },
         }));

@@ -152,16 +152,30 @@ pub struct Standing {
     pub backing_off: Vec<Arc<Pod>>,
     /// Pods whose back-off is over, on nodes that could have run them.
     pub overdue: Vec<Overdue>,
+    /// Pods that a later pass plans: see [`Standing::defer_beyond`].
+    pub deferred: Vec<Arc<Pod>>,
     /// When the next back-off ends.
     pub next: Option<Timestamp>,
 }
 
 impl Standing {
+    /// Leaves all but `most` of the pods to plan to a later pass, because a pass with all of them would need too much memory. The
+    /// oldest pods are planned first.
+    pub fn defer_beyond(&mut self, most: usize) {
+        self.unplaced
+            .sort_by(|a, b| (a.created_at, &a.key).cmp(&(b.created_at, &b.key)));
+        self.deferred = self.unplaced.split_off(most.min(self.unplaced.len()));
+        let deferred: FxHashSet<&str> = self.deferred.iter().map(|pod| &*pod.key.uid).collect();
+        self.overdue
+            .retain(|overdue| !deferred.contains(&*overdue.pod.key.uid));
+    }
+
     /// Returns the snapshot and the query of the scheduling pass that places the pods to plan: nominated pods use their resources,
-    /// and pods that are backing off take no part.
+    /// and pods that are backing off or deferred take no part.
     pub fn question(&self, snapshot: &Snapshot) -> (Snapshot, Query) {
         let snapshot = snapshot
             .without_pods(&self.backing_off)
+            .without_pods(&self.deferred)
             .with_nominated(&self.nominated);
         let overdue = self.overdue.iter().map(Overdue::place).collect();
         (
@@ -489,6 +503,36 @@ mod tests {
         let kept = standing.nominated.iter();
         let kept: Vec<&str> = kept.map(|(pod, _)| pod.key.name.as_str()).collect();
         assert_eq!(kept, ["b", "large"]);
+    }
+
+    #[test]
+    fn beyond_a_number_of_pods_the_youngest_are_deferred_and_take_no_part() {
+        let aged = |name: &str, second: i64| {
+            let pod = json!({
+                "metadata": {"name": name, "namespace": "default", "uid": name, "creationTimestamp": at(second)},
+                "spec": {"containers": []},
+                "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+            });
+            Pod::parse(&serde_json::from_value(pod).unwrap())
+        };
+        let mut nominations = Nominations::default();
+        let mut state = cluster(aged("a", 3), &READY, json!([]));
+        for (name, second) in [("b", 2), ("c", 1), ("d", 2), ("late", 9)] {
+            state.insert_pod(aged(name, second));
+        }
+        nominations.nominate(&aged("late", 9), "n", at(0));
+        let mut standing = nominations.standing(&state.snapshot(), at(1000));
+        assert_eq!(standing.overdue.len(), 1, "{standing:?}");
+        standing.defer_beyond(3);
+        let names = |pods: &[Arc<Pod>]| -> Vec<String> {
+            pods.iter().map(|pod| pod.key.name.clone()).collect()
+        };
+        assert_eq!(names(&standing.unplaced), ["c", "b", "d"]);
+        assert_eq!(names(&standing.deferred), ["a", "late"]);
+        assert!(standing.overdue.is_empty(), "{standing:?}");
+        let (snapshot, _) = standing.question(&state.snapshot());
+        let pending: Vec<&str> = snapshot.pending_pods().map(|pod| &*pod.key.name).collect();
+        assert_eq!(pending, ["b", "c", "d"]);
     }
 
     #[test]

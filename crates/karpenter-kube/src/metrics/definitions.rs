@@ -145,6 +145,8 @@ pub struct Metrics {
     pub scheduler_ignored_pods_count: Gauge,
     /// `karpenter_scheduler_unschedulable_pods_count`: Pods that no node fits.
     pub scheduler_unschedulable_pods_count: Gauge,
+    /// `karpenter_scheduler_deferred_pods_count`: Pods left to the next simulation, because memory is near its limit.
+    pub scheduler_deferred_pods_count: Gauge,
     /// `karpenter_scheduler_pending_pods_by_effective_zone_count`: Pending pods by zone.
     pub scheduler_pending_pods_by_effective_zone_count: Gauge,
     /// `karpenter_cluster_state_node_count`: Nodes in the cluster model.
@@ -417,6 +419,11 @@ impl Metrics {
                 "karpenter_scheduler_unschedulable_pods_count",
                 "Pods that no node fits.",
                 &["controller"],
+            ),
+            scheduler_deferred_pods_count: registry.gauge(
+                "karpenter_scheduler_deferred_pods_count",
+                "Pods left to the next simulation, because memory is near its limit.",
+                &[],
             ),
             scheduler_pending_pods_by_effective_zone_count: registry.gauge(
                 "karpenter_scheduler_pending_pods_by_effective_zone_count",

@@ -132,7 +132,7 @@ pub struct Options {
         default_value = ""
     )]
     pub leader_election_namespace: String,
-    /// Memory limit of the container in bytes (accepted for compatibility, unused: there is no garbage collector to tune).
+    /// Memory limit of the container in bytes. Near it a burst of pods is scheduled in slices. Not positive means no limit.
     #[arg(long, help_heading = "Process", env = "MEMORY_LIMIT", default_value_t = -1, allow_hyphen_values = true)]
     pub memory_limit: i64,
     /// CPU request of the container in millicores; scales the controllers' concurrency.

@@ -8,6 +8,7 @@ mod catalogue;
 mod hints;
 pub mod launch;
 mod ledger;
+mod memory;
 mod nominations;
 mod progress;
 mod provisioner;

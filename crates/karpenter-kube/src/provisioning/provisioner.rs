@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::hints::Hints;
+use super::memory::Slices;
 use super::nominations::Standing;
 use super::progress::SchedulingSeries;
 use super::soft_constraints::SoftConstraints;
@@ -53,6 +54,7 @@ pub struct Provisioner {
     nominations: Arc<Nominations>,
     soft_constraints: Arc<SoftConstraints>,
     hints: Arc<Hints>,
+    slices: Arc<Slices>,
 }
 
 impl Provisioner {
@@ -66,6 +68,7 @@ impl Provisioner {
             nominations: Arc::default(),
             soft_constraints: Arc::default(),
             hints: Arc::default(),
+            slices: Arc::default(),
         }
     }
 
@@ -177,7 +180,8 @@ impl Provisioner {
         let view = self.cx.view();
         let started = Instant::now();
         let now = self.cx.clock.now();
-        let standing = self.nominations.standing(&view, now);
+        let mut standing = self.nominations.standing(&view, now);
+        self.limit_memory(&mut standing);
         let names = names(&standing.unplaced, &leaving_pods(&view.snapshot, now));
         let buffer_pods = self.cx.buffers.pods();
         if names.is_empty() && buffer_pods.is_empty() {
@@ -239,12 +243,29 @@ impl Provisioner {
                     query,
                     plan,
                 } = &decided;
-                let assumed = standing.nominated.len() + standing.backing_off.len();
+                let assumed = [
+                    standing.nominated.len(),
+                    standing.backing_off.len(),
+                    standing.deferred.len(),
+                ];
+                let assumed = assumed.iter().sum();
                 recorder.provisioned(snapshot, policy, query, assumed, plan);
             });
         }
         report::nominations(&self.cx, &view, plan, &claims);
+        if !standing.deferred.is_empty() {
+            self.batcher.trigger("deferred");
+        }
         Ok(())
+    }
+
+    /// Defers pods that there is no memory to plan now.
+    fn limit_memory(&self, standing: &mut Standing) {
+        let limit = self.cx.options.memory_limit;
+        if let Some(most) = self.slices.next(limit, standing.unplaced.len()) {
+            standing.defer_beyond(most);
+        }
+        report::deferred(&self.cx, standing);
     }
 
     async fn decide(

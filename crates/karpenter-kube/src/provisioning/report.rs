@@ -15,7 +15,7 @@ use karpenter_core::schedule::{Plan, PoolOutcome, Unschedulable};
 use super::PodLedger;
 use super::hints::{self, Failed, Hints};
 use super::ledger::Decided;
-use super::nominations::Overdue;
+use super::nominations::{Overdue, Standing};
 use crate::context::Context;
 use crate::events::{Event, reference};
 use crate::logging;
@@ -36,12 +36,28 @@ pub(super) fn found(pods: usize, names: &[String], duration: Duration) {
     );
 }
 
+/// Reports the pods that are left to the next plan, because there is no memory to plan all of them.
+pub(super) fn deferred(cx: &Context, standing: &Standing) {
+    let deferred = standing.deferred.len();
+    let metric = &cx.metrics.scheduler_deferred_pods_count;
+    metric.set(&[], deferred as f64);
+    if deferred > 0 {
+        tracing::info!(
+            pods = standing.unplaced.len(),
+            deferred,
+            memory_limit = cx.options.memory_limit,
+            "memory is near its limit, scheduling the oldest pods first"
+        );
+    }
+}
+
 /// Clears the metrics of pending pods when there are none: the last of them may be deleted without another plan.
 ///
 /// DIFFERS: upstream keeps the last plan's numbers until the next (kubernetes-sigs/karpenter#1993).
 pub(super) fn nothing_waits(cx: &Context) {
     let metrics = &cx.metrics;
     metrics.scheduler_ignored_pods_count.set(&[], 0.0);
+    metrics.scheduler_deferred_pods_count.set(&[], 0.0);
     metrics
         .scheduler_unschedulable_pods_count
         .set(&[CONTROLLER], 0.0);

@@ -194,3 +194,30 @@ async fn a_cluster_is_consolidated_within_half_an_hour_after_four_fifths_of_its_
     world.until_running(12, 60).await;
     world.assert_no_orphans().await;
 }
+
+/// A burst at the memory limit is planned in slices: all pods get nodes, and no slice plans the pods of another again.
+#[tokio::test(start_paused = true)]
+async fn a_burst_beyond_the_memory_limit_is_planned_in_slices() {
+    let mut settings = settings();
+    // Below what any process has: each slice has the least number of pods.
+    settings.options.memory_limit = 1;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.add(node_pool("default")).await;
+    world.deploy("burst", 700).await;
+    let deferred = || {
+        let gauge = world.metric("karpenter_scheduler_deferred_pods_count");
+        gauge.unwrap_or_default()
+    };
+    world
+        .until(30, "pods are deferred", async |_| deferred() > 0.0)
+        .await;
+    assert_eq!(deferred(), 500.0, "{}", world.describe().await);
+    world.until_running(700, 120).await;
+    let plans = "karpenter_scheduler_scheduling_duration_seconds_count{controller=\"provisioner\"}";
+    assert_eq!(world.metric(plans), Some(4.0));
+    world
+        .until(30, "no pod is deferred", async |_| deferred() == 0.0)
+        .await;
+    world.assert_no_orphans().await;
+}

@@ -24,7 +24,7 @@ use crate::controller::Controller;
 use crate::objects::{NODES, list};
 use crate::suite::install_kwok_with;
 use crate::{binaries, controller_binary};
-use limit::Limit;
+use limit::{Limit, Memory};
 use report::Report;
 
 /// Measures the controller on a new cluster.
@@ -77,6 +77,10 @@ pub(crate) struct How {
     /// Limit the API server's CPU time to this share of a core, for example 0.25.
     #[arg(long)]
     api_server_cores: Option<f64>,
+    /// Limit the controller's memory to this many MiB, as a container's limit does: beyond it the kernel kills the controller,
+    /// which is started again. Needs control groups.
+    #[arg(long)]
+    memory_mib: Option<u64>,
     /// Environment variable of the controller, for example BATCH_IDLE_DURATION=10s. May be repeated.
     #[arg(long = "env", value_parser = pair)]
     environment: Vec<(String, String)>,
@@ -101,7 +105,9 @@ impl How {
     }
 
     fn environment(&self) -> BTreeMap<String, String> {
-        self.environment.iter().cloned().collect()
+        let limit = self.memory_mib.map(|mib| (mib << 20).to_string());
+        let limit = limit.map(|bytes| ("MEMORY_LIMIT".to_owned(), bytes));
+        limit.into_iter().chain(self.environment.clone()).collect()
     }
 }
 
@@ -110,7 +116,10 @@ struct Bench {
     cluster: Cluster,
     case: Case,
     report: Report,
+    /// How often the controller exited and was started again.
+    restarts: u32,
     _limit: Option<Limit>,
+    memory: Option<Memory>,
 }
 
 impl Bench {
@@ -140,13 +149,21 @@ impl Bench {
             cluster,
             case,
             report: Report::default(),
+            restarts: 0,
             _limit: limit,
+            memory: match how.memory_mib {
+                Some(mib) => Some(Memory::limit(&how.binary()?, mib)?),
+                None => None,
+            },
         })
     }
 
     async fn run_controller(&mut self, how: &How) -> Result<()> {
-        let (binary, environment) = (how.binary()?, how.environment());
-        self.cluster.run(&binary, &environment).await
+        let binary = match &self.memory {
+            Some(memory) => memory.program().to_owned(),
+            None => how.binary()?,
+        };
+        self.cluster.run(&binary, &how.environment()).await
     }
 
     /// Creates Deployments with different requests.
@@ -164,11 +181,26 @@ impl Bench {
         Ok(())
     }
 
-    async fn until_bound(&self, pods: u32) -> Result<()> {
-        let (wanted, within) = (usize::try_from(pods)?, Duration::from_secs(900));
+    /// Waits until all pods are bound; a controller with a memory limit is started again when it has exited.
+    async fn until_bound(&mut self, pods: u32) -> Result<()> {
+        let (wanted, within) = (usize::try_from(pods)?, Duration::from_secs(1800));
         let all = tokio::time::timeout(within, until_pods(&self.case, wanted, is_bound));
-        all.await
-            .context("timed out after 15 minutes waiting for all pods to be bound")?
+        pin_mut!(all);
+        let mut look = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            tokio::select! {
+                bound = &mut all => {
+                    return bound.context("timed out after 30 minutes waiting for all pods to be bound")?;
+                }
+                _ = look.tick(), if self.memory.is_some() => {
+                    let controller = self.cluster.controller()?;
+                    if controller.has_ended()? {
+                        controller.start_again()?;
+                        self.restarts += 1;
+                    }
+                }
+            }
+        }
     }
 
     /// Adds the nodes before consolidation.
@@ -204,6 +236,9 @@ impl Bench {
             .context("the controller is not started")?;
         self.report.process(controller);
         self.report.add("lease lost", u8::from(lost).into());
+        if self.memory.is_some() {
+            self.report.add("restarts", self.restarts.into());
+        }
         self.report.print(how.json);
         Ok(())
     }

@@ -1,0 +1,90 @@
+//! How many pods a plan may have, so that the process stays below `--memory-limit`.
+//!
+//! A burst of pods near the limit is planned in slices: the pods of a slice are nominated, and the next slice is planned on what is
+//! left. Otherwise the container is killed, starts again, and plans the same pods with the same memory.
+
+use parking_lot::Mutex;
+use procfs::process::Process;
+
+/// Memory that a plan needs at most for each of its pods, in bytes. Measured with pods of many workloads: docs/performance.md.
+const PER_POD: u64 = 6 << 10;
+/// The least number of pods of a slice, so that all pods are planned at some time.
+const LEAST: usize = 200;
+
+/// The sizes of slices, from one plan to the next.
+#[derive(Debug, Default)]
+pub(super) struct Slices(Mutex<Option<usize>>);
+
+impl Slices {
+    /// Returns how many of `waiting` pods may be planned now; `None`: all of them.
+    ///
+    /// `limit` is `--memory-limit` in bytes, not positive if there is none.
+    pub(super) fn next(&self, limit: i64, waiting: usize) -> Option<usize> {
+        let limit = u64::try_from(limit).ok().filter(|limit| *limit > 0)?;
+        if waiting <= LEAST {
+            return None;
+        }
+        let mut last = self.0.lock();
+        *last = size(limit, resident()?, waiting, *last);
+        *last
+    }
+}
+
+/// Returns the size of the slice; `None`: all pods. `last` is that of the plan before.
+///
+/// The allocator keeps memory that a plan has freed, and the next plan uses it again: while the process stays within nine tenths
+/// of the limit the size is kept, even if no memory seems to be left for it, and beyond it is halved.
+fn size(limit: u64, resident: u64, waiting: usize, last: Option<usize>) -> Option<usize> {
+    let usable = limit / 10 * 9;
+    let left = usize::try_from(usable.saturating_sub(resident) / PER_POD).unwrap_or(usize::MAX);
+    let again = match last {
+        Some(last) if resident <= usable => last,
+        Some(last) => last / 2,
+        None => 0,
+    };
+    let most = left.max(again).max(LEAST);
+    (most < waiting).then_some(most)
+}
+
+/// Returns the resident memory of this process in bytes; `None` where it is not known, as on macOS.
+fn resident() -> Option<u64> {
+    let stat = Process::myself().and_then(|process| process.stat());
+    Some(stat.ok()?.rss * procfs::page_size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn pods_are_planned_together_while_there_is_memory_for_them() {
+        assert_eq!(size(1024 * MIB, 100 * MIB, 20_000, None), None);
+        assert_eq!(Slices::default().next(-1, 1_000_000), None);
+        assert_eq!(Slices::default().next(1, LEAST), None);
+    }
+
+    #[test]
+    fn near_the_limit_a_slice_has_as_many_pods_as_fit_below_nine_tenths_of_it() {
+        let most = size(128 * MIB, 67 * MIB, 20_000, None).unwrap();
+        let needed = 67 * MIB + most as u64 * PER_POD;
+        assert!((114 * MIB..=116 * MIB).contains(&needed), "{most}");
+    }
+
+    #[test]
+    fn beyond_the_limit_some_pods_are_planned_all_the_same() {
+        assert_eq!(size(128 * MIB, 500 * MIB, 20_000, None), Some(LEAST));
+        assert_eq!(Slices::default().next(1, 1_000), Some(LEAST));
+    }
+
+    #[test]
+    fn memory_that_the_last_slice_left_behind_is_used_again() {
+        assert_eq!(size(128 * MIB, 114 * MIB, 20_000, Some(8_000)), Some(8_000));
+    }
+
+    #[test]
+    fn a_slice_that_took_the_process_beyond_nine_tenths_of_the_limit_is_halved() {
+        assert_eq!(size(128 * MIB, 120 * MIB, 20_000, Some(8_000)), Some(4_000));
+    }
+}

@@ -447,8 +447,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(200))]
-
         /// Conformance: API-046, API-047
         #[test]
         fn the_next_time_is_that_of_a_scan_minute_by_minute(

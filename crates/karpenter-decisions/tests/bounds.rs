@@ -55,8 +55,6 @@ fn pass() -> impl Strategy<Value = Pass> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
     /// Conformance: DEC-002
     #[test]
     fn a_record_is_never_longer_than_a_line_of_a_container_log(items in items(), pass in pass()) {

@@ -224,8 +224,6 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
-
     #[test]
     fn every_request_is_answered(
         requests in prop::collection::vec((

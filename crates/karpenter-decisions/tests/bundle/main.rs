@@ -487,8 +487,6 @@ fn untrusted_text_in_an_error_is_escaped_and_short() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     /// A change of the compressed file, or of a line with a trailer that fits it, is read or refused, and never more.
     #[test]
     fn no_change_of_a_file_makes_reading_panic(

@@ -453,8 +453,6 @@ fn any_config() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
     #[test]
     fn applying_a_configuration_twice_is_a_no_op(first in any_config(), second in any_config()) {
         let schema = deployment();

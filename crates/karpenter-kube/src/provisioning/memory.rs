@@ -46,10 +46,11 @@ fn size(limit: u64, resident: u64, waiting: usize, last: Option<usize>) -> Optio
     (most < waiting).then_some(most)
 }
 
-/// Returns the resident memory of this process in bytes; `None` where it is not known, as on macOS.
+/// Returns the resident memory of this process in bytes, without pages of its program file, which the kernel can drop; `None` where it
+/// is not known, as on macOS.
 fn resident() -> Option<u64> {
-    let stat = Process::myself().and_then(|process| process.stat());
-    Some(stat.ok()?.rss * procfs::page_size())
+    let status = Process::myself().and_then(|process| process.status());
+    Some(status.ok()?.rssanon? << 10)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::schedule::topology::group::Target;
 
 /// The state of a planned node once its domain is fixed.
 pub(crate) struct InDomain {
-    set: SetId,
+    pub(crate) set: SetId,
     /// A row that fits.
     witness: RowId,
     /// Reservations it would hold, if it holds any.

@@ -1,8 +1,8 @@
 //! Several plans for the same pods, of which the best is used.
 //!
 //! The result of first fit depends on the order of the pods, and each pod joins the first node with room; which strategy suits
-//! a cluster is only visible in the plan. So a few [`Strategy`]s are tried, with one round of repacking each. The best is
-//! chosen by fixed rules, and its plan is made once more with thorough repacking, which is used if it costs less:
+//! a cluster is only visible in the plan. So a few [`Strategy`]s are tried, with one round of repacking each; for few pods, also
+//! pseudo-random orders of classes and domains, the same in each pass. The best is chosen by fixed rules, and its plan is made once more with thorough repacking, which is used if it costs less:
 //! 1. It leaves no more pods of any class unplaced than first fit, and no constraint is interpreted differently: a strategy only
 //!    decides what the constraints leave open. The same holds for the pods of capacity buffers, unless the plan places more of
 //!    the others than first fit.
@@ -14,6 +14,9 @@
 //!    domains by price or by name as in upstream's plan, counts for a fifth of the mean price of first fit's nodes, as in
 //!    [`repack`](crate::schedule::repack::dissolve).
 //!
+//! Pseudo-random orders are not tried if pods have resource claims: which alternative of a request is preferred is not part of
+//! the rules.
+//!
 //! Strategies are tried only where nodes are launched for the lowest price: disruption, which runs thousands of simulations for
 //! the fewest nodes ([`Packing::FewestNodes`]), uses first fit alone, and so do plans for more than [`MOST_PODS`] pods, where
 //! the additional savings do not justify the time.
@@ -23,17 +26,20 @@ use crate::schedule::pass::{Attempt, SchedulingPass};
 use crate::schedule::repack::dissolve::{MANY_PODS, NODE_OVERHEAD_FEW};
 use crate::schedule::report::plan::{IgnoredPod, Plan};
 use crate::schedule::request::{Packing, PodSet, Query};
-use crate::schedule::strategy::{MOST_PODS, Order, Strategy};
+use crate::schedule::strategy::{DomainOrder, MOST_PODS, Order, Strategy};
 
 /// For more pods, strategies that compare the price increase of each node are skipped.
 const MOST_COMPARED: usize = 600;
+/// The most strategies with pseudo-random orders, and the most pods placed by all of them together.
+const MOST_SHUFFLED: usize = 32;
+const MOST_SHUFFLED_PODS: usize = 1_600;
 /// The factor by which the cost of a plan with fewer nodes may exceed the lowest cost.
 const FEWER_IF: f64 = 1.01;
 
 /// The strategies tried in addition to first fit.
 const STRATEGIES: [Strategy; 6] = [
     Strategy {
-        domains_by_name: true,
+        domains: DomainOrder::Name,
         ..Strategy::new(Order::Size)
     },
     Strategy::least_increase(Order::Size),
@@ -92,8 +98,14 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
         progress: None,
         ..query.clone()
     };
+    let shuffled = if first.has_devices {
+        0
+    } else {
+        (MOST_SHUFFLED_PODS / pods).min(MOST_SHUFFLED) as u32
+    };
     let mut attempts = vec![first];
-    for strategy in STRATEGIES {
+    let shuffled = (1..=shuffled).map(Strategy::shuffled);
+    for strategy in STRATEGIES.into_iter().chain(shuffled) {
         if strategy.least_increase && pods > MOST_COMPARED {
             continue;
         }
@@ -150,7 +162,7 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
     let node_overhead = if few { mean * NODE_OVERHEAD_FEW } else { 0.0 };
     let by_name = others
         .iter()
-        .find(|attempt| attempt.strategy.domains_by_name);
+        .find(|attempt| attempt.strategy.domains == DomainOrder::Name);
     let by_name = by_name.map_or(0, |attempt| attempt.plan.new_node_claims.len());
     let nodes = nodes.max(by_name);
     let cost = |attempt: &Attempt| {

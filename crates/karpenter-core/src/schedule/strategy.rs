@@ -13,17 +13,29 @@ pub(crate) enum Order {
     Memory,
     /// Pods with the same node requirements one after the other.
     Alike,
+    /// Class by class, in a pseudo-random order: a different one for each number.
+    Shuffled(u32),
+}
+
+/// The order of domains that a topology constraint ranks equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum DomainOrder {
+    /// The cheapest for the pod first. It may be expensive for the pods after it.
+    #[default]
+    Price,
+    /// By name, as upstream does.
+    Name,
+    /// In a pseudo-random order: a different one for each number.
+    Shuffled(u32),
 }
 
 /// The choices that constraints leave open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Strategy {
     pub(crate) order: Order,
+    pub(crate) domains: DomainOrder,
     /// Joins the planned node whose price rises least, or opens one if that costs less; else joins the first with room.
     pub(crate) least_increase: bool,
-    /// Among domains that a topology constraint ranks equal, takes the first by name, as upstream does, else the cheapest for the
-    /// pod: the cheapest domain for the first pod may be expensive for the pods after it.
-    pub(crate) domains_by_name: bool,
     /// Repacks wasteful nodes thoroughly. Done once, for the best strategy: the savings differ little between strategies, and the
     /// search takes most of the time.
     pub(crate) thorough: bool,
@@ -33,8 +45,8 @@ impl Strategy {
     pub(crate) const fn new(order: Order) -> Self {
         Self {
             order,
+            domains: DomainOrder::Price,
             least_increase: false,
-            domains_by_name: false,
             thorough: false,
         }
     }
@@ -45,4 +57,27 @@ impl Strategy {
             ..Self::new(order)
         }
     }
+
+    /// Returns a strategy with a pseudo-random order of classes, and in half of the cases of domains.
+    pub(crate) const fn shuffled(number: u32) -> Self {
+        let domains = if number % 4 < 2 {
+            DomainOrder::Price
+        } else {
+            DomainOrder::Shuffled(number)
+        };
+        Self {
+            domains,
+            least_increase: number % 2 == 1,
+            ..Self::new(Order::Shuffled(number))
+        }
+    }
+}
+
+/// Returns the rank of an id in the pseudo-random order of a number (splitmix64).
+pub(crate) fn shuffled_rank(id: u32, number: u32) -> u64 {
+    let seed = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = seed.wrapping_add(u64::from(id));
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy, Query, schedule};
+use karpenter_core::schedule::{Packing, Plan, PlannedNodeClaim, Policy, Query, schedule};
 use serde_json::json;
 
 pub use karpenter_fixtures::*;
@@ -83,6 +83,12 @@ impl World {
     /// Adds pods and nodes: one, a list, or a tuple of both.
     pub fn add(&mut self, objects: impl Applied) {
         objects.apply(&mut self.cluster);
+    }
+
+    /// Places pods by size alone, without trying other orders.
+    pub fn by_size(mut self) -> Self {
+        self.policy = self.policy.with_packing(Packing::FewestNodes);
+        self
     }
 
     pub fn plan(&self) -> Plan {

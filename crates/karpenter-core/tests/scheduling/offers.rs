@@ -187,6 +187,7 @@ fn constraints_that_differ_in_min_domains_alone_are_two() {
         .with_pool(zones)
         .with(free)
         .with([bound])
+        .by_size()
         .plan();
     let left: Vec<&str> = plan.unplaced.iter().map(|u| u.pod.name.as_str()).collect();
     assert_eq!(left, ["bound"], "it may make no zone hold more than one");

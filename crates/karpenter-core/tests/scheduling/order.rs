@@ -184,3 +184,18 @@ fn pools_of_equal_weight_are_tried_in_descending_order_of_names() {
         "b"
     );
 }
+
+#[test]
+fn an_order_in_which_more_pods_fit_is_found() {
+    // By size, `target` comes first and may end up in any zone.
+    let pods = || {
+        let target = pod("target").label("app", "x").cpu("2");
+        [
+            target,
+            pod("away").cpu("1").anti_affinity(ZONE, ("app", "x")),
+        ]
+    };
+    let by_size = World::new().with(pods()).by_size().plan();
+    assert_eq!(by_size.unplaced[0].pod.name, "away");
+    assert!(all_placed(&World::new().with(pods()).plan()));
+}

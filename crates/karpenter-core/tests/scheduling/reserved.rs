@@ -350,3 +350,28 @@ fn reservations_that_are_not_tracked_are_used_like_any_offering() {
     );
     assert!(strict.unplaced[0].why.is_deferred());
 }
+
+#[test]
+fn a_node_that_relies_on_a_reservation_lists_only_its_zone_once_a_constraint_counts_its_pods() {
+    let large = vec![offering("on-demand", Z1, 0.8)];
+    let small = vec![reserved("r", 1, Z2, 1e-6)];
+    let types = [
+        instance_type("large").cpu(8).gib(8).offerings(large),
+        instance_type("small").cpu(4).gib(4).offerings(small),
+    ];
+    let types = types.into_iter().map(|one| one.build()).collect();
+    let group = |name: &str| pod(name).label("app", "x");
+    // The pod that joins may be in the zone of the running pod, too, and does not decide the zone.
+    let running = group("runs").cpu("1").on("n");
+    let joins = group("joins").cpu("100m").affinity(ZONE, ("app", "x"));
+    let plan = World::empty()
+        .with_types(types)
+        .with_pool(any_capacity("default"))
+        .with((node("n").zone(Z1).cpu("1"), running))
+        .with([group("first").cpu("2"), joins])
+        .plan();
+    assert_eq!(plan.new_node_claims.len(), 1, "{plan:#?}");
+    assert_eq!(plan.new_node_claims[0].pods.len(), 2);
+    assert!(is_reserved(&plan, 0));
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+}

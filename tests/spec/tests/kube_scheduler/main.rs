@@ -139,6 +139,17 @@ fn a_preferred_affinity_does_not_pin_the_capacity_type_of_a_planned_node() {
     assert_no_more_expensive_than_first_fit(55);
 }
 
+#[test]
+fn an_order_of_pods_is_found_in_which_no_fewer_are_placed_at_no_higher_price() {
+    for seed in [299, 405, 741] {
+        let world = clusters::cluster(seed, Shape::SMALL);
+        let (ours, first_fit) = (plan(&world), solve(&world, SolveSettings::default()));
+        if ours.unplaced.len() >= first_fit.unplaced.len() {
+            assert_no_more_expensive_than_first_fit(seed);
+        }
+    }
+}
+
 /// Returns the seeds of the generated clusters: by default 40 from 0, else those of KARPENTER_SPEC_CASES and
 /// KARPENTER_SPEC_FIRST. Some still fail: see docs/performance.md.
 fn seeds() -> std::ops::Range<u64> {

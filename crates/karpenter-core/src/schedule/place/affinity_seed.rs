@@ -18,7 +18,7 @@ use crate::schedule::topology::group::Target;
 
 /// The state of a planned node once its domain is fixed.
 pub(crate) struct InDomain {
-    set: SetId,
+    pub(crate) set: SetId,
     /// A row that fits.
     witness: RowId,
     /// Reservations it would hold, if it holds any.
@@ -64,18 +64,28 @@ impl SchedulingPass<'_> {
                 let Some(fixed) = self.fixed_in_domain(planned, axis, domain) else {
                     continue;
                 };
-                let set = fixed.set;
-                let before = std::mem::replace(&mut self.planned[planned].set, set);
-                self.planned[planned].witness = fixed.witness;
-                if let Some(reservations) = fixed.reservations {
-                    self.hold(planned, reservations);
-                }
-                self.planned[planned].prune(&mut self.rows);
-                self.release_devices(planned);
-                self.charge(planned);
-                self.narrowed(planned, before, set);
+                self.fix(planned, fixed);
             }
         }
+    }
+
+    /// Fixes the domain of a planned node, with the result of [`Self::fixed_in_domain`].
+    pub(crate) fn fix(&mut self, planned: PlannedId, fixed: InDomain) {
+        let set = fixed.set;
+        let before = std::mem::replace(&mut self.planned[planned].set, set);
+        if before == set {
+            return;
+        }
+        if self.planned[planned].witness != fixed.witness {
+            self.planned[planned].witness = fixed.witness;
+            self.planned[planned].prune(&mut self.rows);
+        }
+        if let Some(reservations) = fixed.reservations {
+            self.hold(planned, reservations);
+        }
+        self.release_devices(planned);
+        self.charge(planned);
+        self.narrowed(planned, before, set);
     }
 
     /// Returns the state of a planned node in a domain; `None` if it cannot be there: its pods do not fit, minValues are unmet, or

@@ -25,6 +25,7 @@ use crate::schedule::place::devices::Served;
 use crate::schedule::place::planned_node::{Fit, Refusal};
 use crate::schedule::pods::class::Variant;
 use crate::schedule::request::MinValuesPolicy;
+use crate::schedule::strategy::{DomainOrder, shuffled_rank};
 use crate::schedule::topology::choices::{Choices, Domains, Fixed};
 
 /// For each alternative of a pod's volumes that is compatible: its requirements, and those of a planned node with the pod.
@@ -211,7 +212,10 @@ impl SchedulingPass<'_> {
             .map(|domain| (order.in_domain(domain), domain))
             .collect();
         ordered.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| names[a.1].cmp(&names[b.1])));
-        let by_price = ordered.len() > 1 && !self.strategy.domains_by_name;
+        if let DomainOrder::Shuffled(number) = self.strategy.domains {
+            ordered.sort_by_key(|(count, domain)| (*count, shuffled_rank(domain.0, number)));
+        }
+        let by_price = ordered.len() > 1 && self.strategy.domains == DomainOrder::Price;
         let mut best: Option<(u32, Fit)> = None;
         let mut refusal = Refusal::Topology(domains.order);
         for (count, domain) in ordered {

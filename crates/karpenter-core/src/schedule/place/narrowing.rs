@@ -162,27 +162,17 @@ impl SchedulingPass<'_> {
         }
     }
 
-    /// Fixes the domain of a planned node, if one of its rows allows it.
+    /// Fixes the domain of a planned node, if it can be there with its pods and the reservations it relies on.
     fn fix_domain(&mut self, index: PlannedId, axis: AxisId, domain: DomainId) {
-        let (template, set) = (self.planned[index].template, self.planned[index].set);
+        let set = self.planned[index].set;
         let req = self.rows.algebra.get(set, self.topology.axes[axis].key);
         if let Some(req) = req.map(|req| self.rows.algebra.requirement(req))
             && (req.single().is_some() || req.min_values().is_some())
         {
             return;
         }
-        let req = self.topology.requirement_for(
-            &mut self.rows.algebra,
-            axis,
-            &[domain].into_iter().collect(),
-        );
-        let Some(fixed) = self.rows.algebra.narrow(set, req) else {
-            return;
-        };
-        let witness = self.planned[index].witness;
-        if self.rows.mask(template, fixed).rows.contains(witness) {
-            self.planned[index].set = fixed;
-            self.narrowed(index, set, fixed);
+        if let Some(fixed) = self.fixed_in_domain(index, axis, domain) {
+            self.fix(index, fixed);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::pod::Pod;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::ids::{ClassId, PodIdx};
 use crate::schedule::pods::class::{Class, PodState};
-use crate::schedule::strategy::Order;
+use crate::schedule::strategy::{Order, shuffled_rank};
 
 /// What a plan leaves undone for some of its pods.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +77,17 @@ impl PodQueue {
                 queue.sort_by_cached_key(|pod| {
                     let largest = first.get(class(pod).term_sets.as_slice()).copied();
                     (self.pods[*pod].buffer, largest, *pod)
+                });
+            }
+            Order::Shuffled(number) => {
+                let mut first: FxHashMap<ClassId, PodIdx> = FxHashMap::default();
+                for pod in &queue {
+                    first.entry(self.pods[*pod].class).or_insert(*pod);
+                }
+                queue.sort_by_cached_key(|pod| {
+                    let largest = first.get(&self.pods[*pod].class).unwrap_or(pod);
+                    let rank = shuffled_rank(largest.0, number);
+                    (self.pods[*pod].buffer, rank, *pod)
                 });
             }
         }

@@ -78,6 +78,7 @@ fn pods_of_a_planned_node_count_once_the_node_filter_matches_it() {
                 member("first", "2"),
                 spread(member("picky", "1").select(ARCH, "amd64"), key),
             ])
+            .by_size()
             .plan();
         assert!(all_placed(&plan));
         assert_eq!(sizes(&plan), [1, 1], "{key}");
@@ -102,6 +103,7 @@ fn a_planned_node_with_one_possible_domain_counts_there() {
                 .label("app", "x")
                 .spread(CAPACITY_TYPE, 1, ("app", "x")),
         ])
+        .by_size()
         .plan();
     assert_eq!(
         plan.unplaced[0].pod.name, "spread",
@@ -122,6 +124,7 @@ fn a_label_of_a_node_filter_is_pinned() {
     let plan = World::empty()
         .with_pool(node_pool("default").requires("team", "In", &["a", "b"]))
         .with([pod("first").cpu("2").label("app", "x"), spread("picky")])
+        .by_size()
         .plan();
     assert!(all_placed(&plan));
     let team = |pod: &str| {

@@ -1,7 +1,8 @@
 //! An immutable view of the cluster.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::Bound;
+use std::sync::{Arc, OnceLock};
 
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -46,11 +47,50 @@ use crate::pod::Pod;
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub(super) state: State,
+    /// The nodes with their pods, in the order of [`Self::nodes`], once a pass over all nodes has asked for them.
+    table: Arc<OnceLock<Box<[TableRow]>>>,
+}
+
+/// A node and the pods bound to its name.
+#[derive(Clone, Debug)]
+pub(crate) struct TableRow {
+    pub(crate) state: Arc<NodeState>,
+    pub(crate) pods: Option<Arc<NodePods>>,
 }
 
 impl Snapshot {
     pub(super) fn new(state: State) -> Self {
-        Self { state }
+        Self {
+            state,
+            table: Arc::default(),
+        }
+    }
+
+    /// Returns the nodes in the order of [`Self::nodes`], with their pods. The first call reads the maps of the model; every later
+    /// one reads memory in order, so that a pass can look at all nodes repeatedly.
+    pub(crate) fn node_table(&self) -> &[TableRow] {
+        self.table.get_or_init(|| {
+            let row = |state: &Arc<NodeState>| TableRow {
+                pods: self.node_pods(state.name()).cloned(),
+                state: state.clone(),
+            };
+            self.nodes_in_maps().map(row).collect()
+        })
+    }
+
+    fn nodes_in_maps(&self) -> impl Iterator<Item = &Arc<NodeState>> {
+        let of = |from: &'static str, to: &'static str| {
+            let keys = (Bound::Included(from), Bound::Excluded(to));
+            let nodes = self.state.nodes.range::<str, _>(keys);
+            nodes.map(|(_, state)| state)
+        };
+        // The character after the slash is `0`.
+        of("node/", "node0").chain(of("claim/", "claim0"))
+    }
+
+    /// Returns a copy whose state can be changed.
+    fn unshared(&self) -> Self {
+        Self::new(self.state.clone())
     }
 
     pub(super) fn into_state(self) -> State {
@@ -71,7 +111,7 @@ impl Snapshot {
     /// Returns a copy without these nodes (Node or NodeClaim names). Their pods stay bound to the removed names.
     #[must_use]
     pub fn without(&self, nodes: &[&str]) -> Self {
-        let mut copy = self.clone();
+        let mut copy = self.unshared();
         for name in nodes {
             if let Some(key) = copy.state.node_key(name) {
                 copy.state.nodes.remove_mut(&key);
@@ -86,7 +126,7 @@ impl Snapshot {
     /// kube-scheduler calls this assuming a pod. The pods of a NodeClaim without a Node are bound to the NodeClaim's name.
     #[must_use]
     pub fn with_nominated(&self, nominated: &[(Arc<Pod>, String)]) -> Self {
-        let mut copy = self.clone();
+        let mut copy = self.unshared();
         let mut by_target: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
         for (pod, target) in nominated {
             let target = self
@@ -114,7 +154,7 @@ impl Snapshot {
     /// Returns a copy without these pods.
     #[must_use]
     pub fn without_pods(&self, pods: &[Arc<Pod>]) -> Self {
-        let mut copy = self.clone();
+        let mut copy = self.unshared();
         for pod in pods {
             copy.state.unbind(pod);
             let key = named(&pod.key.namespace, &pod.key.name);
@@ -138,14 +178,10 @@ impl Snapshot {
 
     /// Iterates over Nodes by name, then over NodeClaims without a Node by name.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<NodeState>> {
-        let of = |prefix: &'static str| {
-            self.state
-                .nodes
-                .iter()
-                .filter(move |(key, _)| key.starts_with(prefix))
-                .map(|(_, state)| state)
-        };
-        of("node/").chain(of("claim/"))
+        let table = self.table.get();
+        let in_maps = table.is_none().then(|| self.nodes_in_maps());
+        let in_table = table.into_iter().flatten().map(|row| &row.state);
+        in_table.chain(in_maps.into_iter().flatten())
     }
 
     /// Returns the node with this Node or NodeClaim name.

@@ -34,6 +34,16 @@ fn provider_id(claim: &NodeClaim) -> Option<&str> {
     id.filter(|id| !id.is_empty())
 }
 
+/// Returns the copy of a value that is shared.
+fn shared(values: &mut RedBlackTreeMapSync<Arc<str>, ()>, value: &str) -> Arc<str> {
+    if let Some((known, ())) = values.get_key_value(value) {
+        return known.clone();
+    }
+    let new: Arc<str> = value.into();
+    values.insert_mut(new.clone(), ());
+    new
+}
+
 /// The state of the cluster, in persistent maps: cloning is O(1).
 #[derive(Clone, Debug)]
 pub(super) struct State {
@@ -47,6 +57,8 @@ pub(super) struct State {
     pub(super) claims: Map<NodeClaim>,
     /// Nodes by key: `node/<name>`, or `claim/<name>` while there is no Node.
     pub(super) nodes: RedBlackTreeMapSync<String, Arc<NodeState>>,
+    /// The NodePools, instance types, capacity types and zones that labels of nodes name, one copy of each.
+    label_values: RedBlackTreeMapSync<Arc<str>, ()>,
     /// Names of Nodes by provider id: usually one, but two while an instance registers with another name.
     pub(super) nodes_by_id: Index,
     /// Names of NodeClaims by provider id.
@@ -87,6 +99,7 @@ impl State {
             stored_nodes: RedBlackTreeMapSync::new_sync(),
             claims: RedBlackTreeMapSync::new_sync(),
             nodes: RedBlackTreeMapSync::new_sync(),
+            label_values: RedBlackTreeMapSync::new_sync(),
             nodes_by_id: Index::new(),
             claims_by_id: Index::new(),
             claims_by_pool: Index::new(),
@@ -240,13 +253,9 @@ impl State {
                 .contains_key(&karpenter_api::labels::node_class(&kind.group, &kind.kind))
         });
         let marks = old.as_deref().or(marks);
-        let state = NodeState {
-            managed: claim.is_some() || labeled,
-            node: Some(node),
-            claim,
-            marked_for_deletion: marks.is_some_and(|marks| marks.marked_for_deletion),
-            nominated_until: marks.and_then(|marks| marks.nominated_until),
-        };
+        let managed = claim.is_some() || labeled;
+        let share = |value: &str| shared(&mut self.label_values, value);
+        let state = NodeState::new(Some(node), claim, managed, marks, share);
         self.nodes.insert_mut(key, Arc::new(state));
     }
 
@@ -258,13 +267,8 @@ impl State {
         if provider_id(&claim).is_some_and(|id| self.nodes_by_id.first(id).is_some()) {
             return;
         }
-        let state = NodeState {
-            node: None,
-            claim: Some(claim),
-            managed: true,
-            marked_for_deletion: marks.is_some_and(|marks| marks.marked_for_deletion),
-            nominated_until: marks.and_then(|marks| marks.nominated_until),
-        };
+        let share = |value: &str| shared(&mut self.label_values, value);
+        let state = NodeState::new(None, Some(claim), true, marks, share);
         self.nodes
             .insert_mut(format!("claim/{name}"), Arc::new(state));
     }

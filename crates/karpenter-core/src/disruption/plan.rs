@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
+use super::candidate::{Candidate, Candidates, NodeId, NotConsolidatable, NotDisruptable};
 use super::command::{Command, Decision, Method, Verdict, VerdictKind};
 use super::pass::{Alone, Kept, Pass};
 use super::request::DisruptionRequest;
@@ -135,7 +135,7 @@ fn run(
         budgets: Budgets::by_reason(snapshot, now),
         ..DisruptionPlan::default()
     };
-    let (mut kept, mut stuck) = (Kept::default(), BTreeMap::new());
+    let (mut kept, mut stuck) = (Kept::default(), FxHashMap::default());
     let mut alone = Alone::default();
     let methods = [
         Method::Emptiness,
@@ -189,11 +189,10 @@ fn run(
 }
 
 /// Returns the candidates of a method, in order; those with `eventual_only` are candidates of the drift methods alone.
-fn eligible(all: &Candidates, method: Method) -> Vec<Candidate> {
+fn eligible(all: &Candidates, method: Method) -> Vec<&Candidate> {
     let candidates = all.candidates.iter();
     candidates
         .filter(|candidate| method.may_take(candidate))
-        .cloned()
         .collect()
 }
 
@@ -202,11 +201,11 @@ fn verdicts(
     all: &Candidates,
     commands: &[Command],
     kept: &Kept,
-    stuck: &BTreeMap<String, NotDisruptable>,
+    stuck: &FxHashMap<NodeId, NotDisruptable>,
 ) -> Vec<Verdict> {
-    let mut decided: FxHashMap<&str, VerdictKind> = FxHashMap::default();
-    for (name, why) in stuck {
-        decided.insert(name, VerdictKind::NotDisruptable(why.clone()));
+    let mut decided: FxHashMap<NodeId, VerdictKind> = FxHashMap::default();
+    for (node, why) in stuck {
+        decided.insert(*node, VerdictKind::NotDisruptable(why.clone()));
     }
     for command in commands {
         let with: Vec<String> = command
@@ -227,11 +226,11 @@ fn verdicts(
                     with: with.clone(),
                 },
             };
-            decided.insert(candidate.name(), kind);
+            decided.insert(candidate.id(), kind);
         }
     }
     let verdict = |node: &Arc<NodeState>, or: &dyn Fn() -> VerdictKind| Verdict {
-        kind: decided.get(node.name()).cloned().unwrap_or_else(or),
+        kind: decided.get(&NodeId::of(node)).cloned().unwrap_or_else(or),
         node: node.clone(),
     };
     let mut verdicts = Vec::with_capacity(all.blocked.len() + all.candidates.len());
@@ -243,7 +242,7 @@ fn verdicts(
     let whole = all.candidates.iter();
     for candidate in whole.filter(|candidate| !candidate.eventual_only) {
         let reason = || {
-            let kept = kept.get(candidate.name()).cloned();
+            let kept = kept.get(&candidate.id()).cloned();
             let reason = kept.or_else(|| candidate.unconsolidatable());
             VerdictKind::Kept(reason.unwrap_or(NotConsolidatable::NotEvaluated))
         };

@@ -12,7 +12,7 @@ impl Method {
         let drifted = || candidate.drifted_at().is_some();
         (self.is_eventual() || !candidate.eventual_only)
             && match self {
-                Self::Emptiness => candidate.not_empty().is_none(),
+                Self::Emptiness => candidate.is_empty() && candidate.not_empty().is_none(),
                 Self::StaticDrift => candidate.node_pool.is_static() && drifted(),
                 Self::Drift => !candidate.node_pool.is_static() && drifted(),
                 Self::MultiNode | Self::SingleNode => candidate.unconsolidatable().is_none(),
@@ -33,10 +33,7 @@ impl Candidate {
 
     /// Reports whether the Node has the `do-not-consolidate` annotation of releases up to v0.32, which drift and expiration ignore.
     fn refuses_consolidation(&self) -> bool {
-        self.node
-            .annotations()
-            .get(labels::annotations::DO_NOT_CONSOLIDATE)
-            .is_some_and(|value| value == "true")
+        self.node.facts().refuses_consolidation
     }
 
     /// Iterates over everything that keeps consolidation from considering the candidate, in the order of the checks.
@@ -44,8 +41,8 @@ impl Candidate {
         &self,
     ) -> impl Iterator<Item = NotConsolidatable> {
         let disruption = &self.node_pool.spec.disruption;
-        let no_label = |label: &'static str| {
-            let lacks = self.label(label).is_none();
+        let no_label = |value: Option<&str>, label: &'static str| {
+            let lacks = value.is_none();
             lacks.then_some(NotConsolidatable::NoLabel { label })
         };
         let too_recent = || !self.is_consolidatable() || self.is_recent_replacement;
@@ -55,8 +52,8 @@ impl Candidate {
                 let name = self.instance_type_name().unwrap_or_default().to_owned();
                 NotConsolidatable::InstanceTypeUnknown { name }
             }),
-            no_label(labels::CAPACITY_TYPE),
-            no_label(labels::ZONE),
+            no_label(self.capacity_type(), labels::CAPACITY_TYPE),
+            no_label(self.zone(), labels::ZONE),
             self.is_disabled(),
             self.refuses_consolidation()
                 .then_some(NotConsolidatable::NodeDoNotConsolidate),

@@ -70,11 +70,24 @@ impl Snapshot {
     /// one reads memory in order, so that a pass can look at all nodes repeatedly.
     pub(crate) fn node_table(&self) -> &[TableRow] {
         self.table.get_or_init(|| {
-            let row = |state: &Arc<NodeState>| TableRow {
-                pods: self.node_pods(state.name()).cloned(),
-                state: state.clone(),
-            };
-            self.nodes_in_maps().map(row).collect()
+            let mut rows = Vec::with_capacity(self.state.nodes.size());
+            let mut bound = self.state.by_node.iter().peekable();
+            for state in self.nodes_in_maps() {
+                let name = state.name();
+                // Both are in the order of names, until NodeClaims follow.
+                let pods = match state.node.is_some() {
+                    true => {
+                        while bound.next_if(|(other, _)| other.as_str() < name).is_some() {}
+                        bound.next_if(|(other, _)| *other == name)
+                    }
+                    false => self.state.by_node.get_key_value(name),
+                };
+                rows.push(TableRow {
+                    pods: pods.map(|(_, pods)| pods.clone()),
+                    state: state.clone(),
+                });
+            }
+            rows.into()
         })
     }
 
@@ -242,7 +255,7 @@ impl Snapshot {
         self.state.by_node.get(node)
     }
 
-    /// Iterates over node names with the pods bound to them, in no particular order. A name need not have a Node.
+    /// Iterates over node names with the pods bound to them, by name. A name need not have a Node.
     pub fn bound_pods(&self) -> impl Iterator<Item = (&String, &Arc<NodePods>)> {
         self.state.by_node.iter()
     }

@@ -51,7 +51,8 @@ pub(super) struct State {
     pub(super) epoch: u64,
     pub(super) pods: HashTrieMapSync<Named, Arc<Pod>>,
     pub(super) unbound: NamespacedMap<Pod>,
-    pub(super) by_node: HashTrieMapSync<String, Arc<NodePods>>,
+    /// By name, so that the pods of all nodes are found in the order of the nodes.
+    pub(super) by_node: Map<NodePods>,
     pub(super) daemon_pods: HashTrieMapSync<String, Arc<Pod>>,
     pub(super) stored_nodes: RedBlackTreeMapSync<String, StoredNode>,
     pub(super) claims: Map<NodeClaim>,
@@ -94,7 +95,7 @@ impl State {
             epoch: 0,
             pods: HashTrieMapSync::new_sync(),
             unbound: RedBlackTreeMapSync::new_sync(),
-            by_node: HashTrieMapSync::new_sync(),
+            by_node: RedBlackTreeMapSync::new_sync(),
             daemon_pods: HashTrieMapSync::new_sync(),
             stored_nodes: RedBlackTreeMapSync::new_sync(),
             claims: RedBlackTreeMapSync::new_sync(),

@@ -442,9 +442,31 @@ pub struct Candidates {
     pub blocked: Vec<(Arc<NodeState>, NotDisruptable)>,
     /// The prices of instance types.
     pub prices: Arc<PriceLists>,
+    /// The places of the candidates, then of the blocked nodes, in the order of [`Snapshot::nodes`].
+    places: [Vec<u32>; 2],
+    len: usize,
 }
 
 impl Candidates {
+    /// Returns the number of nodes in the snapshot.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Iterates over the candidates, each with its place in the order of [`Snapshot::nodes`].
+    pub(super) fn candidates_with_places(&self) -> impl Iterator<Item = (&Candidate, usize)> {
+        let places = self.places[0].iter().map(|place| *place as usize);
+        self.candidates.iter().zip(places)
+    }
+
+    /// Iterates over the blocked nodes, each with its place in the order of [`Snapshot::nodes`].
+    pub(super) fn blocked_with_places(
+        &self,
+    ) -> impl Iterator<Item = (&(Arc<NodeState>, NotDisruptable), usize)> {
+        let places = self.places[1].iter().map(|place| *place as usize);
+        self.blocked.iter().zip(places)
+    }
+
     /// Checks every node of the snapshot.
     pub fn new(snapshot: &Snapshot, surroundings: &Surroundings, now: Timestamp) -> Self {
         let pdbs = PdbLimits::new(snapshot);
@@ -452,24 +474,29 @@ impl Candidates {
             prices: Arc::new(PriceLists::new(snapshot)),
             ..Self::default()
         };
-        let mut found: Vec<Option<Candidate>> = Vec::new();
+        let mut found: Vec<Option<(Candidate, u32)>> = Vec::new();
         let mut worth: Vec<f64> = Vec::new();
-        for row in snapshot.node_table() {
-            match candidate(snapshot, row, surroundings, (&pdbs, &all.prices), now) {
+        for (place, row) in snapshot.node_table().iter().enumerate() {
+            let place = place as u32;
+            let blocked = match candidate(snapshot, row, surroundings, (&pdbs, &all.prices), now) {
                 Ok((candidate, blocked)) => {
-                    let blocked = blocked.map(|blocked| (row.state.clone(), blocked));
-                    all.blocked.extend(blocked);
                     worth.push(candidate.price / candidate.reschedule_cost);
-                    found.push(Some(candidate));
+                    found.push(Some((candidate, place)));
+                    blocked
                 }
-                Err(blocked) => all.blocked.push((row.state.clone(), blocked)),
+                Err(blocked) => Some(blocked),
+            };
+            if let Some(blocked) = blocked {
+                all.blocked.push((row.state.clone(), blocked));
+                all.places[1].push(place);
             }
         }
+        all.len = snapshot.node_table().len();
         // Highest price per disruption first. Candidates are Nodes, which come by name, and the sort is stable.
         let mut order: Vec<usize> = (0..found.len()).collect();
         order.sort_by(|a, b| worth[*b].total_cmp(&worth[*a]));
-        let candidates = order.iter().filter_map(|place| found[*place].take());
-        all.candidates = candidates.collect();
+        let sorted = order.iter().filter_map(|place| found[*place].take());
+        (all.candidates, all.places[0]) = sorted.unzip();
         all
     }
 }

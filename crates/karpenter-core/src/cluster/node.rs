@@ -254,6 +254,18 @@ impl NodeState {
         }
     }
 
+    /// Returns the value of a label.
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        let facts = &self.facts;
+        match key {
+            labels::ZONE => facts.zone.as_deref(),
+            labels::NODE_POOL => facts.node_pool.as_deref(),
+            labels::CAPACITY_TYPE => facts.capacity_type.as_deref(),
+            labels::INSTANCE_TYPE => facts.instance_type.as_deref(),
+            _ => self.labels().get(key).map(String::as_str),
+        }
+    }
+
     /// Returns the annotations: those of the NodeClaim until the Node is registered.
     pub fn annotations(&self) -> &BTreeMap<String, String> {
         static EMPTY: BTreeMap<String, String> = BTreeMap::new();

@@ -467,3 +467,73 @@ impl Snapshot {
         self.state.device_classes.get(name)
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+mod tests {
+    use karpenter_fixtures::{node, node_claim, pod};
+
+    use super::*;
+    use crate::cluster::Cluster;
+
+    /// Returns the names of the nodes with those of their pods, by the table and by the maps.
+    fn rows(snapshot: &Snapshot) -> [Vec<(String, Vec<String>)>; 2] {
+        let names = |pods: &[Arc<Pod>]| pods.iter().map(|pod| pod.key.name.clone()).collect();
+        let in_maps = snapshot.nodes_in_maps().map(|state| {
+            let name = state.name().to_owned();
+            (name, names(snapshot.pods_on(state.name())))
+        });
+        let in_table = snapshot.node_table().iter().map(|row| {
+            let pods = row.pods.as_ref().map(|pods| names(pods.pods()));
+            (row.state.name().to_owned(), pods.unwrap_or_default())
+        });
+        [in_table.collect(), in_maps.collect()]
+    }
+
+    #[test]
+    fn the_table_has_the_nodes_of_a_snapshot_with_their_pods_and_those_of_its_copies_are_their_own()
+    {
+        let mut cluster = Cluster::new(ClusterConfig::default());
+        for name in ["a", "a-b", "a.b", "b", "d"] {
+            cluster.apply_node(&node(name).build());
+        }
+        for name in ["a-claim", "b", "c"] {
+            cluster.apply_node_claim(&node_claim(name).build());
+        }
+        // `c` is a NodeClaim, `gone` is nothing.
+        for (name, node) in [
+            ("1", "a.b"),
+            ("2", "b"),
+            ("3", "gone"),
+            ("4", "b"),
+            ("5", "c"),
+        ] {
+            cluster.apply_pod(&pod(name).on(node).build());
+        }
+        cluster.apply_pod(&pod("6").build());
+        let snapshot = cluster.snapshot();
+        let [in_table, in_maps] = rows(&snapshot);
+        assert_eq!(in_table, in_maps);
+        let of = |row: &(String, Vec<String>)| format!("{} {}", row.0, row.1.concat());
+        let texts: Vec<String> = in_table.iter().map(of).collect();
+        let expected = [
+            "a ", "a-b ", "a.b 1", "b 24", "d ", "a-claim ", "b 24", "c 5",
+        ];
+        assert_eq!(texts, expected);
+
+        // The table of a snapshot that was read is not that of its changed copies.
+        let pending = snapshot.pod("default", "6").unwrap().clone();
+        let moved = snapshot.with_nominated(&[(pending, "d".to_owned())]);
+        let fewer = snapshot.without(&["a"]);
+        let first = snapshot.pod("default", "1").unwrap().clone();
+        let emptied = snapshot.without_pods(&[first]);
+        let mut forked = Cluster::from(snapshot.fork());
+        forked.remove_node("d");
+        for copy in [&moved, &fewer, &emptied, &forked.snapshot()] {
+            let [in_table, in_maps] = rows(copy);
+            assert_eq!(in_table, in_maps);
+            assert_ne!(in_table, rows(&snapshot)[0]);
+        }
+        assert_eq!(snapshot.nodes().count(), 8);
+    }
+}

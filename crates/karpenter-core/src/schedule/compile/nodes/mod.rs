@@ -71,7 +71,7 @@ impl ExistingNode {
         if key == labels::HOSTNAME {
             return Some(self.state.hostname());
         }
-        match self.state.labels().get(key) {
+        match self.state.label(key) {
             Some(value) => Some(value),
             None => self
                 .requirements

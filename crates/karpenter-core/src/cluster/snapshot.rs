@@ -469,7 +469,6 @@ impl Snapshot {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 mod tests {
     use karpenter_fixtures::{node, node_claim, pod};
 

@@ -37,6 +37,7 @@ pub use delta::Delta;
 pub use node::{Node, NodeState};
 pub use node_pods::NodePods;
 pub use snapshot::Snapshot;
+pub(crate) use snapshot::TableRow;
 pub use storage::{StorageClass, Volume, VolumeAttachment, VolumeClaim, translate_in_tree};
 pub use workload::{ControllerSelector, DaemonSet};
 

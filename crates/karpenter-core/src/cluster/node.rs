@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::labels;
 use karpenter_api::labels::taints::is_known_ephemeral;
@@ -106,9 +107,87 @@ pub struct NodeState {
     pub nominated_until: Option<Timestamp>,
     /// Whether it belongs to Karpenter: it has a NodeClaim, or a label of a managed NodeClass kind.
     pub managed: bool,
+    /// Derived from the other fields, which the model sets once.
+    facts: Facts,
+}
+
+/// What a pass asks about every node. Without it a pass reads the Node, the NodeClaim and their maps of labels and annotations at
+/// many places in memory, which is most of its time in a large cluster.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Facts {
+    registered: bool,
+    initialized: bool,
+    deleting: bool,
+    /// The Node has condition Ready.
+    pub(crate) ready: bool,
+    /// The NodeClaim has condition InstanceTerminating.
+    pub(crate) instance_terminating: bool,
+    /// The NodeClaim has condition Consolidatable.
+    pub(crate) consolidatable: bool,
+    /// The NodeClaim has condition Drifted.
+    pub(crate) drifted: bool,
+    /// It has annotation `karpenter.sh/do-not-disrupt`.
+    pub(crate) refuses_disruption: bool,
+    /// It has the `do-not-consolidate` annotation of releases up to v0.32.
+    pub(crate) refuses_consolidation: bool,
+    /// Values of labels.
+    pub(crate) node_pool: Option<Arc<str>>,
+    pub(crate) instance_type: Option<Arc<str>>,
+    pub(crate) capacity_type: Option<Arc<str>>,
+    pub(crate) zone: Option<Arc<str>>,
 }
 
 impl NodeState {
+    /// Merges a Node and a NodeClaim. `share` returns one copy of a value that labels of many nodes have.
+    pub(super) fn new(
+        node: Option<Arc<Node>>,
+        claim: Option<Arc<NodeClaim>>,
+        managed: bool,
+        marks: Option<&Self>,
+        mut share: impl FnMut(&str) -> Arc<str>,
+    ) -> Self {
+        let mut state = Self {
+            node,
+            claim,
+            managed,
+            marked_for_deletion: marks.is_some_and(|marks| marks.marked_for_deletion),
+            nominated_until: marks.and_then(|marks| marks.nominated_until),
+            facts: Facts::default(),
+        };
+        // Labels are those of the NodeClaim until the Node is registered.
+        state.facts.registered = state.has_node_label_or_is_unmanaged(labels::REGISTERED);
+        let has = |key: &str| {
+            let value = state.annotations().get(key);
+            value.is_some_and(|value| value == "true")
+        };
+        let is_true = |condition: &str| {
+            let claim = state.claim.as_ref();
+            claim.is_some_and(|claim| claim.is_true(condition))
+        };
+        let mut label = |key: &str| state.labels().get(key).map(|value| share(value));
+        let facts = Facts {
+            node_pool: label(labels::NODE_POOL),
+            instance_type: label(labels::INSTANCE_TYPE),
+            capacity_type: label(labels::CAPACITY_TYPE),
+            zone: label(labels::ZONE),
+            registered: state.facts.registered,
+            initialized: state.has_node_label_or_is_unmanaged(labels::INITIALIZED),
+            deleting: state.has_deletion(),
+            ready: state.node.as_ref().is_some_and(|node| node.is_ready()),
+            instance_terminating: is_true(types::INSTANCE_TERMINATING),
+            consolidatable: is_true(types::CONSOLIDATABLE),
+            drifted: is_true(types::DRIFTED),
+            refuses_disruption: has(labels::annotations::DO_NOT_DISRUPT),
+            refuses_consolidation: has(labels::annotations::DO_NOT_CONSOLIDATE),
+        };
+        state.facts = facts;
+        state
+    }
+
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
     /// Returns the name of the Node, or of the NodeClaim while there is no Node.
     pub fn name(&self) -> &str {
         match (&self.node, &self.claim) {
@@ -142,17 +221,17 @@ impl NodeState {
 
     /// Returns the name of the NodePool.
     pub fn node_pool(&self) -> Option<&str> {
-        self.labels().get(labels::NODE_POOL).map(String::as_str)
+        self.facts.node_pool.as_deref()
     }
 
     /// Reports whether the Node is registered; always true for a Node that Karpenter does not manage.
     pub fn is_registered(&self) -> bool {
-        self.has_node_label_or_is_unmanaged(labels::REGISTERED)
+        self.facts.registered
     }
 
     /// Reports whether the Node is initialized; always true for a Node that Karpenter does not manage.
     pub fn is_initialized(&self) -> bool {
-        self.has_node_label_or_is_unmanaged(labels::INITIALIZED)
+        self.facts.initialized
     }
 
     fn has_node_label_or_is_unmanaged(&self, label: &str) -> bool {
@@ -172,6 +251,18 @@ impl NodeState {
             (Some(node), Some(_)) if self.is_registered() => &node.labels,
             (_, Some(claim)) => claim.metadata.labels.as_ref().unwrap_or(&EMPTY),
             (None, None) => &EMPTY,
+        }
+    }
+
+    /// Returns the value of a label.
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        let facts = &self.facts;
+        match key {
+            labels::ZONE => facts.zone.as_deref(),
+            labels::NODE_POOL => facts.node_pool.as_deref(),
+            labels::CAPACITY_TYPE => facts.capacity_type.as_deref(),
+            labels::INSTANCE_TYPE => facts.instance_type.as_deref(),
+            _ => self.labels().get(key).map(String::as_str),
         }
     }
 
@@ -278,9 +369,10 @@ impl NodeState {
 
     /// Reports whether it is being deleted or marked for deletion.
     pub fn is_deleting(&self) -> bool {
-        if self.marked_for_deletion {
-            return true;
-        }
+        self.marked_for_deletion || self.facts.deleting
+    }
+
+    fn has_deletion(&self) -> bool {
         match (&self.claim, &self.node) {
             (Some(claim), _) => {
                 claim.metadata.deletion_timestamp.is_some()

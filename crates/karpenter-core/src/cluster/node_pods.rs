@@ -1,8 +1,9 @@
 //! The pods bound to a node, and the sums of their requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use crate::pod::Pod;
+use crate::pod::eviction_cost::{eviction_cost, reschedule_cost};
+use crate::pod::{Pod, may_refuse_disruption};
 use crate::resources::Resources;
 
 /// The pods bound to a node name.
@@ -11,6 +12,18 @@ pub struct NodePods {
     pods: Vec<Arc<Pod>>,
     requests: Resources,
     daemon_requests: Resources,
+    facts: OnceLock<PodFacts>,
+}
+
+/// What disruption passes ask about the pods of every node; computed when a pass asks first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PodFacts {
+    /// The cost of rescheduling the pods; 1 if no pod must be rescheduled.
+    pub(crate) reschedule_cost: f64,
+    /// The sum of the costs of evicting the pods.
+    pub(crate) eviction_cost: f64,
+    /// A pod has an annotation that can block its eviction.
+    pub(crate) may_refuse_disruption: bool,
 }
 
 impl NodePods {
@@ -27,6 +40,17 @@ impl NodePods {
     /// Returns the part of [`Self::requests`] that belongs to DaemonSets.
     pub fn daemon_requests(&self) -> &Resources {
         &self.daemon_requests
+    }
+
+    pub(crate) fn facts(&self) -> PodFacts {
+        *self.facts.get_or_init(|| {
+            let pods = || self.pods.iter().map(|pod| &**pod);
+            PodFacts {
+                reschedule_cost: reschedule_cost(pods().filter(|pod| pod.is_reschedulable())),
+                eviction_cost: pods().map(eviction_cost).sum(),
+                may_refuse_disruption: pods().any(may_refuse_disruption),
+            }
+        })
     }
 
     fn position(&self, pod: &Pod) -> Result<usize, usize> {
@@ -59,6 +83,7 @@ impl NodePods {
 
     /// Recomputes the sums from all pods, so that saturation at the limits of i64 has no lasting effect.
     fn sum(&mut self) {
+        self.facts = OnceLock::new();
         self.requests = Resources::new();
         self.daemon_requests = Resources::new();
         for pod in self.pods.iter().filter(|pod| !pod.is_terminal()) {

@@ -138,6 +138,11 @@ impl PdbLimits {
         }
     }
 
+    /// Reports whether there are no PodDisruptionBudgets.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_namespace.is_empty()
+    }
+
     fn covering<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = &'a Limit> {
         let limits = self
             .by_namespace

@@ -1,7 +1,8 @@
 //! An immutable view of the cluster.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::Bound;
+use std::sync::{Arc, OnceLock};
 
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -46,11 +47,63 @@ use crate::pod::Pod;
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub(super) state: State,
+    /// The nodes with their pods, in the order of [`Self::nodes`], once a pass over all nodes has asked for them.
+    table: Arc<OnceLock<Box<[TableRow]>>>,
+}
+
+/// A node and the pods bound to its name.
+#[derive(Clone, Debug)]
+pub(crate) struct TableRow {
+    pub(crate) state: Arc<NodeState>,
+    pub(crate) pods: Option<Arc<NodePods>>,
 }
 
 impl Snapshot {
     pub(super) fn new(state: State) -> Self {
-        Self { state }
+        Self {
+            state,
+            table: Arc::default(),
+        }
+    }
+
+    /// Returns the nodes in the order of [`Self::nodes`], with their pods. The first call reads the maps of the model; every later
+    /// one reads memory in order, so that a pass can look at all nodes repeatedly.
+    pub(crate) fn node_table(&self) -> &[TableRow] {
+        self.table.get_or_init(|| {
+            let mut rows = Vec::with_capacity(self.state.nodes.size());
+            let mut bound = self.state.by_node.iter().peekable();
+            for state in self.nodes_in_maps() {
+                let name = state.name();
+                // Both are in the order of names, until NodeClaims follow.
+                let pods = match state.node.is_some() {
+                    true => {
+                        while bound.next_if(|(other, _)| other.as_str() < name).is_some() {}
+                        bound.next_if(|(other, _)| *other == name)
+                    }
+                    false => self.state.by_node.get_key_value(name),
+                };
+                rows.push(TableRow {
+                    pods: pods.map(|(_, pods)| pods.clone()),
+                    state: state.clone(),
+                });
+            }
+            rows.into()
+        })
+    }
+
+    fn nodes_in_maps(&self) -> impl Iterator<Item = &Arc<NodeState>> {
+        let of = |from: &'static str, to: &'static str| {
+            let keys = (Bound::Included(from), Bound::Excluded(to));
+            let nodes = self.state.nodes.range::<str, _>(keys);
+            nodes.map(|(_, state)| state)
+        };
+        // The character after the slash is `0`.
+        of("node/", "node0").chain(of("claim/", "claim0"))
+    }
+
+    /// Returns a copy whose state can be changed.
+    fn unshared(&self) -> Self {
+        Self::new(self.state.clone())
     }
 
     pub(super) fn into_state(self) -> State {
@@ -71,7 +124,7 @@ impl Snapshot {
     /// Returns a copy without these nodes (Node or NodeClaim names). Their pods stay bound to the removed names.
     #[must_use]
     pub fn without(&self, nodes: &[&str]) -> Self {
-        let mut copy = self.clone();
+        let mut copy = self.unshared();
         for name in nodes {
             if let Some(key) = copy.state.node_key(name) {
                 copy.state.nodes.remove_mut(&key);
@@ -86,7 +139,7 @@ impl Snapshot {
     /// kube-scheduler calls this assuming a pod. The pods of a NodeClaim without a Node are bound to the NodeClaim's name.
     #[must_use]
     pub fn with_nominated(&self, nominated: &[(Arc<Pod>, String)]) -> Self {
-        let mut copy = self.clone();
+        let mut copy = self.unshared();
         let mut by_target: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
         for (pod, target) in nominated {
             let target = self
@@ -114,7 +167,7 @@ impl Snapshot {
     /// Returns a copy without these pods.
     #[must_use]
     pub fn without_pods(&self, pods: &[Arc<Pod>]) -> Self {
-        let mut copy = self.clone();
+        let mut copy = self.unshared();
         for pod in pods {
             copy.state.unbind(pod);
             let key = named(&pod.key.namespace, &pod.key.name);
@@ -138,14 +191,10 @@ impl Snapshot {
 
     /// Iterates over Nodes by name, then over NodeClaims without a Node by name.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<NodeState>> {
-        let of = |prefix: &'static str| {
-            self.state
-                .nodes
-                .iter()
-                .filter(move |(key, _)| key.starts_with(prefix))
-                .map(|(_, state)| state)
-        };
-        of("node/").chain(of("claim/"))
+        let table = self.table.get();
+        let in_maps = table.is_none().then(|| self.nodes_in_maps());
+        let in_table = table.into_iter().flatten().map(|row| &row.state);
+        in_table.chain(in_maps.into_iter().flatten())
     }
 
     /// Returns the node with this Node or NodeClaim name.
@@ -206,7 +255,7 @@ impl Snapshot {
         self.state.by_node.get(node)
     }
 
-    /// Iterates over node names with the pods bound to them, in no particular order. A name need not have a Node.
+    /// Iterates over node names with the pods bound to them, by name. A name need not have a Node.
     pub fn bound_pods(&self) -> impl Iterator<Item = (&String, &Arc<NodePods>)> {
         self.state.by_node.iter()
     }
@@ -416,5 +465,74 @@ impl Snapshot {
     /// Returns a DeviceClass.
     pub fn device_class(&self, name: &str) -> Option<&Arc<DeviceClass>> {
         self.state.device_classes.get(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use karpenter_fixtures::{node, node_claim, pod};
+
+    use super::*;
+    use crate::cluster::Cluster;
+
+    /// Returns the names of the nodes with those of their pods, by the table and by the maps.
+    fn rows(snapshot: &Snapshot) -> [Vec<(String, Vec<String>)>; 2] {
+        let names = |pods: &[Arc<Pod>]| pods.iter().map(|pod| pod.key.name.clone()).collect();
+        let in_maps = snapshot.nodes_in_maps().map(|state| {
+            let name = state.name().to_owned();
+            (name, names(snapshot.pods_on(state.name())))
+        });
+        let in_table = snapshot.node_table().iter().map(|row| {
+            let pods = row.pods.as_ref().map(|pods| names(pods.pods()));
+            (row.state.name().to_owned(), pods.unwrap_or_default())
+        });
+        [in_table.collect(), in_maps.collect()]
+    }
+
+    #[test]
+    fn the_table_has_the_nodes_of_a_snapshot_with_their_pods_and_those_of_its_copies_are_their_own()
+    {
+        let mut cluster = Cluster::new(ClusterConfig::default());
+        for name in ["a", "a-b", "a.b", "b", "d"] {
+            cluster.apply_node(&node(name).build());
+        }
+        for name in ["a-claim", "b", "c"] {
+            cluster.apply_node_claim(&node_claim(name).build());
+        }
+        // `c` is a NodeClaim, `gone` is nothing.
+        for (name, node) in [
+            ("1", "a.b"),
+            ("2", "b"),
+            ("3", "gone"),
+            ("4", "b"),
+            ("5", "c"),
+        ] {
+            cluster.apply_pod(&pod(name).on(node).build());
+        }
+        cluster.apply_pod(&pod("6").build());
+        let snapshot = cluster.snapshot();
+        let [in_table, in_maps] = rows(&snapshot);
+        assert_eq!(in_table, in_maps);
+        let of = |row: &(String, Vec<String>)| format!("{} {}", row.0, row.1.concat());
+        let texts: Vec<String> = in_table.iter().map(of).collect();
+        let expected = [
+            "a ", "a-b ", "a.b 1", "b 24", "d ", "a-claim ", "b 24", "c 5",
+        ];
+        assert_eq!(texts, expected);
+
+        // The table of a snapshot that was read is not that of its changed copies.
+        let pending = snapshot.pod("default", "6").unwrap().clone();
+        let moved = snapshot.with_nominated(&[(pending, "d".to_owned())]);
+        let fewer = snapshot.without(&["a"]);
+        let first = snapshot.pod("default", "1").unwrap().clone();
+        let emptied = snapshot.without_pods(&[first]);
+        let mut forked = Cluster::from(snapshot.fork());
+        forked.remove_node("d");
+        for copy in [&moved, &fewer, &emptied, &forked.snapshot()] {
+            let [in_table, in_maps] = rows(copy);
+            assert_eq!(in_table, in_maps);
+            assert_ne!(in_table, rows(&snapshot)[0]);
+        }
+        assert_eq!(snapshot.nodes().count(), 8);
     }
 }

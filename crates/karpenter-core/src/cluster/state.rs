@@ -34,6 +34,16 @@ fn provider_id(claim: &NodeClaim) -> Option<&str> {
     id.filter(|id| !id.is_empty())
 }
 
+/// Returns the copy of a value that is shared.
+fn shared(values: &mut RedBlackTreeMapSync<Arc<str>, ()>, value: &str) -> Arc<str> {
+    if let Some((known, ())) = values.get_key_value(value) {
+        return known.clone();
+    }
+    let new: Arc<str> = value.into();
+    values.insert_mut(new.clone(), ());
+    new
+}
+
 /// The state of the cluster, in persistent maps: cloning is O(1).
 #[derive(Clone, Debug)]
 pub(super) struct State {
@@ -41,12 +51,15 @@ pub(super) struct State {
     pub(super) epoch: u64,
     pub(super) pods: HashTrieMapSync<Named, Arc<Pod>>,
     pub(super) unbound: NamespacedMap<Pod>,
-    pub(super) by_node: HashTrieMapSync<String, Arc<NodePods>>,
+    /// By name, so that the pods of all nodes are found in the order of the nodes.
+    pub(super) by_node: Map<NodePods>,
     pub(super) daemon_pods: HashTrieMapSync<String, Arc<Pod>>,
     pub(super) stored_nodes: RedBlackTreeMapSync<String, StoredNode>,
     pub(super) claims: Map<NodeClaim>,
     /// Nodes by key: `node/<name>`, or `claim/<name>` while there is no Node.
     pub(super) nodes: RedBlackTreeMapSync<String, Arc<NodeState>>,
+    /// The NodePools, instance types, capacity types and zones that labels of nodes name, one copy of each.
+    label_values: RedBlackTreeMapSync<Arc<str>, ()>,
     /// Names of Nodes by provider id: usually one, but two while an instance registers with another name.
     pub(super) nodes_by_id: Index,
     /// Names of NodeClaims by provider id.
@@ -82,11 +95,12 @@ impl State {
             epoch: 0,
             pods: HashTrieMapSync::new_sync(),
             unbound: RedBlackTreeMapSync::new_sync(),
-            by_node: HashTrieMapSync::new_sync(),
+            by_node: RedBlackTreeMapSync::new_sync(),
             daemon_pods: HashTrieMapSync::new_sync(),
             stored_nodes: RedBlackTreeMapSync::new_sync(),
             claims: RedBlackTreeMapSync::new_sync(),
             nodes: RedBlackTreeMapSync::new_sync(),
+            label_values: RedBlackTreeMapSync::new_sync(),
             nodes_by_id: Index::new(),
             claims_by_id: Index::new(),
             claims_by_pool: Index::new(),
@@ -240,13 +254,9 @@ impl State {
                 .contains_key(&karpenter_api::labels::node_class(&kind.group, &kind.kind))
         });
         let marks = old.as_deref().or(marks);
-        let state = NodeState {
-            managed: claim.is_some() || labeled,
-            node: Some(node),
-            claim,
-            marked_for_deletion: marks.is_some_and(|marks| marks.marked_for_deletion),
-            nominated_until: marks.and_then(|marks| marks.nominated_until),
-        };
+        let managed = claim.is_some() || labeled;
+        let share = |value: &str| shared(&mut self.label_values, value);
+        let state = NodeState::new(Some(node), claim, managed, marks, share);
         self.nodes.insert_mut(key, Arc::new(state));
     }
 
@@ -258,13 +268,8 @@ impl State {
         if provider_id(&claim).is_some_and(|id| self.nodes_by_id.first(id).is_some()) {
             return;
         }
-        let state = NodeState {
-            node: None,
-            claim: Some(claim),
-            managed: true,
-            marked_for_deletion: marks.is_some_and(|marks| marks.marked_for_deletion),
-            nominated_until: marks.and_then(|marks| marks.nominated_until),
-        };
+        let share = |value: &str| shared(&mut self.label_values, value);
+        let state = NodeState::new(None, Some(claim), true, marks, share);
         self.nodes
             .insert_mut(format!("claim/{name}"), Arc::new(state));
     }

@@ -11,6 +11,7 @@ use super::methods;
 use super::pass::{Alone, Pass, Shared, is_balanced};
 use super::request::DisruptionRequest;
 use super::simulation::Simulator;
+use crate::cluster::TableRow;
 use crate::disruption::candidate::blockers;
 use crate::disruption::consolidation::balanced::Totals;
 use crate::disruption::simulation::evaluations::Evaluations;
@@ -38,8 +39,8 @@ impl<'a> Assessor<'a> {
         let totals = if snapshot.node_pools().any(is_balanced) {
             let all = Candidates::new(snapshot, &request.surroundings, now);
             let single = |candidate: &Candidate| Method::SingleNode.may_take(candidate);
-            let candidates: Vec<_> = all.candidates.into_iter().filter(single).collect();
-            Totals::new(snapshot, &candidates, simulator.prices())
+            let candidates = all.candidates.iter().filter(|each| single(each));
+            Totals::new(snapshot, candidates, simulator.prices())
         } else {
             Totals::default()
         };
@@ -62,7 +63,11 @@ impl<'a> Assessor<'a> {
         let node = snapshot.node(name)?;
         let (surroundings, now) = (&self.request.surroundings, self.request.now());
         let lists = (simulator.pdbs(), simulator.prices());
-        let (candidate, blocked) = match candidate(snapshot, node, surroundings, lists, now) {
+        let row = TableRow {
+            state: node.clone(),
+            pods: snapshot.node_pods(node.name()).cloned(),
+        };
+        let (candidate, blocked) = match candidate(snapshot, &row, surroundings, lists, now) {
             Ok(found) => found,
             Err(blocked) => return Some(Err(VerdictKind::NotDisruptable(blocked))),
         };
@@ -76,12 +81,12 @@ impl<'a> Assessor<'a> {
             if !method.may_take(&candidate) {
                 continue;
             }
-            let mut found = methods::run(&mut self.pass(method, candidate.clone()));
+            let mut found = methods::run(&mut self.pass(method, &candidate));
             if !found.commands.is_empty() {
                 return Some(Ok(found.commands.swap_remove(0)));
             }
-            kept = found.kept.remove(candidate.name()).or(kept);
-            stuck = found.blocked.remove(candidate.name()).or(stuck);
+            kept = found.kept.remove(&candidate.id()).or(kept);
+            stuck = found.blocked.remove(&candidate.id()).or(stuck);
         }
         Some(Err(match stuck.or(blocked) {
             Some(why) => VerdictKind::NotDisruptable(why),
@@ -92,7 +97,7 @@ impl<'a> Assessor<'a> {
         }))
     }
 
-    fn pass(&self, method: Method, candidate: Candidate) -> Pass<'_> {
+    fn pass<'c>(&'c self, method: Method, candidate: &'c Candidate) -> Pass<'c> {
         let simulator = &self.shared.simulator;
         Pass {
             request: self.request,
@@ -124,7 +129,8 @@ impl<'a> Assessor<'a> {
         };
         let (surroundings, now) = (&self.request.surroundings, self.request.now());
         let gates = blockers::all(snapshot, node, surroundings, simulator.pdbs(), now);
-        let parts = Candidate::of(snapshot, node, surroundings, simulator.prices(), now);
+        let (prices, pods) = (simulator.prices(), snapshot.node_pods(node.name()));
+        let parts = Candidate::of(snapshot, node, pods, surroundings, prices, now);
         let Some(candidate) = parts else {
             return gates.into_iter().map(VerdictKind::NotDisruptable).collect();
         };

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use karpenter_api::budget;
-use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::pause::Pause;
 use karpenter_api::v1::DisruptionReason;
+use rustc_hash::FxHashMap;
 
 use super::candidate::NotConsolidatable;
 use crate::cluster::{NodeState, Snapshot};
@@ -35,16 +35,16 @@ pub struct PoolBudget {
 impl Budgets {
     /// Computes the budgets of all NodePools for `reason`.
     pub fn new(snapshot: &Snapshot, reason: &DisruptionReason, now: Timestamp) -> Self {
-        let mut by_pool: BTreeMap<String, PoolBudget> = BTreeMap::new();
-        for node in snapshot.nodes().filter(|node| counts(node)) {
-            let Some(pool) = node.node_pool() else {
-                continue;
-            };
-            let budget = by_pool.entry(pool.to_owned()).or_default();
-            budget.nodes += 1;
-            let ready = node.node.as_ref().is_some_and(|node| node.is_ready());
-            budget.consuming += u32::from(!ready || node.is_deleting());
-        }
+        Self::of_counts(count(snapshot), snapshot, reason, now)
+    }
+
+    /// Computes the budgets of NodePools whose nodes were counted.
+    fn of_counts(
+        mut by_pool: BTreeMap<String, PoolBudget>,
+        snapshot: &Snapshot,
+        reason: &DisruptionReason,
+        now: Timestamp,
+    ) -> Self {
         let mut pauses = BTreeMap::new();
         for pool in snapshot.node_pools() {
             let name = pool.metadata.name.clone().unwrap_or_default();
@@ -69,10 +69,12 @@ impl Budgets {
             DisruptionReason::Drifted,
             DisruptionReason::Underutilized,
         ];
-        reasons
-            .iter()
-            .map(|reason| (reason.as_str().to_owned(), Self::new(snapshot, reason, now)))
-            .collect()
+        let counts = count(snapshot);
+        let of = |reason: &DisruptionReason| {
+            let budgets = Self::of_counts(counts.clone(), snapshot, reason, now);
+            (reason.as_str().to_owned(), budgets)
+        };
+        reasons.iter().map(of).collect()
     }
 
     /// Returns the budget of a NodePool; zero for an unknown one.
@@ -112,10 +114,22 @@ impl Budgets {
     }
 }
 
+/// Counts the nodes of each NodePool.
+fn count(snapshot: &Snapshot) -> BTreeMap<String, PoolBudget> {
+    let mut by_pool: FxHashMap<&str, PoolBudget> = FxHashMap::default();
+    for row in snapshot.node_table() {
+        let node = &row.state;
+        let Some(pool) = node.node_pool().filter(|_| counts(node)) else {
+            continue;
+        };
+        let budget = by_pool.entry(pool).or_default();
+        budget.nodes += 1;
+        budget.consuming += u32::from(!node.facts().ready || node.is_deleting());
+    }
+    let by_name = by_pool.into_iter();
+    by_name.map(|(pool, of)| (pool.to_owned(), of)).collect()
+}
+
 fn counts(node: &NodeState) -> bool {
-    node.is_initialized()
-        && node
-            .claim
-            .as_ref()
-            .is_some_and(|claim| !claim.is_true(types::INSTANCE_TERMINATING))
+    node.claim.is_some() && node.is_initialized() && !node.facts().instance_terminating
 }

@@ -1,38 +1,11 @@
 //! Disruption cost of pods, by priority and deletion cost, and of nodes, by their pods; and the price of nodes.
 
 use jiff::Timestamp;
-use karpenter_api::labels;
 use karpenter_api::v1::NodeClaim;
 
 use crate::cluster::NodeState;
 use crate::instance_type::InstanceType;
-use crate::pod::Pod;
-
-/// The annotation with which controllers rank their own pods for deletion.
-pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-
-/// Returns the cost of evicting a pod: 1, adjusted by its priority and deletion cost, between -10 and 10.
-///
-/// A deletion cost that is not a number is ignored.
-///
-/// UPSTREAM: pkg/utils/disruption/disruption.go
-pub fn eviction_cost(pod: &Pod) -> f64 {
-    let deletion = pod
-        .annotations
-        .get(POD_DELETION_COST)
-        .and_then(|text| text.parse::<i32>().ok());
-    let deletion = f64::from(deletion.unwrap_or_default()) / f64::from(1 << 27);
-    let priority = f64::from(pod.shape.priority) / f64::from(1 << 25);
-    (1.0 + deletion + priority).clamp(-10.0, 10.0)
-}
-
-/// Returns the cost of rescheduling the pods of a node: 1, plus the cost of each pod. A node with cost 1 counts as empty.
-pub fn reschedule_cost<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> f64 {
-    1.0 + pods
-        .into_iter()
-        .map(|pod| eviction_cost(pod).max(0.0))
-        .sum::<f64>()
-}
+pub use crate::pod::eviction_cost::{POD_DELETION_COST, eviction_cost, reschedule_cost};
 
 /// Returns the share of its lifetime that a NodeClaim has left: 1 when new, 0 at expiration; 1 if it never expires.
 pub fn lifetime_remaining(claim: &NodeClaim, now: Timestamp) -> f64 {
@@ -54,8 +27,8 @@ pub fn lifetime_remaining(claim: &NodeClaim, now: Timestamp) -> f64 {
 /// Returns the price of a node in dollars per hour: that of the first offering with its zone and capacity type, available or
 /// not; 0 if there is none.
 pub fn price(node: &NodeState, instance_type: Option<&InstanceType>) -> f64 {
-    let label = |key: &str| node.labels().get(key).map(String::as_str);
-    let (zone, capacity_type) = (label(labels::ZONE), label(labels::CAPACITY_TYPE));
+    let facts = node.facts();
+    let (zone, capacity_type) = (facts.zone.as_deref(), facts.capacity_type.as_deref());
     let offering = instance_type
         .into_iter()
         .flat_map(|instance_type| &instance_type.offerings)
@@ -71,6 +44,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::pod::Pod;
 
     fn pod(priority: i32, deletion_cost: Value) -> Pod {
         let pod = json!({

@@ -1,13 +1,13 @@
 //! What one method works on, and what it finds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use karpenter_api::v1::{ConsolidationPolicy, NodePool};
 use rustc_hash::FxHashMap;
 
 use super::Budgets;
-use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
+use super::candidate::{Candidate, NodeId, NotConsolidatable, NotDisruptable};
 use super::command::{Command, Method};
 use super::consolidation::Move;
 use super::request::DisruptionRequest;
@@ -22,12 +22,12 @@ pub(super) struct Pass<'a> {
     pub(super) request: &'a DisruptionRequest,
     pub(super) method: Method,
     pub(super) snapshot: Snapshot,
-    pub(super) candidates: Vec<Candidate>,
+    pub(super) candidates: Vec<&'a Candidate>,
     pub(super) budgets: Budgets,
     pub(super) prices: Arc<PriceLists>,
     /// Number of replacements in the snapshot, for their names.
     pub(super) drafted: usize,
-    /// Results of candidates evaluated alone against the snapshot, by name.
+    /// Results of candidates evaluated alone against the snapshot.
     pub(super) alone: Alone,
     /// The simulator and the evaluations of the snapshot that the pass started from.
     pub(super) evaluations: Evaluations,
@@ -43,8 +43,8 @@ pub(super) struct Shared {
     pub(super) totals: Totals,
 }
 
-/// Results of deleting one node alone, by its name.
-pub(super) type Alone = FxHashMap<String, Result<Move, NotConsolidatable>>;
+/// Results of deleting one node alone.
+pub(super) type Alone = FxHashMap<NodeId, Result<Move, NotConsolidatable>>;
 
 impl Pass<'_> {
     /// Returns a simulator of the snapshot including the commands so far.
@@ -60,12 +60,12 @@ impl Pass<'_> {
     }
 
     /// Returns the totals of the snapshot for the Balanced policy.
-    pub(super) fn totals(&self, candidates: &[Candidate]) -> Totals {
+    pub(super) fn totals(&self, candidates: &[&Candidate]) -> Totals {
         match self.shared {
             Some(shared) => shared.totals.clone(),
             // Only the Balanced policy reads them.
             None if !self.snapshot.node_pools().any(is_balanced) => Totals::default(),
-            None => Totals::new(&self.snapshot, candidates, &self.prices),
+            None => Totals::new(&self.snapshot, candidates.iter().copied(), &self.prices),
         }
     }
 
@@ -100,20 +100,20 @@ impl Pass<'_> {
 pub(super) struct Found {
     pub(super) commands: Vec<Command>,
     pub(super) kept: Kept,
-    /// Drifted nodes whose pods cannot be scheduled elsewhere, by name.
-    pub(super) blocked: BTreeMap<String, NotDisruptable>,
+    /// Drifted nodes whose pods cannot be scheduled elsewhere.
+    pub(super) blocked: FxHashMap<NodeId, NotDisruptable>,
     pub(super) budget_blocked: bool,
     pub(super) timed_out: bool,
     pub(super) unseen_pools: BTreeSet<String>,
 }
 
-/// Reasons why candidates are kept, by name.
-pub(super) type Kept = FxHashMap<String, NotConsolidatable>;
+/// Reasons why candidates are kept.
+pub(super) type Kept = FxHashMap<NodeId, NotConsolidatable>;
 
 impl Found {
     /// Records why a candidate is kept.
     pub(super) fn keep(&mut self, candidate: &Candidate, why: NotConsolidatable) {
-        self.kept.insert(candidate.name().to_owned(), why);
+        self.kept.insert(candidate.id(), why);
     }
 
     /// Records that a candidate is kept because its NodePool is paused, or because the NodePool's budget is used up.

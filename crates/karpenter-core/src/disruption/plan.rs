@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
+use super::candidate::{Candidate, Candidates, NodeId, NotConsolidatable, NotDisruptable};
 use super::command::{Command, Decision, Method, Verdict, VerdictKind};
 use super::pass::{Alone, Kept, Pass};
 use super::request::DisruptionRequest;
@@ -135,7 +135,9 @@ fn run(
         budgets: Budgets::by_reason(snapshot, now),
         ..DisruptionPlan::default()
     };
-    let (mut kept, mut stuck) = (Kept::default(), BTreeMap::new());
+    // The same for both methods of consolidation.
+    let consolidatable = eligible(&all, Method::SingleNode);
+    let (mut kept, mut stuck) = (Kept::default(), FxHashMap::default());
     let mut alone = Alone::default();
     let methods = [
         Method::Emptiness,
@@ -149,7 +151,10 @@ fn run(
             request,
             method,
             snapshot: snapshot.fork(),
-            candidates: eligible(&all, method),
+            candidates: match method {
+                Method::MultiNode | Method::SingleNode => consolidatable.clone(),
+                _ => eligible(&all, method),
+            },
             budgets: plan
                 .budgets
                 .get(method.reason().as_str())
@@ -175,7 +180,11 @@ fn run(
         if found.timed_out {
             plan.timed_out.insert(method);
         }
-        kept.extend(found.kept);
+        // The reason of the later method counts.
+        let earlier = std::mem::replace(&mut kept, found.kept);
+        for (node, why) in earlier {
+            kept.entry(node).or_insert(why);
+        }
         stuck.extend(found.blocked);
         if !found.commands.is_empty() {
             plan.commands = found.commands;
@@ -189,11 +198,10 @@ fn run(
 }
 
 /// Returns the candidates of a method, in order; those with `eventual_only` are candidates of the drift methods alone.
-fn eligible(all: &Candidates, method: Method) -> Vec<Candidate> {
+fn eligible(all: &Candidates, method: Method) -> Vec<&Candidate> {
     let candidates = all.candidates.iter();
     candidates
         .filter(|candidate| method.may_take(candidate))
-        .cloned()
         .collect()
 }
 
@@ -202,11 +210,11 @@ fn verdicts(
     all: &Candidates,
     commands: &[Command],
     kept: &Kept,
-    stuck: &BTreeMap<String, NotDisruptable>,
+    stuck: &FxHashMap<NodeId, NotDisruptable>,
 ) -> Vec<Verdict> {
-    let mut decided: FxHashMap<&str, VerdictKind> = FxHashMap::default();
-    for (name, why) in stuck {
-        decided.insert(name, VerdictKind::NotDisruptable(why.clone()));
+    let mut decided: FxHashMap<NodeId, VerdictKind> = FxHashMap::default();
+    for (node, why) in stuck {
+        decided.insert(*node, VerdictKind::NotDisruptable(why.clone()));
     }
     for command in commands {
         let with: Vec<String> = command
@@ -227,31 +235,57 @@ fn verdicts(
                     with: with.clone(),
                 },
             };
-            decided.insert(candidate.name(), kind);
+            decided.insert(candidate.id(), kind);
         }
     }
     let verdict = |node: &Arc<NodeState>, or: &dyn Fn() -> VerdictKind| Verdict {
-        kind: decided.get(node.name()).cloned().unwrap_or_else(or),
+        kind: decided.get(&NodeId::of(node)).cloned().unwrap_or_else(or),
         node: node.clone(),
     };
-    let mut verdicts = Vec::with_capacity(all.blocked.len() + all.candidates.len());
-    for (node, blocked) in &all.blocked {
-        verdicts.push(verdict(node, &|| {
-            VerdictKind::NotDisruptable(blocked.clone())
-        }));
+    // Each with whether the node is a candidate.
+    let mut in_order: Vec<Option<(Verdict, bool)>> = vec![None; all.len()];
+    for ((node, blocked), place) in all.blocked_with_places() {
+        let reason = || VerdictKind::NotDisruptable(blocked.clone());
+        in_order[place] = Some((verdict(node, &reason), false));
     }
-    let whole = all.candidates.iter();
-    for candidate in whole.filter(|candidate| !candidate.eventual_only) {
+    let whole = all.candidates_with_places();
+    for (candidate, place) in whole.filter(|(candidate, _)| !candidate.eventual_only) {
         let reason = || {
-            let kept = kept.get(candidate.name()).cloned();
+            let kept = kept.get(&candidate.id()).cloned();
             let reason = kept.or_else(|| candidate.unconsolidatable());
             VerdictKind::Kept(reason.unwrap_or(NotConsolidatable::NotEvaluated))
         };
-        verdicts.push(verdict(&candidate.node, &reason));
+        in_order[place] = Some((verdict(&candidate.node, &reason), true));
     }
-    // Of a Node and a NodeClaim with one name the later verdict is kept.
-    verdicts.reverse();
-    verdicts.sort_by(|a, b| a.node.name().cmp(b.node.name()));
-    verdicts.dedup_by(|later, first| later.node.name() == first.node.name());
-    verdicts
+    by_name(in_order.into_iter().flatten().collect())
+}
+
+/// Sorts verdicts of Nodes, which come by name, and then of NodeClaims, which come by name. Of a Node and a NodeClaim with one name
+/// the NodeClaim's verdict is kept, unless the Node is a candidate.
+fn by_name(mut nodes: Vec<(Verdict, bool)>) -> Vec<Verdict> {
+    let claims = nodes.partition_point(|(verdict, _)| verdict.node.node.is_some());
+    let claims = nodes.split_off(claims);
+    let place = |claim: &Verdict| {
+        let name = claim.node.name();
+        nodes.partition_point(|(node, _)| node.node.name() < name)
+    };
+    let claims = claims.into_iter().map(|(claim, _)| claim);
+    let claims: Vec<(usize, Verdict)> = claims.map(|claim| (place(&claim), claim)).collect();
+    let mut sorted = Vec::with_capacity(nodes.len() + claims.len());
+    let mut claims = claims.into_iter().peekable();
+    for (index, (node, is_candidate)) in nodes.into_iter().enumerate() {
+        let mut is_kept = true;
+        while let Some((_, claim)) = claims.next_if(|(place, _)| *place == index) {
+            let has_same_name = claim.node.name() == node.node.name();
+            if !has_same_name || !is_candidate {
+                sorted.push(claim);
+            }
+            is_kept &= !has_same_name || is_candidate;
+        }
+        if is_kept {
+            sorted.push(node);
+        }
+    }
+    sorted.extend(claims.map(|(_, claim)| claim));
+    sorted
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use super::candidate::{Candidate, Candidates};
 use super::command::{Command, Method};
 use super::request::DisruptionRequest;
 use super::simulation::Simulator;
-use crate::cluster::Snapshot;
+use crate::cluster::{NodeState, Snapshot};
 use crate::disruption::Budgets;
 
 /// Why a command is no longer valid.
@@ -57,12 +58,10 @@ pub fn validate(
         .iter()
         .map(Candidate::claim_name)
         .collect();
-    let nominated = |name: &&str| {
-        snapshot
-            .nodes()
-            .any(|node| node.claim_name() == Some(name) && node.is_nominated(now))
+    let is_nominated = |node: &Arc<NodeState>| {
+        node.is_nominated(now) && node.claim_name().is_some_and(|name| names.contains(name))
     };
-    if command.method != Method::Emptiness && names.iter().any(nominated) {
+    if command.method != Method::Emptiness && snapshot.nodes().any(is_nominated) {
         return Err(CommandInvalidated::Budget);
     }
     let all = Candidates::new(snapshot, &request.surroundings, now);

@@ -6,6 +6,7 @@
 //! Parsing never fails: invalid user input is kept as data ([`InvalidPod`]) and reported by [`validate`].
 
 mod constraints;
+pub(crate) mod eviction_cost;
 mod ports;
 mod requests;
 mod selection;
@@ -26,6 +27,7 @@ pub use constraints::{AffinityTerm, LabelExpr, NodeTerm, SpreadConstraint, Toler
 pub use ports::HostPort;
 pub(crate) use ports::conflict as ports_conflict;
 pub use requests::{Requests, pod_limits, pod_requests};
+pub(crate) use selection::may_refuse_disruption;
 pub use selection::{DoNotDisrupt, PodIgnored, do_not_disrupt, protected_until};
 pub use selector::{LabelSelector, SelectorExpr, SelectorOp};
 pub use validate::{InvalidPod, VolumeProblem, validate};

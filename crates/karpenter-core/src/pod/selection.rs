@@ -194,6 +194,12 @@ pub fn do_not_disrupt(pod: &Pod, now: Timestamp) -> DoNotDisrupt {
     }
 }
 
+/// Reports whether [`do_not_disrupt`] can be other than `No` at some time.
+pub(crate) fn may_refuse_disruption(pod: &Pod) -> bool {
+    let keys = [DO_NOT_EVICT, DO_NOT_DISRUPT];
+    keys.iter().any(|key| pod.annotations.contains_key(*key))
+}
+
 /// Returns the end of the protection by a duration in the pod's `karpenter.sh/do-not-disrupt` annotation; `None` without a
 /// duration, or if the pod has not started yet.
 pub fn protected_until(pod: &Pod) -> Option<Timestamp> {

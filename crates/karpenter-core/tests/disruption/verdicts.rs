@@ -1,7 +1,7 @@
 //! Events about nodes that are not disrupted, and which reason comes first (section 10 of the reference).
 
 use karpenter_core::disruption::{
-    Candidates, CommandInvalidated, Method, NotConsolidatable, NotDisruptable,
+    Candidates, CommandInvalidated, Method, NotConsolidatable, NotDisruptable, Verdict, VerdictKind,
 };
 use karpenter_core::fake;
 use serde_json::{Value, json};
@@ -529,4 +529,41 @@ fn a_command_names_its_claims_five_instance_types_and_the_number_of_others() {
         seven.ends_with(" from types t0, t1, t2, t3, t4 and 2 other(s)"),
         "{seven}"
     );
+}
+
+#[test]
+fn verdicts_come_by_name_and_a_name_has_one() {
+    let mut world = world().run([node("b", "huge"), node("d", "huge"), node("f", "huge")]);
+    for (pod, on) in [("p", "b"), ("q", "d"), ("r", "f")] {
+        world.add(running(pod, on, "12"));
+    }
+    world.add(crate::fixture::node("h").set("/metadata/labels", json!({})));
+    // NodeClaims without Nodes; `d` is also the name of a candidate, `h` that of a foreign Node.
+    for name in ["a", "c", "d", "h", "z"] {
+        let claim = crate::fixture::node_claim(name);
+        world.cluster.apply_node_claim(&claim.build());
+    }
+    let plan = world.decide_with(|_| ());
+    let verdict = |verdict: &Verdict| {
+        let blocked = matches!(
+            verdict.kind,
+            VerdictKind::NotDisruptable(NotDisruptable::NoNode)
+        );
+        format!(
+            "{}{}",
+            verdict.node.name(),
+            if blocked { " without Node" } else { "" }
+        )
+    };
+    let found: Vec<String> = plan.verdicts.iter().map(verdict).collect();
+    let expected = [
+        "a without Node",
+        "b",
+        "c without Node",
+        "d",
+        "f",
+        "h without Node",
+        "z without Node",
+    ];
+    assert_eq!(found, expected);
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use karpenter_api::labels;
 
 use crate::cluster::pdb::{PdbBlock, PdbLimits};
 use crate::cluster::{NodeState, Snapshot};
@@ -66,14 +65,11 @@ pub(in crate::disruption) fn of_node(
     has_types: impl Fn(&str) -> bool,
     now: Timestamp,
 ) -> impl Iterator<Item = NotDisruptable> {
-    let in_flight = state
-        .claim_name()
-        .is_some_and(|name| surroundings.in_flight.contains(name));
+    let in_flight = !surroundings.in_flight.is_empty()
+        && state
+            .claim_name()
+            .is_some_and(|name| surroundings.in_flight.contains(name));
     let (managed, joined) = (state.claim.is_some(), state.node.is_some());
-    let refuses = || {
-        let value = state.annotations().get(labels::annotations::DO_NOT_DISRUPT);
-        value.is_some_and(|value| value == "true")
-    };
     let no_pool = || match state.node_pool() {
         None => Some(NotDisruptable::NoNodePoolLabel),
         Some(pool) => {
@@ -98,7 +94,10 @@ pub(in crate::disruption) fn of_node(
             joined_and(state.is_nominated(now)),
             NotDisruptable::Nominated,
         ),
-        blocks(joined_and(refuses()), NotDisruptable::NodeDoNotDisrupt),
+        blocks(
+            joined_and(state.facts().refuses_disruption),
+            NotDisruptable::NodeDoNotDisrupt,
+        ),
         joined_and(true).then(no_pool).flatten(),
     ]
     .into_iter()

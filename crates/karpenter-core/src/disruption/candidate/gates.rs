@@ -12,7 +12,7 @@ impl Method {
         let drifted = || candidate.drifted_at().is_some();
         (self.is_eventual() || !candidate.eventual_only)
             && match self {
-                Self::Emptiness => candidate.not_empty().is_none(),
+                Self::Emptiness => candidate.is_empty() && candidate.not_empty().is_none(),
                 Self::StaticDrift => candidate.node_pool.is_static() && drifted(),
                 Self::Drift => !candidate.node_pool.is_static() && drifted(),
                 Self::MultiNode | Self::SingleNode => candidate.unconsolidatable().is_none(),
@@ -33,66 +33,33 @@ impl Candidate {
 
     /// Reports whether the Node has the `do-not-consolidate` annotation of releases up to v0.32, which drift and expiration ignore.
     fn refuses_consolidation(&self) -> bool {
-        self.node
-            .annotations()
-            .get(labels::annotations::DO_NOT_CONSOLIDATE)
-            .is_some_and(|value| value == "true")
+        self.node.facts().refuses_consolidation
     }
 
     /// Iterates over everything that keeps consolidation from considering the candidate, in the order of the checks.
     pub(in crate::disruption) fn consolidation_gates(
         &self,
     ) -> impl Iterator<Item = NotConsolidatable> {
-        let disruption = &self.node_pool.spec.disruption;
-        let no_label = |label: &'static str| {
-            let lacks = self.label(label).is_none();
-            lacks.then_some(NotConsolidatable::NoLabel { label })
-        };
-        let too_recent = || !self.is_consolidatable() || self.is_recent_replacement;
-        [
-            self.is_static(),
-            self.instance_type.is_none().then(|| {
-                let name = self.instance_type_name().unwrap_or_default().to_owned();
-                NotConsolidatable::InstanceTypeUnknown { name }
-            }),
-            no_label(labels::CAPACITY_TYPE),
-            no_label(labels::ZONE),
-            self.is_disabled(),
-            self.refuses_consolidation()
-                .then_some(NotConsolidatable::NodeDoNotConsolidate),
-            (self.is_empty() && self.buffer_pods == 0).then_some(NotConsolidatable::Empty),
-            (disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty).then(|| {
-                let node_pool = self.pool_name().to_owned();
-                NotConsolidatable::WhenEmpty { node_pool }
-            }),
-            too_recent().then_some(NotConsolidatable::TooRecent),
-        ]
-        .into_iter()
-        .flatten()
+        CONSOLIDATION_GATES
+            .into_iter()
+            .filter_map(move |gate| gate(self))
     }
 
     /// Iterates over everything that keeps emptiness from deleting the candidate, in the order of the checks.
     pub(in crate::disruption) fn emptiness_gates(&self) -> impl Iterator<Item = NotConsolidatable> {
-        // The annotation has no effect in a NodePool with policy WhenEmpty.
-        let only_empty =
-            self.node_pool.spec.disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty;
-        [
-            self.is_static(),
-            self.is_disabled(),
-            (self.refuses_consolidation() && !only_empty)
-                .then_some(NotConsolidatable::NodeDoNotConsolidate),
-            (self.buffer_pods > 0).then(|| {
-                let node = self.name().to_owned();
-                NotConsolidatable::BufferPods { node }
-            }),
-            (!self.is_empty()).then(|| {
-                let node_pool = self.pool_name().to_owned();
-                NotConsolidatable::WhenEmpty { node_pool }
-            }),
-            (!self.is_consolidatable()).then_some(NotConsolidatable::TooRecent),
-        ]
-        .into_iter()
-        .flatten()
+        EMPTINESS_GATES
+            .into_iter()
+            .filter_map(move |gate| gate(self))
+    }
+
+    fn is_for_empty_nodes(&self) -> bool {
+        let policy = &self.node_pool.spec.disruption.consolidation_policy;
+        *policy == ConsolidationPolicy::WhenEmpty
+    }
+
+    fn when_empty(&self) -> NotConsolidatable {
+        let node_pool = self.pool_name().to_owned();
+        NotConsolidatable::WhenEmpty { node_pool }
     }
 
     fn is_static(&self) -> Option<NotConsolidatable> {
@@ -107,4 +74,67 @@ impl Candidate {
             node_pool: self.pool_name().to_owned(),
         })
     }
+}
+
+/// A check of a candidate; the reason if it fails.
+type Gate = fn(&Candidate) -> Option<NotConsolidatable>;
+
+/// The checks of consolidation, in order.
+const CONSOLIDATION_GATES: [Gate; 9] = [
+    Candidate::is_static,
+    |candidate| {
+        candidate.instance_type.is_none().then(|| {
+            let name = candidate.instance_type_name().unwrap_or_default();
+            NotConsolidatable::InstanceTypeUnknown {
+                name: name.to_owned(),
+            }
+        })
+    },
+    |candidate| no_label(candidate.capacity_type(), labels::CAPACITY_TYPE),
+    |candidate| no_label(candidate.zone(), labels::ZONE),
+    Candidate::is_disabled,
+    |candidate| {
+        candidate
+            .refuses_consolidation()
+            .then_some(NotConsolidatable::NodeDoNotConsolidate)
+    },
+    |candidate| {
+        let empty = candidate.is_empty() && candidate.buffer_pods == 0;
+        empty.then_some(NotConsolidatable::Empty)
+    },
+    |candidate| {
+        let only_empty = candidate.is_for_empty_nodes();
+        only_empty.then(|| candidate.when_empty())
+    },
+    |candidate| {
+        let too_recent = !candidate.is_consolidatable() || candidate.is_recent_replacement;
+        too_recent.then_some(NotConsolidatable::TooRecent)
+    },
+];
+
+/// The checks of emptiness, in order.
+const EMPTINESS_GATES: [Gate; 6] = [
+    Candidate::is_static,
+    Candidate::is_disabled,
+    |candidate| {
+        // The annotation has no effect in a NodePool with policy WhenEmpty.
+        let refuses = candidate.refuses_consolidation() && !candidate.is_for_empty_nodes();
+        refuses.then_some(NotConsolidatable::NodeDoNotConsolidate)
+    },
+    |candidate| {
+        (candidate.buffer_pods > 0).then(|| {
+            let node = candidate.name().to_owned();
+            NotConsolidatable::BufferPods { node }
+        })
+    },
+    |candidate| (!candidate.is_empty()).then(|| candidate.when_empty()),
+    |candidate| {
+        let too_recent = !candidate.is_consolidatable();
+        too_recent.then_some(NotConsolidatable::TooRecent)
+    },
+];
+
+fn no_label(value: Option<&str>, label: &'static str) -> Option<NotConsolidatable> {
+    let lacks = value.is_none();
+    lacks.then_some(NotConsolidatable::NoLabel { label })
 }

@@ -9,15 +9,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::labels;
 use karpenter_api::pause::Pause;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use serde::{Deserialize, Serialize};
 
-use super::cost::{eviction_cost, lifetime_remaining, price, reschedule_cost};
+use super::cost::{lifetime_remaining, price};
 use super::staying::StayingPods;
 use crate::cluster::pdb::PdbLimits;
-use crate::cluster::{NodePods, NodeState, Snapshot};
+use crate::cluster::{NodePods, NodeState, Snapshot, TableRow};
 use crate::disruption::consolidation::prices::PriceLists;
 use crate::disruption::consolidation::replacement::MinValuesUnmet;
 use crate::instance_type::InstanceType;
@@ -278,6 +277,16 @@ impl fmt::Display for NotConsolidatable {
     }
 }
 
+/// The address of a node's state, as long as a pass keeps it: cheaper to compare than its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct NodeId(usize);
+
+impl NodeId {
+    pub(super) fn of(node: &Arc<NodeState>) -> Self {
+        Self(Arc::as_ptr(node).addr())
+    }
+}
+
 /// A node that may be disrupted.
 #[derive(Clone, Debug)]
 pub struct Candidate {
@@ -313,47 +322,47 @@ impl Candidate {
     pub(super) fn of(
         snapshot: &Snapshot,
         state: &Arc<NodeState>,
+        pods: Option<&Arc<NodePods>>,
         surroundings: &Surroundings,
         prices: &PriceLists,
         now: Timestamp,
     ) -> Option<Self> {
-        let (claim, node) = (state.claim.clone()?, state.node.as_ref()?);
+        let claim = state.claim.clone().filter(|_| state.node.is_some())?;
         let pool_name = state.node_pool()?;
         let node_pool = snapshot.node_pool(pool_name)?.clone();
         let list = prices.of(pool_name).filter(|list| !list.is_empty())?;
-        let pods = snapshot.node_pods(&node.name).cloned().unwrap_or_default();
-        let type_name = state.labels().get(labels::INSTANCE_TYPE);
+        let pods = pods.cloned().unwrap_or_default();
+        let type_name = state.facts().instance_type.as_deref();
         let instance_type = type_name.and_then(|name| list.place(name));
         let price = price(state, instance_type.map(|place| list.instance_type(place)));
-        let reschedulable = pods
-            .pods()
-            .iter()
-            .map(|pod| &**pod)
-            .filter(|pod| pod.is_reschedulable());
-        let reschedule_cost = reschedule_cost(reschedulable);
-        let eviction: f64 = pods.pods().iter().map(|pod| eviction_cost(pod)).sum();
-        let buffer_pods = surroundings
-            .buffer_pods
-            .get(state.name())
-            .copied()
-            .unwrap_or_default();
-        let is_recent_replacement = state
-            .claim_name()
-            .is_some_and(|name| surroundings.recent_replacements.contains(name));
+        let facts = pods.facts();
+        let buffer_pods = match surroundings.buffer_pods.is_empty() {
+            true => 0,
+            false => { surroundings.buffer_pods.get(state.name()).copied() }.unwrap_or_default(),
+        };
+        let is_recent_replacement = !surroundings.recent_replacements.is_empty()
+            && state
+                .claim_name()
+                .is_some_and(|name| surroundings.recent_replacements.contains(name));
         Some(Self {
             node: state.clone(),
-            disruption_cost: eviction * lifetime_remaining(&claim, now),
+            disruption_cost: facts.eviction_cost * lifetime_remaining(&claim, now),
             claim,
             node_pool,
             instance_types: list.instance_types().clone(),
             instance_type,
             price,
             pods,
-            reschedule_cost,
+            reschedule_cost: facts.reschedule_cost,
             buffer_pods,
             eventual_only: false,
             is_recent_replacement,
         })
+    }
+
+    /// Returns what tells its node from others of the snapshot.
+    pub(super) fn id(&self) -> NodeId {
+        NodeId::of(&self.node)
     }
 
     /// Returns the name of the Node.
@@ -371,23 +380,19 @@ impl Candidate {
         self.node_pool.metadata.name.as_deref().unwrap_or_default()
     }
 
-    pub(super) fn label(&self, key: &str) -> Option<&str> {
-        self.node.labels().get(key).map(String::as_str)
-    }
-
     /// Returns the capacity type: `spot`, `on-demand` or `reserved`.
     pub fn capacity_type(&self) -> Option<&str> {
-        self.label(labels::CAPACITY_TYPE)
+        self.node.facts().capacity_type.as_deref()
     }
 
     /// Returns the zone.
     pub fn zone(&self) -> Option<&str> {
-        self.label(labels::ZONE)
+        self.node.facts().zone.as_deref()
     }
 
     /// Returns the name of its instance type, whether or not the NodePool still has that type.
     pub fn instance_type_name(&self) -> Option<&str> {
-        self.label(labels::INSTANCE_TYPE)
+        self.node.facts().instance_type.as_deref()
     }
 
     /// Returns the pods that must be rescheduled when the node is deleted.
@@ -403,11 +408,14 @@ impl Candidate {
 
     /// Reports whether the NodeClaim's `Consolidatable` condition is true.
     pub fn is_consolidatable(&self) -> bool {
-        self.claim.is_true(types::CONSOLIDATABLE)
+        self.node.facts().consolidatable
     }
 
     /// Returns when the NodeClaim drifted, if it has.
     pub fn drifted_at(&self) -> Option<Timestamp> {
+        if !self.node.facts().drifted {
+            return None;
+        }
         let drifted = self.claim.condition(types::DRIFTED)?;
         (drifted.status == "True").then_some(drifted.last_transition_time.0)
     }
@@ -434,9 +442,31 @@ pub struct Candidates {
     pub blocked: Vec<(Arc<NodeState>, NotDisruptable)>,
     /// The prices of instance types.
     pub prices: Arc<PriceLists>,
+    /// The places of the candidates, then of the blocked nodes, in the order of [`Snapshot::nodes`].
+    places: [Vec<u32>; 2],
+    len: usize,
 }
 
 impl Candidates {
+    /// Returns the number of nodes in the snapshot.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Iterates over the candidates, each with its place in the order of [`Snapshot::nodes`].
+    pub(super) fn candidates_with_places(&self) -> impl Iterator<Item = (&Candidate, usize)> {
+        let places = self.places[0].iter().map(|place| *place as usize);
+        self.candidates.iter().zip(places)
+    }
+
+    /// Iterates over the blocked nodes, each with its place in the order of [`Snapshot::nodes`].
+    pub(super) fn blocked_with_places(
+        &self,
+    ) -> impl Iterator<Item = (&(Arc<NodeState>, NotDisruptable), usize)> {
+        let places = self.places[1].iter().map(|place| *place as usize);
+        self.blocked.iter().zip(places)
+    }
+
     /// Checks every node of the snapshot.
     pub fn new(snapshot: &Snapshot, surroundings: &Surroundings, now: Timestamp) -> Self {
         let pdbs = PdbLimits::new(snapshot);
@@ -444,24 +474,29 @@ impl Candidates {
             prices: Arc::new(PriceLists::new(snapshot)),
             ..Self::default()
         };
-        for node in snapshot.nodes() {
-            match candidate(snapshot, node, surroundings, (&pdbs, &all.prices), now) {
-                Ok(candidate) => {
-                    if let Some(blocked) = candidate.1 {
-                        all.blocked.push((node.clone(), blocked));
-                    }
-                    all.candidates.push(candidate.0);
+        let mut found: Vec<Option<(Candidate, u32)>> = Vec::new();
+        let mut worth: Vec<f64> = Vec::new();
+        for (place, row) in snapshot.node_table().iter().enumerate() {
+            let place = place as u32;
+            let blocked = match candidate(snapshot, row, surroundings, (&pdbs, &all.prices), now) {
+                Ok((candidate, blocked)) => {
+                    worth.push(candidate.price / candidate.reschedule_cost);
+                    found.push(Some((candidate, place)));
+                    blocked
                 }
-                Err(blocked) => all.blocked.push((node.clone(), blocked)),
+                Err(blocked) => Some(blocked),
+            };
+            if let Some(blocked) = blocked {
+                all.blocked.push((row.state.clone(), blocked));
+                all.places[1].push(place);
             }
         }
-        // Highest price per disruption first.
-        let worth = |candidate: &Candidate| candidate.price / candidate.reschedule_cost;
-        all.candidates.sort_by(|a, b| {
-            worth(b)
-                .total_cmp(&worth(a))
-                .then_with(|| a.name().cmp(b.name()))
-        });
+        all.len = snapshot.node_table().len();
+        // Highest price per disruption first. Candidates are Nodes, which come by name, and the sort is stable.
+        let mut order: Vec<usize> = (0..found.len()).collect();
+        order.sort_by(|a, b| worth[*b].total_cmp(&worth[*a]));
+        let sorted = order.iter().filter_map(|place| found[*place].take());
+        (all.candidates, all.places[0]) = sorted.unzip();
         all
     }
 }
@@ -469,20 +504,25 @@ impl Candidates {
 /// Returns the candidate, with what blocks it for methods that do not end at a grace period; the error blocks it for all.
 pub(super) fn candidate(
     snapshot: &Snapshot,
-    state: &Arc<NodeState>,
+    row: &TableRow,
     surroundings: &Surroundings,
     (pdbs, prices): (&PdbLimits, &PriceLists),
     now: Timestamp,
 ) -> Result<(Candidate, Option<NotDisruptable>), NotDisruptable> {
+    let (state, pods) = (&row.state, row.pods.as_ref());
     let has_types = |pool: &str| prices.of(pool).is_some_and(|list| !list.is_empty());
     if let Some(blocked) = blockers::of_node(snapshot, state, surroundings, has_types, now).next() {
         return Err(blocked);
     }
     // INVARIANT: each part that is missing is a blocker of its own.
-    let Some(mut candidate) = Candidate::of(snapshot, state, surroundings, prices, now) else {
+    let candidate = Candidate::of(snapshot, state, pods, surroundings, prices, now);
+    let Some(mut candidate) = candidate else {
         return Err(NotDisruptable::NotManaged);
     };
-    let blocked = blockers::of_pods(candidate.pods.pods(), pdbs, now).next();
+    let may_be_blocked = candidate.pods.facts().may_refuse_disruption || !pdbs.is_empty();
+    let blocked = may_be_blocked
+        .then(|| blockers::of_pods(candidate.pods.pods(), pdbs, now).next())
+        .flatten();
     if let Some(blocked) = &blocked
         && !(blocked.yields_to_grace_period()
             && candidate.claim.spec.termination_grace_period.is_some())

@@ -49,9 +49,13 @@ struct Total {
 
 impl Totals {
     /// Sums over all nodes of the snapshot, candidates or not.
-    pub fn new(snapshot: &Snapshot, candidates: &[Candidate], prices: &PriceLists) -> Self {
+    pub fn new<'a>(
+        snapshot: &Snapshot,
+        candidates: impl IntoIterator<Item = &'a Candidate>,
+        prices: &PriceLists,
+    ) -> Self {
         let known: BTreeMap<&str, f64> = candidates
-            .iter()
+            .into_iter()
             .map(|candidate| (candidate.name(), candidate.reschedule_cost))
             .collect();
         let mut by_pool: BTreeMap<String, Total> = BTreeMap::new();
@@ -59,7 +63,7 @@ impl Totals {
             let Some(pool) = node.node_pool() else {
                 continue;
             };
-            let name = node.labels().get(karpenter_api::labels::INSTANCE_TYPE);
+            let name = node.facts().instance_type.as_deref();
             let instance_type = prices.of(pool).zip(name).and_then(|(list, name)| {
                 let place = list.place(name)?;
                 Some(list.instance_type(place))

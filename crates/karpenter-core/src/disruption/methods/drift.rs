@@ -23,21 +23,19 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
                 .cooling_down_pools
                 .contains(candidate.pool_name())
         {
-            found.keep(&candidate, NotConsolidatable::NotEvaluated);
+            found.keep(candidate, NotConsolidatable::NotEvaluated);
             continue;
         }
         if pass.budgets.of(candidate.pool_name()).remaining == 0 {
-            found.keep_for_budget(&candidate, &pass.budgets);
+            found.keep_for_budget(candidate, &pass.budgets);
             continue;
         }
         let current = simulator.get_or_insert_with(|| pass.simulator());
-        let outcome = current.remove(&[&candidate], false);
+        let outcome = current.remove(&[candidate], false);
         if !outcome.stuck.is_empty() {
             let pods = outcome.stuck;
-            let name = candidate.name().to_owned();
-            found
-                .blocked
-                .insert(name, NotDisruptable::PodsStay { pods });
+            let why = NotDisruptable::PodsStay { pods };
+            found.blocked.insert(candidate.id(), why);
             continue;
         }
         let replacement_price: f64 = outcome
@@ -50,7 +48,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             replacements: outcome.new_node_claims,
             placements: outcome.placements,
         };
-        let command = command(pass.method, vec![candidate], moved, None);
+        let command = command(pass.method, vec![candidate.clone()], moved, None);
         pass.adopt(&command);
         simulator = None;
         found.commands.push(command);

@@ -9,9 +9,9 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut empty: Vec<Candidate> = Vec::new();
     for candidate in std::mem::take(&mut pass.candidates) {
         if pass.budgets.take(candidate.pool_name()) {
-            empty.push(candidate);
+            empty.push(candidate.clone());
         } else {
-            found.keep_for_budget(&candidate, &pass.budgets);
+            found.keep_for_budget(candidate, &pass.budgets);
         }
     }
     if !empty.is_empty() {

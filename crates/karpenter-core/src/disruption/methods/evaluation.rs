@@ -41,14 +41,14 @@ pub(super) fn judge_alone<'c>(
     let rules = pass.request.rules(Method::SingleNode);
     let mut unknown: Vec<Vec<&Candidate>> = Vec::new();
     for candidate in candidates {
-        if pass.alone.contains_key(candidate.name()) {
+        if pass.alone.contains_key(&candidate.id()) {
             continue;
         }
         let known = pass.evaluations.of(simulator);
         match known.and_then(|known| known.find(candidate)) {
             Some((result, is_carried)) => {
                 pass.evaluations.carried_over += usize::from(is_carried);
-                pass.alone.insert(candidate.name().to_owned(), result);
+                pass.alone.insert(candidate.id(), result);
             }
             None => unknown.push(vec![candidate]),
         }
@@ -69,11 +69,11 @@ pub(super) fn judge_alone<'c>(
             if let Some(trace) = trace {
                 known.record(set[0], &result, &trace);
             }
-            pass.alone.insert(set[0].name().to_owned(), result);
+            pass.alone.insert(set[0].id(), result);
         }
         return;
     }
     let judged = judge_sets(simulator, &unknown, rules, threads);
-    let names = unknown.iter().map(|set| set[0].name().to_owned());
-    pass.alone.extend(names.zip(judged));
+    let ids = unknown.iter().map(|set| set[0].id());
+    pass.alone.extend(ids.zip(judged));
 }

@@ -34,12 +34,12 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let all = std::mem::take(&mut pass.candidates);
     let totals = pass.totals(&all);
     let mut budgets = pass.budgets.clone();
-    let mut candidates: Vec<Candidate> = Vec::new();
+    let mut candidates: Vec<&Candidate> = Vec::new();
     for candidate in all {
         if budgets.take(candidate.pool_name()) {
             candidates.push(candidate);
         } else {
-            found.keep_for_budget(&candidate, &pass.budgets);
+            found.keep_for_budget(candidate, &pass.budgets);
         }
     }
     if candidates.len() < 2 {
@@ -97,7 +97,7 @@ enum Alone {
 struct Search<'a, 'p> {
     pass: &'a mut Pass<'p>,
     simulator: &'a Simulator,
-    candidates: &'a [Candidate],
+    candidates: &'a [&'a Candidate],
     totals: &'a Totals,
     timed_out: bool,
 }
@@ -112,7 +112,7 @@ impl Search<'_, '_> {
     fn evaluate(&self, sets: &[BTreeSet<usize>]) -> Vec<Option<Set>> {
         let members: Vec<Vec<&Candidate>> = sets
             .iter()
-            .map(|set| set.iter().map(|index| &self.candidates[*index]).collect())
+            .map(|set| set.iter().map(|index| self.candidates[*index]).collect())
             .collect();
         let rules = self.pass.request.rules(self.pass.method);
         let judged = judge_sets(self.simulator, &members, rules, self.pass.request.threads);
@@ -198,10 +198,10 @@ impl Search<'_, '_> {
             if self.out_of_time() {
                 break;
             }
-            judge_alone(self.pass, self.simulator, round);
+            judge_alone(self.pass, self.simulator, round.iter().copied());
         }
-        let kind = |candidate: &Candidate| {
-            Some(match self.pass.alone.get(candidate.name())? {
+        let kind = |candidate: &&Candidate| {
+            Some(match self.pass.alone.get(&candidate.id())? {
                 Ok(moved) if moved.replacements.is_empty() => Alone::Free,
                 Err(NotConsolidatable::PodsStay { .. }) => Alone::Stuck,
                 Ok(_) | Err(_) => Alone::Needs,
@@ -271,7 +271,7 @@ impl Search<'_, '_> {
         let deleted: Vec<&Candidate> = set
             .members
             .iter()
-            .map(|index| &self.candidates[*index])
+            .map(|index| self.candidates[*index])
             .collect();
         let after = self.simulator.after(&deleted, &set.moved.placements);
         let rules = self.pass.request.rules(self.pass.method);
@@ -288,7 +288,7 @@ impl Search<'_, '_> {
             let after_the_set: Vec<Candidate> = round
                 .iter()
                 .map(|index| {
-                    let candidate = &self.candidates[*index];
+                    let candidate = self.candidates[*index];
                     Candidate {
                         pods: { after.snapshot().node_pods(candidate.name()).cloned() }
                             .unwrap_or_default(),
@@ -317,7 +317,7 @@ impl Search<'_, '_> {
         let displaced: BTreeSet<PodKey> =
             replacements.flat_map(|draft| draft.pods.clone()).collect();
         let moves_there = |index: &usize| {
-            let candidate: &Candidate = &self.candidates[*index];
+            let candidate: &Candidate = self.candidates[*index];
             candidate
                 .reschedulable()
                 .any(|pod| displaced.contains(&pod.key))

@@ -3,7 +3,9 @@
 //! Candidates are evaluated on all cores, in rounds; the first in order that saves money is the command. NodePools take turns,
 //! starting with those that the last pass did not reach, so that no NodePool is starved.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
 
 use super::evaluation::{ROUND, cancelled, judge_alone};
 use crate::disruption::candidate::{Candidate, NotConsolidatable};
@@ -14,7 +16,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();
     let candidates = std::mem::take(&mut pass.candidates);
     let totals = pass.totals(&candidates);
-    let mut waiting: VecDeque<Candidate> = interleave(candidates, pass).into();
+    let mut waiting: VecDeque<&Candidate> = interleave(candidates, pass).into();
     let mut simulator = None;
     while !waiting.is_empty() {
         if cancelled(pass.request.single_node_cancel.as_ref()) {
@@ -26,13 +28,13 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         }
         let round = next_round(&mut waiting, pass, &totals, &mut found);
         let current = simulator.get_or_insert_with(|| pass.simulator());
-        judge_alone(pass, current, &round);
+        judge_alone(pass, current, round.iter().copied());
         let mut round = round.into_iter();
         while let Some(candidate) = round.next() {
-            let verdict = pass.alone.remove(candidate.name());
+            let verdict = pass.alone.remove(&candidate.id());
             let verdict = verdict.unwrap_or(Err(NotConsolidatable::NotEvaluated));
             let verdict =
-                verdict.and_then(|moved| match totals.score(&[&candidate], moved.savings) {
+                verdict.and_then(|moved| match totals.score(&[candidate], moved.savings) {
                     Some(score) if score < THRESHOLD => Err(NotConsolidatable::Score {
                         score,
                         threshold: THRESHOLD,
@@ -40,10 +42,10 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
                     score => Ok((moved, score)),
                 });
             match verdict {
-                Err(why) => found.keep(&candidate, why),
+                Err(why) => found.keep(candidate, why),
                 Ok((moved, score)) => {
-                    let scores = totals.judge(&[&candidate], moved.savings);
-                    let mut command = command(pass.method, vec![candidate], moved, score);
+                    let scores = totals.judge(&[candidate], moved.savings);
+                    let mut command = command(pass.method, vec![candidate.clone()], moved, score);
                     command.scores = scores;
                     pass.adopt(&command);
                     simulator = None;
@@ -61,31 +63,31 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         if found.timed_out {
             found.unseen_pools.insert(candidate.pool_name().to_owned());
         }
-        found.keep(&candidate, NotConsolidatable::NotEvaluated);
+        found.keep(candidate, NotConsolidatable::NotEvaluated);
     }
     found
 }
 
 /// Returns the next candidates that budgets allow and whose score can reach the threshold.
-fn next_round(
-    waiting: &mut VecDeque<Candidate>,
+fn next_round<'c>(
+    waiting: &mut VecDeque<&'c Candidate>,
     pass: &Pass<'_>,
     totals: &Totals,
     found: &mut Found,
-) -> Vec<Candidate> {
+) -> Vec<&'c Candidate> {
     let mut round = Vec::new();
     while let Some(candidate) = waiting.pop_front() {
         if pass.budgets.of(candidate.pool_name()).remaining == 0 {
-            found.keep_for_budget(&candidate, &pass.budgets);
+            found.keep_for_budget(candidate, &pass.budgets);
             continue;
         }
         // Even deleting it without a replacement would not reach the threshold.
         if let Some(score) = totals
-            .score(&[&candidate], candidate.price)
+            .score(&[candidate], candidate.price)
             .filter(|score| *score < THRESHOLD)
         {
             found.keep(
-                &candidate,
+                candidate,
                 NotConsolidatable::Score {
                     score,
                     threshold: THRESHOLD,
@@ -102,28 +104,26 @@ fn next_round(
 }
 
 /// Alternates between NodePools, in the order of their best candidates; NodePools not reached last time come first.
-fn interleave(candidates: Vec<Candidate>, pass: &Pass<'_>) -> Vec<Candidate> {
-    let mut order: Vec<String> = Vec::new();
-    let mut by_pool: BTreeMap<String, VecDeque<Candidate>> = BTreeMap::new();
+fn interleave<'c>(candidates: Vec<&'c Candidate>, pass: &Pass<'_>) -> Vec<&'c Candidate> {
+    let mut places: FxHashMap<&str, usize> = FxHashMap::default();
+    let mut queues: Vec<VecDeque<&Candidate>> = Vec::new();
     for candidate in candidates {
-        let pool = candidate.pool_name().to_owned();
-        if !by_pool.contains_key(&pool) {
-            order.push(pool.clone());
-        }
-        by_pool.entry(pool).or_default().push_back(candidate);
+        let pool = candidate.pool_name();
+        let place = *places.entry(pool).or_insert_with(|| {
+            queues.push(VecDeque::new());
+            queues.len() - 1
+        });
+        queues[place].push_back(candidate);
     }
-    order.sort_by_key(|pool| !pass.request.unseen_pools.contains(pool));
+    let is_reached = |queue: &VecDeque<&Candidate>| {
+        let pool = queue.front().map(|candidate| candidate.pool_name());
+        pool.is_none_or(|pool| !pass.request.unseen_pools.contains(pool))
+    };
+    queues.sort_by_key(is_reached);
     let mut turns = Vec::new();
-    while !by_pool.is_empty() {
-        for pool in &order {
-            let Some(queue) = by_pool.get_mut(pool) else {
-                continue;
-            };
-            turns.extend(queue.pop_front());
-            if queue.is_empty() {
-                by_pool.remove(pool);
-            }
-        }
+    while !queues.is_empty() {
+        turns.extend(queues.iter_mut().filter_map(VecDeque::pop_front));
+        queues.retain(|queue| !queue.is_empty());
     }
     turns
 }

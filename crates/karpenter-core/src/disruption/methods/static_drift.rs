@@ -22,15 +22,15 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             .copied()
             .unwrap_or_default();
         if left == 0 || found.commands.len() >= pass.request.max_commands {
-            found.keep(&candidate, NotConsolidatable::NotEvaluated);
+            found.keep(candidate, NotConsolidatable::NotEvaluated);
             continue;
         }
         if !pass.budgets.take(candidate.pool_name()) {
-            found.keep_for_budget(&candidate, &pass.budgets);
+            found.keep_for_budget(candidate, &pass.budgets);
             continue;
         }
         headroom.insert(candidate.pool_name().to_owned(), left - 1);
-        let replacements = vec![like(&candidate, &pass.snapshot.config().well_known)];
+        let replacements = vec![like(candidate, &pass.snapshot.config().well_known)];
         let moved = Move {
             replacements,
             placements: vec![],
@@ -38,7 +38,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         };
         found
             .commands
-            .push(command(pass.method, vec![candidate], moved, None));
+            .push(command(pass.method, vec![candidate.clone()], moved, None));
     }
     found
 }

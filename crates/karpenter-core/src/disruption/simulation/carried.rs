@@ -50,8 +50,8 @@ impl Place {
     }
 }
 
-/// The pods of a node that move if it is deleted, one bit each.
-type Moving = Box<[u64]>;
+/// The pods of a node that move if it is deleted, one bit each; `None` for all pods that can be rescheduled.
+type Moving = Option<Box<[u64]>>;
 
 /// The evaluation of one node, and what it depends on.
 #[derive(Clone, Debug)]
@@ -217,12 +217,19 @@ fn touched<'a>(a: &'a Simulator, b: &'a Simulator) -> Vec<&'a str> {
 
 /// Returns which of a candidate's pods move.
 fn moving(simulator: &Simulator, candidate: &Candidate) -> Moving {
+    // Whether a pod moves depends on its annotations and on PodDisruptionBudgets alone.
+    if simulator.pdbs().is_empty() && !candidate.pods.facts().may_refuse_disruption {
+        return None;
+    }
     let pods = candidate.pods.pods();
     let mut bits = vec![0; pods.len().div_ceil(64)];
+    let mut all = true;
     for (place, pod) in pods.iter().enumerate() {
-        if pod.is_reschedulable() && simulator.moves(pod) {
-            bits[place / 64] |= 1_u64 << (place % 64);
+        if pod.is_reschedulable() {
+            let moves = simulator.moves(pod);
+            bits[place / 64] |= u64::from(moves) << (place % 64);
+            all &= moves;
         }
     }
-    bits.into()
+    (!all).then(|| bits.into())
 }

@@ -94,6 +94,7 @@ impl<'a> Difference<'a> {
                 (None, None) => return,
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
+                (Some(before), Some(after)) if Arc::ptr_eq(before, after) => Ordering::Equal,
                 (Some(before), Some(after)) => before.order().cmp(&after.order()),
             };
             let (before, after) = match order {

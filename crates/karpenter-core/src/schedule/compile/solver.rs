@@ -140,9 +140,14 @@ impl Solver {
         let earlier = earlier.map(|earlier| &*earlier.nodes);
         let nodes = existing_nodes(snapshot, &daemons, &dimensions, earlier);
         let bound = BoundPods::compile(snapshot, policy.now, &nodes);
-        let nodes_are_soft = nodes.iter().any(|(_, node)| is_soft(&node.taints));
-        let sound = nodes.iter().filter(|(_, node)| !node.broken);
-        let sound = sound.map(|(index, _)| index);
+        let mut nodes_are_soft = false;
+        let mut sound = Bits::full(nodes.len());
+        for (index, node) in nodes.iter() {
+            nodes_are_soft |= is_soft(&node.taints);
+            if node.broken {
+                sound.remove(index);
+            }
+        }
         Self {
             has_soft_taints: nodes_are_soft || pools.has_soft_taints(),
             releases_capacity: pools.releases_capacity(),
@@ -155,7 +160,7 @@ impl Solver {
             templates: pools.templates,
             pools: pools.reports,
             usage: pools.usage,
-            sound: Arc::new(sound.collect()),
+            sound: Arc::new(sound),
             room: Arc::default(),
             daemons,
             nodes: Arc::new(nodes),
@@ -431,8 +436,12 @@ impl Solver {
 fn dimensions(snapshot: &Snapshot, query: &Query, daemons: &[Daemon]) -> Dimensions {
     let mut names: BTreeSet<&str> = BTreeSet::new();
     let mut seen: FxHashSet<*const Shape> = FxHashSet::default();
-    for (_, pods) in snapshot.bound_pods() {
-        names.extend(pods.requests().iter().map(|(name, _)| name));
+    for pods in snapshot.node_table().iter().flat_map(|row| &row.pods) {
+        for (name, _) in pods.requests().iter() {
+            if !names.contains(name) {
+                names.insert(name);
+            }
+        }
     }
     for pod in snapshot
         .unbound_pods()

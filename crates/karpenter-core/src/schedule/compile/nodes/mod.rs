@@ -71,7 +71,7 @@ impl ExistingNode {
         if key == labels::HOSTNAME {
             return Some(self.state.hostname());
         }
-        match self.state.labels().get(key) {
+        match self.state.label(key) {
             Some(value) => Some(value),
             None => self
                 .requirements
@@ -183,36 +183,43 @@ pub(crate) fn existing_nodes(
     dimensions: &Dimensions,
     earlier: Option<&Nodes>,
 ) -> Nodes {
-    let mut states: Vec<(bool, &str, &Arc<NodeState>)> = snapshot
-        .nodes()
-        .filter(|node| !node.is_deleting())
-        .map(|node| (!node.is_initialized(), node.name(), node))
-        .collect();
-    states.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+    let rows = snapshot.node_table().iter();
+    let rows = rows.filter(|row| !row.state.is_deleting());
+    let (mut rows, mut others): (Vec<_>, Vec<_>) = rows.partition(|row| row.state.is_initialized());
+    // Nodes come by name, then NodeClaims by name; the latter are not initialized.
+    others.sort_by(|a, b| a.state.name().cmp(b.state.name()));
+    let initialized = rows.len();
+    rows.extend(others);
     let width = dimensions.len();
     let mut compiled = Nodes {
-        nodes: IndexVec::with_capacity(states.len()),
-        initialized: states.partition_point(|(starting, _, _)| !starting),
-        remaining: Vec::with_capacity(states.len() * width),
+        nodes: IndexVec::with_capacity(rows.len()),
+        initialized,
+        remaining: Vec::with_capacity(rows.len() * width),
         width,
     };
     let mut next = NodeIdx::from_usize(0);
-    for (starting, name, state) in states {
-        let pods = snapshot.node_pods(name);
+    for row in rows {
+        let (state, pods) = (&row.state, row.pods.as_ref());
         if let Some(earlier) = earlier {
-            // Both are in the same order.
-            let is_before = |node: &Arc<ExistingNode>| node.order() < (starting, name);
-            while earlier.nodes.get(next).is_some_and(is_before) {
-                next = NodeIdx(next.0 + 1);
-            }
-            let same = earlier.nodes.get(next).filter(|node| {
+            let is_same = |node: &&Arc<ExistingNode>| {
                 Arc::ptr_eq(&node.state, state)
                     && node.pods.as_ref().map(Arc::as_ptr) == pods.map(Arc::as_ptr)
-            });
+            };
+            let mut same = earlier.nodes.get(next).filter(is_same);
+            if same.is_none() {
+                // Both are in the same order.
+                let order = (!state.is_initialized(), state.name());
+                let is_before = |node: &Arc<ExistingNode>| node.order() < order;
+                while earlier.nodes.get(next).is_some_and(is_before) {
+                    next = NodeIdx(next.0 + 1);
+                }
+                same = earlier.nodes.get(next).filter(is_same);
+            }
             if let Some(node) = same {
                 compiled.nodes.push(node.clone());
                 let remaining = earlier.remaining_on(next);
                 compiled.remaining.extend_from_slice(remaining);
+                next = NodeIdx(next.0 + 1);
                 continue;
             }
         }

@@ -254,29 +254,33 @@ fn instance_types(snapshot: &Snapshot) -> Vec<Pool> {
         .collect()
 }
 
-/// Returns the resources that the nodes of each NodePool use of its limits.
+/// Returns the resources that the nodes of each NodePool with limits use of them.
 fn usage(snapshot: &Snapshot, pools: &[Pool]) -> Usage {
     let mut usage = Usage::new();
+    let limited = pools
+        .iter()
+        .filter(|(pool, _)| !pool.spec.limits.is_empty());
+    let limited: FxHashMap<&str, &Pool> = { limited }.map(|each| (each.0.name(), each)).collect();
+    if limited.is_empty() {
+        return usage;
+    }
     let mut sizes: FxHashMap<&str, Sizes<'_>> = FxHashMap::default();
-    let types_of = |name: &str| {
-        pools.iter().find_map(|(pool, types)| {
-            let found = pool.name() == name && !pool.spec.limits.is_empty();
-            types.as_ref().ok().filter(|_| found)
-        })
-    };
     for node in snapshot.nodes().filter(|node| !node.is_deleting()) {
-        let Some(name) = node.node_pool() else {
+        let of_pool = node
+            .node_pool()
+            .and_then(|name| limited.get_key_value(name));
+        let Some((name, (_, types))) = of_pool else {
             continue;
         };
-        let types = node.is_launching().then(|| types_of(name)).flatten();
         let used = match types {
-            Some(types) => {
+            Ok(types) if node.is_launching() => {
                 let sizes = sizes.entry(name).or_insert_with(|| Sizes::of(types));
                 sizes.usage(node)
             }
-            None => known_usage(node),
+            _ => known_usage(node),
         };
-        usage.entry(name.to_owned()).or_default().add_assign(&used);
+        let all = usage.entry((*name).to_owned()).or_default();
+        all.add_assign(&used);
     }
     usage
 }

@@ -66,8 +66,8 @@ pub(crate) struct Attempt {
     pub(crate) hasty: bool,
     /// Where the pass looked for places on existing nodes, if that was asked for.
     pub(crate) trace: Option<Vec<TracedPod>>,
-    /// Devices are allocated for some pod.
-    pub(crate) has_devices: bool,
+    /// Number of classes whose order can be changed: 0 if devices are allocated for some pod.
+    pub(crate) classes: usize,
     /// The pass was not run: the solver was not compiled for a resource that a pod of the query requests.
     pub(crate) unknown_resources: bool,
 }
@@ -145,7 +145,10 @@ impl<'a> SchedulingPass<'a> {
         let strategy = self.strategy;
         let (pods, buffers) = (self.queue.outcome(false), self.queue.outcome(true));
         let trace = self.traced.then(|| self.trace());
-        let has_devices = self.devices.is_some();
+        let classes = match self.devices {
+            Some(_) => 0,
+            None => self.queue.classes.len(),
+        };
         let plan = Plan {
             pending_by_zone,
             ..self.into_plan()
@@ -157,7 +160,7 @@ impl<'a> SchedulingPass<'a> {
             buffers,
             hasty,
             trace,
-            has_devices,
+            classes,
             unknown_resources: false,
         }
     }

@@ -32,6 +32,8 @@ use crate::schedule::strategy::{DomainOrder, MOST_PODS, Order, Strategy};
 const MOST_COMPARED: usize = 600;
 /// The most strategies with pseudo-random orders, and the most pods placed by all of them together.
 const MOST_SHUFFLED: usize = 32;
+/// The same for two classes of pods, which have two orders: one class has nothing to shuffle.
+const SHUFFLED_OF_TWO: usize = 8;
 const MOST_SHUFFLED_PODS: usize = 1_600;
 /// The factor by which the cost of a plan with fewer nodes may exceed the lowest cost.
 const FEWER_IF: f64 = 1.01;
@@ -98,11 +100,12 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
         progress: None,
         ..query.clone()
     };
-    let shuffled = if first.has_devices {
-        0
-    } else {
-        (MOST_SHUFFLED_PODS / pods).min(MOST_SHUFFLED) as u32
+    let useful = match first.classes {
+        0 | 1 => 0,
+        2 => SHUFFLED_OF_TWO,
+        _ => MOST_SHUFFLED,
     };
+    let shuffled = (MOST_SHUFFLED_PODS / pods).min(useful) as u32;
     let mut attempts = vec![first];
     let shuffled = (1..=shuffled).map(Strategy::shuffled);
     for strategy in STRATEGIES.into_iter().chain(shuffled) {

@@ -87,7 +87,7 @@ pub struct Totals {
     pub nodes: usize,
     /// Their price, by list prices.
     pub price_per_hour: f64,
-    /// The number of pods that have not ended.
+    /// The number of pods that have not ended. Those of DaemonSets, which come and go with their nodes, are not counted.
     pub pods: usize,
     /// The number of them without a node.
     pub pending: usize,

@@ -435,10 +435,11 @@ impl Stepper {
 
     fn totals(&self) -> Totals {
         let snapshot = self.cluster.snapshot();
+        let counts = |pod: &&Arc<Pod>| pod.is_active() && !pod.is_owned_by_daemon_set();
         Totals {
             nodes: self.instances.len(),
             price_per_hour: self.price(),
-            pods: snapshot.pods().filter(|pod| pod.is_active()).count(),
+            pods: snapshot.pods().filter(counts).count(),
             pending: self.pending,
         }
     }

@@ -149,7 +149,7 @@ pub struct Step {
     pub after: i64,
     /// What is done.
     pub action: Action,
-    /// `Pending`, `Static`, `Empty`, `Drifted`, `Underutilized`, `Expired`, `Deleted`.
+    /// `Pending`, `CapacityBuffer`, `Static`, `Empty`, `Drifted`, `Underutilized`, `Expired`, `Deleted`.
     pub reason: String,
     /// The nodes that are deleted. Nodes that the rehearsal itself launched have names as `default-plan-1`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -84,6 +84,7 @@ fn settings(cx: &Arc<Context>, decisions: &Decisions, cancel: Cancel) -> Setting
     let mut settings = Settings::of_passes(now, provisioning::policy(cx), request);
     settings.batch_idle = options.batch_idle_duration;
     settings.batch_max = options.batch_max_duration;
+    settings.capacity_buffers = options.feature_gates.capacity_buffer;
     settings.cancel = Some(cancel);
     settings.engine = ENGINE.to_owned();
     settings

@@ -1,5 +1,6 @@
 //! The state of a rehearsal, and its loop over events.
 
+mod binding;
 mod buffers;
 mod disruption;
 mod drain;
@@ -34,6 +35,7 @@ use super::{MAX_EVENTS, MAX_RUNS, Settings};
 use crate::passes::finite;
 use crate::prices::Prices;
 use crate::workload::Workload;
+use binding::Bindings;
 use buffers::Buffers;
 use disruption::{Executing, Fruitless, Proposal};
 use evictions::Guards;
@@ -105,6 +107,7 @@ pub(super) struct Stepper {
     pub(super) last_plan: Option<DisruptionPlan>,
     pub(super) guards: Guards,
     pub(super) buffers: Buffers,
+    pub(super) bindings: Bindings,
     pub(super) timing: Timing,
     pub(super) launch: LaunchChoice,
     /// The price of each instance in millionths of a dollar, by NodeClaim, else by Node.
@@ -169,6 +172,7 @@ impl Stepper {
             last_plan: None,
             guards: Guards::of(changed),
             buffers: Buffers::of(&disruption),
+            bindings: Bindings::of(changed),
             timing: Timing::of(snapshot, boot, drain),
             launch: request.assume.launch,
             instances: BTreeMap::new(),
@@ -192,6 +196,7 @@ impl Stepper {
     /// Returns what is approximate in any rehearsal of this cluster.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = self.timing.notes();
+        notes.push("A pod with room on an existing node is bound to the least allocated one; other scores of kube-scheduler are not computed.".into());
         notes.push("Not predicted: new pods, autoscaled workloads, spot interruptions, and launches that the cloud refuses.".into());
         notes
     }
@@ -314,9 +319,12 @@ impl Stepper {
         if !workloads.added.is_empty() {
             self.trigger();
         }
+        let keys: Vec<(String, String)> = workloads.added.keys().cloned().collect();
         for pod in workloads.added.into_values() {
+            self.bindings.add(&pod);
             self.put_pod(pod);
         }
+        self.bind_with_room(&keys);
     }
 
     /// Reports whether only one moment is rehearsed.
@@ -516,6 +524,7 @@ impl Stepper {
             Event::Registered(claim) => self.registered(&claim),
             Event::Initialized(claim) => self.initialized(&claim),
             Event::Drain(claim) => self.drain(&claim),
+            Event::Bind => self.bind_arrived(),
             Event::Expire(claim) => self.expire(&claim),
             Event::PodGone(namespace, name) => self.pod_gone(&namespace, &name),
             Event::PodReady(namespace, name) => self.pod_ready(&namespace, &name),

@@ -120,7 +120,7 @@ impl Stepper {
     }
 
     /// Binds a pod that waits for a node.
-    fn bind(&mut self, namespace: &str, name: &str, node: &str) {
+    pub(super) fn bind(&mut self, namespace: &str, name: &str, node: &str) {
         let snapshot = self.cluster.snapshot();
         let Some(pod) = snapshot.pod(namespace, name).filter(|pod| is_waiting(pod)) else {
             return;

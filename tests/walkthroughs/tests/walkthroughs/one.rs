@@ -165,7 +165,6 @@ async fn walkthrough_1() {
 
     cluster.step("Scaling inflate to 700, beyond the limits of the Provisioner.");
     cluster.apply(&format!("{SEED}/inflate.yaml"));
-    let planned = cluster.plan_of_replicas("inflate", 700);
     cluster.kubectl(&["scale", "deployment", "inflate", "--replicas", "700"]);
     cluster
         .until("the limits are used up", 3 * MINUTE, |cluster| {
@@ -187,12 +186,6 @@ async fn walkthrough_1() {
     assert!(
         ready < Some(700),
         "700 pods of 1.5 Gi are more than 1000 Gi"
-    );
-    let placed = planned["after"]["pending"].as_u64().map(|it| 700 - it);
-    let apart = placed.unwrap().abs_diff(ready.unwrap());
-    assert!(
-        apart <= 70,
-        "{ready:?} of 700 run, {placed:?} were planned: {planned}"
     );
     cluster.kubectl(&["get", "nodepools", "-o", "wide"]);
 

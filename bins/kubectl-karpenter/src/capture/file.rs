@@ -44,6 +44,15 @@ impl Partial {
         })
     }
 
+    /// Writes bytes at the end.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written, for example because the disk is full.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        let failed = || format!("cannot write {}", self.path.display());
+        self.file.write_all(bytes).with_context(failed)
+    }
+
     /// Returns a reader of what was written.
     ///
     /// # Errors
@@ -54,13 +63,22 @@ impl Partial {
         Ok(BufReader::new(&self.file))
     }
 
+    /// Stores what was written on the disk, still under the temporary name.
+    ///
+    /// # Errors
+    /// Fails if it cannot be stored: some file systems tell only now that they are full.
+    pub(crate) fn store(&self) -> anyhow::Result<()> {
+        let stored = self.file.sync_all();
+        stored.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
     /// Gives the file its name, and returns its size.
     ///
     /// # Errors
     /// Fails if the file cannot be stored or renamed.
     pub(crate) fn keep(mut self) -> anyhow::Result<u64> {
+        self.store()?;
         let failed = || format!("cannot write {}", self.path.display());
-        self.file.sync_all().with_context(failed)?;
         let bytes = self.file.metadata().with_context(failed)?.len();
         std::fs::rename(&self.temporary, &self.path).with_context(failed)?;
         self.kept = true;
@@ -124,6 +142,23 @@ mod tests {
         assert_eq!(partial.keep().unwrap(), 3);
         assert_eq!(entries(home.path()), ["a.karpenter.zst"]);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_told_with_the_name_of_the_file() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a.karpenter.zst");
+        let mut partial = Partial::create(&path).unwrap();
+        partial.file = private().open("/dev/full").unwrap();
+        let error = partial.append(b"text").unwrap_err();
+        let says = format!(
+            "cannot write {}: No space left on device (os error 28)",
+            path.display()
+        );
+        assert_eq!(format!("{error:#}"), says);
+        drop(partial);
+        assert_eq!(entries(home.path()), [""; 0]);
     }
 
     #[test]

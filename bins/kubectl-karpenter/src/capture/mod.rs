@@ -3,7 +3,6 @@
 mod file;
 mod objects;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -100,7 +99,7 @@ impl Args {
         }
         let catalogue = self.catalogue.as_deref().map(catalogue).transpose()?;
         let mut partial = Partial::create(&self.file)?;
-        let key = self.key.as_deref().map(Partial::create).transpose()?;
+        let mut key = self.key.as_deref().map(Partial::create).transpose()?;
         let captured = if self.without_controller {
             let cluster = self.kubectl.connect().await?;
             let captured = objects::capture(&cluster, catalogue.as_ref()).await?;
@@ -115,12 +114,18 @@ impl Args {
                     ),
                     None => "/bundle".to_owned(),
                 };
-                server.download(&path, &mut partial).await?;
+                server
+                    .download(&path, |piece| partial.append(piece))
+                    .await?;
                 None
             } else {
                 // Names that are not to be in a file are not in one for a moment either.
                 let mut file = Vec::new();
-                server.download("/bundle", &mut file).await?;
+                let take = |piece: &[u8]| {
+                    file.extend_from_slice(piece);
+                    Ok(())
+                };
+                server.download("/bundle", take).await?;
                 Some(bundle::read(file.as_slice()).context("cannot read Karpenter's answer")?)
             }
         };
@@ -128,11 +133,8 @@ impl Args {
             let cancel = after(DECIDE);
             let redacted = redact(&captured, self.redact.into(), Some(&cancel));
             let (captured, names) = redacted.context("cannot replace names")?;
-            if let Some(mut key) = key {
-                let names = output::json(&names)?;
-                let written = key.write_all(names.as_bytes());
-                written.context("cannot write the key")?;
-                key.keep()?;
+            if let Some(key) = &mut key {
+                key.append(output::json(&names)?.as_bytes())?;
             }
             bundle::write(&captured, &mut partial)
                 .with_context(|| format!("cannot write {}", self.file.display()))?;
@@ -140,6 +142,11 @@ impl Args {
         // What is kept can be read.
         let read = bundle::read(partial.reader()?)
             .with_context(|| format!("cannot keep {}", self.file.display()))?;
+        // The bundle and the key to its names: both, or none if the disk is full.
+        partial.store()?;
+        if let Some(key) = key {
+            key.keep()?;
+        }
         let bytes = partial.keep()?;
         output::print(&summary(&read, &self.file, bytes))?;
         if catalogue.is_none() && self.without_controller {

@@ -27,8 +27,8 @@ use format::{PlanFlags, PlanFormat};
 /// Rehearse a change: what it would do to nodes, dollars and evictions.
 ///
 /// Karpenter's leader makes the changes on a copy of its model of the cluster and runs its own decisions on it in virtual time,
-/// beside the unchanged cluster. Nothing is changed. NodePools, NodeOverlays, PodDisruptionBudgets, Deployments, StatefulSets and
-/// DaemonSets can be applied; other kinds are refused.
+/// beside the unchanged cluster. Nothing is changed. NodePools, NodeOverlays, PodDisruptionBudgets, Deployments, StatefulSets,
+/// DaemonSets and CapacityBuffers can be applied; other kinds are refused.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kubectl karpenter plan -f nodepool.yaml
@@ -180,6 +180,7 @@ fn kind(text: &str) -> Option<&'static str> {
         "ds" | "daemonset" | "daemonsets" => "DaemonSet",
         "nodepool" | "nodepools" => "NodePool",
         "nodeoverlay" | "nodeoverlays" | "overlays" => "NodeOverlay",
+        "cb" | "capacitybuffer" | "capacitybuffers" => "CapacityBuffer",
         "pdb" | "poddisruptionbudget" | "poddisruptionbudgets" => "PodDisruptionBudget",
         _ => return None,
     })

@@ -18,7 +18,6 @@ mod shadow;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -286,11 +285,15 @@ impl Server {
         self.ask(Method::POST, path, body).await
     }
 
-    /// Writes the answer to a question to `file`, while it arrives.
+    /// Passes the pieces of the answer to a question on, while it arrives.
     ///
     /// # Errors
-    /// If there is no answer, if it breaks off, or if the file cannot be written.
-    pub async fn download(&mut self, path: &str, file: &mut impl Write) -> anyhow::Result<()> {
+    /// If there is no answer, if it breaks off, or if a piece cannot be taken.
+    pub async fn download(
+        &mut self,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let mut body = match self.route.open(&Method::GET, path, Vec::new()).await {
             Err(Refusal::NotLeading {
                 leader: Some(pod), ..
@@ -314,7 +317,7 @@ impl Server {
                 )
             })?;
             if let Some(piece) = frame.data_ref() {
-                file.write_all(piece).context("cannot write the answer")?;
+                take(piece)?;
             }
         }
         Ok(())

@@ -9,6 +9,7 @@
 mod answers;
 mod bundles;
 mod dashboard;
+mod disk;
 mod fixture;
 mod kubectl;
 mod mistakes;

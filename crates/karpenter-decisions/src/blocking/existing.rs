@@ -58,6 +58,11 @@ pub(super) fn existing(snapshot: &Snapshot, pod: &Pod) -> Existing {
     }
 }
 
+/// Reports whether a node takes a pod, as far as topology, volumes and devices allow it.
+pub(crate) fn takes(snapshot: &Snapshot, node: &NodeState, pod: &Pod) -> bool {
+    first_failure(snapshot, node, pod) == Failure::Other
+}
+
 fn first_failure<'p>(snapshot: &Snapshot, node: &NodeState, pod: &'p Pod) -> Failure<'p> {
     let shape = &pod.shape;
     if node.is_deleting() {

@@ -26,6 +26,7 @@ pub use atom::Side;
 pub(crate) use atom::{admit_offering, set_ready};
 pub use competition::{Competition, Taker};
 pub use existing::Existing;
+pub(crate) use existing::takes;
 pub use prepared::Prepared;
 
 use answer::constraint;

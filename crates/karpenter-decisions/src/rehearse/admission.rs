@@ -137,6 +137,16 @@ pub(super) fn node_overlay<T: DeserializeOwned>(
     admitted(&ADMISSION, of, object, old)
 }
 
+/// Admits a CapacityBuffer.
+pub(super) fn capacity_buffer<T: DeserializeOwned>(
+    of: &str,
+    object: &Value,
+) -> Result<T, InvalidPlan> {
+    static ADMISSION: LazyLock<Admission> =
+        LazyLock::new(|| Admission::new(&crd::capacity_buffer()));
+    admitted(&ADMISSION, of, object, None)
+}
+
 #[cfg(test)]
 mod tests {
     use karpenter_api::v1::NodePool;

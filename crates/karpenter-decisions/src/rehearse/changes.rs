@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::request::{Intent, ObjectReference, PlanRequest, Scale};
 use super::told::changed_fields;
 use super::workloads::{Workloads, same_shape};
-use super::{InvalidPlan, Settings, admission};
+use super::{InvalidPlan, Settings, admission, buffers};
 use crate::change::{self, Change, InvalidChange};
 use crate::workload::Workload;
 
@@ -53,6 +53,8 @@ impl Intended {
         let start = request.at.unwrap_or(settings.now);
         let mut making = Making {
             cluster: Cluster::from(snapshot.fork()),
+            templates: buffers::PodTemplates::new(),
+            capacity_buffers: settings.capacity_buffers,
             intended: Self {
                 snapshot: snapshot.fork(),
                 disruption: settings.disruption.clone(),
@@ -83,6 +85,8 @@ impl Intended {
 
 struct Making {
     cluster: Cluster,
+    templates: buffers::PodTemplates,
+    capacity_buffers: bool,
     intended: Intended,
 }
 
@@ -137,6 +141,20 @@ impl Making {
             ("apps/v1", "Deployment") => self.apply_deployment(&namespace, name, object),
             ("apps/v1", "StatefulSet") => self.apply_stateful_set(&namespace, name, object),
             ("apps/v1", "DaemonSet") => self.apply_daemon_set(&namespace, name, object),
+            ("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer") => {
+                self.apply_buffer(&namespace, name, object)
+            }
+            ("v1", "PodTemplate") => {
+                let of = format!("PodTemplate {namespace}/{name}");
+                let template = buffers::pod_template(&of, object)?;
+                self.templates
+                    .insert((namespace, name.to_owned()), template);
+                self.note(format!(
+                    "{of} is read for the CapacityBuffers after it only."
+                ));
+                self.tell(&of, "unchanged");
+                Ok(())
+            }
             _ if self.is_node_class(group, kind) => {
                 self.note(format!(
                     "{kind} {name} is taken as it is in the cluster: its instance types are not recomputed."
@@ -359,6 +377,9 @@ impl Making {
                 "New pods of {workload} are rehearsed without their own volumes."
             ));
         }
+        if !self.intended.disruption.query.buffer_pods.is_empty() {
+            self.note("A CapacityBuffer keeps its number of pods: a percentage of a workload is not followed.".into());
+        }
         self.tell(&workload.to_string(), &applied.what);
     }
 
@@ -394,6 +415,29 @@ impl Making {
         Ok(())
     }
 
+    fn apply_buffer(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        object: &Value,
+    ) -> Result<(), InvalidPlan> {
+        let of = format!("CapacityBuffer {namespace}/{name}");
+        let (snapshot, workloads) = (self.cluster.snapshot(), &self.intended.workloads);
+        let known = (&snapshot, workloads);
+        let pods = buffers::resolve(&of, (namespace, name), object, &self.templates, known)?;
+        if !self.capacity_buffers {
+            self.note(
+                "CapacityBuffers have no effect: the feature gate CapacityBuffer is off.".into(),
+            );
+            self.tell(&of, "unchanged");
+            return Ok(());
+        }
+        let all = &mut self.intended.disruption.query.buffer_pods;
+        let before = buffers::replace(all, (namespace, name), pods.clone());
+        self.tell(&of, &buffers::told(&before, &pods));
+        Ok(())
+    }
+
     fn scale(&mut self, scale: &Scale) -> Result<(), InvalidPlan> {
         let namespace = namespace_or_default(scale.namespace.as_deref());
         if !["Deployment", "StatefulSet", "ReplicaSet"].contains(&scale.kind.as_str()) {
@@ -425,6 +469,10 @@ impl Making {
                 self.cluster.remove_node_overlay(name).before.is_some()
             }
             "PodDisruptionBudget" => self.cluster.remove_pdb(&namespace, name).before.is_some(),
+            "CapacityBuffer" => {
+                let all = &mut self.intended.disruption.query.buffer_pods;
+                !buffers::replace(all, (&namespace, name), Vec::new()).is_empty()
+            }
             "DaemonSet" => {
                 let removed = self.cluster.remove_daemon_set(&namespace, name);
                 removed.before.is_some()

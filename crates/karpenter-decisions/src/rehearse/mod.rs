@@ -6,7 +6,7 @@
 //! difference is blamed on the change.
 //!
 //! - [`request`]: the question; [`plan`]: the answer; [`agreement`]: how far an answer agrees with what happened.
-//! - `admission` checks manifests as an API server with the CRDs does; `changes` and `workloads` make the changes.
+//! - `admission` checks manifests as an API server with the CRDs does; `changes`, `workloads` and `buffers` make the changes.
 //! - `stepper` holds the state and its events; its modules `provisioning`, `disruption`, `launch` and `drain` are the steps.
 //!   Beside them, `evictions` recomputes PodDisruptionBudgets, and `timing` estimates how long nodes and pods take to start.
 //!
@@ -15,6 +15,7 @@
 
 mod admission;
 pub mod agreement;
+mod buffers;
 mod changes;
 pub mod plan;
 pub mod request;
@@ -61,6 +62,8 @@ pub struct Settings {
     pub batch_idle: Duration,
     /// How long a batch of pending pods waits at most.
     pub batch_max: Duration,
+    /// Whether the feature gate CapacityBuffer is on.
+    pub capacity_buffers: bool,
     /// Ends the rehearsal early; asked between runs of the engine and inside of them.
     pub cancel: Option<Cancel>,
     /// The version of the engine.
@@ -76,6 +79,7 @@ impl Settings {
             disruption: DisruptionRequest::at(now),
             batch_idle: Duration::from_secs(1),
             batch_max: Duration::from_secs(10),
+            capacity_buffers: false,
             cancel: None,
             engine: env!("CARGO_PKG_VERSION").to_owned(),
         }
@@ -107,6 +111,8 @@ impl Settings {
         };
         settings.batch_idle = option("batch-idle-duration").unwrap_or(settings.batch_idle);
         settings.batch_max = option("batch-max-duration").unwrap_or(settings.batch_max);
+        let gate = captured.gates.get("CapacityBuffer");
+        settings.capacity_buffers = gate.is_some_and(|is_on| *is_on);
         settings.engine.clone_from(&bundle.engine);
         settings
     }
@@ -186,7 +192,7 @@ impl fmt::Display for InvalidPlan {
             ),
             Self::UnknownKind { kind } => write!(
                 f,
-                "unknown kind `{}`: NodePool, NodeOverlay, PodDisruptionBudget, Deployment, StatefulSet and DaemonSet can be rehearsed",
+                "unknown kind `{}`: NodePool, NodeOverlay, PodDisruptionBudget, Deployment, StatefulSet, DaemonSet and CapacityBuffer can be rehearsed",
                 escaped(kind)
             ),
             Self::Change(error) => error.fmt(f),
@@ -225,23 +231,25 @@ pub fn rehearse(
 ) -> Result<Plan, InvalidPlan> {
     let length = request.length()?;
     let start = request.at.unwrap_or(settings.now);
-    let intended = Intended::of(snapshot, settings, request)?;
-    let stepper = Stepper::new(snapshot, settings, request, start, length, Some(&intended));
+    let mut intended = Intended::of(snapshot, settings, request)?;
+    let (told, is_nothing) = (std::mem::take(&mut intended.told), intended.is_nothing());
+    let of_changes = std::mem::take(&mut intended.notes);
+    let stepper = Stepper::new(snapshot, settings, request, start, length, Some(intended));
     let mut notes = stepper.notes();
     if start != settings.now {
         notes.push("The cluster is taken as it is now, not as it will be at that time.".into());
     }
-    notes.extend(intended.notes.iter().cloned());
+    notes.extend(of_changes);
     let changed = stepper.run();
     let twin = (request.compare_with == Compare::Unchanged).then(|| {
-        if intended.is_nothing() {
+        if is_nothing {
             changed.clone()
         } else {
             Stepper::new(snapshot, settings, request, start, length, None).run()
         }
     });
     Ok(answer(
-        snapshot, settings, start, length, intended, changed, twin, notes,
+        snapshot, settings, start, length, told, changed, twin, notes,
     ))
 }
 
@@ -251,7 +259,7 @@ fn answer(
     settings: &Settings,
     start: Timestamp,
     length: SignedDuration,
-    intended: Intended,
+    changes: Vec<String>,
     changed: Outcome,
     twin: Option<Outcome>,
     approximate: Vec<String>,
@@ -270,7 +278,7 @@ fn answer(
         },
         start,
         seconds: length.as_secs(),
-        changes: intended.told,
+        changes,
         before: changed.before,
         after: changed.after,
         peak: changed.peak,

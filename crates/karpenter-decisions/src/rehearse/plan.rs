@@ -87,7 +87,7 @@ pub struct Totals {
     pub nodes: usize,
     /// Their price, by list prices.
     pub price_per_hour: f64,
-    /// The number of pods that have not ended.
+    /// The number of pods that have not ended. Those of DaemonSets, which come and go with their nodes, are not counted.
     pub pods: usize,
     /// The number of them without a node.
     pub pending: usize,
@@ -149,7 +149,7 @@ pub struct Step {
     pub after: i64,
     /// What is done.
     pub action: Action,
-    /// `Pending`, `Static`, `Empty`, `Drifted`, `Underutilized`, `Expired`, `Deleted`.
+    /// `Pending`, `CapacityBuffer`, `Static`, `Empty`, `Drifted`, `Underutilized`, `Expired`, `Deleted`.
     pub reason: String,
     /// The nodes that are deleted. Nodes that the rehearsal itself launched have names as `default-plan-1`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -77,6 +77,12 @@ impl Workloads {
         all.map(|pod| (pod.key.name.clone(), pod)).collect()
     }
 
+    /// Returns the newest pod of a workload after the changes so far, and how many it has.
+    pub(super) fn newest(&self, snapshot: &Snapshot, workload: &Workload) -> Option<(Pod, usize)> {
+        let pods = self.pods(snapshot, workload);
+        Some((newest(&pods)?.clone(), pods.len()))
+    }
+
     /// Checks that a request adds no more pods than a cluster can have.
     fn check_replicas(&self, of: &str, replicas: u32) -> Result<(), InvalidPlan> {
         let wanted = usize::try_from(replicas).unwrap_or(usize::MAX);
@@ -99,11 +105,7 @@ impl Workloads {
         let of = workload.to_string();
         self.check_replicas(&of, replicas)?;
         let pods = self.pods(snapshot, workload);
-        let newest = pods.values().max_by(|a, b| {
-            let age = a.created_at.cmp(&b.created_at);
-            age.then_with(|| b.key.name.cmp(&a.key.name))
-        });
-        let Some(template) = newest.cloned() else {
+        let Some(template) = newest(&pods).cloned() else {
             let why = "the cluster has no pod of it to copy: apply its manifest instead";
             return Err(InvalidPlan::field(&of, "", why));
         };
@@ -223,6 +225,20 @@ impl Workloads {
     }
 }
 
+fn newest(pods: &BTreeMap<String, Pod>) -> Option<&Pod> {
+    pods.values().max_by(|a, b| {
+        let age = a.created_at.cmp(&b.created_at);
+        age.then_with(|| b.key.name.cmp(&a.key.name))
+    })
+}
+
+/// Returns the labels of a pod without those that the controllers of workloads add.
+pub(super) fn template_labels(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut labels = labels.clone();
+    labels.retain(|key, _| !ADDED_LABELS.contains(&key.as_str()));
+    labels
+}
+
 /// Returns a pending pod like another one.
 pub(super) fn pending(like: &Pod, namespace: &str, name: &str, now: Timestamp) -> Pod {
     Pod {
@@ -277,9 +293,7 @@ pub(super) fn same_shape(running: &Shape, manifest: &Shape) -> bool {
 
 fn normalized(shape: &Shape, manifest: &Shape) -> Shape {
     let mut shape = shape.clone();
-    shape
-        .labels
-        .retain(|key, _| !ADDED_LABELS.contains(&key.as_str()));
+    shape.labels = template_labels(&shape.labels);
     let added = |key: &str| ADDED_TOLERATIONS.contains(&key);
     shape.tolerations.retain(|it| !added(&it.key));
     shape.controller = None;

@@ -4,7 +4,7 @@
 
 mod recording;
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use jiff::Timestamp;
 use karpenter_core::cluster::{Cluster, ClusterConfig};
@@ -436,6 +436,45 @@ fn a_file_that_was_cut_or_changed_is_refused() {
     assert!(refused(&compress(&other)).contains("the digest"));
     all.extend([trailer, "{}".to_owned()]);
     assert!(refused(&compress(&all)).contains("lines follow it"));
+}
+
+/// A disk with room for a number of bytes.
+struct Disk {
+    written: Vec<u8>,
+    room: usize,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let fits = bytes.len().min(self.room - self.written.len());
+        if fits == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.written.extend_from_slice(&bytes[..fits]);
+        Ok(fits)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_bundle_that_a_disk_has_no_room_for_is_an_error_and_what_was_written_is_no_bundle() {
+    let (bundle, whole) = (captured(), file(&captured()));
+    let last = whole.len().saturating_sub(3)..=whole.len();
+    for room in (0..whole.len()).step_by(41).chain(last) {
+        let written = Vec::new();
+        let mut disk = Disk { written, room };
+        let result = bundle::write(&bundle, &mut disk);
+        if room == whole.len() {
+            assert!(result.is_ok() && disk.written == whole);
+        } else {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{room}: {error}");
+            assert!(bundle::read(disk.written.as_slice()).is_err(), "{room}");
+        }
+    }
 }
 
 #[test]

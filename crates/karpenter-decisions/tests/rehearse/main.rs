@@ -6,6 +6,7 @@
     reason = "what fails here fails the test"
 )]
 
+mod buffers;
 mod changes;
 mod steps;
 mod world;

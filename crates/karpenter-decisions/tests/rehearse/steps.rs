@@ -83,7 +83,33 @@ fn new_replicas_fill_existing_nodes_first_and_get_nodes_of_the_cheapest_types_fo
     assert_eq!(launched, 12, "{:?}", told(&plan.steps));
     assert_eq!(plan.changes, ["Deployment shop/web: replicas 2 -> 20"]);
     let waited = plan.curve.iter().map(|sample| sample.pending).max();
-    assert_eq!(waited, Some(18));
+    assert_eq!(waited, Some(12), "kube-scheduler binds the others at once");
+}
+
+/// Found by PLAN-01, seed 23.
+#[test]
+fn a_pod_that_kube_scheduler_binds_elsewhere_than_planned_leaves_no_room_for_the_next() {
+    let policy = json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } });
+    let world = |roomy: &str| {
+        World::new(policy.clone())
+            .node("a", 4)
+            .pods("web", "a", 1)
+            .node("b", 2)
+            .pods("web", "b", 1)
+            .node("c", 4)
+            .pods(roomy, "c", 1)
+            .pods_of("large", "c", 1, "3")
+    };
+    let change = json!({ "changes": [{ "removeNode": "c" }] });
+    // Planned is the large pod on `a` and the other one on `b`. The first of them goes to `a`, which is least allocated.
+    let plan = world("an-early-one").plan(change.clone());
+    assert_eq!(
+        told(&plan.steps),
+        ["delete Deleted c", "launch Pending 1xm-4"]
+    );
+    let plan = world("the-last-one").plan(change);
+    assert_eq!(told(&plan.steps), ["delete Deleted c"]);
+    assert_eq!((plan.after.nodes, plan.after.pending), (2, 0));
 }
 
 #[test]

@@ -119,14 +119,19 @@ impl World {
     }
 
     /// Adds running pods of Deployment shop/<app> that request a core each.
-    pub fn pods(mut self, app: &str, node: &str, count: usize) -> Self {
+    pub fn pods(self, app: &str, node: &str, count: usize) -> Self {
+        self.pods_of(app, node, count, "1")
+    }
+
+    /// Adds running pods of Deployment shop/<app> that request that many cores each.
+    pub fn pods_of(mut self, app: &str, node: &str, count: usize, cpu: &str) -> Self {
         for index in 0..count {
             let name = format!("{app}-x-{node}-{index}");
             let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:02Z" });
             self.0.apply_pod(&read(json!({
                 "metadata": { "name": name, "namespace": "shop", "uid": name, "labels": { "app": app, "pod-template-hash": "x" },
                     "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{app}-x"), "uid": "rs", "controller": true }] },
-                "spec": { "nodeName": node, "terminationGracePeriodSeconds": 5, "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] },
+                "spec": { "nodeName": node, "terminationGracePeriodSeconds": 5, "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] },
                 "status": { "phase": "Running", "conditions": [ready] },
             })));
         }
@@ -148,8 +153,12 @@ impl World {
     }
 
     pub fn ask(&self, request: Value) -> Result<Plan, InvalidPlan> {
+        self.ask_with(&Settings::at(now()), request)
+    }
+
+    pub fn ask_with(&self, settings: &Settings, request: Value) -> Result<Plan, InvalidPlan> {
         let request: PlanRequest = read(request);
-        rehearse(&self.snapshot(), &Settings::at(now()), &request)
+        rehearse(&self.snapshot(), settings, &request)
     }
 
     pub fn plan(&self, request: Value) -> Plan {

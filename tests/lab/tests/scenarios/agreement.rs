@@ -30,6 +30,21 @@ struct Measured {
     price: f64,
     /// Evictions: planned less real ones.
     evictions: i64,
+    /// What was planned and did not happen, and what happened and was not planned.
+    apart: (Vec<Done>, Vec<Done>),
+}
+
+/// Returns what is in `these` and not in `those`, as multisets.
+fn without(these: &[Done], those: &[Done]) -> Vec<Done> {
+    let mut left = those.to_vec();
+    let is_new = |done: &&Done| match left.iter().position(|it| it == *done) {
+        Some(at) => {
+            left.swap_remove(at);
+            false
+        }
+        None => true,
+    };
+    these.iter().filter(is_new).cloned().collect()
 }
 
 /// What happens to the NodeClaims of a cluster, seen every few seconds.
@@ -155,19 +170,21 @@ async fn measure(seed: u64) -> Measured {
         },
         // Each evicted pod has a successor.
         evictions: signed(planned.evictions.total) - signed(pods.len() - before),
+        apart: (without(&done, &happened), without(&happened, &done)),
     }
 }
 
-/// The first seeds; `KARPENTER_PLAN_SEEDS=N` measures N, and prints each.
+/// The first seeds; `KARPENTER_PLAN_SEEDS=N` measures N, and prints each; `KARPENTER_PLAN_SEEDS=23..24` measures those from 23 to 23.
 ///
 /// Conformance: PLAN-01
 #[tokio::test(start_paused = true)]
 async fn a_plan_of_a_quiet_cluster_agrees_with_the_hour_after_the_change() {
     let seeds = std::env::var("KARPENTER_PLAN_SEEDS").ok();
     let told = seeds.is_some();
-    let seeds: u64 = seeds.map_or(2, |seeds| seeds.parse().unwrap());
+    let seeds = seeds.unwrap_or_else(|| "2".to_owned());
+    let (first, end) = seeds.split_once("..").unwrap_or(("0", &seeds));
     let mut all = Vec::new();
-    for seed in 0..seeds {
+    for seed in first.parse().unwrap()..end.parse::<u64>().unwrap() {
         let measured = measure(seed).await;
         if told {
             let Measured {
@@ -177,11 +194,15 @@ async fn a_plan_of_a_quiet_cluster_agrees_with_the_hour_after_the_change() {
                 nodes,
                 price,
                 evictions,
+                apart,
             } = &measured;
             let price = price * 100.0;
             println!(
                 "seed {seed}: {actions} actions, agreement {agreement:.3}, {nodes:+} nodes, {price:+.2} %, {evictions:+} evictions"
             );
+            if *agreement < 1.0 {
+                println!("  only planned {:?}, only happened {:?}", apart.0, apart.1);
+            }
         }
         all.push(measured);
     }

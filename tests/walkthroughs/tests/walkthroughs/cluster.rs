@@ -69,6 +69,8 @@ pub struct Cluster {
     pub controller: Controller,
     environment: BTreeMap<String, String>,
     home: TempDir,
+    /// The port of the server of decisions.
+    pub decisions: u16,
     started: Instant,
     instances: tokio::task::JoinHandle<()>,
     _loops: Loops,
@@ -143,7 +145,7 @@ impl Cluster {
         });
         let instances = tokio::spawn(joining);
 
-        let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let ports: Vec<u16> = (0..4).map(|_| free_port()).collect();
         let values = with_ports(start.values, start.cluster, &ports);
         let manifests = install::render("karpenter", &values);
         let mut environment = install::environment(&manifests);
@@ -190,6 +192,7 @@ impl Cluster {
             controller,
             environment,
             home,
+            decisions: ports[3],
             started: Instant::now(),
             instances,
             _loops: running,
@@ -448,6 +451,7 @@ fn with_ports(values: &str, cluster: &str, ports: &[u16]) -> String {
     values["controller"]["metrics"]["port"] = ports[0].into();
     values["controller"]["healthProbe"]["port"] = ports[1].into();
     values["webhook"]["port"] = ports[2].into();
+    values["decisions"]["port"] = ports[3].into();
     values.to_string()
 }
 

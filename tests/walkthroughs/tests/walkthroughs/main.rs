@@ -16,5 +16,6 @@ mod controller;
 mod everything;
 mod install;
 mod one;
+mod plans;
 mod three;
 mod two;

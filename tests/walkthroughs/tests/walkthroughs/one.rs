@@ -6,6 +6,7 @@ use karpenter_aws_fake::Lifecycle;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Start, is_true};
+use crate::plans::{deletes_only, launched};
 
 const SEED: &str = "1-just-in-time-v0.16";
 const VALUES: &str = "
@@ -75,6 +76,7 @@ async fn walkthrough_1() {
     cluster.step("Scaling inflate to 1.");
     cluster.apply(&format!("{SEED}/inflate.yaml"));
     assert_eq!(cluster.nodes(), Vec::<Value>::new());
+    let planned = launched(&cluster.plan_of_replicas("inflate", 1));
     cluster.kubectl(&["scale", "deployment", "inflate", "--replicas", "1"]);
     cluster
         .until("inflate runs", MINUTE, |cluster| {
@@ -97,6 +99,7 @@ async fn walkthrough_1() {
         ("karpenter.sh/provisioner-name", "default"),
         ("kubernetes.io/os", "linux"),
         ("kubernetes.io/arch", "amd64"),
+        ("node.kubernetes.io/instance-type", &planned),
     ] {
         assert_eq!(labels[key], value, "{key}");
     }
@@ -128,6 +131,8 @@ async fn walkthrough_1() {
     assert_eq!(claims[0]["spec"]["expireAfter"], "2592000s", "it expires");
 
     cluster.step("Deleting inflate.");
+    let delete = json!([{ "delete": { "kind": "Deployment", "name": "inflate" } }]);
+    deletes_only(&cluster.plan(&delete), &nodes[0]);
     let before = cluster.log_end();
     cluster.kubectl(&["delete", "deployment", "inflate"]);
     cluster

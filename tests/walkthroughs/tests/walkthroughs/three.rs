@@ -1,6 +1,7 @@
 //! v0.33: a NodePool and an EC2NodeClass of v1beta1, pods with stricter constraints, and an upgrade of the control plane under a
 //! PodDisruptionBudget.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Start};
 
@@ -45,6 +46,12 @@ fn fewest_ready(cluster: &Cluster) -> Arc<AtomicUsize> {
         }
     });
     fewest
+}
+
+fn names_of_pods(cluster: &Cluster) -> BTreeSet<String> {
+    let pods = cluster.items(&["pods", "-l", "app=inflate"]);
+    let names = pods.iter().map(|pod| pod["metadata"]["name"].as_str());
+    names.map(|name| name.unwrap().to_owned()).collect()
 }
 
 fn running_on(cluster: &Cluster, node: &str) -> bool {
@@ -170,6 +177,21 @@ async fn walkthrough_3() {
     assert!(said.contains("r6gd.xlarge") && said.contains(&first) && said.contains("True"));
 
     cluster.apply(&format!("{SEED}/pdb.yaml"));
+    // The AMI is the provider's: another drift of the same node is rehearsed, by a label of the template.
+    cluster.step("Rehearsing that the node drifts.");
+    let mut drifting = cluster.get(&["nodepools.v1.karpenter.sh", "default"]);
+    drifting["spec"]["template"]["metadata"]["labels"]["rehearsed"] = "true".into();
+    let planned = cluster.plan(&json!([{ "apply": drifting }]));
+    let steps = planned["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 1, "{planned}");
+    assert_eq!(steps[0]["reason"], "Drifted", "{planned}");
+    assert_eq!(steps[0]["nodes"], json!([first]), "{planned}");
+    let launch = &steps[0]["launches"][0];
+    assert_eq!(launch["count"], 1, "{planned}");
+    let told_type = launch["instanceType"].as_str().unwrap().to_owned();
+    assert_eq!(planned["evictions"]["total"], 3, "{planned}");
+    assert_eq!(planned["after"], planned["before"], "{planned}");
+    let evicted = names_of_pods(&cluster);
     let fewest = fewest_ready(&cluster);
     cluster.step("Upgrading the control plane from 1.27 to 1.28, and restarting Karpenter to detect it at once.");
     cluster.testbed.upgrade("1.28");
@@ -241,6 +263,14 @@ async fn walkthrough_3() {
         "the budget was violated"
     );
     assert_eq!(cluster.items(&["nodeclaims"]).len(), 1);
+    // As it was rehearsed: this node, one replacement of that instance type, and each pod once.
+    let label = &second["metadata"]["labels"]["node.kubernetes.io/instance-type"];
+    assert_eq!(*label, told_type.as_str());
+    assert!(names_of_pods(&cluster).is_disjoint(&evicted));
+    let disrupting = cluster.controller.lines();
+    let disrupting = disrupting.iter();
+    let commands = disrupting.filter(|line| line.text("message") == "disrupting node(s)");
+    assert_eq!(commands.count(), 1);
 
     cluster.step("Deleting the NodePool.");
     cluster.kubectl(&["delete", "deployment", "inflate"]);

@@ -249,6 +249,7 @@ impl Stepper {
         request.policy.now = self.now;
         request.surroundings.in_flight = in_flight;
         request.surroundings.recent_replacements = self.recent.claims();
+        request.surroundings.buffer_pods = self.buffers.on_nodes(&self.cluster.snapshot());
         request.unseen_pools.clone_from(&self.unseen_pools);
         let cooling = self
             .cooling_down

@@ -122,6 +122,7 @@ impl Stepper {
             let base = controller.map_or(name.as_str(), |owner| owner.name.as_str());
             let successor = format!("{base}-next-{:06}", self.successors);
             self.put_pod(pending(pod, namespace, &successor, self.now));
+            self.arrive(namespace, &successor);
             self.trigger();
         }
     }
@@ -162,6 +163,7 @@ impl Stepper {
         if let Some(claim) = deleting.and_then(|node| node.claim_name()) {
             if pod.is_owned_by_stateful_set() {
                 self.put_pod(pending(&pod, namespace, name, self.now));
+                self.arrive(namespace, name);
             }
             self.queue.add(self.now, Event::Drain(claim.to_owned()));
         }

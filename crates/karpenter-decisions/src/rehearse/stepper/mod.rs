@@ -1,5 +1,7 @@
 //! The state of a rehearsal, and its loop over events.
 
+mod binding;
+mod buffers;
 mod disruption;
 mod drain;
 mod evictions;
@@ -28,10 +30,13 @@ use karpenter_core::schedule::{Cancel, Policy};
 use super::changes::Intended;
 use super::plan::{Action, Blocked, BudgetUse, Evictions, Peak, Sample, Step, Totals};
 use super::request::{LaunchChoice, PlanRequest};
+use super::workloads::Workloads;
 use super::{MAX_EVENTS, MAX_RUNS, Settings};
 use crate::passes::finite;
 use crate::prices::Prices;
 use crate::workload::Workload;
+use binding::Bindings;
+use buffers::Buffers;
 use disruption::{Executing, Fruitless, Proposal};
 use evictions::Guards;
 use launch::Chosen;
@@ -101,6 +106,8 @@ pub(super) struct Stepper {
     pub(super) drift_checked: Option<Timestamp>,
     pub(super) last_plan: Option<DisruptionPlan>,
     pub(super) guards: Guards,
+    pub(super) buffers: Buffers,
+    pub(super) bindings: Bindings,
     pub(super) timing: Timing,
     pub(super) launch: LaunchChoice,
     /// The price of each instance in millionths of a dollar, by NodeClaim, else by Node.
@@ -125,10 +132,11 @@ impl Stepper {
         request: &PlanRequest,
         start: Timestamp,
         length: SignedDuration,
-        intended: Option<&Intended>,
+        intended: Option<Intended>,
     ) -> Self {
-        let changed = intended.map_or(snapshot, |intended| &intended.snapshot);
-        let disruption = intended.map_or(&settings.disruption, |intended| &intended.disruption);
+        let of_changes = intended.as_ref();
+        let changed = of_changes.map_or(snapshot, |intended| &intended.snapshot);
+        let disruption = of_changes.map_or(&settings.disruption, |intended| &intended.disruption);
         // Checked with the request.
         let boot = request.assume.boot().ok().flatten();
         let drain = request.assume.drain().ok().flatten();
@@ -163,6 +171,8 @@ impl Stepper {
             drift_checked: None,
             last_plan: None,
             guards: Guards::of(changed),
+            buffers: Buffers::of(&disruption),
+            bindings: Bindings::of(changed),
             timing: Timing::of(snapshot, boot, drain),
             launch: request.assume.launch,
             instances: BTreeMap::new(),
@@ -186,6 +196,7 @@ impl Stepper {
     /// Returns what is approximate in any rehearsal of this cluster.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = self.timing.notes();
+        notes.push("A pod with room on an existing node is bound to the least allocated one; other scores of kube-scheduler are not computed.".into());
         notes.push("Not predicted: new pods, autoscaled workloads, spot interruptions, and launches that the cloud refuses.".into());
         notes
     }
@@ -229,7 +240,7 @@ impl Stepper {
     }
 
     /// Continues what is under way in the cluster, and begins the changes.
-    fn begin(&mut self, before: &Snapshot, intended: Option<&Intended>) {
+    fn begin(&mut self, before: &Snapshot, intended: Option<Intended>) {
         let snapshot = self.cluster.snapshot();
         let mut unbound: Vec<&Arc<Pod>> = before.unbound_pods().collect();
         unbound.sort_by(|a, b| a.key.cmp(&b.key));
@@ -259,7 +270,7 @@ impl Stepper {
             for namespace in &intended.budgets {
                 self.guards.touch_namespace(namespace);
             }
-            self.change_pods(intended);
+            self.change_pods(intended.workloads);
             for claim in &intended.deleted_claims {
                 self.record_deletion(claim, "Deleted");
                 self.delete_claim(claim);
@@ -268,6 +279,7 @@ impl Stepper {
         let snapshot = self.cluster.snapshot();
         if snapshot.pending_pods().next().is_some()
             || snapshot.pods_of_deleting_nodes().next().is_some()
+            || !self.buffers.is_empty()
         {
             self.trigger();
         }
@@ -298,19 +310,21 @@ impl Stepper {
         }
     }
 
-    fn change_pods(&mut self, intended: &Intended) {
-        let workloads = &intended.workloads;
+    fn change_pods(&mut self, workloads: Workloads) {
         for key in &workloads.removed {
             if !workloads.added.contains_key(key) {
                 self.end_pod(&key.0, &key.1);
             }
         }
-        for pod in workloads.added.values() {
-            self.put_pod(pod.clone());
-        }
         if !workloads.added.is_empty() {
             self.trigger();
         }
+        let keys: Vec<(String, String)> = workloads.added.keys().cloned().collect();
+        for pod in workloads.added.into_values() {
+            self.bindings.add(&pod);
+            self.put_pod(pod);
+        }
+        self.bind_with_room(&keys);
     }
 
     /// Reports whether only one moment is rehearsed.
@@ -435,10 +449,11 @@ impl Stepper {
 
     fn totals(&self) -> Totals {
         let snapshot = self.cluster.snapshot();
+        let counts = |pod: &&Arc<Pod>| pod.is_active() && !pod.is_owned_by_daemon_set();
         Totals {
             nodes: self.instances.len(),
             price_per_hour: self.price(),
-            pods: snapshot.pods().filter(|pod| pod.is_active()).count(),
+            pods: snapshot.pods().filter(counts).count(),
             pending: self.pending,
         }
     }
@@ -509,6 +524,7 @@ impl Stepper {
             Event::Registered(claim) => self.registered(&claim),
             Event::Initialized(claim) => self.initialized(&claim),
             Event::Drain(claim) => self.drain(&claim),
+            Event::Bind => self.bind_arrived(),
             Event::Expire(claim) => self.expire(&claim),
             Event::PodGone(namespace, name) => self.pod_gone(&namespace, &name),
             Event::PodReady(namespace, name) => self.pod_ready(&namespace, &name),

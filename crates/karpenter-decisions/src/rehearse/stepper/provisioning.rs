@@ -23,7 +23,8 @@ impl Stepper {
         self.batch_opened = None;
         let snapshot = self.cluster.snapshot();
         let standing = self.nominations.standing(&snapshot, self.now);
-        if standing.unplaced.is_empty() && leaving_pods(&snapshot, self.now).is_empty() {
+        let no_pods = standing.unplaced.is_empty() && leaving_pods(&snapshot, self.now).is_empty();
+        if no_pods && self.buffers.is_empty() {
             return;
         }
         if !self.may_run() {
@@ -44,29 +45,41 @@ impl Stepper {
         let targets: BTreeSet<String> = kept.chain(existing).map(str::to_owned).collect();
         self.nominate(targets.iter().map(String::as_str));
         let created = self.create_claims(&plan.new_node_claims, &BTreeSet::new());
-        let pods = plan.new_node_claims.iter().zip(&created);
-        let pods = pods.filter(|(_, created)| created.is_some());
-        let pods = pods.map(|(planned, _)| planned.pods.len()).sum();
         let names = || {
             created
                 .iter()
                 .map(|created| Some(created.as_ref()?.0.as_str()))
         };
-        let launched: Vec<&str> = names().flatten().collect();
+        if self
+            .buffers
+            .record(&plan, names(), &self.cluster.snapshot())
+        {
+            // Nodes with other buffer pods than before are not in the epoch of a pass that found nothing.
+            self.fruitless = None;
+        }
+        let with_pods = plan.new_node_claims.iter().zip(names());
+        let with_pods = with_pods.filter(|(planned, _)| !planned.pods.is_empty());
+        let launched: Vec<&str> = with_pods.filter_map(|(_, name)| name).collect();
         self.nominate(launched);
         self.nominations
             .nominate_planned(&snapshot, &plan, names(), self.now);
-        for (planned, name) in plan.new_node_claims.iter().zip(names()) {
-            let Some(name) = name else { continue };
-            let pods = planned.pods.iter();
-            let pods = pods.map(|pod| (pod.namespace.clone(), pod.name.clone()));
-            self.awaited
-                .entry(name.to_owned())
-                .or_default()
-                .extend(pods);
+        let (mut for_pods, mut for_buffers, mut pods) = (Vec::new(), Vec::new(), 0);
+        for (planned, created) in plan.new_node_claims.iter().zip(&created) {
+            let Some((name, launch)) = created else {
+                continue;
+            };
+            if planned.pods.is_empty() {
+                for_buffers.push(launch.clone());
+                continue;
+            }
+            pods += planned.pods.len();
+            for_pods.push(launch.clone());
+            let keys = planned.pods.iter();
+            let keys = keys.map(|pod| (pod.namespace.clone(), pod.name.clone()));
+            self.awaited.entry(name.clone()).or_default().extend(keys);
         }
-        let launches = created.iter().flatten().map(|(_, launch)| launch.clone());
-        self.record_launches(launches.collect(), pods, "Pending");
+        self.record_launches(for_pods, pods, "Pending");
+        self.record_launches(for_buffers, 0, "CapacityBuffer");
         for placement in plan.existing.iter().filter(|placement| !placement.buffer) {
             let (namespace, name) = (&placement.pod.namespace, &placement.pod.name);
             let Some(node) = snapshot.node(&placement.node) else {
@@ -107,7 +120,7 @@ impl Stepper {
     }
 
     /// Binds a pod that waits for a node.
-    fn bind(&mut self, namespace: &str, name: &str, node: &str) {
+    pub(super) fn bind(&mut self, namespace: &str, name: &str, node: &str) {
         let snapshot = self.cluster.snapshot();
         let Some(pod) = snapshot.pod(namespace, name).filter(|pod| is_waiting(pod)) else {
             return;

@@ -19,6 +19,8 @@ pub(in crate::rehearse) enum Event {
     Initialized(String),
     /// The drain of a NodeClaim's Node takes a step.
     Drain(String),
+    /// kube-scheduler tries pods that are new.
+    Bind,
     /// A NodeClaim expires.
     Expire(String),
     /// An evicted pod has ended.

@@ -272,6 +272,8 @@ impl Server {
             let Ok(search) = Arc::clone(&self.search).acquire_owned().await else {
                 return Err(Failure::not_synced());
             };
+            let refreshed = crate::provisioning::refresh_instance_types(&self.cx).await;
+            refreshed.map_err(|error| Failure::internal(&error))?;
             let mut current = bundle::current(&self.cx, decisions);
             if let Some(last) = last {
                 let since = self.cx.clock.now() - last;

@@ -63,6 +63,9 @@ pub(super) async fn answer(
 ) -> Result<Plan, Failure> {
     let (began, timeout) = (Instant::now(), timeout.unwrap_or(TIMEOUT));
     let cancel: Cancel = Arc::new(move || began.elapsed() > timeout);
+    // As before each pass: a NodePool that no pod has needed yet has no instance types in the model.
+    let refreshed = provisioning::refresh_instance_types(cx).await;
+    refreshed.map_err(|error| Failure::internal(&error))?;
     let settings = settings(cx, decisions, cancel);
     let view = cx.view();
     let snapshot = view.snapshot.fork();
@@ -84,6 +87,7 @@ fn settings(cx: &Arc<Context>, decisions: &Decisions, cancel: Cancel) -> Setting
     let mut settings = Settings::of_passes(now, provisioning::policy(cx), request);
     settings.batch_idle = options.batch_idle_duration;
     settings.batch_max = options.batch_max_duration;
+    settings.capacity_buffers = options.feature_gates.capacity_buffer;
     settings.cancel = Some(cancel);
     settings.engine = ENGINE.to_owned();
     settings

@@ -3,7 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-#[path = "../../../crates/karpenter-testbed/tests/kubectl/usable.rs"]
+mod shadow;
+#[path = "../../../../crates/karpenter-testbed/tests/kubectl/usable.rs"]
 mod usable;
 
 use std::fs::File;

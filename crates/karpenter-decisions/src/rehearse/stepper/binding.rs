@@ -1,0 +1,176 @@
+//! Pods that kube-scheduler binds at once, because an existing node has room for them.
+//!
+//! kube-scheduler does not know where a pod of a drained node was planned: it takes the feasible node with the best score, of which
+//! `NodeResourcesFit` (least allocated) is computed here. So pods can end up elsewhere than planned, and leave no room for the last
+//! of them, which then gets a new node. Pods whose place depends on other pods, volumes or devices, or that prefer nodes, are left
+//! to the next scheduling pass.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+use karpenter_core::cluster::{NodeState, Snapshot};
+use karpenter_core::pod::{AffinityTerm, Pod, Shape};
+use karpenter_core::resources::Resources;
+use rustc_hash::FxHashSet;
+
+use crate::blocking::takes;
+use crate::rehearse::stepper::Stepper;
+use crate::rehearse::stepper::queue::Event;
+
+/// The share of a resource that is free counts in thousandths.
+const WHOLE: i128 = 1000;
+
+/// What bindings depend on beside the snapshot.
+#[derive(Clone, Debug, Default)]
+pub(in crate::rehearse) struct Bindings {
+    /// The required anti-affinity of all pods.
+    keep_away: Vec<AffinityTerm>,
+    /// The allocatable resources of initialized nodes, which do not change.
+    allocatable: BTreeMap<String, Resources>,
+    /// Pods that kube-scheduler has not tried yet.
+    arrived: Vec<(String, String)>,
+}
+
+impl Bindings {
+    pub(super) fn of(snapshot: &Snapshot) -> Self {
+        let mut seen = FxHashSet::default();
+        let shapes = snapshot.pods().map(|pod| &pod.shape);
+        let shapes = shapes.filter(|shape| seen.insert(Arc::as_ptr(shape)));
+        let terms = shapes.flat_map(|shape| &shape.required_anti_affinity);
+        Self {
+            keep_away: terms.cloned().collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Notes a pod that is new.
+    pub(super) fn add(&mut self, pod: &Pod) {
+        for term in &pod.shape.required_anti_affinity {
+            if !self.keep_away.contains(term) {
+                self.keep_away.push(term.clone());
+            }
+        }
+    }
+
+    /// Reports whether the place of such a pod depends on the node alone.
+    fn is_free(&self, shape: &Shape) -> bool {
+        let on_others = !shape.required_affinity.is_empty()
+            || !shape.required_anti_affinity.is_empty()
+            || !shape.preferred_affinity.is_empty()
+            || !shape.preferred_anti_affinity.is_empty()
+            || !shape.spread.is_empty();
+        let more = !shape.preferred_nodes.is_empty()
+            || !shape.volumes.is_empty()
+            || !shape.resource_claims.is_empty()
+            || shape.problem.is_some();
+        let is_kept_away = |term: &AffinityTerm| {
+            (term.namespace_selector.is_some() || term.namespaces.contains(&shape.namespace))
+                && term.selector.matches(&shape.labels)
+        };
+        !on_others && !more && !self.keep_away.iter().any(is_kept_away)
+    }
+
+    /// Returns the score of a node for a pod, larger is better; `None` if its resources do not fit.
+    fn score(&mut self, snapshot: &Snapshot, node: &NodeState, shape: &Shape) -> Option<i128> {
+        let name = node.name();
+        if !self.allocatable.contains_key(name) {
+            if node.node.is_none() || !node.is_initialized() {
+                return None;
+            }
+            self.allocatable.insert(name.to_owned(), node.allocatable());
+        }
+        let total = self.allocatable.get(name)?;
+        let used = snapshot.node_pods(name).map(|pods| pods.requests());
+        let free = |resource: &str| {
+            let used = used.map_or(0, |used| used.get(resource));
+            total.get(resource).saturating_sub(used)
+        };
+        let mut requests = shape.requests.iter();
+        if !requests.all(|(resource, amount)| amount <= free(resource)) {
+            return None;
+        }
+        let share = |resource: &str| match total.get(resource) {
+            total if total > 0 => {
+                let left = free(resource).saturating_sub(shape.requests.get(resource));
+                i128::from(left.max(0)) * WHOLE / i128::from(total)
+            }
+            _ => 0,
+        };
+        Some(share("cpu") + share("memory"))
+    }
+}
+
+impl Stepper {
+    /// Lets kube-scheduler try a new pod, once all that happens at this time has happened.
+    pub(super) fn arrive(&mut self, namespace: &str, name: &str) {
+        if self.bindings.arrived.is_empty() {
+            self.queue.add(self.now, Event::Bind);
+        }
+        let key = (namespace.to_owned(), name.to_owned());
+        self.bindings.arrived.push(key);
+    }
+
+    /// Binds new pods. Each workload's controller creates its pods together, so those of one workload follow each other.
+    pub(super) fn bind_arrived(&mut self) {
+        let arrived = std::mem::take(&mut self.bindings.arrived);
+        let snapshot = self.cluster.snapshot();
+        let mut first: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        let mut in_order = Vec::new();
+        for (index, (namespace, name)) in arrived.iter().enumerate() {
+            let pod = snapshot.pod(namespace, name);
+            let owner = pod.and_then(|pod| pod.shape.controller.as_ref());
+            let owner = owner.map_or(name.as_str(), |owner| owner.name.as_str());
+            in_order.push(*first.entry((namespace, owner)).or_insert(index));
+        }
+        let mut arrived: Vec<_> = in_order.into_iter().zip(&arrived).collect();
+        arrived.sort_by_key(|(first, _)| *first);
+        let keys: Vec<_> = arrived.into_iter().map(|(_, key)| key.clone()).collect();
+        self.bind_with_room(&keys);
+    }
+
+    /// Binds those of these pending pods that have room on existing nodes.
+    pub(super) fn bind_with_room(&mut self, keys: &[(String, String)]) {
+        let snapshot = self.cluster.snapshot();
+        let pods = keys
+            .iter()
+            .filter_map(|(namespace, name)| snapshot.pod(namespace, name));
+        let pods: Vec<&Arc<Pod>> = pods
+            .filter(|pod| !pod.gated && pod.scheduler_name.is_none())
+            .collect();
+        for alike in pods.chunk_by(|a, b| a.shape == b.shape) {
+            if let [first, ..] = alike
+                && self.bindings.is_free(&first.shape)
+            {
+                self.bind_alike(&first.shape, alike);
+            }
+        }
+    }
+
+    fn bind_alike(&mut self, shape: &Shape, pods: &[&Arc<Pod>]) {
+        let before = self.cluster.snapshot();
+        let mut nodes: BinaryHeap<(i128, Reverse<&str>)> = before
+            .nodes()
+            .filter_map(|node| {
+                let score = self.bindings.score(&before, node, shape)?;
+                Some((score, Reverse(node.name())))
+            })
+            .collect();
+        for pod in pods {
+            while let Some((_, Reverse(name))) = nodes.pop() {
+                let snapshot = self.cluster.snapshot();
+                let Some(node) = snapshot.node(name) else {
+                    continue;
+                };
+                // Nodes that do not take the pod do not take the next one like it either.
+                if !takes(&snapshot, node, pod) {
+                    continue;
+                }
+                self.bind(&pod.key.namespace, &pod.key.name, name);
+                let score = self.bindings.score(&self.cluster.snapshot(), node, shape);
+                nodes.extend(score.map(|score| (score, Reverse(name))));
+                break;
+            }
+        }
+    }
+}

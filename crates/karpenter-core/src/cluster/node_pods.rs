@@ -1,5 +1,6 @@
 //! The pods bound to a node, and the sums of their requests.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::pod::eviction_cost::{eviction_cost, reschedule_cost};
@@ -7,12 +8,23 @@ use crate::pod::{Pod, may_refuse_disruption};
 use crate::resources::Resources;
 
 /// The pods bound to a node name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct NodePods {
     pods: Vec<Arc<Pod>>,
     requests: Resources,
     daemon_requests: Resources,
     facts: OnceLock<PodFacts>,
+}
+
+impl fmt::Debug for NodePods {
+    /// Leaves the facts out: whether a pass has asked for them is not part of the state.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodePods")
+            .field("pods", &self.pods)
+            .field("requests", &self.requests)
+            .field("daemon_requests", &self.daemon_requests)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What disruption passes ask about the pods of every node; computed when a pass asks first.

@@ -189,6 +189,7 @@ const METRICS: &[(&str, Kind, &str)] = &[
     ),
     ("scheduler_ignored_pods_count", Gauge, ""),
     ("scheduler_unschedulable_pods_count", Gauge, "controller"),
+    ("scheduler_deferred_pods_count", Gauge, ""),
     (
         "scheduler_pending_pods_by_effective_zone_count",
         Gauge,

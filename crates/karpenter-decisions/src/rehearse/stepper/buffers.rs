@@ -18,11 +18,12 @@ impl Buffers {
     /// Returns where the last pass of the cluster had placed buffer pods.
     pub(super) fn of(request: &DisruptionRequest) -> Self {
         let exist = !request.query.buffer_pods.is_empty();
-        let placed = &request.surroundings.buffer_pods;
-        Self {
-            placed: exist.then(|| placed.clone()).unwrap_or_default(),
-            exist,
-        }
+        let placed = if exist {
+            request.surroundings.buffer_pods.clone()
+        } else {
+            BTreeMap::new()
+        };
+        Self { placed, exist }
     }
 
     /// Reports whether there are no buffer pods.

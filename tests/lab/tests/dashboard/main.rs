@@ -170,6 +170,15 @@ async fn a_click_on_a_node_shows_the_reasons_in_the_words_of_the_explanation() {
         .patch(&name, &PatchParams::default(), &patch)
         .await
         .unwrap();
+    // The pods have just started, which is a reason of its own for some moments.
+    let path = format!("nodes/{name}/explanation");
+    world
+        .told(&path, |told| {
+            told["blockers"]
+                .as_array()
+                .is_some_and(|all| all.len() == 1 && all[0]["id"] == "NodeDoNotDisrupt")
+        })
+        .await;
     let url = world.at("nodes");
     see(&browser, move |it| {
         it.open(&url);
@@ -180,7 +189,6 @@ async fn a_click_on_a_node_shows_the_reasons_in_the_words_of_the_explanation() {
         it.wait("the panel tells what blocks it", "document.querySelector('#blockers')?.innerText.includes('NodeDoNotDisrupt')");
     })
     .await;
-    let path = format!("nodes/{name}/explanation");
     let told = tokio::task::block_in_place(|| world.ask(&path));
     let expected: Vec<String> = told["blockers"]
         .as_array()

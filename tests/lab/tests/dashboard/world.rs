@@ -116,6 +116,19 @@ impl World {
         }
     }
 
+    /// Asks the server until its answer is as `holds` says.
+    pub async fn told(&self, path: &str, holds: impl Fn(&Value) -> bool) {
+        let began = Instant::now();
+        loop {
+            let told = tokio::task::block_in_place(|| self.ask(path));
+            if holds(&told) {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{told}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     pub fn at(&self, view: &str) -> String {
         format!("{}#{view}", self.url)
     }

@@ -269,11 +269,12 @@ impl Server {
         if let Ask::Bundle { last } = ask {
             let permit = Arc::clone(&self.bundles).try_acquire_owned();
             let permit = permit.map_err(|_| Failure::busy("another bundle is being sent"))?;
+            // Before the search begins: the cloud may answer slowly, and other questions would wait.
+            let refreshed = crate::provisioning::refresh_instance_types(&self.cx).await;
+            refreshed.map_err(|error| Failure::internal(&error))?;
             let Ok(search) = Arc::clone(&self.search).acquire_owned().await else {
                 return Err(Failure::not_synced());
             };
-            let refreshed = crate::provisioning::refresh_instance_types(&self.cx).await;
-            refreshed.map_err(|error| Failure::internal(&error))?;
             let mut current = bundle::current(&self.cx, decisions);
             if let Some(last) = last {
                 let since = self.cx.clock.now() - last;

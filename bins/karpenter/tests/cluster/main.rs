@@ -240,6 +240,18 @@ async fn aws_cluster() -> (AwsCluster, ServedOverHttps, TempDir) {
     (cluster, served, home)
 }
 
+/// Runs a test on a cluster without Karpenter, with the folder of its kubeconfig and the endpoint of AWS.
+async fn on_a_cluster(test: impl FnOnce(&Path, &str, &AwsFake) + Send + 'static) {
+    let (cluster, served, home) = aws_cluster().await;
+    let (endpoint, fake) = (cluster.endpoint(), cluster.fake.clone());
+    let folder = home.path().to_owned();
+    tokio::task::spawn_blocking(move || test(&folder, &endpoint, &fake))
+        .await
+        .unwrap();
+    drop(served);
+    cluster.shutdown().await;
+}
+
 fn nodes_are_launched_and_terminated(home: &Path, endpoint: &str, fake: &AwsFake) {
     let mut karpenter = Karpenter::start(home, endpoint, &[]);
     until(home, "readiness", || page(karpenter.probes, "/readyz"));
@@ -284,16 +296,7 @@ async fn the_binary_launches_nodes_for_pods_terminates_them_and_exits_on_sigterm
     if kubectl_is_missing() {
         return;
     }
-    let (cluster, served, home) = aws_cluster().await;
-    let (endpoint, fake) = (cluster.endpoint(), cluster.fake.clone());
-    let folder = home.path().to_owned();
-    tokio::task::spawn_blocking(move || {
-        nodes_are_launched_and_terminated(&folder, &endpoint, &fake)
-    })
-    .await
-    .unwrap();
-    drop(served);
-    cluster.shutdown().await;
+    on_a_cluster(nodes_are_launched_and_terminated).await;
 }
 
 /// Returns Prometheus' answer to a query, as printed by `promtool`.
@@ -359,13 +362,7 @@ async fn prometheus_scrapes_the_metrics_over_tls_if_it_trusts_their_certificate(
         skipped("prometheus", "it is not in PATH");
         return;
     }
-    let (cluster, served, home) = aws_cluster().await;
-    let (endpoint, folder) = (cluster.endpoint(), home.path().to_owned());
-    tokio::task::spawn_blocking(move || metrics_are_scraped_over_tls(&folder, &endpoint))
-        .await
-        .unwrap();
-    drop(served);
-    cluster.shutdown().await;
+    on_a_cluster(|home, endpoint, _| metrics_are_scraped_over_tls(home, endpoint)).await;
 }
 
 /// Conformance: AWS-startup-01, AWS-log-01

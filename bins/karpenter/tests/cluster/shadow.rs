@@ -7,8 +7,8 @@ use karpenter_aws_fake::{AwsFake, Policy};
 use karpenter_lab::aws::{CLUSTER, REGION};
 use serde_json::Value;
 
-use crate::{Karpenter, MANIFESTS, PATIENCE, aws_cluster, free_port, kubectl_is_missing};
-use crate::{log_of, page, succeeds, until};
+use crate::{Karpenter, MANIFESTS, PATIENCE, free_port, kubectl_is_missing};
+use crate::{log_of, on_a_cluster, page, succeeds, until};
 
 /// Returns the permissions of a shadow in this cluster.
 fn shadow_policy() -> Policy {
@@ -108,14 +108,5 @@ async fn a_shadow_decides_beside_another_karpenter_with_describe_permissions_onl
     if kubectl_is_missing() {
         return;
     }
-    let (cluster, served, home) = aws_cluster().await;
-    let (endpoint, fake) = (cluster.endpoint(), cluster.fake.clone());
-    let folder = home.path().to_owned();
-    tokio::task::spawn_blocking(move || {
-        a_shadow_decides_and_calls_nothing_else(&folder, &endpoint, &fake)
-    })
-    .await
-    .unwrap();
-    drop(served);
-    cluster.shutdown().await;
+    on_a_cluster(a_shadow_decides_and_calls_nothing_else).await;
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Start};
+use crate::plans::{deletes_only, launched};
 
 const SEED: &str = "2-windows-v0.29";
 const VALUES: &str = "
@@ -65,6 +66,12 @@ async fn walkthrough_2() {
     for (year, build) in BUILDS {
         let deployment = format!("windows-server-iis-simple-{year}");
         cluster.apply(&format!("{SEED}/deployment-{year}.yaml"));
+        // A plan takes pods as the manifest has them: admission is told to it.
+        let mut ten = cluster.get(&["deployment", &deployment]);
+        ten["spec"]["replicas"] = 10.into();
+        karpenter_aws_fake::nodes::admit(&mut ten["spec"]["template"]);
+        let planned = launched(&cluster.plan(&json!([{ "apply": ten }])));
+
         cluster.step(&format!("Scaling {deployment} to 10."));
         let before = cluster.log_end();
         cluster.kubectl(&["scale", "deployment", &deployment, "--replicas", "10"]);
@@ -84,11 +91,11 @@ async fn walkthrough_2() {
         assert!(said.contains("successfully rolled out"));
         let nodes = node_of(&cluster, build);
         assert_eq!(nodes.len(), 1, "ten replicas fit one node of {build}");
-        let launched = cluster
+        let said = cluster
             .says(before, "launched nodeclaim", MINUTE, |_| true)
             .await;
-        assert_eq!(launched.text("level"), "INFO");
-        launched.has_keys(&[
+        assert_eq!(said.text("level"), "INFO");
+        said.has_keys(&[
             "nodeclaim",
             "provider-id",
             "instance-type",
@@ -96,8 +103,9 @@ async fn walkthrough_2() {
             "capacity-type",
             "allocatable",
         ]);
-        assert_eq!(launched.json["instance-type"], "c6a.xlarge");
-        let allocatable = &launched.json["allocatable"];
+        assert_eq!(said.json["instance-type"], "c6a.xlarge");
+        assert_eq!(said.json["instance-type"], planned.as_str());
+        let allocatable = &said.json["allocatable"];
         for (resource, amount) in [
             ("vpc.amazonaws.com/PrivateIPv4Address", "14"),
             ("cpu", "3920m"),
@@ -139,10 +147,10 @@ async fn walkthrough_2() {
 
     for (year, build) in BUILDS {
         let deployment = format!("windows-server-iis-simple-{year}");
-        let node = node_of(&cluster, build)[0]["metadata"]["name"]
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let node = node_of(&cluster, build).remove(0);
+        let gone = json!({ "kind": "Deployment", "namespace": "default", "name": deployment });
+        deletes_only(&cluster.plan(&json!([{ "delete": gone }])), &node);
+        let node = node["metadata"]["name"].as_str().unwrap().to_owned();
         cluster.step(&format!("Deleting {deployment}."));
         let before = cluster.log_end();
         cluster.kubectl(&["delete", "deployment", &deployment]);

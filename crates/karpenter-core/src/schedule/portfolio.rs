@@ -2,7 +2,8 @@
 //!
 //! The result of first fit depends on the order of the pods, and each pod joins the first node with room; which strategy suits
 //! a cluster is only visible in the plan. So a few [`Strategy`]s are tried, with one round of repacking each; for few pods, also
-//! pseudo-random orders of classes and domains, the same in each pass. The best is chosen by fixed rules, and its plan is made once more with thorough repacking, which is used if it costs less:
+//! pseudo-random orders of classes and domains, the same in each pass. The best is chosen by fixed rules, and its plan is made once
+//! more with thorough repacking, which is used if it costs less:
 //! 1. It leaves no more pods of any class unplaced than first fit, and no constraint is interpreted differently: a strategy only
 //!    decides what the constraints leave open. The same holds for the pods of capacity buffers, unless the plan places more of
 //!    the others than first fit.

@@ -141,6 +141,10 @@ impl Overdue {
     }
 }
 
+/// The last pod of a pass that did not plan all pods.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Turn(Option<Timestamp>, PodKey);
+
 /// The pending pods, by whether they are to be planned.
 #[derive(Debug, Default)]
 pub struct Standing {
@@ -159,15 +163,25 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Leaves all but `most` of the pods to plan to a later pass, because a pass with all of them would need too much memory. The
-    /// oldest pods are planned first.
-    pub fn defer_beyond(&mut self, most: usize) {
-        self.unplaced
-            .sort_by(|a, b| (a.created_at, &a.key).cmp(&(b.created_at, &b.key)));
-        self.deferred = self.unplaced.split_off(most.min(self.unplaced.len()));
+    /// Leaves all but `most` of the pods to plan to later passes, because a pass with all of them would need too much memory.
+    ///
+    /// Passes take turns, so that pods without a place anywhere do not keep the others from being planned: this one has the oldest
+    /// pods after `turn`, the last pod of the pass before. Returns the last pod of this one; `None` if every pod has had its turn, and
+    /// the next pass begins with the oldest again.
+    pub fn defer_beyond(&mut self, most: usize, turn: Option<&Turn>) -> Option<Turn> {
+        let turn_of = |pod: &Arc<Pod>| Turn(pod.created_at, pod.key.clone());
+        self.unplaced.sort_by_cached_key(turn_of);
+        let had = |turn: &Turn| self.unplaced.partition_point(|pod| turn_of(pod) <= *turn);
+        let first = turn.map_or(0, had) % self.unplaced.len().max(1);
+        let mut planned = self.unplaced.split_off(first);
+        let later = planned.split_off(most.min(planned.len()));
+        let last = planned.last().filter(|_| !later.is_empty()).map(turn_of);
+        self.deferred = std::mem::replace(&mut self.unplaced, planned);
+        self.deferred.extend(later);
         let deferred: FxHashSet<&str> = self.deferred.iter().map(|pod| &*pod.key.uid).collect();
         self.overdue
             .retain(|overdue| !deferred.contains(&*overdue.pod.key.uid));
+        last
     }
 
     /// Returns the snapshot and the query of the scheduling pass that places the pods to plan: nominated pods use their resources,
@@ -302,6 +316,8 @@ impl Nominations {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use k8s_openapi::api::core::v1::Node;
     use karpenter_api::labels;
     use karpenter_api::v1::NodeClaim;
@@ -506,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_a_number_of_pods_the_youngest_are_deferred_and_take_no_part() {
+    fn beyond_a_number_of_pods_passes_take_turns_from_the_oldest_and_deferred_pods_take_no_part() {
         let aged = |name: &str, second: i64| {
             let pod = json!({
                 "metadata": {"name": name, "namespace": "default", "uid": name, "creationTimestamp": at(second)},
@@ -521,18 +537,32 @@ mod tests {
             state.insert_pod(aged(name, second));
         }
         nominations.nominate(&aged("late", 9), "n", at(0));
-        let mut standing = nominations.standing(&state.snapshot(), at(1000));
-        assert_eq!(standing.overdue.len(), 1, "{standing:?}");
-        standing.defer_beyond(3);
         let names = |pods: &[Arc<Pod>]| -> Vec<String> {
             pods.iter().map(|pod| pod.key.name.clone()).collect()
         };
+        let mut turn = None;
+        for (planned, deferred, overdue, is_last) in [
+            (vec!["c", "b", "d"], vec!["a", "late"], 0, false),
+            (vec!["a", "late"], vec!["c", "b", "d"], 1, true),
+            (vec!["c", "b", "d"], vec!["a", "late"], 0, false),
+        ] {
+            let mut standing = nominations.standing(&state.snapshot(), at(1000));
+            assert_eq!(standing.overdue.len(), 1, "{standing:?}");
+            turn = standing.defer_beyond(3, turn.as_ref());
+            assert_eq!(turn.is_none(), is_last, "{turn:?}");
+            assert_eq!(names(&standing.unplaced), planned);
+            assert_eq!(names(&standing.deferred), deferred);
+            assert_eq!(standing.overdue.len(), overdue, "{standing:?}");
+            let (snapshot, _) = standing.question(&state.snapshot());
+            let pending: BTreeSet<&str> =
+                snapshot.pending_pods().map(|pod| &*pod.key.name).collect();
+            assert_eq!(pending, planned.into_iter().collect());
+        }
+        // The pods of the last pass are gone: none comes after them.
+        let gone = Turn(Some(at(99)), PodKey::default());
+        let mut standing = nominations.standing(&state.snapshot(), at(1000));
+        standing.defer_beyond(3, Some(&gone));
         assert_eq!(names(&standing.unplaced), ["c", "b", "d"]);
-        assert_eq!(names(&standing.deferred), ["a", "late"]);
-        assert!(standing.overdue.is_empty(), "{standing:?}");
-        let (snapshot, _) = standing.question(&state.snapshot());
-        let pending: Vec<&str> = snapshot.pending_pods().map(|pod| &*pod.key.name).collect();
-        assert_eq!(pending, ["b", "c", "d"]);
     }
 
     #[test]

@@ -145,7 +145,7 @@ pub struct Metrics {
     pub scheduler_ignored_pods_count: Gauge,
     /// `karpenter_scheduler_unschedulable_pods_count`: Pods that no node fits.
     pub scheduler_unschedulable_pods_count: Gauge,
-    /// `karpenter_scheduler_deferred_pods_count`: Pods left to the next simulation, because memory is near its limit.
+    /// `karpenter_scheduler_deferred_pods_count`: Pods left out of the last simulation, because memory is near its limit.
     pub scheduler_deferred_pods_count: Gauge,
     /// `karpenter_scheduler_pending_pods_by_effective_zone_count`: Pending pods by zone.
     pub scheduler_pending_pods_by_effective_zone_count: Gauge,
@@ -422,7 +422,7 @@ impl Metrics {
             ),
             scheduler_deferred_pods_count: registry.gauge(
                 "karpenter_scheduler_deferred_pods_count",
-                "Pods left to the next simulation, because memory is near its limit.",
+                "Pods left out of the last simulation, because memory is near its limit.",
                 &[],
             ),
             scheduler_pending_pods_by_effective_zone_count: registry.gauge(

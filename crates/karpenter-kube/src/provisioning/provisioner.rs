@@ -181,7 +181,9 @@ impl Provisioner {
         let started = Instant::now();
         let now = self.cx.clock.now();
         let mut standing = self.nominations.standing(&view, now);
-        self.limit_memory(&mut standing);
+        let limit = self.cx.options.memory_limit;
+        let goes_on = self.slices.cut(limit, &mut standing);
+        report::deferred(&self.cx, &standing);
         let names = names(&standing.unplaced, &leaving_pods(&view.snapshot, now));
         let buffer_pods = self.cx.buffers.pods();
         if names.is_empty() && buffer_pods.is_empty() {
@@ -253,19 +255,10 @@ impl Provisioner {
             });
         }
         report::nominations(&self.cx, &view, plan, &claims);
-        if !standing.deferred.is_empty() {
+        if goes_on {
             self.batcher.trigger("deferred");
         }
         Ok(())
-    }
-
-    /// Defers pods that there is no memory to plan now.
-    fn limit_memory(&self, standing: &mut Standing) {
-        let limit = self.cx.options.memory_limit;
-        if let Some(most) = self.slices.next(limit, standing.unplaced.len()) {
-            standing.defer_beyond(most);
-        }
-        report::deferred(&self.cx, standing);
     }
 
     async fn decide(

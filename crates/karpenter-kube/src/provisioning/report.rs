@@ -36,7 +36,7 @@ pub(super) fn found(pods: usize, names: &[String], duration: Duration) {
     );
 }
 
-/// Reports the pods that are left to the next plan, because there is no memory to plan all of them.
+/// Reports the pods that are left to later plans, because there is no memory to plan all of them.
 pub(super) fn deferred(cx: &Context, standing: &Standing) {
     let deferred = standing.deferred.len();
     let metric = &cx.metrics.scheduler_deferred_pods_count;
@@ -46,7 +46,7 @@ pub(super) fn deferred(cx: &Context, standing: &Standing) {
             pods = standing.unplaced.len(),
             deferred,
             memory_limit = cx.options.memory_limit,
-            "memory is near its limit, scheduling the oldest pods first"
+            "memory is near its limit, scheduling some of the pods at a time"
         );
     }
 }

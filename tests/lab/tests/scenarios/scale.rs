@@ -225,3 +225,27 @@ async fn a_burst_beyond_the_memory_limit_is_planned_in_slices() {
         .await;
     world.assert_no_orphans().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_fit_nowhere_do_not_keep_younger_ones_out_of_the_slices() {
+    let mut settings = settings();
+    settings.options.memory_limit = 1;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.add(node_pool("default")).await;
+    let nowhere = json!({ "nodeSelector": { "topology.kubernetes.io/zone": "nowhere" } });
+    world.deploy_with("nowhere", 250, nowhere).await;
+    let plans = "karpenter_scheduler_scheduling_duration_seconds_count{controller=\"provisioner\"}";
+    world
+        .until(30, "they were planned", async |w| {
+            w.metric(plans) >= Some(2.0)
+        })
+        .await;
+    world.deploy("late", 10).await;
+    world.until_running(10, 60).await;
+    // A round ends: slices of pods without a place do not follow each other without a pause.
+    let before = world.metric(plans).unwrap_or_default();
+    world.pass(60).await;
+    let more = world.metric(plans).unwrap_or_default() - before;
+    assert!((2.0..=15.0).contains(&more), "{more} plans a minute");
+}

@@ -50,6 +50,8 @@ fn only_initialized_nodes_of_the_pool_that_still_run_count() {
     let plan = world.decide_with(|_| ());
     let budget = plan.budgets["Empty"].of("default");
     assert_eq!((budget.nodes, budget.allowed, budget.remaining), (10, 1, 1));
+    let all: Vec<_> = plan.budgets["Empty"].iter().collect();
+    assert_eq!(all, [("default", &budget)], "for the metric of each pool");
 }
 
 /// Conformance: DIS-178

@@ -463,6 +463,51 @@ fn another_limit_of_a_node_pool_alters_every_node() {
     assert_eq!((next.carried_over, next.evaluated), (0, 6));
 }
 
+/// Returns a request whose passes place these many pods of capacity buffers.
+fn with_buffer_pods(number: usize, cpu: &str) -> DisruptionRequest {
+    let mut request = request();
+    request.query.buffer_pods = (0..number)
+        .map(|index| {
+            let buffer = pod(&format!("buffer-{index}"))
+                .cpu(cpu)
+                .annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
+            Arc::new(karpenter_core::pod::Pod::parse(&buffer.build()))
+        })
+        .collect();
+    request
+}
+
+#[test]
+fn other_pods_of_capacity_buffers_alter_every_node_and_the_same_ones_none() {
+    let world = kept_fleet();
+    let snapshot = world.cluster.snapshot();
+    let mut planner = Planner::default();
+    planner.plan(&snapshot, &request());
+    for (request, carried_over) in [
+        (with_buffer_pods(1, "500m"), 0),
+        (with_buffer_pods(1, "500m"), 6),
+        (with_buffer_pods(1, "600m"), 0),
+        (with_buffer_pods(2, "600m"), 0),
+        (request(), 0),
+    ] {
+        let next = planner.plan(&snapshot, &request);
+        assert_eq!(next.carried_over, carried_over);
+        assert_eq!(text(&next), text(&plan(&snapshot, &request)));
+    }
+}
+
+#[test]
+fn nothing_is_carried_over_while_more_than_64_pods_of_capacity_buffers_wait() {
+    let world = kept_fleet();
+    let snapshot = world.cluster.snapshot();
+    for (waiting, carried_over) in [(64, 6), (65, 0)] {
+        let mut planner = Planner::default();
+        planner.plan(&snapshot, &with_buffer_pods(waiting, "100m"));
+        let next = planner.plan(&snapshot, &with_buffer_pods(waiting, "100m"));
+        assert_eq!(next.carried_over, carried_over, "{waiting} pods");
+    }
+}
+
 #[test]
 fn verdicts_other_than_simulations_are_decided_again() {
     let mut world = kept_fleet();

@@ -8,10 +8,12 @@ mod cluster;
 #[path = "../processes/mod.rs"]
 mod processes;
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use karpenter_bench::{Run, Suite};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use processes::controllers::{Controllers, Manner};
 use processes::{Outcome, Process};
@@ -48,7 +50,7 @@ fn wait_idle(process: &Process) -> Outcome<()> {
 }
 
 /// Starts a cluster and restarted controllers, after earlier ones have reconciled it.
-fn restarted(nodes: usize, pods: usize) -> Outcome<(Process, Controllers)> {
+fn restarted(nodes: usize, pods: usize, manner: Manner) -> Outcome<(Process, Controllers)> {
     let arguments = ["--cluster".to_owned(), nodes.to_string(), pods.to_string()];
     let mut cluster = Process::start(&arguments)?;
     let reached = cluster.answer()?;
@@ -61,7 +63,7 @@ fn restarted(nodes: usize, pods: usize) -> Outcome<(Process, Controllers)> {
         wait_idle(&first.process)?;
         first.process.end();
     }
-    let controllers = Controllers::start(&reached, Manner::default())?;
+    let controllers = Controllers::start(&reached, manner)?;
     Ok((cluster, controllers))
 }
 
@@ -82,7 +84,7 @@ fn measured(run: &mut Run, measure: impl FnOnce(&mut Run) -> Outcome<()>) {
 
 fn resident(run: &mut Run) -> Outcome<()> {
     let memory = |nodes: usize, pods: usize| -> Outcome<(f64, f64, f64)> {
-        let (_cluster, controllers) = restarted(nodes, pods)?;
+        let (_cluster, controllers) = restarted(nodes, pods, Manner::default())?;
         wait_idle(&controllers.process)?;
         let process = &controllers.process;
         Ok((
@@ -108,7 +110,7 @@ fn resident(run: &mut Run) -> Outcome<()> {
 fn steady(run: &mut Run) -> Outcome<()> {
     const RATE: usize = 100;
     run.parameter("events_per_second", RATE);
-    let (mut cluster, controllers) = restarted(NODES, PODS)?;
+    let (mut cluster, controllers) = restarted(NODES, PODS, Manner::default())?;
     let process = &controllers.process;
     wait_idle(process)?;
     let seconds = STEADY.as_secs();
@@ -127,22 +129,45 @@ fn steady(run: &mut Run) -> Outcome<()> {
 }
 
 fn burst(run: &mut Run) -> Outcome<()> {
+    measure_burst(run, None)
+}
+
+/// The same while the plan of a day is made.
+fn burst_beside_a_plan(run: &mut Run) -> Outcome<()> {
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    measure_burst(run, Some(port))
+}
+
+/// Measures a burst, while the server of decisions at this port makes a plan.
+fn measure_burst(run: &mut Run, plan_at: Option<u16>) -> Outcome<()> {
     run.parameter("burst", BURST);
-    let (mut cluster, controllers) = restarted(NODES, PODS)?;
+    let manner = Manner {
+        decisions: plan_at.unwrap_or(0),
+        ..Manner::default()
+    };
+    let (mut cluster, controllers) = restarted(NODES, PODS, manner)?;
     wait_idle(&controllers.process)?;
+    let plan = plan_at.map(|port| std::thread::spawn(move || plan_a_day(port)));
+    if plan.is_some() {
+        std::thread::sleep(Duration::from_secs(2));
+    }
     let cpu = controllers.process.cpu_seconds();
     cluster.ask(&format!("burst {BURST}"))?;
     let made = |claims: &Value| claims["made"].as_u64().unwrap_or(0);
-    let (mut claims, mut still) = (Value::Null, 0);
+    let (mut claims, mut still, mut beside) = (Value::Null, 0, true);
     while still < 10 {
         std::thread::sleep(Duration::from_millis(500));
         let now = cluster.ask("claims")?;
-        still = if made(&now) > 0 && made(&now) == made(&claims) {
-            still + 1
+        if made(&now) > 0 && made(&now) == made(&claims) {
+            still += 1;
         } else {
-            0
-        };
+            still = 0;
+            beside = plan.as_ref().is_none_or(|plan| !plan.is_finished());
+        }
         claims = now;
+    }
+    if !beside {
+        return Err("the plan ended before the burst was decided".into());
     }
     // The batch closes after an idle second.
     let after_batch = claims["seconds"].as_f64().unwrap_or(f64::NAN) - 1.0;
@@ -154,9 +179,27 @@ fn burst(run: &mut Run) -> Outcome<()> {
     Ok(())
 }
 
+/// Asks for the plan of a day with another budget, and waits for it.
+fn plan_a_day(port: u16) -> std::io::Result<String> {
+    let body = json!({ "for": "24h", "changes": [{ "if": "budget.default=20%" }] }).to_string();
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    write!(
+        stream,
+        "POST /apis/decisions.karpenter.sh/v1alpha1/plans HTTP/1.0\r\nHost: localhost\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
 fn suite() {
     let mut suite = Suite::from_args("controller");
     suite.case("resident-5k-nodes-100k-pods", |run| measured(run, resident));
     suite.case("steady-100-pod-events", |run| measured(run, steady));
     suite.case("burst-10k-pods", |run| measured(run, burst));
+    suite.case("burst-10k-pods-beside-a-plan", |run| {
+        measured(run, burst_beside_a_plan);
+    });
 }

@@ -23,6 +23,8 @@ pub struct Manner {
     pub speed: f64,
     /// Requests per second to the API server, and twice as many in a burst, per second of the cluster's time.
     pub qps: u32,
+    /// The port of the server of decisions; 0: none.
+    pub decisions: u16,
 }
 
 impl Default for Manner {
@@ -31,6 +33,7 @@ impl Default for Manner {
         Self {
             speed: 1.0,
             qps: Options::default().kube_client_qps,
+            decisions: 0,
         }
     }
 }
@@ -50,6 +53,7 @@ impl Controllers {
             "--controllers".to_owned(),
             manner.speed.to_string(),
             manner.qps.to_string(),
+            manner.decisions.to_string(),
         ];
         let mut process = Process::start(&arguments)?;
         let synced = process.ask(&cluster.to_string())?;
@@ -67,6 +71,7 @@ pub fn run(arguments: &[String]) {
     let manner = Manner {
         speed: number(0).unwrap_or(1.0),
         qps: number(1).map_or(200, |qps| qps as u32),
+        decisions: number(2).map_or(0, |port| port as u16),
     };
     serve(operate(manner));
 }
@@ -81,7 +86,7 @@ async fn operate(manner: Manner) -> Outcome<()> {
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let options = Options {
         metrics_port: 0,
-        decisions_port: 0,
+        decisions_port: manner.decisions,
         health_probe_port: 0,
         disable_leader_election: true,
         ..Options::default()

@@ -220,6 +220,87 @@ fn ubuntu_is_converted_as_by_upstreams_webhook() {
 }
 
 #[test]
+fn what_was_edited_in_an_ubuntu_nodeclass_after_its_conversion_is_kept() {
+    let bare = beta(
+        Kind::EC2NodeClass,
+        json!({ "amiFamily": "Ubuntu", "role": "r" }),
+    );
+    let mut new = convert(&bare, V1, &NoLookup).unwrap();
+    let terms = json!([{ "id": "ami-1" }]);
+    let devices = json!([{ "deviceName": "/dev/sda1", "ebs": { "volumeSize": "99Gi" } }]);
+    new["spec"]["amiSelectorTerms"] = terms.clone();
+    new["spec"]["blockDeviceMappings"] = devices.clone();
+    let old = convert(&new, V1BETA1, &NoLookup).unwrap();
+    let expected = json!({
+        "amiFamily": "Ubuntu", "role": "r", "amiSelectorTerms": terms, "blockDeviceMappings": devices,
+    });
+    assert_eq!(old["spec"], expected);
+    // The placeholder of another family is what its user wrote.
+    let mut other = v1(
+        Kind::EC2NodeClass,
+        json!({ "amiFamily": "AL2", "role": "r", "amiSelectorTerms": [{ "id": "ami-placeholder" }] }),
+    );
+    other["metadata"]["annotations"] = json!({ names::UBUNTU_COMPATIBILITY: "amiFamily" });
+    let old = convert(&other, V1BETA1, &NoLookup).unwrap();
+    assert_eq!(
+        old["spec"]["amiSelectorTerms"],
+        json!([{ "id": "ami-placeholder" }])
+    );
+}
+
+#[test]
+fn what_the_other_version_does_not_have_is_carried_in_an_annotation_named_after_the_version() {
+    let carried = |object: &Value, name: &str| {
+        let text = object["metadata"]["annotations"][name].as_str();
+        text.map(str::to_owned)
+    };
+    let reference =
+        json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });
+    let new = v1(
+        Kind::NodePool,
+        json!({
+            "template": { "spec": { "nodeClassRef": reference, "terminationGracePeriod": "5m", "expireAfter": "1h" } },
+            "disruption": { "consolidationPolicy": "WhenEmpty", "consolidateAfter": "1m" },
+        }),
+    );
+    let old = convert(&new, V1BETA1, &NoLookup).unwrap();
+    let text = carried(&old, "compatibility.karpenter.sh/v1-fields").unwrap();
+    assert!(text.contains("terminationGracePeriod"), "{text}");
+    let old = beta(
+        Kind::NodePool,
+        json!({
+            "template": { "spec": { "nodeClassRef": { "name": "default" } } },
+            "disruption": { "consolidationPolicy": "WhenUnderutilized", "expireAfter": "720h" },
+        }),
+    );
+    let new = convert(&old, V1, &NoLookup).unwrap();
+    assert!(
+        carried(&new, "compatibility.karpenter.sh/v1beta1-fields").is_some(),
+        "{new}"
+    );
+}
+
+#[test]
+fn a_nodeclaim_of_v1beta1_means_the_same_in_v1() {
+    let old = beta(
+        Kind::NodeClaim,
+        json!({
+            "nodeClassRef": { "apiVersion": "karpenter.k8s.aws/v1beta1", "kind": "EC2NodeClass", "name": "default" },
+            "kubelet": { "maxPods": 20 },
+        }),
+    );
+    assert!(NoLookup.is_ready(), "it waits for no NodePool");
+    let new = convert(&old, V1, &NoLookup).unwrap();
+    let reference =
+        json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });
+    assert_eq!(new["spec"], json!({ "nodeClassRef": reference }));
+    assert_eq!(
+        new["metadata"]["annotations"][names::KUBELET_COMPATIBILITY],
+        r#"{"maxPods":20}"#
+    );
+}
+
+#[test]
 fn kubelet_settings_are_kept_in_the_annotation_of_upstreams_webhook() {
     let old = beta(
         Kind::NodePool,

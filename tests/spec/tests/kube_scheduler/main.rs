@@ -8,6 +8,7 @@
 )]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod binding_order;
 mod case;
 mod several_spreads;
 

@@ -117,6 +117,11 @@ fn host_ports_of_daemons_that_do_not_run_yet_stay_free_on_existing_nodes() {
     assert_placed("both-5-daemon-port-existing", 1, 0.04867);
 }
 
+#[test]
+fn an_existing_node_of_any_alternative_of_the_node_affinity_is_used_before_a_node_is_planned() {
+    assert_placed("existing-node-of-any-alternative", 0, 0.0);
+}
+
 /// Asserts that the plan of a generated cluster costs no more than that of first fit.
 fn assert_no_more_expensive_than_first_fit(seed: u64) {
     let world = clusters::cluster(seed, Shape::SMALL);

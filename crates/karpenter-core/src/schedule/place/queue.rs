@@ -1,5 +1,7 @@
 //! Placing pods one by one: on existing nodes, then planned nodes, then new planned nodes, variant by variant.
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 
 use crate::pod::PodKey;
@@ -8,6 +10,7 @@ use crate::schedule::compile::ids::{ClassId, NodeIdx, PodIdx};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::{PodState, Variant};
+use crate::schedule::topology::group::Target;
 
 impl SchedulingPass<'_> {
     /// Places the pods, then those of capacity buffers: a pod that is refused in the first round may fit later, and a buffer must
@@ -108,14 +111,23 @@ impl SchedulingPass<'_> {
         if self.queue.classes[class].refused_at == self.epoch {
             return self.queue.classes[class].refused_as;
         }
+        let alternatives = self.queue.classes[class].terms.len().max(1);
         for index in 0..self.queue.classes[class].variants.len() {
+            let (step, alternative) = (index / alternatives, index % alternatives);
+            let last = alternative + 1 == alternatives;
+            if alternative == 0
+                && !last
+                && let Some(target) = self.try_alternatives(pod, class, index..index + alternatives)
+            {
+                self.queue.pods[pod].dropped = step;
+                return PodState::Placed(target);
+            }
             let mut variant = self.take_variant(class, index);
             let state = self.try_variant(pod, class, &mut variant);
             self.queue.classes[class].variants[index] = Some(variant);
             match state {
                 PodState::Placed(_) => {
-                    let alternatives = self.queue.classes[class].terms.len().max(1);
-                    self.queue.pods[pod].dropped = index / alternatives;
+                    self.queue.pods[pod].dropped = step;
                     return state;
                 }
                 PodState::Deferred => return self.refuse(class, PodState::Deferred),
@@ -123,6 +135,28 @@ impl SchedulingPass<'_> {
             }
         }
         self.refuse(class, PodState::Refused)
+    }
+
+    /// Places the pod on an existing node that accepts one of these variants: room that is paid for comes before a new node for an
+    /// earlier alternative of the node affinity.
+    ///
+    /// DIFFERS: upstream plans a node for the first alternative before it tries existing nodes with the second.
+    fn try_alternatives(
+        &mut self,
+        pod: PodIdx,
+        class: ClassId,
+        mut variants: Range<usize>,
+    ) -> Option<Target> {
+        variants.find_map(|index| {
+            let mut variant = self.take_variant(class, index);
+            let target = self.choices(class, &variant).ok().and_then(|choices| {
+                let target = self.try_nodes(pod, class, &mut variant, &choices, None)?;
+                self.fix_undecided(&choices, target);
+                Some(target)
+            });
+            self.queue.classes[class].variants[index] = Some(variant);
+            target
+        })
     }
 
     /// Caches a refusal until the epoch changes.

@@ -146,6 +146,21 @@ fn a_preferred_affinity_does_not_pin_the_capacity_type_of_a_planned_node() {
 }
 
 #[test]
+fn a_domain_that_required_anti_affinity_leaves_open_is_left_open_if_that_costs_less() {
+    assert_no_more_expensive_than_first_fit(973);
+}
+
+#[test]
+fn alternatives_of_the_node_affinity_are_given_up_before_preferences_if_that_costs_less() {
+    assert_no_more_expensive_than_first_fit(151);
+}
+
+#[test]
+fn preferences_are_dropped_that_first_fit_drops_if_that_costs_less() {
+    assert_no_more_expensive_than_first_fit(910);
+}
+
+#[test]
 fn an_order_of_pods_is_found_in_which_no_fewer_are_placed_at_no_higher_price() {
     for seed in [299, 405, 741] {
         let world = clusters::cluster(seed, Shape::SMALL);

@@ -115,6 +115,9 @@ impl SchedulingPass<'_> {
         for index in 0..self.queue.classes[class].variants.len() {
             let (step, alternative) = (index / alternatives, index % alternatives);
             let last = alternative + 1 == alternatives;
+            if self.strategy.is_upstreams() && step > 0 && !last {
+                continue;
+            }
             if alternative == 0
                 && !last
                 && let Some(target) = self.try_alternatives(pod, class, index..index + alternatives)

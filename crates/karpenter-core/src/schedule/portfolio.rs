@@ -6,9 +6,9 @@
 //! 1. It leaves no more pods of any class unplaced than first fit, and no constraint is interpreted differently: a strategy only
 //!    decides what the constraints leave open. The same holds for the pods of capacity buffers, unless the plan places more of
 //!    the others than first fit.
-//! 2. Of those plans, those with the fewest unplaced pods, then the fewest of buffers; of these, those whose pods drop no
-//!    more preferences in total than in the plan of the strategy that comes first, or of upstream's strategy. Preferences are not
-//!    compared with those of a plan that places fewer pods: a pod without a place drops none.
+//! 2. Of those plans, those with the fewest unplaced pods, then the fewest of buffers; of these, those that leave no more
+//!    preferences unmet in total than the plan of the strategy that comes first, or than upstream's strategy. Preferences are not
+//!    compared with those of a plan that places fewer pods: a pod without a place has none.
 //! 3. Of these the cheapest; of those within a hundredth of the cheapest the one with the fewest nodes, then the cheapest, then
 //!    the strategy that comes first in [`STRATEGIES`]. Where nodes have few pods, each node more than first fit has, with
 //!    domains by price or by name as in upstream's plan, counts for a fifth of the mean price of first fit's nodes, as in

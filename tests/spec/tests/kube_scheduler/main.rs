@@ -150,6 +150,12 @@ fn a_domain_that_required_anti_affinity_leaves_open_is_left_open_if_that_costs_l
     assert_no_more_expensive_than_first_fit(973);
 }
 
+/// A pod that prefers to be alone in its capacity type gets a node on demand, and others join it there.
+#[test]
+fn a_preference_that_pods_placed_later_break_is_not_paid_for() {
+    assert_no_more_expensive_than_first_fit(19);
+}
+
 #[test]
 fn alternatives_of_the_node_affinity_are_given_up_before_preferences_if_that_costs_less() {
     assert_no_more_expensive_than_first_fit(151);

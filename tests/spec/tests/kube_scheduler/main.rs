@@ -111,6 +111,16 @@ fn a_spread_that_ignores_node_affinity_counts_domains_the_pod_cannot_use() {
     assert_unplaced("both-4-affinity-policy-ignore");
 }
 
+/// The pod in the other zone is the smaller one, so that first fit would place it last.
+#[test]
+fn a_spread_that_ignores_node_affinity_counts_the_domains_of_nodes_that_are_planned_later() {
+    let id = "spread-counts-a-domain-planned-later";
+    let world = case::world(id);
+    let solution = plan(&world);
+    assert_eq!(solution.unplaced.len(), 1, "{solution:#?}");
+    assert_binds(id, &world, &solution);
+}
+
 /// Conformance: SCH-265
 #[test]
 fn host_ports_of_daemons_that_do_not_run_yet_stay_free_on_existing_nodes() {

@@ -133,7 +133,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Fixes the cheapest domain of a planned node.
-    fn fix_cheapest(&mut self, index: PlannedId, axis: AxisId) {
+    pub(crate) fn fix_cheapest(&mut self, index: PlannedId, axis: AxisId) {
         let set = self.planned[index].set;
         let req = self.rows.algebra.get(set, self.topology.axes[axis].key);
         if let Some(req) = req.map(|req| self.rows.algebra.requirement(req))

@@ -1,12 +1,13 @@
 //! Placing pods one by one: on existing nodes, then planned nodes, then new planned nodes, variant by variant.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
 use crate::pod::PodKey;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{ClassId, NodeIdx, PodIdx};
+use crate::schedule::compile::ids::{AxisId, ClassId, NodeIdx, PodIdx};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::{PodState, Variant};
@@ -15,18 +16,47 @@ use crate::schedule::topology::group::Target;
 impl SchedulingPass<'_> {
     /// Places the pods, then those of capacity buffers: a pod that is refused in the first round may fit later, and a buffer must
     /// not have taken its place by then.
+    ///
+    /// Pods with a spread that counts domains they cannot use come after the other pods: a node that is planned in another domain
+    /// would lower the count that bounds the skew, and kube-scheduler would refuse pods that were placed before.
     pub(crate) fn place_all(&mut self) {
         let mut queue = self.queue.order(self.strategy.order);
         self.place_nominated(&mut queue);
         let pods = &self.queue.pods;
         let (buffers, pods): (Vec<PodIdx>, _) =
             queue.into_iter().partition(|pod| pods[*pod].buffer);
-        self.place_in_rounds(pods, buffers.len());
+        let queued = &self.queue;
+        let counts_elsewhere = |pod: &PodIdx| {
+            let class = &queued.classes[queued.pods[*pod].class];
+            !class.counts_elsewhere.is_empty()
+        };
+        let (mut last, pods): (Vec<PodIdx>, _) = pods.into_iter().partition(counts_elsewhere);
+        let left = self.place_in_rounds(pods, last.len() + buffers.len());
+        if !last.is_empty() {
+            self.fix_counted_elsewhere(&last);
+            last.extend(left);
+            self.place_in_rounds(last, buffers.len());
+        }
         self.place_in_rounds(buffers, 0);
     }
 
-    /// Places pods until a round places none; `later` pods are placed after them.
-    fn place_in_rounds(&mut self, mut queue: Vec<PodIdx>, later: usize) {
+    /// Fixes the cheapest domain of each planned node where a spread of these pods counts the domains that have nodes.
+    fn fix_counted_elsewhere(&mut self, pods: &[PodIdx]) {
+        let of = |pod: &PodIdx| {
+            let class = &self.queue.classes[self.queue.pods[*pod].class];
+            let groups = class.counts_elsewhere.iter();
+            groups.map(|group| self.topology.groups[*group].axis)
+        };
+        let axes: BTreeSet<AxisId> = pods.iter().flat_map(of).collect();
+        for axis in axes {
+            for planned in self.planned.nodes.indices() {
+                self.fix_cheapest(planned, axis);
+            }
+        }
+    }
+
+    /// Places pods until a round places none, and returns those left; `later` pods are placed after them.
+    fn place_in_rounds(&mut self, mut queue: Vec<PodIdx>, later: usize) -> Vec<PodIdx> {
         loop {
             let before = queue.len();
             let mut again = Vec::new();
@@ -36,7 +66,7 @@ impl SchedulingPass<'_> {
                         progress(before - position + again.len() + later);
                     }
                     if self.query.is_cancelled() {
-                        return;
+                        return Vec::new();
                     }
                 }
                 let class = self.queue.pods[*pod].class;
@@ -55,7 +85,7 @@ impl SchedulingPass<'_> {
                 }
             }
             if again.is_empty() || again.len() == before {
-                return;
+                return again;
             }
             queue = again;
         }

@@ -157,6 +157,7 @@ impl SchedulingPass<'_> {
             term_sets: Vec::new(),
             hard: Vec::new(),
             bound_early: Vec::new(),
+            counts_elsewhere: Vec::new(),
             soft: Soft::default(),
             kept_away: Vec::new(),
             counted: Vec::new(),

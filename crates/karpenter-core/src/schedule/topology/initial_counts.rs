@@ -195,6 +195,15 @@ impl Topology<'_> {
                 let axis = self.groups[group].axis;
                 identities[group].kind == GroupKind::Spread && !self.axes[axis].is_hostname
             };
+            let counts_elsewhere = |group: &GroupId| {
+                let identity = &identities[*group];
+                let mut terms = class.terms.iter();
+                is_spread(*group)
+                    && !identity.filter.honors_affinity
+                    && terms.all(|term| term.get(&identity.key).is_some())
+            };
+            let own = class.hard.iter().map(|owned| owned.group);
+            class.counts_elsewhere = own.filter(counts_elsewhere).collect();
             if class.hard.iter().any(|owned| is_spread(owned.group)) {
                 let counted = class.counted.iter().copied();
                 class.bound_early = counted

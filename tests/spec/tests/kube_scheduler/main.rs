@@ -121,6 +121,13 @@ fn a_spread_that_ignores_node_affinity_counts_the_domains_of_nodes_that_are_plan
     assert_binds(id, &world, &solution);
 }
 
+/// The reason counts the domains of planned nodes, of which repacking left fewer.
+#[test]
+fn why_a_spread_refuses_a_pod_is_told_after_its_planned_nodes_were_repacked() {
+    let world = clusters::cluster(7124, Shape::SMALL);
+    assert_binds("7124", &world, &plan(&world));
+}
+
 /// Conformance: SCH-265
 #[test]
 fn host_ports_of_daemons_that_do_not_run_yet_stay_free_on_existing_nodes() {

@@ -26,7 +26,7 @@ use crate::schedule::pods::queue::{Outcome, PodQueue};
 use crate::schedule::report::plan::Plan;
 use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
 use crate::schedule::request::{PodSet, Query};
-use crate::schedule::strategy::Strategy;
+use crate::schedule::strategy::{MOST_PODS, Strategy};
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::trace::TracedPod;
 
@@ -141,6 +141,9 @@ impl<'a> SchedulingPass<'a> {
             BTreeMap::new()
         };
         self.place_all();
+        if self.queue.pods.len() <= MOST_PODS {
+            self.count_unmet();
+        }
         let hasty = self.repack();
         let strategy = self.strategy;
         let (pods, buffers) = (self.queue.outcome(false), self.queue.outcome(true));

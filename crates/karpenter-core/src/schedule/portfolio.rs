@@ -7,9 +7,9 @@
 //! 1. It leaves no more pods of any class unplaced than first fit, and no constraint is interpreted differently: a strategy only
 //!    decides what the constraints leave open. The same holds for the pods of capacity buffers, unless the plan places more of
 //!    the others than first fit.
-//! 2. Of those plans, those with the fewest unplaced pods, then the fewest of buffers; of these, those whose pods drop no more
-//!    preferences in total than in the plan of the strategy that comes first. Preferences are not compared with those of a plan that
-//!    places fewer pods: a pod without a place drops none.
+//! 2. Of those plans, those with the fewest unplaced pods, then the fewest of buffers; of these, those that leave no more
+//!    preferences unmet in total than the plan of the strategy that comes first, or than upstream's strategy. Preferences are not
+//!    compared with those of a plan that places fewer pods: a pod without a place has none.
 //! 3. Of these the cheapest; of those within a hundredth of the cheapest the one with the fewest nodes, then the cheapest, then
 //!    the strategy that comes first in [`STRATEGIES`]. Where nodes have few pods, each node more than first fit has, with
 //!    domains by price or by name as in upstream's plan, counts for a fifth of the mean price of first fit's nodes, as in
@@ -166,7 +166,7 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
     let node_overhead = if few { mean * NODE_OVERHEAD_FEW } else { 0.0 };
     let by_name = others
         .iter()
-        .find(|attempt| attempt.strategy.domains == DomainOrder::Name);
+        .find(|attempt| attempt.strategy.is_upstreams());
     let by_name = by_name.map_or(0, |attempt| attempt.plan.new_node_claims.len());
     let nodes = nodes.max(by_name);
     let cost = |attempt: &Attempt| {
@@ -179,7 +179,10 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
     let fewest = attempts.iter().map(left_out).min();
     attempts.retain(|attempt| Some(left_out(attempt)) == fewest);
     let dropped = |attempt: &Attempt| attempt.pods.dropped + attempt.buffers.dropped;
-    let most_dropped = attempts.first().map(dropped);
+    let upstreams = attempts
+        .iter()
+        .find(|attempt| attempt.strategy.is_upstreams());
+    let most_dropped = attempts.first().map(dropped).max(upstreams.map(dropped));
     attempts.retain(|attempt| Some(dropped(attempt)) <= most_dropped);
     let costs = attempts.iter().map(cost);
     let least = costs.min_by(f64::total_cmp).unwrap_or_default();

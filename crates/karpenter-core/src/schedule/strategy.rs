@@ -23,7 +23,7 @@ pub(crate) enum DomainOrder {
     /// The cheapest for the pod first. It may be expensive for the pods after it.
     #[default]
     Price,
-    /// By name, as upstream does.
+    /// By name, as upstream does; see [`Strategy::is_upstreams`].
     Name,
     /// In a pseudo-random order: a different one for each number.
     Shuffled(u32),
@@ -56,6 +56,13 @@ impl Strategy {
             least_increase: true,
             ..Self::new(order)
         }
+    }
+
+    /// Reports whether it decides as upstream where the rules leave a choice: domains by name, required anti-affinity leaves a planned
+    /// node all its domains, and once a preference is dropped only the last alternative of the node affinity is tried. A plan that is
+    /// made like upstream's is a bound for the price of the others.
+    pub(crate) fn is_upstreams(&self) -> bool {
+        self.domains == DomainOrder::Name
     }
 
     /// Returns a strategy with a pseudo-random order of classes, and in half of the cases of domains.

@@ -55,8 +55,9 @@ pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
     let mut cluster = Cluster::of(world, solution, launch);
     let mut waiting = cluster.planned(world, solution);
     let mut best: Option<(Vec<Waiting>, Cluster)> = None;
+    let workloads = cluster.workloads(&waiting);
     for attempt in 0..ORDERS {
-        cluster.order(&mut waiting, attempt);
+        cluster.order(&mut waiting, &workloads, attempt);
         let mut trial = cluster.clone();
         let left = trial.bind_all(&waiting);
         let done = left.is_empty();
@@ -99,7 +100,7 @@ pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
 }
 
 /// How many orders of binding are tried.
-const ORDERS: u64 = 24;
+const ORDERS: u64 = 96;
 
 /// Returns a pseudo-random number for a seed (splitmix64).
 fn mixed(seed: u64) -> u64 {
@@ -255,17 +256,31 @@ impl Cluster {
         waiting
     }
 
-    /// Sorts the pods: by descending requests; then the same with constrained pods first; then shuffled, with and without that.
-    fn order(&self, waiting: &mut [Waiting], attempt: u64) {
+    /// Returns for each pod the first one that is equal but for its name: its workload.
+    fn workloads(&self, waiting: &[Waiting]) -> BTreeMap<usize, usize> {
+        let mut first: BTreeMap<String, usize> = BTreeMap::new();
+        let of = |(pod, _): &Waiting| {
+            let mut info = self.pods[*pod].clone();
+            info.id.name.clear();
+            (*pod, *first.entry(format!("{info:?}")).or_insert(*pod))
+        };
+        waiting.iter().map(of).collect()
+    }
+
+    /// Sorts the pods: by descending requests; then the same with constrained pods first; then shuffled, with and without that, pod by
+    /// pod and workload by workload. Where one workload counts for the spread of another and not the reverse, all pods of the
+    /// other may have to come first, which an order pod by pod hardly ever has.
+    fn order(&self, waiting: &mut [Waiting], workloads: &BTreeMap<usize, usize>, attempt: u64) {
         waiting.sort_by_cached_key(|(pod, _)| {
             let info = &self.pods[*pod];
             let free =
                 info.spread.is_empty() && info.affinity.is_empty() && info.anti_affinity.is_empty();
             let size = |name| info.requests.get(name).saturating_neg();
-            let drawn = if attempt < 2 {
-                0
-            } else {
-                mixed(*pod as u64 ^ (attempt << 32))
+            let draw = |number: usize| mixed(number as u64 ^ (attempt << 32));
+            let drawn = match attempt {
+                0 | 1 => (0, 0),
+                _ if attempt % 4 < 2 => (0, draw(*pod)),
+                _ => (draw(workloads[pod]), draw(*pod)),
             };
             (
                 free && attempt % 2 == 1,

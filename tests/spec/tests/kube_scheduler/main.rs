@@ -8,6 +8,7 @@
 )]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod binding_order;
 mod case;
 mod several_spreads;
 
@@ -110,10 +111,32 @@ fn a_spread_that_ignores_node_affinity_counts_domains_the_pod_cannot_use() {
     assert_unplaced("both-4-affinity-policy-ignore");
 }
 
+/// The pod in the other zone is the smaller one, so that first fit would place it last.
+#[test]
+fn a_spread_that_ignores_node_affinity_counts_the_domains_of_nodes_that_are_planned_later() {
+    let id = "spread-counts-a-domain-planned-later";
+    let world = case::world(id);
+    let solution = plan(&world);
+    assert_eq!(solution.unplaced.len(), 1, "{solution:#?}");
+    assert_binds(id, &world, &solution);
+}
+
+/// The reason counts the domains of planned nodes, of which repacking left fewer.
+#[test]
+fn why_a_spread_refuses_a_pod_is_told_after_its_planned_nodes_were_repacked() {
+    let world = clusters::cluster(7124, Shape::SMALL);
+    assert_binds("7124", &world, &plan(&world));
+}
+
 /// Conformance: SCH-265
 #[test]
 fn host_ports_of_daemons_that_do_not_run_yet_stay_free_on_existing_nodes() {
     assert_placed("both-5-daemon-port-existing", 1, 0.04867);
+}
+
+#[test]
+fn an_existing_node_of_any_alternative_of_the_node_affinity_is_used_before_a_node_is_planned() {
+    assert_placed("existing-node-of-any-alternative", 0, 0.0);
 }
 
 /// Asserts that the plan of a generated cluster costs no more than that of first fit.
@@ -137,6 +160,27 @@ fn the_cheapest_zone_for_the_first_pod_is_not_kept_if_it_is_expensive_for_later_
 #[test]
 fn a_preferred_affinity_does_not_pin_the_capacity_type_of_a_planned_node() {
     assert_no_more_expensive_than_first_fit(55);
+}
+
+#[test]
+fn a_domain_that_required_anti_affinity_leaves_open_is_left_open_if_that_costs_less() {
+    assert_no_more_expensive_than_first_fit(973);
+}
+
+/// A pod that prefers to be alone in its capacity type gets a node on demand, and others join it there.
+#[test]
+fn a_preference_that_pods_placed_later_break_is_not_paid_for() {
+    assert_no_more_expensive_than_first_fit(19);
+}
+
+#[test]
+fn alternatives_of_the_node_affinity_are_given_up_before_preferences_if_that_costs_less() {
+    assert_no_more_expensive_than_first_fit(151);
+}
+
+#[test]
+fn preferences_are_dropped_that_first_fit_drops_if_that_costs_less() {
+    assert_no_more_expensive_than_first_fit(910);
 }
 
 #[test]

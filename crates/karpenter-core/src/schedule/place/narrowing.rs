@@ -8,6 +8,7 @@ use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId, PlannedId};
 use crate::schedule::pass::SchedulingPass;
+use crate::schedule::place::affinity_seed::InDomain;
 use crate::schedule::topology::group::{GroupKind, Target};
 
 impl SchedulingPass<'_> {
@@ -114,6 +115,54 @@ impl SchedulingPass<'_> {
             if let Some((_, _, domain)) = choices.min() {
                 self.fix_domain(index, axis, domain);
             }
+        }
+    }
+
+    /// Fixes the cheapest domain where a required spread counts the pod by a domain that is open, if a spread of its own may require
+    /// that kube-scheduler binds it before the pods of the other: those must see it. Other pods can be bound last, so that their
+    /// domain may stay open. The launch would choose the cheapest, too.
+    ///
+    /// DIFFERS: upstream leaves the domain open, and does not count the pod.
+    pub(crate) fn fix_early(&mut self, index: PlannedId, class: ClassId) {
+        for place in 0..self.queue.classes[class].bound_early.len() {
+            let group = self.queue.classes[class].bound_early[place];
+            if self.topology.taints_pass(&self.planned[index], group) {
+                self.fix_cheapest(index, self.topology.groups[group].axis);
+            }
+        }
+    }
+
+    /// Fixes the cheapest domain of a planned node.
+    pub(crate) fn fix_cheapest(&mut self, index: PlannedId, axis: AxisId) {
+        let set = self.planned[index].set;
+        let req = self.rows.algebra.get(set, self.topology.axes[axis].key);
+        if let Some(req) = req.map(|req| self.rows.algebra.requirement(req))
+            && (req.single().is_some() || req.min_values().is_some())
+        {
+            return;
+        }
+        let reach = self
+            .topology
+            .domains_of(&mut self.rows.algebra, axis, set)
+            .unwrap_or_else(|| Arc::new(Bits::full(self.topology.axes[axis].domains().len())));
+        let mut cheapest: Option<(f64, InDomain)> = None;
+        for domain in reach.iter() {
+            let Some(fixed) = self.fixed_in_domain(index, axis, domain) else {
+                continue;
+            };
+            let held = &self.planned[index];
+            let price = self.rows.lowest_price(
+                held.template,
+                fixed.set,
+                &held.used,
+                held.allowed.as_deref(),
+            );
+            if cheapest.as_ref().is_none_or(|(least, _)| price < *least) {
+                cheapest = Some((price, fixed));
+            }
+        }
+        if let Some((_, fixed)) = cheapest {
+            self.fix(index, fixed);
         }
     }
 

@@ -330,6 +330,7 @@ impl SchedulingPass<'_> {
             self.narrowed(index, before, fit.set);
         }
         self.fix_labels(index, class);
+        self.fix_early(index, class);
         self.queue.pods[pod].state = PodState::Placed(Target::Planned(index));
         self.record_on_planned_node(index, class);
     }

@@ -1,29 +1,62 @@
 //! Placing pods one by one: on existing nodes, then planned nodes, then new planned nodes, variant by variant.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 
 use crate::pod::PodKey;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{ClassId, NodeIdx, PodIdx};
+use crate::schedule::compile::ids::{AxisId, ClassId, NodeIdx, PodIdx};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::{PodState, Variant};
+use crate::schedule::topology::group::Target;
 
 impl SchedulingPass<'_> {
     /// Places the pods, then those of capacity buffers: a pod that is refused in the first round may fit later, and a buffer must
     /// not have taken its place by then.
+    ///
+    /// Pods with a spread that counts domains they cannot use come after the other pods: a node that is planned in another domain
+    /// would lower the count that bounds the skew, and kube-scheduler would refuse pods that were placed before.
     pub(crate) fn place_all(&mut self) {
         let mut queue = self.queue.order(self.strategy.order);
         self.place_nominated(&mut queue);
         let pods = &self.queue.pods;
         let (buffers, pods): (Vec<PodIdx>, _) =
             queue.into_iter().partition(|pod| pods[*pod].buffer);
-        self.place_in_rounds(pods, buffers.len());
+        let queued = &self.queue;
+        let counts_elsewhere = |pod: &PodIdx| {
+            let class = &queued.classes[queued.pods[*pod].class];
+            !class.counts_elsewhere.is_empty()
+        };
+        let (mut last, pods): (Vec<PodIdx>, _) = pods.into_iter().partition(counts_elsewhere);
+        let left = self.place_in_rounds(pods, last.len() + buffers.len());
+        if !last.is_empty() {
+            self.fix_counted_elsewhere(&last);
+            last.extend(left);
+            self.place_in_rounds(last, buffers.len());
+        }
         self.place_in_rounds(buffers, 0);
     }
 
-    /// Places pods until a round places none; `later` pods are placed after them.
-    fn place_in_rounds(&mut self, mut queue: Vec<PodIdx>, later: usize) {
+    /// Fixes the cheapest domain of each planned node where a spread of these pods counts the domains that have nodes.
+    fn fix_counted_elsewhere(&mut self, pods: &[PodIdx]) {
+        let of = |pod: &PodIdx| {
+            let class = &self.queue.classes[self.queue.pods[*pod].class];
+            let groups = class.counts_elsewhere.iter();
+            groups.map(|group| self.topology.groups[*group].axis)
+        };
+        let axes: BTreeSet<AxisId> = pods.iter().flat_map(of).collect();
+        for axis in axes {
+            for planned in self.planned.nodes.indices() {
+                self.fix_cheapest(planned, axis);
+            }
+        }
+    }
+
+    /// Places pods until a round places none, and returns those left; `later` pods are placed after them.
+    fn place_in_rounds(&mut self, mut queue: Vec<PodIdx>, later: usize) -> Vec<PodIdx> {
         loop {
             let before = queue.len();
             let mut again = Vec::new();
@@ -33,7 +66,7 @@ impl SchedulingPass<'_> {
                         progress(before - position + again.len() + later);
                     }
                     if self.query.is_cancelled() {
-                        return;
+                        return Vec::new();
                     }
                 }
                 let class = self.queue.pods[*pod].class;
@@ -52,7 +85,7 @@ impl SchedulingPass<'_> {
                 }
             }
             if again.is_empty() || again.len() == before {
-                return;
+                return again;
             }
             queue = again;
         }
@@ -108,14 +141,26 @@ impl SchedulingPass<'_> {
         if self.queue.classes[class].refused_at == self.epoch {
             return self.queue.classes[class].refused_as;
         }
+        let alternatives = self.queue.classes[class].terms.len().max(1);
         for index in 0..self.queue.classes[class].variants.len() {
+            let (step, alternative) = (index / alternatives, index % alternatives);
+            let last = alternative + 1 == alternatives;
+            if self.strategy.is_upstreams() && step > 0 && !last {
+                continue;
+            }
+            if alternative == 0
+                && !last
+                && let Some(target) = self.try_alternatives(pod, class, index..index + alternatives)
+            {
+                self.queue.pods[pod].dropped = step;
+                return PodState::Placed(target);
+            }
             let mut variant = self.take_variant(class, index);
             let state = self.try_variant(pod, class, &mut variant);
             self.queue.classes[class].variants[index] = Some(variant);
             match state {
                 PodState::Placed(_) => {
-                    let alternatives = self.queue.classes[class].terms.len().max(1);
-                    self.queue.pods[pod].dropped = index / alternatives;
+                    self.queue.pods[pod].dropped = step;
                     return state;
                 }
                 PodState::Deferred => return self.refuse(class, PodState::Deferred),
@@ -123,6 +168,28 @@ impl SchedulingPass<'_> {
             }
         }
         self.refuse(class, PodState::Refused)
+    }
+
+    /// Places the pod on an existing node that accepts one of these variants: room that is paid for comes before a new node for an
+    /// earlier alternative of the node affinity.
+    ///
+    /// DIFFERS: upstream plans a node for the first alternative before it tries existing nodes with the second.
+    fn try_alternatives(
+        &mut self,
+        pod: PodIdx,
+        class: ClassId,
+        mut variants: Range<usize>,
+    ) -> Option<Target> {
+        variants.find_map(|index| {
+            let mut variant = self.take_variant(class, index);
+            let target = self.choices(class, &variant).ok().and_then(|choices| {
+                let target = self.try_nodes(pod, class, &mut variant, &choices, None)?;
+                self.fix_undecided(&choices, target);
+                Some(target)
+            });
+            self.queue.classes[class].variants[index] = Some(variant);
+            target
+        })
     }
 
     /// Caches a refusal until the epoch changes.

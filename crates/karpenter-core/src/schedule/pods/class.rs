@@ -105,6 +105,11 @@ pub(crate) struct Class {
     pub(crate) kept_away: Vec<GroupId>,
     /// Groups that count the class.
     pub(crate) counted: Vec<GroupId>,
+    /// Required spreads over domains that count the class, if it has one of its own: then its pods may have to be bound before those of
+    /// the others.
+    pub(crate) bound_early: Vec<GroupId>,
+    /// Required spreads that count domains the class cannot use, if nodes are there (node affinity policy Ignore).
+    pub(crate) counts_elsewhere: Vec<GroupId>,
     /// Inverse groups of the class's own anti-affinity.
     pub(crate) keeps_away: Vec<GroupId>,
     pub(crate) variants: Vec<Option<Box<Variant>>>,

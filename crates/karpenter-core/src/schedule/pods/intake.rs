@@ -156,6 +156,8 @@ impl SchedulingPass<'_> {
             terms: alternatives(shape, &shape.required_nodes, names),
             term_sets: Vec::new(),
             hard: Vec::new(),
+            bound_early: Vec::new(),
+            counts_elsewhere: Vec::new(),
             soft: Soft::default(),
             kept_away: Vec::new(),
             counted: Vec::new(),

@@ -3,6 +3,7 @@
 pub(crate) mod class;
 pub(crate) mod defaults;
 pub(crate) mod intake;
+pub(crate) mod preferences;
 pub(crate) mod queue;
 pub(crate) mod volumes;
 pub(crate) mod zones;

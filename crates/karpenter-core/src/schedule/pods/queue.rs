@@ -15,7 +15,7 @@ use crate::schedule::strategy::{Order, shuffled_rank};
 /// What a plan leaves undone for some of its pods.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
-    /// How many preferences the pods dropped in total.
+    /// How many preferences of the pods are not met in total.
     pub(crate) dropped: usize,
     pub(crate) unplaced: usize,
     /// Unplaced pods of each class. Pods of a class are interchangeable.
@@ -43,7 +43,7 @@ pub(crate) struct QueuedPod {
     pub(crate) requirements: SetId,
     /// The requirements of its volumes there.
     pub(crate) volumes: SetId,
-    /// How many of its preferences it dropped to be placed.
+    /// How many of its preferences it dropped to be placed; once all pods are placed, how many are not met.
     pub(crate) dropped: usize,
     /// No existing node accepted it when it was tried on them.
     pub(crate) scanned: bool,

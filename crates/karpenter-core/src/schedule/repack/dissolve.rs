@@ -491,6 +491,17 @@ impl<'a> SchedulingPass<'a> {
             .map(|(_, planned)| planned)
             .chain(added)
             .collect();
+        // Explanations of unplaced pods look up the nodes of a domain.
+        for axis in &mut self.topology.axes {
+            axis.planned
+                .iter_mut()
+                .for_each(|nodes| *nodes = Bits::default());
+        }
+        for index in self.planned.nodes.indices() {
+            let set = self.planned[index].set;
+            self.topology
+                .add_planned_node(&mut self.rows.algebra, index, set);
+        }
         self.planned.levels.clear();
         for (index, planned) in self.planned.nodes.iter_enumerated() {
             for pod in &planned.pods {

@@ -159,7 +159,7 @@ impl SchedulingPass<'_> {
         let fixed = match kind {
             _ if starts => Fixed::Required,
             GroupKind::Spread => Fixed::Required,
-            GroupKind::Anti if !soft => Fixed::Preferred,
+            GroupKind::Anti if !soft && !self.strategy.is_upstreams() => Fixed::Preferred,
             GroupKind::Anti | GroupKind::Affinity | GroupKind::Inverse => Fixed::Open,
         };
         // A preference does not fix the domain of nodes with other pods: the extra price may be many times that of its pod.

@@ -163,6 +163,10 @@ impl Topology<'_> {
                 None => others.push(group),
             }
         }
+        let required: Bits<GroupId> = classes
+            .iter()
+            .flat_map(|class| class.hard.iter().map(|owned| owned.group))
+            .collect();
         let snapshot = &self.solver.snapshot;
         for class in classes.iter_mut().filter(|class| class.problem.is_none()) {
             let by_label = class
@@ -186,6 +190,25 @@ impl Topology<'_> {
                         class.counted.push(group);
                     }
                 }
+            }
+            let is_spread = |group: GroupId| {
+                let axis = self.groups[group].axis;
+                identities[group].kind == GroupKind::Spread && !self.axes[axis].is_hostname
+            };
+            let counts_elsewhere = |group: &GroupId| {
+                let identity = &identities[*group];
+                let mut terms = class.terms.iter();
+                is_spread(*group)
+                    && !identity.filter.honors_affinity
+                    && terms.all(|term| term.get(&identity.key).is_some())
+            };
+            let own = class.hard.iter().map(|owned| owned.group);
+            class.counts_elsewhere = own.filter(counts_elsewhere).collect();
+            if class.hard.iter().any(|owned| is_spread(owned.group)) {
+                let counted = class.counted.iter().copied();
+                class.bound_early = counted
+                    .filter(|group| required.contains(*group) && is_spread(*group))
+                    .collect();
             }
         }
     }

@@ -70,10 +70,30 @@ pub(super) async fn answer(
     let view = cx.view();
     let snapshot = view.snapshot.fork();
     let planned = compute("the rehearsal", move || {
-        rehearse(&snapshot, &settings, &request)
+        in_background(|| rehearse(&snapshot, &settings, &request))
     });
     let planned = planned.await.map_err(|error| Failure::internal(&error))?;
     planned.map_err(|error| Failure::invalid(error.to_string(), error.field_path()))
+}
+
+/// Runs work on threads that get processor time when the controllers need none: a plan can wait, pods cannot.
+fn in_background<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .thread_name(|index| format!("plan-{index}"))
+        .start_handler(|_| lower_priority())
+        .build();
+    match pool {
+        Ok(pool) => pool.install(work),
+        Err(_) => work(),
+    }
+}
+
+/// Gives this thread the least priority. Elsewhere than on Linux it would be that of the whole process.
+fn lower_priority() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, 19) {
+        tracing::debug!(%error, "cannot lower the priority of a plan");
+    }
 }
 
 /// Returns the settings of the controllers.
@@ -91,4 +111,18 @@ fn settings(cx: &Arc<Context>, decisions: &Decisions, cancel: Cancel) -> Setting
     settings.cancel = Some(cancel);
     settings.engine = ENGINE.to_owned();
     settings
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// Conformance: PLAN-11
+    #[test]
+    fn a_plan_is_made_at_the_least_priority_and_its_caller_keeps_its_own() {
+        let priority = || rustix::process::getpriority_process(None).unwrap();
+        let before = priority();
+        assert_eq!(in_background(priority), 19);
+        assert_eq!(priority(), before);
+    }
 }

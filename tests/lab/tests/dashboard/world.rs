@@ -98,35 +98,21 @@ impl World {
     /// Waits until the nodes are as many as `holds` says, and returns their names.
     pub async fn nodes(&self, holds: impl Fn(usize) -> bool) -> Vec<String> {
         let api: Api<Node> = Api::all(self.client.clone());
-        let began = Instant::now();
-        loop {
-            let nodes = api.list(&ListParams::default()).await.unwrap().items;
-            if holds(nodes.len()) {
-                return nodes
-                    .into_iter()
-                    .filter_map(|node| node.metadata.name)
-                    .collect();
-            }
-            assert!(
-                began.elapsed() < Duration::from_secs(60),
-                "{} nodes",
-                nodes.len()
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let seen = until(async || {
+            let seen = api.list(&ListParams::default()).await.unwrap().items;
+            let names: Vec<String> = seen.into_iter().filter_map(|it| it.metadata.name).collect();
+            (holds(names.len()), names)
+        });
+        seen.await
     }
 
     /// Asks the server until its answer is as `holds` says.
     pub async fn told(&self, path: &str, holds: impl Fn(&Value) -> bool) {
-        let began = Instant::now();
-        loop {
+        let answer = until(async || {
             let told = tokio::task::block_in_place(|| self.ask(path));
-            if holds(&told) {
-                return;
-            }
-            assert!(began.elapsed() < Duration::from_secs(60), "{told}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            (holds(&told), told)
+        });
+        answer.await;
     }
 
     pub fn at(&self, view: &str) -> String {
@@ -137,5 +123,18 @@ impl World {
     pub fn ask(&self, path: &str) -> Value {
         let path = format!("/apis/decisions.karpenter.sh/v1alpha1/{path}");
         exchange(self.port, "GET", &path, &Value::Null).unwrap()
+    }
+}
+
+/// Looks until what is seen is as wanted.
+async fn until<T: std::fmt::Debug>(look: impl AsyncFn() -> (bool, T)) -> T {
+    let began = Instant::now();
+    loop {
+        let (is_wanted, seen) = look().await;
+        if is_wanted {
+            return seen;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{seen:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -66,7 +66,7 @@ async fn walkthrough_2() {
     for (year, build) in BUILDS {
         let deployment = format!("windows-server-iis-simple-{year}");
         cluster.apply(&format!("{SEED}/deployment-{year}.yaml"));
-        // A plan takes pods as the manifest has them: admission is told to it.
+        // A plan knows no admission webhooks: what they add is written into the manifest.
         let mut ten = cluster.get(&["deployment", &deployment]);
         ten["spec"]["replicas"] = 10.into();
         karpenter_aws_fake::nodes::admit(&mut ten["spec"]["template"]);

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, Start};
+use crate::cluster::{Cluster, Start, is_true};
 use crate::plans::{deletes_only, launched};
 
 const SEED: &str = "2-windows-v0.29";
@@ -63,6 +63,23 @@ async fn walkthrough_2() {
         .to_string(),
     );
     cluster.apply(&format!("{SEED}/provisioners.yaml"));
+    cluster
+        .until(
+            "NodePools are ready, and Karpenter's pods run",
+            MINUTE,
+            |cluster| {
+                for (year, _) in BUILDS {
+                    is_true(
+                        &cluster.get(&["nodepool", &format!("windows{year}")]),
+                        "Ready",
+                    )?;
+                }
+                let pods = cluster.items(&["pods", "--all-namespaces"]);
+                let run = |pod: &Value| pod["status"]["phase"] == "Running";
+                pods.iter().all(run).then_some(())
+            },
+        )
+        .await;
     for (year, build) in BUILDS {
         let deployment = format!("windows-server-iis-simple-{year}");
         cluster.apply(&format!("{SEED}/deployment-{year}.yaml"));

@@ -1,5 +1,6 @@
 //! `cargo xtask ci`: the checks for every commit. All checks run, and the last lines show the result of each.
 
+use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,6 +31,7 @@ const APART: [(&str, &[&str]); 2] = [
 
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let mut failed = Vec::new();
+    let mut problems = Vec::new();
     let mut summary = Vec::new();
     let mut all_skipped = Vec::new();
     let mut step = |name: &str, check: &mut dyn FnMut() -> anyhow::Result<String>| {
@@ -40,6 +42,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
             Err(problem) => {
                 println!("{problem:#}");
                 summary.push(format!("FAILED  {name}"));
+                problems.push(format!("--- {name}\n{problem:#}"));
                 failed.push(name.to_owned());
             }
         }
@@ -103,6 +106,14 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
         )
     });
     step("skipped", &mut || judge_skipped(&all_skipped));
+    // Often only the end of the output can be read: the reasons of failures are repeated there.
+    if !problems.is_empty() {
+        println!("=== failures");
+        for problem in &problems {
+            println!("{problem}");
+        }
+        println!("--- free disk space\n{}", disk_space(root));
+    }
     println!("=== summary");
     for line in &summary {
         println!("{line}");
@@ -175,26 +186,54 @@ fn unexpected<'s>(skipped: &'s [Skipped], is_ci: bool, without: &str) -> Vec<&'s
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
-    let status = Command::new("cargo")
-        .args(arguments)
-        .current_dir(root)
-        .status()?;
-    if !status.success() {
-        bail!("`cargo {}` failed", arguments.join(" "));
-    }
+    logged(Command::new("cargo").args(arguments).current_dir(root))
+        .with_context(|| format!("`cargo {}` failed", arguments.join(" ")))?;
     Ok(String::new())
+}
+
+/// The last lines of the error output of a command that failed.
+const LAST_LINES: usize = 15;
+
+/// Runs a command. If it fails, the error has the last lines of its error output.
+fn logged(command: &mut Command) -> anyhow::Result<()> {
+    let mut child = command.stderr(Stdio::piped()).spawn()?;
+    let errors = child
+        .stderr
+        .take()
+        .context("cannot read the error output of the command")?;
+    let mut last = VecDeque::new();
+    for line in BufReader::new(errors).lines().map_while(Result::ok) {
+        eprintln!("{line}");
+        if last.len() == LAST_LINES {
+            last.pop_front();
+        }
+        last.push_back(line);
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("{status}\n{}", Vec::from(last).join("\n"));
+    }
+    Ok(())
+}
+
+/// Returns the free space of the file system of the repository, as `df` shows it.
+fn disk_space(root: &Path) -> String {
+    let output = Command::new("df").arg("-h").arg(root).output();
+    output.map_or_else(
+        |error| format!("cannot run df: {error}"),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+    )
 }
 
 /// Builds the documentation of all public items; warnings are errors.
 fn rustdoc(root: &Path) -> anyhow::Result<String> {
-    let status = Command::new("cargo")
-        .args(["doc", "--workspace", "--no-deps", "--quiet"])
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .current_dir(root)
-        .status()?;
-    if !status.success() {
-        bail!("`cargo doc` has warnings");
-    }
+    logged(
+        Command::new("cargo")
+            .args(["doc", "--workspace", "--no-deps", "--quiet"])
+            .env("RUSTDOCFLAGS", "-D warnings")
+            .current_dir(root),
+    )
+    .context("`cargo doc` has warnings")?;
     Ok(String::new())
 }
 
@@ -229,6 +268,7 @@ fn tests(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> 
         found
     });
     let mut closing = Vec::new();
+    let mut failed_tests = Vec::new();
     for line in BufReader::new(
         child
             .stdout
@@ -241,6 +281,7 @@ fn tests(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> 
         if line.starts_with("test result:") {
             closing.push(line.clone());
         }
+        failed_tests.extend(failed_test(&line).map(str::to_owned));
         println!("{line}");
     }
     let status = child.wait()?;
@@ -249,7 +290,7 @@ fn tests(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> 
     closing.iter().for_each(|line| println!("{line}"));
     let totals = totals(&closing);
     if !status.success() {
-        bail!("`{command}` failed: {totals}");
+        bail!("`{command}` failed: {totals}\n{}", failed_tests.join("\n"));
     }
     Ok(match all_skipped.len() {
         0 => totals,
@@ -267,6 +308,11 @@ fn test_command(readme: &str) -> Option<&str> {
         .lines()
         .map(str::trim)
         .find(|line| line.starts_with("cargo test"))
+}
+
+/// Returns the name of the test that a line such as `test NAME ... FAILED` reports.
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
 /// Sums lines like `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
@@ -354,6 +400,23 @@ mod tests {
             Some("cargo test --workspace")
         );
         assert_eq!(test_command("# K\n"), None);
+    }
+
+    #[test]
+    fn a_failed_command_is_reported_with_its_last_errors() {
+        let script = "for i in $(seq 20); do echo error $i >&2; done; exit 3";
+        let error = logged(Command::new("sh").args(["-c", script])).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("exit status: 3\nerror 6\n"), "{text}");
+        assert!(text.ends_with("\nerror 20"), "{text}");
+        assert!(logged(Command::new("sh").args(["-c", "true"])).is_ok());
+    }
+
+    #[test]
+    fn failed_tests_are_named() {
+        assert_eq!(failed_test("test a::b ... FAILED"), Some("a::b"));
+        assert_eq!(failed_test("test a::b ... ok"), None);
+        assert_eq!(failed_test("test result: FAILED. 1 passed"), None);
     }
 
     #[test]

@@ -212,11 +212,11 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// # Errors
     /// [`CloudProviderError::NodeClaimNotFound`] if there is none.
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError>;
-    /// Returns all instances of this cluster, as NodeClaims.
+    /// Returns all instances of this cluster, as NodeClaims; shared, so that a provider that keeps them makes no copies.
     ///
     /// # Errors
     /// Fails if the cloud's API fails.
-    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError>;
+    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError>;
     /// Returns all instance types of a NodePool, including those without available offerings. Implementations should return the same
     /// `Arc` while nothing changed, because the engine compiles each list once.
     ///

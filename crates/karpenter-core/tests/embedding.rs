@@ -82,7 +82,7 @@ fn a_pod_that_is_not_placed_is_listed_with_the_reason() {
     let mut terminating = pod("terminating");
     terminating.deleted_at = Some(Timestamp::UNIX_EPOCH);
     let mut bound = pod("bound");
-    bound.node_name = Some("node-1".to_owned());
+    bound.node_name = Some("node-1".into());
     for pod in [gated, elsewhere, unmarked, terminating, bound, pod("web")] {
         cluster.insert_pod(pod);
     }

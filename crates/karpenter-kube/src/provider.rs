@@ -84,7 +84,7 @@ impl CloudProvider for Metered {
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
         self.measure("Get", self.inner.get(provider_id)).await
     }
-    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
         self.measure("List", self.inner.list()).await
     }
     async fn instance_types(

@@ -541,14 +541,15 @@ impl CloudProvider for KwokProvider {
             .ok_or_else(missing)
     }
 
-    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
         let orphans = self.orphans().await?;
         let instances = self.cloud.instances();
-        let mut claims: Vec<NodeClaim> = instances
-            .iter()
-            .map(|instance| NodeClaim::clone(&instance.answer))
+        let mut claims: Vec<Arc<NodeClaim>> = instances
+            .into_iter()
+            .map(|instance| instance.answer)
             .collect();
-        claims.extend(orphans.iter().map(claim_of_node));
+        let orphans = orphans.iter().map(claim_of_node);
+        claims.extend(orphans.map(Arc::new));
         Ok(claims)
     }
 

@@ -302,11 +302,11 @@ impl CloudProvider for LagoonProvider {
         Ok(self.claim_of(&instance, &instance.id))
     }
 
-    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
         let instances = self.cloud.instances(&self.cluster);
         Ok(instances
             .iter()
-            .map(|instance| self.claim_of(instance, &instance.id))
+            .map(|instance| Arc::new(self.claim_of(instance, &instance.id)))
             .collect())
     }
 

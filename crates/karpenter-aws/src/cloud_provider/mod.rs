@@ -479,7 +479,7 @@ impl CloudProvider for Ec2Provider {
         Ok(self.claim_of(&instance, &about))
     }
 
-    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
         let instances = self
             .instances
             .list()
@@ -499,7 +499,7 @@ impl CloudProvider for Ec2Provider {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(unknown) => unknown.insert(self.class_and_types(instance).await),
             };
-            claims.push(self.claim_of(instance, about));
+            claims.push(Arc::new(self.claim_of(instance, about)));
         }
         Ok(claims)
     }

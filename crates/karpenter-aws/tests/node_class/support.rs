@@ -90,7 +90,7 @@ impl CloudProvider for Elsewhere {
         Err(CloudProviderError::other("not supported"))
     }
 
-    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
         Ok(Vec::new())
     }
 

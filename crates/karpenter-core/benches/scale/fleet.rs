@@ -163,7 +163,7 @@ impl Fleet {
 pub fn bind(cluster: &mut Cluster, template: &Pod, number: usize, node: &str) -> Delta<Pod> {
     let mut pod = template.clone();
     pod.key = key(number);
-    pod.node_name = Some(node.to_owned());
+    pod.node_name = Some(node.into());
     cluster.insert_pod(pod)
 }
 

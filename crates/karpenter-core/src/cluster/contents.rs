@@ -116,10 +116,7 @@ impl Cluster {
 
     /// Sets the newest pod of the DaemonSet with this uid; the pod need not exist any more.
     pub fn insert_daemon_pod(&mut self, uid: &str, pod: Pod) {
-        let known = self
-            .state
-            .pods
-            .get(&named(&pod.key.namespace, &pod.key.name));
+        let known = self.state.pods.get(&pod.key.namespace, &pod.key.name);
         let pod = match known {
             Some(known) if **known == pod => known.clone(),
             _ => Arc::new(self.shared(pod)),
@@ -212,10 +209,10 @@ impl Cluster {
 
     /// Adds or replaces many pods. The pods of a node are added at once, which takes linear time.
     pub fn insert_pods(&mut self, pods: impl IntoIterator<Item = Pod>) {
-        let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+        let mut by_node: BTreeMap<Arc<str>, Vec<Arc<Pod>>> = BTreeMap::new();
         for pod in pods {
-            let key = named(&pod.key.namespace, &pod.key.name);
-            if self.state.pods.contains_key(&key) {
+            let (namespace, name) = (&pod.key.namespace, &pod.key.name);
+            if self.state.pods.get(namespace, name).is_some() {
                 self.add_bound(std::mem::take(&mut by_node));
                 self.insert_pod(pod);
                 continue;
@@ -223,16 +220,19 @@ impl Cluster {
             let pod = Arc::new(self.shared(pod));
             self.state.epoch += 1;
             self.state.remember_daemon_pod(&pod);
-            self.state.pods.insert_mut(key.clone(), pod.clone());
+            self.state.pods.insert(pod.clone());
             match &pod.node_name {
                 Some(node) => by_node.entry(node.clone()).or_default().push(pod),
-                None => self.state.unbound.insert_mut(key, pod),
+                None => {
+                    let key = named(&pod.key.namespace, &pod.key.name);
+                    self.state.unbound.insert_mut(key, pod);
+                }
             }
         }
         self.add_bound(by_node);
     }
 
-    fn add_bound(&mut self, by_node: BTreeMap<String, Vec<Arc<Pod>>>) {
+    fn add_bound(&mut self, by_node: BTreeMap<Arc<str>, Vec<Arc<Pod>>>) {
         for (node, pods) in by_node {
             let present = self.state.by_node.get(&node);
             let mut all = present
@@ -243,8 +243,13 @@ impl Cluster {
         }
     }
 
-    /// Returns the pod with its shape, limits and owners shared with other pods.
+    /// Returns the pod with its shape, limits, owners and node name shared with other pods.
     pub(super) fn shared(&mut self, mut pod: Pod) -> Pod {
+        if let Some(node) = &mut pod.node_name
+            && let Some((known, _)) = self.state.by_node.get_key_value(&**node)
+        {
+            node.clone_from(known);
+        }
         pod.shape = self.shapes.share(pod.shape);
         pod.limits = self.limits.share(pod.limits);
         pod.owners = self.owners.share(pod.owners);

@@ -11,6 +11,7 @@ mod index;
 mod node;
 mod node_pods;
 pub mod pdb;
+mod pods;
 mod shared;
 mod snapshot;
 mod state;
@@ -208,8 +209,8 @@ impl Cluster {
     /// Adds or replaces a parsed pod.
     pub fn insert_pod(&mut self, pod: Pod) -> Delta<Pod> {
         let pod = self.shared(pod);
-        let key = named(&pod.key.namespace, &pod.key.name);
-        let before = self.state.pods.get(&key).cloned();
+        let known = self.state.pods.get(&pod.key.namespace, &pod.key.name);
+        let before = known.cloned();
         if before.as_deref() == Some(&pod) {
             return Delta::unchanged(before);
         }
@@ -222,7 +223,7 @@ impl Cluster {
         }
         let after = Arc::new(pod);
         self.state.bind(&after);
-        self.state.pods.insert_mut(key, after.clone());
+        self.state.pods.insert(after.clone());
         Delta {
             before,
             after: Some(after),
@@ -231,11 +232,10 @@ impl Cluster {
 
     /// Removes a pod.
     pub fn remove_pod(&mut self, namespace: &str, name: &str) -> Delta<Pod> {
-        let key = named(namespace, name);
-        let before = self.state.pods.get(&key).cloned();
+        let before = self.state.pods.get(namespace, name).cloned();
         if let Some(old) = &before {
             self.state.unbind(old);
-            self.state.pods.remove_mut(&key);
+            self.state.pods.remove(namespace, name);
         }
         self.counted(Delta::removed(before))
     }

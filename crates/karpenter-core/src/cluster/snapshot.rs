@@ -77,8 +77,8 @@ impl Snapshot {
                 // Both are in the order of names, until NodeClaims follow.
                 let pods = match state.node.is_some() {
                     true => {
-                        while bound.next_if(|(other, _)| other.as_str() < name).is_some() {}
-                        bound.next_if(|(other, _)| *other == name)
+                        while bound.next_if(|(other, _)| ***other < *name).is_some() {}
+                        bound.next_if(|(other, _)| ***other == *name)
                     }
                     false => self.state.by_node.get_key_value(name),
                 };
@@ -140,18 +140,16 @@ impl Snapshot {
     #[must_use]
     pub fn with_nominated(&self, nominated: &[(Arc<Pod>, String)]) -> Self {
         let mut copy = self.unshared();
-        let mut by_target: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+        let mut by_target: BTreeMap<Arc<str>, Vec<Arc<Pod>>> = BTreeMap::new();
         for (pod, target) in nominated {
-            let target = self
-                .node(target)
-                .map_or(target.as_str(), |node| node.name());
+            let node = self.node(target);
+            let target: Arc<str> = node.map_or(target.as_str(), |node| node.name()).into();
             let mut bound = Pod::clone(pod);
-            bound.node_name = Some(target.to_owned());
+            bound.node_name = Some(target.clone());
             let bound = Arc::new(bound);
             copy.state.unbind(pod);
-            let key = named(&pod.key.namespace, &pod.key.name);
-            copy.state.pods.insert_mut(key, bound.clone());
-            by_target.entry(target.to_owned()).or_default().push(bound);
+            copy.state.pods.insert(bound.clone());
+            by_target.entry(target).or_default().push(bound);
         }
         for (target, bound) in by_target {
             let present = copy.state.by_node.get(&target);
@@ -170,8 +168,7 @@ impl Snapshot {
         let mut copy = self.unshared();
         for pod in pods {
             copy.state.unbind(pod);
-            let key = named(&pod.key.namespace, &pod.key.name);
-            copy.state.pods.remove_mut(&key);
+            copy.state.pods.remove(&pod.key.namespace, &pod.key.name);
         }
         copy
     }
@@ -256,7 +253,7 @@ impl Snapshot {
     }
 
     /// Iterates over node names with the pods bound to them, by name. A name need not have a Node.
-    pub fn bound_pods(&self) -> impl Iterator<Item = (&String, &Arc<NodePods>)> {
+    pub fn bound_pods(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<NodePods>)> {
         self.state.by_node.iter()
     }
 
@@ -281,17 +278,17 @@ impl Snapshot {
 
     /// Returns a pod.
     pub fn pod(&self, namespace: &str, name: &str) -> Option<&Arc<Pod>> {
-        self.state.pods.get(&named(namespace, name))
+        self.state.pods.get(namespace, name)
     }
 
     /// Iterates over all pods, in no particular order.
     pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.state.pods.values()
+        self.state.pods.iter()
     }
 
     /// Returns the number of pods.
     pub fn pod_count(&self) -> usize {
-        self.state.pods.size()
+        self.state.pods.len()
     }
 
     /// Iterates over NodePools by name.

@@ -11,6 +11,7 @@ use karpenter_api::v1alpha1::NodeOverlay;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 
 use super::index::Index;
+use super::pods::Pods;
 use super::{
     ClusterConfig, ControllerSelector, DaemonSet, Labels, Named, Node, NodePods, NodeState,
     StorageClass, Volume, VolumeAttachment, VolumeClaim, named,
@@ -49,10 +50,10 @@ fn shared(values: &mut RedBlackTreeMapSync<Arc<str>, ()>, value: &str) -> Arc<st
 pub(super) struct State {
     pub(super) config: Arc<ClusterConfig>,
     pub(super) epoch: u64,
-    pub(super) pods: HashTrieMapSync<Named, Arc<Pod>>,
+    pub(super) pods: Pods,
     pub(super) unbound: NamespacedMap<Pod>,
     /// By name, so that the pods of all nodes are found in the order of the nodes.
-    pub(super) by_node: Map<NodePods>,
+    pub(super) by_node: RedBlackTreeMapSync<Arc<str>, Arc<NodePods>>,
     pub(super) daemon_pods: HashTrieMapSync<String, Arc<Pod>>,
     pub(super) stored_nodes: RedBlackTreeMapSync<String, StoredNode>,
     pub(super) claims: Map<NodeClaim>,
@@ -93,7 +94,7 @@ impl State {
         Self {
             config: Arc::new(config),
             epoch: 0,
-            pods: HashTrieMapSync::new_sync(),
+            pods: Pods::new(),
             unbound: RedBlackTreeMapSync::new_sync(),
             by_node: RedBlackTreeMapSync::new_sync(),
             daemon_pods: HashTrieMapSync::new_sync(),

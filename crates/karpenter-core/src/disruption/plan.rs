@@ -108,7 +108,7 @@ impl Planner {
 ///     }))?);
 /// }
 /// let mut pod = Pod::pending("default", "web", Resources::new().with("cpu", 3000));
-/// pod.node_name = Some("busy".to_owned());
+/// pod.node_name = Some("busy".into());
 /// cluster.insert_pod(pod);
 ///
 /// let now: Timestamp = "2026-01-02T00:00:00Z".parse()?;

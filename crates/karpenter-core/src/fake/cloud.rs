@@ -177,10 +177,11 @@ impl CloudProvider for FakeCloud {
         instance.ok_or_else(|| missing(provider_id))
     }
 
-    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
         let mut state = self.lock();
         state.fails()?;
-        Ok(state.instances.values().cloned().collect())
+        let instances = state.instances.values().cloned();
+        Ok(instances.map(Arc::new).collect())
     }
 
     async fn instance_types(

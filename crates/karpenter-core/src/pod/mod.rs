@@ -215,8 +215,8 @@ pub struct Pod {
     pub deleted_at: Option<Timestamp>,
     /// `status.startTime`.
     pub started_at: Option<Timestamp>,
-    /// `spec.nodeName`.
-    pub node_name: Option<String>,
+    /// `spec.nodeName`, shared by the pods of a node.
+    pub node_name: Option<Arc<str>>,
     /// `status.nominatedNodeName`: kube-scheduler is preempting pods on this node for it.
     pub nominated_node: Option<String>,
     /// `status.phase`.
@@ -367,7 +367,7 @@ impl Pod {
             started_at: status
                 .and_then(|status| status.start_time.as_ref())
                 .map(|time| time.0),
-            node_name: text(spec.and_then(|spec| spec.node_name.as_ref())),
+            node_name: text(spec.and_then(|spec| spec.node_name.as_ref())).map(Into::into),
             nominated_node: text(status.and_then(|status| status.nominated_node_name.as_ref())),
             phase: match status.and_then(|status| status.phase.as_deref()) {
                 Some("Pending") => Phase::Pending,

@@ -93,8 +93,10 @@ impl Pod {
     pub fn ignored(&self) -> Option<PodIgnored> {
         if self.is_provisionable() {
             None
-        } else if let Some(node) = self.node_name.clone() {
-            Some(PodIgnored::Bound { node })
+        } else if let Some(node) = &self.node_name {
+            Some(PodIgnored::Bound {
+                node: node.to_string(),
+            })
         } else if self.deleted_at.is_some() {
             Some(PodIgnored::Terminating)
         } else if self.is_terminal() {

@@ -201,7 +201,7 @@ impl World {
             .cloned()
             .unwrap();
         let mut pod = pod.as_ref().clone();
-        pod.node_name = Some(node.to_owned());
+        pod.node_name = Some(node.into());
         pod.unschedulable = false;
         self.cluster.insert_pod(pod);
     }

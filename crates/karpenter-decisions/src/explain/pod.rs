@@ -161,7 +161,7 @@ pub fn explain_pod(question: &Question<'_>, namespace: &str, name: &str) -> Opti
             entry.map(|e| e.since()),
             &records,
         ),
-        node: pod.node_name.clone().or(target),
+        node: pod.node_name.as_deref().map(str::to_owned).or(target),
         alike: standing.is_some().then(|| alike(question, pod)),
         reason: standing.map(|standing| {
             let Standing {

@@ -319,7 +319,7 @@ fn normalized(shape: &Shape, manifest: &Shape) -> Shape {
 ///
 /// UPSTREAM: kubernetes pkg/controller/controller_utils.go (ActivePodsWithRanks), pkg/controller/statefulset
 fn removal_order(workload: &Workload, pods: BTreeMap<String, Pod>) -> Vec<Pod> {
-    let mut per_node: BTreeMap<String, usize> = BTreeMap::new();
+    let mut per_node: BTreeMap<Arc<str>, usize> = BTreeMap::new();
     for node in pods.values().filter_map(|pod| pod.node_name.clone()) {
         *per_node.entry(node).or_default() += 1;
     }

@@ -257,7 +257,7 @@ impl Window {
             match &current.node_name {
                 None => places.push((Arc::clone(current), target.to_owned())),
                 // It runs on a node that we would not have launched.
-                Some(node) if hidden.contains(node) => {
+                Some(node) if hidden.contains(&**node) => {
                     cluster.remove_pod(namespace, name);
                     cluster.insert_pod(Pod::clone(pod));
                     places.push((Arc::clone(pod), target.to_owned()));

@@ -7,18 +7,21 @@ use std::sync::Arc;
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    Namespace, Node, NodeStatus, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
+use karpenter_core::pod;
 use karpenter_core::provider::NodeClassKind;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
+use rustc_hash::FxHashSet;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -122,11 +125,15 @@ pub fn spawn_watchers(
 /// Removes the parts of a Node that no controller reads: more than half of it, and timestamps that change with every heartbeat.
 fn trim_node(node: &mut Node) {
     if let Some(status) = &mut node.status {
-        status.images = None;
-        status.volumes_in_use = None;
         for condition in status.conditions.iter_mut().flatten() {
             condition.last_heartbeat_time = None;
         }
+        *status = NodeStatus {
+            allocatable: status.allocatable.take(),
+            capacity: status.capacity.take(),
+            conditions: status.conditions.take(),
+            ..NodeStatus::default()
+        };
     }
 }
 
@@ -152,7 +159,7 @@ impl Watchers<'_> {
         self.spawn(api, ObjectKind::Pod, |pod| {
             let pod = pod.into();
             Some(Object::Pod {
-                pod: Box::new(karpenter_core::pod::Pod::parse(&pod)),
+                pod: Box::new(pod::Pod::parse(&pod)),
                 refusal: refusal(&pod),
             })
         });
@@ -248,15 +255,44 @@ fn key_of<W: Resource>(object: &W) -> Key {
 /// Number of listed objects that go into the model at a time: they share no memory before, and take far more of it.
 const PORTION: usize = 250;
 
+/// The objects that a list can miss because they were deleted.
+enum Known {
+    /// Keys that this watch reported, each with the last list that contained it. The model can have more objects: NodeClaims
+    /// that this process created, which an older list does not contain.
+    Reported {
+        keys: BTreeMap<Key, u32>,
+        /// Number of the current or last list.
+        list: u32,
+    },
+    /// All pods of the model, which only this watch reports: a million keys of their own would take 100 MB.
+    Pods {
+        /// Keys of the current list; empty during the first one, before which the model has no pods.
+        listed: FxHashSet<Key>,
+        /// Number of the current or last list.
+        list: u32,
+    },
+}
+
+impl Known {
+    fn of(kind: &ObjectKind) -> Self {
+        match kind {
+            ObjectKind::Pod => Self::Pods {
+                listed: FxHashSet::default(),
+                list: 0,
+            },
+            _ => Self::Reported {
+                keys: BTreeMap::new(),
+                list: 0,
+            },
+        }
+    }
+}
+
 /// Feeds objects of one kind into the model.
 struct Feeder {
     kind: ObjectKind,
     model: ModelHandle,
-    /// Keys that this watch reported, each with the last list that contained it. The model can have more objects: NodeClaims
-    /// that this process created, which an older list does not contain.
-    known: BTreeMap<Key, u32>,
-    /// Number of the current or last list.
-    list: u32,
+    known: Known,
     /// Objects of the list that are not in the model yet.
     portion: Vec<Object>,
 }
@@ -264,36 +300,59 @@ struct Feeder {
 impl Feeder {
     fn new(kind: ObjectKind, model: ModelHandle) -> Self {
         Self {
+            known: Known::of(&kind),
             kind,
             model,
-            known: BTreeMap::new(),
-            list: 0,
             portion: Vec::new(),
         }
     }
 
     fn begin_list(&mut self) {
-        self.list = self.list.wrapping_add(1);
+        match &mut self.known {
+            Known::Reported { list, .. } => *list = list.wrapping_add(1),
+            Known::Pods { listed, list } => {
+                *list = list.saturating_add(1);
+                listed.clear();
+            }
+        }
         self.portion.clear();
     }
 
     async fn listed(&mut self, key: Key, object: Option<Object>) -> Result<(), Stopped> {
-        self.known.insert(key, self.list);
+        match &mut self.known {
+            Known::Reported { keys, list } => {
+                keys.insert(key, *list);
+            }
+            Known::Pods { listed, list } if *list > 1 => {
+                listed.insert(key);
+            }
+            Known::Pods { .. } => {}
+        }
         self.portion.extend(object);
         if self.portion.len() < PORTION {
             return Ok(());
         }
+        self.pass_on().await
+    }
+
+    /// Passes the objects that were listed to the model. The next page is read afterwards: the whole list must not accumulate
+    /// in front of the model.
+    async fn pass_on(&mut self) -> Result<(), Stopped> {
         let objects = std::mem::take(&mut self.portion);
-        // The next page is read afterwards: the whole list must not accumulate in front of the model.
         self.model.update(Update::Portion(objects)).await
     }
 
     /// Removes the objects that a finished list did not contain.
     async fn end_list(&mut self) -> Result<(), Stopped> {
-        let list = self.list;
-        let unseen = self.known.iter().filter(|(_, seen)| **seen != list);
-        let deleted: Vec<Key> = unseen.map(|(key, _)| key.clone()).collect();
-        self.known.retain(|_, seen| *seen == list);
+        let deleted = match &mut self.known {
+            Known::Reported { keys, list } => {
+                let unseen = keys.iter().filter(|(_, seen)| *seen != list);
+                let deleted = unseen.map(|(key, _)| key.clone()).collect();
+                keys.retain(|_, seen| *seen == *list);
+                deleted
+            }
+            Known::Pods { .. } => self.missing_pods().await?,
+        };
         let listed = Update::Listed {
             kind: self.kind.clone(),
             deleted,
@@ -302,8 +361,24 @@ impl Feeder {
         self.model.queue(listed).await
     }
 
+    /// Returns the pods of the model that a finished list did not contain.
+    async fn missing_pods(&mut self) -> Result<Vec<Key>, Stopped> {
+        // The view has then all that this watch passed on before.
+        self.pass_on().await?;
+        let listed = match &mut self.known {
+            Known::Pods { listed, list } if *list > 1 => std::mem::take(listed),
+            _ => return Ok(Vec::new()),
+        };
+        let view = self.model.view();
+        let keys = view.snapshot.pods().map(|pod| pod.key.to_string());
+        let missing = keys.map(Key::from).filter(|key| !listed.contains(key));
+        Ok(missing.collect())
+    }
+
     async fn applied(&mut self, key: Key, object: Option<Object>) -> Result<(), Stopped> {
-        self.known.insert(key, self.list);
+        if let Known::Reported { keys, list } = &mut self.known {
+            keys.insert(key, *list);
+        }
         match object {
             Some(object) => self.model.queue(Update::Apply(object)).await,
             None => Ok(()),
@@ -311,7 +386,9 @@ impl Feeder {
     }
 
     async fn deleted(&mut self, key: Key) -> Result<(), Stopped> {
-        self.known.remove(&key);
+        if let Known::Reported { keys, .. } = &mut self.known {
+            keys.remove(&key);
+        }
         let removed = Update::Remove(self.kind.clone(), key);
         self.model.queue(removed).await
     }
@@ -353,9 +430,10 @@ where
 #[cfg(test)]
 mod tests {
     use karpenter_core::cluster::ClusterConfig;
+    use karpenter_core::resources::Resources;
 
     use super::*;
-    use crate::model::Model;
+    use crate::model::{Model, View};
 
     fn namespace(name: &str) -> Object {
         let mut namespace = Namespace::default();
@@ -363,22 +441,78 @@ mod tests {
         namespace.into()
     }
 
+    fn pod(name: &str) -> Object {
+        Object::Pod {
+            pod: Box::new(pod::Pod::pending("", name, Resources::new())),
+            refusal: None,
+        }
+    }
+
     #[tokio::test]
     async fn objects_of_a_broken_list_are_removed_by_the_next_list_without_them() {
-        let (model, handle) = Model::new(ClusterConfig::default(), &["Namespace"]);
+        let kind = ObjectKind::Other(OtherKind::Namespace);
+        broken_list(kind, namespace, |view| view.snapshot.namespaces().count()).await;
+    }
+
+    #[tokio::test]
+    async fn pods_of_a_broken_list_are_removed_by_the_next_list_without_them() {
+        broken_list(ObjectKind::Pod, pod, |view| view.snapshot.pod_count()).await;
+    }
+
+    #[tokio::test]
+    async fn pods_that_a_later_list_does_not_contain_are_removed_and_watched_ones_stay_listed() {
+        let (model, handle) = Model::new(ClusterConfig::default(), &["Pod"]);
         let stop = CancellationToken::new();
         let task = tokio::spawn(model.run(stop.clone()));
-        let kind = ObjectKind::Other(OtherKind::Namespace);
+        let mut feeder = Feeder::new(ObjectKind::Pod, handle.clone());
+        let list = async |feeder: &mut Feeder, names: &[&str]| {
+            feeder.begin_list();
+            for name in names {
+                let key = format!("/{name}").into();
+                assert!(feeder.listed(key, Some(pod(name))).await.is_ok());
+            }
+            assert!(feeder.end_list().await.is_ok());
+            // The model applies updates in order: after this one the view has the list.
+            assert!(handle.update(Update::Portion(Vec::new())).await.is_ok());
+        };
+        let names = || {
+            let view = handle.view();
+            let names = view.snapshot.pods().map(|pod| pod.key.name.clone());
+            let mut names: Vec<String> = names.collect();
+            names.sort();
+            names
+        };
+        list(&mut feeder, &["a", "b"]).await;
+        assert_eq!(names(), ["a", "b"]);
+        assert!(feeder.applied("/c".into(), Some(pod("c"))).await.is_ok());
+        assert!(feeder.deleted("/a".into()).await.is_ok());
+        list(&mut feeder, &["c", "d"]).await;
+        assert_eq!(names(), ["c", "d"]);
+        list(&mut feeder, &[]).await;
+        assert_eq!(names(), [""; 0]);
+        stop.cancel();
+        assert!(task.await.is_ok());
+    }
+
+    /// Lists more than a portion of objects of a kind, then breaks off and lists ten of them.
+    async fn broken_list(
+        kind: ObjectKind,
+        object: impl Fn(&str) -> Object,
+        number: impl Fn(&View) -> usize,
+    ) {
+        let (model, handle) = Model::new(ClusterConfig::default(), &[kind.as_str()]);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(model.run(stop.clone()));
         let mut feeder = Feeder::new(kind, handle.clone());
         let shows = async |feeder: &mut Feeder, count: usize| {
             feeder.begin_list();
             for n in 0..count {
-                let object = namespace(&n.to_string());
+                let object = object(&n.to_string());
                 let key = format!("/{n}").into();
                 assert!(feeder.listed(key, Some(object)).await.is_ok());
             }
         };
-        let count = || handle.view().snapshot.namespaces().count();
+        let count = || number(&handle.view());
         shows(&mut feeder, PORTION + 1).await;
         assert_eq!(count(), PORTION, "the list has not ended");
         shows(&mut feeder, 10).await;

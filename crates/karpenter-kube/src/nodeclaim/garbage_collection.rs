@@ -63,11 +63,15 @@ impl GarbageCollection {
         }
     }
 
-    async fn collect_claims(&self, view: &View, instances: &[NodeClaim]) -> Vec<ReconcileError> {
+    async fn collect_claims(
+        &self,
+        view: &View,
+        instances: &[Arc<NodeClaim>],
+    ) -> Vec<ReconcileError> {
         let existing: BTreeSet<&str> = instances
             .iter()
             .filter(|m| !m.is_deleting())
-            .filter_map(provider_id)
+            .filter_map(|m| provider_id(m))
             .collect();
         let lost: Vec<&Arc<NodeClaim>> = view
             .snapshot
@@ -99,17 +103,17 @@ impl GarbageCollection {
 
     async fn collect_instances(
         &mut self,
-        instances: Vec<NodeClaim>,
+        instances: Vec<Arc<NodeClaim>>,
     ) -> Result<Vec<ReconcileError>, ReconcileError> {
         let known = |view: &View, id: &str| !view.node_claims_by_provider_id(id).is_empty();
         let view = self.cx.view();
-        let unclaimed: Vec<NodeClaim> = instances
+        let unclaimed: Vec<Arc<NodeClaim>> = instances
             .into_iter()
             .filter(|m| !m.is_deleting())
             .filter(|m| provider_id(m).is_some_and(|id| !known(&view, id)))
             .collect();
         let now = self.cx.clock.now();
-        let seen: BTreeSet<&str> = unclaimed.iter().filter_map(provider_id).collect();
+        let seen: BTreeSet<&str> = unclaimed.iter().filter_map(|m| provider_id(m)).collect();
         self.orphans.retain(|id, _| seen.contains(id.as_str()));
         let mut due = Vec::new();
         for instance in &unclaimed {

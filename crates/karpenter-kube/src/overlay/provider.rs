@@ -172,7 +172,7 @@ impl CloudProvider for Overlaid {
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
         self.inner.get(provider_id).await
     }
-    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
         self.inner.list().await
     }
     async fn instance_types(

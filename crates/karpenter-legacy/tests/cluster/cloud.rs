@@ -102,8 +102,9 @@ impl CloudProvider for Cloud {
         found.ok_or_else(|| CloudProviderError::NodeClaimNotFound(id.to_owned()))
     }
 
-    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
-        Ok(self.instances.lock().values().cloned().collect())
+    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
+        let instances = self.instances.lock();
+        Ok(instances.values().cloned().map(Arc::new).collect())
     }
 
     async fn instance_types(

@@ -174,7 +174,7 @@ impl CloudProvider for Scripted {
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
         self.inner.get(provider_id).await
     }
-    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
         self.note("list", &NodeClaim::new("", NodeClaimSpec::default()));
         self.lists.fetch_add(1, Ordering::Relaxed);
         self.inner.list().await

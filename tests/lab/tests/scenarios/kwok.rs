@@ -175,7 +175,7 @@ async fn a_deleted_instance_is_terminated_at_once() {
     let listed = async || {
         let all = provider.list().await.unwrap();
         all.into_iter()
-            .filter_map(|c| c.status.provider_id)
+            .filter_map(|c| c.status.provider_id.clone())
             .collect::<Vec<_>>()
     };
     assert_eq!(listed().await, std::slice::from_ref(&id));
@@ -229,7 +229,7 @@ async fn instances_of_an_earlier_process_are_found_by_their_nodes() {
     world.create(&node).await;
     let listed = async || {
         let all = provider.list().await.unwrap();
-        let ids = all.into_iter().filter_map(|c| c.status.provider_id);
+        let ids = all.into_iter().filter_map(|c| c.status.provider_id.clone());
         ids.collect::<Vec<_>>()
     };
     assert_eq!(listed().await, ["kwok://old"]);

@@ -485,7 +485,7 @@ impl Burst {
                     .insert("app".into(), format!("work-{}", one.workload));
             });
             if let Some(node) = node {
-                pod.node_name = Some(format!("node-{node}"));
+                pod.node_name = Some(format!("node-{node}").into());
                 pod.phase = Phase::Running;
             }
             cluster.insert_pod(pod);

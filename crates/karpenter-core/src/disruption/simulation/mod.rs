@@ -213,7 +213,7 @@ impl Simulator {
             let key = &placement.pod;
             if let Some(pod) = self.snapshot.pod(&key.namespace, &key.name) {
                 let mut pod = pod.as_ref().clone();
-                pod.node_name = Some(placement.node.clone());
+                pod.node_name = Some(placement.node.as_str().into());
                 pod.unschedulable = false;
                 cluster.insert_pod(pod);
             }

@@ -126,7 +126,7 @@ impl Stepper {
             return;
         };
         let mut pod = Pod::clone(pod);
-        pod.node_name = Some(node.to_owned());
+        pod.node_name = Some(node.into());
         pod.unschedulable = false;
         pod.phase = Phase::Running;
         pod.started_at = Some(self.now);

@@ -63,26 +63,27 @@ pub(super) fn build(release: &Release) -> anyhow::Result<PathBuf> {
             continue;
         }
         let variable = target.to_uppercase().replace('-', "_");
-        for (binary, package) in BINARIES {
-            let mut cargo = Command::new("cargo");
-            cargo
-                .args(["build", "--locked", "--profile", "dist", "--target", target])
-                .args(["--package", package, "--bin", binary])
-                .env(format!("CARGO_TARGET_{variable}_LINKER"), linker)
-                .env(format!("CC_{}", target.replace('-', "_")), linker)
-                .current_dir(&release.root);
-            if !cargo.status().context("cannot run cargo")?.success() {
-                bail!("cannot build {binary} for {target}");
-            }
-            let to = folder.join(platform);
-            fs::create_dir_all(&to)?;
-            let built = release
-                .root
-                .join("target")
-                .join(target)
-                .join("dist")
-                .join(binary);
-            fs::copy(&built, to.join(binary))?;
+        let packages = BINARIES
+            .iter()
+            .flat_map(|(_, package)| ["--package", package]);
+        // All at once, as the workflow does: dependencies that a crate has with other features are not compiled again.
+        let mut cargo = Command::new("cargo");
+        cargo
+            .args(["build", "--locked", "--profile", "dist", "--target", target])
+            .args(packages)
+            .arg("--bins")
+            .env(format!("CARGO_TARGET_{variable}_LINKER"), linker)
+            .env(format!("CC_{}", target.replace('-', "_")), linker)
+            .current_dir(&release.root);
+        if !cargo.status().context("cannot run cargo")?.success() {
+            bail!("cannot build the binaries for {target}");
+        }
+        let built = release.root.join("target").join(target).join("dist");
+        let to = folder.join(platform);
+        fs::create_dir_all(&to)?;
+        for (binary, _) in BINARIES {
+            fs::copy(built.join(binary), to.join(binary))
+                .with_context(|| format!("cannot copy {binary}"))?;
         }
     }
     Ok(folder)

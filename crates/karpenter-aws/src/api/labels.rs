@@ -194,17 +194,11 @@ pub mod resources {
     /// Requested by pods that need Nitro Enclaves; never part of an instance type's capacity.
     pub const NITRO_SANDBOX: &str = "eks.amazonaws.com/nitro-sandbox";
 
-    /// The extended resources that an instance type may have capacity of.
-    pub const ALL: [&str; 8] = [
-        NVIDIA_GPU,
-        AMD_GPU,
-        HABANA_GAUDI,
-        AWS_NEURON,
-        AWS_NEURON_CORE,
-        AWS_POD_ENI,
-        PRIVATE_IPV4_ADDRESS,
-        EFA,
-    ];
+    /// The extended resources that NodeOverlays cannot set. GPUs are not among them: EC2 reports none for types with a part of
+    /// a GPU, such as `g6f`.
+    ///
+    /// UPSTREAM: pkg/apis/v1/labels.go, karpv1.WellKnownResources
+    pub const WELL_KNOWN: [&str; 5] = [HABANA_GAUDI, AWS_NEURON, AWS_NEURON_CORE, AWS_POD_ENI, EFA];
 }
 
 /// Returns the well-known labels and extended resources of the provider.
@@ -212,7 +206,7 @@ pub fn well_known() -> WellKnown {
     let known = WELL_KNOWN
         .into_iter()
         .fold(WellKnown::default(), WellKnown::with_label);
-    resources::ALL
+    resources::WELL_KNOWN
         .into_iter()
         .fold(known, WellKnown::with_resource)
         .with_restricted_domain(GROUP)
@@ -224,21 +218,25 @@ pub fn well_known() -> WellKnown {
 mod tests {
     /// Conformance: AWS-labels-08
     #[test]
-    fn the_resources_of_aws_and_the_zone_of_its_volumes_are_known() {
+    fn the_resources_of_aws_that_overlays_cannot_set_and_the_zone_of_its_volumes_are_known() {
         let known = super::well_known();
         for resource in [
-            "nvidia.com/gpu",
-            "amd.com/gpu",
             "habana.ai/gaudi",
             "aws.amazon.com/neuron",
             "aws.amazon.com/neuroncore",
             "vpc.amazonaws.com/pod-eni",
-            "vpc.amazonaws.com/PrivateIPv4Address",
             "vpc.amazonaws.com/efa",
         ] {
             assert!(known.is_resource(resource), "{resource}");
         }
-        assert!(!known.is_resource("vpc.amazonaws.com/other"));
+        for resource in [
+            "nvidia.com/gpu",
+            "amd.com/gpu",
+            "vpc.amazonaws.com/PrivateIPv4Address",
+            "vpc.amazonaws.com/other",
+        ] {
+            assert!(!known.is_resource(resource), "{resource}");
+        }
         assert_eq!(
             known.normalize_key("topology.ebs.csi.aws.com/zone"),
             "topology.kubernetes.io/zone"

@@ -82,7 +82,11 @@ async fn a_type_without_a_price_is_available_while_a_valid_overlay_gives_it_one(
     let world = world(true).await;
     assert_eq!(prices(&world).await, Some(vec![]));
     // An overlay may not set the provider's own resources.
-    overlay(&world, json!({ "capacity": { "nvidia.com/gpu": "1" } })).await;
+    overlay(
+        &world,
+        json!({ "capacity": { "vpc.amazonaws.com/efa": "1" } }),
+    )
+    .await;
     world
         .until("the overlay to be refused", async || {
             (!validated(&world).await?).then_some(())

@@ -31,3 +31,14 @@ fn pods_under_several_spreads_are_bound_in_some_order() {
         assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
     }
 }
+
+/// Few of the orders bind all pods of these clusters, so that orders drawn at random did not.
+#[test]
+fn an_order_of_binding_is_searched_for() {
+    for seed in [3702, 9006, 11421] {
+        let world = clusters::cluster(seed, Shape::SMALL);
+        let solution = crate::plan(&world);
+        let replayed = replay(&world, &solution, Launch::Cheapest);
+        assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
+    }
+}

@@ -136,13 +136,17 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
     Some(best.plan)
 }
 
-/// Returns the number of pods in a plan.
+/// Returns the number of pods in a plan, with and without a place.
 fn pods(plan: &Plan) -> usize {
-    let on_claims = plan.new_node_claims.iter();
-    let on_claims: usize = on_claims
-        .map(|draft| draft.pods.len() + draft.buffer_pods.len())
-        .sum();
-    on_claims + plan.existing.len() + plan.unplaced.len()
+    on_planned_nodes(plan) + plan.existing.len() + plan.unplaced.len()
+}
+
+/// Returns the number of pods on the planned nodes of a plan.
+fn on_planned_nodes(plan: &Plan) -> usize {
+    let claims = plan.new_node_claims.iter();
+    claims
+        .map(|claim| claim.pods.len() + claim.buffer_pods.len())
+        .sum()
 }
 
 /// Returns the best attempt by the rules of the module documentation; the first is first fit's.
@@ -161,7 +165,7 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
         others.retain(|attempt| attempt.buffers.leaves_out_no_more_than(&first.buffers));
     }
     let nodes = first.plan.new_node_claims.len();
-    let few = pods(&first.plan) < nodes * MANY_PODS;
+    let few = on_planned_nodes(&first.plan) < nodes * MANY_PODS;
     let mean = first.plan.hourly_price() / nodes.max(1) as f64;
     let node_overhead = if few { mean * NODE_OVERHEAD_FEW } else { 0.0 };
     let by_name = others

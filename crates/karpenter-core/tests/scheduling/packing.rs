@@ -2,6 +2,7 @@
 
 use karpenter_core::fake::{instance_type, offering};
 use karpenter_core::schedule::{Packing, Plan, schedule};
+use serde_json::json;
 
 use crate::fixture::*;
 
@@ -159,4 +160,37 @@ fn repacking_keeps_limits() {
     };
     assert!(plan.new_node_claims.len() > 1);
     assert!(plan.new_node_claims.iter().map(largest).sum::<usize>() <= 100);
+}
+
+/// Two nodes cost a tenth less than one for both pods, and a fifth of that one's price more in management.
+#[test]
+fn an_additional_node_counts_for_more_than_its_price_where_planned_nodes_have_few_pods() {
+    let types = [(1, 0.08), (2, 0.1), (4, 0.2)].map(|(cpu, price)| {
+        instance_type(&format!("m-{cpu:02}"))
+            .cpu(cpu)
+            .gib(cpu * 4)
+            .pods(100)
+            .offerings(vec![offering("on-demand", Z1, price)])
+            .build()
+    });
+    let world = || {
+        World::new()
+            .with_types(types.clone().into())
+            .with([pod("large").cpu("1500m"), pod("small").cpu("800m")])
+    };
+    assert_eq!(sizes(&world().plan()), [2]);
+    // Pods that are on no planned node do not make the planned nodes ones with many pods.
+    let without_place = world().with(copies(&pod("lost").cpu("100m").select(ZONE, "none"), 20));
+    let plan = without_place.plan();
+    assert_eq!((plan.unplaced.len(), sizes(&plan)), (20, vec![2]));
+    let there = pod("there")
+        .cpu("100m")
+        .tolerate(json!({ "operator": "Exists" }));
+    let existing = node("existing")
+        .cpu("4")
+        .pods("30")
+        .taint("t", "t", "NoSchedule");
+    let on_existing = world().with(([existing], copies(&there, 20)));
+    let plan = on_existing.plan();
+    assert_eq!((plan.existing.len(), sizes(&plan)), (20, vec![2]));
 }

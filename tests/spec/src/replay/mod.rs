@@ -13,6 +13,7 @@
 //! tainttoleration,nodeports,noderesources,nodevolumelimits,volumebinding}
 
 mod pod_info;
+mod search;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,15 +74,11 @@ pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
     }
     let (mut best, mut last) = best.unwrap_or((waiting.clone(), cluster.clone()));
     if !best.is_empty() {
-        let left = cluster.search(&waiting);
+        let order = cluster.search(&waiting);
+        let mut trial = cluster.clone();
+        let left = trial.bind_all(&order);
         if left.len() < best.len() {
-            last = cluster;
-            for (at, (pod, node)) in waiting.iter().enumerate() {
-                if let Some(node) = node.filter(|_| !left.contains(&at)) {
-                    last.nodes[node].pods.push(*pod);
-                }
-            }
-            best = left.into_iter().map(|at| waiting[at]).collect();
+            (best, last) = (left, trial);
         }
     }
     let reason = |(pod, node): &Waiting| {
@@ -97,6 +94,14 @@ pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
         stuck: best.iter().map(reason).collect(),
         empty: idle.map(|(_, index)| index).collect(),
     }
+}
+
+/// Returns the count that bounds the skew: the lowest, or none if there are fewer domains than `minDomains`.
+fn least(counts: &BTreeMap<&str, i64>, constraint: &Spread) -> i64 {
+    if (counts.len() as i64) < constraint.min_domains {
+        return 0;
+    }
+    counts.values().copied().min().unwrap_or(0)
 }
 
 /// How many orders of binding are tried.
@@ -307,30 +312,6 @@ impl Cluster {
         }
     }
 
-    /// Searches for an order of binding with backtracking; returns the indices of the pods left by the best attempt.
-    fn search(&self, pods: &[Waiting]) -> Vec<usize> {
-        let description = |(pod, node): &(usize, Option<usize>)| {
-            let mut info = self.pods[*pod].clone();
-            info.id.name.clear();
-            format!("{info:?} {node:?}")
-        };
-        let descriptions: Vec<String> = pods.iter().map(description).collect();
-        let first =
-            |description: &String| descriptions.iter().position(|other| other == description);
-        let classes: Vec<usize> = descriptions.iter().filter_map(first).collect();
-        let may = |done: &[usize], next: usize| {
-            let mut there = self.clone();
-            for at in done {
-                if let (pod, Some(node)) = pods[*at] {
-                    there.nodes[node].pods.push(pod);
-                }
-            }
-            let (pod, node) = pods[next];
-            node.is_some_and(|node| there.refusal(pod, node).is_none())
-        };
-        crate::order::stuck(&classes, may)
-    }
-
     /// Returns the filter that rejects a pod on a node.
     fn refusal(&self, pod: usize, node: usize) -> Option<&'static str> {
         let (info, there) = (&self.pods[pod], &self.nodes[node]);
@@ -348,6 +329,12 @@ impl Cluster {
         if let Some(why) = self.no_room(pod, node) {
             return Some(why);
         }
+        self.constraint(pod, node)
+    }
+
+    /// Applies the filters that depend on the pods of other nodes.
+    fn constraint(&self, pod: usize, node: usize) -> Option<&'static str> {
+        let (info, there) = (&self.pods[pod], &self.nodes[node]);
         if !self.spreads(info, there) {
             return Some("PodTopologySpread");
         }
@@ -397,12 +384,7 @@ impl Cluster {
         }
         info.spread.iter().all(|constraint| {
             let counts = self.counts(info, constraint);
-            let few = (counts.len() as i64) < constraint.min_domains;
-            let least = if few {
-                0
-            } else {
-                counts.values().copied().min().unwrap_or(0)
-            };
+            let least = least(&counts, constraint);
             let own = i64::from(pod::selects(constraint.selector.as_ref(), &info.labels));
             let here = counts.get(there.labels[&constraint.key].as_str()).copied();
             here.unwrap_or(0) + own - least <= constraint.max_skew

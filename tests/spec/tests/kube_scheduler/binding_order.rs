@@ -31,3 +31,32 @@ fn pods_under_several_spreads_are_bound_in_some_order() {
         assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
     }
 }
+
+/// The other pods, in zone a, must be bound before the pods in zone b, which are spread over capacity types as well.
+#[test]
+fn pods_that_two_spreads_of_another_count_have_a_fixed_domain_in_both() {
+    let world = case::world("two-spreads-count-a-pod");
+    let solution = crate::plan(&world);
+    assert_eq!(solution.unplaced.len(), 0, "{solution:#?}");
+    crate::assert_binds("two spreads count a pod", &world, &solution);
+}
+
+/// Its affinity selects all pods, so that none may be bound before it, and the others are on other nodes.
+#[test]
+fn the_first_pod_of_an_affinity_group_has_a_fixed_domain_where_a_spread_counts_it() {
+    let world = case::world("first-of-its-affinity-group");
+    let solution = crate::plan(&world);
+    assert_eq!(solution.unplaced.len(), 0, "{solution:#?}");
+    crate::assert_binds("first of its affinity group", &world, &solution);
+}
+
+/// Few of the orders bind all pods of these clusters, so that orders drawn at random did not.
+#[test]
+fn an_order_of_binding_is_searched_for() {
+    for seed in [3702, 9006, 11421] {
+        let world = clusters::cluster(seed, Shape::SMALL);
+        let solution = crate::plan(&world);
+        let replayed = replay(&world, &solution, Launch::Cheapest);
+        assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
+    }
+}

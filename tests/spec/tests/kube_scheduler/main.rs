@@ -10,6 +10,7 @@
 
 mod binding_order;
 mod case;
+mod node_filters;
 mod several_spreads;
 
 use karpenter_core::schedule::{Query, schedule};

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::algebra::{ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId, ReservationId, RowId};
 use crate::schedule::compile::pools::template::unmet_min_values;
@@ -16,8 +16,8 @@ use crate::schedule::pass::SchedulingPass;
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::group::Target;
 
-/// The state of a planned node once its domain is fixed.
-pub(crate) struct InDomain {
+/// The state of a planned node once a label, mostly its domain, is fixed.
+pub(crate) struct Narrowed {
     pub(crate) set: SetId,
     /// A row that fits.
     witness: RowId,
@@ -70,7 +70,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Fixes the domain of a planned node, with the result of [`Self::fixed_in_domain`].
-    pub(crate) fn fix(&mut self, planned: PlannedId, fixed: InDomain) {
+    pub(crate) fn fix(&mut self, planned: PlannedId, fixed: Narrowed) {
         let set = fixed.set;
         let before = std::mem::replace(&mut self.planned[planned].set, set);
         if before == set {
@@ -95,18 +95,23 @@ impl SchedulingPass<'_> {
         planned: PlannedId,
         axis: AxisId,
         domain: DomainId,
-    ) -> Option<InDomain> {
+    ) -> Option<Narrowed> {
         let one: Bits<DomainId> = [domain].into_iter().collect();
         let req = self
             .topology
             .requirement_for(&mut self.rows.algebra, axis, &one);
+        self.fixed_by(planned, req)
+    }
+
+    /// Returns the state of a planned node under one more requirement; `None` if that is impossible for the same reasons.
+    pub(crate) fn fixed_by(&mut self, planned: PlannedId, req: ReqId) -> Option<Narrowed> {
         let held = &self.planned[planned];
         let (template, set, witness) = (held.template, held.set, held.witness);
         let (used, allowed) = (held.used.clone(), held.allowed.clone());
         let reservations = held.reservations.clone();
         let fixed = self.rows.algebra.narrow(set, req)?;
         let counts_types = self.rows.algebra.has_min_values(set);
-        let same = InDomain {
+        let same = Narrowed {
             set: fixed,
             witness,
             reservations: None,
@@ -135,7 +140,7 @@ impl SchedulingPass<'_> {
             Some(held.ok()?)
         };
         let stays = rows.contains(witness);
-        Some(InDomain {
+        Some(Narrowed {
             witness: if stays { witness } else { first },
             reservations,
             ..same

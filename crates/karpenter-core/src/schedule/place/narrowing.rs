@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use crate::requirements::{Operator, Requirement};
-use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::algebra::{KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId, PlannedId};
 use crate::schedule::pass::SchedulingPass;
-use crate::schedule::place::affinity_seed::InDomain;
+use crate::schedule::place::affinity_seed::Narrowed;
 use crate::schedule::topology::group::{GroupKind, Target};
 
 impl SchedulingPass<'_> {
@@ -118,8 +118,8 @@ impl SchedulingPass<'_> {
         }
     }
 
-    /// Fixes the cheapest domain where a required spread counts the pod by a domain that is open, if a spread of its own may require
-    /// that kube-scheduler binds it before the pods of the other: those must see it. Other pods can be bound last, so that their
+    /// Fixes the cheapest domain where a required spread counts the pod by a domain that is open, if a spread or affinity of its own may
+    /// require that kube-scheduler binds it before the pods of the other: those must see it. Other pods can be bound last, so that their
     /// domain may stay open. The launch would choose the cheapest, too.
     ///
     /// DIFFERS: upstream leaves the domain open, and does not count the pod.
@@ -129,6 +129,53 @@ impl SchedulingPass<'_> {
             if self.topology.taints_pass(&self.planned[index], group) {
                 self.fix_cheapest(index, self.topology.groups[group].axis);
             }
+        }
+    }
+
+    /// Returns the labels by which a required spread does not count pods of a planned node yet, because their domain is open, while a
+    /// spread by another label, which belongs to the same pods, counts them.
+    fn counted_in_part(&self, index: PlannedId) -> Vec<AxisId> {
+        let planned = &self.planned[index];
+        let counts = |other: &GroupId| {
+            let axis = self.topology.groups[*other].axis;
+            let key = self.topology.axes[axis].key;
+            let req = self.rows.algebra.get(planned.set, key);
+            req.is_some_and(|req| self.rows.algebra.requirement(req).single().is_some())
+        };
+        let pending = planned.pending.iter().map(|(group, _)| *group);
+        let in_part = pending.filter(|group| {
+            let others = self.topology.together.get(group);
+            others.is_some_and(|others| others.iter().any(counts))
+        });
+        in_part
+            .map(|group| self.topology.groups[group].axis)
+            .collect()
+    }
+
+    /// Notes a planned node that [`Self::fix_counted_in_part`] may have to narrow.
+    pub(crate) fn note_counted_in_part(&mut self, index: PlannedId) {
+        if !self.counted_in_part(index).is_empty() {
+            self.planned.counted_in_part.push(index);
+        }
+    }
+
+    /// Fixes the cheapest domain of the planned nodes whose pods only one of two required spreads of a class counts, once a pod of the
+    /// class is placed: kube-scheduler may have to bind them before the next one, so that they cannot be bound last.
+    ///
+    /// DIFFERS: upstream leaves the domain open.
+    pub(crate) fn fix_counted_in_part(&mut self, class: ClassId) {
+        let mut hard = self.queue.classes[class].hard.iter();
+        let together = &self.topology.together;
+        if self.planned.counted_in_part.is_empty()
+            || !hard.any(|owned| together.contains_key(&owned.group))
+        {
+            return;
+        }
+        for index in std::mem::take(&mut self.planned.counted_in_part) {
+            for axis in self.counted_in_part(index) {
+                self.fix_cheapest(index, axis);
+            }
+            self.fix_filtered(index);
         }
     }
 
@@ -145,11 +192,17 @@ impl SchedulingPass<'_> {
             .topology
             .domains_of(&mut self.rows.algebra, axis, set)
             .unwrap_or_else(|| Arc::new(Bits::full(self.topology.axes[axis].domains().len())));
-        let mut cheapest: Option<(f64, InDomain)> = None;
-        for domain in reach.iter() {
-            let Some(fixed) = self.fixed_in_domain(index, axis, domain) else {
-                continue;
-            };
+        let ways = reach.iter();
+        let ways: Vec<Narrowed> = ways
+            .filter_map(|domain| self.fixed_in_domain(index, axis, domain))
+            .collect();
+        self.fix_to_cheapest(index, ways);
+    }
+
+    /// Narrows a planned node in the way with the lowest price; of equal ones the first.
+    fn fix_to_cheapest(&mut self, index: PlannedId, ways: impl IntoIterator<Item = Narrowed>) {
+        let mut cheapest: Option<(f64, Narrowed)> = None;
+        for fixed in ways {
             let held = &self.planned[index];
             let price = self.rows.lowest_price(
                 held.template,
@@ -166,49 +219,102 @@ impl SchedulingPass<'_> {
         }
     }
 
-    /// Fixes labels that the node filter of a spread constraint of the pod reads: otherwise the launch would decide whether the
-    /// pod is counted.
+    /// Fixes labels that the node filter of a spread constraint of the pod reads and the NodePool decides: otherwise the launch would
+    /// decide whether the pod is counted.
     fn fix_filter_labels(&mut self, index: PlannedId, class: ClassId) {
         for place in 0..self.queue.classes[class].counted.len() {
             let group = self.queue.classes[class].counted[place];
-            let Some(terms) = self.topology.groups[group].filter_sets.clone() else {
-                continue;
-            };
-            for (key, wanted) in terms
-                .iter()
-                .flat_map(|term| self.rows.algebra.members(*term).to_vec())
-                .collect::<Vec<_>>()
-            {
-                // Any value of the label meets it.
-                let wanted = self.rows.algebra.requirement(wanted);
-                let bounded = wanted.gte().is_some() || wanted.lte().is_some();
-                if wanted.operator() == Operator::Exists && !bounded {
-                    continue;
-                }
-                let set = self.planned[index].set;
-                let req = self.rows.algebra.get(set, key);
-                let Some(req) = req.filter(|_| !self.rows.algebra.is_known(key)) else {
-                    continue;
-                };
-                let requirement = self.rows.algebra.requirement(req);
-                if requirement.single().is_some() || requirement.min_values().is_some() {
-                    continue;
-                }
-                let Some(value) = requirement.any() else {
-                    continue;
-                };
-                let drawn = Requirement::equal(requirement.key(), &value);
-                let drawn = self.rows.algebra.req(&drawn, || false);
-                let (template, witness) =
-                    (self.planned[index].template, self.planned[index].witness);
-                if let Some(fixed) = self.rows.algebra.narrow(set, drawn)
-                    && self.rows.mask(template, fixed).rows.contains(witness)
-                {
-                    self.planned[index].set = fixed;
-                    self.narrowed(index, set, fixed);
+            for (key, wanted) in self.filter_labels(group) {
+                if !self.rows.algebra.is_known(key) {
+                    self.fix_custom_label(index, key, wanted);
                 }
             }
         }
+    }
+
+    /// Returns the labels that the node filter of a group reads.
+    fn filter_labels(&self, group: GroupId) -> Vec<(KeyId, ReqId)> {
+        let terms = self.topology.groups[group].filter_sets.iter();
+        let terms = terms.flat_map(|terms| terms.iter());
+        terms
+            .flat_map(|term| self.rows.algebra.members(*term).iter().copied())
+            .collect()
+    }
+
+    /// Fixes whether a planned node passes the node filters of required spreads that count its pods in the domain it has. Where that
+    /// is open, its pods are not counted yet and can be bound last.
+    ///
+    /// DIFFERS: upstream leaves labels open that the provider decides, and counts the pods.
+    pub(crate) fn fix_filtered(&mut self, index: PlannedId) {
+        for place in 0..self.planned[index].uncounted.len() {
+            let Some((group, _)) = self.planned[index].uncounted.get(place).copied() else {
+                return;
+            };
+            let axis = self.topology.groups[group].axis;
+            let axis_key = self.topology.axes[axis].key;
+            let required = self.topology.required.contains(group);
+            let domain = self.rows.algebra.get(self.planned[index].set, axis_key);
+            let domain = domain.and_then(|req| self.rows.algebra.requirement(req).single());
+            if !required || self.topology.axes[axis].is_hostname || domain.is_none() {
+                continue;
+            }
+            for (key, wanted) in self.filter_labels(group) {
+                if self.rows.algebra.is_known(key) {
+                    self.fix_provider_label(index, key, wanted);
+                }
+            }
+        }
+    }
+
+    /// Fixes a value of a label that the NodePool decides, if the filter does not accept all values.
+    fn fix_custom_label(&mut self, index: PlannedId, key: KeyId, wanted: ReqId) {
+        let wanted = self.rows.algebra.requirement(wanted);
+        let bounded = wanted.gte().is_some() || wanted.lte().is_some();
+        if wanted.operator() == Operator::Exists && !bounded {
+            return;
+        }
+        let set = self.planned[index].set;
+        let Some(req) = self.rows.algebra.get(set, key) else {
+            return;
+        };
+        let requirement = self.rows.algebra.requirement(req);
+        if requirement.single().is_some() || requirement.min_values().is_some() {
+            return;
+        }
+        let Some(value) = requirement.any() else {
+            return;
+        };
+        let drawn = Requirement::equal(requirement.key(), &value);
+        let drawn = self.rows.algebra.req(&drawn, || false);
+        let (template, witness) = (self.planned[index].template, self.planned[index].witness);
+        if let Some(fixed) = self.rows.algebra.narrow(set, drawn)
+            && self.rows.mask(template, fixed).rows.contains(witness)
+        {
+            self.planned[index].set = fixed;
+            self.narrowed(index, set, fixed);
+        }
+    }
+
+    /// Fixes whether a label that the provider decides passes the filter: the cheaper, which the launch would choose, too.
+    fn fix_provider_label(&mut self, index: PlannedId, key: KeyId, wanted: ReqId) {
+        let set = self.planned[index].set;
+        let req = self.rows.algebra.get(set, key);
+        if let Some(req) = req.map(|req| self.rows.algebra.requirement(req))
+            && (req.single().is_some() || req.min_values().is_some())
+        {
+            return;
+        }
+        let passing = self.rows.algebra.requirement(wanted);
+        let opposite = match passing.operator() {
+            Operator::In => Operator::NotIn,
+            Operator::NotIn => Operator::In,
+            _ => return,
+        };
+        let values = passing.values();
+        let failing = Requirement::new(passing.key(), opposite, values.collect::<Vec<_>>());
+        let failing = self.rows.algebra.req(&failing, || true);
+        let ways = [wanted, failing].map(|req| self.fixed_by(index, req));
+        self.fix_to_cheapest(index, ways.into_iter().flatten());
     }
 
     /// Fixes the domain of a planned node, if it can be there with its pods and the reservations it relies on.
@@ -245,18 +351,31 @@ impl SchedulingPass<'_> {
         }
     }
 
-    /// Reports whether a planned node passes the node filter of a group as it is now.
+    /// Reports whether a planned node passes the node filter of a group: of a required one, whatever is launched for it.
     fn passes_filter(&mut self, index: PlannedId, group: GroupId) -> bool {
         let set = self.planned[index].set;
-        self.topology.taints_pass(&self.planned[index], group)
-            && self.topology.groups[group]
-                .filter_sets
-                .clone()
-                .is_none_or(|terms| {
-                    terms
-                        .iter()
-                        .any(|term| self.rows.algebra.strictly_compatible(set, *term))
-                })
+        let terms = self.topology.groups[group].filter_sets.clone();
+        let required = self.topology.required.contains(group);
+        let mut meets = |term: &SetId| {
+            self.rows.algebra.strictly_compatible(set, *term)
+                && (!required || self.always_meets(set, *term))
+        };
+        terms.is_none_or(|terms| terms.iter().any(|term| meets(term)))
+            && self.topology.taints_pass(&self.planned[index], group)
+    }
+
+    /// Reports whether a planned node that can meet a term does so whatever values the provider decides on.
+    fn always_meets(&mut self, set: SetId, term: SetId) -> bool {
+        let algebra = &mut self.rows.algebra;
+        let wanted = algebra.members(term).to_vec();
+        wanted.into_iter().all(|(key, wanted)| {
+            let exists = algebra.requirement(wanted).operator() == Operator::Exists;
+            exists
+                || !algebra.is_known(key)
+                || algebra
+                    .get(set, key)
+                    .is_some_and(|own| algebra.meet(own, wanted) == own)
+        })
     }
 
     /// Returns the only domain of `reach` that the planned node can be in, if there is exactly one.

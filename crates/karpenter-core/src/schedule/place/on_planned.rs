@@ -333,6 +333,8 @@ impl SchedulingPass<'_> {
         self.fix_early(index, class);
         self.queue.pods[pod].state = PodState::Placed(Target::Planned(index));
         self.record_on_planned_node(index, class);
+        self.fix_filtered(index);
+        self.note_counted_in_part(index);
     }
 
     /// Replaces the reservations that a planned node holds.

@@ -100,6 +100,8 @@ pub(crate) struct PlannedNodes {
     pub(crate) nodes: IndexVec<PlannedId, PlannedNode>,
     /// Planned nodes with free resources, by number of pods.
     pub(crate) levels: BTreeMap<u32, Bits<PlannedId>>,
+    /// Planned nodes whose pods one spread counts and another of the same class does not yet.
+    pub(crate) counted_in_part: Vec<PlannedId>,
     /// The smallest request of any class, by resource: a planned node without this much room is closed.
     pub(crate) least: Box<[i64]>,
 }

@@ -78,6 +78,9 @@ impl SchedulingPass<'_> {
                     self.place(*pod)
                 };
                 self.queue.pods[*pod].state = state;
+                if matches!(state, PodState::Placed(_)) {
+                    self.fix_counted_in_part(class);
+                }
                 let unplaceable = self.queue.classes[class].unplaceable
                     || self.queue.classes[class].problem.is_some();
                 if matches!(state, PodState::Refused | PodState::Deferred) && !unplaceable {

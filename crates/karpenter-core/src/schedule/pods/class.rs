@@ -105,8 +105,8 @@ pub(crate) struct Class {
     pub(crate) kept_away: Vec<GroupId>,
     /// Groups that count the class.
     pub(crate) counted: Vec<GroupId>,
-    /// Required spreads over domains that count the class, if it has one of its own: then its pods may have to be bound before those of
-    /// the others.
+    /// Required spreads over domains that count the class and whose pods may have to be bound after its own: all, if it has a required
+    /// spread of its own; else those after whose pods it cannot start its affinity group.
     pub(crate) bound_early: Vec<GroupId>,
     /// Required spreads that count domains the class cannot use, if nodes are there (node affinity policy Ignore).
     pub(crate) counts_elsewhere: Vec<GroupId>,

@@ -120,6 +120,7 @@ impl SchedulingPass<'_> {
         self.topology
             .count_existing_pods(&mut self.rows.algebra, &self.queue, &self.nodes);
         self.topology.link(&mut self.queue.classes);
+        self.topology.order(&mut self.queue.classes);
         self.planned.least = self.queue.least_requests(self.solver.width());
     }
 

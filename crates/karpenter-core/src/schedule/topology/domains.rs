@@ -21,6 +21,10 @@ pub(crate) struct Topology<'a> {
     axis_ids: FxHashMap<String, AxisId>,
     pub(crate) groups: IndexVec<GroupId, Group>,
     pub(crate) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
+    /// The groups of required constraints.
+    pub(crate) required: Bits<GroupId>,
+    /// For a required spread those by other labels that some class has together with it.
+    pub(crate) together: FxHashMap<GroupId, Vec<GroupId>>,
 }
 
 impl<'a> Topology<'a> {
@@ -31,6 +35,8 @@ impl<'a> Topology<'a> {
             axis_ids: FxHashMap::default(),
             groups: IndexVec::new(),
             group_ids: FxHashMap::default(),
+            required: Bits::default(),
+            together: FxHashMap::default(),
         }
     }
 

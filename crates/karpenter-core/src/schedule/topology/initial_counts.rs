@@ -142,7 +142,11 @@ impl Topology<'_> {
     }
 
     /// Finds the groups that count each class, and the inverse groups that select it.
-    pub(crate) fn link(&self, classes: &mut IndexVec<ClassId, Class>) {
+    pub(crate) fn link(&mut self, classes: &mut IndexVec<ClassId, Class>) {
+        self.required = classes
+            .iter()
+            .flat_map(|class| class.hard.iter().map(|owned| owned.group))
+            .collect();
         let mut anchored: FxHashMap<(&str, &str), Vec<GroupId>> = FxHashMap::default();
         let mut others: Vec<GroupId> = Vec::new();
         let identities: IndexVec<GroupId, Arc<GroupIdentity>> = self
@@ -163,10 +167,6 @@ impl Topology<'_> {
                 None => others.push(group),
             }
         }
-        let required: Bits<GroupId> = classes
-            .iter()
-            .flat_map(|class| class.hard.iter().map(|owned| owned.group))
-            .collect();
         let snapshot = &self.solver.snapshot;
         for class in classes.iter_mut().filter(|class| class.problem.is_none()) {
             let by_label = class
@@ -191,26 +191,79 @@ impl Topology<'_> {
                     }
                 }
             }
-            let is_spread = |group: GroupId| {
-                let axis = self.groups[group].axis;
-                identities[group].kind == GroupKind::Spread && !self.axes[axis].is_hostname
-            };
             let counts_elsewhere = |group: &GroupId| {
                 let identity = &identities[*group];
                 let mut terms = class.terms.iter();
-                is_spread(*group)
+                self.is_spread(*group)
                     && !identity.filter.honors_affinity
                     && terms.all(|term| term.get(&identity.key).is_some())
             };
             let own = class.hard.iter().map(|owned| owned.group);
             class.counts_elsewhere = own.filter(counts_elsewhere).collect();
-            if class.hard.iter().any(|owned| is_spread(owned.group)) {
-                let counted = class.counted.iter().copied();
-                class.bound_early = counted
-                    .filter(|group| required.contains(*group) && is_spread(*group))
-                    .collect();
+            let counted = class.counted.iter().copied();
+            let spreads: Vec<GroupId> = counted
+                .filter(|group| self.required.contains(*group) && self.is_spread(*group))
+                .collect();
+            let mut own = class.hard.iter();
+            if own.any(|owned| self.is_spread(owned.group)) {
+                class.bound_early = spreads;
             }
         }
+    }
+
+    /// Finds the required spreads that a class has together, by labels other than the hostname, and those whose pods must be bound
+    /// after those of a class, because it cannot start its affinity group after them.
+    pub(crate) fn order(&mut self, classes: &mut IndexVec<ClassId, Class>) {
+        let mut owners: FxHashMap<GroupId, Vec<ClassId>> = FxHashMap::default();
+        for (index, class) in classes.iter_enumerated() {
+            let own = class.hard.iter().map(|owned| owned.group);
+            let spreads: Vec<GroupId> = own.filter(|group| self.is_spread(*group)).collect();
+            for group in &spreads {
+                owners.entry(*group).or_default().push(index);
+                let axis = self.groups[*group].axis;
+                let by_others = |other: &&GroupId| self.groups[**other].axis != axis;
+                let others: Vec<GroupId> = spreads.iter().filter(by_others).copied().collect();
+                if !others.is_empty() {
+                    self.together.entry(*group).or_default().extend(others);
+                }
+            }
+        }
+        for index in classes.indices() {
+            let class = &classes[index];
+            if !class.bound_early.is_empty() {
+                continue;
+            }
+            let before = |group: &GroupId| {
+                let owners = owners.get(group).into_iter().flatten();
+                let mut others = owners.filter(|owner| **owner != index);
+                others.any(|owner| self.starts_before(class, &classes[*owner]))
+            };
+            let spreads = class.counted.iter().copied().filter(before).collect();
+            classes[index].bound_early = spreads;
+        }
+    }
+
+    /// Reports whether a pod of a class can start an affinity group of its own that selects pods of another, which cannot be in its
+    /// domain: by hostname, or because anti-affinity keeps them apart.
+    fn starts_before(&self, class: &Class, other: &Class) -> bool {
+        let selects = |group: GroupId, kind: GroupKind| {
+            self.groups[group].kind() == kind && other.counted.contains(&group)
+        };
+        class.hard.iter().any(|owned| {
+            let axis = self.groups[owned.group].axis;
+            let apart = || {
+                self.axes[axis].is_hostname
+                    || class.hard.iter().any(|away| {
+                        self.groups[away.group].axis == axis && selects(away.group, GroupKind::Anti)
+                    })
+            };
+            owned.own && selects(owned.group, GroupKind::Affinity) && apart()
+        })
+    }
+
+    fn is_spread(&self, group: GroupId) -> bool {
+        let group = &self.groups[group];
+        group.kind() == GroupKind::Spread && !self.axes[group.axis].is_hostname
     }
 
     /// Counts a pod of a class placed on a node. Reports whether a group counts it other than by the pod's own anti-affinity.

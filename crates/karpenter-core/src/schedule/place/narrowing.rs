@@ -246,10 +246,9 @@ impl SchedulingPass<'_> {
     ///
     /// DIFFERS: upstream leaves labels open that the provider decides, and counts the pods.
     pub(crate) fn fix_filtered(&mut self, index: PlannedId) {
-        for place in 0..self.planned[index].uncounted.len() {
-            let Some((group, _)) = self.planned[index].uncounted.get(place).copied() else {
-                return;
-            };
+        let uncounted = self.planned[index].uncounted.iter();
+        let groups: Vec<GroupId> = uncounted.map(|(group, _)| *group).collect();
+        for group in groups {
             let axis = self.topology.groups[group].axis;
             let axis_key = self.topology.axes[axis].key;
             let required = self.topology.required.contains(group);
@@ -259,6 +258,11 @@ impl SchedulingPass<'_> {
                 continue;
             }
             for (key, wanted) in self.filter_labels(group) {
+                let mut uncounted = self.planned[index].uncounted.iter();
+                // One alternative of the node affinity is enough.
+                if !uncounted.any(|(other, _)| *other == group) {
+                    break;
+                }
                 if self.rows.algebra.is_known(key) {
                     self.fix_provider_label(index, key, wanted);
                 }

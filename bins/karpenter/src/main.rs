@@ -22,11 +22,6 @@ use karpenter_kube::shadow::Refusals;
 use karpenter_legacy::options::LegacyOptions;
 use tokio_util::sync::CancellationToken;
 
-/// The C library's allocator keeps what is freed while lists are read in pieces that fit nothing later: a cluster of 5,000 nodes took
-/// 30 MiB more, and an eighth more processor time.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Karpenter for AWS: launches nodes for pending pods, and consolidates, replaces and terminates nodes.
 #[derive(Debug, Parser)]
 #[command(name = "karpenter", version)]

@@ -360,11 +360,11 @@ impl SchedulingPass<'_> {
         let set = self.planned[index].set;
         let terms = self.topology.groups[group].filter_sets.clone();
         let required = self.topology.required.contains(group);
-        let mut meets = |term: &SetId| {
+        let meets = |term: &SetId| {
             self.rows.algebra.strictly_compatible(set, *term)
                 && (!required || self.always_meets(set, *term))
         };
-        terms.is_none_or(|terms| terms.iter().any(|term| meets(term)))
+        terms.is_none_or(|terms| terms.iter().any(meets))
             && self.topology.taints_pass(&self.planned[index], group)
     }
 

@@ -40,10 +40,11 @@ const MODULES: [Module; 10] = [
     Module::new("kube/provisioning", "karpenter-kube", "provisioning/**"),
 ];
 
-/// The packages beside its own whose tests judge a package's mutants.
-const ALSO_JUDGED_BY: [(&str, &str); 3] = [
+/// The packages whose tests judge the mutants of a package that its own tests miss. They take longer.
+const ALSO_JUDGED_BY: [(&str, &str); 4] = [
     ("karpenter-core", "karpenter-spec"),
     ("karpenter-legacy", "karpenter-spec"),
+    ("karpenter-kube", "karpenter-testbed"),
     ("karpenter-kube", "karpenter-lab"),
 ];
 
@@ -106,6 +107,30 @@ struct Outcome {
     summary: String,
 }
 
+impl Outcomes {
+    /// Takes what other tests found of the same mutants.
+    fn replace(&mut self, second: Self) {
+        for outcome in second.outcomes {
+            let Some(name) = outcome.name() else { continue };
+            let mut known = self.outcomes.iter_mut();
+            if let Some(known) = known.find(|known| known.name() == Some(name)) {
+                *known = outcome;
+            }
+        }
+    }
+}
+
+impl Outcome {
+    /// The mutant's name; none for the build without a mutant.
+    fn name(&self) -> Option<&str> {
+        self.scenario.pointer("/Mutant/name")?.as_str()
+    }
+
+    fn is_missed(&self) -> bool {
+        self.summary == "MissedMutant"
+    }
+}
+
 /// The recorded scores.
 pub(crate) fn scores(root: &Path) -> anyhow::Result<Vec<Score>> {
     let path = root.join(RECORDS);
@@ -137,7 +162,15 @@ pub(crate) fn run(
     }
     let mut scores = Vec::new();
     for module in named(names)? {
-        let arguments = ["--file", &module.glob(), "--shard", &shard(sample)?].map(str::to_owned);
+        let arguments = [
+            "--file",
+            &module.glob(),
+            "--sharding",
+            "round-robin",
+            "--shard",
+            &shard(sample)?,
+        ]
+        .map(str::to_owned);
         let output = root.join("target/mutants").join(module.name);
         let outcomes = mutate(root, module.package, &arguments, &output)?;
         let score = score(module.name, &commit(root)?, sample, &outcomes);
@@ -204,23 +237,40 @@ fn packages(files: &str) -> Vec<String> {
     packages
 }
 
-/// Runs cargo-mutants on one package, in a copy of the tree that builds into a directory that is kept, and reads the outcomes.
+/// Mutates one package, and reads the outcomes: its own tests judge all mutants, the tests of [`ALSO_JUDGED_BY`] those that are left.
 fn mutate(
     root: &Path,
     package: &str,
     arguments: &[String],
     output: &Path,
 ) -> anyhow::Result<Outcomes> {
+    let mut found = judge(root, package, package, arguments, output)?;
+    for (_, judging) in ALSO_JUDGED_BY.iter().filter(|(of, _)| *of == package) {
+        let missed = found.outcomes.iter().filter(|outcome| outcome.is_missed());
+        let again: Vec<String> = missed
+            .filter_map(Outcome::name)
+            .flat_map(|name| ["--re".to_owned(), format!("^{}$", regex::escape(name))])
+            .collect();
+        if again.is_empty() {
+            break;
+        }
+        let second = judge(root, package, judging, &again, &output.join(judging))?;
+        found.replace(second);
+    }
+    Ok(found)
+}
+
+/// Runs cargo-mutants on one package with the tests of another, in a copy of the tree that builds into a directory that is kept.
+fn judge(
+    root: &Path,
+    package: &str,
+    judging: &str,
+    arguments: &[String],
+    output: &Path,
+) -> anyhow::Result<Outcomes> {
     fs::create_dir_all(output)?;
-    let judges: Vec<&str> = ALSO_JUDGED_BY
-        .iter()
-        .filter(|(judged, _)| *judged == package)
-        .map(|(_, judge)| *judge)
-        .chain([package])
-        .collect();
     let status = Command::new("cargo")
-        .args(["mutants", "--package", package, "--sharding", "round-robin"])
-        .args(["--test-package", &judges.join(",")])
+        .args(["mutants", "--package", package, "--test-package", judging])
         .args(arguments)
         .arg("--output")
         .arg(output)
@@ -245,15 +295,15 @@ fn mutate(
 }
 
 fn score(module: &str, commit: &str, sample: &str, outcomes: &Outcomes) -> Score {
-    let name = |outcome: &Outcome| {
-        let name = outcome.scenario.pointer("/Mutant/name")?;
-        Some(name.as_str()?.to_owned())
-    };
     let of = |summary: &'static str| {
         let outcomes = outcomes.outcomes.iter();
         outcomes.filter(move |outcome| outcome.summary == summary)
     };
-    let mut missed: Vec<String> = of("MissedMutant").filter_map(name).collect();
+    let missed = outcomes.outcomes.iter().filter(|one| one.is_missed());
+    let mut missed: Vec<String> = missed
+        .filter_map(Outcome::name)
+        .map(str::to_owned)
+        .collect();
     missed.sort_unstable();
     Score {
         module: module.to_owned(),
@@ -361,6 +411,21 @@ mod tests {
             line(&score),
             "core/limits: 50.0 % of 4 mutants caught (1 do not compile), sample 1/2"
         );
+    }
+
+    #[test]
+    fn what_other_tests_catch_of_the_missed_mutants_counts() {
+        let mut found = outcomes();
+        found.replace(
+            serde_json::from_value(serde_json::json!({"outcomes": [
+                {"scenario": "Baseline", "summary": "Success"},
+                {"scenario": {"Mutant": {"name": "b"}}, "summary": "CaughtMutant"},
+                {"scenario": {"Mutant": {"name": "a"}}, "summary": "MissedMutant"},
+            ]}))
+            .unwrap(),
+        );
+        let score = score("core/limits", "abc", "1/2", &found);
+        assert_eq!((score.caught, score.missed), (3, vec!["a".to_owned()]));
     }
 
     #[test]

@@ -463,6 +463,19 @@ fn another_limit_of_a_node_pool_alters_every_node() {
     assert_eq!((next.carried_over, next.evaluated), (0, 6));
 }
 
+#[test]
+fn a_resource_that_no_pod_requested_before_alters_every_node() {
+    let mut world = kept_fleet();
+    let mut planner = Planner::default();
+    planner.plan(&world.cluster.snapshot(), &request());
+    let on_node_5 = running("tuned", "node-5", "100m").request("example.com/fpga", "1");
+    world.add([on_node_5]);
+    let snapshot = world.cluster.snapshot();
+    let next = planner.plan(&snapshot, &request());
+    assert_eq!(text(&next), text(&plan(&snapshot, &request())));
+    assert_eq!(next.carried_over, 0);
+}
+
 /// Returns a request whose passes place these many pods of capacity buffers.
 fn with_buffer_pods(number: usize, cpu: &str) -> DisruptionRequest {
     let mut request = request();

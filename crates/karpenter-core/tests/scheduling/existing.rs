@@ -44,6 +44,20 @@ fn a_second_pod_is_placed_on_the_launched_node() {
     );
 }
 
+#[test]
+fn a_node_is_used_wherever_it_is_among_many() {
+    let nodes = (0..70).map(|index| {
+        let node = node(&format!("n-{index:02}"));
+        match index {
+            69 => node.label("disk", "ssd"),
+            _ => node,
+        }
+    });
+    let world = World::new().with(nodes.collect::<Vec<_>>());
+    let plan = world.with([pod("p").select("disk", "ssd")]).plan();
+    assert_eq!(plan.existing[0].node, "n-69");
+}
+
 /// Conformance: SCH-077
 #[test]
 fn a_node_is_used_if_the_pod_admits_its_zone() {

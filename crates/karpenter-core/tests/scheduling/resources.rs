@@ -319,15 +319,22 @@ fn without_any_pool_the_reason_is_that_there_is_none() {
 /// Conformance: SCH-006
 #[test]
 fn a_pool_that_is_not_ready_is_not_used() {
-    let plan = World::empty()
-        .with_pool(node_pool("default").set("/status/conditions", json!([])))
-        .with([pod("p")])
-        .plan();
-    assert!(!all_placed(&plan));
-    assert_eq!(
-        plan.pools[0].outcome,
-        karpenter_core::schedule::PoolOutcome::NotReady
-    );
+    let condition = |type_: &str, status: &str| json!({ "type": type_, "status": status, "lastTransitionTime": "2025-12-31T00:00:00Z" });
+    let not_ready = json!([
+        condition("ValidationSucceeded", "True"),
+        condition("Ready", "False"),
+    ]);
+    for conditions in [json!([]), not_ready] {
+        let plan = World::empty()
+            .with_pool(node_pool("default").set("/status/conditions", conditions))
+            .with([pod("p")])
+            .plan();
+        assert!(!all_placed(&plan));
+        assert_eq!(
+            plan.pools[0].outcome,
+            karpenter_core::schedule::PoolOutcome::NotReady
+        );
+    }
 }
 
 /// Conformance: SCH-012

@@ -74,18 +74,20 @@ fn the_policy_when_empty_deletes_empty_nodes_annotated_with_do_not_consolidate()
 #[test]
 fn a_node_that_consolidation_has_just_launched_is_not_consolidated_again_unless_it_is_empty() {
     let says = |pods: Vec<Object<Pod>>| {
-        let world = world().run([node("a", "huge")]).with(pods);
+        let world = world()
+            .run([node("a", "huge"), node("b", "huge")])
+            .with(pods);
         let plan = world.decide_with(|request| {
             let recent_replacements = &mut request.surroundings.recent_replacements;
             recent_replacements.insert("a-claim".to_owned());
         });
-        verdict(&plan, "a")
+        ["a", "b"].map(|node| verdict(&plan, node))
     };
-    assert_eq!(
-        says(vec![running("p", "a", "1")]),
-        "Node changed within consolidateAfter"
-    );
-    assert_eq!(says(vec![]), "deleted");
+    let busy = vec![running("p", "a", "1"), running("q", "b", "1")];
+    let [a, b] = says(busy);
+    assert_eq!(a, "Node changed within consolidateAfter");
+    assert_ne!(b, a, "another node is consolidated as before");
+    assert_eq!(says(vec![]), ["deleted", "deleted"]);
 }
 
 /// Conformance: DIS-177

@@ -55,6 +55,8 @@ fn spot_replaces_spot_only_with_the_feature_gate_and_fifteen_cheaper_types() {
         verdict(&few, "a"),
         "SpotToSpotConsolidation requires 15 cheaper instance type options than the current candidate to consolidate, got 14"
     );
+    let enough = spot_world(15, None).decide_with(|request| request.spot_to_spot = true);
+    assert_eq!(commands(&enough).len(), 1);
     // A node whose type is among the fifteen cheapest has fewer than fifteen cheaper types.
     let world = World::empty()
         .with_types(spot_types(20).into())

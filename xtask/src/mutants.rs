@@ -7,7 +7,7 @@
 //!
 //! Mutants that mean nothing are left out by `.cargo/mutants.toml`, each with its reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -247,17 +247,31 @@ fn mutate(
     let mut found = judge(root, package, package, arguments, output)?;
     for (_, judging) in ALSO_JUDGED_BY.iter().filter(|(of, _)| *of == package) {
         let missed = found.outcomes.iter().filter(|outcome| outcome.is_missed());
-        let again: Vec<String> = missed
-            .filter_map(Outcome::name)
-            .flat_map(|name| ["--re".to_owned(), format!("^{}$", regex::escape(name))])
-            .collect();
-        if again.is_empty() {
+        let missed: Vec<&str> = missed.filter_map(Outcome::name).collect();
+        if missed.is_empty() {
             break;
         }
-        let second = judge(root, package, judging, &again, &output.join(judging))?;
+        let output = output.join(judging);
+        let second = judge(root, package, judging, &only(&missed), &output)?;
         found.replace(second);
     }
     Ok(found)
+}
+
+/// The arguments that select mutants by their names.
+fn only(names: &[&str]) -> Vec<String> {
+    // Deleted fields are not selected by their names (cargo-mutants 27.1): those of other files are left out by the files.
+    let files: BTreeSet<&str> = names
+        .iter()
+        .filter_map(|name| Some(name.split_once(':')?.0))
+        .collect();
+    let files = files
+        .into_iter()
+        .flat_map(|file| ["--file".to_owned(), file.to_owned()]);
+    let names = names
+        .iter()
+        .flat_map(|name| ["--re".to_owned(), format!("^{}$", regex::escape(name))]);
+    files.chain(names).collect()
 }
 
 /// Runs cargo-mutants on one package with the tests of another, in a copy of the tree that builds into a directory that is kept.
@@ -268,7 +282,12 @@ fn judge(
     arguments: &[String],
     output: &Path,
 ) -> anyhow::Result<Outcomes> {
+    let path = output.join("mutants.out/outcomes.json");
     fs::create_dir_all(output)?;
+    // Without a mutant to try, cargo-mutants leaves the outcomes of an earlier run.
+    if path.exists() {
+        fs::remove_file(&path)?;
+    }
     let status = Command::new("cargo")
         .args(["mutants", "--package", package, "--test-package", judging])
         .args(arguments)
@@ -284,7 +303,6 @@ fn judge(
             output.display()
         );
     }
-    let path = output.join("mutants.out/outcomes.json");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         // Nothing in the diff can be mutated.
@@ -426,6 +444,25 @@ mod tests {
         );
         let score = score("core/limits", "abc", "1/2", &found);
         assert_eq!((score.caught, score.missed), (3, vec!["a".to_owned()]));
+    }
+
+    #[test]
+    fn mutants_are_selected_by_file_and_name() {
+        let names = [
+            "a.rs:1:2: replace + with * in f",
+            "a.rs:3:4: delete ! in <g>",
+        ];
+        assert_eq!(
+            only(&names),
+            [
+                "--file",
+                "a.rs",
+                "--re",
+                r"^a\.rs:1:2: replace \+ with \* in f$",
+                "--re",
+                r"^a\.rs:3:4: delete ! in <g>$",
+            ]
+        );
     }
 
     #[test]

@@ -62,7 +62,6 @@ pub(super) fn build(release: &Release) -> anyhow::Result<PathBuf> {
             println!("skipped {platform}: {linker} is not installed");
             continue;
         }
-        let variable = target.to_uppercase().replace('-', "_");
         let packages = BINARIES
             .iter()
             .flat_map(|(_, package)| ["--package", package]);
@@ -72,9 +71,21 @@ pub(super) fn build(release: &Release) -> anyhow::Result<PathBuf> {
             .args(["build", "--locked", "--profile", "dist", "--target", target])
             .args(packages)
             .arg("--bins")
-            .env(format!("CARGO_TARGET_{variable}_LINKER"), linker)
-            .env(format!("CC_{}", target.replace('-', "_")), linker)
             .current_dir(&release.root);
+        // The same in each call: build scripts and macros are linked for this computer, and all crates are compiled again if its
+        // linker is named in one call and not in the next.
+        for (_, target, linker) in TARGETS
+            .into_iter()
+            .filter(|(_, _, linker)| can_link(linker))
+        {
+            let name = target.replace('-', "_");
+            cargo
+                .env(
+                    format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()),
+                    linker,
+                )
+                .env(format!("CC_{name}"), linker);
+        }
         if !cargo.status().context("cannot run cargo")?.success() {
             bail!("cannot build the binaries for {target}");
         }

@@ -1,7 +1,7 @@
 //! Existing nodes: which are used, their taints, host ports and nominated pods.
 
 use karpenter_core::fake;
-use karpenter_core::schedule::PodSet;
+use karpenter_core::schedule::{PodSet, Solver};
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -56,6 +56,21 @@ fn a_node_is_used_wherever_it_is_among_many() {
     let world = World::new().with(nodes.collect::<Vec<_>>());
     let plan = world.with([pod("p").select("disk", "ssd")]).plan();
     assert_eq!(plan.existing[0].node, "n-69");
+}
+
+/// The controllers keep a solver for the next question only if this estimate is below a bound.
+#[test]
+fn the_estimated_memory_of_a_solver_grows_with_its_nodes() {
+    let memory = |nodes: usize| {
+        let nodes = (0..nodes).map(|index| node(&format!("n-{index:02}")));
+        let world = World::new().with(nodes.collect::<Vec<_>>());
+        let snapshot = world.cluster.snapshot();
+        Solver::prepare_for(&snapshot, &world.policy, &world.query).memory()
+    };
+    let (none, some) = (memory(0), memory(50));
+    assert!((100..100_000).contains(&none), "{none} bytes");
+    let of_a_node = (some - none) / 50;
+    assert!((100..300).contains(&of_a_node), "{of_a_node} bytes");
 }
 
 /// Conformance: SCH-077

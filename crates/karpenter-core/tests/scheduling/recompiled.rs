@@ -61,22 +61,6 @@ fn replace(cluster: &mut Cluster, pool: Object<NodePool>) {
 }
 
 #[test]
-fn the_memory_of_a_solver_is_estimated() {
-    let memory = |world: World| {
-        let snapshot = world.cluster.snapshot();
-        Solver::prepare_for(&snapshot, &world.policy, &world.query).memory()
-    };
-    let nodes = (0..100).map(|index| node(&format!("more-{index}")));
-    let (few, many) = (
-        memory(world()),
-        memory(world().with(nodes.collect::<Vec<_>>())),
-    );
-    assert!((1_000..100_000).contains(&few), "{few} bytes");
-    let of_a_node = (many - few) / 100;
-    assert!((100..300).contains(&of_a_node), "{of_a_node} bytes");
-}
-
-#[test]
 fn without_a_change() {
     agree(&|_| ());
 }

@@ -11,6 +11,7 @@
 
 mod affinity;
 mod constraints;
+mod cost;
 mod daemons;
 mod defaults;
 mod devices;

@@ -194,3 +194,43 @@ fn an_additional_node_counts_for_more_than_its_price_where_planned_nodes_have_fe
     let plan = on_existing.plan();
     assert_eq!((plan.existing.len(), sizes(&plan)), (20, vec![2]));
 }
+
+/// Returns a world with nodes of 64 cores, and of 16 cores at `price`; of the cheapest type, at $1, no pod fits a node.
+fn large_or_medium(price: f64) -> World {
+    let types = [(1, 1.0), (16, price), (64, 20.0)].map(|(cpu, price)| {
+        let offerings = vec![offering("on-demand", Z1, price)];
+        let name = format!("m-{cpu:02}");
+        let sized = instance_type(&name).cpu(cpu).gib(cpu * 16).pods(100);
+        sized.offerings(offerings).build()
+    });
+    // For so many pods no strategy compares price increases: the nodes of first fit have 64 cores.
+    World::empty()
+        .with_types(types.into())
+        .with(copies(&pod("p").cpu("990m"), 640))
+}
+
+#[test]
+fn a_node_with_many_pods_costs_half_the_cheapest_type_more_than_its_price() {
+    let pool = || node_pool("default");
+    // Forty nodes cost $160 and $20 more, ten cost $200 and $5 more.
+    let cheap = large_or_medium(4.0).with_pool(pool());
+    assert_eq!(sizes(&cheap.plan()), [16; 40]);
+    // $180 and $20 more save less than a twentieth.
+    let dear = large_or_medium(4.5).with_pool(pool());
+    assert_eq!(sizes(&dear.plan()), [64; 10]);
+}
+
+#[test]
+fn planned_nodes_are_repacked_within_the_limits_of_their_pool() {
+    let limited =
+        |cores: &str| large_or_medium(4.0).with_pool(node_pool("default").limit("cpu", cores));
+    assert_eq!(sizes(&limited("640").plan()), [16; 40]);
+    // Ten nodes of 64 cores are within this limit, and forty of sixteen are not.
+    let nodes = |limit: &str| {
+        let pool = node_pool("default")
+            .limit("cpu", "640")
+            .limit("nodes", limit);
+        sizes(&large_or_medium(4.0).with_pool(pool).plan()).len()
+    };
+    assert_eq!((nodes("40"), nodes("39")), (40, 10));
+}

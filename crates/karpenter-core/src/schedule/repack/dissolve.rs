@@ -165,7 +165,7 @@ impl<'a> SchedulingPass<'a> {
         from_pods: usize,
         ledger: &mut Ledger,
     ) -> Vec<Chunk> {
-        let mut found: Vec<(bool, f64, PlannedId, f64, Vec<PodGroup>)> = Vec::new();
+        let mut found: Vec<Wasteful> = Vec::new();
         for index in self.planned.nodes.indices() {
             let planned = &self.planned[index];
             if planned.template != template || planned.pods.len() < from_pods {
@@ -185,31 +185,16 @@ impl<'a> SchedulingPass<'a> {
                 .rows
                 .lowest_price(template, set, &used, allowed.as_deref());
             if price > worth * GOOD_ENOUGH {
-                found.push((few, price - worth, index, price, pod_groups));
+                found.push(Wasteful {
+                    few,
+                    index,
+                    price,
+                    worth,
+                    pod_groups,
+                });
             }
         }
-        found.sort_by(|a, b| (a.0.cmp(&b.0).then(b.1.total_cmp(&a.1))).then(a.2.cmp(&b.2)));
-        let mut chunks: Vec<Chunk> = Vec::new();
-        for (few, _, index, price, pod_groups) in found {
-            let last = chunks.len().wrapping_sub(1);
-            match chunks.get_mut(last) {
-                Some(chunk)
-                    if chunk.few == few
-                        && chunk.pod_groups.len() + pod_groups.len() <= MOST_POD_GROUPS =>
-                {
-                    chunk.take(index, price, pod_groups)
-                }
-                _ => {
-                    let mut chunk = Chunk {
-                        few,
-                        ..Chunk::default()
-                    };
-                    chunk.take(index, price, pod_groups);
-                    chunks.push(chunk);
-                }
-            }
-        }
-        chunks
+        chunks(found)
     }
 
     /// Returns the pods of a planned node by kind; `None` if it must be left unchanged.
@@ -413,9 +398,9 @@ impl<'a> SchedulingPass<'a> {
                 bin.price = self.rows.lowest_price(template, bin.set, &bin.used, None);
             }
         }
-        let price = price(&bins) + node_overhead * node_count(&bins) as f64;
-        let before = chunk.price + node_overhead * chunk.planned.len() as f64;
-        if price > before * WORTH_IT {
+        let new = (price(&bins), node_count(&bins));
+        let old = (chunk.price, chunk.planned.len());
+        if !pays(new, old, node_overhead) {
             return None;
         }
         let mut planned: Vec<PlannedNode> = Vec::new();
@@ -511,6 +496,44 @@ impl<'a> SchedulingPass<'a> {
     }
 }
 
+/// A planned node that costs clearly more than the worth of its pods.
+struct Wasteful {
+    /// It has few pods.
+    few: bool,
+    index: PlannedId,
+    price: f64,
+    worth: f64,
+    pod_groups: Vec<PodGroup>,
+}
+
+/// Divides planned nodes into chunks to be packed together, those with many pods first, then the most wasteful.
+fn chunks(mut found: Vec<Wasteful>) -> Vec<Chunk> {
+    let waste = |node: &Wasteful| node.price - node.worth;
+    found.sort_by(|a, b| {
+        let by_waste = waste(b).total_cmp(&waste(a));
+        (a.few.cmp(&b.few).then(by_waste)).then(a.index.cmp(&b.index))
+    });
+    let mut chunks: Vec<Chunk> = Vec::new();
+    for node in found {
+        let joins = |chunk: &&mut Chunk| {
+            chunk.few == node.few
+                && chunk.pod_groups.len() + node.pod_groups.len() <= MOST_POD_GROUPS
+        };
+        match chunks.last_mut().filter(joins) {
+            Some(chunk) => chunk.take(node),
+            None => {
+                let mut chunk = Chunk {
+                    few: node.few,
+                    ..Chunk::default()
+                };
+                chunk.take(node);
+                chunks.push(chunk);
+            }
+        }
+    }
+    chunks
+}
+
 /// Planned nodes that are repacked together.
 #[derive(Default)]
 struct Chunk {
@@ -532,10 +555,10 @@ impl Chunk {
         usual.max(mean * NODE_OVERHEAD_FEW)
     }
 
-    fn take(&mut self, planned: PlannedId, price: f64, pod_groups: Vec<PodGroup>) {
-        self.planned.insert(planned);
-        self.price += price;
-        for pod_group in pod_groups {
+    fn take(&mut self, node: Wasteful) {
+        self.planned.insert(node.index);
+        self.price += node.price;
+        for pod_group in node.pod_groups {
             let alike = |other: &&mut PodGroup| {
                 (other.set, &other.requests, other.origin)
                     == (pod_group.set, &pod_group.requests, pod_group.origin)
@@ -546,6 +569,12 @@ impl Chunk {
             }
         }
     }
+}
+
+/// Reports whether a packing replaces an old one, each with its price and its number of nodes.
+fn pays(new: (f64, usize), old: (f64, usize), node_overhead: f64) -> bool {
+    let cost = |(price, nodes): (f64, usize)| price + node_overhead * nodes as f64;
+    cost(new) <= cost(old) * WORTH_IT
 }
 
 /// Returns the largest and the mean share of a node's resources that a pod uses; `None` if it does not fit.
@@ -566,3 +595,6 @@ fn shares(requests: &[i64], room: &[i64]) -> Option<(f64, f64)> {
     }
     Some((most, if number > 0.0 { sum / number } else { 0.0 }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -86,7 +86,7 @@ impl Filling {
 }
 
 /// Packs pods, and counts the work.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Packer<'a> {
     pub(crate) groups: Vec<RequirementGroup<'a>>,
     /// Cost added to the price of each node.
@@ -388,116 +388,4 @@ fn may_join(kind: &Kind, origin: Option<PlannedId>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::schedule::compile::algebra::ANYTHING;
-
-    fn kind(cpu: i64, memory: i64, count: usize, worth: f64) -> Kind {
-        let needs = [(0, cpu), (1, memory)].into_iter();
-        Kind {
-            set: ANYTHING,
-            needs: needs.filter(|(_, need)| *need > 0).collect(),
-            origin: None,
-            count,
-            worth,
-        }
-    }
-
-    fn packer(offers: &[(f64, [i64; 2])], kinds: usize) -> Packer<'_> {
-        let offers = offers.iter().enumerate();
-        let offers = offers.map(|(row, (price, room))| Offer {
-            price: *price,
-            row: RowId(row as u32),
-            room,
-        });
-        let group = RequirementGroup {
-            set: ANYTHING,
-            offers: offers.collect(),
-            takes: (0..kinds).collect(),
-        };
-        Packer {
-            groups: vec![group],
-            node_overhead: 0.0,
-            width: 2,
-            work: 0,
-            most_work: 100_000,
-        }
-    }
-
-    /// Row, copies and pod counts of nodes.
-    type Found = Vec<(u32, usize, Vec<(usize, usize)>)>;
-
-    fn read(bins: Bins) -> Found {
-        let mut found: Found = bins
-            .into_iter()
-            .map(|(mut bin, copies)| {
-                bin.counts.sort_unstable();
-                (bin.row.0, copies, bin.counts)
-            })
-            .collect();
-        found.sort();
-        found
-    }
-
-    fn pack(offers: &[(f64, [i64; 2])], kinds: &[Kind]) -> Found {
-        let bins = packer(offers, kinds.len()).pack(kinds);
-        read(bins.unwrap_or_default())
-    }
-
-    #[test]
-    fn pods_with_complementary_requests_share_nodes() {
-        // With `highest_worth_first`, four pods of the first kind and only two of the second would go on each node.
-        let kinds = [kind(3, 1, 20, 3.1), kind(1, 3, 20, 3.0)];
-        assert_eq!(
-            pack(&[(4.0, [8, 8])], &kinds),
-            [(0, 10, vec![(0, 2), (1, 2)])]
-        );
-    }
-
-    #[test]
-    fn nodes_with_the_same_filling_are_merged_where_that_costs_no_more() {
-        let offers = [(40.0, [64, 64]), (8.0, [16, 16]), (2.0, [4, 4])];
-        let small = Bin {
-            set: ANYTHING,
-            row: RowId(2),
-            price: 2.0,
-            used: [4, 3].into_iter().collect(),
-            counts: vec![(0, 2)],
-        };
-        let found = read(packer(&offers, 1).joined(vec![(small, 9)]));
-        assert_eq!(found, [(1, 2, vec![(0, 8)]), (2, 1, vec![(0, 2)])]);
-    }
-
-    #[test]
-    fn pods_of_different_planned_nodes_under_a_hostname_constraint_stay_apart() {
-        let of = |origin| Kind {
-            origin: Some(PlannedId(origin)),
-            ..kind(1, 1, 2, 1.0)
-        };
-        let found = pack(&[(4.0, [4, 4])], &[of(0), of(1)]);
-        assert_eq!(found, [(0, 1, vec![(0, 2)]), (0, 1, vec![(1, 2)])]);
-    }
-
-    #[test]
-    fn a_pod_that_fits_on_no_instance_type_is_not_packed() {
-        assert_eq!(pack(&[(4.0, [4, 4])], &[kind(5, 1, 1, 1.0)]), []);
-    }
-
-    #[test]
-    fn of_plans_with_nearly_the_same_price_the_one_with_the_fewest_nodes_is_chosen() {
-        let plan = |nodes: usize, price: f64| {
-            let bin = Bin {
-                set: ANYTHING,
-                row: RowId(0),
-                price,
-                used: Vector::new(),
-                counts: Vec::new(),
-            };
-            vec![(bin, nodes)]
-        };
-        let chosen = |plans| choose(plans).map(|bins| node_count(&bins));
-        assert_eq!(chosen(vec![plan(10, 1.0), plan(2, 5.04)]), Some(2));
-        assert_eq!(chosen(vec![plan(10, 1.0), plan(2, 5.06)]), Some(10));
-        assert_eq!(chosen(vec![]), None);
-    }
-}
+mod tests;

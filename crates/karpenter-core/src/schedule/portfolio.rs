@@ -120,7 +120,7 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
         attempts.push(attempt);
     }
     let best = choose(attempts);
-    if best.hasty && !cancelled() {
+    if best.hasty {
         let thorough = true;
         let again = attempt(
             &quiet,
@@ -129,9 +129,12 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
                 ..best.strategy
             },
         );
-        if again.plan.hourly_price() < best.plan.hourly_price() && !cancelled() {
-            return Some(again.plan);
-        }
+        // Of two with one price the first.
+        let mut plans = vec![best.plan];
+        plans.extend((!cancelled()).then_some(again.plan));
+        return plans
+            .into_iter()
+            .min_by(|a, b| a.hourly_price().total_cmp(&b.hourly_price()));
     }
     Some(best.plan)
 }

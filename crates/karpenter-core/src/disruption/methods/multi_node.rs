@@ -12,6 +12,8 @@
 
 use std::collections::BTreeSet;
 
+use rustc_hash::FxHashMap;
+
 use super::evaluation::{ROUND, cancelled, judge_alone, judge_sets};
 use crate::disruption::candidate::{Candidate, NotConsolidatable};
 use crate::disruption::consolidation::Move;
@@ -212,8 +214,8 @@ impl Search<'_, '_> {
 
     /// Sorts by price per share of a node that the pods request, descending.
     fn by_density(&self, mut order: Vec<usize>) -> Vec<usize> {
-        let room = |index: usize| {
-            let candidate = &self.candidates[index];
+        let density = |index: &usize| {
+            let candidate = &self.candidates[*index];
             let capacity = candidate.node.allocatable();
             let share = |resource: &str| {
                 let asked: i64 = candidate
@@ -224,7 +226,9 @@ impl Search<'_, '_> {
             };
             candidate.price / share("cpu").max(share("memory")).max(1e-6)
         };
-        order.sort_by_cached_key(|index| std::cmp::Reverse((room(*index) * 1e6) as i64));
+        let densities: FxHashMap<usize, f64> =
+            order.iter().map(|index| (*index, density(index))).collect();
+        order.sort_by(|a, b| densities[b].total_cmp(&densities[a]));
         order
     }
 
@@ -244,7 +248,7 @@ impl Search<'_, '_> {
                 .into_iter()
                 .zip([end, half])
                 .find_map(|(set, end)| Some((set?, end)));
-            match found.filter(|(set, _)| set.moved.savings > savings(best.as_ref()) + NOTHING) {
+            match found.filter(|(set, _)| saves_more(Some(set), best.as_ref())) {
                 Some((set, reached)) => {
                     best = Some(set);
                     group = ((reached - at) * 2).max(1);
@@ -345,7 +349,7 @@ impl Search<'_, '_> {
                 break;
             }
             if let Some(set) = self.evaluate(&[left]).pop().flatten()
-                && set.moved.savings > best.moved.savings + NOTHING
+                && saves_more(Some(&set), Some(&best))
             {
                 best = set;
             }
@@ -389,7 +393,7 @@ impl Search<'_, '_> {
             }
             let exchanged = self.evaluate(&sets).into_iter().flatten();
             let exchanged = exchanged.fold(None, |best, set| better(best, Some(set)));
-            match exchanged.filter(|set| set.moved.savings > best.moved.savings + NOTHING) {
+            match exchanged.filter(|set| saves_more(Some(set), Some(&best))) {
                 Some(set) => {
                     best = set;
                     failures = 0;
@@ -410,11 +414,47 @@ fn savings(set: Option<&Set>) -> f64 {
     set.map_or(0.0, |set| set.moved.savings)
 }
 
+/// Reports whether a set saves more than another, and not only by a rounding error.
+fn saves_more(set: Option<&Set>, than: Option<&Set>) -> bool {
+    savings(set) > savings(than) + NOTHING
+}
+
 /// Returns the set that saves more; the first if both save the same.
 fn better(a: Option<Set>, b: Option<Set>) -> Option<Set> {
-    if savings(b.as_ref()) > savings(a.as_ref()) + NOTHING || a.is_none() {
+    if saves_more(b.as_ref(), a.as_ref()) || a.is_none() {
         b
     } else {
         a
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saving(savings: f64, member: usize) -> Option<Set> {
+        let moved = Move {
+            replacements: Vec::new(),
+            placements: Vec::new(),
+            savings,
+        };
+        Some(Set {
+            members: BTreeSet::from([member]),
+            moved,
+            score: None,
+        })
+    }
+
+    #[test]
+    fn the_first_of_two_sets_is_kept_unless_the_second_saves_more_than_a_rounding_error() {
+        let kept = |a, b| better(a, b).map(|set| set.members.into_iter().collect::<Vec<_>>());
+        assert_eq!(kept(saving(1.0, 1), saving(2.0, 2)), Some(vec![2]));
+        assert_eq!(kept(saving(2.0, 1), saving(1.0, 2)), Some(vec![1]));
+        assert_eq!(kept(saving(1.0, 1), saving(1.0, 2)), Some(vec![1]));
+        assert_eq!(kept(saving(1.0, 1), saving(1.0 + 1e-10, 2)), Some(vec![1]));
+        assert_eq!(kept(saving(1.0, 1), None), Some(vec![1]));
+        assert_eq!(kept(None, saving(0.0, 2)), Some(vec![2]));
+        assert_eq!(kept(None, None), None);
+        assert!(!saves_more(saving(NOTHING, 1).as_ref(), None));
     }
 }

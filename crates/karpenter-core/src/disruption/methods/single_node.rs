@@ -75,17 +75,18 @@ fn next_round<'c>(
     totals: &Totals,
     found: &mut Found,
 ) -> Vec<&'c Candidate> {
-    let mut round = Vec::new();
-    while let Some(candidate) = waiting.pop_front() {
-        if pass.budgets.of(candidate.pool_name()).remaining == 0 {
-            found.keep_for_budget(candidate, &pass.budgets);
-            continue;
-        }
-        // Even deleting it without a replacement would not reach the threshold.
-        if let Some(score) = totals
-            .score(&[candidate], candidate.price)
-            .filter(|score| *score < THRESHOLD)
-        {
+    let mut next = || {
+        loop {
+            let candidate = waiting.pop_front()?;
+            if pass.budgets.of(candidate.pool_name()).remaining == 0 {
+                found.keep_for_budget(candidate, &pass.budgets);
+                continue;
+            }
+            // Even deleting it without a replacement would not reach the threshold.
+            let score = totals.score(&[candidate], candidate.price);
+            let Some(score) = score.filter(|score| *score < THRESHOLD) else {
+                return Some(candidate);
+            };
             found.keep(
                 candidate,
                 NotConsolidatable::Score {
@@ -93,14 +94,9 @@ fn next_round<'c>(
                     threshold: THRESHOLD,
                 },
             );
-            continue;
         }
-        round.push(candidate);
-        if round.len() == ROUND {
-            break;
-        }
-    }
-    round
+    };
+    std::iter::from_fn(&mut next).take(ROUND).collect()
 }
 
 /// Alternates between NodePools, in the order of their best candidates; NodePools not reached last time come first.

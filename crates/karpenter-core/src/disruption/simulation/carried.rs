@@ -50,8 +50,8 @@ impl Place {
     }
 }
 
-/// The pods of a node that move if it is deleted, one bit each; `None` for all pods that can be rescheduled.
-type Moving = Option<Box<[u64]>>;
+/// Whether each pod of a node moves if it is deleted; `None` if all do.
+type Moving = Option<Box<[bool]>>;
 
 /// The evaluation of one node, and what it depends on.
 #[derive(Clone, Debug)]
@@ -217,19 +217,42 @@ fn touched<'a>(a: &'a Simulator, b: &'a Simulator) -> Vec<&'a str> {
 
 /// Returns which of a candidate's pods move.
 fn moving(simulator: &Simulator, candidate: &Candidate) -> Moving {
-    // Whether a pod moves depends on its annotations and on PodDisruptionBudgets alone.
-    if simulator.pdbs().is_empty() && !candidate.pods.facts().may_refuse_disruption {
-        return None;
+    let pods = candidate.pods.pods().iter();
+    let moves: Box<[bool]> = pods.map(|pod| simulator.moves(pod)).collect();
+    moves.contains(&false).then_some(moves)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::{Cluster, ClusterConfig};
+    use crate::schedule::{Policy, Query};
+
+    #[test]
+    fn evaluations_are_recorded_while_at_most_64_pods_are_part_of_every_simulation() {
+        let snapshot = Cluster::new(ClusterConfig::default()).snapshot();
+        let policy = Policy::at(Timestamp::UNIX_EPOCH);
+        let buffer_pod = |index: usize| {
+            let name = format!("buffer-{index}");
+            let pod = json!({ "metadata": { "name": name, "namespace": "default", "uid": name } });
+            serde_json::from_value(pod).map(|pod| Arc::new(Pod::parse(&pod)))
+        };
+        let is_recorded = |waiting: usize| {
+            let query = Query {
+                buffer_pods: (0..waiting).flat_map(buffer_pod).collect(),
+                ..Query::default()
+            };
+            let simulator = Simulator::new(&snapshot, &policy, &query, &Arc::default());
+            let rules = Rules {
+                spot_to_spot: false,
+                max_replacements: 1,
+            };
+            Carried::new(simulator, rules).is_recorded()
+        };
+        assert!(is_recorded(MOST_WAITING));
+        assert!(!is_recorded(MOST_WAITING + 1));
     }
-    let pods = candidate.pods.pods();
-    let mut bits = vec![0; pods.len().div_ceil(64)];
-    let mut all = true;
-    for (place, pod) in pods.iter().enumerate() {
-        if pod.is_reschedulable() {
-            let moves = simulator.moves(pod);
-            bits[place / 64] |= u64::from(moves) << (place % 64);
-            all &= moves;
-        }
-    }
-    (!all).then(|| bits.into())
 }

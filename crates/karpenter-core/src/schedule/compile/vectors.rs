@@ -94,3 +94,18 @@ pub(crate) fn subtract(to: &mut [i64], from: &[i64]) {
         *to = to.saturating_sub(*from);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_is_missed_if_some_of_it_is_requested() {
+        let dimensions = Dimensions::new(&BTreeSet::from(["example.com/known"]));
+        let misses = |name, amount| dimensions.misses(&Resources::new().with(name, amount));
+        assert!(misses("example.com/new", 1));
+        assert!(!misses("example.com/new", 0));
+        assert!(!misses("example.com/known", 1));
+        assert!(!misses("cpu", 1));
+    }
+}

@@ -147,12 +147,8 @@ impl SchedulingPass<'_> {
                     });
                 }
                 Ok(fit) => fit.set,
-                // The reserved capacity may be in a domain that is excluded.
-                Err(Refusal::Reserved) if !choices.domains.is_empty() => set,
-                Err(Refusal::Reserved) => {
-                    refusal = Some(Refusal::Reserved);
-                    continue;
-                }
+                // The reserved capacity may be in a domain that is excluded. Without domains this is refused again.
+                Err(Refusal::Reserved) => set,
                 Err(why) => {
                     refusal.get_or_insert(why);
                     continue;
@@ -258,12 +254,6 @@ impl SchedulingPass<'_> {
     /// Returns the requirements of a node that keeps all of the `open` domains.
     fn within(&mut self, set: SetId, domains: &Domains, open: &Bits<DomainId>) -> Option<SetId> {
         let algebra = &mut self.rows.algebra;
-        let reach = self.topology.domains_of(algebra, domains.axis, set);
-        if reach.is_some_and(|reach| *reach == *open)
-            && self.topology.lists(algebra, domains.axis, set, open.len())
-        {
-            return Some(set);
-        }
         let req = self.topology.requirement_for(algebra, domains.axis, open);
         algebra.narrow(set, req)
     }

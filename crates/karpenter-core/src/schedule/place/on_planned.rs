@@ -11,9 +11,7 @@ use smallvec::SmallVec;
 use crate::dra::Allocation;
 use crate::pod::ports_conflict;
 use crate::schedule::compile::bits::members;
-use crate::schedule::compile::ids::{
-    ClassId, NO_ROW, PlannedId, PodIdx, ReservationId, TemplateId,
-};
+use crate::schedule::compile::ids::{ClassId, PlannedId, PodIdx, ReservationId, TemplateId};
 use crate::schedule::compile::vectors::add;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::fit::CandidateNode;
@@ -312,9 +310,9 @@ impl SchedulingPass<'_> {
         planned
             .ports
             .extend(self.queue.classes[class].ports.iter().cloned());
-        let moved = planned.witness != fit.witness && planned.witness != NO_ROW;
+        let moves = planned.moves_to(fit.witness);
         planned.witness = fit.witness;
-        if moved {
+        if moves {
             planned.prune(&mut self.rows);
         }
         if let Some(reservations) = fit.reservations {

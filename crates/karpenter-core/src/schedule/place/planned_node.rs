@@ -71,6 +71,12 @@ impl PlannedNode {
         }
     }
 
+    /// Reports whether its pods need another row than before: it then is worth the time to look for others without room. Either
+    /// answer is right, because rows are checked for room where they are used.
+    pub(crate) fn moves_to(&self, witness: RowId) -> bool {
+        self.witness != witness && self.witness != NO_ROW
+    }
+
     /// Removes the rows that have no room for the pods already on it.
     pub(crate) fn prune(&mut self, rows: &mut RowCache<'_>) {
         let mask = rows.mask(self.template, self.set);

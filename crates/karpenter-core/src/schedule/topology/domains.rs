@@ -149,13 +149,6 @@ impl<'a> Topology<'a> {
         domains
     }
 
-    /// Reports whether a set lists exactly `number` values of the axis's label, whether or not they are domains.
-    pub(crate) fn lists(&self, algebra: &Algebra, axis: AxisId, set: SetId, number: usize) -> bool {
-        let req = algebra.get(set, self.axes[axis].key);
-        req.map(|req| algebra.requirement(req))
-            .is_some_and(|req| !req.is_complement() && req.values().count() == number)
-    }
-
     /// Returns the requirement that admits exactly these domains.
     pub(crate) fn requirement_for(
         &mut self,

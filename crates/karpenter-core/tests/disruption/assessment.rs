@@ -7,6 +7,7 @@ use karpenter_core::disruption::simulation::Simulator;
 use karpenter_core::disruption::{
     Assessor, Command, DisruptionRequest, NotConsolidatable, VerdictKind, plan,
 };
+use karpenter_core::schedule::MinValuesPolicy;
 use serde_json::json;
 
 use crate::fixture::{World, now};
@@ -146,6 +147,39 @@ fn all_gates_are_blockers_in_the_order_of_the_checks() {
             "NodePool \"default\" has no disruption budget left",
         ]
     );
+}
+
+#[test]
+fn a_pod_does_not_block_the_drift_of_a_node_with_a_grace_period() {
+    let found = |drifted: bool, grace_period: Option<&str>| {
+        let mut node = node("a", "huge");
+        if drifted {
+            node = node.drifted("2026-01-01T00:00:00Z");
+        }
+        if let Some(period) = grace_period {
+            node = node.claim("/spec/terminationGracePeriod", json!(period));
+        }
+        let world = world()
+            .run([node])
+            .with([running("p", "a", "1").do_not_disrupt()]);
+        blockers(&world, "a").len()
+    };
+    assert_eq!(found(true, Some("1h")), 0);
+    assert_eq!(found(true, None), 1);
+    assert_eq!(found(false, Some("1h")), 1);
+}
+
+#[test]
+fn a_simulator_answers_again_at_another_time_and_not_for_another_policy() {
+    let world = world().run([node("a", "huge")]);
+    let request = request(&world);
+    let simulator = simulator(&world, &request);
+    let later = now() + jiff::SignedDuration::from_hours(1);
+    let again = simulator.again(&request.policy.clone().with_now(later), &request.query);
+    assert_eq!(again.map(|again| again.now()), Some(later));
+    let mut other = request.policy.clone();
+    other.min_values_policy = MinValuesPolicy::BestEffort;
+    assert!(simulator.again(&other, &request.query).is_none());
 }
 
 #[test]

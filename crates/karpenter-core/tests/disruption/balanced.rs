@@ -50,6 +50,37 @@ fn a_move_that_saves_less_than_its_share_is_rejected() {
     assert_eq!(verdict(&plan, "a"), "Score 0.38 is below 0.50");
 }
 
+/// A node that costs a quarter of its pool, for half of the pool's disruption; all of its price is saved.
+#[test]
+fn a_deletion_whose_score_is_the_threshold_is_approved() {
+    let types = [
+        crate::fleet::priced_type("small", 2, 1.0),
+        crate::fleet::priced_type("huge", 16, 3.0),
+    ];
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(balanced("default"))
+        .run([node("a", "small"), node("b", "huge")])
+        .with([
+            running("p", "a", "1"),
+            running("q", "b", "1").do_not_disrupt(),
+        ]);
+    assert_eq!(world.decide(), ["delete a (saves 1.00)"]);
+}
+
+#[test]
+fn a_node_whose_whole_price_does_not_reach_the_threshold_is_not_simulated() {
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(balanced("default"))
+        .run([node("a", "large"), node("b", "small")])
+        .with((0..80).map(|i| running(&format!("p{i}"), "a", "10m")))
+        .with([running("q", "b", "1").do_not_disrupt()])
+        .with((0..4).map(|i| running(&format!("r{i}"), "b", "10m")));
+    let plan = world.decide_with(|_| ());
+    assert_eq!((commands(&plan).len(), plan.evaluated), (1, 1));
+}
+
 /// Pools `default` and `busy`: `a` and `b` can be deleted together, as `c` has room for their pods. `a` is the only node of
 /// `default`; `busy` would move nearly all of its pods to save a ninth of its price.
 fn two_pools(policy_of_busy: &str) -> World {

@@ -562,3 +562,83 @@ fn room_on_a_node_that_a_pod_prefers_alters_nodes_whose_pods_had_to_go_elsewhere
     let next = planner.plan(&world.cluster.snapshot(), &request());
     assert_eq!(places(&next), ["node-z"]);
 }
+
+/// `a` cannot be deleted while its pod has no other place than `b`, which changed recently.
+#[test]
+fn a_node_that_receives_pods_again_alters_the_nodes_whose_pods_fit_there() {
+    let pool = crate::fleet::on_demand_pool("target").consolidate_after("5m");
+    let changed = node("b", "huge")
+        .pool("target")
+        .without("Consolidatable")
+        .claim("/status/lastPodEventTime", json!(now().to_string()));
+    let mut world = crate::fleet::world().with_pool(pool);
+    for node in [node("a", "small"), changed] {
+        world.add((node.claim, node.node));
+    }
+    world.add([running("p", "a", "1"), running("q", "b", "14")]);
+    let snapshot = world.cluster.snapshot();
+    let mut planner = Planner::default();
+    assert!(planner.plan(&snapshot, &request()).commands.is_empty());
+    let mut later = request();
+    later.policy.now += SignedDuration::from_mins(6);
+    let next = planner.plan(&snapshot, &later);
+    assert_eq!(crate::fleet::commands(&next), ["delete a (saves 0.20)"]);
+    assert_eq!(text(&next), text(&plan(&snapshot, &later)));
+}
+
+/// Where a volume can be attached depends on more than the nodes and pods.
+#[test]
+fn a_change_of_storage_alters_the_nodes_whose_pods_have_volumes() {
+    let mut world = kept_fleet();
+    world.add([storage_class("fast"), storage_class("slow")]);
+    let volume =
+        |class: &str| persistent_volume_claim("data-0").set("/spec/storageClassName", class);
+    world.add([volume("fast")]);
+    world.add([running("stateful", "node-2", "100m").volume("data-0")]);
+    let mut planner = Planner::default();
+    planner.plan(&world.cluster.snapshot(), &request());
+    world.add([volume("slow")]);
+    let snapshot = world.cluster.snapshot();
+    let next = planner.plan(&snapshot, &request());
+    assert_eq!((next.carried_over, next.evaluated), (5, 1));
+    assert_eq!(text(&next), text(&plan(&snapshot, &request())));
+}
+
+/// Devices are allocated anew in every simulation.
+#[test]
+fn pods_with_resource_claims_are_evaluated_in_every_pass() {
+    let mut world = kept_fleet();
+    let claim = json!({ "name": "gpu", "resourceClaimName": "c" });
+    world.add([running("device", "node-2", "100m").push("/spec/resourceClaims", claim)]);
+    let snapshot = world.cluster.snapshot();
+    let mut planner = Planner::default();
+    planner.plan(&snapshot, &request());
+    let next = planner.plan(&snapshot, &request());
+    assert_eq!((next.carried_over, next.evaluated), (5, 1));
+}
+
+/// A terminating pod of a StatefulSet comes back, and needs a place. It does not move while a budget allows no eviction at all.
+#[test]
+fn a_budget_that_no_longer_keeps_a_terminating_pod_alters_its_node() {
+    let mut world = crate::fleet::world();
+    let only = node("a", "small");
+    world.add((only.claim, only.node));
+    let terminating = pod("q")
+        .cpu("1")
+        .label("app", "db")
+        .controlled_by("StatefulSet", "db")
+        .on("a")
+        .deleted("2026-01-01T00:00:00Z");
+    world.add([terminating]);
+    world.add([pdb("db").of(("app", "db")).set("/spec/maxUnavailable", 0)]);
+    let mut planner = Planner::default();
+    let decide = |planner: &mut Planner, world: &World| {
+        let snapshot = world.cluster.snapshot();
+        let next = planner.plan(&snapshot, &request());
+        assert_eq!(text(&next), text(&plan(&snapshot, &request())));
+        crate::fleet::commands(&next)
+    };
+    assert_eq!(decide(&mut planner, &world), ["delete a (saves 0.20)"]);
+    world.cluster.remove_pdb("default", "db");
+    assert_eq!(decide(&mut planner, &world), [""; 0]);
+}

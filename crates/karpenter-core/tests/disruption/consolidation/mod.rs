@@ -2,6 +2,7 @@
 
 mod cheaper_types;
 mod pods;
+mod sets;
 mod spot;
 
 use karpenter_core::fake;
@@ -81,16 +82,16 @@ fn consolidating_three_nodes_saves_at_least_the_price_of_two() {
 /// Conformance: DIS-105
 #[test]
 fn a_pool_without_instance_types_does_not_block_other_pools() {
-    let mut world = fresh().with_pool(open_pool("broken"));
-    world
-        .cluster
-        .set_instance_types("broken", Err("no answer".to_owned()));
-    let world = world
-        .run([node("a", "huge"), node("b", "huge").pool("broken")])
-        .with([running("p", "a", "1")]);
-    let plan = world.decide_with(|_| ());
-    assert_eq!(verdict(&plan, "b"), "NodePool not found (NodePool=broken)");
-    assert_eq!(verdict(&plan, "a"), "deleted", "there is room on `b`");
+    for types in [Err("no answer".to_owned()), Ok([].into())] {
+        let mut world = fresh().with_pool(open_pool("broken"));
+        world.cluster.set_instance_types("broken", types);
+        let world = world
+            .run([node("a", "huge"), node("b", "huge").pool("broken")])
+            .with([running("p", "a", "1")]);
+        let plan = world.decide_with(|_| ());
+        assert_eq!(verdict(&plan, "b"), "NodePool not found (NodePool=broken)");
+        assert_eq!(verdict(&plan, "a"), "deleted", "there is room on `b`");
+    }
 }
 
 /// Conformance: DIS-116

@@ -1,0 +1,125 @@
+//! Which sets of nodes are consolidated together, and with how many replacements.
+
+use karpenter_core::disruption::DisruptionRequest;
+
+use crate::fixture::{HOSTNAME, World};
+use crate::fleet::{Fleet, commands, node, running, world as fresh};
+
+fn with_replacements(number: usize) -> impl Fn(&mut DisruptionRequest) {
+    move |request| request.multi_node.max_replacements = number
+}
+
+/// Two nodes of sixteen cores whose pods must not share a node.
+fn apart() -> World {
+    let alone = |name: &str, node: &str| {
+        running(name, node, "1")
+            .label("app", "x")
+            .anti_affinity(HOSTNAME, ("app", "x"))
+    };
+    fresh()
+        .run([node("a", "huge"), node("b", "huge")])
+        .with([alone("p", "a"), alone("q", "b")])
+}
+
+#[test]
+fn several_nodes_are_replaced_by_as_many_as_the_request_allows() {
+    assert_eq!(
+        commands(&apart().decide_with(with_replacements(2))),
+        [
+            "replace a b with small medium large on-demand with small medium large on-demand (saves 2.80)"
+        ]
+    );
+    assert_eq!(
+        commands(&apart().decide_with(with_replacements(1))),
+        [
+            "replace a with small medium large on-demand (saves 1.40)",
+            "replace b with small medium large on-demand (saves 1.40)",
+        ]
+    );
+}
+
+/// Returns a world of nodes, each with its instance type and the CPU of its pods.
+fn fleet(nodes: &[(&str, &str, &[&str])]) -> World {
+    let mut world = fresh();
+    for (name, instance_type, pods) in nodes {
+        world = world.run([node(name, instance_type)]);
+        let pods = pods.iter().enumerate();
+        world = world.with(
+            pods.map(|(index, cpu)| running(&format!("{name}{index}"), name, cpu))
+                .collect::<Vec<_>>(),
+        );
+    }
+    world
+}
+
+fn first(world: &World, replacements: usize) -> Vec<String> {
+    let plan = world.decide_with(|request| {
+        with_replacements(replacements)(request);
+        request.max_commands = 1;
+    });
+    commands(&plan)
+}
+
+#[test]
+fn nodes_whose_pods_fit_elsewhere_are_tried_together_before_those_that_need_a_replacement() {
+    let world = fleet(&[
+        ("a", "large", &["3"]),
+        ("b", "small", &["300m"]),
+        ("c", "small", &["800m"]),
+        ("d", "huge", &["300m", "2", "2500m"]),
+    ])
+    .run([node("e", "medium").spot()])
+    .with([
+        running("e0", "e", "100m"),
+        running("e1", "e", "300m").select("team", "x"),
+    ]);
+    assert_eq!(first(&world, 2), ["delete b c d (saves 2.00)"]);
+}
+
+#[test]
+fn of_a_group_that_saves_nothing_the_first_half_is_tried() {
+    let world = fleet(&[
+        ("a", "small", &["800m", "500m"]),
+        ("b", "huge", &["1"]),
+        ("e", "huge", &["2500m"]),
+    ])
+    .run([node("c", "medium"), node("d", "small").spot()])
+    .with([
+        running("b1", "b", "500m")
+            .label("app", "x")
+            .anti_affinity(HOSTNAME, ("app", "x")),
+        running("c0", "c", "2500m")
+            .label("app", "x")
+            .anti_affinity(HOSTNAME, ("app", "x")),
+        running("d0", "d", "300m"),
+        running("d1", "d", "800m").select("team", "x"),
+    ]);
+    assert_eq!(
+        first(&world, 2),
+        ["replace a b e with medium large on-demand (saves 3.00)"]
+    );
+}
+
+#[test]
+fn a_cheap_member_of_a_set_is_exchanged_for_a_more_expensive_node() {
+    let world = fleet(&[
+        ("a", "small", &["100m"]),
+        ("e", "medium", &["1500m", "1500m", "800m"]),
+        ("f", "large", &["3", "2500m"]),
+    ])
+    .run([
+        node("b", "medium"),
+        node("c", "medium").label("team", "x"),
+        node("d", "huge").label("team", "x"),
+    ])
+    .with([
+        running("b0", "b", "800m"),
+        running("b1", "b", "1").do_not_disrupt(),
+        running("b2", "b", "1"),
+        running("c0", "c", "1500m"),
+        running("d0", "d", "3"),
+        running("d1", "d", "800m").select("team", "x"),
+        running("d2", "d", "2500m"),
+    ]);
+    assert_eq!(first(&world, 1), ["delete c e f (saves 1.60)"]);
+}

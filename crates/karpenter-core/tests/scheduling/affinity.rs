@@ -153,6 +153,46 @@ fn preferred_affinity_that_cannot_be_met_is_dropped() {
     ));
 }
 
+#[test]
+fn preferred_affinity_to_present_pods_does_not_keep_a_pod_from_starting_its_required_group() {
+    let full = json!({ "cpu": "0", "pods": "5" });
+    let own = pod("p")
+        .cpu("1")
+        .label("app", "web")
+        .affinity(ZONE, WEB)
+        .prefer_affinity(50, ZONE, DB);
+    let plan = World::new()
+        .with((
+            node("n").zone(Z3).set("/status/allocatable", full),
+            pod("db").label("role", "db").on("n"),
+            own,
+        ))
+        .plan();
+    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z3]);
+}
+
+/// Two nodes cost a quarter less than one, but then `p` would not be near `x`.
+#[test]
+fn a_pod_is_near_another_one_on_its_planned_node_wherever_that_is_launched() {
+    let types = [(2, 0.23), (4, 0.6)].map(|(cpu, price)| {
+        let name = format!("t{cpu}");
+        instance_type(&name)
+            .cpu(cpu)
+            .gib(16)
+            .pods(20)
+            .price(price)
+            .build()
+    });
+    let planned = |p: Object<Pod>| {
+        let world = World::new()
+            .with_types(types.clone().into())
+            .with([pod("x").label("app", "web").cpu("1500m"), p.cpu("1")]);
+        sizes(&world.plan())
+    };
+    assert_eq!(planned(pod("p")), [1, 1]);
+    assert_eq!(planned(pod("p").prefer_affinity(50, ZONE, WEB)), [2]);
+}
+
 /// Conformance: SCH-134
 #[test]
 fn anti_affinity_to_pods_everywhere_fails() {

@@ -73,6 +73,26 @@ fn the_estimated_memory_of_a_solver_grows_with_its_nodes() {
     assert!((100..300).contains(&of_a_node), "{of_a_node} bytes");
 }
 
+#[test]
+fn the_estimated_memory_of_a_solver_grows_with_the_anti_affinity_of_bound_pods() {
+    let memory = |terms: bool| {
+        let pods = (0..50).map(|index| {
+            let app = format!("app-{index}");
+            let pod = pod(&app).label("app", &app).on("n");
+            match terms {
+                true => pod.anti_affinity(ZONE, ("app", &app)),
+                false => pod,
+            }
+        });
+        let world = World::new().with((node("n"), pods.collect::<Vec<_>>()));
+        let snapshot = world.cluster.snapshot();
+        Solver::prepare_for(&snapshot, &world.policy, &world.query).memory()
+    };
+    let (without, with) = (memory(false), memory(true));
+    let of_a_term = (with - without) / 50;
+    assert!((128..400).contains(&of_a_term), "{of_a_term} bytes");
+}
+
 /// Conformance: SCH-077
 #[test]
 fn a_node_is_used_if_the_pod_admits_its_zone() {

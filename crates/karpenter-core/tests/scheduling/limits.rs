@@ -101,6 +101,34 @@ fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
     assert_eq!(reason(&world), Incompatibility::Limits(vec![exceeded]));
 }
 
+#[test]
+fn a_claim_counts_less_against_a_limit_once_its_pods_do_not_fit_on_the_largest_type() {
+    let sized = |name: &str, cores: i64, gib: i64, price: f64| {
+        instance_type(name)
+            .cpu(cores)
+            .gib(gib)
+            .pods(20)
+            .price(price)
+            .build()
+    };
+    let types = [sized("wide", 8, 2, 0.8), sized("tall", 4, 32, 0.4)];
+    let apart = |pod: Object<Pod>| pod.anti_affinity(HOSTNAME, ("app", "x"));
+    let plan = World::empty()
+        .with_types(types.into())
+        .with_pool(node_pool("default").limit("cpu", "12"))
+        .with([
+            pod("first").cpu("3").memory("1Gi").label("app", "x"),
+            pod("large").cpu("200m").memory("16Gi"),
+            apart(pod("last").cpu("100m").memory("1Gi")),
+        ])
+        .by_size()
+        .plan();
+    // With `large` the first claim is of four cores, which leaves eight for the other one.
+    assert_eq!(sizes(&plan), [2, 1]);
+    assert_eq!(*plan.new_node_claims[0].instance_types, ["tall"]);
+    assert_eq!(*plan.new_node_claims[1].instance_types, ["tall", "wide"]);
+}
+
 /// Conformance: SCH-215
 #[test]
 fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {

@@ -1,7 +1,7 @@
 //! The order in which pods, nodes, NodeClaims and NodePools are tried (section 12 of the reference), as first fit has it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use karpenter_core::fake::instance_type;
 use karpenter_core::schedule::Packing;
@@ -198,4 +198,43 @@ fn an_order_in_which_more_pods_fit_is_found() {
     let by_size = World::new().with(pods()).by_size().plan();
     assert_eq!(by_size.unplaced[0].pod.name, "away");
     assert!(all_placed(&World::new().with(pods()).plan()));
+}
+
+/// Pods that are placed after others, and the pods of capacity buffers, count from the start.
+#[test]
+fn progress_counts_all_pods_that_are_not_tried_yet() {
+    let last = pod("last").label("app", "x").select(ZONE, Z1).spread_with(
+        ZONE,
+        1,
+        ("app", "x"),
+        json!({ "nodeAffinityPolicy": "Ignore" }),
+    );
+    let buffer = |name: &str| {
+        let buffer = pod(name).annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
+        Arc::new(karpenter_core::pod::Pod::parse(&buffer.build()))
+    };
+    let seen = |mut world: World, buffers: &[&str]| {
+        world.query.buffer_pods = buffers.iter().map(|name| buffer(name)).collect();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let progress = {
+            let seen = seen.clone();
+            Arc::new(move |left: usize| seen.lock().unwrap().push(left))
+        };
+        world.query.progress = Some(progress);
+        world.by_size().plan();
+        let seen = seen.lock().unwrap();
+        seen.clone()
+    };
+    let world = World::new()
+        .with(copies(&pod("p"), 3))
+        .with(copies(&last, 2));
+    assert_eq!(seen(world, &["b-0", "b-1", "b-2", "b-3"]), [9, 6, 4]);
+    // It is told after each 128 pods. These wait for the last one, and are tried again.
+    let followers = copies(&pod("p").cpu("100m").affinity(ZONE, ("app", "target")), 129);
+    let target = pod("target")
+        .cpu("50m")
+        .label("app", "target")
+        .select(ZONE, Z1);
+    let world = World::new().with(followers).with([target]);
+    assert_eq!(seen(world, &[]), [130, 130, 129, 1]);
 }

@@ -38,7 +38,10 @@ fn world() -> World {
 }
 
 fn agree(change: &dyn Fn(&mut Cluster)) {
-    let world = world();
+    agree_in(&world(), change);
+}
+
+fn agree_in(world: &World, change: &dyn Fn(&mut Cluster)) {
     let before = world.cluster.snapshot();
     let solver = Solver::prepare_for(&before, &world.policy, &world.query);
     let mut changed = Cluster::from(before.fork());
@@ -86,6 +89,34 @@ fn with_other_limits() {
     agree(&|cluster| replace(cluster, node_pool("a")));
     // This one had none.
     agree(&|cluster| replace(cluster, node_pool("b").limit("cpu", "2")));
+}
+
+/// A launching node counts as the largest instance type that it may become.
+#[test]
+fn with_a_first_limit_of_a_pool_that_has_a_launching_node() {
+    let types = [2, 4, 8].map(|cores| {
+        let name = format!("c{cores}");
+        karpenter_core::fake::instance_type(&name)
+            .cpu(cores)
+            .gib(8)
+            .build()
+    });
+    let pool = || node_pool("default");
+    let mut world = World::empty()
+        .with_types(types.into_iter().collect())
+        .with_pool(pool())
+        .with([pod("launching").cpu("1500m")]);
+    let mut claim = world.plan().new_node_claims[0].to_node_claim();
+    claim.metadata.name = Some("launching".to_owned());
+    claim.metadata.uid = Some("launching".to_owned());
+    world.cluster.apply_node_claim(&claim);
+    world.cluster.remove_pod("default", "launching");
+    let world = world.with([pod("large").cpu("7")]);
+    for limit in ["12", "16"] {
+        agree_in(&world, &|cluster| {
+            replace(cluster, pool().limit("cpu", limit))
+        });
+    }
 }
 
 #[test]

@@ -28,6 +28,20 @@ fn a_published_device_of_a_node_is_used_before_a_new_node() {
     }
 }
 
+#[test]
+fn until_a_node_is_initialized_it_has_the_devices_of_its_instance_type() {
+    let placed = |instance_type: &str, initialized: &str| {
+        let node = running_node("n")
+            .label(INSTANCE_TYPE, instance_type)
+            .label("karpenter.sh/initialized", initialized);
+        let world = with_gpus(1).with([node]).claim("c", one());
+        world.with([using("p", "c")]).plan().existing.len()
+    };
+    assert_eq!(placed("gpu", "false"), 1);
+    assert_eq!(placed("plain", "false"), 0);
+    assert_eq!(placed("gpu", "true"), 0);
+}
+
 /// Conformance: SCH-174
 #[test]
 fn a_zonal_device_decides_the_zone_of_the_node_and_a_shared_claim_is_allocated_once() {

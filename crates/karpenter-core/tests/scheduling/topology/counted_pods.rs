@@ -31,6 +31,18 @@ fn pods_that_block_the_deletion_of_a_node_count_in_its_zone() {
 }
 
 #[test]
+fn other_pods_that_block_the_deletion_of_a_node_do_not_count_in_its_zone() {
+    let plan = with_blocked_deletion(|pod| pod.label("app", "y"))
+        .with(copies(&spread("p", ZONE).cpu("1"), 2))
+        .plan();
+    let mut zones: Vec<String> = (plan.new_node_claims.iter())
+        .flat_map(|draft| values(draft, ZONE))
+        .collect();
+    zones.sort_unstable();
+    assert_eq!(zones, [Z1, Z2], "one in each zone");
+}
+
+#[test]
 fn anti_affinity_of_pods_that_block_the_deletion_of_a_node_counts_in_its_zone() {
     let next = pod("p").label("app", "x").select(ZONE, Z1);
     let plan = with_blocked_deletion(|pod| pod).with([next.clone()]).plan();

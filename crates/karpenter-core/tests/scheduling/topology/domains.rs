@@ -171,6 +171,46 @@ fn the_affinity_policy_decides_which_domains_count() {
     }
 }
 
+#[test]
+fn the_zone_of_a_planned_node_counts_as_a_domain_if_the_affinity_of_the_pod_is_ignored() {
+    for (policy, placed) in [("Ignore", 1), ("Honor", 3)] {
+        let asked = pod("p")
+            .label("app", "x")
+            .cpu("1")
+            .select(ZONE, Z1)
+            .spread_with(ZONE, 1, APP, json!({ "nodeAffinityPolicy": policy }));
+        let plan = World::new()
+            .with([pod("other").cpu("1").select(ZONE, Z2)])
+            .with(copies(&asked, 3))
+            .plan();
+        assert_eq!(3 - plan.unplaced.len(), placed, "{policy}");
+    }
+}
+
+#[test]
+fn the_zone_of_a_planned_node_behind_a_taint_does_not_count_if_taints_are_honored() {
+    let policies =
+        |taints: &str| json!({ "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": taints });
+    for (policy, placed) in [("Ignore", 1), ("Honor", 3)] {
+        let asked = pod("p")
+            .label("app", "x")
+            .cpu("1")
+            .select(ZONE, Z1)
+            .spread_with(ZONE, 1, APP, policies(policy));
+        let other = pod("other")
+            .cpu("1")
+            .select(ZONE, Z2)
+            .select(NODE_POOL, "tainted")
+            .tolerate(json!({ "key": "t", "operator": "Exists" }));
+        let plan = World::new()
+            .with_pool(node_pool("tainted").taint("t", "t", "NoSchedule"))
+            .with([other])
+            .with(copies(&asked, 3))
+            .plan();
+        assert_eq!(3 - plan.unplaced.len(), placed, "{policy}");
+    }
+}
+
 /// Conformance: SCH-125
 #[test]
 fn a_pod_s_own_choice_of_zone_limits_its_spread() {

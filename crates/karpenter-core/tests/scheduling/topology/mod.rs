@@ -92,6 +92,20 @@ fn pods_are_spread_over_hosts() {
     assert_eq!(sizes(&plan), [1, 1, 1, 1]);
 }
 
+#[test]
+fn a_pod_that_its_own_spread_does_not_count_joins_a_host_that_is_at_the_skew() {
+    let full = || {
+        World::new().with((
+            node("n").cpu("4").pods("9"),
+            pod("e").label("app", "x").on("n"),
+        ))
+    };
+    let other = pod("p").label("app", "y").spread(HOSTNAME, 1, APP);
+    assert_eq!(full().with([other]).plan().existing.len(), 1);
+    let counted = spread("p", HOSTNAME);
+    assert_eq!(sizes(&full().with([counted]).plan()), [1]);
+}
+
 /// Conformance: SCH-113
 #[test]
 fn later_pods_continue_the_spread() {

@@ -82,6 +82,12 @@ fn pods_of_a_planned_node_count_once_the_node_filter_matches_it() {
             .plan();
         assert!(all_placed(&plan));
         assert_eq!(sizes(&plan), [1, 1], "{key}");
+        // Until its zone is decided `first` is not counted, whatever the filter: its architecture stays open, too.
+        let first = (plan.new_node_claims.iter()).find(|draft| draft.pods[0].name == "first");
+        let first = first.unwrap();
+        assert_eq!(values(first, ZONE), [Z1, Z2], "{key}");
+        let arm = "arm-instance-type".to_owned();
+        assert!(first.instance_types.contains(&arm), "{key}");
     }
 }
 

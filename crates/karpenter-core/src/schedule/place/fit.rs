@@ -211,7 +211,7 @@ impl SchedulingPass<'_> {
         if let DomainOrder::Shuffled(number) = self.strategy.domains {
             ordered.sort_by_key(|(count, domain)| (*count, shuffled_rank(domain.0, number)));
         }
-        let by_price = ordered.len() > 1 && self.strategy.domains == DomainOrder::Price;
+        let by_price = self.strategy.domains == DomainOrder::Price;
         let mut best: Option<(u32, Fit)> = None;
         let mut refusal = Refusal::Topology(domains.order);
         for (count, domain) in ordered {

@@ -201,10 +201,8 @@ impl<'a> SchedulingPass<'a> {
     fn pod_groups(&mut self, index: PlannedId, ledger: &mut Ledger) -> Option<Vec<PodGroup>> {
         let planned = &self.planned[index];
         let (template, planned_set) = (planned.template, planned.set);
-        if planned.min_values_relaxed
-            || !planned.ports.is_empty()
-            || !planned.reservations.is_empty()
-        {
+        // Pods with host ports have no set of their own, and nodes with reservations are not repacked at all.
+        if planned.min_values_relaxed {
             return None;
         }
         let mut pod_groups: Vec<PodGroup> = Vec::new();

@@ -382,6 +382,33 @@ mod tests {
         assert_eq!(claim.kubelet_compatibility(), Some(r#"{"maxPods":20}"#));
     }
 
+    #[test]
+    fn planned_nodes_that_differ_in_one_part_are_not_equal() {
+        let pool = pool(json!({}));
+        let planned = || PlannedNodeClaim::from_template(&pool, &crate::fake::well_known());
+        assert_eq!(planned(), planned());
+        let key = || PodKey {
+            namespace: "default".into(),
+            name: "p".into(),
+            uid: "p".into(),
+        };
+        let changes: [&dyn Fn(&mut PlannedNodeClaim); 8] = [
+            &|planned| planned.node_pool = "other".into(),
+            &|planned| planned.hourly_price = 1.0,
+            &|planned| planned.instance_types = ["t".to_owned()].into(),
+            &|planned| planned.pods = vec![key()],
+            &|planned| planned.buffer_pods = vec![key()],
+            &|planned| planned.requests = Resources::new().with("cpu", 1),
+            &|planned| planned.min_values_relaxed = true,
+            &|planned| planned.reservations = vec!["r".into()],
+        ];
+        for (place, change) in changes.iter().enumerate() {
+            let mut other = planned();
+            change(&mut other);
+            assert_ne!(planned(), other, "change {place}");
+        }
+    }
+
     /// Conformance: API-076, DIS-208
     #[test]
     fn a_planned_node_from_a_template_is_the_template_with_owner_labels_and_hash() {

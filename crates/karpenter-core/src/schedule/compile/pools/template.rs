@@ -365,3 +365,17 @@ fn by_size(rows: &Bits<RowId>, room: &[i64], width: usize) -> Vec<RowId> {
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     order.into_iter().map(|(_, row)| row).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_sorted_by_the_sum_of_their_shares_of_the_largest_amounts() {
+        // Of 8 and 100: 0.25 + 0.5, 1 + 0.1, 0.5 + 1, and the same again.
+        let room = [2, 50, 8, 10, 4, 100, 4, 100];
+        let rows: Bits<RowId> = (0..4).map(RowId).collect();
+        let sorted: Vec<u32> = by_size(&rows, &room, 2).iter().map(|row| row.0).collect();
+        assert_eq!(sorted, [2, 3, 1, 0]);
+    }
+}

@@ -170,6 +170,25 @@ fn a_pod_does_not_block_the_drift_of_a_node_with_a_grace_period() {
 }
 
 #[test]
+fn a_node_that_holds_pods_of_a_capacity_buffer_is_not_blocked_as_an_empty_one() {
+    let pool = on_demand_pool("default").consolidation_policy("WhenEmpty");
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(pool)
+        .run([node("a", "huge")]);
+    let found = |buffer_pods: usize| {
+        let mut request = request(&world);
+        if buffer_pods > 0 {
+            let held = [("a".to_owned(), buffer_pods as _)];
+            request.surroundings.buffer_pods = held.into_iter().collect();
+        }
+        let assessor = Assessor::new(simulator(&world, &request), &request);
+        assessor.blockers("a").len()
+    };
+    assert_eq!((found(0), found(1)), (0, 1));
+}
+
+#[test]
 fn a_simulator_answers_again_at_another_time_and_not_for_another_policy() {
     let world = world().run([node("a", "huge")]);
     let request = request(&world);

@@ -17,6 +17,7 @@ mod candidates;
 mod carried;
 mod consolidation;
 mod drift;
+mod evaluations;
 mod fleet;
 mod validation;
 mod verdicts;

@@ -123,3 +123,32 @@ fn a_cheap_member_of_a_set_is_exchanged_for_a_more_expensive_node() {
     ]);
     assert_eq!(first(&world, 1), ["delete c e f (saves 1.60)"]);
 }
+
+#[test]
+fn nodes_with_a_high_price_for_the_requests_of_their_pods_are_tried_first() {
+    let in_team = |name: &str, node: &str, cpu: &str| running(name, node, cpu).select("team", "x");
+    let world = fleet(&[
+        ("b", "huge", &["2500m", "300m"]),
+        ("c", "large", &["2"]),
+        ("d", "small", &["800m", "300m"]),
+    ])
+    .run([node("a", "huge").label("team", "x")])
+    .with([
+        running("a0", "a", "2500m"),
+        running("a1", "a", "2"),
+        running("a2", "a", "100m"),
+        in_team("b2", "b", "1500m"),
+        in_team("c1", "c", "5"),
+    ]);
+    assert_eq!(first(&world, 1), ["delete b c (saves 2.40)"]);
+}
+
+#[test]
+fn a_group_that_saves_nothing_is_divided_until_one_candidate_is_left() {
+    let world = fleet(&[
+        ("a", "small", &["300m", "800m"]),
+        ("b", "huge", &["5"]),
+        ("c", "large", &["500m", "300m"]),
+    ]);
+    assert_eq!(first(&world, 2), ["delete a b (saves 1.80)"]);
+}

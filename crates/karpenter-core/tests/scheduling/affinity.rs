@@ -193,6 +193,26 @@ fn a_pod_is_near_another_one_on_its_planned_node_wherever_that_is_launched() {
     assert_eq!(planned(pod("p").prefer_affinity(50, ZONE, WEB)), [2]);
 }
 
+/// By memory `p` comes first, and `x` joins its node: that is cheaper, but `p` prefers to be apart.
+#[test]
+fn a_plan_in_which_pods_come_near_later_does_not_meet_a_preference_to_be_apart() {
+    let types = [(2, 0.23), (4, 0.3)].map(|(cpu, price)| {
+        let name = format!("t{cpu}");
+        let sized = instance_type(&name).cpu(cpu).gib(16).pods(20);
+        sized.price(price).build()
+    });
+    let planned = |p: Object<Pod>| {
+        let x = pod("x").label("app", "web").cpu("1500m").memory("1Gi");
+        let world = World::new()
+            .with_types(types.clone().into())
+            .with([x, p.cpu("1").memory("4Gi")]);
+        sizes(&world.plan())
+    };
+    assert_eq!(planned(pod("p")), [2]);
+    let apart = pod("p").prefer_anti_affinity(50, HOSTNAME, WEB);
+    assert_eq!(planned(apart), [1, 1]);
+}
+
 /// Conformance: SCH-134
 #[test]
 fn anti_affinity_to_pods_everywhere_fails() {
@@ -393,4 +413,23 @@ fn the_first_pod_of_an_affinity_group_is_placed_in_the_zone_of_pods_planned_befo
     assert!(all_placed(&plan));
     assert_ne!(claim_index(&plan, "together"), claim_index(&plan, "near"));
     assert_eq!(world.skew(ZONE, ("app", "x")).len(), 1, "one zone");
+}
+
+/// Only a required spread needs to know the zone of the pods that it counts before they are bound.
+#[test]
+fn affinity_of_other_pods_does_not_decide_the_zone_of_a_planned_node() {
+    let own = pod("own")
+        .label("app", "web")
+        .cpu("1")
+        .affinity(CAPACITY_TYPE, WEB);
+    let follower = pod("follower").cpu("100m").affinity(ZONE, WEB);
+    let plan = World::new()
+        .with([own, pod("web").label("app", "web").cpu("500m"), follower])
+        .by_size()
+        .plan();
+    assert_eq!(sizes(&plan), [2]);
+    assert_eq!(
+        plan.unplaced[0].pod.name, "follower",
+        "until the zone is known"
+    );
 }

@@ -129,6 +129,28 @@ fn a_claim_counts_less_against_a_limit_once_its_pods_do_not_fit_on_the_largest_t
     assert_eq!(*plan.new_node_claims[1].instance_types, ["tall", "wide"]);
 }
 
+#[test]
+fn a_pod_refused_for_a_limit_is_tried_again_once_another_claim_counts_less() {
+    let wide = instance_type("wide").cpu(8).gib(2).pods(20).price(0.8);
+    let wide = wide.resource("example.com/fpga", 1).build();
+    let tall = instance_type("tall").cpu(4).gib(32).pods(20).price(0.4);
+    let refused_first = pod("refused-first")
+        .cpu("2")
+        .request("example.com/fpga", "1")
+        .anti_affinity(HOSTNAME, ("app", "x"));
+    let plan = World::empty()
+        .with_types([wide, tall.build()].into())
+        .with_pool(node_pool("default").limit("cpu", "12"))
+        .with([
+            pod("first").cpu("3").memory("1Gi").label("app", "x"),
+            refused_first,
+            pod("large").cpu("200m").memory("16Gi"),
+        ])
+        .by_size()
+        .plan();
+    assert_eq!((sizes(&plan), plan.unplaced.len()), (vec![2, 1], 0));
+}
+
 /// Conformance: SCH-215
 #[test]
 fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {

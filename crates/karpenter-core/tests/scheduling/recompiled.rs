@@ -82,6 +82,19 @@ fn with_other_requirements_taints_and_weights() {
 }
 
 #[test]
+fn with_a_taint_that_pods_should_avoid() {
+    agree(&|cluster| {
+        replace(
+            cluster,
+            node_pool("a")
+                .requires(ZONE, "In", &[Z1, Z2])
+                .weight(10)
+                .taint("team", "soft", "PreferNoSchedule"),
+        );
+    });
+}
+
+#[test]
 fn with_other_limits() {
     for limit in ["1", "2", "8", "1000"] {
         agree(&|cluster| replace(cluster, node_pool("a").limit("cpu", limit)));

@@ -374,3 +374,12 @@ fn amounts_at_the_limits_of_integers_fit_nowhere_and_do_not_overflow() {
     twice.add_assign(&full);
     assert_eq!(twice.get("cpu"), i64::MAX);
 }
+
+#[test]
+fn pods_with_different_host_ports_share_a_planned_node() {
+    let plan = |ports: [i32; 2]| {
+        let pods = ports.map(|port| pod(&format!("p{port}")).host_port(port));
+        sizes(&World::new().with(pods).by_size().plan())
+    };
+    assert_eq!(plan([8080, 8081]), [2]);
+}

@@ -70,3 +70,16 @@ fn required_constraints_determine_the_effective_zone() {
         "none"
     );
 }
+
+#[test]
+fn a_bound_pod_that_has_not_started_is_not_pending() {
+    let deleting = node("n").set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
+    let bound = pod("p").on("n").set("/status/phase", "Pending");
+    let plan = World::new().with((deleting, bound)).plan();
+    assert_eq!(sizes(&plan), [1], "it is leaving");
+    assert!(
+        plan.pending_by_zone.is_empty(),
+        "{:?}",
+        plan.pending_by_zone
+    );
+}

@@ -29,6 +29,18 @@ fn a_published_device_of_a_node_is_used_before_a_new_node() {
 }
 
 #[test]
+fn a_device_of_a_node_is_used_once() {
+    let plan = with_gpus(1)
+        .with([running_node("n")])
+        .slice("n", Some("n"), json!({ "nodeName": "n" }), gpus(1))
+        .claim("c", one())
+        .claim("d", one())
+        .with([using("p", "c"), using("q", "d")])
+        .plan();
+    assert_eq!((plan.existing.len(), planned(&plan).len()), (1, 1));
+}
+
+#[test]
 fn until_a_node_is_initialized_it_has_the_devices_of_its_instance_type() {
     let placed = |instance_type: &str, initialized: &str| {
         let node = running_node("n")

@@ -1,5 +1,7 @@
 //! The domain of a planned node: pinned once a pod counts there, open until the launch otherwise.
 
+use serde_json::json;
+
 use super::{APP, spread};
 use crate::fixture::*;
 
@@ -139,4 +141,72 @@ fn a_label_of_a_node_filter_is_pinned() {
         draft.unwrap().to_node_claim().metadata.labels.unwrap()["team"].clone()
     };
     assert_eq!((team("first").as_str(), team("picky").as_str()), ("a", "b"));
+}
+
+#[test]
+fn an_open_label_gets_the_value_with_the_fewest_counted_pods() {
+    let team = "example.com/team";
+    let full = json!({ "cpu": "0", "pods": "5" });
+    let plan = World::empty()
+        .with_pool(node_pool("default").requires(team, "In", &["t1", "t2"]))
+        .with((
+            node("n").label(team, "t1").set("/status/allocatable", full),
+            pod("e").label("app", "x").on("n"),
+            pod("anywhere").label("app", "x").cpu("3"),
+            spread("spread", team).cpu("2"),
+        ))
+        .by_size()
+        .plan();
+    let mut drafts = plan.new_node_claims.iter();
+    let of_anywhere = drafts.find(|draft| draft.pods.iter().any(|pod| pod.name == "anywhere"));
+    assert_eq!(values(of_anywhere.unwrap(), team), ["t2"]);
+}
+
+/// A node that could be launched in the zone of `last` would have to hold it.
+#[test]
+fn an_open_zone_becomes_the_cheapest_before_pods_that_count_it_are_placed() {
+    let offerings = [(Z1, 1.0), (Z2, 0.9)]
+        .map(|(zone, price)| karpenter_core::fake::offering("on-demand", zone, price));
+    let type_of_both = karpenter_core::fake::instance_type("t")
+        .cpu(4)
+        .offerings(offerings.into())
+        .build();
+    let last = pod("last")
+        .cpu("1")
+        .label("app", "x")
+        .select(ZONE, Z1)
+        .spread_with(ZONE, 1, APP, json!({ "nodeAffinityPolicy": "Ignore" }));
+    let plan = World::empty()
+        .with_types([type_of_both].into_iter().collect())
+        .with_pool(node_pool("default"))
+        .with([pod("first").cpu("1"), last])
+        .by_size()
+        .plan();
+    let zones = plan.new_node_claims.iter().map(|draft| values(draft, ZONE));
+    assert_eq!(zones.collect::<Vec<_>>(), [[Z2], [Z1]]);
+}
+
+#[test]
+fn whether_a_counted_node_passes_a_node_filter_is_decided_with_its_domain() {
+    // `picky`, which fits the existing node, counts only amd64 nodes. For `first` these are the cheaper ones.
+    let picky = pod("picky")
+        .cpu("1")
+        .label("app", "y")
+        .select(ARCH, "amd64");
+    let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand"]);
+    let small = node("n")
+        .label(CAPACITY_TYPE, "on-demand")
+        .cpu("2")
+        .pods("9");
+    let plan = World::empty()
+        .with_pool(pool)
+        .with((
+            small,
+            pod("first").cpu("3").label("app", "x"),
+            picky.spread(CAPACITY_TYPE, 1, APP),
+        ))
+        .by_size()
+        .plan();
+    assert_eq!((plan.existing.len(), sizes(&plan)), (1, vec![1]));
+    assert_eq!(values(&plan.new_node_claims[0], ARCH), ["amd64"]);
 }

@@ -346,3 +346,18 @@ fn new_nodes_are_tried_in_the_order_of_their_names() {
     let next = planner.plan(&snapshot, &request());
     assert_eq!(text(&next), text(&plan(&snapshot, &request())));
 }
+
+#[test]
+fn anti_affinity_of_a_pod_that_leaves_alters_the_nodes_whose_pods_it_kept_away() {
+    let mut world = kept_fleet();
+    let selected = ("app", "y");
+    world.add([running("kept-away", "node-0", "100m").label("app", "y")]);
+    world.add([running("guard", "node-5", "100m").anti_affinity(ZONE, selected)]);
+    let mut planner = Planner::default();
+    planner.plan(&world.cluster.snapshot(), &request());
+    world.cluster.remove_pod("default", "guard");
+    let snapshot = world.cluster.snapshot();
+    let next = planner.plan(&snapshot, &request());
+    assert_eq!((next.carried_over, next.evaluated), (4, 2));
+    assert_eq!(text(&next), text(&plan(&snapshot, &request())));
+}

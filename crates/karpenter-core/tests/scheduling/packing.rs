@@ -234,3 +234,21 @@ fn planned_nodes_are_repacked_within_the_limits_of_their_pool() {
     };
     assert_eq!((nodes("40"), nodes("39")), (40, 10));
 }
+
+#[test]
+fn planned_nodes_with_pods_that_must_be_apart_are_repacked_too() {
+    let apart = pod("apart").cpu("990m").label("app", "apart");
+    let apart = apart.anti_affinity(HOSTNAME, ("app", "apart"));
+    let world = large_or_medium(4.0)
+        .with_pool(node_pool("default"))
+        .with(copies(&apart, 2));
+    assert_eq!(sizes(&first_fit(&world))[0], 64);
+    let plan = world.plan();
+    assert!(all_placed(&plan));
+    assert_eq!(sizes(&plan)[0], 16);
+    let together = |draft: &karpenter_core::schedule::PlannedNodeClaim| {
+        let pods = draft.pods.iter();
+        pods.filter(|pod| pod.name.starts_with("apart")).count()
+    };
+    assert!(plan.new_node_claims.iter().all(|draft| together(draft) < 2));
+}

@@ -101,9 +101,12 @@ fn a_pod_that_its_own_spread_does_not_count_joins_a_host_that_is_at_the_skew() {
         ))
     };
     let other = pod("p").label("app", "y").spread(HOSTNAME, 1, APP);
-    assert_eq!(full().with([other]).plan().existing.len(), 1);
+    assert_eq!(full().with([other.clone()]).plan().existing.len(), 1);
     let counted = spread("p", HOSTNAME);
     assert_eq!(sizes(&full().with([counted]).plan()), [1]);
+    // The same on a planned node.
+    let planned = World::new().with([spread("a", HOSTNAME).cpu("1"), other.cpu("500m")]);
+    assert_eq!(sizes(&planned.by_size().plan()), [2]);
 }
 
 /// Conformance: SCH-113

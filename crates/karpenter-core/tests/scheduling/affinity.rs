@@ -184,13 +184,17 @@ fn a_pod_is_near_another_one_on_its_planned_node_wherever_that_is_launched() {
             .build()
     });
     let planned = |p: Object<Pod>| {
+        let x = pod("x").label("app", "web").cpu("1500m").memory("1Gi");
         let world = World::new()
             .with_types(types.clone().into())
-            .with([pod("x").label("app", "web").cpu("1500m"), p.cpu("1")]);
+            .with([x, p.cpu("1").memory("4Gi")]);
         sizes(&world.plan())
     };
     assert_eq!(planned(pod("p")), [1, 1]);
-    assert_eq!(planned(pod("p").prefer_affinity(50, ZONE, WEB)), [2]);
+    for key in [ZONE, HOSTNAME] {
+        let near = pod("p").prefer_affinity(50, key, WEB);
+        assert_eq!(planned(near), [2], "{key}");
+    }
 }
 
 /// By memory `p` comes first, and `x` joins its node: that is cheaper, but `p` prefers to be apart.

@@ -260,6 +260,20 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
     );
 }
 
+#[test]
+fn a_preference_of_a_buffer_that_cannot_be_met_is_dropped() {
+    let alone = pod("b-0")
+        .cpu("1")
+        .annotation("karpenter.sh/capacity-buffer-fake-pod", "true")
+        .prefer_affinity(50, HOSTNAME, ("app", "none"));
+    let mut world = World::new().with([pod("p").cpu("1")]);
+    let alone = karpenter_core::pod::Pod::parse(&alone.build());
+    world.query.buffer_pods = vec![Arc::new(alone)];
+    let plan = world.plan();
+    assert!(all_placed(&plan));
+    assert_eq!(plan.new_node_claims[0].buffer_pods.len(), 1);
+}
+
 /// Conformance: SCH-257
 #[test]
 fn a_buffer_does_not_take_a_node_from_a_real_pod() {

@@ -152,3 +152,47 @@ fn a_group_that_saves_nothing_is_divided_until_one_candidate_is_left() {
     ]);
     assert_eq!(first(&world, 2), ["delete a b (saves 1.80)"]);
 }
+
+#[test]
+fn members_whose_pods_cause_a_replacement_are_dropped_if_it_costs_more_than_they_save() {
+    let world = fleet(&[
+        ("a", "medium", &["2500m", "2500m"]),
+        ("d", "small", &["300m"]),
+        ("e", "small", &["500m", "800m", "300m"]),
+    ])
+    .run([
+        node("b", "medium"),
+        node("c", "large"),
+        node("f", "medium").spot(),
+    ])
+    .with([
+        running("b0", "b", "2").do_not_disrupt(),
+        running("c0", "c", "5").do_not_disrupt(),
+        running("c1", "c", "1500m").select("team", "x"),
+    ])
+    .with([("f0", "300m"), ("f1", "800m")].map(|(name, cpu)| {
+        let apart = running(name, "f", cpu).label("app", "x");
+        apart.anti_affinity(HOSTNAME, ("app", "x"))
+    }));
+    assert_eq!(first(&world, 2), ["delete d e f (saves 0.60)"]);
+}
+
+#[test]
+fn a_member_is_exchanged_for_each_candidate_that_saves_more_with_the_others() {
+    let world = fleet(&[
+        ("a", "small", &["800m"]),
+        ("b", "large", &["5", "2500m"]),
+        ("c", "small", &["100m", "500m"]),
+        ("d", "large", &["300m", "300m"]),
+    ])
+    .with([
+        running("a1", "a", "500m").select("team", "x"),
+        running("c2", "c", "800m")
+            .label("app", "x")
+            .anti_affinity(HOSTNAME, ("app", "x")),
+    ]);
+    assert_eq!(
+        first(&world, 1),
+        ["replace b c with medium on-demand (saves 0.60)"]
+    );
+}

@@ -1,5 +1,6 @@
 //! Which pods a topology spread constraint counts.
 
+use karpenter_core::schedule::PodSet;
 use serde_json::json;
 
 use super::{APP, node_in, spread, zones};
@@ -215,4 +216,21 @@ fn affinity_counts_pods_on_nodes_that_the_pod_cannot_use() {
         .plan();
     assert!(all_placed(&plan));
     assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+}
+
+/// Two pods count in zone 1 and one in zone 2, but one of the two is the pod in question.
+#[test]
+fn a_bound_pod_that_moves_does_not_count_where_it_is() {
+    let on = |name: &str, node: &str| pod(name).label("app", "x").cpu("100m").on(node);
+    let roomy = |name: &str, zone: &str| node(name).zone(zone).cpu("4").pods("9");
+    let mut world = zones(&[Z1, Z2]).with((
+        roomy("n1", Z1),
+        roomy("n2", Z2),
+        [on("a", "n1"), on("b", "n2")],
+        on("moving", "n1").spread(ZONE, 1, APP),
+    ));
+    let moving = world.cluster.snapshot().pod("default", "moving").cloned();
+    world.query.pods = PodSet::WaitingAnd(moving.into_iter().collect());
+    let plan = world.plan();
+    assert_eq!(plan.existing[0].node, "n1");
 }

@@ -413,3 +413,19 @@ fn other_kinds_and_versions_are_rejected() {
         pool
     );
 }
+
+#[test]
+fn an_alias_stands_for_an_ami_family_that_has_one_and_for_no_terms_of_the_user() {
+    let terms = |spec: Value| {
+        let old = beta(Kind::EC2NodeClass, spec);
+        let new = convert(&old, V1, &NoLookup).unwrap();
+        new["spec"]["amiSelectorTerms"].clone()
+    };
+    let alias = json!([{ "alias": "al2@latest" }]);
+    assert_eq!(terms(json!({ "amiFamily": "AL2", "role": "r" })), alias);
+    let own = json!([{ "id": "ami-1" }]);
+    let with_terms = json!({ "amiFamily": "AL2", "role": "r", "amiSelectorTerms": own });
+    assert_eq!(terms(with_terms), own);
+    let custom = terms(json!({ "amiFamily": "Custom", "role": "r" }));
+    assert!(!custom.to_string().contains("alias"), "{custom}");
+}

@@ -210,3 +210,26 @@ fn whether_a_counted_node_passes_a_node_filter_is_decided_with_its_domain() {
     assert_eq!((plan.existing.len(), sizes(&plan)), (1, vec![1]));
     assert_eq!(values(&plan.new_node_claims[0], ARCH), ["amd64"]);
 }
+
+/// A pod that starts an affinity group by host cannot be bound after the others of its group, so the spread must count it at once.
+#[test]
+fn a_zone_is_decided_for_pods_that_may_have_to_be_bound_before_those_of_a_spread() {
+    let zones = |counted: Object<Pod>| {
+        let plan = World::new()
+            .with([
+                spread("second", ZONE)
+                    .cpu("1")
+                    .select(CAPACITY_TYPE, "on-demand"),
+                counted
+                    .label("app", "x")
+                    .cpu("3")
+                    .select(CAPACITY_TYPE, "spot"),
+            ])
+            .by_size()
+            .plan();
+        assert_eq!(sizes(&plan), [1, 1]);
+        values(&plan.new_node_claims[0], ZONE).len()
+    };
+    assert_eq!(zones(pod("counted").affinity(HOSTNAME, APP)), 1);
+    assert_eq!(zones(pod("counted")), 0, "it can be bound last");
+}

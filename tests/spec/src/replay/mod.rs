@@ -128,6 +128,14 @@ pub(crate) struct Node {
     planned: Option<usize>,
 }
 
+impl Node {
+    /// Reports whether another node is in the same domain.
+    fn shares(&self, other: &Self, key: &str) -> bool {
+        let value = self.labels.get(key);
+        value.is_some() && other.labels.get(key) == value
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Cluster {
     pub(crate) pods: Vec<PodInfo>,
@@ -408,54 +416,52 @@ impl Cluster {
         counts
     }
 
+    /// Applies the required affinity of InterPodAffinity.
+    fn affinity(&self, info: &PodInfo, there: &Node) -> Option<&'static str> {
+        let has_key = |term: &Term| there.labels.contains_key(&term.key);
+        if !info.affinity.iter().all(has_key) {
+            return Some("InterPodAffinity (key)");
+        }
+        let matches_all = |other: &PodInfo| info.affinity.iter().all(|t| t.matches(other));
+        let with = || self.bound().filter(|(other, _)| matches_all(other));
+        let near = |term: &Term| with().any(|(_, node)| there.shares(node, &term.key));
+        if info.affinity.iter().all(near) {
+            return None;
+        }
+        let counted = |node: &Node| {
+            let mut terms = info.affinity.iter();
+            terms.any(|term| node.labels.contains_key(&term.key))
+        };
+        let first = !with().any(|(_, node)| counted(node)) && matches_all(info);
+        (!first).then_some("InterPodAffinity (affinity)")
+    }
+
+    /// Returns all bound pods, each with its node.
+    fn bound(&self) -> impl Iterator<Item = (&PodInfo, &Node)> {
+        let nodes = self.nodes.iter();
+        nodes.flat_map(move |node| node.pods.iter().map(move |pod| (&self.pods[*pod], node)))
+    }
+
     /// Applies InterPodAffinity.
     pub(crate) fn inter_pod_affinity(&self, info: &PodInfo, there: &Node) -> Option<&'static str> {
-        let all = || {
-            let nodes = self.nodes.iter();
-            nodes.flat_map(|node| node.pods.iter().map(move |pod| (&self.pods[*pod], node)))
-        };
-        let shares = |node: &Node, key: &str| {
-            let value = there.labels.get(key);
-            value.is_some() && node.labels.get(key) == value
-        };
-        if !info.affinity.is_empty() {
-            if !info
-                .affinity
-                .iter()
-                .all(|term| there.labels.contains_key(&term.key))
-            {
-                return Some("InterPodAffinity (key)");
-            }
-            let matches_all = |other: &PodInfo| info.affinity.iter().all(|t| t.matches(other));
-            let with = || all().filter(|(other, _)| matches_all(other));
-            let near = |term: &Term| with().any(|(_, node)| shares(node, &term.key));
-            if !info.affinity.iter().all(near) {
-                let counted = |node: &Node| {
-                    info.affinity
-                        .iter()
-                        .any(|t| node.labels.contains_key(&t.key))
-                };
-                let first = !with().any(|(_, node)| counted(node)) && matches_all(info);
-                if !first {
-                    return Some("InterPodAffinity (affinity)");
-                }
-            }
+        if let Some(why) = self.affinity(info, there) {
+            return Some(why);
         }
         let kept = |(other, node): (&PodInfo, &Node)| {
             info.anti_affinity
                 .iter()
-                .any(|t| t.matches(other) && shares(node, &t.key))
+                .any(|t| t.matches(other) && there.shares(node, &t.key))
         };
-        if all().any(kept) {
+        if self.bound().any(kept) {
             return Some("InterPodAffinity (anti-affinity)");
         }
         let keeps = |(other, node): (&PodInfo, &Node)| {
             other
                 .anti_affinity
                 .iter()
-                .any(|t| t.matches(info) && shares(node, &t.key))
+                .any(|t| t.matches(info) && there.shares(node, &t.key))
         };
-        all()
+        self.bound()
             .any(keeps)
             .then_some("InterPodAffinity (existing anti-affinity)")
     }

@@ -6,18 +6,21 @@
 //! - Pods that are equal but for their name, on nodes that are equal to the constraints, are interchangeable.
 //! - A pod that counts for no constraint of another is bound as soon as it can be.
 //! - If a pod that waits can be bound in no state that follows, the search goes back. Such a pod is tried earlier from then on:
-//!   mostly it has to be bound before the others.
+//!   mostly it has to be bound before the others. Later starts weigh this with random numbers: an early mistake is not
+//!   corrected within a start.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use karpenter_api::labels::HOSTNAME;
 
-use super::{Cluster, PodInfo, Spread, Waiting, least};
+use super::{Cluster, PodInfo, Spread, Waiting, least, mixed};
 use crate::pod;
 
-/// How often the search starts again, with the pods first for which it went back most often.
-const STARTS: usize = 25;
+/// How often the search starts again, mostly with the pods first for which it went back most often.
+const STARTS: u64 = 200;
+/// How many of the first starts weigh the pods by these numbers alone.
+const STEADY: u64 = 25;
 /// How many states it visits from each start.
 const MOST_STATES: usize = 200;
 
@@ -92,6 +95,8 @@ struct Search {
     seen: BTreeSet<Vec<usize>>,
     /// For each class how often the search went back for it.
     missed: Vec<usize>,
+    /// The number of the start.
+    number: u64,
 }
 
 impl Search {
@@ -144,12 +149,14 @@ impl Search {
             best: Vec::new(),
             seen: BTreeSet::new(),
             missed: vec![0; steps.len()],
+            number: 0,
         }
     }
 
     fn start(&mut self) {
-        for _ in 0..STARTS {
+        for number in 0..STARTS {
             self.seen.clear();
+            self.number = number;
             // With fewer states there is no order.
             if self.go() || self.seen.len() < MOST_STATES {
                 return;
@@ -213,6 +220,7 @@ impl Search {
         let mut waiting = self.waiting();
         let mut missed: Vec<usize> = waiting.clone();
         missed.retain(|step| self.is_dead(*step));
+        missed.extend(self.without_company(&waiting));
         if missed.is_empty() && !waiting.iter().any(|step| self.may(*step)) {
             missed.clone_from(&waiting);
         }
@@ -222,7 +230,15 @@ impl Search {
             }
             return false;
         }
-        waiting.sort_by_key(|step| Reverse(self.missed[self.classes[*step]]));
+        // In the same order each start would repeat the mistake of the one before, once the numbers hardly change.
+        waiting.sort_by_cached_key(|step| {
+            let class = self.classes[*step];
+            let drawn = match self.number {
+                0..STEADY => 1,
+                number => mixed((number << 32) ^ class as u64) % 1024,
+            };
+            Reverse((self.missed[class] as u64 + 1) * drawn)
+        });
         for step in waiting {
             if self.may(step) {
                 let before = self.done.len();
@@ -258,6 +274,31 @@ impl Search {
             None | Some("InterPodAffinity (affinity)") => info.spread.iter().any(exceeds),
             Some(_) => true,
         }
+    }
+
+    /// Returns the pods that their affinity refuses in every state that follows: they cannot start their group any more, and no pod
+    /// that they could join can be bound before them. Pods that only wait for each other are among them.
+    fn without_company(&self, waiting: &[usize]) -> Vec<usize> {
+        let refused = |cluster: &Cluster, step: usize| {
+            let (pod, node) = self.steps[step];
+            let (info, there) = (&cluster.pods[pod], &cluster.nodes[node.unwrap_or_default()]);
+            cluster.affinity(info, there).is_some()
+        };
+        let waiting = waiting.iter().copied();
+        let (mut left, mut joined): (Vec<usize>, Vec<usize>) =
+            waiting.partition(|step| refused(&self.cluster, *step));
+        if left.is_empty() {
+            return left;
+        }
+        let mut reached = self.cluster.clone();
+        while !left.is_empty() && !joined.is_empty() {
+            for step in joined {
+                let (pod, node) = self.steps[step];
+                reached.nodes[node.unwrap_or_default()].pods.push(pod);
+            }
+            (left, joined) = left.into_iter().partition(|step| refused(&reached, *step));
+        }
+        left
     }
 
     /// Returns how many pods of a step's workload wait for nodes in its domain.

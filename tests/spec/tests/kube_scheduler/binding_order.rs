@@ -60,3 +60,28 @@ fn an_order_of_binding_is_searched_for() {
         assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
     }
 }
+
+/// The wrong pod first makes all that follows vain, so that the search has to start again with another.
+#[test]
+fn an_order_of_binding_is_searched_for_from_several_starts() {
+    let drawn = Launch::Drawn(12740);
+    for (seed, launch) in [
+        (26610, Launch::Cheapest),
+        (36281, Launch::Cheapest),
+        (12740, drawn),
+    ] {
+        let world = clusters::cluster(seed, Shape::SMALL);
+        let solution = crate::plan(&world);
+        let replayed = replay(&world, &solution, launch);
+        assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
+    }
+}
+
+/// A pod alone on its node must start its affinity group: once another pod of the group is bound, no order is left.
+#[test]
+fn a_pod_that_must_start_its_affinity_group_is_bound_before_the_others() {
+    let world = clusters::cluster(38888, Shape::SMALL);
+    let solution = crate::plan(&world);
+    let replayed = replay(&world, &solution, Launch::Cheapest);
+    assert_eq!(replayed, Replay::default(), "{solution:#?}");
+}

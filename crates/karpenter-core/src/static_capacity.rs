@@ -227,10 +227,7 @@ impl Rank {
 }
 
 fn is_protected(state: &NodeState) -> bool {
-    state
-        .annotations()
-        .get(annotations::DO_NOT_DISRUPT)
-        .is_some_and(|value| value == "true")
+    state.annotations().get(annotations::DO_NOT_DISRUPT) == Some("true")
 }
 
 /// Returns the cost of disrupting a node: the eviction cost of its pods, times the remaining share of its lifetime.

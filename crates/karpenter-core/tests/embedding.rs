@@ -80,7 +80,7 @@ fn a_pod_that_is_not_placed_is_listed_with_the_reason() {
     let mut unmarked = pod("unmarked");
     unmarked.unschedulable = false;
     let mut terminating = pod("terminating");
-    terminating.deleted_at = Some(Timestamp::UNIX_EPOCH);
+    terminating.deleted_at = Some(Timestamp::UNIX_EPOCH.into());
     let mut bound = pod("bound");
     bound.node_name = Some("node-1".into());
     for pod in [gated, elsewhere, unmarked, terminating, bound, pod("web")] {

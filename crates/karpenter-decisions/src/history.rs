@@ -9,7 +9,7 @@ use karpenter_core::cluster::{NodeState, Snapshot};
 use karpenter_core::disruption::{
     Command, CommandInvalidated, DisruptionPlan, NotDisruptable, VerdictKind,
 };
-use karpenter_core::pod::PodKey;
+use karpenter_core::pod::{PodKey, UnixSecond};
 use karpenter_core::reason::Reason;
 use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy};
 use rustc_hash::FxHashSet;
@@ -225,7 +225,7 @@ impl History {
                 fresh.push(Fresh {
                     key: Key::of(&key.uid),
                     known: known(),
-                    object_time: pod.created_at,
+                    object_time: pod.created_at.map(UnixSecond::time),
                 });
             }
         };

@@ -31,9 +31,7 @@ impl<'a> Prices<'a> {
     pub fn of(&self, node: &NodeState) -> f64 {
         let name = node.labels().get(labels::INSTANCE_TYPE);
         let pool = node.node_pool().and_then(|pool| self.pools.get(pool));
-        let instance_type = name
-            .zip(pool)
-            .and_then(|(name, pool)| pool.get(name.as_str()));
+        let instance_type = name.zip(pool).and_then(|(name, pool)| pool.get(name));
         cost::price(node, instance_type.copied())
     }
 
@@ -44,7 +42,7 @@ impl<'a> Prices<'a> {
             return 0.0;
         };
         let name = node.labels().get(labels::INSTANCE_TYPE);
-        let instance_type = types.iter().find(|it| Some(&it.name) == name);
+        let instance_type = types.iter().find(|it| Some(&*it.name) == name);
         cost::price(node, instance_type)
     }
 }

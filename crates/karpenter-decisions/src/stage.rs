@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use karpenter_api::conditions::{Condition, HasConditions, reasons, types};
 use karpenter_core::cluster::{NodeState, Snapshot};
-use karpenter_core::pod::{Pod, PodIgnored};
+use karpenter_core::pod::{Pod, PodIgnored, UnixSecond};
 use karpenter_core::reason::{Reason, ignored_reason};
 
 use crate::history::History;
@@ -46,16 +46,17 @@ pub fn standing(
     if !pod.is_active() {
         return None;
     }
+    let created = pod.created_at.map(UnixSecond::time);
     if let Some(why) = pod.ignored() {
         return Some(Standing {
             at_least: matches!(why, PodIgnored::Preempting { .. }),
-            ..Standing::new(ignored_reason(&why)?, pod.created_at)
+            ..Standing::new(ignored_reason(&why)?, created)
         });
     }
     let Some(entry) = history.pods().get(Key::of(&pod.key.uid)) else {
         return Some(Standing {
             at_least: true,
-            ..Standing::new(Reason::Batching {}, pod.created_at)
+            ..Standing::new(Reason::Batching {}, created)
         });
     };
     Some(match &**entry.known() {

@@ -29,10 +29,10 @@ pub fn captured() -> Bundle {
     .unwrap();
     model.apply_node_pool(&pool);
     model.set_instance_types("default", Ok(fake::instance_types(5)));
-    let now = "2026-01-10T00:00:00Z".parse().unwrap();
+    let now: jiff::Timestamp = "2026-01-10T00:00:00Z".parse().unwrap();
     for (name, cores) in [("small", 1), ("large", 4000)] {
         let mut pod = Pod::pending("shop", name, Resources::new().with("cpu", cores * 1000));
-        pod.created_at = Some(now);
+        pod.created_at = Some(now.into());
         model.insert_pod(pod);
     }
     Bundle::new("fake", "0.1.0", model.snapshot(), Settings::at(now)).decided(None)

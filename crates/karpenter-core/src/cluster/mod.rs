@@ -16,6 +16,7 @@ mod shared;
 mod snapshot;
 mod state;
 mod storage;
+mod string_map;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ pub use node_pods::NodePods;
 pub use snapshot::Snapshot;
 pub(crate) use snapshot::TableRow;
 pub use storage::{StorageClass, Volume, VolumeAttachment, VolumeClaim, translate_in_tree};
+pub use string_map::StringMap;
 pub use workload::{ControllerSelector, DaemonSet};
 
 use crate::instance_type::InstanceType;

@@ -13,11 +13,11 @@ use karpenter_api::labels;
 use karpenter_api::labels::taints::is_known_ephemeral;
 use karpenter_api::v1::NodeClaim;
 
-use crate::pod::Owner;
+use super::string_map::StringMap;
 use crate::resources::Resources;
 use crate::taints::Taint;
 
-/// A Kubernetes Node, parsed.
+/// A Kubernetes Node, parsed: the fields that decisions depend on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// Name.
@@ -27,9 +27,9 @@ pub struct Node {
     /// `spec.providerID`.
     pub provider_id: Option<String>,
     /// Labels.
-    pub labels: Arc<BTreeMap<String, String>>,
+    pub labels: StringMap,
     /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: StringMap,
     /// Taints.
     pub taints: Vec<corev1::Taint>,
     /// `spec.unschedulable`.
@@ -38,10 +38,8 @@ pub struct Node {
     pub capacity: Resources,
     /// Resources available to pods.
     pub allocatable: Resources,
-    /// Conditions.
-    pub conditions: Vec<corev1::NodeCondition>,
-    /// Owners.
-    pub owners: Vec<Owner>,
+    /// Whether condition Ready is True.
+    pub ready: bool,
     /// When it was created.
     pub created_at: Option<Timestamp>,
     /// When its deletion was requested.
@@ -64,33 +62,22 @@ impl Node {
             provider_id: spec
                 .and_then(|spec| spec.provider_id.clone())
                 .filter(|id| !id.is_empty()),
-            labels: Arc::new(meta.labels.clone().unwrap_or_default()),
-            annotations: meta.annotations.clone().unwrap_or_default(),
+            labels: meta.labels.as_ref().into(),
+            annotations: meta.annotations.as_ref().into(),
             taints: spec
                 .and_then(|spec| spec.taints.clone())
                 .unwrap_or_default(),
             unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
             capacity: list(status.and_then(|status| status.capacity.as_ref())),
             allocatable: list(status.and_then(|status| status.allocatable.as_ref())),
-            conditions: status
-                .and_then(|status| status.conditions.clone())
-                .unwrap_or_default(),
-            owners: meta
-                .owner_references
-                .iter()
+            ready: status
+                .and_then(|status| status.conditions.as_ref())
+                .into_iter()
                 .flatten()
-                .map(Owner::from)
-                .collect(),
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             created_at: meta.creation_timestamp.as_ref().map(|time| time.0),
             deleted_at: meta.deletion_timestamp.as_ref().map(|time| time.0),
         }
-    }
-
-    /// Reports whether condition Ready is True.
-    pub fn is_ready(&self) -> bool {
-        self.conditions
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
     }
 }
 
@@ -107,6 +94,9 @@ pub struct NodeState {
     pub nominated_until: Option<Timestamp>,
     /// Whether it belongs to Karpenter: it has a NodeClaim, or a label of a managed NodeClass kind.
     pub managed: bool,
+    /// Labels and annotations: those of the NodeClaim until the Node is registered.
+    labels: StringMap,
+    annotations: StringMap,
     /// Derived from the other fields, which the model sets once.
     facts: Facts,
 }
@@ -152,28 +142,39 @@ impl NodeState {
             managed,
             marked_for_deletion: marks.is_some_and(|marks| marks.marked_for_deletion),
             nominated_until: marks.and_then(|marks| marks.nominated_until),
+            labels: StringMap::default(),
+            annotations: StringMap::default(),
             facts: Facts::default(),
         };
-        // Labels are those of the NodeClaim until the Node is registered.
-        state.facts.registered = state.has_node_label_or_is_unmanaged(labels::REGISTERED);
-        let has = |key: &str| {
-            let value = state.annotations().get(key);
-            value.is_some_and(|value| value == "true")
+        let registered = state.has_node_label_or_is_unmanaged(labels::REGISTERED);
+        (state.labels, state.annotations) = match (&state.node, &state.claim) {
+            (Some(node), claim) if claim.is_none() || registered => {
+                (node.labels.clone(), node.annotations.clone())
+            }
+            (_, Some(claim)) => {
+                let meta = &claim.metadata;
+                (
+                    meta.labels.as_ref().into(),
+                    meta.annotations.as_ref().into(),
+                )
+            }
+            (_, None) => <(StringMap, StringMap)>::default(),
         };
+        let has = |key: &str| state.annotations.get(key) == Some("true");
         let is_true = |condition: &str| {
             let claim = state.claim.as_ref();
             claim.is_some_and(|claim| claim.is_true(condition))
         };
-        let mut label = |key: &str| state.labels().get(key).map(|value| share(value));
+        let mut label = |key: &str| state.labels.get(key).map(&mut share);
         let facts = Facts {
             node_pool: label(labels::NODE_POOL),
             instance_type: label(labels::INSTANCE_TYPE),
             capacity_type: label(labels::CAPACITY_TYPE),
             zone: label(labels::ZONE),
-            registered: state.facts.registered,
+            registered,
             initialized: state.has_node_label_or_is_unmanaged(labels::INITIALIZED),
             deleting: state.has_deletion(),
-            ready: state.node.as_ref().is_some_and(|node| node.is_ready()),
+            ready: state.node.as_ref().is_some_and(|node| node.ready),
             instance_terminating: is_true(types::INSTANCE_TERMINATING),
             consolidatable: is_true(types::CONSOLIDATABLE),
             drifted: is_true(types::DRIFTED),
@@ -240,18 +241,12 @@ impl NodeState {
         }
         self.node
             .as_ref()
-            .is_some_and(|node| node.labels.get(label).is_some_and(|value| value == "true"))
+            .is_some_and(|node| node.labels.get(label) == Some("true"))
     }
 
     /// Returns the labels: those of the NodeClaim until the Node is registered.
-    pub fn labels(&self) -> &BTreeMap<String, String> {
-        static EMPTY: BTreeMap<String, String> = BTreeMap::new();
-        match (&self.node, &self.claim) {
-            (Some(node), None) => &node.labels,
-            (Some(node), Some(_)) if self.is_registered() => &node.labels,
-            (_, Some(claim)) => claim.metadata.labels.as_ref().unwrap_or(&EMPTY),
-            (None, None) => &EMPTY,
-        }
+    pub fn labels(&self) -> &StringMap {
+        &self.labels
     }
 
     /// Returns the value of a label.
@@ -262,26 +257,19 @@ impl NodeState {
             labels::NODE_POOL => facts.node_pool.as_deref(),
             labels::CAPACITY_TYPE => facts.capacity_type.as_deref(),
             labels::INSTANCE_TYPE => facts.instance_type.as_deref(),
-            _ => self.labels().get(key).map(String::as_str),
+            _ => self.labels.get(key),
         }
     }
 
     /// Returns the annotations: those of the NodeClaim until the Node is registered.
-    pub fn annotations(&self) -> &BTreeMap<String, String> {
-        static EMPTY: BTreeMap<String, String> = BTreeMap::new();
-        match (&self.node, &self.claim) {
-            (Some(node), None) => &node.annotations,
-            (Some(node), Some(_)) if self.is_registered() => &node.annotations,
-            (_, Some(claim)) => claim.metadata.annotations.as_ref().unwrap_or(&EMPTY),
-            (None, None) => &EMPTY,
-        }
+    pub fn annotations(&self) -> &StringMap {
+        &self.annotations
     }
 
     /// Returns the value of label `kubernetes.io/hostname`, or the name.
     pub fn hostname(&self) -> &str {
-        self.labels()
+        self.labels
             .get(labels::HOSTNAME)
-            .map(String::as_str)
             .filter(|name| !name.is_empty())
             .unwrap_or_else(|| self.name())
     }

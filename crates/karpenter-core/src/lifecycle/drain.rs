@@ -60,7 +60,7 @@ pub fn plan(pods: &[Arc<Pod>], deadline: Option<Timestamp>, now: Timestamp) -> D
 pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     let stuck = pod
         .deleted_at
-        .is_some_and(|due| now.duration_since(due) > STUCK);
+        .is_some_and(|due| now.duration_since(due.time()) > STUCK);
     !tolerates_disruption(pod) && !stuck && !pod.is_mirror()
 }
 
@@ -82,7 +82,7 @@ pub fn needs_force(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bo
         return false;
     };
     if let Some(due) = pod.deleted_at {
-        return due > deadline;
+        return due.time() > deadline;
     }
     let grace = SignedDuration::from_secs(pod.termination_grace_seconds.unwrap_or(30));
     let latest = deadline.saturating_sub(grace).unwrap_or(Timestamp::MIN);

@@ -23,7 +23,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cluster::{NodeState, Snapshot};
-use crate::pod::{Pod, PodKey, Shape};
+use crate::pod::{Pod, PodKey, Shape, UnixSecond};
 use crate::schedule::{Plan, PodSet, Query};
 use crate::taints::{Effect, Taint, untolerated};
 
@@ -143,7 +143,7 @@ impl Overdue {
 
 /// The last pod of a pass that did not plan all pods.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Turn(Option<Timestamp>, PodKey);
+pub struct Turn(Option<UnixSecond>, PodKey);
 
 /// The pending pods, by whether they are to be planned.
 #[derive(Debug, Default)]
@@ -559,7 +559,7 @@ mod tests {
             assert_eq!(pending, planned.into_iter().collect());
         }
         // The pods of the last pass are gone: none comes after them.
-        let gone = Turn(Some(at(99)), PodKey::default());
+        let gone = Turn(Some(at(99).into()), PodKey::default());
         let mut standing = nominations.standing(&state.snapshot(), at(1000));
         standing.defer_beyond(3, Some(&gone));
         assert_eq!(names(&standing.unplaced), ["c", "b", "d"]);

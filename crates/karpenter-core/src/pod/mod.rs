@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
-use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use serde::{Deserialize, Serialize};
 
 pub use constraints::{AffinityTerm, LabelExpr, NodeTerm, SpreadConstraint, Toleration, Weighted};
@@ -79,21 +79,28 @@ pub enum Phase {
     Failed,
 }
 
-/// The time of a condition's last transition, in whole seconds as Kubernetes writes it. Stored in four bytes, because every pod
-/// has two of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Since(NonZeroU32);
+/// A time in whole seconds, as Kubernetes writes the times of objects. A pod has five of them, each stored in four bytes: a
+/// `Timestamp` takes six times as much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct UnixSecond(NonZeroU32);
 
-impl Since {
-    /// Converts a time between 1970 and 2106; `None` for other times.
-    pub fn new(time: Timestamp) -> Option<Self> {
-        let second = u32::try_from(time.as_second()).ok()?;
-        NonZeroU32::new(second).map(Self)
-    }
-
+impl UnixSecond {
     /// Returns the start of the second.
     pub fn time(self) -> Timestamp {
         Timestamp::from_second(i64::from(self.0.get())).unwrap_or(Timestamp::MAX)
+    }
+}
+
+impl From<Timestamp> for UnixSecond {
+    /// Converts a time; one before 1970 or after 2106 becomes the first or the last second of these years.
+    fn from(time: Timestamp) -> Self {
+        let second = time.as_second().clamp(1, i64::from(u32::MAX));
+        Self(
+            u32::try_from(second)
+                .ok()
+                .and_then(NonZeroU32::new)
+                .unwrap_or(NonZeroU32::MAX),
+        )
     }
 }
 
@@ -210,11 +217,11 @@ pub struct Pod {
     /// Annotations of the `karpenter.sh` domain and the pod deletion cost.
     pub annotations: BTreeMap<String, String>,
     /// `metadata.creationTimestamp`.
-    pub created_at: Option<Timestamp>,
+    pub created_at: Option<UnixSecond>,
     /// `metadata.deletionTimestamp`.
-    pub deleted_at: Option<Timestamp>,
+    pub deleted_at: Option<UnixSecond>,
     /// `status.startTime`.
-    pub started_at: Option<Timestamp>,
+    pub started_at: Option<UnixSecond>,
     /// `spec.nodeName`, shared by the pods of a node.
     pub node_name: Option<Arc<str>>,
     /// `status.nominatedNodeName`: kube-scheduler is preempting pods on this node for it.
@@ -228,9 +235,9 @@ pub struct Pod {
     /// Whether condition Ready is True.
     pub ready: bool,
     /// The time since when condition Ready is True.
-    pub ready_since: Option<Since>,
+    pub ready_since: Option<UnixSecond>,
     /// The time since when condition PodScheduled is True.
-    pub scheduled_since: Option<Since>,
+    pub scheduled_since: Option<UnixSecond>,
     /// All owners.
     pub owners: Arc<[Owner]>,
     /// `spec.terminationGracePeriodSeconds`.
@@ -328,13 +335,14 @@ impl Pod {
                 .and_then(|status| status.conditions.as_ref())
                 .and_then(|all| all.iter().find(|condition| condition.type_ == name))
         };
+        let second = |time: Option<&Time>| time.map(|time| UnixSecond::from(time.0));
         let unscheduled_for = |reason: &str| {
             condition("PodScheduled")
                 .is_some_and(|condition| condition.reason.as_deref() == Some(reason))
         };
         let since = |name: &str| {
             let condition = condition(name).filter(|condition| condition.status == "True")?;
-            Since::new(condition.last_transition_time.as_ref()?.0)
+            second(condition.last_transition_time.as_ref())
         };
         let owners: Vec<Owner> = meta
             .owner_references
@@ -362,11 +370,9 @@ impl Pod {
             shape: Arc::new(Shape::parse(pod, &owners)),
             limits: Arc::new(pod_limits(pod).unwrap_or_default()),
             annotations,
-            created_at: meta.creation_timestamp.as_ref().map(|time| time.0),
-            deleted_at: meta.deletion_timestamp.as_ref().map(|time| time.0),
-            started_at: status
-                .and_then(|status| status.start_time.as_ref())
-                .map(|time| time.0),
+            created_at: second(meta.creation_timestamp.as_ref()),
+            deleted_at: second(meta.deletion_timestamp.as_ref()),
+            started_at: second(status.and_then(|status| status.start_time.as_ref())),
             node_name: text(spec.and_then(|spec| spec.node_name.as_ref())).map(Into::into),
             nominated_node: text(status.and_then(|status| status.nominated_node_name.as_ref())),
             phase: match status.and_then(|status| status.phase.as_deref()) {

@@ -191,7 +191,7 @@ pub fn do_not_disrupt(pod: &Pod, now: Timestamp) -> DoNotDisrupt {
     };
     match pod.started_at {
         None => DoNotDisrupt::Yes,
-        Some(start) if now.duration_since(start) < duration => DoNotDisrupt::Yes,
+        Some(start) if now.duration_since(start.time()) < duration => DoNotDisrupt::Yes,
         Some(_) => DoNotDisrupt::No,
     }
 }
@@ -208,6 +208,7 @@ pub fn protected_until(pod: &Pod) -> Option<Timestamp> {
     let duration = protection(pod.annotations.get(DO_NOT_DISRUPT)?)?;
     Some(
         pod.started_at?
+            .time()
             .saturating_add(duration)
             .unwrap_or(Timestamp::MAX),
     )

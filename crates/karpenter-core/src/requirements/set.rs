@@ -149,13 +149,13 @@ impl Requirements {
     }
 
     /// Requires each label to have exactly its value. Used for node selectors and node labels.
-    pub fn from_labels<'a>(
-        labels: impl IntoIterator<Item = (&'a String, &'a String)>,
+    pub fn from_labels<'a, S: AsRef<str> + ?Sized + 'a>(
+        labels: impl IntoIterator<Item = (&'a S, &'a S)>,
         names: &dyn LabelNames,
     ) -> Requirements {
         labels
             .into_iter()
-            .map(|(key, value)| Requirement::equal(key, value).canonical(names))
+            .map(|(key, value)| Requirement::equal(key.as_ref(), value.as_ref()).canonical(names))
             .collect()
     }
 

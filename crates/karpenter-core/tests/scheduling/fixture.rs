@@ -217,7 +217,7 @@ impl World {
                 .filter(|pod| pod.shape.labels.get(label.0).map(String::as_str) == Some(label.1))
                 .count();
             if let Some(value) = node.labels().get(key).filter(|_| count > 0) {
-                *counts.entry(value.clone()).or_default() += count;
+                *counts.entry(value.to_owned()).or_default() += count;
             }
         }
         let mut counts: Vec<usize> = counts.into_values().collect();

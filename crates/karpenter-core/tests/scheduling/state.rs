@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use karpenter_core::cluster::NodeState;
+use karpenter_core::cluster::{NodeState, StringMap};
 use serde_json::json;
 
 use crate::fixture::*;
@@ -146,14 +146,15 @@ fn labels_and_annotations_are_the_claim_s_until_the_node_is_registered() {
         let mut world = World::new().with([node]);
         world.add(owner);
         let node = nodes(&world).remove(0);
-        let of = |all: &std::collections::BTreeMap<String, String>, key: &str| all[key].clone();
+        let of = |all: &StringMap, key: &str| all.get(key).map(str::to_owned);
         [
             of(node.labels(), "example.com/team"),
             of(node.annotations(), "example.com/note"),
         ]
     };
-    assert_eq!(registered(false), ["of claim", "of claim"]);
-    assert_eq!(registered(true), ["of node", "of node"]);
+    let both = |text: &str| [text; 2].map(|text| Some(text.to_owned()));
+    assert_eq!(registered(false), both("of claim"));
+    assert_eq!(registered(true), both("of node"));
 }
 
 /// Returns a node that can attach two volumes, with a pod that uses one of them and a host port.

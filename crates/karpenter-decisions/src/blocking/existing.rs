@@ -73,7 +73,7 @@ fn first_failure<'p>(snapshot: &Snapshot, node: &NodeState, pod: &'p Pod) -> Fai
     }
     let label = |key: &str| match key {
         labels::HOSTNAME => Some(node.hostname()),
-        _ => node.labels().get(key).map(String::as_str),
+        _ => node.labels().get(key),
     };
     let selected = shape
         .node_selector

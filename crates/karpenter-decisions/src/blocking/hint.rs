@@ -49,7 +49,7 @@ fn labels(snapshot: &Snapshot) -> BTreeSet<String> {
     };
     snapshot.config().well_known.labels().for_each(&mut add);
     for node in snapshot.nodes() {
-        node.labels().keys().for_each(|key| add(key));
+        node.labels().keys().for_each(&mut add);
     }
     for pool in snapshot.node_pools() {
         let template = &pool.spec.template;

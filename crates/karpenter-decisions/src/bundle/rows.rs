@@ -15,7 +15,7 @@ use karpenter_core::cluster::{
 };
 use karpenter_core::disruption::Surroundings;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::pod::{Owner, Phase, Pod, PodKey, Shape, Since};
+use karpenter_core::pod::{Owner, Phase, Pod, PodKey, Shape, UnixSecond};
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::Policy;
 use serde::{Deserialize, Serialize};
@@ -170,9 +170,9 @@ pub(super) struct PodRow {
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) ready: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) ready_since: Option<Since>,
+    pub(super) ready_since: Option<UnixSecond>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) scheduled_since: Option<Since>,
+    pub(super) scheduled_since: Option<UnixSecond>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) created_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,9 +204,9 @@ impl PodRow {
             ready: pod.ready,
             ready_since: pod.ready_since,
             scheduled_since: pod.scheduled_since,
-            created_at: pod.created_at,
-            deleted_at: pod.deleted_at,
-            started_at: pod.started_at,
+            created_at: pod.created_at.map(UnixSecond::time),
+            deleted_at: pod.deleted_at.map(UnixSecond::time),
+            started_at: pod.started_at.map(UnixSecond::time),
             grace: pod.termination_grace_seconds,
             scheduler: pod.scheduler_name.clone(),
             annotations: pod.annotations.clone(),
@@ -230,9 +230,9 @@ impl PodRow {
             shape,
             limits,
             annotations: self.annotations,
-            created_at: self.created_at,
-            deleted_at: self.deleted_at,
-            started_at: self.started_at,
+            created_at: self.created_at.map(Into::into),
+            deleted_at: self.deleted_at.map(Into::into),
+            started_at: self.started_at.map(Into::into),
             node_name: self.node.map(Into::into),
             nominated_node: self.nominated,
             phase: self.phase,

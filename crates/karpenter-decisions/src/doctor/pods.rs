@@ -7,7 +7,7 @@ use karpenter_api::labels::annotations;
 use karpenter_api::pause::Pause;
 use karpenter_core::cluster::NodeState;
 use karpenter_core::disruption::cost::POD_DELETION_COST;
-use karpenter_core::pod::{DoNotDisrupt, Pod, do_not_disrupt};
+use karpenter_core::pod::{DoNotDisrupt, Pod, UnixSecond, do_not_disrupt};
 
 use super::evidence::Evidence;
 use super::savings::Release;
@@ -43,7 +43,7 @@ impl Group {
             &workload.namespace,
             &workload.name,
         ));
-        self.count(pod, pod.created_at);
+        self.count(pod, pod.created_at.map(UnixSecond::time));
     }
 
     fn count(&mut self, pod: &Pod, since: Option<Timestamp>) {
@@ -95,7 +95,7 @@ fn protected(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         for pod in pods {
             if let Some(Hold::Protected(workload, Protection::Endless(key))) = scan.hold_of(pod) {
                 let group = groups.entry((workload, key)).or_default();
-                group.add(pod, pod.created_at);
+                group.add(pod, pod.created_at.map(UnixSecond::time));
             }
         }
     }
@@ -124,7 +124,9 @@ fn on_nodes(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         for pod in pods {
             let namespace = pod.key.namespace.as_str();
             if pod.owners.is_empty() {
-                bare.entry(namespace).or_default().add(pod, pod.created_at);
+                bare.entry(namespace)
+                    .or_default()
+                    .add(pod, pod.created_at.map(UnixSecond::time));
             }
             if !pod.limits.contains("memory") {
                 unlimited.entry(namespace).or_default().add_workload(pod);
@@ -156,7 +158,9 @@ fn minutes_since(scan: &Scan<'_>, time: Timestamp) -> i64 {
 fn stuck_pods(scan: &Scan<'_>, found: &mut Vec<Draft>) {
     let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
     for pod in scan.snapshot.pods() {
-        let Some(end) = pod.deleted_at else { continue };
+        let Some(end) = pod.deleted_at.map(UnixSecond::time) else {
+            continue;
+        };
         if scan.now.duration_since(end) > STUCK {
             let group = groups.entry(&pod.key.namespace).or_default();
             group.add(pod, Some(end));
@@ -230,7 +234,7 @@ fn knobs(scan: &Scan<'_>, found: &mut Vec<Draft>) {
     }
     for (node, _) in scan.nodes() {
         let value = node.annotations().get(annotations::DO_NOT_DISRUPT);
-        if let Some(value) = value.filter(|value| !matches!(value.as_str(), "true" | "false")) {
+        if let Some(value) = value.filter(|value| !matches!(*value, "true" | "false")) {
             let why = "it must be true".to_owned();
             let object = format!("node {}", node.name());
             let evidence = unreadable(object, annotations::DO_NOT_DISRUPT, value, why);

@@ -123,8 +123,7 @@ impl<'a> Scan<'a> {
 
     fn holds_of(&self, node: &NodeState, pods: &[Arc<Pod>]) -> BTreeSet<Hold> {
         let mut holds = BTreeSet::new();
-        let value = node.annotations().get(annotations::DO_NOT_DISRUPT);
-        if value.is_some_and(|value| value == "true") {
+        if node.annotations().get(annotations::DO_NOT_DISRUPT) == Some("true") {
             holds.insert(Hold::ProtectedNode);
         }
         for pod in pods {
@@ -161,7 +160,7 @@ impl<'a> Scan<'a> {
         let owner = pod.shape.controller.as_ref();
         let young = pod
             .created_at
-            .is_none_or(|created| self.now.duration_since(created) < JOB);
+            .is_none_or(|created| self.now.duration_since(created.time()) < JOB);
         let by_job = owner.is_some_and(|owner| owner.kind == "Job") && young;
         match endless.into_iter().find(|key| is_true(key)) {
             Some(key) if !by_job => Protection::Endless(key),

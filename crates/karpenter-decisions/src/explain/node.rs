@@ -214,7 +214,7 @@ fn is_left_out(question: &Question<'_>, node: &NodeState) -> bool {
 
 fn now(question: &Question<'_>, node: &NodeState) -> NodeNow {
     let entry = entry(question, node);
-    let label = |key: &str| node.labels().get(key).cloned();
+    let label = |key: &str| node.labels().get(key).map(str::to_owned);
     let price = finite(Prices::of_one(question.snapshot, node));
     let bound = question.snapshot.node_pods(node.name());
     let requested = bound.map(|bound| bound.requests().clone());

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::pod::Pod;
+use karpenter_core::pod::{Pod, UnixSecond};
 use karpenter_core::reason::Reason;
 use serde::Serialize;
 
@@ -234,7 +234,7 @@ fn stages(
             record: None,
         })
     };
-    let created = stage("Created", pod.created_at);
+    let created = stage("Created", pod.created_at.map(UnixSecond::time));
     let decided = decided.map(|at| Stage {
         stage: "Decided",
         at,

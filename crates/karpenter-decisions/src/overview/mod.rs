@@ -260,7 +260,7 @@ fn id(node: &NodeState) -> &str {
 fn row(question: &Question<'_>, prices: &Prices<'_>, node: &NodeState, texts: &mut Texts) -> Row {
     let entry = question.history.nodes().get(node_key(node));
     let known = node.labels();
-    let label = |key: &str| known.get(key).cloned().unwrap_or_default();
+    let label = |key: &str| known.get(key).unwrap_or_default().to_owned();
     let seconds = |time: Option<Timestamp>| time.map_or(0, Timestamp::as_second);
     let bound = question.snapshot.node_pods(node.name());
     let requested = |name: &str| bound.map_or(0, |bound| bound.requests().get(name));

@@ -243,7 +243,7 @@ pub(super) fn template_labels(labels: &BTreeMap<String, String>) -> BTreeMap<Str
 pub(super) fn pending(like: &Pod, namespace: &str, name: &str, now: Timestamp) -> Pod {
     Pod {
         key: PodKey::new(namespace, name, &format!("rehearsed/{namespace}/{name}")),
-        created_at: Some(now),
+        created_at: Some(now.into()),
         deleted_at: None,
         started_at: None,
         node_name: None,
@@ -349,7 +349,7 @@ fn removal_order(workload: &Workload, pods: BTreeMap<String, Pod>) -> Vec<Pod> {
             pod.ready,
             cost(pod),
             crowd(pod),
-            std::cmp::Reverse(pod.ready_since.map(|since| since.time())),
+            std::cmp::Reverse(pod.ready_since),
             std::cmp::Reverse(pod.created_at),
             pod.key.name.clone(),
         )

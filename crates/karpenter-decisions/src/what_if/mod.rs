@@ -406,7 +406,7 @@ impl WhatIf {
             }
             let refuses = help::REFUSALS
                 .iter()
-                .any(|key| node.annotations().contains_key(*key));
+                .any(|key| node.annotations().contains_key(key));
             if let Some(object) = self.snapshot.node_object(node.name()).filter(|_| refuses) {
                 let mut object = object.as_ref().clone();
                 let all = object.metadata.annotations.get_or_insert_default();

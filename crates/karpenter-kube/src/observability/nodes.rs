@@ -125,7 +125,7 @@ fn values<'a>(
     };
     let mut values: Vec<&str> = keys
         .values()
-        .map(|key| node.labels.get(key).map_or("", String::as_str))
+        .map(|key| node.labels.get(key).unwrap_or_default())
         .collect();
     let status = view.node(&node.name).and_then(|node| node.status.as_ref());
     values.push(&node.name);

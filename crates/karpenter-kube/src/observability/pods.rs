@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use karpenter_api::labels;
-use karpenter_core::pod::{Phase, Pod};
+use karpenter_core::pod::{Phase, Pod, UnixSecond};
 
 use super::series::with;
 use crate::context::Context;
@@ -35,7 +35,7 @@ pub(super) fn register(cx: &Arc<Context>, ledger: &Arc<PodLedger>) {
         STATE_LABELS,
         with(cx, state),
     );
-    let created = |pod: &Pod, _: &PodLedger| pod.created_at;
+    let created = |pod: &Pod, _: &PodLedger| pod.created_at.map(UnixSecond::time);
     let placed = |pod: &Pod, ledger: &PodLedger| ledger.schedulable_since(&pod.key.uid);
     let seen = |pod: &Pod, ledger: &PodLedger| ledger.undecided_since(&pod.key.uid);
     let waits: [(&str, &str, Which, Since); 5] = [
@@ -107,7 +107,7 @@ fn state(cx: &Context, emit: &mut Emit<'_>) {
         let of_node = node_state
             .and_then(|node_state| node_state.node.as_ref())
             .map(|node| &node.labels);
-        let label = |key: &str| of_node.and_then(|l| l.get(key)).map_or("", String::as_str);
+        let label = |key: &str| of_node.and_then(|l| l.get(key)).unwrap_or_default();
         let yes = |is: bool| if is { "true" } else { "false" };
         let phase = match pod.phase {
             Phase::Pending => "Pending",

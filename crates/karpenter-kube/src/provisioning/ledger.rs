@@ -6,7 +6,7 @@
 //! pkg/controllers/metrics/pod/controller.go
 
 use jiff::Timestamp;
-use karpenter_core::pod::{Phase, Pod, Since};
+use karpenter_core::pod::{Phase, Pod, UnixSecond};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -122,8 +122,8 @@ impl PodLedger {
         let Some(times) = pods.get_mut(&pod.key.uid) else {
             return;
         };
-        let at = |since: Option<Since>| since.map_or(now, Since::time);
-        let lasted = |to: Timestamp| pod.created_at.map_or(0.0, |from| seconds(from, to));
+        let at = |since: Option<UnixSecond>| since.map_or(now, UnixSecond::time);
+        let lasted = |to: Timestamp| pod.created_at.map_or(0.0, |from| seconds(from.time(), to));
         if pod.node_name.is_some() && !times.counted {
             (times.bound, times.counted) = (true, true);
             if let Some(metrics) = metrics {

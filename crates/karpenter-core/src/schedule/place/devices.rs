@@ -114,7 +114,7 @@ impl<'a> Devices<'a> {
     pub(crate) fn find_on_node(&mut self, node: NodeIdx, class: &Class) -> bool {
         let there = &self.solver.nodes[node];
         let names = &self.solver.snapshot.config().well_known;
-        let mut requirements = Requirements::from_labels(there.state.labels(), names);
+        let mut requirements = Requirements::from_labels(there.state.labels().iter(), names);
         requirements.replace(Requirement::equal(labels::HOSTNAME, there.state.hostname()));
         // Until a node is initialized its drivers have not published all devices: the instance type lists the expected ones.
         let row = (!there.state.is_initialized())

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use rustc_hash::FxHashMap;
 
 use crate::pod::{
-    InvalidPod, NodeTerm, Pod, Shape, SpreadConstraint, Toleration, Weighted, validate,
+    InvalidPod, NodeTerm, Pod, Shape, SpreadConstraint, Toleration, UnixSecond, Weighted, validate,
 };
 use crate::requirements::{Operator, Requirement, Requirements};
 use crate::schedule::compile::algebra::ANYTHING;
@@ -28,7 +27,7 @@ use crate::taints::untolerated;
 /// A pod with its sort keys.
 struct Entrant {
     /// Its position in the queue: buffers' pods last, then by cpu and memory descending and by age.
-    place: (bool, i64, i64, Option<Timestamp>),
+    place: (bool, i64, i64, Option<UnixSecond>),
     /// The first bytes of its uid, which decide most comparisons of uids.
     uid: u128,
     pod: Arc<Pod>,

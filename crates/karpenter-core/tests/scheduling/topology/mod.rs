@@ -310,7 +310,10 @@ fn emptied_zones_are_filled_again() {
     world.launch_and_bind();
     assert_eq!(world.skew(ZONE, APP), [3, 3, 3]);
     let snapshot = world.cluster.snapshot();
-    for node in snapshot.nodes().filter(|node| node.labels()[ZONE] != Z1) {
+    for node in snapshot
+        .nodes()
+        .filter(|node| node.labels().get(ZONE) != Some(Z1))
+    {
         for pod in snapshot.pods_on(node.name()) {
             world.cluster.remove_pod(&pod.key.namespace, &pod.key.name);
         }

@@ -139,7 +139,7 @@ impl Stepper {
         }
         let mut pod = Pod::clone(pod);
         let gone = after(self.now, self.timing.end(&pod));
-        pod.deleted_at = Some(gone);
+        pod.deleted_at = Some(gone.into());
         pod.ready = false;
         self.put_pod(pod);
         let event = Event::PodGone(namespace.to_owned(), name.to_owned());

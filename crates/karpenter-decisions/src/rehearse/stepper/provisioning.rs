@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use karpenter_core::cluster::pdb::leaving_pods;
-use karpenter_core::pod::{Phase, Pod, Since};
+use karpenter_core::pod::{Phase, Pod};
 use karpenter_core::schedule::schedule;
 
 use crate::rehearse::stepper::queue::Event;
@@ -129,8 +129,8 @@ impl Stepper {
         pod.node_name = Some(node.into());
         pod.unschedulable = false;
         pod.phase = Phase::Running;
-        pod.started_at = Some(self.now);
-        pod.scheduled_since = Since::new(self.now);
+        pod.started_at = Some(self.now.into());
+        pod.scheduled_since = Some(self.now.into());
         let ready = after(self.now, self.timing.start(&pod));
         self.nominations.forget(&pod.key.uid);
         self.put_pod(pod);
@@ -144,7 +144,7 @@ impl Stepper {
         if let Some(pod) = snapshot.pod(namespace, name).filter(bound) {
             let mut pod = Pod::clone(pod);
             pod.ready = true;
-            pod.ready_since = Since::new(self.now);
+            pod.ready_since = Some(self.now.into());
             self.put_pod(pod);
         }
     }

@@ -243,7 +243,10 @@ fn existing_node(
     let requirements = launching.map(|claim| {
         let mut requirements =
             Requirements::from_api(&claim.spec.requirements, well_known).unwrap_or_default();
-        requirements.add_all(&Requirements::from_labels(state.labels(), well_known));
+        requirements.add_all(&Requirements::from_labels(
+            state.labels().iter(),
+            well_known,
+        ));
         requirements
     });
     let mut node = ExistingNode::new(state, pods, requirements);

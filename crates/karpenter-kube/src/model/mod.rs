@@ -13,7 +13,7 @@ mod task;
 mod update;
 mod view;
 mod watch;
-mod watched_pod;
+mod watched;
 
 pub use handle::{ModelHandle, Stopped};
 #[cfg(test)]
@@ -21,3 +21,4 @@ pub(crate) use state::State;
 pub use task::{Model, Subscriber};
 pub use view::{Change, NodeClass, View};
 pub use watch::{Kinds, spawn_watchers};
+pub(crate) use watched::trim_node;

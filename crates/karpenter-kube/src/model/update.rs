@@ -194,12 +194,6 @@ other_kinds! {
     DeviceClass: apply_device_class, remove_device_class, cluster;
 }
 
-impl From<Node> for Object {
-    fn from(node: Node) -> Self {
-        Self::Node(Arc::new(node))
-    }
-}
-
 impl From<NodeClaim> for Object {
     fn from(claim: NodeClaim) -> Self {
         Self::NodeClaim(Arc::new(claim))

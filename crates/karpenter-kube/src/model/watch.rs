@@ -7,8 +7,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, NodeStatus, PersistentVolume, PersistentVolumeClaim, Pod,
-    ReplicationController, Service,
+    Namespace, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -29,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use super::handle::{ModelHandle, Stopped};
 use super::update::{Key, Object, ObjectKind, OtherKind, Update};
 use super::view::NodeClass;
-use super::watched_pod::WatchedPod;
+use super::watched::{WatchedNode, WatchedPod};
 use crate::events::Recorder;
 use crate::watch_failure_log::WatchFailureLog;
 use crate::watching::{Guarded, Watching};
@@ -92,7 +91,7 @@ pub fn spawn_watchers(
         stop,
     };
     watchers.pods();
-    watchers.trimmed(ObjectKind::Node, trim_node);
+    watchers.nodes();
     watchers.guarded::<NodeClaim>(ObjectKind::NodeClaim);
     watchers.guarded::<NodePool>(ObjectKind::NodePool);
     macro_rules! other {
@@ -119,21 +118,6 @@ pub fn spawn_watchers(
     watchers.plain::<VolumeAttachment>(ObjectKind::VolumeAttachment);
     for class in &kinds.node_classes {
         watchers.node_class(class);
-    }
-}
-
-/// Removes the parts of a Node that no controller reads: more than half of it, and timestamps that change with every heartbeat.
-fn trim_node(node: &mut Node) {
-    if let Some(status) = &mut node.status {
-        for condition in status.conditions.iter_mut().flatten() {
-            condition.last_heartbeat_time = None;
-        }
-        *status = NodeStatus {
-            allocatable: status.allocatable.take(),
-            capacity: status.capacity.take(),
-            conditions: status.conditions.take(),
-            ..NodeStatus::default()
-        };
     }
 }
 
@@ -165,23 +149,21 @@ impl Watchers<'_> {
         });
     }
 
+    fn nodes(&self) {
+        let api = Api::<WatchedNode>::all(self.client.clone());
+        self.spawn(api, ObjectKind::Node, |node| {
+            Some(Object::Node(Arc::new(node.into())))
+        });
+    }
+
     fn plain<K>(&self, kind: ObjectKind)
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Into<Object> + 'static,
         K: Send,
     {
-        self.trimmed(kind, |_: &mut K| {});
-    }
-
-    fn trimmed<K>(&self, kind: ObjectKind, trim: impl Fn(&mut K) + Send + Sync + 'static)
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Into<Object> + 'static,
-        K: Send,
-    {
         let api = Api::<K>::all(self.client.clone());
-        self.spawn(api, kind, move |mut object| {
+        self.spawn(api, kind, |mut object| {
             object.meta_mut().managed_fields = None;
-            trim(&mut object);
             Some(object.into())
         });
     }

@@ -35,6 +35,8 @@ const KEPT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Writes<K> {
     state: Mutex<State<K>>,
+    /// Removes from an answer what no controller reads.
+    trim: fn(&mut K),
 }
 
 #[derive(Debug)]
@@ -52,14 +54,22 @@ struct Entry<K> {
     at: Instant,
 }
 
-impl<K> Default for Writes<K> {
+impl<K: Resource> Default for Writes<K> {
     fn default() -> Self {
+        Self::trimmed(|object| object.meta_mut().managed_fields = None)
+    }
+}
+
+impl<K> Writes<K> {
+    /// Creates an empty memory of writes; `trim` removes from an answer what no controller reads.
+    pub fn trimmed(trim: fn(&mut K)) -> Self {
         let state = State {
             objects: FxHashMap::default(),
             kept: 0,
         };
         Self {
             state: Mutex::new(state),
+            trim,
         }
     }
 }
@@ -93,9 +103,20 @@ where
         act(&mut self.state.lock())
     }
 
+    /// Returns the last answer if it is newer than the version that was read. Otherwise the watch has reported it: an answer is then
+    /// forgotten after a minute, because a burst leaves thousands of them.
     fn written(&self, seen: &K) -> Option<Arc<K>> {
-        let known = self.with(|state| state.objects.get(name(seen))?.latest.clone());
-        known.filter(|written| is_newer(&**written, seen))
+        self.with(|state| {
+            let entry = state.objects.get_mut(name(seen))?;
+            let written = entry.latest.as_ref()?;
+            if is_newer(&**written, seen) {
+                return Some(Arc::clone(written));
+            }
+            if entry.at.elapsed() >= KEPT {
+                entry.latest = None;
+            }
+            None
+        })
     }
 
     /// Returns the newer of the version that was read and the version that was last written.
@@ -113,7 +134,9 @@ where
             if entry.latest.as_ref().is_none_or(|known| {
                 known.meta().uid != answer.meta().uid || is_newer(answer, &**known)
             }) {
-                entry.latest = Some(Arc::new(answer.clone()));
+                let mut answer = answer.clone();
+                (self.trim)(&mut answer);
+                entry.latest = Some(Arc::new(answer));
                 entry.at = Instant::now();
             }
         });
@@ -401,6 +424,35 @@ mod tests {
         let refused = writes.patch_object(api, &seen, &after, Lock::Optimistic);
         assert!(is_conflict(&refused.await));
         assert_eq!(server.lock().patches, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_kept_without_managed_fields_and_not_for_long_once_it_was_watched() {
+        let writes = Writes::default();
+        let node = |version: &str| -> Arc<Node> {
+            Arc::new(
+                serde_json::from_value(
+                    json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": version,
+                    "managedFields": [{"manager": "m"}]}}),
+                )
+                .unwrap(),
+            )
+        };
+        let (seen, answer) = (node("1"), node("2"));
+        drop(writes.turn(&*seen).await);
+        writes.remember(&answer);
+        assert_eq!(writes.latest(&seen).metadata.managed_fields, None);
+        let is_kept = || writes.with(|state| state.objects["n"].latest.is_some());
+        assert_eq!(writes.latest(&answer), answer);
+        assert!(is_kept(), "an older version may still be read elsewhere");
+        tokio::time::advance(KEPT).await;
+        assert_eq!(
+            writes.latest(&seen).metadata.resource_version.as_deref(),
+            Some("2")
+        );
+        assert!(is_kept(), "the watch has not reported it");
+        assert_eq!(writes.latest(&answer), answer);
+        assert!(!is_kept());
     }
 
     #[tokio::test(start_paused = true)]

@@ -31,7 +31,7 @@ use crate::decisions::Decisions;
 use crate::events::{EventWriter, Recorder};
 use crate::lease::{Elector, Leadership, LeaseConfig};
 use crate::metrics::{Metrics, Registry, show_build, show_process, show_queues};
-use crate::model::{Kinds, Model, spawn_watchers};
+use crate::model::{Kinds, Model, spawn_watchers, trim_node};
 use crate::options::Options;
 use crate::overlay::{Accepted, Evaluation, Overlaid};
 use crate::provider::Metered;
@@ -268,7 +268,7 @@ impl Builder {
             acting: Acting::default(),
             model: handle,
             claim_writes: Writes::default(),
-            node_writes: Writes::default(),
+            node_writes: Writes::trimmed(trim_node),
             pool_writes: Writes::default(),
             buffers: Buffers::default(),
             static_capacity: StaticCapacity::default(),

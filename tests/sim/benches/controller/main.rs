@@ -50,7 +50,8 @@ fn wait_idle(process: &Process) -> Outcome<()> {
 }
 
 /// Starts a cluster and restarted controllers, after earlier ones have reconciled it.
-fn restarted(nodes: usize, pods: usize, manner: Manner) -> Outcome<(Process, Controllers)> {
+fn restarted(size: Size, manner: Manner) -> Outcome<(Process, Controllers)> {
+    let Size { nodes, pods } = size;
     let arguments = ["--cluster".to_owned(), nodes.to_string(), pods.to_string()];
     let mut cluster = Process::start(&arguments)?;
     let reached = cluster.answer()?;
@@ -67,24 +68,37 @@ fn restarted(nodes: usize, pods: usize, manner: Manner) -> Outcome<(Process, Con
     Ok((cluster, controllers))
 }
 
-const NODES: usize = 5_000;
-const PODS: usize = 100_000;
+/// The size of a cluster.
+#[derive(Clone, Copy)]
+struct Size {
+    nodes: usize,
+    pods: usize,
+}
+
+const LARGE: Size = Size {
+    nodes: 5_000,
+    pods: 100_000,
+};
+const LARGEST: Size = Size {
+    nodes: 100_000,
+    pods: 1_000_000,
+};
 const BURST: usize = 10_000;
 const STEADY: Duration = Duration::from_secs(60);
 
-/// Runs a measurement; an error fails the benchmark.
-fn measured(run: &mut Run, measure: impl FnOnce(&mut Run) -> Outcome<()>) {
-    run.parameter("nodes", NODES);
-    run.parameter("pods", PODS);
-    if let Err(error) = measure(run) {
+/// Runs a measurement in a cluster of a size; an error fails the benchmark.
+fn measured(run: &mut Run, size: Size, measure: impl FnOnce(&mut Run, Size) -> Outcome<()>) {
+    run.parameter("nodes", size.nodes);
+    run.parameter("pods", size.pods);
+    if let Err(error) = measure(run, size) {
         eprintln!("the measurement failed, {error}");
         std::process::exit(1);
     }
 }
 
-fn resident(run: &mut Run) -> Outcome<()> {
+fn resident(run: &mut Run, size: Size) -> Outcome<()> {
     let memory = |nodes: usize, pods: usize| -> Outcome<(f64, f64, f64)> {
-        let (_cluster, controllers) = restarted(nodes, pods, Manner::default())?;
+        let (_cluster, controllers) = restarted(Size { nodes, pods }, Manner::default())?;
         wait_idle(&controllers.process)?;
         let process = &controllers.process;
         Ok((
@@ -94,23 +108,22 @@ fn resident(run: &mut Run) -> Outcome<()> {
         ))
     };
     let (_, nothing, _) = memory(0, 0)?;
-    let (_, nodes, _) = memory(NODES, 0)?;
-    let (synced, all, peak) = memory(NODES, PODS)?;
-    run.sample(NODES + PODS, Duration::from_secs_f64(synced));
+    let (_, nodes, _) = memory(size.nodes, 0)?;
+    let (synced, all, peak) = memory(size.nodes, size.pods)?;
+    run.sample(size.nodes + size.pods, Duration::from_secs_f64(synced));
     let bytes = |more: f64, less: f64, n: usize| (more - less) * f64::from(1 << 20) / n as f64;
     run.record("synced_seconds", synced);
     run.record("rss_mib", all);
     run.record("rss_peak_mib", peak);
     run.record("rss_mib_empty", nothing);
-    run.record("bytes_per_node", bytes(nodes, nothing, NODES));
-    run.record("bytes_per_pod", bytes(all, nodes, PODS));
+    run.record("bytes_per_node", bytes(nodes, nothing, size.nodes));
+    run.record("bytes_per_pod", bytes(all, nodes, size.pods));
     Ok(())
 }
 
-fn steady(run: &mut Run) -> Outcome<()> {
-    const RATE: usize = 100;
-    run.parameter("events_per_second", RATE);
-    let (mut cluster, controllers) = restarted(NODES, PODS, Manner::default())?;
+fn steady(run: &mut Run, size: Size, rate: usize) -> Outcome<()> {
+    run.parameter("events_per_second", rate);
+    let (mut cluster, controllers) = restarted(size, Manner::default())?;
     let process = &controllers.process;
     wait_idle(process)?;
     let seconds = STEADY.as_secs();
@@ -118,34 +131,34 @@ fn steady(run: &mut Run) -> Outcome<()> {
     std::thread::sleep(STEADY);
     let idle = process.cpu_seconds() - before;
     let before = process.cpu_seconds();
-    let done = cluster.ask(&format!("events {RATE} {seconds}"))?;
+    let done = cluster.ask(&format!("events {rate} {seconds}"))?;
     let used = process.cpu_seconds() - before;
     let took = done["seconds"].as_f64().unwrap_or(f64::NAN);
-    run.sample(RATE * seconds as usize, Duration::from_secs_f64(used));
+    run.sample(rate * seconds as usize, Duration::from_secs_f64(used));
     run.record("cores", used / took);
     run.record("cores_idle", idle / STEADY.as_secs_f64());
     run.record("rss_mib", process.rss_mib());
     Ok(())
 }
 
-fn burst(run: &mut Run) -> Outcome<()> {
-    measure_burst(run, None)
+fn burst(run: &mut Run, size: Size) -> Outcome<()> {
+    measure_burst(run, size, None)
 }
 
 /// The same while the plan of a day is made.
-fn burst_beside_a_plan(run: &mut Run) -> Outcome<()> {
+fn burst_beside_a_plan(run: &mut Run, size: Size) -> Outcome<()> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    measure_burst(run, Some(port))
+    measure_burst(run, size, Some(port))
 }
 
 /// Measures a burst, while the server of decisions at this port makes a plan.
-fn measure_burst(run: &mut Run, plan_at: Option<u16>) -> Outcome<()> {
+fn measure_burst(run: &mut Run, size: Size, plan_at: Option<u16>) -> Outcome<()> {
     run.parameter("burst", BURST);
     let manner = Manner {
         decisions: plan_at.unwrap_or(0),
         ..Manner::default()
     };
-    let (mut cluster, controllers) = restarted(NODES, PODS, manner)?;
+    let (mut cluster, controllers) = restarted(size, manner)?;
     wait_idle(&controllers.process)?;
     let plan = plan_at.map(|port| std::thread::spawn(move || plan_a_day(port)));
     if plan.is_some() {
@@ -196,10 +209,22 @@ fn plan_a_day(port: u16) -> std::io::Result<String> {
 
 fn suite() {
     let mut suite = Suite::from_args("controller");
-    suite.case("resident-5k-nodes-100k-pods", |run| measured(run, resident));
-    suite.case("steady-100-pod-events", |run| measured(run, steady));
-    suite.case("burst-10k-pods", |run| measured(run, burst));
+    let large = |run: &mut Run, measure: fn(&mut Run, Size) -> Outcome<()>| {
+        measured(run, LARGE, measure);
+    };
+    suite.case("resident-5k-nodes-100k-pods", |run| large(run, resident));
+    suite.case("steady-100-pod-events", |run| {
+        large(run, |run, size| steady(run, size, 100));
+    });
+    suite.case("burst-10k-pods", |run| large(run, burst));
     suite.case("burst-10k-pods-beside-a-plan", |run| {
-        measured(run, burst_beside_a_plan);
+        large(run, burst_beside_a_plan);
+    });
+    // They take 10 GiB and a quarter of an hour.
+    suite.case("resident-100k-nodes-1m-pods", |run| {
+        measured(run, LARGEST, resident);
+    });
+    suite.case("steady-1000-pod-events-100k-nodes", |run| {
+        measured(run, LARGEST, |run, size| steady(run, size, 1000));
     });
 }

@@ -120,7 +120,7 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
         attempts.push(attempt);
     }
     let best = choose(attempts);
-    if best.hasty {
+    if best.hasty && !cancelled() {
         let thorough = true;
         let again = attempt(
             &quiet,

@@ -217,6 +217,10 @@ fn touched<'a>(a: &'a Simulator, b: &'a Simulator) -> Vec<&'a str> {
 
 /// Returns which of a candidate's pods move.
 fn moving(simulator: &Simulator, candidate: &Candidate) -> Moving {
+    // A pod only stays because of its annotations or a PodDisruptionBudget: most nodes need no look at their pods.
+    if simulator.pdbs().is_empty() && !candidate.pods.facts().may_refuse_disruption {
+        return None;
+    }
     let pods = candidate.pods.pods().iter();
     let moves: Box<[bool]> = pods.map(|pod| simulator.moves(pod)).collect();
     moves.contains(&false).then_some(moves)

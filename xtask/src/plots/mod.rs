@@ -1,12 +1,17 @@
-//! `cargo xtask plots`: draws the tables of docs/performance.md as bar charts, `docs/img/perf-*.svg`.
+//! `cargo xtask plots`: draws the tables of docs/performance.md as bar charts and as curves over the size of a cluster,
+//! `docs/img/perf-*.svg`.
 //!
 //! The numbers are in the page only: who updates a table runs this command. Colors follow the reader's light or dark theme.
+
+mod curves;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+
+use curves::{Curves, seconds};
 
 const PAGE: &str = "docs/performance.md";
 
@@ -61,6 +66,29 @@ const PLOTS: [Plot; 4] = [
     },
 ];
 
+const CURVES: [Curves; 2] = [
+    Curves {
+        file: "perf-scale",
+        title: "Processor time of a pass, from 5,000 to 100,000 nodes",
+        axis: "number of nodes; both axes are logarithmic",
+        heading: "### From 5,000 to 100,000 nodes",
+        curves: &[
+            ("all nodes simulated, from nothing", 2),
+            ("after one pod was added", 5),
+            ("10,000 pending pods placed", 7),
+        ],
+        unit: seconds,
+    },
+    Curves {
+        file: "perf-pods",
+        title: "Processor time of a scheduling pass, from 100 to 20,000 pods",
+        axis: "number of diverse pods; both axes are logarithmic",
+        heading: "### Upstream's own benchmark",
+        curves: &[("here", 2), ("Karpenter in Go, v1.14.1", 1)],
+        unit: seconds,
+    },
+];
+
 /// A bar: the name of its series, its value in the smallest unit, and the value as the page has it.
 #[derive(Debug, Clone, PartialEq)]
 struct Bar {
@@ -73,9 +101,15 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let page =
         fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
     let mut stale = Vec::new();
+    let mut pictures = Vec::new();
     for plot in &PLOTS {
-        let path = format!("docs/img/{}.svg", plot.file);
-        let picture = draw(plot, &groups(plot, &page)?);
+        pictures.push((plot.file, draw(plot, &groups(plot, &page)?)));
+    }
+    for chart in &CURVES {
+        pictures.push((chart.file, curves::draw(chart, &page)?));
+    }
+    for (file, picture) in pictures {
+        let path = format!("docs/img/{file}.svg");
         if check {
             if fs::read_to_string(root.join(&path)).unwrap_or_default() != picture {
                 stale.push(path);

@@ -99,7 +99,7 @@ function launched(step) {
 function Steps({ title, steps }) {
   if (steps.length === 0) return null;
   return html`<section class="card"><h2>${title} <span class="muted">${plural(steps.length, "step")}</span></h2>
-    <div class="scroll"><table>
+    <div class="scroll" tabindex="0" role="region" aria-label=${title}><table>
       <thead><tr><th class="n">After</th><th>Action</th><th>Reason</th><th>Nodes</th><th>Launched</th><th class="n">Pods</th><th class="n">Saves per hour</th></tr></thead>
       <tbody>${steps.slice(0, SHOWN).map(
         (step) => html`<tr>

@@ -79,6 +79,18 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
     let name = world.claims().await.remove(0).name().to_owned();
     world.delete::<NodeClaim>(&name).await;
     world
+        .until(
+            60,
+            "the claim says that its instance terminates",
+            async |w| {
+                let claim = claim(w, &name).await;
+                claim.is_some_and(|claim| claim.is_true(types::INSTANCE_TERMINATING))
+            },
+        )
+        .await;
+    let asked = cloud.calls("delete").len();
+    assert!(asked >= 2, "the deletion that failed is not recorded");
+    world
         .until(120, "the claim is gone", async |w| {
             claim(w, &name).await.is_none()
         })
@@ -100,6 +112,42 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
     );
     world.until_running(1, 60).await;
     world.assert_no_orphans().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_never_registered_is_said_to_terminate_too() {
+    let mut world = running(1, node_pool("default")).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    let class = json!({"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"});
+    let launched: NodeClaim = serde_json::from_value(json!({
+        "metadata": {"name": "launched", "finalizers": ["karpenter.sh/termination"]},
+        "spec": {"nodeClassRef": class, "requirements": []}}))
+    .unwrap();
+    world.cluster.cloud.fail_launches(u32::MAX);
+    world.create(&launched).await;
+    let status = Patch::Merge(json!({"status": {"providerID": "kwok://launched"}}));
+    world
+        .api::<NodeClaim>()
+        .patch_status("launched", &PatchParams::default(), &status)
+        .await
+        .unwrap();
+    cloud.deletions.lock().extend([Ok(()), Ok(())]);
+    world.delete::<NodeClaim>("launched").await;
+    world
+        .until(
+            60,
+            "the claim says that its instance terminates",
+            async |w| {
+                let claim = claim(w, "launched").await;
+                claim.is_some_and(|claim| claim.is_true(types::INSTANCE_TERMINATING))
+            },
+        )
+        .await;
+    world
+        .until(60, "the claim is gone", async |w| {
+            claim(w, "launched").await.is_none()
+        })
+        .await;
 }
 
 /// Conformance: DIS-046

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// An immutable map of strings, sorted by key: the labels or the annotations of a node.
 ///
-/// The model has two such maps for each of up to 100,000 nodes, so all keys and values of a map share one piece of text, which takes
-/// a third of the memory of a `BTreeMap<String, String>`. Cloning is O(1).
+/// The model has two such maps for each of up to 100,000 nodes, so all keys and values of a map share one piece of text: in a
+/// `BTreeMap<String, String>` each takes 24 bytes and an allocation of its own. Cloning is O(1).
 ///
 /// ```
 /// use std::collections::BTreeMap;

@@ -234,7 +234,7 @@ fn a_change_of_storage_alters_the_nodes_whose_pods_have_volumes() {
     assert_eq!(text(&next), text(&plan(&snapshot, &request())));
 }
 
-/// Devices are allocated anew in every simulation.
+/// Devices are allocated again in every simulation.
 #[test]
 fn pods_with_resource_claims_are_evaluated_in_every_pass() {
     let mut world = kept_fleet();

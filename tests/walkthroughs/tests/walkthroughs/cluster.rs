@@ -228,6 +228,17 @@ impl Cluster {
         serde_json::from_str(&self.quietly(&all)).unwrap()
     }
 
+    /// Returns an object, or none if it does not exist (yet): for waiting until a controller creates it.
+    pub fn find(&self, arguments: &[&str]) -> Option<Value> {
+        let all: Vec<&str> = ["get", "-o", "json", "--ignore-not-found"]
+            .iter()
+            .chain(arguments)
+            .copied()
+            .collect();
+        let said = self.quietly(&all);
+        (!said.is_empty()).then(|| serde_json::from_str(&said).unwrap())
+    }
+
     pub fn items(&self, arguments: &[&str]) -> Vec<Value> {
         self.get(arguments)["items"].as_array().unwrap().clone()
     }

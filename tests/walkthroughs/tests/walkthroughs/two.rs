@@ -69,10 +69,8 @@ async fn walkthrough_2() {
             MINUTE,
             |cluster| {
                 for (year, _) in BUILDS {
-                    is_true(
-                        &cluster.get(&["nodepool", &format!("windows{year}")]),
-                        "Ready",
-                    )?;
+                    let pool = cluster.find(&["nodepool", &format!("windows{year}")])?;
+                    is_true(&pool, "Ready")?;
                 }
                 let pods = cluster.items(&["pods", "--all-namespaces"]);
                 let run = |pod: &Value| pod["status"]["phase"] == "Running";

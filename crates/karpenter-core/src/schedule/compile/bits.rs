@@ -88,9 +88,8 @@ impl<I> Bits<I> {
     }
 
     pub(crate) fn unite(&mut self, other: &Self) {
-        if self.words.len() < other.words.len() {
-            self.words.resize(other.words.len(), 0);
-        }
+        let len = self.words.len().max(other.words.len());
+        self.words.resize(len, 0);
         for (word, other) in self.words.iter_mut().zip(&other.words) {
             *word |= other;
         }
@@ -227,5 +226,22 @@ mod tests {
         assert!(Bits::meet(&[&first, &second, &rows(&[70])]));
         assert!(!Bits::meet(&[&first, &second, &rows(&[1, 2, 200, 300])]));
         assert!(!Bits::meet(&[&first, &rows(&[])]));
+    }
+
+    #[test]
+    fn sets_with_the_same_members_are_equal_however_long_they_are() {
+        let hash = |bits: &Bits<RowId>| {
+            let mut hasher = rustc_hash::FxHasher::default();
+            bits.hash(&mut hasher);
+            hasher.finish()
+        };
+        let mut long: Bits<RowId> = [RowId(3), RowId(200)].into_iter().collect();
+        let short: Bits<RowId> = [RowId(3)].into_iter().collect();
+        assert!(long != short);
+        assert_ne!(hash(&long), hash(&short));
+        long.remove(RowId(200));
+        assert!(long == short);
+        assert_eq!(hash(&long), hash(&short));
+        assert!(Bits::<RowId>::default() == Bits::full(0));
     }
 }

@@ -76,9 +76,11 @@ impl SchedulingPass<'_> {
         if before == set {
             return;
         }
-        if self.planned[planned].witness != fixed.witness {
-            self.planned[planned].witness = fixed.witness;
-            self.planned[planned].prune(&mut self.rows);
+        let node = &mut self.planned[planned];
+        let moves = node.moves_to(fixed.witness);
+        node.witness = fixed.witness;
+        if moves {
+            node.prune(&mut self.rows);
         }
         if let Some(reservations) = fixed.reservations {
             self.hold(planned, reservations);

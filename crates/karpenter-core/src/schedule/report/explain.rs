@@ -38,11 +38,10 @@ impl SchedulingPass<'_> {
         }
         let last = self.queue.classes[class].variant_count() - 1;
         let variant = self.form_variant(class, last);
-        let mut waits = false;
         let mut reasons = Vec::new();
         for template in self.solver.templates.indices() {
             let reason = self.explain_template(template, class, &variant);
-            waits |= reason == Incompatibility::Reserved;
+            let waits = reason == Incompatibility::Reserved;
             let compiled = &self.solver.templates[template];
             reasons.push(PoolIncompatibility {
                 node_pool: compiled.name.clone(),
@@ -50,14 +49,10 @@ impl SchedulingPass<'_> {
                 reason,
             });
             if waits {
-                break;
+                return Unschedulable::ReservationWait(reasons.into());
             }
         }
-        if waits {
-            Unschedulable::ReservationWait(reasons.into())
-        } else {
-            Unschedulable::NoFit(reasons.into())
-        }
+        Unschedulable::NoFit(reasons.into())
     }
 
     fn explain_template(

@@ -168,3 +168,6 @@ impl<'a> SchedulingPass<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -201,3 +201,6 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
         cheap.min_by(|a, b| (nodes(a).cmp(&nodes(b))).then_with(|| cost(a).total_cmp(&cost(b))));
     best.unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,3 +61,56 @@ impl Solver {
         (attempt.plan, trace)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use jiff::Timestamp;
+    use karpenter_fixtures::{node_pool, pod};
+
+    use super::*;
+    use crate::cluster::Cluster;
+    use crate::fake;
+    use crate::pod::PodKey;
+    use crate::schedule::request::Policy;
+
+    /// Returns the number of traced pods of a query for two pending pods.
+    fn traced(packing: Packing, query: &Query) -> Option<usize> {
+        let mut cluster = Cluster::new(fake::cluster_config());
+        cluster.apply_node_pool(&node_pool("default").build());
+        cluster.set_instance_types("default", Ok(fake::catalogue()));
+        for name in ["a", "b"] {
+            cluster.apply_pod(&pod(name).cpu("1").build());
+        }
+        let policy = Policy::at(Timestamp::UNIX_EPOCH).with_packing(packing);
+        let solver = Solver::prepare_for(&cluster.snapshot(), &policy, query);
+        let (plan, trace) = solver.solve_traced(query);
+        assert_eq!(plan.unplaced.len(), 0);
+        trace.map(|trace| trace.len())
+    }
+
+    #[test]
+    fn only_first_fit_without_nominations_is_traced() {
+        let nominated = Query::default().with_nominated(vec![(PodKey::default(), "n".to_owned())]);
+        let query = Query::default();
+        assert_eq!(traced(Packing::FewestNodes, &query), Some(2));
+        assert_eq!(traced(Packing::default(), &query), None);
+        assert_eq!(traced(Packing::FewestNodes, &nominated), None);
+    }
+
+    #[test]
+    fn a_pass_that_was_cancelled_leaves_no_trace() {
+        let cancelled_in = |calls: std::ops::Range<usize>| {
+            let made = AtomicUsize::new(0);
+            let cancel = move || calls.contains(&made.fetch_add(1, Ordering::Relaxed));
+            let query = Query::default().with_cancel(Arc::new(cancel));
+            traced(Packing::FewestNodes, &query)
+        };
+        assert_eq!(cancelled_in(0..usize::MAX), None);
+        assert_eq!(cancelled_in(1..usize::MAX), None, "after the last pod");
+        assert_eq!(cancelled_in(0..1), None, "before the first pod");
+        assert_eq!(cancelled_in(0..0), Some(2));
+    }
+}

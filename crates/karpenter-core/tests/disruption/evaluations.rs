@@ -361,3 +361,14 @@ fn anti_affinity_of_a_pod_that_leaves_alters_the_nodes_whose_pods_it_kept_away()
     assert_eq!((next.carried_over, next.evaluated), (4, 2));
     assert_eq!(text(&next), text(&plan(&snapshot, &request())));
 }
+
+#[test]
+fn another_annotation_of_a_node_alters_no_evaluation() {
+    let mut world = kept_fleet();
+    let mut planner = Planner::default();
+    planner.plan(&world.cluster.snapshot(), &request());
+    let annotated = node("node-0", "medium").node("/metadata/annotations", json!({ "a": "b" }));
+    world.add((annotated.claim, annotated.node));
+    let next = planner.plan(&world.cluster.snapshot(), &request());
+    assert_eq!((next.carried_over, next.evaluated), (6, 0));
+}

@@ -468,6 +468,21 @@ fn an_overcommitted_node_gets_no_pods() {
     assert!(world.plan().existing.is_empty());
 }
 
+#[test]
+fn a_node_without_free_memory_gets_pods_that_request_none_and_an_overcommitted_one_does_not() {
+    let with_memory = |requested: &str| {
+        let world = World::new().with((
+            node("n").cpu("4").memory("4Gi"),
+            pod("b").memory(requested).on("n"),
+            pod("p").cpu("1"),
+        ));
+        node_of(&world.plan(), "p")
+    };
+    assert_eq!(with_memory("3Gi").as_deref(), Some("n"));
+    assert_eq!(with_memory("4Gi").as_deref(), Some("n"));
+    assert_eq!(with_memory("5Gi"), None);
+}
+
 /// Conformance: SCH-209
 #[test]
 fn a_pod_resized_in_place_counts_with_its_new_requests() {

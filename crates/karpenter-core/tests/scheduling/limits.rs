@@ -102,6 +102,24 @@ fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
 }
 
 #[test]
+fn a_limit_that_a_type_would_just_reach_is_not_among_the_exceeded_ones() {
+    let pool = node_pool("default")
+        .limit("cpu", "2")
+        .limit("memory", "4Gi");
+    let world = World::empty()
+        .with_types(types(&[4]))
+        .with_pool(pool)
+        .with([pod("p").cpu("3")]);
+    let exceeded = ExceededLimit {
+        resource: "cpu".to_owned(),
+        limit: 2_000,
+        used: 0,
+        needed: 4_000,
+    };
+    assert_eq!(reason(&world), Incompatibility::Limits(vec![exceeded]));
+}
+
+#[test]
 fn a_claim_counts_less_against_a_limit_once_its_pods_do_not_fit_on_the_largest_type() {
     let sized = |name: &str, cores: i64, gib: i64, price: f64| {
         instance_type(name)

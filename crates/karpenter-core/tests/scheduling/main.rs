@@ -23,6 +23,8 @@ mod min_values;
 mod offers;
 mod order;
 mod packing;
+mod pools;
+mod queries;
 mod reasons;
 mod recompiled;
 mod reserved;

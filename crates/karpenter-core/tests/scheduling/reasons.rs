@@ -1,7 +1,9 @@
 //! Event texts of pods that cannot be placed (section 13 of the reference).
 
 use karpenter_core::fake::{instance_type, offering};
-use karpenter_core::schedule::{Incompatibility, TopologyConstraint, Unschedulable};
+use karpenter_core::schedule::{
+    Incompatibility, InstanceTypeMismatch, Requested, TopologyConstraint, Unschedulable,
+};
 use serde_json::json;
 
 use crate::fixture::*;
@@ -246,4 +248,101 @@ fn unmet_min_values_are_the_reason_also_where_host_ports_exclude_the_other_types
     };
     assert_eq!((key.as_str(), min_values, found), (INSTANCE_TYPE, 2, 1));
     assert!(requested.requirements.get(INSTANCE_TYPE).is_some());
+}
+
+#[test]
+fn a_node_pool_whose_name_differs_in_two_characters_at_most_is_suggested() {
+    let suggested = |name: &str| {
+        let world = World::empty()
+            .with_pool(node_pool("default"))
+            .with_pool(node_pool("gpu"))
+            .with_pool(node_pool("xy"))
+            .with([pod("p").select(NODE_POOL, name)]);
+        let text = text(world);
+        let (_, rest) = text.split_once("typo of \"")?;
+        rest.split_once('"').map(|(name, _)| name.to_owned())
+    };
+    assert_eq!(suggested("defualt").as_deref(), Some("default"));
+    assert_eq!(suggested("defaul").as_deref(), Some("default"));
+    assert_eq!(suggested("defxxlt").as_deref(), Some("default"));
+    assert_eq!(suggested("defxxxt"), None);
+    assert_eq!(suggested("gxx").as_deref(), Some("gpu"));
+    // All characters differ.
+    assert_eq!(suggested("ab"), None);
+    assert_eq!(suggested("infrastructure"), None);
+}
+
+#[test]
+fn the_text_for_types_that_passed_each_test_alone_names_the_pair_that_some_type_passed() {
+    let says = |requirements_and_resources, resources_and_offering, requirements_and_offering| {
+        let mismatch = InstanceTypeMismatch {
+            requirements: true,
+            resources: true,
+            offering: true,
+            requirements_and_resources,
+            resources_and_offering,
+            requirements_and_offering,
+            // A hint about cores belongs to the text about resources alone.
+            suspicious_cpu: true,
+            requested: Requested::default(),
+        };
+        let text = mismatch.to_string();
+        text.split_once(", requirements=").unwrap().0.to_owned()
+            + if text.contains("typo") { " typo" } else { "" }
+    };
+    let texts = [
+        "no instance type which met the scheduling requirements and had enough resources, had a required offering",
+        "no instance type which had enough resources and the required offering met the scheduling requirements",
+        "no instance type which met the scheduling requirements and the required offering had the required resources",
+        "no instance type met the requirements/resources/offering tuple",
+    ];
+    assert_eq!(says(true, true, true), texts[0]);
+    assert_eq!(says(false, true, true), texts[1]);
+    assert_eq!(says(false, false, true), texts[2]);
+    assert_eq!(says(false, false, false), texts[3]);
+}
+
+#[test]
+fn requirements_on_labels_of_the_simulation_are_not_in_the_text() {
+    let world = small().with([pod("p").cpu("64").select("example.com/team", "a")]);
+    let world = world.with_pool(node_pool("default").node_label("example.com/team", "a"));
+    let Incompatibility::InstanceTypes(mismatch) = reason(world) else {
+        panic!("another reason");
+    };
+    let requested = |key: &str| Requested {
+        requirements: [karpenter_core::requirements::Requirement::equal(key, "x")]
+            .into_iter()
+            .collect(),
+        ..Requested::default()
+    };
+    assert!(
+        mismatch
+            .requested
+            .requirements_text()
+            .contains("example.com/team In [a]")
+    );
+    assert_eq!(requested("a").requirements_text(), "a In [x]");
+    for key in [HOSTNAME, REGISTERED, INITIALIZED] {
+        assert_eq!(requested(key).requirements_text(), "");
+    }
+}
+
+#[test]
+fn only_a_pod_that_waits_for_a_reservation_is_deferred() {
+    let plan = small().with([pod("p").cpu("64")]).plan();
+    let why = &plan.unplaced[0].why;
+    assert!(!why.is_deferred() && !why.is_silent());
+}
+
+#[test]
+fn the_reason_is_that_against_the_last_term_of_node_affinity() {
+    let terms = ["x", "y", "z"]
+        .iter()
+        .fold(pod("p"), |pod, zone| pod.require(ZONE, "In", &[zone]));
+    let text = text(World::new().with([terms]));
+    assert!(
+        text.contains("topology.kubernetes.io/zone In [z]"),
+        "{text}"
+    );
+    assert!(!text.contains("[x]") && !text.contains("[y]"), "{text}");
 }

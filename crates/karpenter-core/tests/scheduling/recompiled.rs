@@ -1,9 +1,12 @@
 //! A solver whose NodePools were compiled again plans like one that was prepared from the changed cluster.
 
+use std::sync::Arc;
+
 use karpenter_core::cluster::Cluster;
+use karpenter_core::instance_type::InstanceType;
 use karpenter_core::schedule::Solver;
 
-use crate::fixture::{NodePool, Object, World, Z1, Z2, ZONE, node, node_pool, pod};
+use crate::fixture::{NodePool, Object, World, Z1, Z2, ZONE, all_placed, node, node_pool, pod};
 
 /// Two NodePools, nodes of one of them, and pods of several kinds.
 fn world() -> World {
@@ -104,32 +107,49 @@ fn with_other_limits() {
     agree(&|cluster| replace(cluster, node_pool("b").limit("cpu", "2")));
 }
 
-/// A launching node counts as the largest instance type that it may become.
-#[test]
-fn with_a_first_limit_of_a_pool_that_has_a_launching_node() {
-    let types = [2, 4, 8].map(|cores| {
-        let name = format!("c{cores}");
-        karpenter_core::fake::instance_type(&name)
-            .cpu(cores)
-            .gib(8)
-            .build()
+/// Returns three instance types, of which the largest has so many cores.
+fn types(most: i64) -> Arc<[InstanceType]> {
+    let types = [("a", 2), ("b", 4), ("c", most)].map(|(name, cores)| {
+        let builder = karpenter_core::fake::instance_type(name);
+        builder.cpu(cores).gib(8).build()
     });
-    let pool = || node_pool("default");
+    types.into_iter().collect()
+}
+
+/// Returns a cluster with a NodeClaim of a NodePool that is not launched yet, and a pod that requests seven cores.
+fn launching(pool: Object<NodePool>) -> World {
     let mut world = World::empty()
-        .with_types(types.into_iter().collect())
-        .with_pool(pool())
+        .with_types(types(8))
+        .with_pool(pool)
         .with([pod("launching").cpu("1500m")]);
     let mut claim = world.plan().new_node_claims[0].to_node_claim();
     claim.metadata.name = Some("launching".to_owned());
     claim.metadata.uid = Some("launching".to_owned());
     world.cluster.apply_node_claim(&claim);
     world.cluster.remove_pod("default", "launching");
-    let world = world.with([pod("large").cpu("7")]);
+    world.with([pod("large").cpu("7")])
+}
+
+/// A launching node counts as the largest instance type that it may become.
+#[test]
+fn with_a_first_limit_of_a_pool_that_has_a_launching_node() {
+    let pool = || node_pool("default");
+    let world = launching(pool());
     for limit in ["12", "16"] {
         agree_in(&world, &|cluster| {
             replace(cluster, pool().limit("cpu", limit))
         });
     }
+}
+
+/// The node may become a larger one than before.
+#[test]
+fn with_other_instance_types_of_a_pool_that_has_a_launching_node() {
+    let world = launching(node_pool("default").limit("cpu", "20"));
+    assert!(all_placed(&world.plan()));
+    agree_in(&world, &|cluster| {
+        cluster.set_instance_types("default", Ok(types(16)));
+    });
 }
 
 #[test]

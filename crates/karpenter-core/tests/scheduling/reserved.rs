@@ -9,6 +9,8 @@ use serde_json::json;
 
 use crate::fixture::*;
 
+const DELETED: &str = "2026-01-01T00:00:00Z";
+
 fn reserved_type(name: &str, cpu: i64, reservations: &[(&str, u32)]) -> InstanceType {
     let price = 0.1 * cpu as f64;
     let mut offerings = vec![
@@ -194,6 +196,25 @@ fn a_claim_that_is_not_launched_yet_counts_in_the_reservation() {
     let plan = world.plan();
     assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (0, 1));
     assert!(plan.unplaced[0].why.is_deferred());
+}
+
+#[test]
+fn a_claim_that_is_launched_or_deleted_no_longer_counts_in_the_reservation() {
+    let planned_beside = |change: fn(Object<NodeClaim>) -> Object<NodeClaim>| {
+        let mut world = World::empty()
+            .with_types([reserved_type("t", 4, &[("r", 2)])].into_iter().collect())
+            .with_pool(any_capacity("a"))
+            .with([apart()]);
+        let draft = world.plan().new_node_claims[0].to_node_claim();
+        let claim = Object::from_json(serde_json::to_value(&draft).unwrap());
+        world.cluster.remove_pod("default", "p");
+        world.add(change(claim.renamed("a-0").uid("a-0")));
+        let others = copies(&apart().renamed("q").cpu("3"), 2);
+        world.with(others).plan().new_node_claims.len()
+    };
+    assert_eq!(planned_beside(|claim| claim), 1);
+    assert_eq!(planned_beside(|claim| claim.launched("fake://a-0")), 2);
+    assert_eq!(planned_beside(|claim| claim.deleted(DELETED)), 2);
 }
 
 /// Conformance: SCH-244

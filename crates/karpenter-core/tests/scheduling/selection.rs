@@ -419,3 +419,13 @@ fn a_pool_whose_instance_types_are_unknown_is_skipped() {
         "nodepool requirements filtered out all available instance types"
     );
 }
+
+#[test]
+fn a_node_that_a_later_term_of_node_affinity_admits_comes_before_a_new_node_for_an_earlier_term() {
+    let either = pod("p")
+        .cpu("1")
+        .require(ZONE, "In", &[Z1])
+        .require(ZONE, "In", &[Z2]);
+    let plan = World::new().with((node("n").zone(Z2), either)).plan();
+    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 0));
+}

@@ -165,6 +165,24 @@ fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
     assert!(is_placed(world(&[unbound], &[], &[class()])));
 }
 
+#[test]
+fn a_provisioner_is_unsupported_by_its_own_name_and_by_that_of_its_csi_driver() {
+    let is_supported = |provisioner: &str, unsupported: &str| {
+        let config = World::configured(|config| {
+            config.unsupported_provisioners.push(unsupported.to_owned());
+        });
+        let class = class().provisioner(provisioner);
+        let world = config.with_pool(node_pool("default"));
+        is_placed(add(world, &[of_class("c")], &[], &[class]))
+    };
+    let (in_tree, driver) = ("kubernetes.io/aws-ebs", "ebs.csi.aws.com");
+    assert!(!is_supported(in_tree, in_tree));
+    assert!(!is_supported(in_tree, driver));
+    assert!(!is_supported(driver, driver));
+    assert!(is_supported(driver, in_tree));
+    assert!(is_supported("efs.csi.aws.com", driver));
+}
+
 /// Conformance: SCH-284, SCH-285
 #[test]
 fn a_bound_claim_needs_neither_a_late_binding_mode_nor_a_term_of_its_volume() {

@@ -72,6 +72,17 @@ fn required_constraints_determine_the_effective_zone() {
 }
 
 #[test]
+fn a_zone_without_offerings_is_effective_if_the_pod_names_it_or_a_node_is_in_it() {
+    let new = World::new;
+    let far = "zone-without-offerings";
+    assert_eq!(zone(new().with([pod("p").select(ZONE, far)])), far);
+    let elsewhere = pod("p").require(ZONE, "NotIn", &[Z1, Z2, Z3, "test-zone-4"]);
+    assert_eq!(zone(new().with([elsewhere.clone()])), "none");
+    let world = new().with(running("a", far)).with([elsewhere]);
+    assert_eq!(zone(world), far);
+}
+
+#[test]
 fn a_bound_pod_that_has_not_started_is_not_pending() {
     let deleting = node("n").set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
     let bound = pod("p").on("n").set("/status/phase", "Pending");

@@ -3,7 +3,7 @@
 use karpenter_core::fake;
 use serde_json::json;
 
-use crate::fixture::{CAPACITY_TYPE, World, Z1, Z2};
+use crate::fixture::{CAPACITY_TYPE, INSTANCE_TYPE, World, Z1, Z2, ZONE, values};
 use crate::fleet::{
     Fleet, FleetNode, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running, sizes,
     type_with_offerings, verdict,
@@ -138,4 +138,24 @@ fn a_replacement_of_two_nodes_is_cheaper_than_the_cheaper_of_them_if_their_type_
         decide(0.35),
         ["replace b with other on-demand (saves 0.05)"]
     );
+}
+
+#[test]
+fn the_node_claim_of_a_replacement_lists_only_the_types_and_capacity_type_that_are_cheaper() {
+    let pool = open_pool("default")
+        .requires(CAPACITY_TYPE, "In", &[ON_DEMAND, SPOT])
+        .requires(ZONE, "In", &[Z1, Z2]);
+    let world = World::empty().with_types(sizes()).with_pool(pool);
+    let world = world
+        .run([node("a", "large")])
+        .with([running("p", "a", "1")]);
+    let plan = world.decide_with(|_| ());
+    let replacement = &plan.commands[0].replacements[0];
+    assert_eq!(*replacement.instance_types, ["small", "medium", "large"]);
+    assert_eq!(
+        values(replacement, INSTANCE_TYPE),
+        ["small", "medium", "large"]
+    );
+    assert_eq!(values(replacement, CAPACITY_TYPE), [SPOT]);
+    assert_eq!(values(replacement, ZONE), [Z1, Z2]);
 }

@@ -273,11 +273,11 @@ fn usage(snapshot: &Snapshot, pools: &[Pool]) -> Usage {
             continue;
         };
         let used = match types {
-            Ok(types) => {
+            Ok(types) if node.is_launching() => {
                 let sizes = sizes.entry(name).or_insert_with(|| Sizes::of(types));
                 sizes.usage(node)
             }
-            Err(_) => known_usage(node),
+            _ => known_usage(node),
         };
         let all = usage.entry((*name).to_owned()).or_default();
         all.add_assign(&used);

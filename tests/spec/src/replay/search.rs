@@ -8,6 +8,8 @@
 //! - If a pod that waits can be bound in no state that follows, the search goes back. Such a pod is tried earlier from then on:
 //!   mostly it has to be bound before the others. Later starts weigh this with random numbers: an early mistake is not
 //!   corrected within a start.
+//! - Every other start goes backward: with all pods bound, it takes away one that can be bound last, and so on. Some mistakes show late
+//!   in one direction and at once in the other.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +19,9 @@ use karpenter_api::labels::HOSTNAME;
 use super::{Cluster, PodInfo, Spread, Waiting, least, mixed};
 use crate::pod;
 
-/// How often the search starts again, mostly with the pods first for which it went back most often.
+/// How often the search starts again in each direction, mostly with the pods first for which it went back most often.
 const STARTS: u64 = 200;
-/// How many of the first starts weigh the pods by these numbers alone.
+/// How many of the first starts in a direction weigh the pods by these numbers alone.
 const STEADY: u64 = 25;
 /// How many states it visits from each start.
 const MOST_STATES: usize = 200;
@@ -77,8 +79,10 @@ impl PodInfo {
 }
 
 struct Search {
-    /// The cluster with the pods bound so far.
+    /// The cluster in the state that the search has reached.
     cluster: Cluster,
+    /// The cluster before any of the pods is bound.
+    first: Cluster,
     /// The cluster with all pods bound.
     last: Cluster,
     steps: Vec<Waiting>,
@@ -88,14 +92,18 @@ struct Search {
     workloads: Vec<usize>,
     /// For each step whether its pod counts for no constraint of another.
     harmless: Vec<bool>,
+    /// The steps done since the start: pods bound, or taken away.
     done: Vec<usize>,
+    /// Whether the search starts with all pods bound and takes them away.
+    backward: bool,
     /// The steps of the longest order found.
     best: Vec<usize>,
     /// The states visited since the last start: how many steps of each class were done.
     seen: BTreeSet<Vec<usize>>,
-    /// For each class how often the search went back for it.
+    /// For each class how often the search went back for it in this direction, and in the other.
     missed: Vec<usize>,
-    /// The number of the start.
+    missed_in_other: Vec<usize>,
+    /// The number of the start in this direction.
     number: u64,
 }
 
@@ -141,39 +149,64 @@ impl Search {
         Self {
             harmless: steps.iter().map(harmless).collect(),
             cluster: cluster.clone(),
+            first: cluster.clone(),
             last,
             steps: steps.to_vec(),
             classes,
             workloads,
             done: Vec::new(),
+            backward: false,
             best: Vec::new(),
             seen: BTreeSet::new(),
             missed: vec![0; steps.len()],
+            missed_in_other: vec![0; steps.len()],
             number: 0,
         }
     }
 
     fn start(&mut self) {
         for number in 0..STARTS {
-            self.seen.clear();
-            self.number = number;
-            // With fewer states there is no order.
-            if self.go() || self.seen.len() < MOST_STATES {
-                return;
+            for backward in [false, true] {
+                self.number = number;
+                self.turn(backward);
+                // With fewer states there is no order.
+                if self.go() || self.seen.len() < MOST_STATES {
+                    return;
+                }
             }
         }
     }
 
-    fn bind(&mut self, step: usize) {
+    /// Starts again in a direction.
+    fn turn(&mut self, backward: bool) {
+        if self.backward != backward {
+            self.backward = backward;
+            std::mem::swap(&mut self.missed, &mut self.missed_in_other);
+            let start = if backward { &self.last } else { &self.first };
+            self.cluster = start.clone();
+        }
+        self.seen.clear();
+    }
+
+    /// Binds the pod of a step, or takes it away.
+    fn change(&mut self, step: usize, bound: bool) {
         let (pod, node) = self.steps[step];
-        self.cluster.nodes[node.unwrap_or_default()].pods.push(pod);
+        let there = &mut self.cluster.nodes[node.unwrap_or_default()].pods;
+        if bound {
+            there.push(pod);
+        } else {
+            there.retain(|other| *other != pod);
+        }
+    }
+
+    fn take(&mut self, step: usize) {
+        self.change(step, !self.backward);
         self.done.push(step);
     }
 
-    fn unbind_to(&mut self, length: usize) {
-        while self.done.len() > length {
-            let node = self.done.pop().and_then(|step| self.steps[step].1);
-            self.cluster.nodes[node.unwrap_or_default()].pods.pop();
+    fn go_back_to(&mut self, length: usize) {
+        for step in self.done.split_off(length) {
+            self.change(step, self.backward);
         }
     }
 
@@ -186,25 +219,40 @@ impl Search {
             .collect()
     }
 
-    fn may(&self, step: usize) -> bool {
+    /// Reports whether the pod of a step can be bound in this state, or could be bound last to reach it.
+    fn may(&mut self, step: usize) -> bool {
         let (pod, node) = self.steps[step];
-        (self.cluster.constraint(pod, node.unwrap_or_default())).is_none()
+        if self.backward {
+            self.change(step, false);
+        }
+        let may = (self.cluster.constraint(pod, node.unwrap_or_default())).is_none();
+        if self.backward {
+            self.change(step, true);
+        }
+        may
     }
 
     /// Searches on from this state; reports whether all pods were bound.
     fn go(&mut self) -> bool {
         let before = self.done.len();
-        while let Some(step) =
-            (self.waiting().into_iter()).find(|step| self.harmless[*step] && self.may(*step))
-        {
-            self.bind(step);
+        let next = |search: &mut Self| {
+            let mut waiting = search.waiting();
+            waiting.retain(|step| search.harmless[*step]);
+            waiting.into_iter().find(|step| search.may(*step))
+        };
+        while let Some(step) = next(self) {
+            self.take(step);
         }
-        if self.done.len() > self.best.len() {
+        let all = self.done.len() == self.steps.len();
+        if all || (!self.backward && self.done.len() > self.best.len()) {
             self.best.clone_from(&self.done);
+            if self.backward {
+                self.best.reverse();
+            }
         }
-        let all = self.done.len() == self.steps.len() || self.branch();
+        let all = all || self.branch();
         if !all {
-            self.unbind_to(before);
+            self.go_back_to(before);
         }
         all
     }
@@ -220,7 +268,9 @@ impl Search {
         let mut waiting = self.waiting();
         let mut missed: Vec<usize> = waiting.clone();
         missed.retain(|step| self.is_dead(*step));
-        missed.extend(self.without_company(&waiting));
+        if !self.backward {
+            missed.extend(self.without_company(&waiting));
+        }
         if missed.is_empty() && !waiting.iter().any(|step| self.may(*step)) {
             missed.clone_from(&waiting);
         }
@@ -242,34 +292,41 @@ impl Search {
         for step in waiting {
             if self.may(step) {
                 let before = self.done.len();
-                self.bind(step);
+                self.take(step);
                 if self.go() {
                     return true;
                 }
-                self.unbind_to(before);
+                self.go_back_to(before);
             }
         }
         false
     }
 
-    /// Reports whether a pod can be bound in no state that follows: counts only rise, at most to those with all pods bound, and
-    /// the last pod of its workload in a domain comes after the others.
+    /// Reports whether a pod can be bound in no state that follows; backward, whether it can be bound last in no state before. Counts only
+    /// rise from the earlier state to the later one, and the last pod of its workload in a domain comes after the others.
     fn is_dead(&self, step: usize) -> bool {
         let (pod, node) = self.steps[step];
         let node = node.unwrap_or_default();
         let (info, there) = (&self.cluster.pods[pod], &self.cluster.nodes[node]);
+        let (earlier, later) = match self.backward {
+            false => (&self.cluster, &self.last),
+            true => (&self.first, &self.cluster),
+        };
         let exceeds = |constraint: &Spread| {
-            let now = self.cluster.counts(info, constraint);
-            let least = least(&self.last.counts(info, constraint), constraint);
+            let counts = earlier.counts(info, constraint);
+            let least = least(&later.counts(info, constraint), constraint);
             let domain = there.labels.get(&constraint.key);
             let own = if pod::selects(constraint.selector.as_ref(), &info.labels) {
                 self.waiting_in(step, &constraint.key)
             } else {
                 0
             };
-            let here = domain.and_then(|domain| now.get(domain.as_str()).copied());
+            let here = domain.and_then(|domain| counts.get(domain.as_str()).copied());
             here.unwrap_or(0) + own - least > constraint.max_skew
         };
+        if self.backward {
+            return info.spread.iter().any(exceeds);
+        }
         match self.cluster.inter_pod_affinity(info, there) {
             None | Some("InterPodAffinity (affinity)") => info.spread.iter().any(exceeds),
             Some(_) => true,
@@ -301,7 +358,7 @@ impl Search {
         left
     }
 
-    /// Returns how many pods of a step's workload wait for nodes in its domain.
+    /// Returns how many pods of a step's workload in its domain are not done.
     fn waiting_in(&self, step: usize, key: &str) -> i64 {
         let domain = |step: usize| {
             let node = self.steps[step].1.unwrap_or_default();

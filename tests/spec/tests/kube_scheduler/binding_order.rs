@@ -77,6 +77,15 @@ fn an_order_of_binding_is_searched_for_from_several_starts() {
     }
 }
 
+/// Forward, a wrong pod early shows only when the last ones are refused; from the end each wrong step shows at once.
+#[test]
+fn an_order_of_binding_is_searched_for_from_the_end() {
+    let world = clusters::cluster(37287, Shape::SMALL);
+    let solution = crate::plan(&world);
+    let replayed = replay(&world, &solution, Launch::Cheapest);
+    assert_eq!(replayed, Replay::default(), "{solution:#?}");
+}
+
 /// A pod alone on its node must start its affinity group: once another pod of the group is bound, no order is left.
 #[test]
 fn a_pod_that_must_start_its_affinity_group_is_bound_before_the_others() {

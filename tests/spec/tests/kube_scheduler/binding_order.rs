@@ -41,6 +41,18 @@ fn pods_that_two_spreads_of_another_count_have_a_fixed_domain_in_both() {
     crate::assert_binds("two spreads count a pod", &world, &solution);
 }
 
+/// Pods of one workload let those of another be spread by team, and these count for the spread by capacity type of a third: it must see
+/// the first ones, too, whatever capacity type the launch would choose.
+#[test]
+fn pods_that_the_spread_of_a_counted_pod_relies_on_have_a_fixed_domain() {
+    let world = clusters::cluster(26077, Shape::SMALL);
+    let solution = crate::plan(&world);
+    for launch in [Launch::Cheapest, Launch::Drawn(26077)] {
+        let replayed = replay(&world, &solution, launch);
+        assert_eq!(replayed, Replay::default(), "{solution:#?}");
+    }
+}
+
 /// Its affinity selects all pods, so that none may be bound before it, and the others are on other nodes.
 #[test]
 fn the_first_pod_of_an_affinity_group_has_a_fixed_domain_where_a_spread_counts_it() {

@@ -1,6 +1,7 @@
 //! The effects of a narrower planned node: the domains it can no longer be in, and the pods that topology groups can count once
 //! its domain is known.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::requirements::{Operator, Requirement};
@@ -132,50 +133,57 @@ impl SchedulingPass<'_> {
         }
     }
 
-    /// Returns the labels by which a required spread does not count pods of a planned node yet, because their domain is open, while a
-    /// spread by another label, which belongs to the same pods, counts them.
-    fn counted_in_part(&self, index: PlannedId) -> Vec<AxisId> {
-        let planned = &self.planned[index];
-        let counts = |other: &GroupId| {
-            let axis = self.topology.groups[*other].axis;
-            let key = self.topology.axes[axis].key;
-            let req = self.rows.algebra.get(planned.set, key);
-            req.is_some_and(|req| self.rows.algebra.requirement(req).single().is_some())
-        };
-        let pending = planned.pending.iter().map(|(group, _)| *group);
-        let in_part = pending.filter(|group| {
-            let others = self.topology.together.get(group);
-            others.is_some_and(|others| others.iter().any(counts))
-        });
-        in_part
-            .map(|group| self.topology.groups[group].axis)
-            .collect()
+    /// Reports whether a planned node has one domain for the label of a group.
+    fn has_domain(&self, index: PlannedId, group: GroupId) -> bool {
+        let axis = self.topology.groups[group].axis;
+        let key = self.topology.axes[axis].key;
+        let req = self.rows.algebra.get(self.planned[index].set, key);
+        req.is_some_and(|req| self.rows.algebra.requirement(req).single().is_some())
     }
 
     /// Notes a planned node that [`Self::fix_counted_in_part`] may have to narrow.
     pub(crate) fn note_counted_in_part(&mut self, index: PlannedId) {
-        if !self.counted_in_part(index).is_empty() {
+        let depends = |open: GroupId| {
+            let others = self.topology.together.get(&open).into_iter().flatten();
+            others.copied().any(|other| self.has_domain(index, other))
+        };
+        if self.planned[index].not_counted().any(depends) {
             self.planned.counted_in_part.push(index);
         }
     }
 
-    /// Fixes the cheapest domain of the planned nodes whose pods only one of two required spreads of a class counts, once a pod of the
-    /// class is placed: kube-scheduler may have to bind them before the next one, so that they cannot be bound last.
+    /// Once a pod of a class is placed, fixes the cheapest domain of the planned nodes whose pods one spread of the class counts, and
+    /// another required spread, which belongs to the class or counts it, does not count yet. kube-scheduler may have to bind these pods
+    /// before the placed pod, and the placed pod before those of the other spread: then the latter must see them all.
     ///
     /// DIFFERS: upstream leaves the domain open.
     pub(crate) fn fix_counted_in_part(&mut self, class: ClassId) {
-        let mut hard = self.queue.classes[class].hard.iter();
-        let together = &self.topology.together;
-        if self.planned.counted_in_part.is_empty()
-            || !hard.any(|owned| together.contains_key(&owned.group))
-        {
+        let relies_on = &self.queue.classes[class].relies_on;
+        if relies_on.is_empty() {
             return;
         }
-        for index in std::mem::take(&mut self.planned.counted_in_part) {
-            for axis in self.counted_in_part(index) {
-                self.fix_cheapest(index, axis);
+        let in_part = |index: PlannedId| -> BTreeSet<AxisId> {
+            let held = &self.planned[index];
+            let open = relies_on.iter().filter(|(open, own)| {
+                held.not_counted().any(|group| group == *open) && self.has_domain(index, *own)
+            });
+            open.map(|(open, _)| self.topology.groups[*open].axis)
+                .collect()
+        };
+        let noted = &self.planned.counted_in_part;
+        let (seen, all) = (self.queue.classes[class].seen_in_part, noted.len());
+        let in_part: Vec<(PlannedId, BTreeSet<AxisId>)> = noted[seen..]
+            .iter()
+            .map(|index| (*index, in_part(*index)))
+            .collect();
+        self.queue.classes[class].seen_in_part = all;
+        for (index, axes) in in_part {
+            for axis in &axes {
+                self.fix_cheapest(index, *axis);
             }
-            self.fix_filtered(index);
+            if !axes.is_empty() {
+                self.fix_filtered(index);
+            }
         }
     }
 

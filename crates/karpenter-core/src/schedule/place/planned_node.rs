@@ -92,6 +92,12 @@ impl PlannedNode {
         fits(self.witness) || self.alive.iter().copied().any(fits)
     }
 
+    /// Returns the groups that do not count all its pods yet: its domain is open, or it might fail their node filter.
+    pub(crate) fn not_counted(&self) -> impl Iterator<Item = GroupId> {
+        let groups = self.pending.iter().chain(&self.uncounted);
+        groups.map(|(group, _)| *group)
+    }
+
     /// Returns the drivers of the devices of its pods, sorted and joined; empty without any.
     pub(crate) fn drivers(&self) -> Arc<str> {
         let drivers = self.drivers.iter().flatten();
@@ -106,7 +112,8 @@ pub(crate) struct PlannedNodes {
     pub(crate) nodes: IndexVec<PlannedId, PlannedNode>,
     /// Planned nodes with free resources, by number of pods.
     pub(crate) levels: BTreeMap<u32, Bits<PlannedId>>,
-    /// Planned nodes whose pods one spread counts and another of the same class does not yet.
+    /// Planned nodes whose pods one required spread counts and a related one by another label does not yet, in the order in which pods
+    /// joined them, so that a node may be listed several times.
     pub(crate) counted_in_part: Vec<PlannedId>,
     /// The smallest request of any class, by resource: a planned node without this much room is closed.
     pub(crate) least: Box<[i64]>,

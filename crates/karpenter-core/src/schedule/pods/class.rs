@@ -108,6 +108,11 @@ pub(crate) struct Class {
     /// Required spreads over domains that count the class and whose pods may have to be bound after its own: all, if it has a required
     /// spread of its own; else those after whose pods it cannot start its affinity group.
     pub(crate) bound_early: Vec<GroupId>,
+    /// Pairs of required spreads by different labels: the second is its own, the first is its own as well or counts the class. Pods that
+    /// the second counts may have to be bound before the class, and the first must count them, too.
+    pub(crate) relies_on: Vec<(GroupId, GroupId)>,
+    /// How many of the planned nodes in `PlannedNodes::counted_in_part` were looked at for it.
+    pub(crate) seen_in_part: usize,
     /// Required spreads that count domains the class cannot use, if nodes are there (node affinity policy Ignore).
     pub(crate) counts_elsewhere: Vec<GroupId>,
     /// Inverse groups of the class's own anti-affinity.

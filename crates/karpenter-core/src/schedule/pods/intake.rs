@@ -157,6 +157,8 @@ impl SchedulingPass<'_> {
             term_sets: Vec::new(),
             hard: Vec::new(),
             bound_early: Vec::new(),
+            relies_on: Vec::new(),
+            seen_in_part: 0,
             counts_elsewhere: Vec::new(),
             soft: Soft::default(),
             kept_away: Vec::new(),

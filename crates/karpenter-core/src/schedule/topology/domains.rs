@@ -1,5 +1,6 @@
 //! The labels of topology constraints: their domains, and the requirements that admit them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use index_vec::IndexVec;
@@ -23,8 +24,8 @@ pub(crate) struct Topology<'a> {
     pub(crate) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
     /// The groups of required constraints.
     pub(crate) required: Bits<GroupId>,
-    /// For a required spread those by other labels that some class has together with it.
-    pub(crate) together: FxHashMap<GroupId, Vec<GroupId>>,
+    /// The pairs of [`Class::relies_on`](crate::schedule::pods::class::Class) of all classes, by the first spread.
+    pub(crate) together: FxHashMap<GroupId, BTreeSet<GroupId>>,
 }
 
 impl<'a> Topology<'a> {

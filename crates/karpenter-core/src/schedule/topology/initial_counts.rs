@@ -211,22 +211,32 @@ impl Topology<'_> {
         }
     }
 
-    /// Finds the required spreads that a class has together, by labels other than the hostname, and those whose pods must be bound
-    /// after those of a class, because it cannot start its affinity group after them.
+    /// Finds the required spreads whose pods must be bound after those of a class: those by another label than a spread of its own,
+    /// which may need other pods to be bound first, and those after whose pods it cannot start its affinity group.
     pub(crate) fn order(&mut self, classes: &mut IndexVec<ClassId, Class>) {
         let mut owners: FxHashMap<GroupId, Vec<ClassId>> = FxHashMap::default();
+        let mut relying = Vec::with_capacity(classes.len());
         for (index, class) in classes.iter_enumerated() {
             let own = class.hard.iter().map(|owned| owned.group);
             let spreads: Vec<GroupId> = own.filter(|group| self.is_spread(*group)).collect();
             for group in &spreads {
                 owners.entry(*group).or_default().push(index);
-                let axis = self.groups[*group].axis;
-                let by_others = |other: &&GroupId| self.groups[**other].axis != axis;
-                let others: Vec<GroupId> = spreads.iter().filter(by_others).copied().collect();
-                if !others.is_empty() {
-                    self.together.entry(*group).or_default().extend(others);
-                }
             }
+            let mut relies_on = Vec::new();
+            for open in spreads.iter().chain(&class.bound_early) {
+                let axis = self.groups[*open].axis;
+                let by_others = |own: &&GroupId| self.groups[**own].axis != axis;
+                relies_on.extend(spreads.iter().filter(by_others).map(|own| (*open, *own)));
+            }
+            relies_on.sort_unstable();
+            relies_on.dedup();
+            for (open, own) in &relies_on {
+                self.together.entry(*open).or_default().insert(*own);
+            }
+            relying.push(relies_on);
+        }
+        for (class, relies_on) in classes.iter_mut().zip(relying) {
+            class.relies_on = relies_on;
         }
         for index in classes.indices() {
             let class = &classes[index];

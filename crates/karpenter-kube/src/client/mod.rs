@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use kube::client::Body;
 use kube::{Client, Config};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower::layer::util::Stack;
 use tower::{Layer, Service};
@@ -63,23 +64,37 @@ impl Clients {
         registry: &Registry,
     ) -> Result<Self, kube::Error> {
         let counting = Counting::new(registry);
-        let limited = limited(&counting, &RateLimit::new(qps, burst));
+        let limit = RateLimit::new(qps, burst);
         let builder = |retry: bool| {
             let mut config = config.clone();
             config.default_retry = retry;
             kube::client::ClientBuilder::try_from(config)
         };
+        let limited = || limited(&counting, &limit, in_flight(qps));
         Ok(Self {
-            api: builder(true)?.with_layer(&limited).build(),
-            no_retry: builder(false)?.with_layer(&limited).build(),
+            api: builder(true)?.with_layer(&limited()).build(),
+            no_retry: builder(false)?.with_layer(&limited()).build(),
             lease: builder(false)?.with_layer(&counting).build(),
         })
     }
 }
 
-/// Waits for the rate limit before the request is timed: the metric measures the API server.
-fn limited(counting: &Counting, limit: &RateLimit) -> Stack<Counting, RateLimit> {
-    Stack::new(counting.clone(), limit.clone())
+/// Returns how many requests of a client may wait for their response at once: as many as `qps` needs if the API server takes half a
+/// second for each.
+///
+/// kube's client speaks HTTP/1.1, where each of them has a connection of its own, of 40 KiB. A thousand reconciliations at once
+/// would open a thousand.
+fn in_flight(qps: u32) -> usize {
+    usize::try_from(qps / 2).unwrap_or(usize::MAX).max(100)
+}
+
+/// Waits for the limits before the request is timed: the metric measures the API server.
+fn limited(counting: &Counting, limit: &RateLimit, in_flight: usize) -> Stack<Counting, Limits> {
+    let limits = Limits {
+        rate: limit.clone(),
+        in_flight: Arc::new(Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS))),
+    };
+    Stack::new(counting.clone(), limits)
 }
 
 /// A token bucket shared by all clones.
@@ -132,24 +147,32 @@ impl RateLimit {
     }
 }
 
-impl<S> Layer<S> for RateLimit {
-    type Service = RateLimited<S>;
+/// The limits of a client.
+#[derive(Debug, Clone)]
+struct Limits {
+    rate: RateLimit,
+    /// A permit for each request without a response. A watch has its response once it is open.
+    in_flight: Arc<Semaphore>,
+}
+
+impl<S> Layer<S> for Limits {
+    type Service = Limited<S>;
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimited {
+        Limited {
             inner,
-            limit: self.clone(),
+            limits: self.clone(),
         }
     }
 }
 
-/// A service that takes one token per request.
+/// A service that waits for its limits before each request.
 #[derive(Debug, Clone)]
-pub struct RateLimited<S> {
+struct Limited<S> {
     inner: S,
-    limit: RateLimit,
+    limits: Limits,
 }
 
-impl<S> Service<http::Request<Body>> for RateLimited<S>
+impl<S> Service<http::Request<Body>> for Limited<S>
 where
     S: Service<http::Request<Body>>,
     S::Future: Send + 'static,
@@ -165,9 +188,11 @@ where
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         // The inner future is lazy: nothing is sent before it is polled, so the wait comes first.
         let response = self.inner.call(request);
-        let limit = self.limit.clone();
+        let limits = self.limits.clone();
         Box::pin(async move {
-            limit.acquire().await;
+            limits.rate.acquire().await;
+            // The semaphore is never closed.
+            let _permit = limits.in_flight.acquire().await;
             response.await
         })
     }
@@ -228,7 +253,7 @@ mod tests {
         let answering = tower::service_fn(|_: http::Request<Body>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(()))
         });
-        let layers = limited(&Counting::new(&registry), &RateLimit::new(1, 1));
+        let layers = limited(&Counting::new(&registry), &RateLimit::new(1, 1), 1);
         let (mut service, start) = (layers.layer(answering), Instant::now());
         for _ in 0..3 {
             let request = http::Request::get("/api/v1/nodes").body(Body::empty());
@@ -244,6 +269,43 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_beyond_those_in_flight_wait_for_a_response() {
+        let (sent, most) = (Arc::new(Semaphore::new(0)), 3);
+        let answers = Arc::new(Semaphore::new(0));
+        let (count, answer) = (Arc::clone(&sent), Arc::clone(&answers));
+        let server = tower::service_fn(move |_: http::Request<Body>| {
+            let (count, answer) = (Arc::clone(&count), Arc::clone(&answer));
+            async move {
+                count.add_permits(1);
+                answer.acquire().await.unwrap().forget();
+                Ok::<_, std::convert::Infallible>(http::Response::new(()))
+            }
+        });
+        let counting = Counting::new(&Registry::new());
+        let mut service = limited(&counting, &RateLimit::new(100, 100), most).layer(server);
+        for _ in 0..5 {
+            let request = http::Request::get("/api/v1/nodes").body(Body::empty());
+            tokio::spawn(service.call(request.unwrap()));
+        }
+        let settled = || tokio::time::sleep(Duration::from_secs(1));
+        settled().await;
+        assert_eq!(sent.available_permits(), most);
+        answers.add_permits(1);
+        settled().await;
+        assert_eq!(sent.available_permits(), most + 1);
+        answers.add_permits(4);
+        settled().await;
+        assert_eq!(sent.available_permits(), 5);
+    }
+
+    #[test]
+    fn the_rate_is_reached_while_responses_take_half_a_second() {
+        assert_eq!(in_flight(200), 100);
+        assert_eq!(in_flight(5_000), 2_500);
+        assert_eq!(in_flight(1), 100);
     }
 
     #[tokio::test(start_paused = true)]

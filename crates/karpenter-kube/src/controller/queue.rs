@@ -3,7 +3,7 @@
 //! 1. A key is queued at most once; adding it again while it waits can make it due earlier, never later.
 //! 2. A key is never handed out twice at a time. If it is added while it is being reconciled, it is requeued afterwards.
 //! 3. Failures are counted per key and delay it exponentially; a success forgets them.
-//! 4. A key that is done and not due again uses no memory.
+//! 4. A key that is done and not due again uses no memory, and a queue that had many keys gives back its own.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,6 +15,9 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHasher};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+/// The number of keys below which a queue keeps its memory.
+const SMALL: usize = 16;
 
 /// Limits of the exponential back-off of a failing key: `base` doubled with each failure, up to `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -266,13 +269,25 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
 
     /// Removes a running key; returns when it was requested again and its number of consecutive failures.
     fn finish(&mut self, key: &K, success: bool) -> (Option<Instant>, u32) {
-        match self.entries.remove(key) {
+        let removed = self.entries.remove(key);
+        self.shrink();
+        match removed {
             Some(Entry {
                 status: Status::Running { again },
                 failures,
                 ..
             }) => (again, if success { 0 } else { failures + 1 }),
             _ => (None, u32::from(!success)),
+        }
+    }
+
+    /// Gives back memory once an eighth of it is used. Every object is a key of a dozen controllers at start, and of few afterwards.
+    fn shrink(&mut self) {
+        let keys = self.entries.len();
+        if self.entries.capacity() / 8 > keys.max(SMALL) {
+            self.entries.shrink_to(2 * keys);
+            self.ready.shrink_to(2 * keys);
+            self.delayed.shrink_to(2 * keys);
         }
     }
 
@@ -363,6 +378,24 @@ mod tests {
         assert_eq!(queue.next(), Some("a"));
         queue.done("a", None);
         assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_of_many_keys_is_given_back_once_few_are_left() {
+        let queue = Queue::new();
+        for key in 0..10_000 {
+            queue.add(key);
+        }
+        while let Some(key) = queue.next() {
+            queue.done(key, None);
+        }
+        let state = queue.shared.state.lock();
+        assert!(
+            state.entries.capacity() < 300,
+            "{}",
+            state.entries.capacity()
+        );
+        assert!(state.ready.capacity() < 300, "{}", state.ready.capacity());
     }
 
     #[tokio::test(start_paused = true)]

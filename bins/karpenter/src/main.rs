@@ -17,7 +17,7 @@ use karpenter_kube::clock::Clock;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
-use karpenter_kube::process::{exit_with, log, stop_on_signal};
+use karpenter_kube::process::{exit_with, log, return_freed_memory, stop_on_signal};
 use karpenter_kube::shadow::Refusals;
 use karpenter_legacy::options::LegacyOptions;
 use tokio_util::sync::CancellationToken;
@@ -92,6 +92,7 @@ async fn run() -> Result<()> {
 
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));
+    tokio::spawn(return_freed_memory(stop.clone()));
     let operator = Operator::builder(on_aws.provider(), clients, args.core)
         .clock(clock)
         .registry(registry)

@@ -1,7 +1,9 @@
-//! Shared parts of the `main` functions of controller binaries: log, stop on signals, final error.
+//! Shared parts of the `main` functions of controller binaries: log, stop on signals, freed memory, final error.
 //!
 //! Every error that ends the process is a log line in the same format: errors returned by `main` go through [`exit_with`],
 //! panics through the hook that [`log`] installs.
+
+mod memory;
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -17,6 +19,9 @@ use tracing_subscriber::prelude::*;
 
 use crate::logging::{JsonLines, Outputs};
 use crate::options::{LogLevel, Options};
+
+pub(crate) use memory::resident;
+pub use memory::return_freed_memory;
 
 /// Sets up the log of the process from the options, including panics. `version` is the `commit` of every line.
 ///

@@ -15,7 +15,7 @@ use karpenter_kube::client::Clients;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::options::Options;
-use karpenter_kube::process::{exit_with, log, stop_on_signal};
+use karpenter_kube::process::{exit_with, log, return_freed_memory, stop_on_signal};
 use kube::CustomResourceExt;
 use third_party_provider::lagoon::Lagoon;
 use third_party_provider::{LagoonClass, kubelets, operator};
@@ -57,6 +57,7 @@ async fn run() -> Result<()> {
     let clients = Clients::connect(&config, qps, burst, &registry)?;
     let (clock, stop) = (Clock::real(), CancellationToken::new());
     tokio::spawn(stop_on_signal(stop.clone()));
+    tokio::spawn(return_freed_memory(stop.clone()));
 
     // The instances of a real cloud join the cluster on their own.
     let (cloud, cluster) = (Lagoon::default(), "example");

@@ -5,7 +5,8 @@
 
 use karpenter_core::lifecycle::nominations::{Standing, Turn};
 use parking_lot::Mutex;
-use procfs::process::Process;
+
+use crate::process::resident;
 
 /// Memory that a plan and its NodeClaims need for each pod, in bytes: a burst of 5,000 pods, planned at once, raises the peak of the
 /// controller by 5 KiB each (docs/performance.md, On a real cluster).
@@ -57,13 +58,6 @@ fn size(limit: u64, resident: u64, waiting: usize, last: Option<usize>) -> Optio
     };
     let most = left.max(again).max(LEAST);
     (most < waiting).then_some(most)
-}
-
-/// Returns the resident memory of this process in bytes, without pages of its program file, which the kernel can drop; `None` where it
-/// is not known, as on macOS.
-fn resident() -> Option<u64> {
-    let status = Process::myself().and_then(|process| process.status());
-    Some(status.ok()?.rssanon? << 10)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! 1. A key is queued at most once; adding it again while it waits can make it due earlier, never later.
 //! 2. A key is never handed out twice at a time. If it is added while it is being reconciled, it is requeued afterwards.
 //! 3. Failures are counted per key and delay it exponentially; a success forgets them.
-//! 4. A key that is done and not due again uses no memory, and a queue that had many keys gives back its own.
+//! 4. A key that is done and not due again uses no memory, and a queue that had many keys frees its own.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -281,7 +281,7 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
         }
     }
 
-    /// Gives back memory once an eighth of it is used. Every object is a key of a dozen controllers at start, and of few afterwards.
+    /// Frees memory once an eighth of it is used. Every object is a key of a dozen controllers at start, and of few afterwards.
     fn shrink(&mut self) {
         let keys = self.entries.len();
         if self.entries.capacity() / 8 > keys.max(SMALL) {
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn memory_of_many_keys_is_given_back_once_few_are_left() {
+    async fn memory_of_many_keys_is_freed_once_few_are_left() {
         let queue = Queue::new();
         for key in 0..10_000 {
             queue.add(key);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use skipped::skipped;
 
 /// How long a test waits for a condition in the page.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A browser with one window; it ends when it is dropped.
 pub struct Browser {

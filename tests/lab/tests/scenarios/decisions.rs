@@ -73,7 +73,8 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 
 pub(crate) fn connect(port: u16) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let limit = Some(Duration::from_secs(60));
+    // A plan of a day takes a minute and more beside other builds.
+    let limit = Some(Duration::from_secs(240));
     stream.set_read_timeout(limit).unwrap();
     stream
 }

@@ -88,8 +88,9 @@ impl<I> Bits<I> {
     }
 
     pub(crate) fn unite(&mut self, other: &Self) {
-        let len = self.words.len().max(other.words.len());
-        self.words.resize(len, 0);
+        if self.words.len() < other.words.len() {
+            self.words.resize(other.words.len(), 0);
+        }
         for (word, other) in self.words.iter_mut().zip(&other.words) {
             *word |= other;
         }

@@ -143,6 +143,9 @@ impl SchedulingPass<'_> {
 
     /// Notes a planned node that [`Self::fix_counted_in_part`] may have to narrow.
     pub(crate) fn note_counted_in_part(&mut self, index: PlannedId) {
+        if self.topology.together.is_empty() {
+            return;
+        }
         let depends = |open: GroupId| {
             let others = self.topology.together.get(&open).into_iter().flatten();
             others.copied().any(|other| self.has_domain(index, other))

@@ -189,7 +189,8 @@ impl Gate {
             self.swept = Some(now);
         }
         if !event.dedupe.is_empty() {
-            let key = self.hashing.hash_one((&event.reason, &event.dedupe));
+            let reason = event.reason.to_lowercase();
+            let key = self.hashing.hash_one((reason, &event.dedupe));
             if self.seen.get(&key).is_some_and(|until| *until > now) {
                 return false;
             }

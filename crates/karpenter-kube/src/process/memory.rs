@@ -12,8 +12,8 @@ const GROWTH: u64 = 16 << 20;
 /// Returns freed memory to the operating system whenever the process has grown, until `stop`. For the `main` function of a controller.
 ///
 /// Objects that stay are allocated while lists are parsed and plans are made. What is freed afterwards lies between them, where the C
-/// library keeps it: a third of the resident memory in a cluster of 5,000 nodes (docs/performance.md). Does nothing with another C library
-/// than glibc, which returns pages by itself or has no such function.
+/// library keeps it: about 10 of 214 MiB in a cluster of 5,000 nodes (docs/performance.md). Does nothing with another C library than
+/// glibc, which returns pages by itself or has no such function.
 pub async fn return_freed_memory(stop: CancellationToken) {
     let mut last = 0;
     while stop

@@ -1,3 +1,5 @@
+//! Which of several plans is chosen, and which strategies make them.
+
 use karpenter_api::v1::NodeClaim;
 
 use super::*;

@@ -2,12 +2,49 @@
 
 use std::sync::Arc;
 
-use rpds::RedBlackTreeMapSync;
+use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 
 /// Names of objects by a value of theirs, for example Nodes by provider id. Cloning is O(1).
 #[derive(Clone, Debug)]
 pub(super) struct Index {
-    names: RedBlackTreeMapSync<Arc<str>, Arc<[Arc<str>]>>,
+    names: RedBlackTreeMapSync<Arc<str>, Names>,
+}
+
+/// The names of the objects that have a value. A provider id has one; a NodePool can have all NodeClaims of the cluster.
+#[derive(Clone, Debug)]
+enum Names {
+    One(Arc<str>),
+    Several(RedBlackTreeSetSync<Arc<str>>),
+}
+
+impl Names {
+    fn with(self, name: &str) -> Self {
+        let mut names = match self {
+            Self::One(known) => RedBlackTreeSetSync::new_sync().insert(known),
+            Self::Several(names) => names,
+        };
+        names.insert_mut(name.into());
+        Self::Several(names)
+    }
+
+    fn without(self, name: &str) -> Option<Self> {
+        match self {
+            Self::One(known) => (*known != *name).then_some(Self::One(known)),
+            Self::Several(mut names) => {
+                names.remove_mut(name);
+                (!names.is_empty()).then_some(Self::Several(names))
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+        let (one, several) = match self {
+            Self::One(name) => (Some(name), None),
+            Self::Several(names) => (None, Some(names)),
+        };
+        one.into_iter()
+            .chain(several.into_iter().flat_map(|names| names.iter()))
+    }
 }
 
 impl Index {
@@ -17,36 +54,37 @@ impl Index {
         }
     }
 
-    /// Returns the names of the objects with this value, sorted.
-    pub(super) fn names(&self, value: &str) -> &[Arc<str>] {
-        self.names.get(value).map(AsRef::as_ref).unwrap_or_default()
+    /// Iterates over the names of the objects with this value, sorted.
+    pub(super) fn names(&self, value: &str) -> impl Iterator<Item = &Arc<str>> {
+        self.names.get(value).into_iter().flat_map(Names::iter)
     }
 
     /// Returns the name of the first object with this value.
     pub(super) fn first(&self, value: &str) -> Option<&str> {
-        self.names(value).first().map(AsRef::as_ref)
+        self.names(value).next().map(AsRef::as_ref)
     }
 
-    /// Records that the value of object `name` changed; `None` is no value.
+    /// Records that the value of object `name` changed; `None` is no value. O(log n) for n objects with the value.
     pub(super) fn update(&mut self, name: &str, from: Option<&str>, to: Option<&str>) {
         if from == to {
             return;
         }
-        if let Some(from) = from {
-            let others = self.names(from).iter().filter(|other| ***other != *name);
-            let others: Vec<Arc<str>> = others.cloned().collect();
-            if others.is_empty() {
-                self.names.remove_mut(from);
-            } else {
-                self.names.insert_mut(from.into(), others.into());
+        if let Some(from) = from
+            && let Some(names) = self.names.get(from).cloned()
+        {
+            match names.without(name) {
+                Some(left) => self.names.insert_mut(from.into(), left),
+                None => {
+                    self.names.remove_mut(from);
+                }
             }
         }
         if let Some(to) = to {
-            let mut names = self.names(to).to_vec();
-            if let Err(at) = names.binary_search_by(|other| (**other).cmp(name)) {
-                names.insert(at, name.into());
-            }
-            self.names.insert_mut(to.into(), names.into());
+            let names = match self.names.get(to).cloned() {
+                Some(names) => names.with(name),
+                None => Names::One(name.into()),
+            };
+            self.names.insert_mut(to.into(), names);
         }
     }
 }
@@ -56,7 +94,7 @@ mod tests {
     use super::*;
 
     fn names(index: &Index, value: &str) -> Vec<String> {
-        index.names(value).iter().map(ToString::to_string).collect()
+        index.names(value).map(ToString::to_string).collect()
     }
 
     #[test]
@@ -74,5 +112,25 @@ mod tests {
         index.update("b", Some("x"), None);
         assert_eq!(index.first("x"), None);
         assert_eq!(names(&before, "x"), ["a", "b", "c"], "a copy stays");
+    }
+
+    #[test]
+    fn an_object_is_recorded_once_and_another_one_of_the_value_stays_when_it_goes() {
+        let mut index = Index::new();
+        index.update("a", None, Some("x"));
+        index.update("a", None, Some("x"));
+        assert_eq!(names(&index, "x"), ["a"]);
+        index.update("b", None, Some("x"));
+        index.update("b", None, Some("x"));
+        assert_eq!(names(&index, "x"), ["a", "b"]);
+        index.update("c", Some("x"), None);
+        assert_eq!(names(&index, "x"), ["a", "b"], "c was not there");
+        index.update("a", Some("x"), None);
+        index.update("a", Some("x"), None);
+        assert_eq!(names(&index, "x"), ["b"]);
+        index.update("b", Some("x"), Some("y"));
+        assert_eq!((names(&index, "x").len(), names(&index, "y").len()), (0, 1));
+        index.update("b", Some("y"), None);
+        assert_eq!(index.names.size(), 0, "values without objects are not kept");
     }
 }

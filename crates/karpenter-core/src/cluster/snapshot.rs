@@ -220,7 +220,7 @@ impl Snapshot {
         provider_id: &str,
     ) -> impl Iterator<Item = &Arc<corev1::Node>> {
         let names = self.state.nodes_by_id.names(provider_id);
-        names.iter().filter_map(|name| self.node_object(name))
+        names.filter_map(|name| self.node_object(name))
     }
 
     /// Iterates over the NodeClaims with this provider id, by name; usually one.
@@ -229,13 +229,13 @@ impl Snapshot {
         provider_id: &str,
     ) -> impl Iterator<Item = &Arc<NodeClaim>> {
         let names = self.state.claims_by_id.names(provider_id);
-        names.iter().filter_map(|name| self.node_claim(name))
+        names.filter_map(|name| self.node_claim(name))
     }
 
     /// Iterates over the NodeClaims of a NodePool, by name.
     pub fn node_claims_of_pool(&self, pool: &str) -> impl Iterator<Item = &Arc<NodeClaim>> {
         let names = self.state.claims_by_pool.names(pool);
-        names.iter().filter_map(|name| self.node_claim(name))
+        names.filter_map(|name| self.node_claim(name))
     }
 
     /// Returns the pods bound to a Node.
@@ -434,9 +434,7 @@ impl Snapshot {
         node: &str,
     ) -> impl Iterator<Item = &Arc<VolumeAttachment>> {
         let names = self.state.volume_attachments_by_node.names(node);
-        names
-            .iter()
-            .filter_map(|name| self.state.volume_attachments.get(&**name))
+        names.filter_map(|name| self.state.volume_attachments.get(&**name))
     }
 
     /// Iterates over ResourceSlices by name.

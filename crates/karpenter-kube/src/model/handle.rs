@@ -53,22 +53,35 @@ impl ModelHandle {
 
     /// Queues an update; waits while the queue is full.
     pub(super) async fn queue(&self, update: Update) -> Result<(), Stopped> {
-        let message = Message {
-            update,
-            published: None,
-        };
-        self.updates.send(message).await.map_err(|_| Stopped)
+        self.send(update, None, None).await
+    }
+
+    /// Queues an update and waits until it is applied, not until it is in a view.
+    pub(super) async fn apply(&self, update: Update) -> Result<(), Stopped> {
+        let (done, applied) = oneshot::channel();
+        self.send(update, Some(done), None).await?;
+        applied.await.map_err(|_| Stopped)
     }
 
     /// Queues an update and waits until a view with it is published.
     pub(super) async fn update(&self, update: Update) -> Result<(), Stopped> {
         let (done, published) = oneshot::channel();
+        self.send(update, None, Some(done)).await?;
+        published.await.map_err(|_| Stopped)
+    }
+
+    async fn send(
+        &self,
+        update: Update,
+        applied: Option<oneshot::Sender<()>>,
+        published: Option<oneshot::Sender<()>>,
+    ) -> Result<(), Stopped> {
         let message = Message {
             update,
-            published: Some(done),
+            applied,
+            published,
         };
-        self.updates.send(message).await.map_err(|_| Stopped)?;
-        published.await.map_err(|_| Stopped)
+        self.updates.send(message).await.map_err(|_| Stopped)
     }
 
     /// Protects nodes that pods were nominated to from disruption.

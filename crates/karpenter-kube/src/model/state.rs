@@ -50,8 +50,13 @@ impl State {
             snapshot: self.cluster.snapshot(),
             classes: self.classes.clone(),
             refusals: self.refusals.clone(),
-            synced: self.awaited.is_empty(),
+            synced: self.is_synced(),
         }
+    }
+
+    /// Reports whether every awaited kind has been listed.
+    pub(super) fn is_synced(&self) -> bool {
+        self.awaited.is_empty()
     }
 
     /// Returns the changes since the last call, in order.

@@ -314,14 +314,13 @@ impl Feeder {
         if self.portion.len() < PORTION {
             return Ok(());
         }
-        self.pass_on().await
+        // The next page is read afterwards: the whole list must not accumulate in front of the model.
+        let portion = self.take_portion();
+        self.model.apply(portion).await
     }
 
-    /// Passes the objects that were listed to the model. The next page is read afterwards: the whole list must not accumulate
-    /// in front of the model.
-    async fn pass_on(&mut self) -> Result<(), Stopped> {
-        let objects = std::mem::take(&mut self.portion);
-        self.model.update(Update::Portion(objects)).await
+    fn take_portion(&mut self) -> Update {
+        Update::Portion(std::mem::take(&mut self.portion))
     }
 
     /// Removes the objects that a finished list did not contain.
@@ -346,7 +345,8 @@ impl Feeder {
     /// Returns the pods of the model that a finished list did not contain.
     async fn missing_pods(&mut self) -> Result<Vec<Key>, Stopped> {
         // The view has then all that this watch passed on before.
-        self.pass_on().await?;
+        let portion = self.take_portion();
+        self.model.update(portion).await?;
         let listed = match &mut self.known {
             Known::Pods { listed, list } if *list > 1 => std::mem::take(listed),
             _ => return Ok(Vec::new()),
@@ -496,6 +496,8 @@ mod tests {
         };
         let count = || number(&handle.view());
         shows(&mut feeder, PORTION + 1).await;
+        // Before the model is in sync, a view waits for this update, not for a portion.
+        assert!(handle.update(Update::Portion(Vec::new())).await.is_ok());
         assert_eq!(count(), PORTION, "the list has not ended");
         shows(&mut feeder, 10).await;
         assert!(feeder.end_list().await.is_ok());

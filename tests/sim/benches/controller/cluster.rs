@@ -41,11 +41,11 @@ pub async fn run(nodes: usize, pods: usize) -> Outcome<()> {
     Api::<NodePool>::all(client.clone())
         .create(
             &PostParams::default(),
-            &serde_json::from_value(node_pool())?,
+            &serde_json::from_value(node_pool(pods))?,
         )
         .await?;
     let full_nodes = (0..nodes).flat_map(full_node);
-    let bound = (0..pods).map(|n| bound_pod(n, nodes));
+    let bound = (0..pods).map(|n| bound_pod(n, nodes, pods));
     if testbed.load(full_nodes.chain(bound)) != 2 * nodes + pods {
         return Err("cannot load the whole cluster".into());
     }
@@ -137,12 +137,14 @@ fn requirements() -> Value {
     ])
 }
 
-fn node_pool() -> Value {
+/// Returns the NodePool. Nodes are consolidated, unless they are all empty: those without pods must stay.
+fn node_pool(pods: usize) -> Value {
+    let consolidate_after = if pods == 0 { "Never" } else { "0s" };
     json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": POOL},
         "spec": {
             "template": {"spec": {"nodeClassRef": class_reference(), "requirements": requirements()}},
-            "disruption": {"consolidateAfter": "0s"},
+            "disruption": {"consolidateAfter": consolidate_after},
         },
     })
 }
@@ -166,7 +168,7 @@ fn managed_fields(owner: &str, reporter: &str) -> Value {
     ])
 }
 
-/// Returns the NodeClaim and the Node of a full node: twenty pods of 199 millicores on four cores, so that no other pod fits.
+/// Returns the NodeClaim and the Node of a node of four cores, which its pods fill.
 fn full_node(n: usize) -> [Value; 2] {
     let (name, claim) = (format!("kwok-node-{n:05}"), format!("{POOL}-{n:05}"));
     let id = format!("kwok://{name}");
@@ -250,9 +252,12 @@ fn pod_name(n: usize) -> (String, String) {
     (app, name)
 }
 
-fn bound_pod(n: usize, nodes: usize) -> Value {
+/// Returns a pod of a cluster with these numbers of nodes and pods. The pods of a node request 3.98 of its four cores, so that no other
+/// pod fits and no node is consolidated.
+fn bound_pod(n: usize, nodes: usize, pods: usize) -> Value {
     let (app, name) = pod_name(n);
-    let mut pod = pod(&name, &app, "199m");
+    let millicores = 3_980 / pods.div_ceil(nodes.max(1)).max(1);
+    let mut pod = pod(&name, &app, &format!("{millicores}m"));
     pod["spec"]["nodeName"] = json!(format!("kwok-node-{:05}", n % nodes.max(1)));
     let now = jiff::Timestamp::now().to_string();
     pod["status"] = json!({"phase": "Running", "startTime": now, "conditions": [

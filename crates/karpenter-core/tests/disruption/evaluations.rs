@@ -10,7 +10,10 @@ use karpenter_core::disruption::{
 use serde_json::json;
 
 use crate::carried::{apply_pool, text};
-use crate::fixture::{World, Z1, ZONE, now, pdb, persistent_volume_claim, pod, storage_class};
+use crate::fixture::{
+    HOSTNAME, Object, Pod, World, Z1, Z2, ZONE, now, pdb, persistent_volume_claim, pod,
+    storage_class,
+};
 use crate::fleet::{node, running, verdict};
 
 /// Returns nodes that cannot be deleted, each with a large pod and a small one.
@@ -371,4 +374,157 @@ fn another_annotation_of_a_node_alters_no_evaluation() {
     world.add((annotated.claim, annotated.node));
     let next = planner.plan(&world.cluster.snapshot(), &request());
     assert_eq!((next.carried_over, next.evaluated), (6, 0));
+}
+
+/// Plans for a fleet, changes it, plans again; returns how many evaluations were carried over and how many were made.
+fn after(world: &mut World, change: impl FnOnce(&mut World)) -> (usize, usize) {
+    let mut planner = Planner::default();
+    planner.plan(&world.cluster.snapshot(), &request());
+    change(world);
+    let snapshot = world.cluster.snapshot();
+    let next = planner.plan(&snapshot, &request());
+    assert_eq!(text(&next), text(&plan(&snapshot, &request())));
+    (next.carried_over, next.evaluated)
+}
+
+#[test]
+fn a_new_node_without_room_alters_no_evaluation_wherever_it_is_in_the_order() {
+    for name in ["a", "node-33", "z"] {
+        let mut world = kept_fleet();
+        let add_full_node = |world: &mut World| {
+            let full = node(name, "medium").without("Consolidatable");
+            world.add((full.claim, full.node));
+            world.add([running("full", name, "3900m")]);
+        };
+        assert_eq!(after(&mut world, add_full_node), (6, 0), "{name}");
+    }
+}
+
+#[test]
+fn a_pod_that_a_spread_counts_alters_the_spread_pods_elsewhere_by_leaving() {
+    let mut world = spread_fleet();
+    world.add([running("counted", "node-5", "100m").label("app", "x")]);
+    let leave = |world: &mut World| {
+        world.cluster.remove_pod("default", "counted");
+    };
+    assert_eq!(after(&mut world, leave), (0, 6));
+}
+
+#[test]
+fn a_pod_with_other_labels_in_the_place_of_an_equal_one_alters_the_spread_pods_elsewhere() {
+    let mut world = spread_fleet();
+    let replace = |world: &mut World| {
+        world.cluster.remove_pod("default", "small-5");
+        world.add([running("other", "node-5", "500m").label("app", "x")]);
+    };
+    assert_eq!(after(&mut world, replace), (0, 6));
+}
+
+/// Returns the same fleet, of which these nodes are in zone 2.
+fn in_two_zones(second: &[usize]) -> World {
+    let mut world = spread_fleet();
+    for number in second {
+        let moved = node(&format!("node-{number}"), "medium").label(ZONE, Z2);
+        world.add((moved.claim, moved.node));
+    }
+    world
+}
+
+#[test]
+fn a_node_that_takes_counted_pods_to_another_zone_alters_the_spread_pods_elsewhere() {
+    // Both zones have two other nodes.
+    let mut world = in_two_zones(&[3, 4]);
+    world.add([running("counted", "node-5", "100m").label("app", "x")]);
+    let move_to_second_zone = |world: &mut World| {
+        let moved = node("node-5", "medium").label(ZONE, Z2);
+        world.add((moved.claim, moved.node));
+    };
+    assert_eq!(after(&mut world, move_to_second_zone), (0, 6));
+}
+
+#[test]
+fn another_label_of_one_of_two_nodes_in_a_zone_alters_the_spread_pods_elsewhere() {
+    let relabel = |world: &mut World| {
+        let relabeled = node("node-5", "medium")
+            .label(ZONE, Z2)
+            .label("disk", "ssd");
+        world.add((relabeled.claim, relabeled.node));
+    };
+    assert_eq!(after(&mut in_two_zones(&[4, 5]), relabel), (0, 6));
+    // A deletion of one of the two other nodes leaves the zone a node.
+    assert_eq!(after(&mut in_two_zones(&[3, 4, 5]), relabel), (5, 1));
+}
+
+#[test]
+fn a_pod_that_waits_alters_every_node() {
+    let mut world = kept_fleet();
+    let add_waiting = |world: &mut World| {
+        world.add([pod("waiting").cpu("100m").condition(
+            "PodScheduled",
+            "False",
+            "Unschedulable",
+            "2025-12-31T00:00:00Z",
+        )]);
+    };
+    assert_eq!(after(&mut world, add_waiting), (0, 6));
+}
+
+/// Returns the fleet with a pod on `node-0` that anti-affinity by this label of a pod on `node-4` keeps from other nodes. `node-5` has
+/// no room for it.
+fn with_guard(key: &str) -> World {
+    let mut world = kept_fleet();
+    let selected = ("app", "y");
+    world.add([
+        running("kept-away", "node-0", "100m").label("app", "y"),
+        running("guard", "node-4", "100m").anti_affinity(key, selected),
+        running("filler", "node-5", "1000m"),
+    ]);
+    world
+}
+
+#[test]
+fn anti_affinity_that_is_gone_alters_the_pods_it_kept_away_although_no_room_becomes_free() {
+    let mut world = with_guard(ZONE);
+    world.add([running("other-guard", "node-5", "100m").anti_affinity(ZONE, ("app", "z"))]);
+    let replace = |world: &mut World| {
+        world.cluster.remove_pod("default", "filler");
+        world.add([running("filler-2", "node-5", "1000m").anti_affinity(ZONE, ("app", "y"))]);
+    };
+    // Only the pod that is kept away is selected by the new term.
+    assert_eq!(after(&mut world, replace), (4, 2));
+}
+
+#[test]
+fn a_node_that_leaves_its_zone_alters_the_pods_that_anti_affinity_keeps_from_it() {
+    let moved = |world: &mut World| {
+        let moved = node("node-5", "medium").label(ZONE, Z2);
+        world.add((moved.claim, moved.node));
+    };
+    // The guard itself is under a constraint by that label.
+    assert_eq!(after(&mut with_guard(ZONE), moved), (3, 3));
+    assert_eq!(after(&mut with_guard(HOSTNAME), moved), (5, 1));
+}
+
+#[test]
+fn a_pod_that_a_preference_counts_alters_the_pods_that_have_it_by_leaving() {
+    let preferring = [
+        |pod: Object<Pod>| pod.prefer_affinity(1, ZONE, ("app", "x")),
+        |pod: Object<Pod>| {
+            let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
+            pod.spread_with(ZONE, 1, ("app", "x"), soft)
+        },
+    ];
+    for prefers in preferring {
+        let mut world = kept_fleet();
+        world.add([
+            prefers(running("prefers", "node-0", "100m")),
+            running("counted", "node-5", "100m").label("app", "x"),
+            running("filler", "node-5", "900m"),
+        ]);
+        let replace = |world: &mut World| {
+            world.cluster.remove_pod("default", "counted");
+            world.add([running("other", "node-5", "100m")]);
+        };
+        assert_eq!(after(&mut world, replace), (4, 2));
+    }
 }

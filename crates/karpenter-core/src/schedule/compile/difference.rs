@@ -143,15 +143,16 @@ impl<'a> Difference<'a> {
         if is_relabeled {
             self.relabeled.extend(versions.clone().cloned());
         }
-        let mut counts: FxHashMap<*const Shape, i64> = FxHashMap::default();
-        for (sign, version) in [(-1, before), (1, after)] {
-            for (shape, count) in version.into_iter().flat_map(|node| &node.shapes) {
-                *counts.entry(Arc::as_ptr(shape)).or_default() += sign * i64::from(*count);
-            }
-        }
+        let counts = |version: Option<&Arc<ExistingNode>>| -> FxHashMap<*const Shape, u32> {
+            let shapes = version.into_iter().flat_map(|node| &node.shapes);
+            shapes
+                .map(|(shape, count)| (Arc::as_ptr(shape), *count))
+                .collect()
+        };
+        let (earlier, later) = (counts(before), counts(after));
         for (shape, _) in versions.flat_map(|node| &node.shapes) {
             let key = Arc::as_ptr(shape);
-            if is_relabeled || counts.get(&key).is_some_and(|balance| *balance != 0) {
+            if is_relabeled || earlier.get(&key) != later.get(&key) {
                 shapes.entry(key).or_insert_with(|| shape.clone());
             }
         }

@@ -27,7 +27,7 @@ use rustc_hash::FxHashMap;
 
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{ClassId, NO_ROW, PlannedId, PodIdx, RowId, TemplateId};
+use crate::schedule::compile::ids::{ClassId, PlannedId, PodIdx, RowId, TemplateId};
 use crate::schedule::compile::vectors::Vector;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::PlannedNode;
@@ -427,7 +427,6 @@ impl<'a> SchedulingPass<'a> {
             used: bin.used.clone(),
             pods,
             witness: bin.row,
-            charged_for: vec![NO_ROW; compiled.limit_names.len()],
             ..PlannedNode::new(template, compiled, bin.set, self.solver.width())
         }
     }

@@ -117,10 +117,7 @@ impl SchedulingPass<'_> {
                     choices.exclude_new_node(group_id, group.identity.max_skew < 1);
                     HostnameRule::NotFull
                 }
-                GroupKind::Spread => {
-                    choices.exclude_new_node(group_id, group.identity.max_skew < 0);
-                    HostnameRule::NotOver
-                }
+                GroupKind::Spread => HostnameRule::NotOver,
                 GroupKind::Affinity if starts => return Ok(()),
                 GroupKind::Affinity if !group.any => return Err(Refusal::NoDomain(group_id)),
                 GroupKind::Affinity => {

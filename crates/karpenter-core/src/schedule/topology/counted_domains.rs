@@ -11,9 +11,9 @@ use crate::schedule::topology::group::{GroupKind, Targets};
 use crate::taints::untolerated;
 
 impl Topology<'_> {
-    /// Returns the domains whose lowest count bounds a spread, as far as the node affinity of a class decides: those that one of
-    /// its alternatives admits; with node affinity policy Ignore also those of existing or planned nodes. `None` means all
-    /// domains of the group.
+    /// Returns the domains whose lowest count bounds a spread by another label than the hostname, as far as the node affinity of a
+    /// class decides: those that one of its alternatives admits; with node affinity policy Ignore also those of existing or planned
+    /// nodes. `None` means all domains of the group.
     ///
     /// DIFFERS: upstream takes the domains of the alternative that is being tried.
     pub(crate) fn counted_domains(
@@ -24,10 +24,10 @@ impl Topology<'_> {
         present: &Bits<NodeIdx>,
         planned: &PlannedNodes,
     ) -> Option<Bits<DomainId>> {
-        let axis = self.groups[group].axis;
-        if self.groups[group].kind() != GroupKind::Spread || self.axes[axis].is_hostname {
+        if self.groups[group].kind() != GroupKind::Spread {
             return None;
         }
+        let axis = self.groups[group].axis;
         let key = self.axes[axis].key;
         let mut counted = Bits::default();
         for term in 0..class.term_sets.len() {

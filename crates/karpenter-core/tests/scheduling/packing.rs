@@ -252,3 +252,53 @@ fn planned_nodes_with_pods_that_must_be_apart_are_repacked_too() {
     };
     assert!(plan.new_node_claims.iter().all(|draft| together(draft) < 2));
 }
+
+#[test]
+fn planned_nodes_with_fewer_pods_than_the_policy_says_are_not_repacked() {
+    let repacked_from = |from_pods| {
+        let mut world = large_or_medium(4.0).with_pool(node_pool("default"));
+        world.policy = world.policy.with_packing(Packing::LowestCost { from_pods });
+        sizes(&world.plan()).len()
+    };
+    assert_eq!((repacked_from(64), repacked_from(65)), (40, 10));
+}
+
+/// Ten nodes are cheaper than the plan with four pods on each node, unless the price of a pod counts alone.
+#[test]
+fn planned_nodes_with_up_to_ten_pods_are_those_with_few_pods() {
+    let nodes = |pods_per_node: i64| {
+        let types = [
+            (1, 0.01),
+            (4, 3.0),
+            (pods_per_node, pods_per_node as f64 / 1.1),
+        ];
+        let types = types.map(|(cpu, price)| {
+            let offerings = vec![offering("on-demand", Z1, price)];
+            let sized = instance_type(&format!("m-{cpu:02}")).cpu(cpu).gib(cpu * 16);
+            sized.pods(100).offerings(offerings).build()
+        });
+        // For so many pods no strategy compares price increases.
+        let world = World::empty()
+            .with_types(types.into())
+            .with_pool(node_pool("default"))
+            .with(copies(&pod("p").cpu("970m"), 660));
+        sizes(&world.plan())[0]
+    };
+    assert_eq!((nodes(11), nodes(10)), (4, 10));
+}
+
+#[test]
+fn repacked_pods_keep_their_node_pool() {
+    let requires = |name| node_pool(name).requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]);
+    let not_tolerated = requires("first").weight(10).taint("t", "t", "NoSchedule");
+    let world = world()
+        .with_pool(not_tolerated)
+        .with(copies(&on_demand(), 3))
+        .with(copies(&pod("p").cpu("1"), 40));
+    let plan = world.plan();
+    assert!(plan.hourly_price() < 0.5 * first_fit(&world).hourly_price());
+    for draft in &plan.new_node_claims {
+        assert_eq!(draft.node_pool, "default");
+    }
+    assert_eq!(sizes(&plan).iter().sum::<usize>(), 43);
+}

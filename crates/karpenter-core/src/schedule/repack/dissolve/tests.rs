@@ -1,5 +1,14 @@
+use jiff::Timestamp;
+use karpenter_fixtures::{CAPACITY_TYPE, Object, Pod, Z1, copies, node_pool, pod};
+
 use super::*;
+use crate::cluster::Cluster;
+use crate::fake;
+use crate::instance_type::InstanceType;
 use crate::schedule::compile::algebra::ANYTHING;
+use crate::schedule::compile::solver::Solver;
+use crate::schedule::request::{Policy, Query};
+use crate::schedule::strategy::Strategy;
 
 #[test]
 fn the_shares_of_a_pod_are_those_of_the_resources_it_requests() {
@@ -113,4 +122,154 @@ fn each_node_costs_the_usual_overhead_or_where_nodes_have_few_pods_a_fifth_of_th
     assert_eq!(overhead(false, 0.1), 0.1);
     assert_eq!(overhead(true, 0.1), 0.5);
     assert_eq!(overhead(true, 0.7), 0.7);
+}
+
+/// Returns an instance type with 4 GiB per core, spot at a third of its price.
+fn sized(cores: i64, price: f64) -> InstanceType {
+    let offerings = [("on-demand", 1.0), ("spot", 1.0 / 3.0)];
+    let offerings = offerings.map(|(kind, share)| fake::offering(kind, Z1, price * share));
+    let sized = fake::instance_type(&format!("m-{cores:02}")).cpu(cores);
+    let sized = sized.gib(cores * 4).pods(2000);
+    sized.offerings(offerings.into()).build()
+}
+
+/// Returns what `read` finds in a pass with these pods that has not started.
+fn with_pass<R>(
+    types: Vec<InstanceType>,
+    pods: Vec<Object<Pod>>,
+    strategy: Strategy,
+    read: impl FnOnce(SchedulingPass<'_>) -> R,
+) -> R {
+    let mut cluster = Cluster::new(fake::cluster_config());
+    let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]);
+    cluster.apply_node_pool(&pool.build());
+    cluster.set_instance_types("default", Ok(types.into()));
+    for pod in pods {
+        cluster.apply_pod(&pod.build());
+    }
+    let query = Query::default();
+    let policy = Policy::at(Timestamp::UNIX_EPOCH);
+    let solver = Solver::prepare_for(&cluster.snapshot(), &policy, &query);
+    read(SchedulingPass::new(&solver, &query, strategy))
+}
+
+/// Does the same once the pods are placed, but not repacked.
+fn placed<R>(
+    types: Vec<InstanceType>,
+    pods: Vec<Object<Pod>>,
+    read: impl FnOnce(&mut SchedulingPass<'_>) -> R,
+) -> R {
+    with_pass(types, pods, Strategy::default(), |mut pass| {
+        pass.collect();
+        pass.place_all();
+        read(&mut pass)
+    })
+}
+
+/// Returns pods that first fit puts on one node: an on-demand pod that keeps the others off spot.
+fn one_keeps_many_off_spot(many: usize) -> Vec<Object<Pod>> {
+    let steady = pod("steady").cpu("1").select(CAPACITY_TYPE, "on-demand");
+    let mut pods = copies(&pod("p").cpu("1"), many);
+    pods.push(steady);
+    pods
+}
+
+const POOL: TemplateId = TemplateId(0);
+
+#[test]
+fn the_worth_of_a_pod_is_the_price_of_its_share_of_a_node() {
+    let pods = vec![pod("p").cpu("2").memory("1Gi")];
+    placed(vec![sized(8, 3.0)], pods, |pass| {
+        let groups = pass.pod_groups(PlannedId(0), &mut Ledger::default());
+        let [group] = groups.as_deref().unwrap_or_default() else {
+            panic!("the node has pods of one kind");
+        };
+        let room = pass.solver.templates[POOL].row_room(RowId(0));
+        let (most, mean) = shares(&group.requests, room).unwrap_or_default();
+        assert!(mean < most);
+        assert_eq!((group.worth, group.balanced), (most, mean), "spot costs 1");
+    });
+}
+
+#[test]
+fn an_offer_with_less_room_than_a_cheaper_one_is_left_out() {
+    let types = vec![sized(2, 0.6), sized(4, 2.7), sized(8, 2.4)];
+    placed(types, vec![], |pass| {
+        let set = pass.solver.templates[POOL].set;
+        let offers = pass.offer_list(POOL, set, &mut Ledger::default());
+        let kept: Vec<u32> = offers.iter().map(|(_, row)| row.0).collect();
+        assert_eq!(kept, [2, 0]);
+    });
+}
+
+/// Reports whether planned nodes were repacked, but not thoroughly.
+fn is_hasty(types: Vec<InstanceType>, pods: Vec<Object<Pod>>, thorough: bool) -> bool {
+    let strategy = Strategy {
+        thorough,
+        ..Strategy::default()
+    };
+    with_pass(types, pods, strategy, |pass| pass.solve().hasty)
+}
+
+#[test]
+fn wasteful_nodes_are_repacked_thoroughly_if_the_strategy_says_so_or_the_pods_are_many() {
+    let pods = || one_keeps_many_off_spot(9);
+    let types = || vec![sized(2, 0.2), sized(16, 1.6)];
+    assert!(is_hasty(types(), pods(), false));
+    assert!(!is_hasty(types(), pods(), true));
+    let small = |mut pods: Vec<Object<Pod>>| {
+        pods.truncate(MOST_PODS - 1);
+        pods.push(pod("steady").cpu("1").select(CAPACITY_TYPE, "on-demand"));
+        pods
+    };
+    let few = small(copies(&pod("p").cpu("1m"), MOST_PODS));
+    assert!(is_hasty(types(), few.clone(), false));
+    let many = [few, vec![pod("one-more").cpu("1m")]].concat();
+    assert!(!is_hasty(types(), many, false));
+}
+
+#[test]
+fn nodes_are_wasteful_if_they_cost_clearly_more_than_the_worth_of_their_pods() {
+    // Prices of a cent and less: the difference counts in proportion.
+    let cheap = || vec![sized(2, 0.002), sized(16, 0.016)];
+    assert!(is_hasty(cheap(), one_keeps_many_off_spot(9), false));
+    // Each pod fills a node of its own, and two pods fill one together.
+    let full = |cpu: &str, pods: usize| {
+        let pods = copies(&pod("p").cpu(cpu), pods);
+        is_hasty(vec![sized(2, 6.0)], pods, false)
+    };
+    assert!(!full("1900m", 3));
+    assert!(!full("950m", 4));
+}
+
+/// The limit is shared by all planned nodes of a pass.
+#[test]
+fn no_plan_is_improved_once_the_work_for_it_is_done() {
+    let types = vec![sized(2, 0.2), sized(4, 0.4), sized(16, 1.6)];
+    placed(types, one_keeps_many_off_spot(9), |pass| {
+        let mut ledger = Ledger {
+            thorough: true,
+            improving: MOST_IMPROVING,
+            ..Ledger::default()
+        };
+        let chunks = pass.wasteful(POOL, 1, &mut ledger);
+        assert_eq!(chunks.len(), 1);
+        assert!(pass.repack_chunk(POOL, &chunks[0], &mut ledger).is_some());
+        assert!(ledger.work > 0);
+        assert_eq!(ledger.improving, MOST_IMPROVING);
+    });
+}
+
+#[test]
+fn the_work_of_improving_a_plan_is_counted() {
+    let types = vec![sized(2, 0.2), sized(4, 0.4), sized(16, 1.6)];
+    placed(types, one_keeps_many_off_spot(9), |pass| {
+        let mut ledger = Ledger {
+            thorough: true,
+            ..Ledger::default()
+        };
+        let chunks = pass.wasteful(POOL, 1, &mut ledger);
+        pass.repack_chunk(POOL, &chunks[0], &mut ledger);
+        assert!(ledger.improving > 0);
+    });
 }

@@ -97,6 +97,51 @@ fn a_packing_stays_where_no_improvement_exists_or_the_work_limit_is_reached() {
     assert_eq!(rows(many), [(1, MOST_NODES + 1)]);
     let improved = packer().improve(&kinds([0, 2]), wasteful(), 1_000_000);
     assert_eq!(rows(improved), [(0, 1)]);
+    // A single node has no other to share pods with.
+    let single = vec![(bin(LARGE, &[(1, 1)]), 1)];
+    let single = packer().improve(&kinds([0, 1]), single, 1_000_000);
+    assert_eq!(rows(single), [(1, 1)]);
+}
+
+#[test]
+fn plans_with_up_to_a_hundred_nodes_are_improved() {
+    let wasteful = vec![(bin(LARGE, &[(1, 1)]), MOST_NODES)];
+    let improved = packer().improve(&kinds([0, MOST_NODES]), wasteful, 1_000_000);
+    assert!(node_count(&improved) < MOST_NODES);
+}
+
+#[test]
+fn without_work_left_nothing_is_tried() {
+    let mut packer = packer();
+    packer.improve(&kinds([0, 2]), vec![(bin(LARGE, &[(1, 1)]), 2)], 0);
+    assert_eq!(packer.work, 0);
+}
+
+/// Waste is the cost of a node less the worth of its pods.
+#[test]
+fn the_first_node_drawn_is_the_most_wasteful_of_three_and_of_equal_ones_the_first() {
+    let bins: Bins = [
+        bin(LARGE, &[(1, 8)]),
+        bin(LARGE, &[(0, 2)]),
+        bin(SMALL, &[(1, 2)]),
+        bin(LARGE, &[(1, 4)]),
+        bin(LARGE, &[(0, 1), (1, 1)]),
+    ]
+    .map(|bin| (bin, 1))
+    .into();
+    // The waste of the last two is equal.
+    let rank = [0, 1, 2, 3, 3];
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let [mut expected, second, third] = [(); 3].map(|()| random.below(bins.len()));
+        for other in [second, third] {
+            if rank[other] > rank[expected] {
+                expected = other;
+            }
+        }
+        let drawn = packer().draw(&bins, &kinds([9, 9]), 1, &mut Random(seed));
+        assert_eq!(drawn, [(expected, 1)], "seed {seed}");
+    }
 }
 
 #[test]
@@ -145,6 +190,11 @@ fn a_node_moves_to_the_cheapest_offer_that_holds_its_pods() {
     assert_eq!(moved(LARGE, &[(1, 4)]), (0, 1.0));
     assert_eq!(moved(LARGE, &[(1, 5)]), (1, 1.9));
     assert_eq!(moved(SMALL, &[(1, 4)]), (0, 1.0));
+    let as_cheap = Offer {
+        row: RowId(7),
+        ..SMALL
+    };
+    assert_eq!(moved(as_cheap, &[(1, 4)]), (7, 1.0));
 }
 
 #[test]

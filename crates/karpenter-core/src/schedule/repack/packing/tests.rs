@@ -223,3 +223,119 @@ fn prices_and_nodes_are_counted_with_their_copies() {
     let bins = vec![(small([1, 1], 1.5), 4), (small([2, 2], 2.0), 1)];
     assert_eq!((price(&bins), node_count(&bins)), (8.0, 5));
 }
+
+#[test]
+fn the_offer_that_holds_the_most_copies_is_kept_and_of_equal_ones_the_first() {
+    let row = |offers: &[(f64, [i64; 2])]| {
+        let packer = packer(offers, 1);
+        let found = packer.larger(&small([2, 2], 1.0), 9);
+        found.map(|(times, offer)| (times, offer.row.0))
+    };
+    assert_eq!(row(&[(2.0, [4, 4]), (1.9, [8, 8])]), Some((4, 1)));
+    assert_eq!(row(&[(3.0, [8, 8]), (3.0, [8, 9])]), Some((4, 0)));
+}
+
+#[test]
+fn a_kind_pays_by_its_worth_times_its_pods() {
+    let mut kinds = [kind(1, 1, 1, 2.0), kind(1, 1, 2, 1.0)];
+    let bin = Bin {
+        counts: vec![(0, 1), (1, 2)],
+        ..small([3, 3], 12.0)
+    };
+    // Each kind has half of the worth on the node, so it pays 6.
+    learn(&mut kinds, &vec![(bin, 1)]);
+    assert_eq!(kinds.map(|kind| kind.worth), [4.0, 2.0]);
+}
+
+/// The requirements of pods that any node of [`STRICT`] or of [`ANYTHING`] meets, and of pods that only the former meets.
+const STRICT: SetId = SetId(7);
+
+fn strict(kind: Kind) -> Kind {
+    Kind {
+        set: STRICT,
+        ..kind
+    }
+}
+
+/// Returns a packer for kinds of which the first needs nodes of a stricter set. Such nodes accept all of them.
+fn two_sets(kinds: usize) -> Packer<'static> {
+    let offers = vec![Offer {
+        price: 1.0,
+        row: RowId(0),
+        room: &[8, 8],
+    }];
+    let group = |set, takes| RequirementGroup {
+        set,
+        offers: offers.clone(),
+        takes,
+    };
+    Packer {
+        groups: vec![
+            group(ANYTHING, (1..kinds).collect()),
+            group(STRICT, (0..kinds).collect()),
+        ],
+        ..packer(&[], 0)
+    }
+}
+
+#[test]
+fn pods_with_fewer_requirements_fill_the_nodes_of_pods_with_more() {
+    // The pods with fewer requirements are worth more, and come after those that need the node.
+    let kinds = [strict(kind(2, 2, 1, 0.1)), kind(3, 3, 2, 0.5)];
+    let packed = two_sets(2).pack(&kinds).unwrap_or_default();
+    let sets: Vec<SetId> = packed.iter().map(|(bin, _)| bin.set).collect();
+    assert_eq!(sets, [STRICT]);
+    assert_eq!(read(packed), [(0, 1, vec![(0, 1), (1, 2)])]);
+}
+
+fn fill<'f>(kinds: &'f [Kind], takes: &'f [usize], left: &'f [usize]) -> BinFill<'f> {
+    BinFill {
+        set: STRICT,
+        takes,
+        room: &[8, 8],
+        kinds,
+        left,
+        width: 2,
+    }
+}
+
+#[test]
+fn a_node_is_filled_with_the_pods_that_need_it_and_then_with_others() {
+    let kinds = [strict(kind(2, 2, 1, 0.1)), kind(3, 3, 2, 0.5)];
+    let filled = |left: &[usize]| {
+        let filling = fill(&kinds, &[0, 1], left).highest_worth_first(&mut 0);
+        (filling.counts, filling.used.to_vec())
+    };
+    assert_eq!(filled(&[1, 2]), (vec![(0, 1), (1, 2)], vec![8, 8]));
+    assert_eq!(filled(&[0, 2]), (vec![], vec![0, 0]));
+}
+
+#[test]
+fn of_pods_with_the_same_worth_for_their_share_the_first_kind_is_put_on_a_node() {
+    let kinds = [kind(1, 1, 8, 1.0), kind(1, 1, 8, 1.0)].map(strict);
+    let filling = fill(&kinds, &[0, 1], &[8, 8]).evenly(&mut 0);
+    assert_eq!(filling.counts, [(0, 8)]);
+}
+
+#[test]
+fn of_fillings_with_the_same_worth_the_one_with_the_highest_worth_first_is_used() {
+    let kinds = [kind(2, 1, 2, 1.0), kind(1, 2, 2, 1.0)];
+    let found = pack(&[(1.0, [4, 4])], &kinds);
+    assert_eq!(found, [(0, 1, vec![(0, 2)]), (0, 1, vec![(1, 2)])]);
+}
+
+#[test]
+fn kinds_without_pods_left_are_not_tried() {
+    let work = |kinds: &[Kind]| {
+        let mut packer = packer(&[(4.0, [4, 4])], kinds.len());
+        packer.pack(kinds);
+        packer.work
+    };
+    let one = kind(1, 1, 4, 1.0);
+    assert_eq!(work(&[one.clone(), kind(1, 1, 0, 1.0)]), work(&[one]));
+    // Once the pod of the stricter set has a node, that set is not tried for the other pod.
+    let kinds = [strict(kind(8, 8, 1, 2.0)), kind(8, 8, 1, 1.0)];
+    let mut packer = two_sets(2);
+    packer.pack(&kinds);
+    assert_eq!(packer.work, 9);
+}

@@ -540,3 +540,16 @@ fn a_given_pod_no_longer_counts_on_its_old_node() {
         "alone on its host, and not on the one being deleted"
     );
 }
+
+#[test]
+fn a_nominated_pod_goes_to_its_node_although_the_node_is_not_initialized() {
+    let world = World::new().with((
+        [node("a"), node("b")],
+        uninitialized("c"),
+        uninitialized("d"),
+        pod("p").cpu("1"),
+    ));
+    let world = with_claim(world, "d", |claim| claim);
+    let plan = with_nominations(world, &[("p", "d-claim")]).plan();
+    assert_eq!(node_of(&plan, "p").as_deref(), Some("d"));
+}

@@ -18,6 +18,7 @@ mod devices;
 mod existing;
 mod fixture;
 mod instance_types;
+mod joining;
 mod limits;
 mod min_values;
 mod offers;

@@ -48,10 +48,12 @@ fn anti_affinity_of_pods_that_block_the_deletion_of_a_node_counts_in_its_zone() 
     let next = pod("p").label("app", "x").select(ZONE, Z1);
     let plan = with_blocked_deletion(|pod| pod).with([next.clone()]).plan();
     assert!(all_placed(&plan));
-    let plan = with_blocked_deletion(|pod| pod.anti_affinity(ZONE, APP))
-        .with([next])
-        .plan();
-    assert!(!all_placed(&plan));
+    // Whether or not they match their own term.
+    for app in ["x", "y"] {
+        let apart = |pod: Object<Pod>| pod.label("app", app).anti_affinity(ZONE, APP);
+        let plan = with_blocked_deletion(apart).with([next.clone()]).plan();
+        assert!(!all_placed(&plan), "{app}");
+    }
 }
 
 /// Returns the zones of two pods with skew 1 in a cluster of two zones with these pods.
@@ -233,4 +235,69 @@ fn a_bound_pod_that_moves_does_not_count_where_it_is() {
     world.query.pods = PodSet::WaitingAnd(moving.into_iter().collect());
     let plan = world.plan();
     assert_eq!(plan.existing[0].node, "n1");
+}
+
+/// Returns the zones of these many pods with skew 1, which have a place in zones 1 and 2, beside a node that is being deleted with two
+/// pods that stay there.
+fn zones_beside_deleting(node: Object<Node>, app: &str, number: usize) -> Vec<String> {
+    let kept = |name: &str| pod(name).label("app", app).on("n").do_not_disrupt();
+    let policies = json!({ "nodeAffinityPolicy": "Honor", "nodeTaintsPolicy": "Honor" });
+    let spread = pod("p")
+        .label("app", "x")
+        .select("team", "mine")
+        .spread_with(ZONE, 1, APP, policies);
+    let pool = node_pool("default").requires(ZONE, "In", &[Z1, Z2]);
+    let plan = World::empty()
+        .with_pool(pool.node_label("team", "mine"))
+        .with(node.set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z"))
+        .with([kept("a"), kept("b")])
+        .with([node_in("of-another-team", Z3).label("team", "other")])
+        .with(copies(&spread.cpu("3"), number))
+        .plan();
+    let mut chosen: Vec<String> = plan
+        .new_node_claims
+        .iter()
+        .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
+        .collect();
+    chosen.sort_unstable();
+    chosen
+}
+
+#[test]
+fn the_zone_of_a_deleting_node_is_a_domain_only_if_its_pods_count() {
+    let third = || node_in("n", Z3).label("team", "mine");
+    // Three each in zones 1 and 2, beside two.
+    assert_eq!(zones_beside_deleting(third(), "x", 8).len(), 6);
+    assert_eq!(zones_beside_deleting(third(), "y", 8).len(), 8);
+}
+
+#[test]
+fn pods_on_a_deleting_node_count_only_if_the_node_filter_admits_it() {
+    let first = || node_in("n", Z1).label("team", "mine");
+    assert_eq!(zones_beside_deleting(first(), "x", 2), [Z2, Z2]);
+    let other_team = first().label("team", "other");
+    assert_eq!(zones_beside_deleting(other_team, "x", 2), [Z1, Z2]);
+    let tainted = first().taint("t", "t", "NoSchedule");
+    assert_eq!(zones_beside_deleting(tainted, "x", 2), [Z1, Z2]);
+}
+
+#[test]
+fn pods_on_a_deleting_node_that_have_ended_or_are_leaving_do_not_count() {
+    let with = |change: fn(Object<Pod>) -> Object<Pod>| {
+        let plan = with_blocked_deletion(change)
+            .with(copies(&spread("p", ZONE).cpu("3"), 2))
+            .plan();
+        let spread = |draft: &&karpenter_core::schedule::PlannedNodeClaim| {
+            draft.pods.iter().any(|pod| pod.name.starts_with('p'))
+        };
+        let mut chosen: Vec<String> = (plan.new_node_claims.iter())
+            .filter(spread)
+            .flat_map(|draft| values(draft, ZONE))
+            .collect();
+        chosen.sort_unstable();
+        chosen
+    };
+    assert_eq!(with(|pod| pod.set("/status/phase", "Succeeded")), [Z1, Z2]);
+    let leaving = |pod: Object<Pod>| pod.annotation("karpenter.sh/do-not-disrupt", "false");
+    assert_eq!(with(leaving), [Z1, Z2]);
 }

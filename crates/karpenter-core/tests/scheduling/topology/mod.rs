@@ -2,7 +2,10 @@
 
 mod counted_pods;
 mod domains;
+mod filtered;
+mod narrowed;
 mod planned_nodes;
+mod several;
 
 use serde_json::json;
 

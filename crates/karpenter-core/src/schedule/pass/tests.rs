@@ -109,6 +109,10 @@ fn preferences_for_other_pods_are_counted_by_where_all_pods_are_in_the_end() {
         assert_eq!(unmet(vec![apart("a")]), 0);
         assert_eq!(unmet(vec![apart("a"), apart("b")]), 0);
     }
+    // The zones that it can be in have no other pod.
+    let elsewhere = beside(ZONE).label("app", "web").cpu("1");
+    let elsewhere = elsewhere.require(ZONE, "In", &[Z2, Z3]);
+    assert_eq!(unmet(vec![elsewhere, running()]), 1);
 }
 
 #[test]

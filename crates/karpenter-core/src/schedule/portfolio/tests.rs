@@ -225,3 +225,14 @@ fn ranks_are_the_numbers_of_splitmix64() {
     );
     assert_ne!(shuffled_rank(1, 1), shuffled_rank(0, 1));
 }
+
+#[test]
+fn the_mean_price_is_that_of_all_nodes_of_first_fit() {
+    let with_three = |price: f64| {
+        let first = with_pods(&[2.0, 2.0], 1);
+        chosen(vec![first, with_pods(&[price; 3], 1)])
+    };
+    // $3 and $0.40 are less than $4.
+    assert_eq!(with_three(1.0), [1.0; 3]);
+    assert_eq!(with_three(1.25), [2.0, 2.0]);
+}

@@ -200,6 +200,28 @@ fn an_order_in_which_more_pods_fit_is_found() {
     assert!(all_placed(&World::new().with(pods()).plan()));
 }
 
+/// No planned node can add a zone to those whose lowest count bounds the skew, if each zone has a node.
+#[test]
+fn pods_that_count_zones_they_cannot_use_keep_their_turn_where_each_zone_has_a_node() {
+    let app = || pod("first").label("app", "x").select(ZONE, Z1);
+    let ignore = json!({ "nodeAffinityPolicy": "Ignore" });
+    let spread = app().cpu("2").spread_with(ZONE, 1, ("app", "x"), ignore);
+    let other = pod("other").label("app", "x").select(ZONE, Z1).cpu("1");
+    let unplaced = |zones: &[&str]| {
+        let full = json!({ "cpu": "0", "memory": "0", "pods": "0" });
+        let nodes = zones.iter().map(|zone| {
+            let node = node(&format!("in-{zone}")).label(ZONE, zone);
+            node.set("/status/allocatable", full.clone())
+        });
+        let mut world = World::new().with([spread.clone(), other.clone()]).by_size();
+        nodes.for_each(|node| world.add(node));
+        world.plan().unplaced.len()
+    };
+    assert_eq!(unplaced(&[Z1, Z2, Z3]), 0);
+    // A node in the third zone would lower the count.
+    assert_eq!(unplaced(&[Z1, Z2]), 1);
+}
+
 /// Pods that are placed after others, and the pods of capacity buffers, count from the start.
 #[test]
 fn progress_counts_all_pods_that_are_not_tried_yet() {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::pod::PodKey;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{AxisId, ClassId, NodeIdx, PodIdx};
+use crate::schedule::compile::ids::{AxisId, ClassId, GroupId, NodeIdx, PodIdx};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::{PodState, Variant};
@@ -18,17 +19,21 @@ impl SchedulingPass<'_> {
     /// not have taken its place by then.
     ///
     /// Pods with a spread that counts domains they cannot use come after the other pods: a node that is planned in another domain
-    /// would lower the count that bounds the skew, and kube-scheduler would refuse pods that were placed before.
+    /// would lower the count that bounds the skew, and kube-scheduler would refuse pods that were placed before. Where each domain that
+    /// the NodePools offer has a node, no planned node adds one, and such pods keep their turn.
     pub(crate) fn place_all(&mut self) {
         let mut queue = self.queue.order(self.strategy.order);
         self.place_nominated(&mut queue);
         let pods = &self.queue.pods;
         let (buffers, pods): (Vec<PodIdx>, _) =
             queue.into_iter().partition(|pod| pods[*pod].buffer);
+        let growing = self.growing_groups();
         let queued = &self.queue;
         let counts_elsewhere = |pod: &PodIdx| {
-            let class = &queued.classes[queued.pods[*pod].class];
-            !class.counts_elsewhere.is_empty()
+            let mut groups = queued.classes[queued.pods[*pod].class]
+                .counts_elsewhere
+                .iter();
+            groups.any(|group| growing.contains(*group))
         };
         let (mut last, pods): (Vec<PodIdx>, _) = pods.into_iter().partition(counts_elsewhere);
         let left = self.place_in_rounds(pods, last.len() + buffers.len());
@@ -38,6 +43,31 @@ impl SchedulingPass<'_> {
             self.place_in_rounds(last, buffers.len());
         }
         self.place_in_rounds(buffers, 0);
+    }
+
+    /// Returns the spreads that count domains their pods cannot use, if planned nodes may add one to those that have nodes.
+    fn growing_groups(&mut self) -> Bits<GroupId> {
+        let classes = self.queue.classes.iter();
+        let groups: BTreeSet<GroupId> = classes
+            .flat_map(|class| class.counts_elsewhere.iter().copied())
+            .collect();
+        let mut growing = Bits::default();
+        for group in groups {
+            let axis = self.topology.groups[group].axis;
+            let occupied =
+                self.topology
+                    .occupied_domains(group, &self.nodes.present, &self.planned);
+            let all = self.topology.axes[axis].domains().len();
+            for template in &self.solver.templates {
+                let algebra = &mut self.rows.algebra;
+                let offered = self.topology.domains_of(algebra, axis, template.set);
+                let offered = offered.unwrap_or_else(|| Arc::new(Bits::full(all)));
+                if offered.iter().any(|domain| !occupied.contains(domain)) {
+                    growing.insert(group);
+                }
+            }
+        }
+        growing
     }
 
     /// Fixes the cheapest domain of each planned node where a spread of these pods counts the domains that have nodes.

@@ -41,7 +41,7 @@ impl Topology<'_> {
     }
 
     /// Returns the domains of the nodes that a group counts: existing nodes, and planned nodes with a fixed domain.
-    fn occupied_domains(
+    pub(crate) fn occupied_domains(
         &self,
         group: GroupId,
         present: &Bits<NodeIdx>,

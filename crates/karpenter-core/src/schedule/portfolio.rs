@@ -2,11 +2,12 @@
 //!
 //! The result of first fit depends on the order of the pods, and each pod joins the first node with room; which strategy suits
 //! a cluster is only visible in the plan. So a few [`Strategy`]s are tried, with one round of repacking each; for few pods, also
-//! pseudo-random orders of classes and domains, the same in each pass. The best is chosen by fixed rules, and its plan is made once
+//! pseudo-random orders of classes and domains, the same in each pass, and, if some order places more pods than first fit, other
+//! choices of domains and nodes with that order. The best is chosen by fixed rules, and its plan is made once
 //! more with thorough repacking, which is used if it costs less:
-//! 1. It leaves no more pods of any class unplaced than first fit, and no constraint is interpreted differently: a strategy only
-//!    decides what the constraints leave open. The same holds for the pods of capacity buffers, unless the plan places more of
-//!    the others than first fit.
+//! 1. It leaves no more pods of any class unplaced than first fit with some choice of domains, ours or upstream's, and no constraint
+//!    is interpreted differently: a strategy only decides what the constraints leave open. The same holds for the pods of capacity
+//!    buffers and our choice of domains, unless the plan places more of the others than first fit.
 //! 2. Of those plans, those with the fewest unplaced pods, then the fewest of buffers; of these, those that leave no more
 //!    preferences unmet in total than the plan of the strategy that comes first, or than upstream's strategy. Preferences are not
 //!    compared with those of a plan that places fewer pods: a pod without a place has none.
@@ -24,6 +25,7 @@
 
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::pass::{Attempt, SchedulingPass};
+use crate::schedule::pods::queue::Outcome;
 use crate::schedule::repack::dissolve::{MANY_PODS, NODE_OVERHEAD_FEW};
 use crate::schedule::report::plan::{IgnoredPod, Plan};
 use crate::schedule::request::{Packing, PodSet, Query};
@@ -36,15 +38,20 @@ const MOST_SHUFFLED: usize = 32;
 /// The same for two classes of pods, which have two orders: one class has nothing to shuffle.
 const SHUFFLED_OF_TWO: usize = 8;
 const MOST_SHUFFLED_PODS: usize = 1_600;
+/// The most strategies that are added if some order places more pods than first fit.
+const MOST_VARIED: usize = 12;
+/// How many of these have the order of first fit and domains in a pseudo-random order.
+const SHUFFLED_DOMAINS: u32 = 4;
 /// The factor by which the cost of a plan with fewer nodes may exceed the lowest cost.
 const FEWER_IF: f64 = 1.01;
 
 /// The strategies tried in addition to first fit.
-const STRATEGIES: [Strategy; 6] = [
+const STRATEGIES: [Strategy; 7] = [
     Strategy {
-        domains: DomainOrder::Name,
+        domains: DomainOrder::Upstream,
         ..Strategy::new(Order::Size)
     },
+    Strategy::by_name(Order::Size),
     Strategy::least_increase(Order::Size),
     Strategy::new(Order::Memory),
     Strategy::new(Order::Alike),
@@ -107,17 +114,18 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
         _ => MOST_SHUFFLED,
     };
     let shuffled = (MOST_SHUFFLED_PODS / pods).min(useful) as u32;
-    let mut attempts = vec![first];
     let shuffled = (1..=shuffled).map(Strategy::shuffled);
-    for strategy in STRATEGIES.into_iter().chain(shuffled) {
-        if strategy.least_increase && pods > MOST_COMPARED {
-            continue;
-        }
-        let attempt = attempt(&quiet, strategy);
-        if cancelled() {
-            break;
-        }
-        attempts.push(attempt);
+    let all = |strategies: Vec<Strategy>| -> Vec<Attempt> {
+        let compared = |strategy: &Strategy| !strategy.least_increase || pods <= MOST_COMPARED;
+        let strategies = strategies.into_iter().filter(compared);
+        let attempts = strategies.map(|strategy| attempt(&quiet, strategy));
+        attempts.take_while(|_| !cancelled()).collect()
+    };
+    let mut attempts = vec![first];
+    attempts.extend(all(STRATEGIES.into_iter().chain(shuffled).collect()));
+    if useful > 0 && !cancelled() {
+        let most = (MOST_SHUFFLED_PODS / pods).min(MOST_VARIED);
+        attempts.extend(all(variations(&attempts, most)));
     }
     let best = choose(attempts);
     if best.hasty && !cancelled() {
@@ -139,6 +147,61 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
     Some(best.plan)
 }
 
+/// Returns how many pods of each class some plan of first fit, whatever its choice of domains, leaves out at most. Upstream's choices
+/// may place other pods than ours.
+fn left_out_by_first_fit(attempts: &[Attempt]) -> Outcome {
+    let mut most = Outcome::default();
+    let first_fit = |attempt: &&Attempt| attempt.strategy.is_first_fit();
+    for attempt in attempts.iter().filter(first_fit) {
+        for (class, number) in &attempt.pods.left_out {
+            let bound = most.left_out.entry(*class).or_default();
+            *bound = (*bound).max(*number);
+        }
+    }
+    most
+}
+
+/// Returns the strategies to try in addition if some order places more pods than first fit: few plans may place so many, so that the
+/// cheapest of them is not a good one. The order of first fit is tried with pseudo-random domains, then each such order with the other
+/// choices of domains and of nodes, those of the cheapest plan first.
+fn variations(attempts: &[Attempt], most: usize) -> Vec<Strategy> {
+    let bound = left_out_by_first_fit(attempts);
+    let mut placing: Vec<&Attempt> = attempts
+        .iter()
+        .filter(|attempt| attempt.pods.leaves_out_no_more_than(&bound))
+        .collect();
+    let unplaced = |attempt: &Attempt| attempt.pods.unplaced;
+    let fewest = placing.iter().map(|attempt| unplaced(attempt)).min();
+    if attempts.first().map(unplaced) == fewest {
+        return Vec::new();
+    }
+    placing.retain(|attempt| Some(unplaced(attempt)) == fewest);
+    placing.sort_by(|a, b| a.plan.hourly_price().total_cmp(&b.plan.hourly_price()));
+    let mut tried: Vec<Strategy> = attempts.iter().map(|attempt| attempt.strategy).collect();
+    let of_size = |number| Strategy {
+        domains: DomainOrder::Shuffled(number),
+        ..Strategy::new(Order::Size)
+    };
+    let mut added: Vec<Strategy> = (1..=SHUFFLED_DOMAINS).map(of_size).collect();
+    for attempt in placing {
+        let order = attempt.strategy.order;
+        for strategy in [Strategy::new(order), Strategy::by_name(order)] {
+            for least_increase in [false, true] {
+                let strategy = Strategy {
+                    least_increase,
+                    ..strategy
+                };
+                if !tried.contains(&strategy) {
+                    tried.push(strategy);
+                    added.push(strategy);
+                }
+            }
+        }
+    }
+    added.truncate(most);
+    added
+}
+
 /// Returns the number of pods in a plan, with and without a place.
 fn pods(plan: &Plan) -> usize {
     on_planned_nodes(plan) + plan.existing.len() + plan.unplaced.len()
@@ -154,13 +217,14 @@ fn on_planned_nodes(plan: &Plan) -> usize {
 
 /// Returns the best attempt by the rules of the module documentation; the first is first fit's.
 fn choose(attempts: Vec<Attempt>) -> Attempt {
+    let bound = left_out_by_first_fit(&attempts);
     let mut attempts = attempts.into_iter();
     let Some(first) = attempts.next() else {
         return Attempt::default();
     };
     let mut others: Vec<Attempt> = attempts
         .filter(|attempt| attempt.plan.undecided.is_empty())
-        .filter(|attempt| attempt.pods.leaves_out_no_more_than(&first.pods))
+        .filter(|attempt| attempt.pods.leaves_out_no_more_than(&bound))
         .collect();
     // A buffer must not keep a pod from its place: buffers are compared only between plans that place as many pods.
     let most = others.iter().map(|attempt| attempt.pods.unplaced).min();

@@ -23,8 +23,10 @@ pub(crate) enum DomainOrder {
     /// The cheapest for the pod first. It may be expensive for the pods after it.
     #[default]
     Price,
-    /// By name, as upstream does; see [`Strategy::is_upstreams`].
+    /// By name.
     Name,
+    /// By name, and the other choices of upstream; see [`Strategy::is_upstreams`].
+    Upstream,
     /// In a pseudo-random order: a different one for each number.
     Shuffled(u32),
 }
@@ -58,11 +60,25 @@ impl Strategy {
         }
     }
 
+    /// Returns the strategy that takes domains by name, but fixes them as kube-scheduler needs.
+    pub(crate) const fn by_name(order: Order) -> Self {
+        Self {
+            domains: DomainOrder::Name,
+            ..Self::new(order)
+        }
+    }
+
+    /// Reports whether it is first fit by size, with domains by price or by name.
+    pub(crate) fn is_first_fit(&self) -> bool {
+        let is_shuffled = matches!(self.domains, DomainOrder::Shuffled(_));
+        self.order == Order::Size && !self.least_increase && !is_shuffled
+    }
+
     /// Reports whether it decides as upstream where the rules leave a choice: domains by name, required anti-affinity leaves a planned
     /// node all its domains, and once a preference is dropped only the last alternative of the node affinity is tried. A plan that is
     /// made like upstream's is a bound for the price of the others.
     pub(crate) fn is_upstreams(&self) -> bool {
-        self.domains == DomainOrder::Name
+        self.domains == DomainOrder::Upstream
     }
 
     /// Returns a strategy with a pseudo-random order of classes, and in half of the cases of domains.

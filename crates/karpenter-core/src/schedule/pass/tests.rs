@@ -45,10 +45,11 @@ fn once_a_preference_is_dropped_upstreams_strategy_tries_only_the_last_term_of_n
         made.plan.new_node_claims[0].zones().concat()
     };
     let plain = either_zone("p");
-    assert_eq!(zones(&plain, DomainOrder::Name), Z1);
+    assert_eq!(zones(&plain, DomainOrder::Upstream), Z1);
     assert_eq!(zones(&plain, DomainOrder::Price), Z1);
     let unmet = either_zone("p").prefer(1, "disk", "In", &["ssd"]);
-    assert_eq!(zones(&unmet, DomainOrder::Name), Z2);
+    assert_eq!(zones(&unmet, DomainOrder::Upstream), Z2);
+    assert_eq!(zones(&unmet, DomainOrder::Name), Z1);
     assert_eq!(zones(&unmet, DomainOrder::Price), Z1);
 }
 

@@ -80,6 +80,7 @@ fn a_plan_that_leaves_out_more_pods_of_a_class_than_first_fit_is_not_chosen() {
         ..at(&[3.0])
     };
     let other = |class: u32, unplaced| Attempt {
+        strategy: Strategy::shuffled(1),
         pods: Outcome {
             dropped: 0,
             unplaced,
@@ -90,6 +91,83 @@ fn a_plan_that_leaves_out_more_pods_of_a_class_than_first_fit_is_not_chosen() {
     assert_eq!(chosen(vec![first(), other(0, 2)]), [3.0]);
     assert_eq!(chosen(vec![first(), other(1, 1)]), [3.0]);
     assert_eq!(chosen(vec![first(), other(0, 1)]), [1.0]);
+}
+
+/// Which pods first fit leaves out depends on the domains it chooses.
+#[test]
+fn a_plan_may_leave_out_the_pods_that_first_fit_leaves_out_with_any_choice_of_domains() {
+    let with = |strategy, left_out: &[(u32, usize)], price| Attempt {
+        strategy,
+        pods: Outcome {
+            dropped: 0,
+            unplaced: left_out.iter().map(|(_, number)| number).sum(),
+            left_out: left_out
+                .iter()
+                .map(|(class, number)| (ClassId(*class), *number))
+                .collect(),
+        },
+        ..at(&[price])
+    };
+    let first = || with(Strategy::default(), &[(0, 3)], 1.0);
+    let by_name = || with(strategy(DomainOrder::Upstream), &[(0, 1), (1, 1)], 9.0);
+    let other = |left_out: &[(u32, usize)]| with(Strategy::shuffled(1), left_out, 2.0);
+    assert_eq!(chosen(vec![first(), by_name()]), [9.0]);
+    assert_eq!(
+        chosen(vec![first(), by_name(), other(&[(0, 1), (1, 1)])]),
+        [2.0]
+    );
+    assert_eq!(chosen(vec![first(), by_name(), other(&[(1, 1)])]), [2.0]);
+    // No plan of first fit leaves out two pods of the second class.
+    assert_eq!(chosen(vec![first(), other(&[(1, 1)])]), [1.0]);
+    assert_eq!(chosen(vec![first(), by_name(), other(&[(1, 2)])]), [9.0]);
+    // Other strategies are no bound.
+    let increase = with(Strategy::least_increase(Order::Size), &[(2, 1)], 5.0);
+    assert_eq!(chosen(vec![first(), increase]), [1.0]);
+    let shuffled = with(strategy(DomainOrder::Shuffled(1)), &[(2, 1)], 5.0);
+    assert_eq!(chosen(vec![first(), shuffled]), [1.0]);
+}
+
+#[test]
+fn orders_that_place_more_pods_than_first_fit_are_tried_with_other_choices_the_cheapest_first() {
+    let of = |strategy, unplaced, price| Attempt {
+        strategy,
+        pods: outcome(unplaced, 0),
+        ..at(&[price])
+    };
+    let order = |number| Strategy::new(Order::Shuffled(number));
+    let increase = |strategy| Strategy {
+        least_increase: true,
+        ..strategy
+    };
+    let first = |unplaced| of(Strategy::default(), unplaced, 1.0);
+    let attempts = |unplaced| {
+        let others = [
+            of(order(4), 1, 3.0),
+            of(order(8), 1, 2.0),
+            of(order(12), 2, 1.0),
+        ];
+        std::iter::once(first(unplaced))
+            .chain(others)
+            .collect::<Vec<_>>()
+    };
+    let of_order = |number| {
+        let by_name = Strategy::by_name(Order::Shuffled(number));
+        [increase(order(number)), by_name, increase(by_name)]
+    };
+    let by_size = |number| Strategy {
+        domains: DomainOrder::Shuffled(number),
+        ..Strategy::default()
+    };
+    let all = [
+        [1, 2, 3, 4].map(by_size).as_slice(),
+        &of_order(8),
+        &of_order(4),
+    ]
+    .concat();
+    assert_eq!(variations(&attempts(2), 12), all);
+    assert_eq!(variations(&attempts(2), 5), all[..5]);
+    // First fit places as many.
+    assert_eq!(variations(&attempts(1), 9), []);
 }
 
 #[test]
@@ -135,7 +213,7 @@ fn preferences_are_not_given_up_for_a_lower_price_unless_upstreams_strategy_drop
         ..at(&[price])
     };
     let by_name = |dropped, price| Attempt {
-        strategy: strategy(DomainOrder::Name),
+        strategy: strategy(DomainOrder::Upstream),
         ..with(dropped, price)
     };
     assert_eq!(chosen(vec![with(1, 3.0), with(2, 2.0)]), [3.0]);
@@ -172,7 +250,7 @@ fn where_nodes_have_few_pods_each_node_more_than_first_fit_has_costs_a_fifth_of_
     assert_eq!(chosen(vec![at(&[4.0]), at(&[1.7, 1.7])]), [1.7, 1.7]);
     // Nodes of the plan with domains by name cost nothing more.
     let by_name = Attempt {
-        strategy: strategy(DomainOrder::Name),
+        strategy: strategy(DomainOrder::Upstream),
         ..with_pods(&[9.0, 9.0], few)
     };
     let attempts = vec![first(), by_name, with_pods(&[1.7, 1.7], few)];
@@ -180,15 +258,16 @@ fn where_nodes_have_few_pods_each_node_more_than_first_fit_has_costs_a_fifth_of_
 }
 
 #[test]
-fn only_domains_by_name_are_those_of_upstream() {
+fn one_order_of_domains_is_upstream_s() {
     let domains = [
+        DomainOrder::Upstream,
         DomainOrder::Name,
         DomainOrder::Price,
         DomainOrder::Shuffled(1),
     ];
     assert_eq!(
         domains.map(|domains| strategy(domains).is_upstreams()),
-        [true, false, false]
+        [true, false, false, false]
     );
 }
 

@@ -40,8 +40,6 @@ const SHUFFLED_OF_TWO: usize = 8;
 const MOST_SHUFFLED_PODS: usize = 1_600;
 /// The most strategies that are added if some order places more pods than first fit.
 const MOST_VARIED: usize = 12;
-/// How many of these have the order of first fit and domains in a pseudo-random order.
-const SHUFFLED_DOMAINS: u32 = 4;
 /// The factor by which the cost of a plan with fewer nodes may exceed the lowest cost.
 const FEWER_IF: f64 = 1.01;
 
@@ -162,8 +160,8 @@ fn left_out_by_first_fit(attempts: &[Attempt]) -> Outcome {
 }
 
 /// Returns the strategies to try in addition if some order places more pods than first fit: few plans may place so many, so that the
-/// cheapest of them is not a good one. The order of first fit is tried with pseudo-random domains, then each such order with the other
-/// choices of domains and of nodes, those of the cheapest plan first.
+/// cheapest of them is not a good one. Each such order is tried with the other choices of domains and of nodes, those of the cheapest
+/// plan first.
 fn variations(attempts: &[Attempt], most: usize) -> Vec<Strategy> {
     let bound = left_out_by_first_fit(attempts);
     let mut placing: Vec<&Attempt> = attempts
@@ -178,11 +176,7 @@ fn variations(attempts: &[Attempt], most: usize) -> Vec<Strategy> {
     placing.retain(|attempt| Some(unplaced(attempt)) == fewest);
     placing.sort_by(|a, b| a.plan.hourly_price().total_cmp(&b.plan.hourly_price()));
     let mut tried: Vec<Strategy> = attempts.iter().map(|attempt| attempt.strategy).collect();
-    let of_size = |number| Strategy {
-        domains: DomainOrder::Shuffled(number),
-        ..Strategy::new(Order::Size)
-    };
-    let mut added: Vec<Strategy> = (1..=SHUFFLED_DOMAINS).map(of_size).collect();
+    let mut added = Vec::new();
     for attempt in placing {
         let order = attempt.strategy.order;
         for strategy in [Strategy::new(order), Strategy::by_name(order)] {

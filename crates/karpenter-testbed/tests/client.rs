@@ -193,6 +193,26 @@ async fn pages_are_of_one_snapshot_while_objects_change() {
     assert!(matches!(error, kube::Error::Api(s) if s.code == 410));
 }
 
+/// The field may be omitted: counting a million objects for each page would make a list quadratic.
+#[tokio::test]
+async fn the_objects_after_a_page_are_counted_up_to_ten_thousand() {
+    let testbed = Testbed::builder().start().await;
+    let map = |n| {
+        let metadata = json!({"namespace": "default", "name": format!("m-{n:05}")});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    };
+    assert_eq!(testbed.load((0..10_001).map(map)), 10_001);
+    let maps: Api<ConfigMap> = Api::namespaced(testbed.client(), "default");
+    let mut page = ListParams::default().limit(1);
+    let mut remaining = Vec::new();
+    for _ in 0..2 {
+        let metadata = maps.list(&page).await.unwrap().metadata;
+        remaining.push(metadata.remaining_item_count);
+        page = page.continue_token(&metadata.continue_.unwrap());
+    }
+    assert_eq!(remaining, [None, Some(9_999)]);
+}
+
 #[tokio::test]
 async fn a_finalizer_keeps_an_object_until_it_is_removed() {
     let testbed = Testbed::builder().start().await;

@@ -17,7 +17,7 @@ use crate::server::wire::error::ApiError;
 use crate::server::wire::reply::Reply;
 use crate::server::wire::request::{Call, View};
 use crate::server::wire::selector::Selectors;
-use crate::store::{Matcher, Object, Page, Query};
+use crate::store::{MOST_COUNTED, Matcher, Object, Page, Query};
 
 impl ApiServer {
     /// GET of one object.
@@ -166,7 +166,8 @@ impl ApiServer {
             && let Some(last) = page.items.last()
         {
             metadata["continue"] = token(page.revision, &last.key).into();
-            if everything {
+            // The field may be omitted.
+            if everything && page.remaining < MOST_COUNTED {
                 metadata["remainingItemCount"] = page.remaining.into();
             }
         }

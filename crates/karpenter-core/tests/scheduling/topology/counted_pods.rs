@@ -1,6 +1,6 @@
 //! Which pods a topology spread constraint counts.
 
-use karpenter_core::schedule::PodSet;
+use karpenter_core::schedule::{Plan, PodSet};
 use serde_json::json;
 
 use super::{APP, node_in, spread, zones};
@@ -56,6 +56,16 @@ fn anti_affinity_of_pods_that_block_the_deletion_of_a_node_counts_in_its_zone() 
     }
 }
 
+/// Returns the zone of each pod on a planned node, sorted.
+fn zones_of_pods(plan: &Plan) -> Vec<String> {
+    let drafts = plan.new_node_claims.iter();
+    let mut zones: Vec<String> = drafts
+        .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
+        .collect();
+    zones.sort_unstable();
+    zones
+}
+
 /// Returns the zones of two pods with skew 1 in a cluster of two zones with these pods.
 ///
 /// If no pod counts, the two get one zone each. If two pods count in zone 1, both get zone 2.
@@ -71,13 +81,7 @@ fn zones_with(existing: Vec<Object<Pod>>) -> Vec<String> {
         .with(copies(&spread("p", ZONE).cpu("3"), 2))
         .plan();
     assert!(all_placed(&plan));
-    let mut chosen: Vec<String> = plan
-        .new_node_claims
-        .iter()
-        .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
-        .collect();
-    chosen.sort_unstable();
-    chosen
+    zones_of_pods(&plan)
 }
 
 /// Conformance: SCH-109
@@ -177,13 +181,7 @@ fn pods_on_nodes_that_the_node_filter_excludes_do_not_count_for_a_spread() {
             .with(copies(&asked, 2))
             .plan();
         assert!(all_placed(&plan), "{policy}");
-        let mut chosen: Vec<String> = plan
-            .new_node_claims
-            .iter()
-            .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
-            .collect();
-        chosen.sort_unstable();
-        chosen
+        zones_of_pods(&plan)
     };
     assert_eq!(placed("Honor", false), [Z1, Z2]);
     assert_eq!(placed("Honor", true), [Z2, Z2]);
@@ -254,13 +252,7 @@ fn zones_beside_deleting(node: Object<Node>, app: &str, number: usize) -> Vec<St
         .with([node_in("of-another-team", Z3).label("team", "other")])
         .with(copies(&spread.cpu("3"), number))
         .plan();
-    let mut chosen: Vec<String> = plan
-        .new_node_claims
-        .iter()
-        .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
-        .collect();
-    chosen.sort_unstable();
-    chosen
+    zones_of_pods(&plan)
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //!
 //! It is an optimization: a forgotten write costs one conflict.
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use crate::client::patch;
 use crate::client::patch::Lock;
 use crate::controller::is_not_found;
 
-/// How long an answer is remembered; the watch reports it long before.
+/// How long an answer is remembered at most; the watch reports it long before.
 const KEPT: Duration = Duration::from_secs(60);
 
 /// The last writes to the objects of a cluster-scoped kind.
@@ -42,8 +43,8 @@ pub struct Writes<K> {
 #[derive(Debug)]
 struct State<K> {
     objects: FxHashMap<String, Entry<K>>,
-    /// Number of entries after the last cleanup.
-    kept: usize,
+    /// The name of each entry, once, with a time at which it was used; about in the order of time.
+    used: VecDeque<(Instant, String)>,
 }
 
 #[derive(Debug)]
@@ -51,6 +52,7 @@ struct Entry<K> {
     /// Held by the current writer of the object.
     turn: Arc<tokio::sync::Mutex<()>>,
     latest: Option<Arc<K>>,
+    /// When it was last written or waited for.
     at: Instant,
 }
 
@@ -65,7 +67,7 @@ impl<K> Writes<K> {
     pub fn trimmed(trim: fn(&mut K)) -> Self {
         let state = State {
             objects: FxHashMap::default(),
-            kept: 0,
+            used: VecDeque::new(),
         };
         Self {
             state: Mutex::new(state),
@@ -100,22 +102,16 @@ where
     K: Resource + Serialize + DeserializeOwned + Clone + PartialEq + Debug,
 {
     fn with<R>(&self, act: impl FnOnce(&mut State<K>) -> R) -> R {
-        act(&mut self.state.lock())
+        let mut state = self.state.lock();
+        state.forget_old();
+        act(&mut state)
     }
 
-    /// Returns the last answer if it is newer than the version that was read. Otherwise the watch has reported it: an answer is then
-    /// forgotten after a minute, because a burst leaves thousands of them.
+    /// Returns the last answer if it is newer than the version that was read.
     fn written(&self, seen: &K) -> Option<Arc<K>> {
         self.with(|state| {
-            let entry = state.objects.get_mut(name(seen))?;
-            let written = entry.latest.as_ref()?;
-            if is_newer(&**written, seen) {
-                return Some(Arc::clone(written));
-            }
-            if entry.at.elapsed() >= KEPT {
-                entry.latest = None;
-            }
-            None
+            let written = state.objects.get(name(seen))?.latest.as_ref()?;
+            is_newer(&**written, seen).then(|| Arc::clone(written))
         })
     }
 
@@ -145,13 +141,18 @@ where
     /// Waits until no other task of this process writes the object.
     pub async fn turn(&self, object: &K) -> tokio::sync::OwnedMutexGuard<()> {
         let turn = self.with(|state| {
-            state.clear();
+            let now = Instant::now();
+            let used = &mut state.used;
             let entry = state.objects.entry(name(object).to_owned());
-            let entry = entry.or_insert_with(|| Entry {
-                turn: Arc::default(),
-                latest: None,
-                at: Instant::now(),
+            let entry = entry.or_insert_with_key(|name| {
+                used.push_back((now, name.clone()));
+                Entry {
+                    turn: Arc::default(),
+                    latest: None,
+                    at: now,
+                }
             });
+            entry.at = now;
             Arc::clone(&entry.turn)
         });
         turn.lock_owned().await
@@ -264,16 +265,24 @@ where
 }
 
 impl<K> State<K> {
-    /// Removes old entries. It visits all of them, so not each time: many objects would cost their number squared.
-    fn clear(&mut self) {
-        if self.objects.len() < 2 * self.kept + 64 {
-            return;
-        }
-        self.objects.retain(|_, entry| {
+    /// Removes entries that were not used for a while, at the latest after twice that time: a burst leaves one for each object.
+    fn forget_old(&mut self) {
+        let now = Instant::now();
+        while let Some((_, name)) = self
+            .used
+            .pop_front_if(|(at, _)| now.duration_since(*at) >= KEPT)
+        {
+            let Some(entry) = self.objects.get(&name) else {
+                continue;
+            };
             let writing = Arc::strong_count(&entry.turn) > 1;
-            writing || (entry.latest.is_some() && entry.at.elapsed() < KEPT)
-        });
-        self.kept = self.objects.len();
+            let at = if writing { now } else { entry.at };
+            if now.duration_since(at) < KEPT {
+                self.used.push_back((at, name));
+            } else {
+                self.objects.remove(&name);
+            }
+        }
     }
 }
 
@@ -427,7 +436,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_kept_without_managed_fields_and_not_for_long_once_it_was_watched() {
+    async fn an_answer_is_kept_without_managed_fields_and_for_a_minute() {
         let writes = Writes::default();
         let node = |version: &str| -> Arc<Node> {
             Arc::new(
@@ -442,30 +451,38 @@ mod tests {
         drop(writes.turn(&*seen).await);
         writes.remember(&answer);
         assert_eq!(writes.latest(&seen).metadata.managed_fields, None);
-        let is_kept = || writes.with(|state| state.objects["n"].latest.is_some());
         assert_eq!(writes.latest(&answer), answer);
-        assert!(is_kept(), "an older version may still be read elsewhere");
-        tokio::time::advance(KEPT).await;
+        tokio::time::advance(KEPT - Duration::from_secs(1)).await;
+        let latest = writes.latest(&seen);
         assert_eq!(
-            writes.latest(&seen).metadata.resource_version.as_deref(),
-            Some("2")
+            latest.metadata.resource_version.as_deref(),
+            Some("2"),
+            "an older version may still be read elsewhere"
         );
-        assert!(is_kept(), "the watch has not reported it");
-        assert_eq!(writes.latest(&answer), answer);
-        assert!(!is_kept());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(writes.latest(&seen), seen);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn old_entries_are_removed() {
+    async fn an_object_that_is_written_or_waited_for_is_kept() {
         let writes = Writes::default();
-        for n in 0..1000 {
+        let named = |name: &str| {
             let mut node = Node::default();
-            node.metadata.name = Some(n.to_string());
-            drop(writes.turn(&node).await);
-            writes.remember(&node);
-            tokio::time::advance(Duration::from_secs(1)).await;
-        }
-        let known = writes.with(|state: &mut State<Node>| state.objects.len());
-        assert!(known < 300, "{known} entries are kept");
+            node.metadata.name = Some(name.to_owned());
+            node
+        };
+        let (busy, idle) = (named("busy"), named("idle"));
+        let turn = writes.turn(&busy).await;
+        drop(writes.turn(&idle).await);
+        let kept = || writes.with(|state| state.objects.keys().cloned().collect::<Vec<_>>());
+        tokio::time::advance(KEPT).await;
+        assert_eq!(kept(), ["busy"]);
+        drop(turn);
+        tokio::time::advance(KEPT - Duration::from_secs(1)).await;
+        drop(writes.turn(&busy).await);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(kept(), ["busy"], "it was used a second ago");
+        tokio::time::advance(KEPT).await;
+        assert!(kept().is_empty());
     }
 }

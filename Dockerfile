@@ -22,12 +22,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     && cp target/dist/karpenter-kwok /karpenter-kwok
 
 # `--target kwok`: the kwok provider, for clusters without a cloud.
-#
-# MALLOC_ARENA_MAX: with an arena of the C library for each thread, freed memory stays in pieces.
 FROM gcr.io/distroless/cc-debian12:nonroot AS kwok
 COPY --from=build-kwok /karpenter-kwok /karpenter-kwok
 COPY LICENSE NOTICE /licenses/
-ENV MALLOC_ARENA_MAX=2
 USER 65532:65532
 EXPOSE 8080 8081
 ENTRYPOINT ["/karpenter-kwok"]
@@ -36,7 +33,6 @@ ENTRYPOINT ["/karpenter-kwok"]
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /karpenter /karpenter
 COPY LICENSE NOTICE /licenses/
-ENV MALLOC_ARENA_MAX=2
 USER 65532:65532
 EXPOSE 8080 8081 8443
 ENTRYPOINT ["/karpenter"]

@@ -17,10 +17,15 @@ use karpenter_kube::clock::Clock;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
-use karpenter_kube::process::{exit_with, log, return_freed_memory, stop_on_signal};
+use karpenter_kube::process::{exit_with, log, stop_on_signal};
 use karpenter_kube::shadow::Refusals;
 use karpenter_legacy::options::LegacyOptions;
 use tokio_util::sync::CancellationToken;
+
+/// It returns freed memory to the operating system by itself; the C library keeps what lies between objects that stay. Configured in
+/// `.cargo/config.toml`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Karpenter for AWS: launches nodes for pending pods, and consolidates, replaces and terminates nodes.
 #[derive(Debug, Parser)]
@@ -92,7 +97,6 @@ async fn run() -> Result<()> {
 
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));
-    tokio::spawn(return_freed_memory(stop.clone()));
     let operator = Operator::builder(on_aws.provider(), clients, args.core)
         .clock(clock)
         .registry(registry)

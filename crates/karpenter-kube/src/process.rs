@@ -1,4 +1,4 @@
-//! Shared parts of the `main` functions of controller binaries: log, stop on signals, freed memory, final error.
+//! Shared parts of the `main` functions of controller binaries: log, stop on signals, final error.
 //!
 //! Every error that ends the process is a log line in the same format: errors returned by `main` go through [`exit_with`],
 //! panics through the hook that [`log`] installs.
@@ -21,7 +21,6 @@ use crate::logging::{JsonLines, Outputs};
 use crate::options::{LogLevel, Options};
 
 pub(crate) use memory::resident;
-pub use memory::return_freed_memory;
 
 /// Sets up the log of the process from the options, including panics. `version` is the `commit` of every line.
 ///

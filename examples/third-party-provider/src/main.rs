@@ -15,11 +15,16 @@ use karpenter_kube::client::Clients;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::options::Options;
-use karpenter_kube::process::{exit_with, log, return_freed_memory, stop_on_signal};
+use karpenter_kube::process::{exit_with, log, stop_on_signal};
 use kube::CustomResourceExt;
 use third_party_provider::lagoon::Lagoon;
 use third_party_provider::{LagoonClass, kubelets, operator};
 use tokio_util::sync::CancellationToken;
+
+/// It returns freed memory to the operating system by itself; the C library keeps what lies between objects that stay. Configured in
+/// `.cargo/config.toml`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Karpenter for the imaginary cloud.
 #[derive(Debug, Parser)]
@@ -57,7 +62,6 @@ async fn run() -> Result<()> {
     let clients = Clients::connect(&config, qps, burst, &registry)?;
     let (clock, stop) = (Clock::real(), CancellationToken::new());
     tokio::spawn(stop_on_signal(stop.clone()));
-    tokio::spawn(return_freed_memory(stop.clone()));
 
     // The instances of a real cloud join the cluster on their own.
     let (cloud, cluster) = (Lagoon::default(), "example");

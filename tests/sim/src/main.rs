@@ -9,7 +9,7 @@ use karpenter_sim::{SimulationSettings, run};
 
 /// A third of a simulation's time goes into small short-lived objects.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Simulates whole clusters from random seeds.
 #[derive(Parser)]

@@ -87,8 +87,7 @@ fn manifest(
         "config": {
             "User": format!("{USER}:{USER}"),
             "Entrypoint": [format!("/{name}")],
-            // With an arena for each thread, freed memory stays in pieces: 31 MiB of 187 in a cluster of 5,000 nodes.
-            "Env": ["PATH=/", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt", "MALLOC_ARENA_MAX=2"],
+            "Env": ["PATH=/", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"],
             "WorkingDir": "/",
             "ExposedPorts": exposed,
             "Labels": labels,

@@ -9,7 +9,6 @@ use karpenter_kube::clock::Clock;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
-use karpenter_kube::process::return_freed_memory;
 use karpenter_kwok::{Cloud, KwokProvider, catalogue, controllers};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
@@ -111,7 +110,6 @@ async fn operate(manner: Manner) -> Outcome<()> {
         .build();
     let cx = Arc::clone(operator.context());
     let stop = CancellationToken::new();
-    tokio::spawn(return_freed_memory(stop.clone()));
     let running = tokio::spawn(operator.run(stop.clone()));
     let mut changes = cx.model.changes();
     while !cx.view().is_synced() {

@@ -10,6 +10,8 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId, PlannedId};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::affinity_seed::Narrowed;
+use crate::schedule::place::planned_node::Refusal;
+use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::group::{GroupKind, Target};
 
 impl SchedulingPass<'_> {
@@ -184,9 +186,6 @@ impl SchedulingPass<'_> {
             for axis in &axes {
                 self.fix_cheapest(index, *axis);
             }
-            if !axes.is_empty() {
-                self.fix_filtered(index);
-            }
         }
     }
 
@@ -252,13 +251,66 @@ impl SchedulingPass<'_> {
             .collect()
     }
 
-    /// Fixes whether a planned node passes the node filters of required spreads that count its pods in the domain it has. Where that
-    /// is open, its pods are not counted yet and can be bound last.
+    /// Before a pod of a class is placed, fixes whether planned nodes pass the node filters of its required spreads. Not as soon as the
+    /// planned nodes have pods: which side of a filter is cheaper is known better once they have more. A pod that is placed after all
+    /// pods with the spread can be bound after them, and a pod that cannot be placed at all decides nothing.
+    pub(crate) fn fix_filters_of(&mut self, class: ClassId) {
+        if self.planned.unfiltered.is_empty() {
+            return;
+        }
+        let hard = self.queue.classes[class].hard.iter();
+        let groups: Bits<GroupId> = hard
+            .map(|owned| owned.group)
+            .filter(|group| self.topology.groups[*group].filter_sets.is_some())
+            .collect();
+        if groups.is_empty() || !self.has_a_node(class) {
+            return;
+        }
+        let noted = std::mem::take(&mut self.planned.unfiltered);
+        for index in &noted {
+            self.fix_filtered(*index, &groups);
+        }
+        let left = noted.into_iter();
+        let left = left.filter(|index| !self.planned[*index].uncounted.is_empty());
+        self.planned.unfiltered = left.collect();
+    }
+
+    /// Reports whether some node has room for a pod of the class, topology and the other pods apart.
+    fn has_a_node(&mut self, class: ClassId) -> bool {
+        if let Some(known) = self.queue.classes[class].has_a_node {
+            return known;
+        }
+        let count = self.queue.classes[class].variants.len();
+        let alternatives = self.queue.classes[class].terms.len().max(1);
+        let last_step = count.saturating_sub(alternatives)..count;
+        // Which devices are left depends on the other pods.
+        let mut found = !self.queue.classes[class].resource_claims.is_empty();
+        for index in last_step {
+            let variant = self.take_variant(class, index);
+            found |= variant.open_nodes.iter().next().is_some();
+            for template in self.solver.templates.indices() {
+                found = found
+                    || match self.try_template(template, class, &variant, &Choices::default()) {
+                        Ok(_) | Err(Refusal::NodeLimit | Refusal::Limits) => true,
+                        Err(refusal) => !refusal.is_permanent(),
+                    };
+            }
+            self.queue.classes[class].variants[index] = Some(variant);
+        }
+        self.queue.classes[class].has_a_node = Some(found);
+        found
+    }
+
+    /// Fixes whether a planned node passes the node filters of these spreads, if they are required and count its pods in the domain it
+    /// has. Where that is open, its pods are not counted yet and can be bound last.
     ///
     /// DIFFERS: upstream leaves labels open that the provider decides, and counts the pods.
-    pub(crate) fn fix_filtered(&mut self, index: PlannedId) {
+    fn fix_filtered(&mut self, index: PlannedId, groups: &Bits<GroupId>) {
         let uncounted = self.planned[index].uncounted.iter();
-        let groups: Vec<GroupId> = uncounted.map(|(group, _)| *group).collect();
+        let groups: Vec<GroupId> = uncounted
+            .map(|(group, _)| *group)
+            .filter(|group| groups.contains(*group))
+            .collect();
         for group in groups {
             let axis = self.topology.groups[group].axis;
             let axis_key = self.topology.axes[axis].key;
@@ -419,18 +471,22 @@ impl SchedulingPass<'_> {
             .topology
             .domains_of(&mut self.rows.algebra, axis, set)
             .unwrap_or_else(|| Arc::new(Bits::full(count)));
-        if let Some(domain) = reach
-            .single()
-            .or_else(|| self.only_domain(index, axis, &reach))
-        {
+        let keeps_away = matches!(
+            self.topology.groups[group].kind(),
+            GroupKind::Anti | GroupKind::Inverse
+        );
+        // Upstream keeps the pods of these groups out of all domains that the requirements leave, even if no other can be launched.
+        let upstreams = keeps_away && self.strategy.is_upstreams();
+        let only = match reach.single() {
+            None if !upstreams => self.only_domain(index, axis, &reach),
+            single => single,
+        };
+        if let Some(domain) = only {
             self.fix_domain(index, axis, domain);
             self.topology.groups[group].count_in(domain, 1);
             return;
         }
-        if matches!(
-            self.topology.groups[group].kind(),
-            GroupKind::Anti | GroupKind::Inverse
-        ) {
+        if keeps_away {
             for domain in reach.iter() {
                 self.topology.groups[group].count_in(domain, 1);
             }

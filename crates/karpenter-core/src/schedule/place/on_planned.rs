@@ -268,6 +268,7 @@ impl SchedulingPass<'_> {
                 own: owned.own,
                 along,
                 starts: false,
+                assumes_empty: self.topology.assumed_empty.contains(owned.group),
             });
             let narrowed = narrowed.get_or_insert_with(|| choices.clone());
             for domains in narrowed.domains.iter_mut().filter(|all| all.axis == axis) {
@@ -331,7 +332,9 @@ impl SchedulingPass<'_> {
         self.fix_early(index, class);
         self.queue.pods[pod].state = PodState::Placed(Target::Planned(index));
         self.record_on_planned_node(index, class);
-        self.fix_filtered(index);
+        if !self.planned[index].uncounted.is_empty() {
+            self.planned.unfiltered.insert(index);
+        }
         self.note_counted_in_part(index);
     }
 

@@ -18,9 +18,10 @@ impl SchedulingPass<'_> {
     /// Places the pods, then those of capacity buffers: a pod that is refused in the first round may fit later, and a buffer must
     /// not have taken its place by then.
     ///
-    /// Pods with a spread that counts domains they cannot use come after the other pods: a node that is planned in another domain
-    /// would lower the count that bounds the skew, and kube-scheduler would refuse pods that were placed before. Where each domain that
-    /// the NodePools offer has a node, no planned node adds one, and such pods keep their turn.
+    /// A node that is planned in another domain lowers the count that bounds the skew of pods with a spread that counts domains they
+    /// cannot use, and kube-scheduler would refuse pods that were placed before. So such a pod is placed at its turn only where it fits
+    /// even if some domain has no pods, else after the other pods. Where each domain that the NodePools offer has a node, no planned
+    /// node adds one.
     pub(crate) fn place_all(&mut self) {
         let mut queue = self.queue.order(self.strategy.order);
         self.place_nominated(&mut queue);
@@ -28,21 +29,24 @@ impl SchedulingPass<'_> {
         let (buffers, pods): (Vec<PodIdx>, _) =
             queue.into_iter().partition(|pod| pods[*pod].buffer);
         let growing = self.growing_groups();
-        let queued = &self.queue;
-        let counts_elsewhere = |pod: &PodIdx| {
-            let mut groups = queued.classes[queued.pods[*pod].class]
-                .counts_elsewhere
-                .iter();
-            groups.any(|group| growing.contains(*group))
-        };
-        let (mut last, pods): (Vec<PodIdx>, _) = pods.into_iter().partition(counts_elsewhere);
-        let left = self.place_in_rounds(pods, last.len() + buffers.len());
+        let (left, mut last) = self.place_in_rounds(pods, &growing, buffers.len());
+        let none = Bits::default();
         if !last.is_empty() {
             self.fix_counted_elsewhere(&last);
             last.extend(left);
-            self.place_in_rounds(last, buffers.len());
+            self.place_in_rounds(last, &none, buffers.len());
         }
-        self.place_in_rounds(buffers, 0);
+        self.place_in_rounds(buffers, &none, 0);
+    }
+
+    /// Places a pod whose spreads in `growing` count domains that it cannot use, where it fits even if some domain has no pods, and
+    /// without dropping a preference.
+    fn place_early(&mut self, pod: PodIdx, class: ClassId, growing: &Bits<GroupId>) -> PodState {
+        self.fix_filters_of(class);
+        self.topology.assumed_empty = growing.clone();
+        let state = self.place_within(pod, class, 1);
+        self.topology.assumed_empty = Bits::default();
+        state
     }
 
     /// Returns the spreads that count domains their pods cannot use, if planned nodes may add one to those that have nodes.
@@ -85,28 +89,47 @@ impl SchedulingPass<'_> {
         }
     }
 
-    /// Places pods until a round places none, and returns those left; `later` pods are placed after them.
-    fn place_in_rounds(&mut self, mut queue: Vec<PodIdx>, later: usize) -> Vec<PodIdx> {
+    /// Places pods until a round places none. Returns those left, and those with a spread in `growing` that must come after the other
+    /// pods; `later` pods are placed after them.
+    fn place_in_rounds(
+        &mut self,
+        mut queue: Vec<PodIdx>,
+        growing: &Bits<GroupId>,
+        later: usize,
+    ) -> (Vec<PodIdx>, Vec<PodIdx>) {
+        let (mut last, mut refused_early) = (Vec::new(), BTreeSet::new());
         loop {
             let before = queue.len();
             let mut again = Vec::new();
             for (position, pod) in queue.iter().enumerate() {
                 if position % 128 == 0 {
                     if let Some(progress) = &self.query.progress {
-                        progress(before - position + again.len() + later);
+                        progress(before - position + again.len() + last.len() + later);
                     }
                     if self.query.is_cancelled() {
-                        return Vec::new();
+                        return (Vec::new(), Vec::new());
                     }
                 }
                 let class = self.queue.pods[*pod].class;
                 let unplaceable = self.queue.classes[class].unplaceable
                     || self.queue.classes[class].problem.is_some();
-                let state = if unplaceable {
+                let mut elsewhere = self.queue.classes[class].counts_elsewhere.iter();
+                let early = elsewhere.any(|group| growing.contains(*group));
+                let state = if early {
+                    match refused_early.contains(&class) {
+                        true => PodState::Waiting,
+                        false => self.place_early(*pod, class, growing),
+                    }
+                } else if unplaceable {
                     PodState::Refused
                 } else {
                     self.place(*pod)
                 };
+                if early && !matches!(state, PodState::Placed(_)) {
+                    refused_early.insert(class);
+                    last.push(*pod);
+                    continue;
+                }
                 self.queue.pods[*pod].state = state;
                 if matches!(state, PodState::Placed(_)) {
                     self.fix_counted_in_part(class);
@@ -118,7 +141,7 @@ impl SchedulingPass<'_> {
                 }
             }
             if again.is_empty() || again.len() == before {
-                return again;
+                return (again, last);
             }
             queue = again;
         }
@@ -164,7 +187,7 @@ impl SchedulingPass<'_> {
         false
     }
 
-    fn take_variant(&mut self, class: ClassId, index: usize) -> Box<Variant> {
+    pub(crate) fn take_variant(&mut self, class: ClassId, index: usize) -> Box<Variant> {
         let known = self.queue.classes[class].variants[index].take();
         known.unwrap_or_else(|| self.form_variant(class, index))
     }
@@ -174,8 +197,19 @@ impl SchedulingPass<'_> {
         if self.queue.classes[class].refused_at == self.epoch {
             return self.queue.classes[class].refused_as;
         }
+        self.fix_filters_of(class);
+        let steps = self.queue.classes[class].variants.len();
+        match self.place_within(pod, class, steps) {
+            placed @ PodState::Placed(_) => placed,
+            refused => self.refuse(class, refused),
+        }
+    }
+
+    /// Places a pod with as many steps of relaxation, the first of which drops nothing.
+    fn place_within(&mut self, pod: PodIdx, class: ClassId, steps: usize) -> PodState {
         let alternatives = self.queue.classes[class].terms.len().max(1);
-        for index in 0..self.queue.classes[class].variants.len() {
+        let variants = self.queue.classes[class].variants.len();
+        for index in 0..variants.min(alternatives.saturating_mul(steps)) {
             let (step, alternative) = (index / alternatives, index % alternatives);
             let last = alternative + 1 == alternatives;
             if self.strategy.is_upstreams() && step > 0 && !last {
@@ -196,11 +230,11 @@ impl SchedulingPass<'_> {
                     self.queue.pods[pod].dropped = step;
                     return state;
                 }
-                PodState::Deferred => return self.refuse(class, PodState::Deferred),
+                PodState::Deferred => return PodState::Deferred,
                 PodState::Refused | PodState::Waiting => {}
             }
         }
-        self.refuse(class, PodState::Refused)
+        PodState::Refused
     }
 
     /// Places the pod on an existing node that accepts one of these variants: room that is paid for comes before a new node for an

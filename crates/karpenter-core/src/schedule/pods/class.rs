@@ -126,6 +126,8 @@ pub(crate) struct Class {
     pub(crate) refused_at: u64,
     /// The result of that refusal.
     pub(crate) refused_as: PodState,
+    /// Whether some node has room for a pod of the class, topology and the other pods apart; `None` until it is asked for.
+    pub(crate) has_a_node: Option<bool>,
     /// Placements of other pods can make the class placeable: it has affinity or spread constraints.
     pub(crate) retryable: bool,
 }

@@ -169,6 +169,7 @@ impl SchedulingPass<'_> {
             unplaceable: false,
             refused_at: 0,
             refused_as: PodState::Refused,
+            has_a_node: None,
             retryable: false,
         };
         self.unknown_resources |= solver.dimensions.misses(&shape.requests);

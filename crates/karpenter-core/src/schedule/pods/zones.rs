@@ -91,6 +91,7 @@ impl SchedulingPass<'_> {
                         own: *own,
                         along: 0,
                         starts: *own && !group.is_populated(),
+                        assumes_empty: false,
                     })
                 })
                 .collect();

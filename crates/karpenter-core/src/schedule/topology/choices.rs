@@ -90,6 +90,12 @@ impl SchedulingPass<'_> {
         Ok(choices)
     }
 
+    /// Reports whether a pod may start an affinity group although another of its groups has pods: pods of the group are on planned nodes
+    /// whose domain is open and becomes that of the pod.
+    fn starts_beside_others(&self, group: GroupId) -> bool {
+        !self.strategy.is_upstreams() && !self.planned.undecided(group).is_empty()
+    }
+
     fn choose(
         &mut self,
         choices: &mut Choices,
@@ -108,7 +114,7 @@ impl SchedulingPass<'_> {
         let starts = own
             && group.kind() == GroupKind::Affinity
             && !group.is_populated()
-            && (soft || !joins || !self.planned.undecided(group_id).is_empty());
+            && (soft || !joins || self.starts_beside_others(group_id));
         let axis = self.topology.groups[group_id].axis;
         if self.topology.axes[axis].is_hostname {
             let group = &self.topology.groups[group_id];
@@ -149,6 +155,7 @@ impl SchedulingPass<'_> {
             own,
             along: 0,
             starts,
+            assumes_empty: self.topology.assumed_empty.contains(group_id),
         });
         let kind = group.kind();
         // DIFFERS: a pod with required anti-affinity is fixed to one domain, so that the next pod has the others. A pod that only

@@ -24,6 +24,8 @@ pub(crate) struct Topology<'a> {
     pub(crate) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
     /// The groups of required constraints.
     pub(crate) required: Bits<GroupId>,
+    /// The spreads that are bounded as if some domain had no pods: those of a pod that is placed before all nodes are planned.
+    pub(crate) assumed_empty: Bits<GroupId>,
     /// The pairs of [`Class::relies_on`](crate::schedule::pods::class::Class) of all classes, by the first spread.
     pub(crate) together: FxHashMap<GroupId, BTreeSet<GroupId>>,
 }
@@ -37,6 +39,7 @@ impl<'a> Topology<'a> {
             groups: IndexVec::new(),
             group_ids: FxHashMap::default(),
             required: Bits::default(),
+            assumed_empty: Bits::default(),
             together: FxHashMap::default(),
         }
     }

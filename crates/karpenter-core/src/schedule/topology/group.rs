@@ -302,6 +302,8 @@ pub(crate) struct DomainQuery<'a> {
     pub(crate) along: u32,
     /// Whether it may start the affinity group: there is no pod that it could join.
     pub(crate) starts: bool,
+    /// Whether a spread is bounded as if some domain had no pods.
+    pub(crate) assumes_empty: bool,
 }
 
 /// The counters of a group.
@@ -459,7 +461,8 @@ impl Group {
                     .identity
                     .min_domains
                     .is_some_and(|least| (counted.len() as i64) < i64::from(least));
-                let fewest = i64::from(if too_few { 0 } else { fewest });
+                let is_zero = too_few || asker.assumes_empty;
+                let fewest = i64::from(if is_zero { 0 } else { fewest });
                 let more = i64::from(asker.along) + i64::from(asker.own) - fewest;
                 let fits = |domain: &DomainId| {
                     i64::from(self.in_domain(*domain)) + more <= i64::from(self.identity.max_skew)

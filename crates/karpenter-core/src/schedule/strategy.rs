@@ -13,6 +13,8 @@ pub(crate) enum Order {
     Memory,
     /// Pods with the same node requirements one after the other.
     Alike,
+    /// Pods with required topology constraints of their own first, each by size: others have more choice.
+    Constrained,
     /// Class by class, in a pseudo-random order: a different one for each number.
     Shuffled(u32),
 }

@@ -184,6 +184,41 @@ fn preferences_are_dropped_that_first_fit_drops_if_that_costs_less() {
     assert_no_more_expensive_than_first_fit(910);
 }
 
+/// In 3623 the pods with the spread have places, in 2182 no node has room for them.
+#[test]
+fn what_a_node_filter_admits_is_not_decided_before_the_other_pods_are_placed_if_that_costs_more() {
+    assert_no_more_expensive_than_first_fit(3623);
+    assert_no_more_expensive_than_first_fit(2182);
+}
+
+/// Its planned node can only use reserved capacity, so that another capacity type is free for a third pod that prefers to be alone.
+#[test]
+fn no_node_is_planned_for_a_preference_that_upstream_drops_beside_reserved_capacity() {
+    assert_no_more_expensive_than_first_fit(3906);
+}
+
+/// The zone of a node is fixed when an affinity group starts, and pods that must be near it are refused there by its capacity type.
+#[test]
+fn an_affinity_group_is_not_started_beside_another_if_that_costs_much_more() {
+    let world = clusters::cluster(1312, Shape::SMALL);
+    let (ours, first_fit) = (plan(&world), solve(&world, SolveSettings::default()));
+    assert_eq!(ours.unplaced, first_fit.unplaced);
+    let (ours, first_fit) = (cost(&world, &ours), cost(&world, &first_fit));
+    assert!(
+        ours.unwrap() <= first_fit.unwrap() * 1.1,
+        "{ours:?} for {first_fit:?}"
+    );
+}
+
+/// They have no room beside the others in a zone, once another zone without such pods has a node.
+#[test]
+fn pods_with_a_spread_over_zones_they_cannot_use_are_placed_before_others_if_first_fit_places_them()
+{
+    let world = clusters::cluster(3632, Shape::SMALL);
+    let (ours, first_fit) = (plan(&world), solve(&world, SolveSettings::default()));
+    assert!(ours.unplaced.len() <= first_fit.unplaced.len());
+}
+
 #[test]
 fn an_order_of_pods_is_found_in_which_no_fewer_are_placed_at_no_higher_price() {
     for seed in [299, 405, 741] {

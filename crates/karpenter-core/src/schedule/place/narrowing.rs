@@ -1,7 +1,6 @@
 //! The effects of a narrower planned node: the domains it can no longer be in, and the pods that topology groups can count once
 //! its domain is known.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::requirements::{Operator, Requirement};
@@ -121,16 +120,29 @@ impl SchedulingPass<'_> {
         }
     }
 
-    /// Fixes the cheapest domain where a required spread counts the pod by a domain that is open, if a spread or affinity of its own may
-    /// require that kube-scheduler binds it before the pods of the other: those must see it. Other pods can be bound last, so that their
-    /// domain may stay open. The launch would choose the cheapest, too.
+    /// Notes where a required spread counts the pod by a domain that may be open, if a spread or affinity of its own may require that
+    /// kube-scheduler binds it before the pods of the other: those must see it. Other pods can be bound last, so that their domain may
+    /// stay open.
+    pub(crate) fn note_early(&mut self, index: PlannedId, class: ClassId) {
+        for group in &self.queue.classes[class].bound_early {
+            if self.topology.taints_pass(&self.planned[index], *group) {
+                let noted = self.planned.early.entry(*group).or_default();
+                noted.insert(index);
+            }
+        }
+    }
+
+    /// Before a pod of a class is placed, fixes the cheapest domain of the planned nodes that were noted for its spreads. Not earlier:
+    /// which domain is the cheapest, and which has room, is known better once the planned nodes have more pods. The launch would choose
+    /// the cheapest, too.
     ///
-    /// DIFFERS: upstream leaves the domain open, and does not count the pod.
-    pub(crate) fn fix_early(&mut self, index: PlannedId, class: ClassId) {
-        for place in 0..self.queue.classes[class].bound_early.len() {
-            let group = self.queue.classes[class].bound_early[place];
-            if self.topology.taints_pass(&self.planned[index], group) {
-                self.fix_cheapest(index, self.topology.groups[group].axis);
+    /// DIFFERS: upstream leaves the domain open, and does not count the pods.
+    fn fix_early(&mut self, groups: &Bits<GroupId>) {
+        for group in groups.iter() {
+            let axis = self.topology.groups[group].axis;
+            let noted = self.planned.early.remove(&group);
+            for index in noted.into_iter().flatten() {
+                self.fix_cheapest(index, axis);
             }
         }
     }
@@ -143,7 +155,7 @@ impl SchedulingPass<'_> {
         req.is_some_and(|req| self.rows.algebra.requirement(req).single().is_some())
     }
 
-    /// Notes a planned node that [`Self::fix_counted_in_part`] may have to narrow.
+    /// Notes a planned node that [`Self::note_early_in_part`] looks at.
     pub(crate) fn note_counted_in_part(&mut self, index: PlannedId) {
         if self.topology.together.is_empty() {
             return;
@@ -157,35 +169,27 @@ impl SchedulingPass<'_> {
         }
     }
 
-    /// Once a pod of a class is placed, fixes the cheapest domain of the planned nodes whose pods one spread of the class counts, and
-    /// another required spread, which belongs to the class or counts it, does not count yet. kube-scheduler may have to bind these pods
-    /// before the placed pod, and the placed pod before those of the other spread: then the latter must see them all.
-    ///
-    /// DIFFERS: upstream leaves the domain open.
-    pub(crate) fn fix_counted_in_part(&mut self, class: ClassId) {
+    /// Once a pod of a class is placed, notes the planned nodes whose pods one spread of the class counts, and another required spread,
+    /// which belongs to the class or counts it, does not count yet. kube-scheduler may have to bind these pods before the placed pod, and
+    /// the placed pod before those of the other spread: then the latter must see them all.
+    pub(crate) fn note_early_in_part(&mut self, class: ClassId) {
         let relies_on = &self.queue.classes[class].relies_on;
         if relies_on.is_empty() {
             return;
         }
-        let in_part = |index: PlannedId| -> BTreeSet<AxisId> {
-            let held = &self.planned[index];
-            let open = relies_on.iter().filter(|(open, own)| {
-                held.not_counted().any(|group| group == *open) && self.has_domain(index, *own)
-            });
-            open.map(|(open, _)| self.topology.groups[*open].axis)
-                .collect()
-        };
         let noted = &self.planned.counted_in_part;
         let (seen, all) = (self.queue.classes[class].seen_in_part, noted.len());
-        let in_part: Vec<(PlannedId, BTreeSet<AxisId>)> = noted[seen..]
-            .iter()
-            .map(|index| (*index, in_part(*index)))
-            .collect();
+        let mut early: Vec<(GroupId, PlannedId)> = Vec::new();
+        for index in &noted[seen..] {
+            let held = &self.planned[*index];
+            let open = relies_on.iter().filter(|(open, own)| {
+                held.not_counted().any(|group| group == *open) && self.has_domain(*index, *own)
+            });
+            early.extend(open.map(|(open, _)| (*open, *index)));
+        }
         self.queue.classes[class].seen_in_part = all;
-        for (index, axes) in in_part {
-            for axis in &axes {
-                self.fix_cheapest(index, *axis);
-            }
+        for (group, index) in early {
+            self.planned.early.entry(group).or_default().insert(index);
         }
     }
 
@@ -251,21 +255,23 @@ impl SchedulingPass<'_> {
             .collect()
     }
 
-    /// Before a pod of a class is placed, fixes whether planned nodes pass the node filters of its required spreads. Not as soon as the
-    /// planned nodes have pods: which side of a filter is cheaper is known better once they have more. A pod that is placed after all
-    /// pods with the spread can be bound after them, and a pod that cannot be placed at all decides nothing.
-    pub(crate) fn fix_filters_of(&mut self, class: ClassId) {
-        if self.planned.unfiltered.is_empty() {
+    /// Before a pod of a class is placed, fixes what its required spreads read of planned nodes: the domain of pods that may have to be
+    /// bound before it, and whether planned nodes pass their node filters. Not as soon as the planned nodes have pods: what is cheaper
+    /// is known better once they have more. A pod that is placed after all pods with the spread can be bound after them, and a pod that
+    /// cannot be placed at all decides nothing.
+    pub(crate) fn fix_counted_by(&mut self, class: ClassId) {
+        if self.planned.early.is_empty() && self.planned.unfiltered.is_empty() {
             return;
         }
         let hard = self.queue.classes[class].hard.iter();
         let groups: Bits<GroupId> = hard
             .map(|owned| owned.group)
-            .filter(|group| self.topology.groups[*group].filter_sets.is_some())
+            .filter(|group| self.topology.groups[*group].kind() == GroupKind::Spread)
             .collect();
         if groups.is_empty() || !self.has_a_node(class) {
             return;
         }
+        self.fix_early(&groups);
         let noted = std::mem::take(&mut self.planned.unfiltered);
         for index in &noted {
             self.fix_filtered(*index, &groups);

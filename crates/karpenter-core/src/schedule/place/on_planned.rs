@@ -329,7 +329,7 @@ impl SchedulingPass<'_> {
             self.narrowed(index, before, fit.set);
         }
         self.fix_labels(index, class);
-        self.fix_early(index, class);
+        self.note_early(index, class);
         self.queue.pods[pod].state = PodState::Placed(Target::Planned(index));
         self.record_on_planned_node(index, class);
         if !self.planned[index].uncounted.is_empty() {

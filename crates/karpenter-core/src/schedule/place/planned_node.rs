@@ -115,6 +115,9 @@ pub(crate) struct PlannedNodes {
     /// Planned nodes whose pods one required spread counts and a related one by another label does not yet, in the order in which pods
     /// joined them, so that a node may be listed several times.
     pub(crate) counted_in_part: Vec<PlannedId>,
+    /// Planned nodes whose domain is fixed before a pod with a required spread is placed, because the spread counts pods on them that
+    /// may have to be bound before.
+    pub(crate) early: BTreeMap<GroupId, BTreeSet<PlannedId>>,
     /// Planned nodes with pods that a group does not count, because the planned node may still fail its node filter.
     pub(crate) unfiltered: BTreeSet<PlannedId>,
     /// The smallest request of any class, by resource: a planned node without this much room is closed.

@@ -42,7 +42,7 @@ impl SchedulingPass<'_> {
     /// Places a pod whose spreads in `growing` count domains that it cannot use, where it fits even if some domain has no pods, and
     /// without dropping a preference.
     fn place_early(&mut self, pod: PodIdx, class: ClassId, growing: &Bits<GroupId>) -> PodState {
-        self.fix_filters_of(class);
+        self.fix_counted_by(class);
         self.topology.assumed_empty = growing.clone();
         let state = self.place_within(pod, class, 1);
         self.topology.assumed_empty = Bits::default();
@@ -132,7 +132,7 @@ impl SchedulingPass<'_> {
                 }
                 self.queue.pods[*pod].state = state;
                 if matches!(state, PodState::Placed(_)) {
-                    self.fix_counted_in_part(class);
+                    self.note_early_in_part(class);
                 }
                 let unplaceable = self.queue.classes[class].unplaceable
                     || self.queue.classes[class].problem.is_some();
@@ -197,7 +197,7 @@ impl SchedulingPass<'_> {
         if self.queue.classes[class].refused_at == self.epoch {
             return self.queue.classes[class].refused_as;
         }
-        self.fix_filters_of(class);
+        self.fix_counted_by(class);
         let steps = self.queue.classes[class].variants.len();
         match self.place_within(pod, class, steps) {
             placed @ PodState::Placed(_) => placed,

@@ -79,6 +79,10 @@ impl PodQueue {
                     (self.pods[*pod].buffer, largest, *pod)
                 });
             }
+            Order::Constrained => queue.sort_by_cached_key(|pod| {
+                let is_free = class(pod).hard.is_empty();
+                (self.pods[*pod].buffer, is_free, *pod)
+            }),
             Order::Shuffled(number) => {
                 let mut first: FxHashMap<ClassId, PodIdx> = FxHashMap::default();
                 for pod in &queue {

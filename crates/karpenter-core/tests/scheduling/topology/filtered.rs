@@ -154,3 +154,43 @@ fn a_pod_is_tried_again_once_the_pod_that_it_must_be_near_joins_a_planned_node()
     assert!(all_placed(&plan));
     assert_eq!(sizes(&plan), [3]);
 }
+
+/// Returns a world in which one pod costs less on amd64, and two cost less on one arm64 node.
+fn cheaper_for_more() -> World {
+    let types = [
+        ("small", "amd64", 4, 1.0),
+        ("amd64", "amd64", 16, 9.0),
+        ("arm64", "arm64", 16, 3.0),
+    ];
+    let types = types.map(|(name, arch, cpu, price)| {
+        let sized = instance_type(name).cpu(cpu).gib(64).pods(20).arch(arch);
+        sized
+            .offerings(vec![offering("on-demand", Z1, price)])
+            .build()
+    });
+    let world = World::empty().with_types(types.into());
+    world.with_pool(node_pool("default")).by_size()
+}
+
+/// The two pods come first. As soon as the first is placed, amd64 would be cheaper.
+#[test]
+fn whether_a_spread_counts_a_planned_node_is_decided_when_a_pod_with_the_spread_is_placed() {
+    let picky = pod("picky").cpu("1").require(ARCH, "In", &["amd64"]);
+    let plan = cheaper_for_more()
+        .with(["first", "second"].map(|name| counted(name).cpu("3").select(ZONE, Z1)))
+        .with(picky.spread(ZONE, 1, APP))
+        .plan();
+    assert!(all_placed(&plan));
+    assert_eq!(types_of(&plan, "second"), ["arm64"]);
+}
+
+#[test]
+fn a_pod_that_no_node_has_room_for_does_not_decide_what_its_spread_counts() {
+    let picky = pod("picky").cpu("100").require(ARCH, "In", &["arm64"]);
+    let plan = cheaper_for_more()
+        .with(["first", "second"].map(|name| counted(name).cpu("3").select(ZONE, Z1)))
+        .with(picky.spread(ZONE, 1, APP))
+        .plan();
+    assert_eq!(plan.unplaced.len(), 1);
+    assert_eq!(types_of(&plan, "second"), ["arm64", "amd64"]);
+}

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{APP, spread};
+use super::{APP, spread, zones};
 use crate::fixture::*;
 
 /// Found by the differential test: pods on a planned node whose label was left to the launch were counted in no domain, and
@@ -165,12 +165,17 @@ fn an_open_label_gets_the_value_with_the_fewest_counted_pods() {
 /// A node that could be launched in the zone of `last` would have to hold it.
 #[test]
 fn an_open_zone_becomes_the_cheapest_before_pods_that_count_it_are_placed() {
-    let offerings = [(Z1, 1.0), (Z2, 0.9)]
+    let offerings = [(Z1, 1.0), (Z2, 0.9), (Z3, 2.0)]
         .map(|(zone, price)| karpenter_core::fake::offering("on-demand", zone, price));
     let type_of_both = karpenter_core::fake::instance_type("t")
         .cpu(4)
         .offerings(offerings.into())
         .build();
+    // A third zone, without a node, keeps `last` from its turn.
+    let full = |name: &str, zone: &str| {
+        let none = json!({ "cpu": "0", "memory": "0", "pods": "0" });
+        node(name).zone(zone).set("/status/allocatable", none)
+    };
     let last = pod("last")
         .cpu("1")
         .label("app", "x")
@@ -180,6 +185,8 @@ fn an_open_zone_becomes_the_cheapest_before_pods_that_count_it_are_placed() {
         .with_types([type_of_both].into_iter().collect())
         .with_pool(node_pool("default"))
         .with([pod("first").cpu("1"), last])
+        .with([full("in-1", Z1), full("in-2", Z2)])
+        .with(["in-1", "in-2"].map(|node| pod(node).label("app", "x").on(node)))
         .by_size()
         .plan();
     let zones = plan.new_node_claims.iter().map(|draft| values(draft, ZONE));
@@ -232,4 +239,23 @@ fn a_zone_is_decided_for_pods_that_may_have_to_be_bound_before_those_of_a_spread
     };
     assert_eq!(zones(pod("counted").affinity(HOSTNAME, APP)), 1);
     assert_eq!(zones(pod("counted")), 0, "it can be bound last");
+}
+
+/// Both pods that count are in the only zone it can use. Without them it has the same count as zone 2, where nothing counts and which
+/// has a node in the end.
+#[test]
+fn a_pod_whose_spread_counts_other_zones_keeps_its_turn_where_it_fits_beside_an_empty_one() {
+    let ignoring = json!({ "nodeAffinityPolicy": "Ignore" });
+    let counted = |name: &str| pod(name).label("app", "x").cpu("2").select(ZONE, Z1);
+    let plan = zones(&[Z1, Z2])
+        .with([counted("a"), counted("b")])
+        .with(pod("elsewhere").cpu("1").select(ZONE, Z2))
+        .with(
+            pod("picky")
+                .cpu("3")
+                .select(ZONE, Z1)
+                .spread_with(ZONE, 1, APP, ignoring),
+        )
+        .plan();
+    assert!(all_placed(&plan), "{}", why(&plan, "picky"));
 }

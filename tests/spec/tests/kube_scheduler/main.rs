@@ -191,6 +191,14 @@ fn what_a_node_filter_admits_is_not_decided_before_the_other_pods_are_placed_if_
     assert_no_more_expensive_than_first_fit(2182);
 }
 
+/// In 6820 the only node of the NodePool would be on spot, which has no instance type with room for all four pods.
+#[test]
+fn the_domain_of_a_node_is_fixed_when_a_pod_with_the_spread_is_placed_not_as_soon_as_it_is_planned()
+{
+    assert_no_more_expensive_than_first_fit(6820);
+    assert_no_more_expensive_than_first_fit(7918);
+}
+
 /// Its planned node can only use reserved capacity, so that another capacity type is free for a third pod that prefers to be alone.
 #[test]
 fn no_node_is_planned_for_a_preference_that_upstream_drops_beside_reserved_capacity() {

@@ -5,8 +5,9 @@
 //! kube-scheduler binds all pods that first fit places.
 //!
 //! A plan that costs more than first fit's is worse only if it is no better otherwise. So a row is excused whose plan meets
-//! more preferences, uses NodePools of higher weight for the same pods, or spreads pods more evenly (see [`quality`]), and is
-//! worse by none of these.
+//! more preferences, or uses NodePools of higher weight for the same pods (see [`quality`]), and is worse by neither of these and
+//! spreads pods no less evenly. That it spreads them more evenly is no excuse: constraints say how evenly pods are to be spread, and
+//! those that are preferences count as such.
 
 use std::collections::BTreeSet;
 
@@ -31,11 +32,10 @@ struct Row {
 enum Better {
     Preferences,
     Weights,
-    Evenness,
 }
 
 impl Better {
-    const ALL: [Self; 3] = [Self::Preferences, Self::Weights, Self::Evenness];
+    const ALL: [Self; 2] = [Self::Preferences, Self::Weights];
 
     /// Returns the first criterion by which our plan is better, if it is worse by none. Weights are compared only if both plans have the
     /// same pods on planned nodes.
@@ -54,8 +54,6 @@ impl Better {
             Some(Self::Preferences)
         } else if ours.weight > theirs.weight {
             Some(Self::Weights)
-        } else if ours.skew < theirs.skew {
-            Some(Self::Evenness)
         } else {
             None
         }
@@ -65,7 +63,6 @@ impl Better {
         match self {
             Self::Preferences => "meets more preferences",
             Self::Weights => "uses NodePools of higher weight",
-            Self::Evenness => "spreads more evenly",
         }
     }
 }

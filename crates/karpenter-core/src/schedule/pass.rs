@@ -68,6 +68,8 @@ pub(crate) struct Attempt {
     pub(crate) trace: Option<Vec<TracedPod>>,
     /// Number of classes whose order can be changed: 0 if devices are allocated for some pod.
     pub(crate) classes: usize,
+    /// Number of shapes: fewer if pods of a shape have classes of their own.
+    pub(crate) shapes: usize,
     /// The pass was not run: the solver was not compiled for a resource that a pod of the query requests.
     pub(crate) unknown_resources: bool,
 }
@@ -152,6 +154,7 @@ impl<'a> SchedulingPass<'a> {
             Some(_) => 0,
             None => self.queue.classes.len(),
         };
+        let shapes = self.queue.shapes();
         let plan = Plan {
             pending_by_zone,
             ..self.into_plan()
@@ -164,6 +167,7 @@ impl<'a> SchedulingPass<'a> {
             hasty,
             trace,
             classes,
+            shapes,
             unknown_resources: false,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The result of first fit depends on the order of the pods, and each pod joins the first node with room; which strategy suits
 //! a cluster is only visible in the plan. So a few [`Strategy`]s are tried, with one round of repacking each; for few pods, also
-//! the order in which constrained pods come first, pseudo-random orders of classes and domains, the same in each pass, and, if some order places more pods than first fit, other
+//! pseudo-random orders of classes, shapes and domains, the same in each pass, and, if some order places more pods than first fit, other
 //! choices of domains and nodes with that order. The best is chosen by fixed rules, and its plan is made once
 //! more with thorough repacking, which is used if it costs less:
 //! 1. It leaves no more pods of any class unplaced than first fit with some choice of domains, ours or upstream's, and no constraint
@@ -38,12 +38,8 @@ const MOST_SHUFFLED: usize = 32;
 /// The same for two classes of pods, which have two orders: one class has nothing to shuffle.
 const SHUFFLED_OF_TWO: usize = 8;
 const MOST_SHUFFLED_PODS: usize = 1_600;
-/// The strategies tried in addition if as many as [`SHUFFLED_OF_TWO`] pseudo-random orders are.
-const CONSTRAINED: [Strategy; 3] = [
-    Strategy::new(Order::Constrained),
-    Strategy::by_name(Order::Constrained),
-    Strategy::least_increase(Order::Constrained),
-];
+/// The most pseudo-random orders of shapes, if some pods of a shape have classes of their own.
+const MOST_SHUFFLED_SHAPES: usize = 8;
 /// The most strategies that are added if some order places more pods than first fit.
 const MOST_VARIED: usize = 12;
 /// The factor by which the cost of a plan with fewer nodes may exceed the lowest cost.
@@ -118,9 +114,12 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
         _ => MOST_SHUFFLED,
     };
     let shuffled = (MOST_SHUFFLED_PODS / pods).min(useful);
-    let constrained = CONSTRAINED.into_iter();
-    let constrained = constrained.filter(|_| shuffled >= SHUFFLED_OF_TWO);
-    let more = constrained.chain((1..=shuffled as u32).map(Strategy::shuffled));
+    let of_shapes = match first.shapes < first.classes {
+        true => shuffled.min(MOST_SHUFFLED_SHAPES),
+        false => 0,
+    };
+    let shuffled = (1..=shuffled as u32).map(Strategy::shuffled);
+    let shuffled = shuffled.chain((1..=of_shapes as u32).map(Strategy::shuffled_shapes));
     let all = |strategies: Vec<Strategy>| -> Vec<Attempt> {
         let compared = |strategy: &Strategy| !strategy.least_increase || pods <= MOST_COMPARED;
         let strategies = strategies.into_iter().filter(compared);
@@ -128,7 +127,7 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
         attempts.take_while(|_| !cancelled()).collect()
     };
     let mut attempts = vec![first];
-    attempts.extend(all(STRATEGIES.into_iter().chain(more).collect()));
+    attempts.extend(all(STRATEGIES.into_iter().chain(shuffled).collect()));
     if useful > 0 && !cancelled() {
         let most = (MOST_SHUFFLED_PODS / pods).min(MOST_VARIED);
         attempts.extend(all(variations(&attempts, most)));

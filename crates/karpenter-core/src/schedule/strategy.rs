@@ -13,10 +13,10 @@ pub(crate) enum Order {
     Memory,
     /// Pods with the same node requirements one after the other.
     Alike,
-    /// Pods with required topology constraints of their own first, each by size: others have more choice.
-    Constrained,
     /// Class by class, in a pseudo-random order: a different one for each number.
     Shuffled(u32),
+    /// The same, shape by shape: pods with volumes have a class each, and those of a workload stay together.
+    ShuffledShapes(u32),
 }
 
 /// The order of domains that a topology constraint ranks equal.
@@ -85,6 +85,15 @@ impl Strategy {
 
     /// Returns a strategy with a pseudo-random order of classes, and in half of the cases of domains.
     pub(crate) const fn shuffled(number: u32) -> Self {
+        Self::pseudo_random(Order::Shuffled(number), number)
+    }
+
+    /// The same with an order of shapes.
+    pub(crate) const fn shuffled_shapes(number: u32) -> Self {
+        Self::pseudo_random(Order::ShuffledShapes(number), number)
+    }
+
+    const fn pseudo_random(order: Order, number: u32) -> Self {
         let domains = if number % 4 < 2 {
             DomainOrder::Price
         } else {
@@ -93,7 +102,7 @@ impl Strategy {
         Self {
             domains,
             least_increase: number % 2 == 1,
-            ..Self::new(Order::Shuffled(number))
+            ..Self::new(order)
         }
     }
 }

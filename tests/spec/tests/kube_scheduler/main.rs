@@ -218,6 +218,12 @@ fn an_affinity_group_is_not_started_beside_another_if_that_costs_much_more() {
     );
 }
 
+/// Each of these pods has volumes of its own, and one of two workloads must come first as a whole.
+#[test]
+fn pseudo_random_orders_keep_the_pods_of_a_workload_with_volumes_together() {
+    assert_no_more_expensive_than_first_fit(5629);
+}
+
 /// They have no room beside the others in a zone, once another zone without such pods has a node.
 #[test]
 fn pods_with_a_spread_over_zones_they_cannot_use_are_placed_before_others_if_first_fit_places_them()

@@ -1,10 +1,11 @@
 //! The pods of a pass and their classes.
 
 use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use index_vec::IndexVec;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::pod::Pod;
 use crate::schedule::compile::algebra::SetId;
@@ -79,23 +80,35 @@ impl PodQueue {
                     (self.pods[*pod].buffer, largest, *pod)
                 });
             }
-            Order::Constrained => queue.sort_by_cached_key(|pod| {
-                let is_free = class(pod).hard.is_empty();
-                (self.pods[*pod].buffer, is_free, *pod)
-            }),
             Order::Shuffled(number) => {
-                let mut first: FxHashMap<ClassId, PodIdx> = FxHashMap::default();
-                for pod in &queue {
-                    first.entry(self.pods[*pod].class).or_insert(*pod);
-                }
-                queue.sort_by_cached_key(|pod| {
-                    let largest = first.get(&self.pods[*pod].class).unwrap_or(pod);
-                    let rank = shuffled_rank(largest.0, number);
-                    (self.pods[*pod].buffer, rank, *pod)
+                self.shuffle(&mut queue, number, |pod| self.pods[pod].class);
+            }
+            Order::ShuffledShapes(number) => {
+                self.shuffle(&mut queue, number, |pod| {
+                    Arc::as_ptr(&self.classes[self.pods[pod].class].shape)
                 });
             }
         }
         queue
+    }
+
+    /// Sorts pods kind by kind, in a pseudo-random order of the kinds.
+    fn shuffle<K: Hash + Eq>(&self, queue: &mut [PodIdx], number: u32, kind: impl Fn(PodIdx) -> K) {
+        let mut first: FxHashMap<K, PodIdx> = FxHashMap::default();
+        for pod in queue.iter() {
+            first.entry(kind(*pod)).or_insert(*pod);
+        }
+        queue.sort_by_cached_key(|pod| {
+            let largest = first.get(&kind(*pod)).unwrap_or(pod);
+            let rank = shuffled_rank(largest.0, number);
+            (self.pods[*pod].buffer, rank, *pod)
+        });
+    }
+
+    /// Returns the number of shapes.
+    pub(crate) fn shapes(&self) -> usize {
+        let shapes = self.classes.iter().map(|class| Arc::as_ptr(&class.shape));
+        shapes.collect::<FxHashSet<_>>().len()
     }
 
     /// Returns the outcome of the pods of capacity buffers, or of the others.

@@ -168,6 +168,26 @@ async fn a_node_that_gets_pods_before_validation_is_kept() {
     assert_eq!(running_pods(&world).await, 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn of_two_empty_nodes_the_one_that_gets_a_pod_fails_validation_alone() {
+    let empty = |pool: Object<NodePool>| pool.consolidation_policy("WhenEmpty");
+    let world = on_demand(&["c-2x-amd64-linux"], empty).await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 60).await;
+    world.scale("app", 0).await;
+    world.pass(12).await;
+    world.scale("app", 1).await;
+    world
+        .until(60, "the other node is deleted", async |w| {
+            w.claims().await.len() == 1
+        })
+        .await;
+    assert_eq!(running_pods(&world).await, 1);
+    let failed =
+        "karpenter_voluntary_disruption_failed_validations_total{consolidation_type=\"empty\"}";
+    assert_eq!(world.metric(failed), Some(1.0));
+}
+
 /// Conformance: DIS-128
 #[tokio::test(start_paused = true)]
 async fn while_the_creation_of_a_replacement_hangs_no_other_is_launched() {

@@ -1,9 +1,11 @@
 //! Drifted nodes are replaced within disruption budgets and PodDisruptionBudgets.
 
-use karpenter_api::v1::NodePool;
+use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::{Object, pdb};
+use karpenter_testbed::faults::{Fault, Rule};
 
 use super::{claim, count, drift, on_demand, running_pods, tainted};
+use crate::world::World;
 
 /// Conformance: API-172, API-173
 #[tokio::test(start_paused = true)]
@@ -63,4 +65,69 @@ async fn a_pdb_holds_while_a_drifted_node_is_drained() {
     world.until_running(3, 60).await;
     assert_eq!(world.claims().await.len(), 1);
     assert!(world.has_event("Evicted").await);
+}
+
+/// Asserts that no node is launched for almost a minute, and one soon after.
+async fn assert_cooling_down(world: &World, launched: usize) {
+    world.pass(50).await;
+    assert_eq!(
+        world.cluster.cloud.launched(),
+        launched,
+        "{}",
+        world.describe().await
+    );
+    world
+        .until(60, "the next attempt", async |w| {
+            w.cluster.cloud.launched() == launched + 1
+        })
+        .await;
+}
+
+async fn one_node_that_never_consolidates() -> World {
+    let never = |pool: Object<NodePool>| pool.consolidate_after("Never");
+    let world = on_demand(&["c-4x-amd64-linux"], never).await;
+    world.deploy("app", 3).await;
+    world.until_running(3, 60).await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn drift_is_tried_again_a_minute_after_a_replacement_could_not_be_created() {
+    let world = one_node_that_never_consolidates().await;
+    let refused = Fault::Error {
+        code: 403,
+        retry_after: None,
+    };
+    let rule = Rule::new(refused).verb("create").resource("nodeclaims");
+    world.cluster.testbed.faults().add(rule.times(1));
+    drift(&world).await;
+    world
+        .until(60, "a command starts", async |w| tainted(w).await == 1)
+        .await;
+    assert_cooling_down(&world, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn drift_is_tried_again_a_minute_after_a_replacement_was_deleted() {
+    let world = one_node_that_never_consolidates().await;
+    let old = world.claims().await.remove(0);
+    world.cluster.cloud.never_register(true);
+    drift(&world).await;
+    world
+        .until(60, "a replacement launches", async |w| {
+            w.cluster.cloud.launched() == 2
+        })
+        .await;
+    for claim in world.claims().await {
+        if claim.uid() != old.uid() {
+            world.delete::<NodeClaim>(claim.name()).await;
+        }
+    }
+    world
+        .until(30, "the command is rolled back", async |w| {
+            tainted(w).await == 0
+        })
+        .await;
+    world.cluster.cloud.never_register(false);
+    assert_cooling_down(&world, 2).await;
 }

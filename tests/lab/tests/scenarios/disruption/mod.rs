@@ -2,6 +2,7 @@
 //! they fail.
 
 mod commands;
+mod conflicts;
 mod drifted;
 mod evaluation;
 mod published;

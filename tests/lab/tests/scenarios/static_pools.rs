@@ -279,6 +279,37 @@ async fn until_drifted(world: &World) {
         .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn drifted_nodes_of_static_and_dynamic_nodepools_are_counted_together() {
+    let world = world().await;
+    let limited = node_pool("fixed").replicas(1).limit("nodes", "4");
+    world.add(limited.budgets(&["0"])).await;
+    let dynamic = node_pool("dynamic").consolidate_after("Never");
+    world.add(dynamic.budgets(&["0"])).await;
+    until_alive(&world, 1).await;
+    let apart = json!({
+        "nodeSelector": {"karpenter.sh/nodepool": "dynamic"},
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}},
+        ]}},
+    });
+    world.deploy_with("app", 2, apart).await;
+    world.until_running(2, 60).await;
+    let template = json!({"spec": {"template": {"metadata": {"labels": {"generation": "two"}}}}});
+    for name in ["fixed", "dynamic"] {
+        let api: Api<NodePool> = world.api();
+        api.patch(name, &PatchParams::default(), &Patch::Merge(&template))
+            .await
+            .unwrap();
+    }
+    let eligible = "karpenter_voluntary_disruption_eligible_nodes{reason=\"drifted\"}";
+    world
+        .until(120, "all are counted", async |w| {
+            w.metric(eligible) == Some(3.0)
+        })
+        .await;
+}
+
 /// Conformance: DIS-087
 #[tokio::test(start_paused = true)]
 async fn drifted_nodes_are_replaced_within_the_limit() {

@@ -67,9 +67,9 @@ async fn a_pdb_holds_while_a_drifted_node_is_drained() {
     assert!(world.has_event("Evicted").await);
 }
 
-/// Asserts that no node is launched for almost a minute, and one soon after.
-async fn assert_cooling_down(world: &World, launched: usize) {
-    world.pass(50).await;
+/// Asserts that no node is launched for half a minute, and one soon after: cool-downs differ by NodePool.
+async fn assert_cooling_down(world: &World, launched: u64) {
+    world.pass(28).await;
     assert_eq!(
         world.cluster.cloud.launched(),
         launched,
@@ -92,7 +92,7 @@ async fn one_node_that_never_consolidates() -> World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn drift_is_tried_again_a_minute_after_a_replacement_could_not_be_created() {
+async fn a_nodepool_cools_down_after_a_replacement_could_not_be_created() {
     let world = one_node_that_never_consolidates().await;
     let refused = Fault::Error {
         code: 403,
@@ -101,14 +101,11 @@ async fn drift_is_tried_again_a_minute_after_a_replacement_could_not_be_created(
     let rule = Rule::new(refused).verb("create").resource("nodeclaims");
     world.cluster.testbed.faults().add(rule.times(1));
     drift(&world).await;
-    world
-        .until(60, "a command starts", async |w| tainted(w).await == 1)
-        .await;
     assert_cooling_down(&world, 1).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn drift_is_tried_again_a_minute_after_a_replacement_was_deleted() {
+async fn a_nodepool_cools_down_after_a_replacement_was_deleted() {
     let world = one_node_that_never_consolidates().await;
     let old = world.claims().await.remove(0);
     world.cluster.cloud.never_register(true);

@@ -1,10 +1,16 @@
 //! What is published about disruption: events of approved and rejected moves, and metrics by reason, NodePool and policy.
 
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::NodePool;
 use karpenter_fixtures::Object;
+use karpenter_kwok::KwokNodeClass;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 
 use super::{count, on_demand, oversized};
-use crate::world::World;
+use crate::world::{World, node_pool, settings};
 
 /// Three nodes of a NodePool with this policy, each with a third of its capacity used.
 async fn loose(change: impl FnOnce(Object<NodePool>) -> Object<NodePool>) -> World {
@@ -193,4 +199,88 @@ async fn why_a_spot_node_is_kept_is_published_on_node_and_nodeclaim() {
             is_published_on_both(&events_of(w, "Unconsolidatable").await, &why)
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_reported_as_blocked_unless_its_own_command_is_the_reason() {
+    let (world, claim) = oversized().await;
+    let protect = async |value: Option<&str>| {
+        let patch = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": value}}});
+        let name = claim.status.node_name.as_deref().unwrap();
+        world
+            .api::<Node>()
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
+    };
+    protect(Some("true")).await;
+    world
+        .until(60, "the protection is reported", async |w| {
+            let blocked = events_of(w, "DisruptionBlocked").await;
+            is_published_on_both(&blocked, &["through the \"karpenter.sh/do-not-disrupt\""])
+        })
+        .await;
+    protect(None).await;
+    world.scale("app", 2).await;
+    world
+        .until(60, "a replacement is proposed", async |w| {
+            w.has_event("ConsolidationCandidate").await
+        })
+        .await;
+    world.pass(10).await;
+    let blocked = events_of(&world, "DisruptionBlocked").await;
+    let own = |(_, message): &&(String, String)| message.contains("already being disrupted");
+    assert_eq!(blocked.iter().find(own), None);
+}
+
+/// A proposal that waits for its validation delays consolidation alone.
+#[tokio::test(start_paused = true)]
+async fn durations_are_observed_of_the_methods_that_were_evaluated() {
+    let (world, _) = oversized().await;
+    world.scale("app", 2).await;
+    world
+        .until(60, "a replacement is proposed", async |w| {
+            w.has_event("ConsolidationCandidate").await
+        })
+        .await;
+    world.pass(14).await;
+    let evaluated = |reason: &str, kind: &str| {
+        let series = format!(
+            "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count{{reason=\"{reason}\",consolidation_type=\"{kind}\"}}"
+        );
+        count(&world, &series)
+    };
+    let empty = evaluated("empty", "empty");
+    let single = evaluated("underutilized", "single");
+    assert!(empty > single, "{empty} passes, {single} of consolidation");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_of_0_is_reported_for_a_nodepool_with_nodes_that_is_not_paused() {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let paused = node_pool("paused").annotation(
+        "operations.karpenter.sh/paused",
+        "until=2026-01-02T00:00:00Z",
+    );
+    world.add(paused).await;
+    world.add(node_pool("unused").budgets(&["0"])).await;
+    for (name, budget) in [("shut", "0"), ("open", "100%")] {
+        world.add(node_pool(name).budgets(&[budget])).await;
+    }
+    for name in ["paused", "shut", "open"] {
+        let there = json!({"nodeSelector": {"karpenter.sh/nodepool": name}});
+        world.deploy_with(name, 1, there).await;
+    }
+    world.until_running(3, 60).await;
+    world.pass(60).await;
+    let events = world.events().await.into_iter();
+    let about: BTreeSet<String> = events
+        .filter(|event| {
+            let message = event.message.as_deref().unwrap_or_default();
+            message.starts_with("No allowed disruptions")
+        })
+        .filter_map(|event| event.involved_object.name)
+        .collect();
+    assert_eq!(about, BTreeSet::from(["shut".to_owned()]));
 }

@@ -97,6 +97,20 @@ fn a_kept_node_has_the_reason_that_a_pass_gives_it() {
 }
 
 #[test]
+fn the_budgets_are_those_of_a_pass() {
+    let closed = on_demand_pool("default").budgets(&["0"]);
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(closed)
+        .run([node("a", "huge")]);
+    let request = request(&world);
+    let assessor = Assessor::new(simulator(&world, &request), &request);
+    let plan = plan(&world.cluster.snapshot(), &request);
+    assert_eq!(assessor.budgets(), &plan.budgets);
+    assert!(!plan.budgets.is_empty());
+}
+
+#[test]
 fn an_exhausted_budget_keeps_what_would_be_deleted() {
     let closed = on_demand_pool("default").budgets(&["0"]);
     let world = World::empty()

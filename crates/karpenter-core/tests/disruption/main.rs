@@ -15,6 +15,7 @@ mod blockers;
 mod budgets;
 mod candidates;
 mod carried;
+mod commands;
 mod consolidation;
 mod drift;
 mod evaluations;

@@ -317,4 +317,24 @@ mod tests {
         ledger.decided("a", Decided::Unplaced, at(7), &metrics);
         assert_eq!(ledger.healthy_since("a"), None);
     }
+
+    #[test]
+    fn a_pod_waits_for_its_first_plan_from_when_it_was_seen() {
+        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
+        assert_eq!(ledger.undecided_since("a"), None);
+        ledger.seen("a", at(1));
+        ledger.seen("a", at(2));
+        assert_eq!(ledger.undecided_since("a"), Some(at(1)));
+        ledger.decided("a", Decided::Unplaced, at(3), &metrics);
+        assert_eq!(ledger.undecided_since("a"), None);
+    }
+
+    #[test]
+    fn a_deleted_pod_is_forgotten() {
+        let ledger = PodLedger::default();
+        ledger.seen("a", at(1));
+        assert!(ledger.is_starting("a"));
+        ledger.forget("a");
+        assert!(!ledger.is_starting("a"));
+    }
 }

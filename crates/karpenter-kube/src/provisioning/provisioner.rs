@@ -368,3 +368,35 @@ impl Periodic for Provisioner {
         outcome.map(|()| Duration::ZERO)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use karpenter_fixtures::node_pool;
+
+    use super::*;
+
+    #[test]
+    fn a_nodepool_offers_the_same_until_a_field_that_matters_to_pods_changes() {
+        let mut pool = node_pool("p").build();
+        pool.set_true(types::READY, Timestamp::UNIX_EPOCH);
+        let same = |change: &dyn Fn(&mut NodePool)| {
+            let mut after = pool.clone();
+            change(&mut after);
+            offers_the_same(Some(&pool), Some(&after))
+        };
+        assert!(same(&|_| ()));
+        assert!(same(&|pool| pool.metadata.generation = Some(7)));
+        assert!(!same(&|pool| pool.spec.weight = Some(7)));
+        assert!(!same(&|pool| pool.metadata.uid = Some("another".into())));
+        let deleted = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
+        assert!(!same(&|pool| {
+            pool.metadata.deletion_timestamp = Some(deleted.clone());
+        }));
+        assert!(!same(&|pool| {
+            pool.set_false(types::READY, "NotReady", "", Timestamp::UNIX_EPOCH);
+        }));
+        assert!(!offers_the_same(None, Some(&pool)));
+        assert!(!offers_the_same(Some(&pool), None));
+    }
+}

@@ -2,9 +2,10 @@
 
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
-use karpenter_api::v1::NodePool;
+use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::node_claim;
 use karpenter_kwok::KwokNodeClass;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::world::{World, node_pool, settings};
@@ -212,4 +213,51 @@ async fn a_nodepool_that_is_being_deleted_launches_no_nodes_and_its_pods_have_a_
         !text.contains("karpenter_pods_provisioning_unbound_time_seconds{"),
         "the pod is unschedulable so far"
     );
+}
+
+/// Waits until pending pods were planned again, as they are every ten seconds: the next change alone causes an earlier plan.
+async fn until_planned(world: &World) {
+    let plans = "karpenter_scheduler_scheduling_duration_seconds_count{controller=\"provisioner\"}";
+    let before = world.metric(plans);
+    world
+        .until(30, "another plan", async |w| w.metric(plans) != before)
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_that_begins_to_offer_what_a_pod_needs_causes_a_plan() {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.add(node_pool("default").limit("cpu", "0")).await;
+    world.deploy("app", 1).await;
+    world.pass(60).await;
+    assert_eq!(world.claims().await.len(), 0);
+    until_planned(&world).await;
+    let patch = Patch::Merge(json!({"spec": {"limits": {"cpu": "100"}}}));
+    world
+        .api::<NodePool>()
+        .patch("default", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    world.pass(3).await;
+    assert_eq!(world.claims().await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_nodeclaim_is_deleted_before_it_registers_gets_another_without_delay() {
+    let world = World::new().await;
+    world.cluster.cloud.never_register(true);
+    world.deploy("app", 1).await;
+    world
+        .until(30, "a node launches", async |w| {
+            w.cluster.cloud.launched() == 1
+        })
+        .await;
+    world.pass(60).await;
+    let claim = world.claims().await.remove(0);
+    world.delete::<NodeClaim>(claim.name()).await;
+    world.pass(3).await;
+    let left = world.claims().await;
+    let others = left.iter().filter(|other| other.uid() != claim.uid());
+    assert_eq!(others.count(), 1, "{}", world.describe().await);
 }

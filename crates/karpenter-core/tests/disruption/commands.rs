@@ -1,0 +1,124 @@
+//! What requests, methods and commands say of themselves.
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use karpenter_core::disruption::{
+    Command, DisruptionRequest, Method, MultiNodeSearch, Surroundings,
+};
+use karpenter_core::pod::Pod;
+use karpenter_core::schedule::{Policy, Query};
+use serde_json::json;
+
+use crate::fixture::{World, now, pod};
+use crate::fleet::{Fleet, FleetNode, commands, node, on_demand_pool, running, sizes, world};
+
+#[test]
+fn each_setter_of_a_request_sets_its_field() {
+    let later = now() + SignedDuration::from_secs(60);
+    let buffer = vec![Arc::new(Pod::parse(&pod("buffer").build()))];
+    let surroundings = Surroundings {
+        in_flight: ["claim".to_owned()].into(),
+        ..Surroundings::default()
+    };
+    let multi_node = MultiNodeSearch {
+        cancel: None,
+        max_replacements: 3,
+    };
+    let request = DisruptionRequest::at(now())
+        .with_policy(Policy::at(later))
+        .with_query(Query::default().with_buffer_pods(buffer))
+        .with_surroundings(surroundings)
+        .with_spot_to_spot(true)
+        .with_multi_node(multi_node)
+        .with_max_commands(7)
+        .with_threads(5);
+    assert_eq!(request.now(), later);
+    assert_eq!(request.query.buffer_pods.len(), 1);
+    assert_eq!(request.surroundings.in_flight.len(), 1);
+    assert!(request.spot_to_spot);
+    assert_eq!(request.multi_node.max_replacements, 3);
+    assert_eq!((request.max_commands, request.threads), (7, 5));
+}
+
+#[test]
+fn drift_alone_starts_without_a_validation() {
+    let validated = |method: Method| method.is_validated();
+    assert!(
+        ![Method::StaticDrift, Method::Drift]
+            .into_iter()
+            .any(validated)
+    );
+    let others = [Method::Emptiness, Method::MultiNode, Method::SingleNode];
+    assert!(others.into_iter().all(validated));
+}
+
+/// Returns the command that deletes or replaces a node.
+fn command(node: FleetNode, pods: &[&str]) -> Command {
+    let pods = pods.iter().map(|pod| running(pod, "a", "100m"));
+    let world = world().run([node]).with(pods);
+    world.decide_with(|_| ()).commands.remove(0)
+}
+
+#[test]
+fn a_command_names_its_nodes_replacements_and_pods() {
+    let command = command(node("a", "huge"), &["p", "q"]);
+    assert_eq!(
+        command.to_string(),
+        "terminating 1 candidates a/huge/on-demand and replacing with on-demand node from types small, medium, large"
+    );
+    let pods: Vec<&str> = command.pods().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(pods, ["p", "q"]);
+}
+
+/// The price decides, not the order of the catalogue.
+#[test]
+fn the_instance_types_of_a_replacement_are_in_the_order_of_their_prices() {
+    let mut types = sizes().to_vec();
+    types.reverse();
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(on_demand_pool("default"))
+        .run([node("a", "huge")])
+        .with([running("p", "a", "1")]);
+    assert_eq!(
+        commands(&world.decide_with(|_| ())),
+        ["replace a with small medium large on-demand (saves 1.40)"]
+    );
+}
+
+/// A node that expires soon is disrupted rather than one that does not.
+#[test]
+fn the_cost_of_a_disruption_grows_with_the_pods_and_shrinks_with_the_time_until_expiration() {
+    let cost = |node: FleetNode, pods: &[&str]| command(node, pods).candidates[0].disruption_cost;
+    let half = || {
+        let created = now() - SignedDuration::from_hours(1);
+        node("a", "huge")
+            .claim("/metadata/creationTimestamp", json!(created))
+            .claim("/spec/expireAfter", json!("2h"))
+    };
+    let never = || node("a", "huge").claim("/spec/expireAfter", json!("Never"));
+    let (one, two) = (cost(never(), &["p"]), cost(never(), &["p", "q"]));
+    assert!((two - 2.0 * one).abs() < 1e-9, "{two} {one}");
+    let (half, whole) = (cost(half(), &["p"]), cost(never(), &["p"]));
+    assert!((half - whole / 2.0).abs() < 1e-9, "{half} {whole}");
+}
+
+#[test]
+fn a_search_for_several_nodes_that_is_out_of_time_finds_none() {
+    let three = ["a", "b", "c"];
+    let world = world()
+        .run(three.map(|name| node(name, "medium")))
+        .with(three.map(|name| running(&format!("p-{name}"), name, "2500m")));
+    let decided = |out_of_time: bool| {
+        let plan = world.decide_with(|request| {
+            request.multi_node.cancel = Some(Arc::new(move || out_of_time));
+        });
+        (
+            plan.commands.len(),
+            plan.timed_out.contains(&Method::MultiNode),
+        )
+    };
+    assert_eq!(decided(false), (1, false));
+    assert_eq!(decided(true), (0, true));
+}

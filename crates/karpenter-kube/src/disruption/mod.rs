@@ -103,8 +103,8 @@ fn claims(command: &Command) -> Vec<String> {
 }
 
 /// Cancels when `limit` has passed since the first check, or when `stop` is cancelled.
-fn time_limit(cx: &Context, limit: Duration, stop: &CancellationToken) -> Cancel {
-    let (limit, stop) = (cx.clock.real_duration(limit), stop.clone());
+fn time_limit(limit: Duration, stop: &CancellationToken) -> Cancel {
+    let stop = stop.clone();
     let first = OnceLock::new();
     Arc::new(move || {
         let now = Instant::now();
@@ -235,10 +235,11 @@ impl Disruption {
         request.surroundings.recent_replacements = self.recent_replacements.claims();
         request.spot_to_spot = cx.options.feature_gates.spot_to_spot_consolidation;
         request.multi_node = MultiNodeSearch {
-            cancel: Some(time_limit(cx, MULTI_NODE_LIMIT, &stop)),
+            cancel: Some(time_limit(cx.clock.real_duration(MULTI_NODE_LIMIT), &stop)),
             max_replacements: cx.options.consolidation_max_replacements,
         };
-        request.single_node_cancel = Some(time_limit(cx, SINGLE_NODE_LIMIT, &stop));
+        request.single_node_cancel =
+            Some(time_limit(cx.clock.real_duration(SINGLE_NODE_LIMIT), &stop));
         request.unseen_pools = self.unseen_pools.clone();
         request.cooling_down_pools = self.cooldowns.active(Instant::now());
         request.static_headroom = cx.static_capacity.drift_headroom(&cx.model);
@@ -379,10 +380,7 @@ impl Disruption {
     /// Returns the clock's time until the next pass.
     fn until_next(&self) -> Duration {
         let due = self.proposals.iter().map(|p| p.due);
-        let next = due.fold(self.next_plan, Instant::min);
-        let real = next.saturating_duration_since(Instant::now());
-        let second = self.cx.clock.real_duration(Duration::from_secs(1));
-        Duration::try_from_secs_f64(real.as_secs_f64() / second.as_secs_f64()).unwrap_or(IDLE)
+        self.cx.clock.until(due.fold(self.next_plan, Instant::min))
     }
 }
 
@@ -415,5 +413,25 @@ impl Periodic for Disruption {
             self.next_plan = self.cx.clock.instant_after(delay);
         }
         Ok(self.until_next())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_search_ends_when_its_time_is_up_or_its_pass_is_abandoned() {
+        let (kept, abandoned) = (CancellationToken::new(), CancellationToken::new());
+        let limit = Duration::from_secs(60);
+        let searches = [&kept, &abandoned].map(|stop| time_limit(limit, stop));
+        let ended = || searches.each_ref().map(|is_cancelled| is_cancelled());
+        assert_eq!(ended(), [false, false]);
+        abandoned.cancel();
+        assert_eq!(ended(), [false, true]);
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert_eq!(ended(), [false, true]);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(ended(), [true, true]);
     }
 }

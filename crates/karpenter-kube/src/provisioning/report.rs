@@ -397,4 +397,18 @@ mod tests {
             format!("{text} due to minValues incompatibility")
         );
     }
+
+    #[test]
+    fn events_refer_to_a_pod_by_all_that_identifies_it() {
+        let key = PodKey {
+            namespace: "default".into(),
+            name: "a".into(),
+            uid: "1".into(),
+        };
+        let reference = pod_reference(&key);
+        let [api_version, kind] = [&reference.api_version, &reference.kind].map(Option::as_deref);
+        assert_eq!((api_version, kind), (Some("v1"), Some("Pod")));
+        let own = [&reference.namespace, &reference.name, &reference.uid].map(Option::as_deref);
+        assert_eq!(own, [Some("default"), Some("a"), Some("1")]);
+    }
 }

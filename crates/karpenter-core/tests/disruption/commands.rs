@@ -10,8 +10,8 @@ use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Policy, Query};
 use serde_json::json;
 
-use crate::fixture::{World, now, pod};
-use crate::fleet::{Fleet, FleetNode, commands, node, on_demand_pool, running, sizes, world};
+use crate::fixture::{now, pod};
+use crate::fleet::{Fleet, FleetNode, node, running, world};
 
 #[test]
 fn each_setter_of_a_request_sets_its_field() {
@@ -71,22 +71,6 @@ fn a_command_names_its_nodes_replacements_and_pods() {
     assert_eq!(pods, ["p", "q"]);
 }
 
-/// The price decides, not the order of the catalogue.
-#[test]
-fn the_instance_types_of_a_replacement_are_in_the_order_of_their_prices() {
-    let mut types = sizes().to_vec();
-    types.reverse();
-    let world = World::empty()
-        .with_types(types.into())
-        .with_pool(on_demand_pool("default"))
-        .run([node("a", "huge")])
-        .with([running("p", "a", "1")]);
-    assert_eq!(
-        commands(&world.decide_with(|_| ())),
-        ["replace a with small medium large on-demand (saves 1.40)"]
-    );
-}
-
 /// A node that expires soon is disrupted rather than one that does not.
 #[test]
 fn the_cost_of_a_disruption_grows_with_the_pods_and_shrinks_with_the_time_until_expiration() {
@@ -102,23 +86,4 @@ fn the_cost_of_a_disruption_grows_with_the_pods_and_shrinks_with_the_time_until_
     assert!((two - 2.0 * one).abs() < 1e-9, "{two} {one}");
     let (half, whole) = (cost(half(), &["p"]), cost(never(), &["p"]));
     assert!((half - whole / 2.0).abs() < 1e-9, "{half} {whole}");
-}
-
-#[test]
-fn a_search_for_several_nodes_that_is_out_of_time_finds_none() {
-    let three = ["a", "b", "c"];
-    let world = world()
-        .run(three.map(|name| node(name, "medium")))
-        .with(three.map(|name| running(&format!("p-{name}"), name, "2500m")));
-    let decided = |out_of_time: bool| {
-        let plan = world.decide_with(|request| {
-            request.multi_node.cancel = Some(Arc::new(move || out_of_time));
-        });
-        (
-            plan.commands.len(),
-            plan.timed_out.contains(&Method::MultiNode),
-        )
-    };
-    assert_eq!(decided(false), (1, false));
-    assert_eq!(decided(true), (0, true));
 }

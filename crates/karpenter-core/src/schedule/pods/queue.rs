@@ -105,8 +105,12 @@ impl PodQueue {
         });
     }
 
-    /// Returns the number of shapes.
+    /// Returns the number of shapes. Only pods with volumes have classes of their own, so that without them it is that of the classes.
     pub(crate) fn shapes(&self) -> usize {
+        let mut shapes = self.classes.iter().map(|class| &class.shape);
+        if shapes.all(|shape| shape.volumes.is_empty()) {
+            return self.classes.len();
+        }
         let shapes = self.classes.iter().map(|class| Arc::as_ptr(&class.shape));
         shapes.collect::<FxHashSet<_>>().len()
     }

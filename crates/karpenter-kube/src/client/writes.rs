@@ -29,7 +29,7 @@ use crate::client::patch;
 use crate::client::patch::Lock;
 use crate::controller::is_not_found;
 
-/// How long an answer is remembered at most; the watch reports it long before.
+/// How long an answer is remembered at least; at most twice as long while objects are read or written. The watch reports it long before.
 const KEPT: Duration = Duration::from_secs(60);
 
 /// The last writes to the objects of a cluster-scoped kind.
@@ -265,7 +265,7 @@ where
 }
 
 impl<K> State<K> {
-    /// Removes entries that were not used for a while, at the latest after twice that time: a burst leaves one for each object.
+    /// Removes entries that were not used for a while: a burst leaves one for each object.
     fn forget_old(&mut self) {
         let now = Instant::now();
         while let Some((_, name)) = self

@@ -1,7 +1,5 @@
 //! The allocator of the binary: it is built by `.cargo/config.toml`.
 
-#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
-
 use std::process::Command;
 
 #[test]

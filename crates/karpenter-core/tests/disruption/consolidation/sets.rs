@@ -1,6 +1,9 @@
 //! Which sets of nodes are consolidated together, and with how many replacements.
 
-use karpenter_core::disruption::DisruptionRequest;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use karpenter_core::disruption::{DisruptionRequest, Method};
 
 use crate::fixture::{HOSTNAME, World};
 use crate::fleet::{Fleet, commands, node, running, world as fresh};
@@ -194,5 +197,82 @@ fn a_member_is_exchanged_for_each_candidate_that_saves_more_with_the_others() {
     assert_eq!(
         first(&world, 1),
         ["replace b c with medium on-demand (saves 0.60)"]
+    );
+}
+
+/// Ends the search for a set at its check number `checks + 1`.
+fn ends_after(checks: usize) -> impl Fn(&mut DisruptionRequest) {
+    move |request| {
+        let made = AtomicUsize::new(0);
+        let is_over = move || made.fetch_add(1, Ordering::Relaxed) >= checks;
+        request.multi_node.cancel = Some(Arc::new(is_over));
+    }
+}
+
+#[test]
+fn a_search_that_ends_before_a_set_was_tried_finds_none_and_says_so() {
+    let world = fleet(&[
+        ("a", "large", &["1"]),
+        ("b", "large", &["1"]),
+        ("c", "large", &["1"]),
+    ]);
+    let methods = |checks: usize| {
+        let plan = world.decide_with(ends_after(checks));
+        let multi_node = plan
+            .commands
+            .iter()
+            .filter(|it| it.method == Method::MultiNode);
+        (
+            multi_node.count(),
+            plan.timed_out.contains(&Method::MultiNode),
+        )
+    };
+    assert_eq!(methods(1), (0, true));
+    assert_eq!(methods(1000), (1, false));
+}
+
+/// Time is checked before the search, and before each set.
+#[test]
+fn the_longest_prefix_is_found_by_binary_search_up_to_upstreams_length_and_then_beyond() {
+    let deleted = |number: usize, sets: usize| {
+        let small = |index: usize| format!("n{index:03}");
+        let world = fresh()
+            .run((0..number).map(|index| node(&small(index), "small")))
+            .run(["room-1", "room-2"].map(|name| node(name, "huge")))
+            .with(["room-1", "room-2"].map(|room| running(room, room, "1").do_not_disrupt()))
+            .with(
+                (0..number)
+                    .map(|index| running(&small(index), &small(index), "100m"))
+                    .collect::<Vec<_>>(),
+            );
+        let plan = world.decide_with(ends_after(1 + sets));
+        let commands = plan.commands.iter();
+        let multi_node = commands.filter(|it| it.method == Method::MultiNode);
+        multi_node.map(|it| it.candidates.len()).sum::<usize>()
+    };
+    // Of eight, 5, 7 and 8 are tried.
+    assert_eq!([0, 1, 2, 3].map(|sets| deleted(8, sets)), [0, 5, 7, 8]);
+    // Of 102, 51, 76, 89, 95, 98, 100 and 101 are tried, and then 102.
+    assert_eq!([6, 7, 8].map(|sets| deleted(102, sets)), [100, 101, 102]);
+}
+
+/// `a` has room for the pods of `b` and `c`; no cheaper node has room for those of all three.
+#[test]
+fn a_set_is_extended_by_nodes_whose_pods_fit_after_it_is_deleted() {
+    let world = fleet(&[
+        ("a", "large", &["1500m"]),
+        ("b", "huge", &["5", "300m", "1"]),
+        ("c", "small", &["100m"]),
+    ]);
+    assert_eq!(first(&world, 1), ["delete b c (saves 1.80)"]);
+}
+
+/// Deleting `b` alone would save 1.60.
+#[test]
+fn a_set_of_two_nodes_is_not_reduced_to_one() {
+    let world = fleet(&[("a", "small", &["1500m"]), ("b", "huge", &["500m"])]);
+    assert_eq!(
+        first(&world, 1),
+        ["replace a b with medium large on-demand (saves 1.40)"]
     );
 }

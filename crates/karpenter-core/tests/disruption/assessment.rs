@@ -5,12 +5,13 @@ use std::sync::Arc;
 use karpenter_core::disruption::consolidation::prices::PriceLists;
 use karpenter_core::disruption::simulation::Simulator;
 use karpenter_core::disruption::{
-    Assessor, Command, DisruptionRequest, NotConsolidatable, VerdictKind, plan,
+    Assessor, Candidates, Command, DisruptionRequest, NotConsolidatable, VerdictKind, plan,
 };
-use karpenter_core::schedule::MinValuesPolicy;
+use karpenter_core::pod::Pod;
+use karpenter_core::schedule::{MinValuesPolicy, Query};
 use serde_json::json;
 
-use crate::fixture::{World, now};
+use crate::fixture::{World, now, pod};
 use crate::fleet::{Fleet, node, on_demand_pool, running, sizes, world};
 
 fn request(world: &World) -> DisruptionRequest {
@@ -235,4 +236,116 @@ fn a_changed_copy_gives_what_a_new_simulator_gives() {
         assert_eq!(shared.savings, fresh.savings);
         assert_eq!(shared.to_string(), fresh.to_string());
     }
+}
+
+#[test]
+fn an_annotation_of_the_node_blocks_its_drift_in_spite_of_a_grace_period() {
+    let refuses = json!({ "karpenter.sh/do-not-disrupt": "true" });
+    let node = node("a", "huge")
+        .drifted("2026-01-01T00:00:00Z")
+        .claim("/spec/terminationGracePeriod", json!("1h"))
+        .node("/metadata/annotations", refuses);
+    assert_eq!(
+        blockers(&world().run([node]), "a"),
+        ["disruption is blocked through the \"karpenter.sh/do-not-disrupt\" annotation"]
+    );
+}
+
+/// Returns nodes `a`, whose pod has no other place than `b`, and `b`, whose pods changed two minutes ago.
+fn changed_two_minutes_ago(consolidate_after: &str) -> World {
+    let changed = node("b", "huge")
+        .pool("target")
+        .without("Consolidatable")
+        .claim("/status/lastPodEventTime", json!("2025-12-31T23:58:00Z"));
+    world()
+        .with_pool(on_demand_pool("target").consolidate_after(consolidate_after))
+        .run([node("a", "small"), changed])
+        .with([running("p", "a", "1"), running("q", "b", "14")])
+}
+
+/// Returns where the simulator places the pods of a node that consolidation deletes: on existing nodes, and on how many new ones.
+fn places(simulator: &Simulator, name: &str) -> (Vec<String>, usize) {
+    let snapshot = simulator.snapshot();
+    let all = Candidates::new(snapshot, &<_>::default(), simulator.now());
+    let mut candidates = all.candidates.iter();
+    let candidate = candidates.find(|candidate| candidate.name() == name);
+    let outcome = simulator.remove(&[candidate.expect("the node is a candidate")], true);
+    let placements = outcome.placements.iter();
+    let existing = placements.map(|it| format!("{} on {}", it.pod.name, it.node));
+    (existing.collect(), outcome.new_node_claims.len())
+}
+
+#[test]
+fn a_simulator_that_answers_again_later_moves_pods_to_nodes_whose_consolidate_after_has_passed() {
+    let world = changed_two_minutes_ago("5m");
+    let request = request(&world);
+    let simulator = simulator(&world, &request);
+    assert_eq!(places(&simulator, "a"), (vec![], 1));
+    let later = now() + jiff::SignedDuration::from_mins(3);
+    let again = simulator.again(&request.policy.clone().with_now(later), &request.query);
+    let again = again.expect("the policy differs in the time alone");
+    assert_eq!(places(&again, "a"), (vec!["p on b".to_owned()], 0));
+}
+
+#[test]
+fn a_simulator_that_answers_again_places_the_pods_of_the_new_query() {
+    let world = world()
+        .run([node("a", "small"), node("b", "huge")])
+        .with([running("p", "a", "1"), running("q", "b", "14")]);
+    let request = request(&world);
+    let simulator = simulator(&world, &request);
+    assert_eq!(places(&simulator, "a"), (vec!["p on b".to_owned()], 0));
+    let buffer = pod("buffer")
+        .cpu("15")
+        .annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
+    let query = Query::default().with_buffer_pods(vec![Arc::new(Pod::parse(&buffer.build()))]);
+    let again = simulator.again(&request.policy, &query).unwrap();
+    assert_eq!(places(&again, "a").1, 1, "a new node for the buffer");
+}
+
+#[test]
+fn the_consolidate_after_of_a_changed_copy_decides_which_nodes_receive_pods() {
+    let world = changed_two_minutes_ago("5m");
+    let before = simulator(&world, &request(&world));
+    assert_eq!(places(&before, "a"), (vec![], 1));
+    let copy = changed_two_minutes_ago("1m").cluster.snapshot();
+    let after = before.with_policies_of(&copy);
+    assert_eq!(places(&after, "a"), (vec!["p on b".to_owned()], 0));
+}
+
+#[test]
+fn the_budgets_of_a_changed_copy_keep_its_nodes() {
+    let mut world = world()
+        .run([node("a", "huge")])
+        .with([running("p", "a", "1")]);
+    let request = request(&world);
+    let before = simulator(&world, &request);
+    let closed = on_demand_pool("default").budgets(&["0"]);
+    crate::carried::apply_pool(&mut world.cluster, &closed);
+    let after = before.with_policies_of(&world.cluster.snapshot());
+    let kept = Assessor::new(after, &request).assess("a").unwrap();
+    assert_eq!(
+        kept.unwrap_err(),
+        VerdictKind::Kept(NotConsolidatable::Budget {
+            node_pool: "default".to_owned()
+        })
+    );
+}
+
+/// While the budget blocks every eviction, the pod stays on the node that is being deleted, and needs no other.
+#[test]
+fn the_disruption_budgets_of_a_changed_copy_decide_which_pods_leave_deleting_nodes() {
+    let leaving =
+        crate::fixture::node("gone").set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
+    let mut world = world()
+        .run([node("a", "small"), node("b", "huge")])
+        .with([leaving])
+        .with([running("p", "a", "1"), running("q", "b", "14")])
+        .with([running("r", "gone", "15").label("app", "guarded")])
+        .pdb("pdb", "default", json!({ "maxUnavailable": 0 }), 0);
+    let before = simulator(&world, &request(&world));
+    assert_eq!(places(&before, "a"), (vec!["p on b".to_owned()], 0));
+    world.cluster.remove_pdb("default", "pdb");
+    let after = before.with_policies_of(&world.cluster.snapshot());
+    assert_eq!(places(&after, "a"), (vec!["p on b".to_owned()], 1));
 }

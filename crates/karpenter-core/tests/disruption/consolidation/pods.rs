@@ -235,3 +235,20 @@ fn a_pod_with_a_device_moves_if_another_node_has_a_matching_device() {
     assert_eq!(decide(true), ["delete a (saves 0.20)"]);
     assert_eq!(decide(false), Vec::<String>::new());
 }
+
+#[test]
+fn a_node_receives_pods_again_as_soon_as_consolidate_after_has_passed() {
+    let decide = |changed: &str| {
+        let changed = node("b", "huge")
+            .pool("target")
+            .without("Consolidatable")
+            .claim("/status/lastPodEventTime", json!(changed));
+        fresh()
+            .with_pool(on_demand_pool("target").consolidate_after("5m"))
+            .run([node("a", "small"), changed])
+            .with([running("p", "a", "1"), running("q", "b", "14")])
+            .decide()
+    };
+    assert_eq!(decide("2025-12-31T23:55:01Z"), [""; 0]);
+    assert_eq!(decide("2025-12-31T23:55:00Z"), ["delete a (saves 0.20)"]);
+}

@@ -528,3 +528,57 @@ fn a_pod_that_a_preference_counts_alters_the_pods_that_have_it_by_leaving() {
         assert_eq!(after(&mut world, replace), (4, 2));
     }
 }
+
+#[test]
+fn nothing_is_carried_over_while_more_than_64_pods_are_pending() {
+    for (pending, carried_over) in [(64, 6), (65, 0)] {
+        let mut world = kept_fleet();
+        let unschedulable = |pod: Object<Pod>| {
+            pod.condition(
+                "PodScheduled",
+                "False",
+                "Unschedulable",
+                "2025-12-31T00:00:00Z",
+            )
+        };
+        world.add(
+            (0..pending)
+                .map(|index| unschedulable(pod(&format!("pending-{index}")).cpu("100")))
+                .collect::<Vec<_>>(),
+        );
+        assert_eq!(after(&mut world, |_| ()).0, carried_over, "{pending} pods");
+    }
+}
+
+#[test]
+fn another_rule_for_spot_nodes_alters_every_node() {
+    let snapshot = kept_fleet().cluster.snapshot();
+    let mut planner = Planner::default();
+    planner.plan(&snapshot, &request());
+    let next = planner.plan(&snapshot, &request().with_spot_to_spot(true));
+    assert_eq!((next.carried_over, next.evaluated), (0, 6));
+}
+
+/// A terminating pod of a StatefulSet comes back, and needs a place. It does not move while its annotation protects it.
+#[test]
+fn an_annotation_that_no_longer_protects_a_terminating_pod_alters_its_node() {
+    let mut world = crate::fleet::world();
+    let only = node("a", "small");
+    world.add((only.claim, only.node));
+    world.add([pod("q")
+        .cpu("1")
+        .controlled_by("StatefulSet", "db")
+        .on("a")
+        .deleted("2026-01-01T00:00:00Z")
+        .set("/status/startTime", "2025-12-31T23:59:00Z")
+        .annotation("karpenter.sh/do-not-disrupt", "5m")]);
+    let snapshot = world.cluster.snapshot();
+    let mut planner = Planner::default();
+    let first = planner.plan(&snapshot, &request());
+    assert_eq!(crate::fleet::commands(&first), ["delete a (saves 0.20)"]);
+    let mut later = request();
+    later.policy.now += SignedDuration::from_mins(10);
+    let next = planner.plan(&snapshot, &later);
+    assert_eq!(text(&next), text(&plan(&snapshot, &later)));
+    assert_eq!(crate::fleet::commands(&next), [""; 0]);
+}

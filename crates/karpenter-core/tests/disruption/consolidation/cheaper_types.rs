@@ -3,7 +3,7 @@
 use karpenter_core::fake;
 use serde_json::json;
 
-use crate::fixture::{CAPACITY_TYPE, INSTANCE_TYPE, World, Z1, Z2, ZONE, values};
+use crate::fixture::{CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, World, Z1, Z2, ZONE, values};
 use crate::fleet::{
     Fleet, FleetNode, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running, sizes,
     type_with_offerings, verdict,
@@ -158,4 +158,23 @@ fn the_node_claim_of_a_replacement_lists_only_the_types_and_capacity_type_that_a
     );
     assert_eq!(values(replacement, CAPACITY_TYPE), [SPOT]);
     assert_eq!(values(replacement, ZONE), [Z1, Z2]);
+}
+
+#[test]
+fn each_of_several_replacements_costs_at_most_its_share_of_the_price_of_the_nodes() {
+    let apart = |name: &str, node: &str| {
+        running(name, node, "1")
+            .label("app", "x")
+            .anti_affinity(HOSTNAME, ("app", "x"))
+            .require(INSTANCE_TYPE, "NotIn", &["large"])
+    };
+    let world = crate::fleet::world()
+        .run([node("a", "large"), node("b", "large")])
+        .with([apart("p", "a"), apart("q", "b")]);
+    let plan = world.decide_with(|request| request.multi_node.max_replacements = 2);
+    // Two `small` are planned for 0.4, a quarter of 1.6: each may cost four times its price, which `huge` does not.
+    assert_eq!(
+        commands(&plan),
+        ["replace a b with small medium on-demand with small medium on-demand (saves 1.20)"]
+    );
 }

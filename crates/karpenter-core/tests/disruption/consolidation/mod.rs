@@ -7,9 +7,9 @@ mod spot;
 
 use karpenter_core::fake;
 
-use crate::fixture::{CAPACITY_TYPE, World, Z1, now};
+use crate::fixture::{CAPACITY_TYPE, HOSTNAME, World, Z1, now};
 use crate::fleet::{
-    Fleet, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running, sizes,
+    Fleet, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, priced_type, running, sizes,
     type_with_offerings, verdict, world as fresh,
 };
 
@@ -237,4 +237,25 @@ fn every_node_gets_a_verdict() {
             .iter()
             .all(|verdict| !format!("{:?}", verdict.kind).is_empty())
     );
+}
+
+/// Three nodes of two cores; nodes of sixteen are cheaper. A node that is being deleted does not count against the limit.
+#[test]
+fn the_replacements_of_earlier_commands_count_against_the_limits_of_a_pool() {
+    let apart = |node: &str| {
+        running(&format!("p-{node}"), node, "1")
+            .label("app", "x")
+            .anti_affinity(HOSTNAME, ("app", "x"))
+    };
+    let replaced = |cores: &str| {
+        let types = [priced_type("small", 2, 0.4), priced_type("huge", 16, 0.2)];
+        let nodes = ["a", "b", "c"];
+        let world = World::empty()
+            .with_types(types.into())
+            .with_pool(on_demand_pool("default").limit("cpu", cores))
+            .run(nodes.map(|name| node(name, "small")))
+            .with(nodes.map(apart));
+        world.decide().len()
+    };
+    assert_eq!(["19", "20", "34", "48"].map(replaced), [0, 1, 2, 3]);
 }

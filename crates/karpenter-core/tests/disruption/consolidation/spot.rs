@@ -88,26 +88,28 @@ fn min_values_keep_more_than_fifteen() {
 /// Conformance: DIS-102
 #[test]
 fn the_most_expensive_spot_zone_decides_and_more_expensive_on_demand_does_not_replace() {
-    let types = [
-        type_with_offerings("now", 4, vec![fake::offering(ON_DEMAND, Z1, 0.5)]),
-        type_with_offerings(
-            "other",
-            4,
-            vec![
-                fake::offering(SPOT, Z1, 0.2),
-                fake::offering(SPOT, Z2, 0.6),
-                fake::offering(ON_DEMAND, Z1, 0.9),
-            ],
-        ),
-    ];
-    let world = World::empty()
-        .with_types(types.into())
-        .with_pool(open_pool("default"));
-    let world = world.run([node("a", "now")]).with([running("p", "a", "1")]);
-    assert_eq!(
-        verdict(&world.decide_with(|_| ()), "a"),
-        "Can't replace with a cheaper node"
-    );
+    for spot_prices in [[0.2, 0.6], [0.6, 0.2]] {
+        let types = [
+            type_with_offerings("now", 4, vec![fake::offering(ON_DEMAND, Z1, 0.5)]),
+            type_with_offerings(
+                "other",
+                4,
+                vec![
+                    fake::offering(SPOT, Z1, spot_prices[0]),
+                    fake::offering(SPOT, Z2, spot_prices[1]),
+                    fake::offering(ON_DEMAND, Z1, 0.9),
+                ],
+            ),
+        ];
+        let world = World::empty()
+            .with_types(types.into())
+            .with_pool(open_pool("default"));
+        let world = world.run([node("a", "now")]).with([running("p", "a", "1")]);
+        assert_eq!(
+            verdict(&world.decide_with(|_| ()), "a"),
+            "Can't replace with a cheaper node"
+        );
+    }
 }
 
 /// Conformance: DIS-184
@@ -123,5 +125,31 @@ fn a_replacement_of_either_capacity_type_is_pinned_to_spot() {
     assert_eq!(
         values(&plan.commands[0].replacements[0], CAPACITY_TYPE),
         [SPOT]
+    );
+}
+
+/// Spot capacity costs more than on-demand capacity where it is scarce.
+#[test]
+fn the_types_of_a_replacement_pinned_to_spot_are_in_the_order_of_their_spot_prices() {
+    let offered = |name: &str, on_demand: f64, spot: f64| {
+        let offerings = vec![
+            fake::offering(ON_DEMAND, Z1, on_demand),
+            fake::offering(SPOT, Z1, spot),
+        ];
+        type_with_offerings(name, 4, offerings)
+    };
+    let types = [
+        offered("scarce", 0.1, 0.4),
+        offered("plenty", 0.3, 0.2),
+        offered("huge", 1.6, 1.5),
+    ];
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(open_pool("default"))
+        .run([node("a", "huge")])
+        .with([running("p", "a", "1")]);
+    assert_eq!(
+        world.decide(),
+        ["replace a with plenty scarce huge spot (saves 1.40)"]
     );
 }

@@ -214,3 +214,66 @@ fn the_only_node_of_a_pool_may_be_consolidated() {
     let world = world.with([running("p", "a", "1"), running("q", "b", "14")]);
     assert_eq!(world.decide(), ["delete a (saves 0.40)"]);
 }
+
+/// A cluster with a node `a` that costs nothing and a node `b` that has room for the pod of `a`.
+fn with_free_node() -> World {
+    let types = [
+        crate::fleet::priced_type("small", 2, 0.0),
+        crate::fleet::priced_type("huge", 16, 1.6),
+    ];
+    World::empty()
+        .with_types(types.into())
+        .with_pool(balanced("default"))
+        .run([node("a", "small"), node("b", "huge")])
+        .with([
+            running("p", "a", "1"),
+            running("q", "b", "1").do_not_disrupt(),
+        ])
+}
+
+#[test]
+fn a_node_that_costs_nothing_is_kept() {
+    let plan = with_free_node().decide_with(|_| ());
+    assert_eq!(commands(&plan), [""; 0]);
+    assert_eq!(verdict(&plan, "a"), "Score 0.00 is below 0.50");
+}
+
+#[test]
+fn the_share_of_a_pool_that_costs_nothing_is_zero_and_a_loss_scores_zero() {
+    use karpenter_core::disruption::Candidates;
+    use karpenter_core::disruption::consolidation::balanced::{PoolScore, Totals};
+    let world = two_pools("WhenEmptyOrUnderutilized");
+    let snapshot = world.cluster.snapshot();
+    let all = Candidates::new(&snapshot, &<_>::default(), now());
+    let mut candidates = all.candidates.iter();
+    let a = candidates.find(|it| it.name() == "a").unwrap();
+    let nothing = PoolScore {
+        node_pool: "default".to_owned(),
+        score: 0.0,
+        savings: 0.0,
+        disruption: 0.0,
+    };
+    assert_eq!(Totals::default().judge(&[a], 0.2), [nothing]);
+    let totals = Totals::new(&snapshot, &all.candidates, &all.prices);
+    assert_eq!(totals.score(&[a], -0.2), Some(0.0));
+}
+
+/// Two nodes of 0.5 whose pods fit on one of 0.5: half the price of the pool, for all of its disruption.
+#[test]
+fn a_set_whose_score_is_the_threshold_is_approved() {
+    let types = [
+        crate::fleet::priced_type("medium", 4, 0.5),
+        crate::fleet::priced_type("large", 8, 0.5),
+    ];
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(balanced("default"))
+        .run([node("a", "medium"), node("b", "medium")])
+        .with([running("p", "a", "2500m"), running("q", "b", "2500m")]);
+    let plan = world.decide_with(|_| ());
+    assert_eq!(
+        commands(&plan),
+        ["replace a b with large on-demand (saves 0.50)"]
+    );
+    assert_eq!(plan.commands[0].score, Some(0.5));
+}

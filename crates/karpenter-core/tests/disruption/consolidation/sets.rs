@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use karpenter_core::disruption::{DisruptionRequest, Method};
 
-use crate::fixture::{HOSTNAME, World};
+use crate::fixture::{HOSTNAME, Object, Pod, World};
 use crate::fleet::{Fleet, commands, node, running, world as fresh};
 
 fn with_replacements(number: usize) -> impl Fn(&mut DisruptionRequest) {
@@ -14,14 +14,16 @@ fn with_replacements(number: usize) -> impl Fn(&mut DisruptionRequest) {
 
 /// Two nodes of sixteen cores whose pods must not share a node.
 fn apart() -> World {
-    let alone = |name: &str, node: &str| {
-        running(name, node, "1")
-            .label("app", "x")
-            .anti_affinity(HOSTNAME, ("app", "x"))
-    };
     fresh()
         .run([node("a", "huge"), node("b", "huge")])
-        .with([alone("p", "a"), alone("q", "b")])
+        .with([alone("p", "a", "1"), alone("q", "b", "1")])
+}
+
+/// Returns a pod that shares no node with others of its kind.
+fn alone(name: &str, node: &str, cpu: &str) -> Object<Pod> {
+    running(name, node, cpu)
+        .label("app", "x")
+        .anti_affinity(HOSTNAME, ("app", "x"))
 }
 
 #[test]
@@ -267,12 +269,112 @@ fn a_set_is_extended_by_nodes_whose_pods_fit_after_it_is_deleted() {
     assert_eq!(first(&world, 1), ["delete b c (saves 1.80)"]);
 }
 
-/// Deleting `b` alone would save 1.60.
+/// Alone, `b` saves 1.60 in the first cluster, and 1.20 in the second.
 #[test]
-fn a_set_of_two_nodes_is_not_reduced_to_one() {
-    let world = fleet(&[("a", "small", &["1500m"]), ("b", "huge", &["500m"])]);
+fn a_set_of_two_nodes_is_not_reduced_to_one_that_saves_more() {
+    let replaced = |a: &str, b: &str| {
+        let world = fleet(&[("a", "small", &[a]), ("b", "huge", &[b])]);
+        first(&world, 1)
+    };
     assert_eq!(
-        first(&world, 1),
+        replaced("1500m", "500m"),
         ["replace a b with medium large on-demand (saves 1.40)"]
     );
+    assert_eq!(
+        replaced("2", "2500m"),
+        ["replace a b with large on-demand (saves 1.00)"]
+    );
+}
+
+/// The pods of `a` and `b` fit on `c`, which needs a replacement itself.
+#[test]
+fn a_node_that_needs_a_replacement_does_not_displace_nodes_that_can_be_deleted() {
+    let world = fleet(&[
+        ("a", "small", &["1"]),
+        ("b", "small", &["1500m"]),
+        ("c", "medium", &["1500m"]),
+    ]);
+    assert_eq!(first(&world, 1), ["delete a b (saves 0.40)"]);
+}
+
+/// By price alone `b` comes before `f`, whose pod is small.
+#[test]
+fn nodes_whose_pods_request_little_for_their_price_are_deleted_together() {
+    let world = fleet(&[
+        ("a", "small", &["1500m"]),
+        ("b", "large", &["1500m"]),
+        ("c", "small", &["1"]),
+        ("d", "huge", &["1500m"]),
+        ("e", "huge", &["2"]),
+        ("f", "medium", &["100m"]),
+    ]);
+    assert_eq!(first(&world, 1), ["delete a c d e f (saves 4.00)"]);
+}
+
+/// `a` and `c` would save 2.20.
+#[test]
+fn a_member_is_not_exchanged_for_a_node_of_the_same_price() {
+    let world = fleet(&[
+        ("a", "huge", &["2"]),
+        ("b", "large", &["2"]),
+        ("c", "large", &["1500m", "1", "2500m"]),
+    ]);
+    assert_eq!(
+        first(&world, 1),
+        ["replace a b with medium on-demand (saves 2.00)"]
+    );
+}
+
+/// `room` is the only place for the pods of `a` and `b`, and has room for one of them.
+#[test]
+fn after_a_group_that_fits_one_of_twice_its_size_is_tried() {
+    let names: Vec<String> = (1..=15).map(|index| format!("c{index:02}")).collect();
+    let blocked = |name: &str| running(name, name, "600m").select("team", "x");
+    let small = |name: &str| running(name, name, "10m");
+    let world = fleet(&[])
+        .run(["a", "b"].map(|name| node(name, "small")))
+        .run(names.iter().map(|name| node(name, "small")))
+        .run([node("room", "small").label("team", "x")])
+        .with(["a", "b"].map(blocked))
+        .with(names.iter().map(|name| small(name)).collect::<Vec<_>>())
+        .with([running("stays", "room", "1").do_not_disrupt()]);
+    let deleted = |checks: usize| {
+        let plan = world.decide_with(ends_after(checks));
+        let commands = plan.commands.iter();
+        let multi_node = commands.filter(|it| it.method == Method::MultiNode);
+        multi_node.map(|it| it.candidates.len()).sum::<usize>()
+    };
+    let mut sizes: Vec<usize> = (1..40).map(deleted).collect();
+    sizes.dedup();
+    assert_eq!(sizes, [0, 2, 4, 8, 16]);
+}
+
+/// Each of these nodes needs a replacement that is not cheaper, so that it neither joins `a` and `b` nor replaces one of them.
+#[test]
+fn eight_nodes_in_a_row_that_improve_no_set_end_the_search_for_others() {
+    let checks = |others: usize| {
+        let names: Vec<String> = (0..others).map(|index| format!("n{index:02}")).collect();
+        let world = fleet(&[("a", "small", &["100m"]), ("b", "small", &["100m"])])
+            .run(names.iter().map(|name| node(name, "medium")))
+            .run([node("room", "small")])
+            .with(
+                names
+                    .iter()
+                    .map(|name| alone(name, name, "3"))
+                    .collect::<Vec<_>>(),
+            )
+            .with([running("stays", "room", "1").do_not_disrupt()]);
+        let made = Arc::new(AtomicUsize::new(0));
+        let counted = made.clone();
+        let plan = world.decide_with(|request| {
+            request.multi_node.cancel = Some(Arc::new(move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+                false
+            }));
+        });
+        assert_eq!(commands(&plan), ["delete a b (saves 0.40)"]);
+        made.load(Ordering::Relaxed)
+    };
+    assert!(checks(7) < checks(8));
+    assert_eq!(checks(8), checks(9));
 }

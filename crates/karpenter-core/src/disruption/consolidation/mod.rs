@@ -140,26 +140,20 @@ fn cheaper(
         replacement.pin(labels::CAPACITY_TYPE_SPOT);
     }
     filter(&mut replacement, price)?;
-    if spot_to_spot {
-        if candidates.len() > 1 {
-            require_cheaper_than_same_type(&mut replacement, candidates)?;
-        } else {
-            if replacement.len() < SPOT_TO_SPOT_TYPES {
-                let (needed, found) = (SPOT_TO_SPOT_TYPES, replacement.len());
-                return Err(NotConsolidatable::SpotToSpotFlexibility { needed, found });
-            }
-            replacement.truncate(SPOT_TO_SPOT_TYPES);
+    if candidates.len() > 1 {
+        require_cheaper_than_same_type(&mut replacement, candidates)?;
+    } else if spot_to_spot {
+        if replacement.len() < SPOT_TO_SPOT_TYPES {
+            let (needed, found) = (SPOT_TO_SPOT_TYPES, replacement.len());
+            return Err(NotConsolidatable::SpotToSpotFlexibility { needed, found });
         }
-    } else {
-        if candidates.len() > 1 {
-            require_cheaper_than_same_type(&mut replacement, candidates)?;
-        }
-        if replacement.admits(labels::CAPACITY_TYPE_SPOT)
-            && replacement.admits(labels::CAPACITY_TYPE_ON_DEMAND)
-        {
-            // Only spot: without spot capacity, an on-demand instance could cost more than the candidates.
-            replacement.pin(labels::CAPACITY_TYPE_SPOT);
-        }
+        replacement.truncate(SPOT_TO_SPOT_TYPES);
+    }
+    if replacement.admits(labels::CAPACITY_TYPE_SPOT)
+        && replacement.admits(labels::CAPACITY_TYPE_ON_DEMAND)
+    {
+        // Only spot: without spot capacity, an on-demand instance could cost more than the candidates.
+        replacement.pin(labels::CAPACITY_TYPE_SPOT);
     }
     if replacement.len() == 0 {
         return Err(NotConsolidatable::NotCheaper);

@@ -119,7 +119,7 @@ impl Totals {
                 share(saved, total.price),
                 share(disruption, total.disruption),
             );
-            let score = if saved <= 0.0 || total.price <= 0.0 || total.disruption <= 0.0 {
+            let score = if saved <= 0.0 || total.price <= 0.0 {
                 0.0
             } else if disruption <= 0.0 {
                 f64::INFINITY

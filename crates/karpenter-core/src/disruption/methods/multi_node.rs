@@ -239,14 +239,16 @@ impl Search<'_, '_> {
             let end = (at + group).min(order.len());
             // Two groups are evaluated in parallel: this one, and its first half.
             let half = at + (end - at).div_ceil(2);
-            let mut sets: Vec<BTreeSet<usize>> = vec![with(best.as_ref(), &order[at..end])];
-            if half < end {
-                sets.push(with(best.as_ref(), &order[at..half]));
-            }
+            let mut ends = vec![end, half];
+            ends.dedup();
+            let sets: Vec<BTreeSet<usize>> = ends
+                .iter()
+                .map(|end| with(best.as_ref(), &order[at..*end]))
+                .collect();
             let found = self
                 .evaluate(&sets)
                 .into_iter()
-                .zip([end, half])
+                .zip(ends)
                 .find_map(|(set, end)| Some((set?, end)));
             match found.filter(|(set, _)| saves_more(Some(set), best.as_ref())) {
                 Some((set, reached)) => {

@@ -28,8 +28,7 @@ impl ApiServer {
         name: &str,
     ) -> Result<Reply, ApiError> {
         let body = call.object()?;
-        let given = name_of(&body);
-        if !given.is_empty() && given != name {
+        if name_of(&body) != name {
             return Err(ApiError::bad_request(
                 "name in URL does not match name in Eviction object",
             ));

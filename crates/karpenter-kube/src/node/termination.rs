@@ -191,7 +191,7 @@ impl Termination {
                 message,
             ));
             self.set(terminating, |c| {
-                c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now)
+                c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now);
             })
             .await?;
             return Ok(Some(Next::After(DRAIN_POLL)));
@@ -203,7 +203,7 @@ impl Termination {
         match drained {
             Some(None) => {
                 self.set(terminating, |c| {
-                    c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now)
+                    c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now);
                 })
                 .await?;
                 Ok(Some(Next::After(MIN_DRAIN)))
@@ -215,8 +215,10 @@ impl Termination {
                 // Most nodes have no volumes to wait for: that condition is written with the same request.
                 let detached = pending_attachments(terminating, now).is_empty();
                 self.set(terminating, |c| {
-                    let drained = c.set_true(types::DRAINED, now);
-                    drained | (detached && c.set_true(types::VOLUMES_DETACHED, now))
+                    c.set_true(types::DRAINED, now);
+                    if detached {
+                        c.set_true(types::VOLUMES_DETACHED, now);
+                    }
                 })
                 .await?;
                 self.cx
@@ -257,8 +259,10 @@ impl Termination {
         let now = self.cx.clock.now();
         let pending = pending_attachments(terminating, now);
         if pending.is_empty() {
-            self.set(terminating, |c| c.set_true(types::VOLUMES_DETACHED, now))
-                .await?;
+            self.set(terminating, |c| {
+                c.set_true(types::VOLUMES_DETACHED, now);
+            })
+            .await?;
             return Ok(None);
         }
         if terminating.deadline.is_some_and(|deadline| now > deadline) {
@@ -267,7 +271,7 @@ impl Termination {
                 "TerminationGracePeriodElapsed",
             );
             self.set(terminating, |c| {
-                c.set_false(types::VOLUMES_DETACHED, reason, message, now)
+                c.set_false(types::VOLUMES_DETACHED, reason, message, now);
             })
             .await?;
             return Ok(None);
@@ -284,7 +288,7 @@ impl Termination {
             "AwaitingVolumeDetachment",
         );
         self.set(terminating, |c| {
-            c.set_unknown_with_reason(types::VOLUMES_DETACHED, reason, message, now)
+            c.set_unknown_with_reason(types::VOLUMES_DETACHED, reason, message, now);
         })
         .await?;
         Ok(Some(Next::After(DRAIN_POLL)))
@@ -303,7 +307,7 @@ impl Termination {
             Ok(()) => {
                 let now = self.cx.clock.now();
                 self.set(terminating, |c| {
-                    c.set_true(types::INSTANCE_TERMINATING, now)
+                    c.set_true(types::INSTANCE_TERMINATING, now);
                 })
                 .await?;
                 Ok(Some(Next::After(INSTANCE_POLL)))
@@ -357,15 +361,13 @@ impl Termination {
     async fn set(
         &self,
         terminating: &mut TerminatingNode,
-        change: impl FnOnce(&mut NodeClaim) -> bool,
+        change: impl FnOnce(&mut NodeClaim),
     ) -> Result<(), ReconcileError> {
         let Some(before) = &terminating.claim else {
             return Ok(());
         };
         // No other controller writes these conditions: other changes of the NodeClaim do not matter.
-        let written = self.cx.change_claim_status(before, |claim| {
-            change(claim);
-        });
+        let written = self.cx.change_claim_status(before, change);
         terminating.claim = Some(written.await?);
         Ok(())
     }

@@ -52,17 +52,17 @@ fn shortfalls(claim: &NodeClaim, node: &Node) -> Vec<String> {
         let Some(wire) = claim.status.capacity.get(resource) else {
             continue;
         };
-        let Some(expected) = amount(&wire.0).map(|q| q.as_f64()).filter(|e| *e > 0.0) else {
+        let Some(expected) = amount(&wire.0).map(|q| q.as_f64()) else {
             continue;
         };
         let actual = capacity.and_then(|c| c.get(resource));
         let there = actual
             .and_then(|q| amount(&q.0))
             .map_or(0.0, |q| q.as_f64());
-        let share = there / expected;
-        if share < TOLERATED {
+        // Of a resource that is not expected there is never too little.
+        if there < TOLERATED * expected {
             let shown = actual.map_or("0", |q| q.0.as_str());
-            let percent = share * 100.0;
+            let percent = there / expected * 100.0;
             found.push(format!(
                 "expected {} of resource {resource}, but found {shown} ({percent:.1}% of expected)",
                 wire.0
@@ -157,8 +157,8 @@ mod tests {
         let claim: NodeClaim = serde_json::from_value(json!({
             "metadata": {"name": "a"},
             "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": [],
-                "resources": {"requests": {"cpu": "1", "memory": "1Gi", "example.com/gpu": "1"}}},
-            "status": {"capacity": {"cpu": "16", "memory": "128Gi", "pods": "10"}},
+                "resources": {"requests": {"cpu": "1", "memory": "1Gi", "example.com/gpu": "1", "example.com/none": "1"}}},
+            "status": {"capacity": {"cpu": "16", "memory": "128Gi", "pods": "10", "example.com/none": "0"}},
         }))
         .unwrap();
         let node = |capacity| -> Node {
@@ -170,6 +170,11 @@ mod tests {
         assert_eq!(
             shortfalls(&claim, &node(json!({"cpu": "16", "memory": "116Gi"}))),
             [""; 0]
+        );
+        assert_eq!(
+            shortfalls(&claim, &node(json!({"cpu": "14400m", "memory": "128Gi"}))),
+            [""; 0],
+            "nine tenths are enough"
         );
         assert_eq!(
             shortfalls(

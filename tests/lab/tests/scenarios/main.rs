@@ -41,3 +41,4 @@ mod shadow;
 mod static_pools;
 mod termination;
 mod tls;
+mod triggers;

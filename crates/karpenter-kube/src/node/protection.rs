@@ -121,6 +121,8 @@ mod tests {
             "DoNotDisruptGracePeriodElapsed",
             "2026-01-01T00:30:00Z"
         ));
+        let ends_now = reason(Some("1h"), started).unwrap();
+        assert_eq!(ends_now.0, "DoNotDisruptGracePeriodElapsed");
         for bad in ["soon", "-1h", "0s", "False", ""] {
             assert!(
                 is(

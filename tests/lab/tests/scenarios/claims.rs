@@ -433,17 +433,13 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
         queue.done(key, None);
         outcome
     };
-    let terminating = async || {
-        pods.get("protected")
-            .await
-            .unwrap()
-            .metadata
-            .deletion_timestamp
-            .is_some()
+    let grace = async || {
+        let pod = pods.get("protected").await.unwrap();
+        pod.metadata.deletion_grace_period_seconds
     };
     evictions.add(&model, None);
     assert!(reconcile().await.is_err(), "it does not allow eviction");
-    assert!(!terminating().await);
+    assert_eq!(grace().await, None);
     let now = world.cluster.clock.now();
     let at = |seconds: i64| {
         Some(
@@ -455,9 +451,10 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
     evictions.add(&model, at(3600));
     evictions.add(&model, None);
     reconcile().await.unwrap();
-    assert!(
-        terminating().await,
-        "its grace period would go beyond the first deadline"
+    assert_eq!(
+        grace().await,
+        Some(20),
+        "what is left until the first deadline"
     );
 }
 

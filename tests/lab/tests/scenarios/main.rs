@@ -17,6 +17,7 @@ mod decisions;
 mod disruption;
 mod doctor;
 mod events;
+mod evictions;
 mod explained;
 mod failures;
 mod joining;

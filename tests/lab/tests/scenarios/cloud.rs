@@ -73,6 +73,10 @@ pub struct Scripted {
     pub drift: Mutex<Option<String>>,
     /// NodePools for which NodeOverlays count as not evaluated.
     pub unevaluated: Mutex<Vec<String>>,
+    /// The error that requests for one instance are answered with.
+    pub unknown: Mutex<Option<&'static str>>,
+    /// The error that requests for instance types are answered with.
+    pub unlisted: Mutex<Option<&'static str>>,
     /// Whether launches are executed but answered with an error.
     pub loses_launches: AtomicBool,
     lists: AtomicUsize,
@@ -95,6 +99,8 @@ impl Scripted {
                 creations: Mutex::default(),
                 drift: Mutex::default(),
                 unevaluated: Mutex::default(),
+                unknown: Mutex::default(),
+                unlisted: Mutex::default(),
                 loses_launches: AtomicBool::default(),
                 lists: AtomicUsize::default(),
                 calls: Mutex::default(),
@@ -172,6 +178,9 @@ impl CloudProvider for Scripted {
         }
     }
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
+        if let Some(error) = *self.unknown.lock() {
+            return Err(CloudProviderError::other(error));
+        }
         self.inner.get(provider_id).await
     }
     async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
@@ -186,6 +195,9 @@ impl CloudProvider for Scripted {
         let name = pool.name().to_owned();
         if self.unevaluated.lock().contains(&name) {
             return Err(CloudProviderError::UnevaluatedNodePool(name));
+        }
+        if let Some(error) = *self.unlisted.lock() {
+            return Err(CloudProviderError::other(error));
         }
         self.inner.instance_types(pool).await
     }

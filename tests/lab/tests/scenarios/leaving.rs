@@ -10,15 +10,17 @@ use karpenter_api::v1::NodePool;
 use karpenter_core::pod::Pod as ModelPod;
 use karpenter_core::provider::CloudProviderError;
 use karpenter_fixtures::Object;
-use karpenter_kube::controller::{Controller, Queue};
+use karpenter_kube::controller::{Controller, Next, ObjectKey, Queue};
 use karpenter_kube::node::eviction::EvictionQueue;
+use karpenter_kube::node::termination::Termination;
 use karpenter_kwok::KwokNodeClass;
+use karpenter_testbed::loops::node_agent::NodeFault;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::cloud::Scripted;
-use crate::world::{World, node_pool, settings};
+use crate::world::{World, deployment, node_pool, settings};
 
 /// A cluster with this many pods on one node that is not consolidated.
 async fn running(pods: i32, pool: Object<NodePool>) -> World {
@@ -77,6 +79,7 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
         Ok(()),
     ]);
     let name = world.claims().await.remove(0).name().to_owned();
+    let on = only_node(&world).await;
     world.delete::<NodeClaim>(&name).await;
     world
         .until(
@@ -90,6 +93,10 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
         .await;
     let asked = cloud.calls("delete").len();
     assert!(asked >= 2, "the deletion that failed is not recorded");
+    assert!(
+        node(&world, &on).await.is_some(),
+        "its instance is not terminated"
+    );
     world
         .until(120, "the claim is gone", async |w| {
             claim(w, &name).await.is_none()
@@ -110,6 +117,9 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
         gaps[2..4].iter().all(|gap| (4.9..5.5).contains(gap)),
         "{gaps:?}"
     );
+    let measured =
+        "karpenter_nodeclaims_instance_termination_duration_seconds_count{nodepool=\"default\"}";
+    assert_eq!(world.metric(measured), Some(1.0));
     world.until_running(1, 60).await;
     world.assert_no_orphans().await;
 }
@@ -272,6 +282,38 @@ async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn only_nodes_that_are_deleted_and_have_our_finalizer_and_a_nodeclass_are_terminated() {
+    let world = running(1, node_pool("default")).await;
+    let ours = "karpenter.sh/termination";
+    let staying = by_hand("staying", Some("kwok://staying"), &[ours]);
+    let held_by_another = by_hand("held", Some("kwok://held"), &["example.com/held"]);
+    let mut without_class = by_hand("classless", Some("kwok://classless"), &[ours]);
+    let labels = without_class.metadata.labels.as_mut().unwrap();
+    labels.remove("karpenter.kwok.sh/kwoknodeclass").unwrap();
+    for node in [staying, held_by_another, without_class] {
+        world.create(&node).await;
+    }
+    world.pass(5).await;
+    for name in ["held", "classless"] {
+        world.delete::<Node>(name).await;
+    }
+    world.pass(30).await;
+    let cx = Arc::clone(world.cluster.context().unwrap());
+    let evictions = EvictionQueue::new(Arc::clone(&cx), Queue::new());
+    let termination = Termination::new(cx, Arc::new(evictions));
+    for name in ["staying", "held", "classless"] {
+        let next = termination.reconcile(ObjectKey::cluster(name)).await;
+        assert_eq!(next.unwrap(), Next::Wait, "{name}");
+        let taints = node(&world, name).await.unwrap().spec.unwrap().taints;
+        let keys: Vec<_> = taints.iter().flatten().map(|t| &*t.key).collect();
+        assert!(
+            !keys.contains(&"karpenter.sh/disrupted"),
+            "{name}: {keys:?}"
+        );
+    }
+}
+
 /// Conformance: DIS-072
 #[tokio::test(start_paused = true)]
 async fn a_new_pod_of_the_same_name_is_not_evicted_for_a_deleted_pod() {
@@ -409,4 +451,55 @@ async fn termination_does_not_wait_for_volumes_beyond_the_deadline() {
         })
         .await;
     until_node_is_gone(&world, &name, 30).await;
+}
+
+/// Conformance: DIS-077
+#[tokio::test(start_paused = true)]
+async fn a_deadline_for_volumes_that_passed_while_no_controller_ran_counts() {
+    let mut world = running(1, node_pool("default").termination_grace_period("90s")).await;
+    let name = only_node(&world).await;
+    let owner = world.claims().await.remove(0).name().to_owned();
+    attach(&world, "stuck", &name).await;
+    world.pass(5).await;
+    world.delete::<NodeClaim>(&owner).await;
+    world.pass(60).await;
+    world.cluster.stop_controllers().await;
+    world.pass(60).await;
+    assert!(node(&world, &name).await.is_some());
+    world.cluster.start_controllers();
+    until_node_is_gone(&world, &name, 30).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_attached_after_all_were_detached_is_not_waited_for() {
+    let mut world = running(1, node_pool("default")).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    world.pass(5).await;
+    cloud.deletions.lock().extend([Ok(()), Ok(()), Ok(())]);
+    let name = only_node(&world).await;
+    world.delete::<Node>(&name).await;
+    world
+        .until(60, "its instance terminates", async |_| {
+            !cloud.calls("delete").is_empty()
+        })
+        .await;
+    attach(&world, "late", &name).await;
+    until_node_is_gone(&world, &name, 60).await;
+}
+
+/// Conformance: DIS-070
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_not_ready_keeps_its_pods_while_the_cloud_cannot_tell_its_instance_is_gone()
+{
+    let mut world = running(0, node_pool("default")).await;
+    world.add(deployment("protected", 1).do_not_disrupt()).await;
+    world.until_running(1, 60).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    let name = only_node(&world).await;
+    world.cluster.node_faults.set(&name, NodeFault::Dead);
+    world.pass(90).await;
+    *cloud.unknown.lock() = Some("the cloud is away");
+    world.delete::<Node>(&name).await;
+    world.pass(30).await;
+    assert!(node(&world, &name).await.is_some());
 }

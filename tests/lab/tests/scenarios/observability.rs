@@ -290,14 +290,24 @@ async fn a_termination_is_measured_once_even_if_its_last_write_is_rejected_repea
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     let claim = world.claims().await.remove(0);
+    let zone = claim.label("topology.kubernetes.io/zone").unwrap();
     world.delete::<NodeClaim>(claim.name()).await;
     let faults = world.cluster.testbed.faults();
     let refused = Rule::new(Fault::Conflict).verb("patch");
     faults.set(vec![refused.resource("nodeclaims").times(5)]);
     world.scale("app", 0).await;
     world.until_empty(300).await;
-    let count = "karpenter_nodeclaims_termination_duration_seconds_count{nodepool=\"default\"}";
-    assert_eq!(world.metric(count), Some(1.0));
+    for name in [
+        "nodeclaims_termination_duration_seconds_count",
+        "nodes_termination_duration_seconds_count",
+        "nodes_lifetime_duration_seconds_count",
+        "nodes_drained_total",
+    ] {
+        let series = format!("karpenter_{name}{{nodepool=\"default\"}}");
+        assert_eq!(world.metric(&series), Some(1.0), "{name}");
+    }
+    let nodes = format!("karpenter_nodes_terminated_total{{nodepool=\"default\",zone=\"{zone}\"}}");
+    assert_eq!(world.metric(&nodes), Some(1.0));
 }
 
 /// Conformance: API-185

@@ -1,7 +1,12 @@
 //! Node repair (feature gate NodeRepair).
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use karpenter_api::labels::annotations;
 use karpenter_fixtures::HOSTNAME;
+use karpenter_kube::controller::{Controller, Next, ObjectKey};
+use karpenter_kube::node::health::Health;
 use karpenter_kwok::KwokNodeClass;
 use karpenter_testbed::loops::node_agent::NodeFault;
 use serde_json::json;
@@ -106,6 +111,15 @@ async fn when_too_many_nodes_are_unhealthy_none_is_replaced_and_one_event_each_i
     let mut found = blocked(&world).await;
     found.sort();
     assert_eq!(found, expected);
+    // They are checked every five minutes; the event is repeated every fifteen.
+    let counts = async |w: &World| blocked(w).await.into_iter().map(|(_, count)| count).max();
+    world.pass(9 * 60).await;
+    assert_eq!(counts(&world).await, Some(1));
+    world.pass(9 * 60).await;
+    assert_eq!(counts(&world).await, Some(2));
+    let health = Health::new(Arc::clone(world.cluster.context().unwrap()));
+    let next = health.reconcile(ObjectKey::cluster(&names[0])).await;
+    assert_eq!(next.unwrap(), Next::After(Duration::from_secs(300)));
     // One of them becomes ready again, so the other may be replaced.
     world.cluster.node_faults.clear(&names[0]);
     world

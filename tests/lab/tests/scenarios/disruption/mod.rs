@@ -7,6 +7,7 @@ mod drifted;
 mod evaluation;
 mod published;
 mod replacements;
+mod stale;
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};

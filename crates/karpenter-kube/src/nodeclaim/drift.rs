@@ -222,8 +222,25 @@ mod tests {
         assert!(concerns_drift(None, &claim));
         later.set_true(types::LAUNCHED, jiff::Timestamp::UNIX_EPOCH);
         assert!(concerns_drift(Some(&claim), &later));
-        let mut labeled = claim.clone();
-        labeled.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
-        assert!(concerns_drift(Some(&claim), &labeled));
+    }
+
+    #[test]
+    fn labels_annotations_generation_and_the_condition_itself_each_trigger_a_drift_check() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.set_true_with_reason(types::DRIFTED, "One", "", jiff::Timestamp::UNIX_EPOCH);
+        let concerns = |change: &dyn Fn(&mut NodeClaim)| {
+            let mut after = claim.clone();
+            change(&mut after);
+            concerns_drift(Some(&claim), &after)
+        };
+        let other = || Some([("a".to_owned(), "b".to_owned())].into());
+        assert!(!concerns(&|_| ()));
+        assert!(concerns(&|claim| claim.metadata.labels = other()));
+        assert!(concerns(&|claim| claim.metadata.annotations = other()));
+        assert!(concerns(&|claim| claim.metadata.generation = Some(7)));
+        assert!(concerns(&|claim| claim.conditions_mut().clear()));
+        assert!(concerns(&|claim| {
+            claim.set_true_with_reason(types::DRIFTED, "Two", "", jiff::Timestamp::UNIX_EPOCH);
+        }));
     }
 }

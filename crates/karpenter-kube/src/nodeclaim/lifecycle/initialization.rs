@@ -283,6 +283,42 @@ mod tests {
         );
     }
 
+    /// Conformance: DIS-041
+    #[test]
+    fn the_message_says_what_the_node_lacks_and_names_taints_with_their_value() {
+        let message = |taint: serde_json::Value, allocatable: serde_json::Value, ready: &str| {
+            let node = node(
+                json!({"metadata": {"name": "n"}, "spec": {"taints": [taint]}, "status": {
+                "allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]}}),
+            );
+            initialized(&node, &claim()).unwrap_err().1
+        };
+        let full = json!({"cpu": "2", "example.com/gpu": "1"});
+        let none = json!({"key": "other", "effect": "NoSchedule"});
+        let of = |taint, ready| message(taint, full.clone(), ready);
+        assert_eq!(of(none.clone(), "False"), "Node status is NotReady");
+        assert_eq!(of(none.clone(), "Unknown"), "Node status is Unknown");
+        let startup = |value: &str| json!({"key": "s", "value": value, "effect": "NoExecute"});
+        assert_eq!(
+            of(startup("v"), "True"),
+            "StartupTaint \"s:NoExecute\" still exists",
+            "the NodeClaim's taint has no value"
+        );
+        let not_ready = |value: &str| json!({"key": "readiness.k8s.io/x", "value": value, "effect": "NoSchedule"});
+        assert_eq!(
+            of(not_ready("v"), "True"),
+            "KnownEphemeralTaint \"readiness.k8s.io/x=v:NoSchedule\" still exists"
+        );
+        assert_eq!(
+            of(not_ready(""), "True"),
+            "KnownEphemeralTaint \"readiness.k8s.io/x:NoSchedule\" still exists"
+        );
+        assert_eq!(
+            message(none, json!({"cpu": "2"}), "True"),
+            "Resource \"example.com/gpu\" was requested but not registered"
+        );
+    }
+
     fn slice(
         driver: &str,
         pool: &str,

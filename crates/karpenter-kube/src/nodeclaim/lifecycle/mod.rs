@@ -320,6 +320,7 @@ impl Controller for Lifecycle {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
     use super::*;
 
@@ -364,6 +365,65 @@ mod tests {
         claim.metadata.generation = Some(2);
         restamp(&mut claim);
         assert_eq!(claim.status, before.status);
+    }
+
+    #[test]
+    fn a_failed_claim_keeps_its_observed_generation_while_a_dependent_condition_is_unknown() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.metadata.generation = Some(1);
+        claim.set_true(types::LAUNCHED, at(10));
+        claim.set_unknown(types::INITIALIZED, at(10));
+        claim.set_false(types::REGISTERED, "No", "", at(10));
+        assert!(claim.is_false(types::READY));
+        claim.metadata.generation = Some(2);
+        restamp(&mut claim);
+        let observed = |type_| claim.condition(type_).unwrap().observed_generation;
+        assert_eq!(observed(types::LAUNCHED), Some(2));
+        assert_eq!(observed(types::REGISTERED), Some(2));
+        assert_eq!(observed(types::INITIALIZED), Some(1));
+        assert_eq!(observed(types::READY), Some(1));
+    }
+
+    #[test]
+    fn what_the_steps_changed_is_carried_over_and_what_others_wrote_meanwhile_stays() {
+        type Set<'a> = &'a dyn Fn(&mut NodeClaim, &str);
+        let amount = |text: &str| [("cpu".to_owned(), Quantity(text.to_owned()))].into();
+        let fields: [Set<'_>; 5] = [
+            &|claim, to| claim.status.node_name = Some(to.into()),
+            &|claim, to| claim.status.provider_id = Some(to.into()),
+            &|claim, to| claim.status.image_id = Some(to.into()),
+            &|claim, to| claim.status.capacity = amount(to),
+            &|claim, to| claim.status.allocatable = amount(to),
+        ];
+        let before = NodeClaim::new("a", Default::default());
+        for set in fields {
+            let (mut ours, mut latest) = (before.clone(), before.clone());
+            set(&mut ours, "1");
+            carry_over(&before, &ours, &mut latest);
+            assert_eq!(latest.status, ours.status);
+            set(&mut latest, "2");
+            let theirs = latest.clone();
+            carry_over(&before, &before, &mut latest);
+            assert_eq!(latest.status, theirs.status);
+        }
+    }
+
+    #[test]
+    fn conditions_that_the_steps_changed_are_carried_over_and_those_of_others_stay() {
+        let mut before = NodeClaim::new("a", Default::default());
+        before.set_unknown(types::LAUNCHED, at(10));
+        before.set_unknown(types::DRAINED, at(10));
+        let (mut ours, mut latest) = (before.clone(), before.clone());
+        ours.set_true(types::LAUNCHED, at(20));
+        ours.set_unknown(types::REGISTERED, at(20));
+        latest.set_true(types::DRAINED, at(20));
+        latest.set_true(types::CONSOLIDATABLE, at(20));
+        carry_over(&before, &ours, &mut latest);
+        for condition in [types::LAUNCHED, types::DRAINED, types::CONSOLIDATABLE] {
+            assert!(latest.is_true(condition), "{condition}");
+        }
+        let registered = latest.condition(types::REGISTERED);
+        assert_eq!(registered, ours.condition(types::REGISTERED));
     }
 
     /// Conformance: DIS-044

@@ -191,7 +191,42 @@ fn append(message: &mut String, line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use k8s_openapi::api::core::v1::ObjectReference;
+    use karpenter_core::cluster::{Cluster, ClusterConfig};
+    use karpenter_fixtures::pod;
+
     use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_known_without_a_search_for_the_same_message_of_its_class_only() {
+        let mut cluster = Cluster::new(ClusterConfig::default());
+        cluster.apply_pod(&pod("p").build());
+        let snapshot = cluster.snapshot();
+        let waits = snapshot.pod("default", "p").unwrap();
+        let answer = Answer {
+            _shape: Arc::clone(&waits.shape),
+            message: "no room".into(),
+            at: Instant::now(),
+            sentence: Some("because".into()),
+        };
+        let mut answers = FxHashMap::from_iter([(Arc::as_ptr(&waits.shape) as usize, answer)]);
+        let batch = Batch {
+            snapshot: snapshot.fork(),
+            policy: Policy::at(Timestamp::UNIX_EPOCH),
+            failed: Vec::new(),
+        };
+        let mut explained = async |message: &str| {
+            let about = ObjectReference::default();
+            let failed = Failed {
+                pod: waits.key.clone(),
+                event: Event::warning(about, "FailedScheduling", message),
+            };
+            explain(&batch, &Arc::default(), &failed, &mut answers, &mut 0).await
+        };
+        assert_eq!(explained("no room").await.as_deref(), Some("because"));
+        assert_eq!(explained("another").await, None);
+    }
 
     #[test]
     fn a_second_line_is_cut_where_the_api_server_would_reject_it() {

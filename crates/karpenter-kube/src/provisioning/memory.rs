@@ -70,6 +70,7 @@ mod tests {
     fn pods_are_planned_together_while_there_is_memory_for_them() {
         assert_eq!(size(1024 * MIB, 100 * MIB, 20_000, None), None);
         assert_eq!(of_process(-1, 1_000_000, None), None);
+        assert_eq!(of_process(0, 1_000_000, None), None, "there is no limit");
         assert_eq!(of_process(1, LEAST, None), None);
     }
 

@@ -1,13 +1,19 @@
 //! From pending pods to running pods, and back to an empty cluster.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_fixtures::node_claim;
+use karpenter_fixtures::{node_claim, pod};
+use karpenter_kube::provisioning::refresh_instance_types;
 use karpenter_kwok::KwokNodeClass;
-use kube::api::{Patch, PatchParams};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
+use crate::cloud::Scripted;
 use crate::world::{World, node_pool, settings};
 
 /// Conformance: DIS-034
@@ -253,11 +259,62 @@ async fn a_pod_whose_nodeclaim_is_deleted_before_it_registers_gets_another_witho
             w.cluster.cloud.launched() == 1
         })
         .await;
-    world.pass(60).await;
+    // A nomination lasts ten seconds without its NodeClaim.
+    world.pass(1).await;
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
-    world.pass(3).await;
+    world.pass(4).await;
     let left = world.claims().await;
     let others = left.iter().filter(|other| other.uid() != claim.uid());
     assert_eq!(others.count(), 1, "{}", world.describe().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_not_empty_while_kube_scheduler_has_yet_to_bind_a_pod_to_it() {
+    let mut settings = settings();
+    settings.loops.scheduler = None;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.add(node_pool("default")).await;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let waits = pod("waits").cpu("1").as_written().build();
+    pods.create(&PostParams::default(), &waits).await.unwrap();
+    let conditions =
+        json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
+    let status = Patch::Merge(json!({"status": {"conditions": conditions}}));
+    let params = PatchParams::default();
+    pods.patch_status("waits", &params, &status).await.unwrap();
+    world
+        .until(60, "a node is initialized", async |w| {
+            let claims = w.claims().await;
+            claims.iter().any(|c| c.is_true(types::INITIALIZED))
+        })
+        .await;
+    world.pass(120).await;
+    assert_eq!(world.claims().await.len(), 1);
+    assert_eq!(world.cluster.cloud.launched(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_model_has_the_instance_types_of_a_nodepool_or_the_error_that_the_provider_last_had() {
+    let mut world = World::new().await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    world.pass(5).await;
+    let cx = Arc::clone(world.cluster.context().unwrap());
+    let known = async |error| {
+        *cloud.unlisted.lock() = error;
+        refresh_instance_types(&cx).await.unwrap();
+        let view = cx.view();
+        let types = view.snapshot.instance_types("default").unwrap();
+        types
+            .as_ref()
+            .map(|types| types.len())
+            .map_err(String::clone)
+    };
+    let all = known(None).await.unwrap();
+    assert!(all > 0);
+    for error in ["throttled", "throttled", "forbidden"] {
+        assert_eq!(known(Some(error)).await, Err(error.to_owned()));
+    }
+    assert_eq!(known(None).await, Ok(all));
 }

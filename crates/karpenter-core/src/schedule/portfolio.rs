@@ -34,10 +34,10 @@ use crate::schedule::strategy::{DomainOrder, MOST_PODS, Order, Strategy};
 /// For more pods, strategies that compare the price increase of each node are skipped.
 const MOST_COMPARED: usize = 600;
 /// The most strategies with pseudo-random orders, and the most pods placed by all of them together.
-const MOST_SHUFFLED: usize = 32;
+const MOST_SHUFFLED: usize = 100;
 /// The same for two classes of pods, which have two orders: one class has nothing to shuffle.
 const SHUFFLED_OF_TWO: usize = 8;
-const MOST_SHUFFLED_PODS: usize = 1_600;
+const MOST_SHUFFLED_PODS: usize = 2_600;
 /// The most pseudo-random orders of shapes, if some pods of a shape have classes of their own.
 const MOST_SHUFFLED_SHAPES: usize = 8;
 /// The most strategies that are added if some order places more pods than first fit.

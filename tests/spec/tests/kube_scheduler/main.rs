@@ -224,6 +224,12 @@ fn pseudo_random_orders_keep_the_pods_of_a_workload_with_volumes_together() {
     assert_no_more_expensive_than_first_fit(5629);
 }
 
+/// None of the first 64 pseudo-random orders costs as little as first fit.
+#[test]
+fn an_order_of_few_pods_is_found_that_shares_reserved_capacity_as_well_as_first_fit() {
+    assert_no_more_expensive_than_first_fit(6296);
+}
+
 /// They have no room beside the others in a zone, once another zone without such pods has a node.
 #[test]
 fn pods_with_a_spread_over_zones_they_cannot_use_are_placed_before_others_if_first_fit_places_them()

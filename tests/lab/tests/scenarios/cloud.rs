@@ -73,7 +73,7 @@ pub struct Scripted {
     pub drift: Mutex<Option<String>>,
     /// NodePools for which NodeOverlays count as not evaluated.
     pub unevaluated: Mutex<Vec<String>>,
-    /// The error that requests for one instance are answered with.
+    /// The error that requests about one instance are answered with.
     pub unknown: Mutex<Option<&'static str>>,
     /// The error that requests for instance types are answered with.
     pub unlisted: Mutex<Option<&'static str>>,
@@ -202,6 +202,9 @@ impl CloudProvider for Scripted {
         self.inner.instance_types(pool).await
     }
     async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
+        if let Some(error) = *self.unknown.lock() {
+            return Err(CloudProviderError::other(error));
+        }
         let scripted = self.drift.lock().clone();
         match scripted {
             Some(reason) if reason.is_empty() => {

@@ -33,6 +33,7 @@ mod overview;
 mod pauses;
 mod plans;
 mod provisioning;
+mod reconciliations;
 mod repair;
 mod requests;
 mod restarts;

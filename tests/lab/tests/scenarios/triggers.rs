@@ -247,6 +247,13 @@ async fn nodes_and_nodeclaims_without_the_label_of_their_nodeclass_get_it() {
     assert_eq!(reconciled(node_change(None, Some(&bare))), [name.as_str()]);
     assert_eq!(reconciled(node_change(None, Some(&node))), NONE);
     assert_eq!(reconciled(claim_change(None, Some(&claim))), NONE);
+    let other = with(&claim, |claim| {
+        claim.spec.node_class_ref.kind = "Another".into();
+    });
+    assert_eq!(
+        reconciled(claim_change(Some(&claim), Some(&other))),
+        [name.as_str()]
+    );
 
     let claims = ClaimHydration::new(Arc::clone(&cluster.cx));
     let bare = with(&claim, |claim| {

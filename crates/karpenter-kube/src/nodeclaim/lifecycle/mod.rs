@@ -357,6 +357,22 @@ mod tests {
     }
 
     #[test]
+    fn milestones_reached_by_a_write_that_failed_are_unreported_until_a_later_write_succeeds() {
+        let unreported = UnreportedMilestones::default();
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.metadata.uid = Some("uid".to_owned());
+        let reported = |claim: &NodeClaim| {
+            let before = unreported.before(claim);
+            (before.registered, before.initialized)
+        };
+        unreported.keep(&claim, unreported.before(&claim));
+        claim.set_true(types::REGISTERED, at(10));
+        assert_eq!(reported(&claim), (false, false));
+        unreported.forget("uid");
+        assert_eq!(reported(&claim), (true, false));
+    }
+
+    #[test]
     fn an_unknown_condition_keeps_its_observed_generation() {
         let mut claim = NodeClaim::new("a", Default::default());
         claim.metadata.generation = Some(1);

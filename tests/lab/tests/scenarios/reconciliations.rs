@@ -1,0 +1,346 @@
+//! Single reconciliations of NodeClaims: what they do, and when the NodeClaim is reconciled again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::provider::CloudProviderError;
+use karpenter_fixtures::Object;
+use karpenter_kube::context::Context;
+use karpenter_kube::controller::{Controller, Next, ObjectKey, Queue};
+use karpenter_kube::nodeclaim::conditions::DisruptionConditions;
+use karpenter_kube::nodeclaim::consistency::Consistency;
+use karpenter_kube::nodeclaim::drift::Drift;
+use karpenter_kube::nodeclaim::expiration::Expiration;
+use karpenter_kube::nodeclaim::lifecycle::Lifecycle;
+use karpenter_kube::nodeclaim::pod_events::PodEvents;
+use karpenter_kube::nodeclaim::removal;
+use karpenter_kube::nodepool::RegistrationHealth;
+use karpenter_kwok::KwokNodeClass;
+use karpenter_testbed::loops::node_agent::NodeFault;
+use kube::Resource;
+use kube::api::{Patch, PatchParams};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::cloud::Scripted;
+use crate::world::{World, deployment, node_pool, settings};
+
+/// A cluster with one pod, which blocks the drain of its node, and the cloud's script.
+async fn cluster(
+    change: impl FnOnce(Object<NodePool>) -> Object<NodePool>,
+) -> (World, Arc<Scripted>) {
+    let mut world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let pool = node_pool("default").consolidate_after("Never");
+    world.add(change(pool)).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    world.add(deployment("app", 1).do_not_disrupt()).await;
+    world.until_running(1, 60).await;
+    world.pass(30).await;
+    (world, cloud)
+}
+
+async fn only_claim(world: &World) -> NodeClaim {
+    world.claims().await.remove(0)
+}
+
+fn context(world: &World) -> Arc<Context> {
+    Arc::clone(world.cluster.context().unwrap())
+}
+
+fn lifecycle(cx: &Arc<Context>) -> Lifecycle {
+    let health = RegistrationHealth::new(Queue::new());
+    Lifecycle::new(Arc::clone(cx), Arc::new(health))
+}
+
+async fn patch<K>(world: &World, name: &str, patch: Value)
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+{
+    let api = world.api::<K>();
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+}
+
+fn away() -> CloudProviderError {
+    CloudProviderError::other("the cloud is away")
+}
+
+fn minutes(count: u64) -> Duration {
+    Duration::from_secs(60 * count)
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodeclaims_are_checked_again_after_their_intervals_until_they_are_deleted() {
+    let (world, _) = cluster(|pool| pool.expire_after("720h").consolidate_after("1h")).await;
+    let cx = context(&world);
+    let key = ObjectKey::cluster(only_claim(&world).await.name());
+    let checks = async || {
+        let consistency = Consistency::new(Arc::clone(&cx));
+        let drift = Drift::new(Arc::clone(&cx));
+        let expiration = Expiration::new(Arc::clone(&cx));
+        let conditions = DisruptionConditions::new(Arc::clone(&cx));
+        [
+            consistency.reconcile(key.clone()).await.unwrap(),
+            drift.reconcile(key.clone()).await.unwrap(),
+            expiration.reconcile(key.clone()).await.unwrap(),
+            conditions.reconcile(key.clone()).await.unwrap(),
+        ]
+    };
+    let [consistency, drift, expiration, conditions] = checks().await;
+    assert_eq!(consistency, Next::After(minutes(10)));
+    assert_eq!(drift, Next::After(minutes(5)));
+    for next in [expiration, conditions] {
+        assert_ne!(next, Next::Wait);
+    }
+    world.delete::<NodeClaim>(&key.name).await;
+    world.pass(3).await;
+    assert!(only_claim(&world).await.is_deleting());
+    assert_eq!(checks().await, [Next::Wait; 4]);
+}
+
+/// Conformance: DIS-165
+#[tokio::test(start_paused = true)]
+async fn the_catalogue_is_not_asked_again_within_half_an_hour() {
+    let (world, cloud) = cluster(|pool| pool).await;
+    let drift = Drift::new(context(&world));
+    let key = ObjectKey::cluster(only_claim(&world).await.name());
+    world.pass(3600).await;
+    drift.reconcile(key.clone()).await.unwrap();
+    *cloud.unlisted.lock() = Some("the catalogue is away");
+    world.pass(29 * 60).await;
+    drift.reconcile(key.clone()).await.unwrap();
+    world.pass(2 * 60).await;
+    assert!(drift.reconcile(key).await.is_err(), "it is asked again");
+}
+
+/// Conformance: DIS-166
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_stays_drifted_while_the_cloud_cannot_be_asked() {
+    let (world, cloud) = cluster(|pool| pool.budgets(&["0"])).await;
+    *cloud.drift.lock() = Some("AMIDrift".to_owned());
+    world.pass(310).await;
+    assert!(only_claim(&world).await.is_true(types::DRIFTED));
+    *cloud.drift.lock() = None;
+    *cloud.unknown.lock() = Some("the cloud is away");
+    let key = ObjectKey::cluster(only_claim(&world).await.name());
+    let drift = Drift::new(context(&world));
+    assert!(drift.reconcile(key).await.is_err());
+    assert!(only_claim(&world).await.is_true(types::DRIFTED));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_events_are_recorded_every_ten_seconds_at_most() {
+    let (world, _) = cluster(|pool| pool).await;
+    let clock = world.cluster.clock;
+    // The recorded time has no fraction of a second.
+    let fraction = u64::try_from(clock.now().subsec_nanosecond()).unwrap();
+    clock
+        .sleep(Duration::from_nanos(1_000_000_000 - fraction))
+        .await;
+    let claim = only_claim(&world).await;
+    let start = clock.now();
+    let event = json!({"status": {"lastPodEventTime": start.to_string()}});
+    let api = world.api::<NodeClaim>();
+    api.patch_status(claim.name(), &PatchParams::default(), &Patch::Merge(event))
+        .await
+        .unwrap();
+    let events = PodEvents::new(context(&world));
+    let recorded_after = async |seconds| {
+        clock
+            .sleep(Duration::from_secs(seconds).saturating_sub(clock.since(start)))
+            .await;
+        let key = ObjectKey::cluster(claim.name());
+        events.reconcile(key).await.unwrap();
+        let claim = only_claim(&world).await;
+        let at = claim.status.last_pod_event_time.unwrap().0;
+        at.duration_since(start).as_secs()
+    };
+    assert_eq!(recorded_after(5).await, 0);
+    assert_eq!(recorded_after(10).await, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_is_ended_is_now_unless_it_has_passed() {
+    let (world, _) = cluster(|pool| pool).await;
+    let cx = context(&world);
+    let deadline = |claim: &NodeClaim| {
+        let text = claim.annotation(annotations::TERMINATION_TIMESTAMP);
+        text.unwrap().parse::<jiff::Timestamp>().unwrap()
+    };
+    let claim = only_claim(&world).await;
+    let ended = removal::end_grace_period(&cx, &claim).await.unwrap();
+    assert!(cx.clock.since(deadline(&ended)) < Duration::from_secs(1));
+    world.pass(60).await;
+    let again = removal::end_grace_period(&cx, &ended).await.unwrap();
+    assert_eq!(deadline(&again), deadline(&ended), "it has passed");
+    let later = (cx.clock.now() + minutes(5)).to_string();
+    let later = json!({"metadata": {"annotations": {annotations::TERMINATION_TIMESTAMP: later}}});
+    patch::<NodeClaim>(&world, claim.name(), later).await;
+    let claim = only_claim(&world).await;
+    let ended = removal::end_grace_period(&cx, &claim).await.unwrap();
+    assert!(deadline(&ended) <= cx.clock.now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_that_does_not_register_is_looked_at_again_when_its_time_is_over() {
+    let world = World::new().await;
+    world.cluster.cloud.never_register(true);
+    world.deploy("app", 1).await;
+    world.pass(60).await;
+    let claim = only_claim(&world).await;
+    assert!(claim.is_true(types::LAUNCHED));
+    let key = ObjectKey::cluster(claim.name());
+    let since = claim.condition(types::REGISTERED).unwrap();
+    let passed = world.cluster.clock.since(since.last_transition_time.0);
+    let next = lifecycle(&context(&world)).reconcile(key).await.unwrap();
+    assert_eq!(next, Next::After(minutes(15) - passed));
+}
+
+/// Conformance: DIS-031, DIS-160
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_whose_nodes_do_not_register_says_so() {
+    let world = World::new().await;
+    world.cluster.cloud.never_register(true);
+    world.deploy("app", 1).await;
+    world
+        .until(2000, "the registration is unhealthy", async |w| {
+            w.list::<NodePool>().await[0].is_false(types::NODE_REGISTRATION_HEALTHY)
+        })
+        .await;
+    let pool = world.list::<NodePool>().await.remove(0);
+    let condition = pool.condition(types::NODE_REGISTRATION_HEALTHY).unwrap();
+    assert_eq!(
+        (&*condition.reason, &*condition.message),
+        ("RegistrationFailed", "Failed to register node")
+    );
+}
+
+/// Conformance: DIS-037
+#[tokio::test(start_paused = true)]
+async fn a_node_with_the_unregistered_taint_registers_without_a_warning() {
+    let (world, _) = cluster(|pool| pool).await;
+    assert!(only_claim(&world).await.is_true(types::REGISTERED));
+    assert!(!world.has_event("UnregisteredTaintMissing").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_the_model_lacks_is_deleted_before_its_instance_is_terminated() {
+    let (mut world, cloud) = cluster(|pool| pool).await;
+    let claim = only_claim(&world).await;
+    let name = claim.status.node_name.clone().unwrap();
+    let id = claim.status.provider_id.clone().unwrap();
+    cloud.deletions.lock().extend((0..100).map(|_| Err(away())));
+    world.delete::<NodeClaim>(claim.name()).await;
+    world.pass(5).await;
+    let released = json!({"metadata": {"finalizers": null}});
+    patch::<Node>(&world, &name, released.clone()).await;
+    world.pass(5).await;
+    assert!(world.nodes().await.is_empty());
+    let cx = context(&world);
+    world.cluster.stop_controllers().await;
+    let node = async |id: &str| {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": name, "finalizers": ["example.com/held"]},
+            "spec": {"providerID": id},
+        }))
+        .unwrap();
+        world.create(&node).await;
+    };
+    let is_deleting = async || {
+        let node = world.api::<Node>().get(&name).await.unwrap();
+        node.metadata.deletion_timestamp.is_some()
+    };
+    let calls = cloud.calls("delete").len();
+    let lifecycle = lifecycle(&cx);
+    let key = ObjectKey::cluster(claim.name());
+    node(&id).await;
+    for _ in 0..2 {
+        let next = lifecycle.reconcile(key.clone()).await.unwrap();
+        assert_eq!(next, Next::After(Duration::from_secs(5)));
+        assert!(is_deleting().await);
+    }
+    assert_eq!(cloud.calls("delete").len(), calls);
+
+    // A Node of another instance has only the name in common.
+    patch::<Node>(&world, &name, released).await;
+    node("kwok://another").await;
+    assert!(lifecycle.reconcile(key).await.is_err());
+    assert!(!is_deleting().await);
+    assert_eq!(cloud.calls("delete").len(), calls + 1);
+    let finalizers = only_claim(&world).await.metadata.finalizers;
+    assert_eq!(finalizers.unwrap(), ["karpenter.sh/termination"]);
+}
+
+/// Conformance: DIS-147
+#[tokio::test(start_paused = true)]
+async fn the_node_of_an_instance_without_a_nodeclaim_is_deleted_once_the_instance_is() {
+    let (world, cloud) = cluster(|pool| pool).await;
+    let mut stray = only_claim(&world).await;
+    stray.metadata.name = Some("stray".to_owned());
+    stray.metadata.uid = Some("stray".to_owned());
+    cloud.deletions.lock().extend((0..100).map(|_| Err(away())));
+    let cx = context(&world);
+    cx.provider.create(&stray).await.unwrap();
+    let errors =
+        "controller_runtime_reconcile_errors_total{controller=\"nodeclaim.garbagecollection\"}";
+    world
+        .until(200, "the instance cannot be terminated", async |w| {
+            w.metric(errors).is_some_and(|count| count > 0.0)
+        })
+        .await;
+    assert_eq!(world.nodes().await.len(), 2);
+    let gone = || CloudProviderError::NodeClaimNotFound("gone".into());
+    *cloud.deletions.lock() = (0..100).map(|_| Err(gone())).collect();
+    let before = world.metric(errors);
+    world
+        .until(200, "its Node is deleted", async |w| {
+            w.nodes().await.len() == 1
+        })
+        .await;
+    assert_eq!(world.metric(errors), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_whose_node_is_not_ready_is_kept_while_its_instance_exists() {
+    let (world, cloud) = cluster(|pool| pool).await;
+    let claim = only_claim(&world).await;
+    let node = claim.status.node_name.clone().unwrap();
+    world.cluster.node_faults.set(&node, NodeFault::Dead);
+    world.pass(90).await;
+    cloud.listed(&world, 2).await;
+    let claims = world.claims().await;
+    assert!(claims[0].uid() == claim.uid() && !claims[0].is_deleting());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_nodeclaim_that_has_lost_its_instance_is_not_collected() {
+    let (world, cloud) = cluster(|pool| pool.termination_grace_period("10s")).await;
+    let claim = only_claim(&world).await;
+    let finalizers = json!(["karpenter.sh/termination", "example.com/held"]);
+    let held = json!({"metadata": {"finalizers": finalizers}});
+    patch::<NodeClaim>(&world, claim.name(), held).await;
+    world.delete::<NodeClaim>(claim.name()).await;
+    let node = claim.status.node_name.clone().unwrap();
+    world
+        .until(120, "the node is gone", async |w| {
+            w.api::<Node>().get_opt(&node).await.unwrap().is_none()
+        })
+        .await;
+    cloud.listed(&world, 2).await;
+    assert!(
+        world
+            .api::<NodeClaim>()
+            .get_opt(claim.name())
+            .await
+            .unwrap()
+            .is_some()
+    );
+    let text = world.cluster.registry.render();
+    assert!(!text.contains("reason=\"garbage_collected\""));
+}

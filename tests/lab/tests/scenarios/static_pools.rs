@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kwok::{CapacityPool, KwokNodeClass};
@@ -376,6 +377,42 @@ async fn a_nodepool_at_its_limit_keeps_its_drifted_nodes() {
     assert_eq!(world.cluster.cloud.launched(), 2);
     // Two more nodes are allowed: both are replaced in one pass.
     change(&world, json!({"limits": {"nodes": "4"}})).await;
+    world
+        .until(300, "both are new", async |w| {
+            let claims = w.claims().await;
+            claims.len() == 2 && claims.iter().all(is_new)
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drifted_node_is_replaced_only_within_headroom_that_no_one_else_has_reserved() {
+    let world = world().await;
+    let limited = node_pool("fixed").replicas(2).limit("nodes", "4");
+    world.add(limited).await;
+    until_alive(&world, 2).await;
+    world.pass(30).await;
+    let slow = Fault::Latency(std::time::Duration::from_secs(20));
+    let rule = Rule::new(slow).verb("create").resource("nodeclaims");
+    world.cluster.testbed.faults().add(rule.times(1));
+    until_drifted(&world).await;
+    world
+        .until(60, "a node is tainted", async |w| {
+            let tainted = |node: &Node| {
+                let taints = node.spec.as_ref().and_then(|s| s.taints.as_ref());
+                taints.is_some_and(|all| all.iter().any(|t| t.key == "karpenter.sh/disrupted"))
+            };
+            w.nodes().await.iter().any(tainted)
+        })
+        .await;
+    let cx = world.cluster.context().unwrap();
+    let (view, reserved) = (cx.view(), &cx.static_capacity);
+    let pool = view.node_pool("fixed").unwrap();
+    let granted = reserved.reserve(&cx.model, pool, 2);
+    assert_eq!(granted, 1, "the command has reserved the other");
+    world.pass(30).await;
+    assert_eq!(world.cluster.cloud.launched(), 3);
+    reserved.release("fixed", granted);
     world
         .until(300, "both are new", async |w| {
             let claims = w.claims().await;

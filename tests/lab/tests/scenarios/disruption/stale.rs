@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::*;
+use crate::lines::Lines;
 use crate::world::deployment;
 
 const DISRUPTED: &str = "karpenter.sh/disrupted";
@@ -148,4 +149,52 @@ async fn no_command_starts_before_the_taints_of_an_earlier_process_are_removed()
         0.0,
         "a conflict is expected"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_cannot_be_removed_is_an_error_and_is_removed_later() {
+    let never = |pool: Object<NodePool>| pool.consolidate_after("Never");
+    let (world, [one, _]) = two_nodes(never).await;
+    let refused = Fault::Error {
+        code: 403,
+        retry_after: None,
+    };
+    let rule = Rule::new(refused).verb("patch").resource("nodes");
+    world.cluster.testbed.faults().add(rule.times(1));
+    taint(&world, &one, DISRUPTED).await;
+    let errors = "controller_runtime_reconcile_errors_total{controller=\"disruption\"}";
+    world
+        .until(60, "the error is counted", async |w| {
+            w.metric(errors).is_some_and(|count| count > 0.0)
+        })
+        .await;
+    world
+        .until(60, "the taint is removed", async |w| tainted(w).await == 0)
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_gone_when_its_command_is_rolled_back_has_no_taint_to_remove() {
+    let (world, old) = oversized().await;
+    let lines = Lines::taken();
+    world.cluster.cloud.never_register(true);
+    world.scale("app", 2).await;
+    world
+        .until(60, "the node is tainted", async |w| tainted(w).await == 1)
+        .await;
+    world.delete::<NodeClaim>(old.name()).await;
+    let failures = "karpenter_voluntary_disruption_queue_failures_total{decision=\"replace\",reason=\"underutilized\",consolidation_type=\"single\"}";
+    world
+        .until(700, "the command is rolled back", async |w| {
+            count(w, failures) == 1.0
+        })
+        .await;
+    world.pass(5).await;
+    assert!(claim(&world, old.name()).await.is_none());
+    let errors = lines.of("ERROR");
+    let said = |text: &str| errors.iter().any(|line| line["message"] == text);
+    assert!(said(
+        "failed terminating nodes while executing a disruption command"
+    ));
+    assert!(!said("failed to remove the taint of a disruption"));
 }

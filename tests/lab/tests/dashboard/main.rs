@@ -322,6 +322,7 @@ async fn every_view_is_reachable_by_keyboard_readable_and_without_serious_faults
         return;
     };
     let world = World::start().await;
+    world.keep_nodes().await;
     world.deploy("app", 60, json!({})).await;
     world
         .deploy(

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::NodePool;
 use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -59,6 +59,16 @@ impl World {
         let pool: NodePool = serde_json::from_value(pool).unwrap();
         world.create(&Api::all(world.client.clone()), &pool).await;
         world
+    }
+
+    /// Ends consolidation: nodes stay as long as the test looks at them.
+    pub async fn keep_nodes(&self) {
+        let never = json!({ "spec": { "disruption": { "consolidateAfter": "Never" } } });
+        let pools: Api<NodePool> = Api::all(self.client.clone());
+        pools
+            .patch("default", &PatchParams::default(), &Patch::Merge(never))
+            .await
+            .unwrap();
     }
 
     pub async fn create<K>(&self, api: &Api<K>, object: &K)

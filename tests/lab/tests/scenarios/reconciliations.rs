@@ -21,10 +21,8 @@ use karpenter_kube::nodeclaim::removal;
 use karpenter_kube::nodepool::RegistrationHealth;
 use karpenter_kwok::KwokNodeClass;
 use karpenter_testbed::loops::node_agent::NodeFault;
-use kube::Resource;
 use kube::api::{Patch, PatchParams};
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cloud::Scripted;
 use crate::world::{World, deployment, node_pool, settings};
@@ -55,16 +53,6 @@ fn context(world: &World) -> Arc<Context> {
 fn lifecycle(cx: &Arc<Context>) -> Lifecycle {
     let health = RegistrationHealth::new(Queue::new());
     Lifecycle::new(Arc::clone(cx), Arc::new(health))
-}
-
-async fn patch<K>(world: &World, name: &str, patch: Value)
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-{
-    let api = world.api::<K>();
-    api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .unwrap();
 }
 
 fn away() -> CloudProviderError {
@@ -181,7 +169,7 @@ async fn a_deadline_that_is_ended_is_now_unless_it_has_passed() {
     assert_eq!(deadline(&again), deadline(&ended), "it has passed");
     let later = (cx.clock.now() + minutes(5)).to_string();
     let later = json!({"metadata": {"annotations": {annotations::TERMINATION_TIMESTAMP: later}}});
-    patch::<NodeClaim>(&world, claim.name(), later).await;
+    world.patch::<NodeClaim>(claim.name(), later).await;
     let claim = only_claim(&world).await;
     let ended = removal::end_grace_period(&cx, &claim).await.unwrap();
     assert!(deadline(&ended) <= cx.clock.now());
@@ -239,7 +227,7 @@ async fn a_node_that_the_model_lacks_is_deleted_before_its_instance_is_terminate
     world.delete::<NodeClaim>(claim.name()).await;
     world.pass(5).await;
     let released = json!({"metadata": {"finalizers": null}});
-    patch::<Node>(&world, &name, released.clone()).await;
+    world.patch::<Node>(&name, released.clone()).await;
     world.pass(5).await;
     assert!(world.nodes().await.is_empty());
     let cx = context(&world);
@@ -268,7 +256,7 @@ async fn a_node_that_the_model_lacks_is_deleted_before_its_instance_is_terminate
     assert_eq!(cloud.calls("delete").len(), calls);
 
     // A Node of another instance has only the name in common.
-    patch::<Node>(&world, &name, released).await;
+    world.patch::<Node>(&name, released).await;
     node("kwok://another").await;
     assert!(lifecycle.reconcile(key).await.is_err());
     assert!(!is_deleting().await);
@@ -324,7 +312,7 @@ async fn a_deleted_nodeclaim_that_has_lost_its_instance_is_not_collected() {
     let claim = only_claim(&world).await;
     let finalizers = json!(["karpenter.sh/termination", "example.com/held"]);
     let held = json!({"metadata": {"finalizers": finalizers}});
-    patch::<NodeClaim>(&world, claim.name(), held).await;
+    world.patch::<NodeClaim>(claim.name(), held).await;
     world.delete::<NodeClaim>(claim.name()).await;
     let node = claim.status.node_name.clone().unwrap();
     world

@@ -57,6 +57,18 @@ impl World {
         Api::all(self.client.clone())
     }
 
+    /// Merges a patch into an object.
+    pub async fn patch<K>(&self, name: &str, patch: serde_json::Value)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let patch = Patch::Merge(patch);
+        self.api::<K>()
+            .patch(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
     pub async fn create<K>(&self, object: &K)
     where
         K: Resource<DynamicType = ()>

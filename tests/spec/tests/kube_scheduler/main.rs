@@ -152,6 +152,17 @@ fn assert_no_more_expensive_than_first_fit(seed: u64) {
     );
 }
 
+fn assert_no_fewer_placed_and_no_more_expensive(seed: u64) {
+    let world = clusters::cluster(seed, Shape::SMALL);
+    let (ours, first_fit) = (plan(&world), solve(&world, SolveSettings::default()));
+    let (left, left_by_first_fit) = (ours.unplaced.len(), first_fit.unplaced.len());
+    assert!(left <= left_by_first_fit, "seed {seed}");
+    // A plan for more pods costs more.
+    if left == left_by_first_fit {
+        assert_no_more_expensive_than_first_fit(seed);
+    }
+}
+
 #[test]
 fn the_cheapest_zone_for_the_first_pod_is_not_kept_if_it_is_expensive_for_later_pods() {
     assert_no_more_expensive_than_first_fit(185);
@@ -195,9 +206,7 @@ fn what_a_node_filter_admits_is_not_decided_before_the_other_pods_are_placed_if_
 #[test]
 fn the_domain_of_a_node_is_fixed_when_a_pod_with_the_spread_is_placed_not_as_soon_as_it_is_planned()
 {
-    let world = clusters::cluster(6820, Shape::SMALL);
-    let (ours, first_fit) = (plan(&world), solve(&world, SolveSettings::default()));
-    assert!(ours.unplaced.len() <= first_fit.unplaced.len());
+    assert_no_fewer_placed_and_no_more_expensive(6820);
     assert_no_more_expensive_than_first_fit(7918);
 }
 
@@ -244,14 +253,7 @@ fn pods_with_a_spread_over_zones_they_cannot_use_are_placed_before_others_if_fir
 #[test]
 fn an_order_of_pods_is_found_in_which_no_fewer_are_placed_at_no_higher_price() {
     for seed in [299, 405, 741] {
-        let world = clusters::cluster(seed, Shape::SMALL);
-        let (ours, first_fit) = (plan(&world), solve(&world, SolveSettings::default()));
-        let (left, left_by_first_fit) = (ours.unplaced.len(), first_fit.unplaced.len());
-        assert!(left <= left_by_first_fit, "seed {seed}");
-        // A plan for more pods costs more.
-        if left == left_by_first_fit {
-            assert_no_more_expensive_than_first_fit(seed);
-        }
+        assert_no_fewer_placed_and_no_more_expensive(seed);
     }
 }
 

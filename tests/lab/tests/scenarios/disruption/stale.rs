@@ -2,9 +2,6 @@
 
 use karpenter_fixtures::Object;
 use karpenter_testbed::faults::{Fault, Rule};
-use kube::Resource;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::*;
 use crate::lines::Lines;
@@ -12,19 +9,11 @@ use crate::world::deployment;
 
 const DISRUPTED: &str = "karpenter.sh/disrupted";
 
-async fn patch<K>(world: &World, name: &str, patch: Value)
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-{
-    let api = world.api::<K>();
-    api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .unwrap();
-}
-
 async fn taint(world: &World, node: &str, key: &str) {
     let taints = json!([{"key": key, "effect": "NoSchedule"}]);
-    patch::<Node>(world, node, json!({"spec": {"taints": taints}})).await;
+    world
+        .patch::<Node>(node, json!({"spec": {"taints": taints}}))
+        .await;
 }
 
 /// Two nodes with one pod each, of the Deployments `one` and `two`; returns their names.
@@ -119,7 +108,7 @@ async fn no_command_starts_before_the_taints_of_an_earlier_process_are_removed()
     let (mut world, [one, two]) = two_nodes(shut).await;
     let other = json!({"metadata": {"annotations": {"karpenter.sh/nodepool-hash": "0"}}});
     let drifts = claim_on(&world, &two).await;
-    patch::<NodeClaim>(&world, drifts.name(), other).await;
+    world.patch::<NodeClaim>(drifts.name(), other).await;
     world
         .until(30, "a node has drifted", async |w| {
             claim(w, drifts.name())
@@ -131,7 +120,7 @@ async fn no_command_starts_before_the_taints_of_an_earlier_process_are_removed()
     world.cluster.stop_controllers().await;
     taint(&world, &one, DISRUPTED).await;
     let open = json!({"spec": {"disruption": {"budgets": [{"nodes": "1"}]}}});
-    patch::<NodePool>(&world, "default", open).await;
+    world.patch::<NodePool>("default", open).await;
     let conflict = Rule::new(Fault::Conflict).verb("patch").resource("nodes");
     world.cluster.testbed.faults().add(conflict.times(4));
     world.cluster.start_controllers();

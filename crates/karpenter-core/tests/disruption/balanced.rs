@@ -50,22 +50,26 @@ fn a_move_that_saves_less_than_its_share_is_rejected() {
     assert_eq!(verdict(&plan, "a"), "Score 0.38 is below 0.50");
 }
 
-/// A node that costs a quarter of its pool, for half of the pool's disruption; all of its price is saved.
-#[test]
-fn a_deletion_whose_score_is_the_threshold_is_approved() {
+/// A cluster with nodes `a` and `b` of these prices, of which `b` has room for the pod of `a`.
+fn small_and_huge(small: f64, huge: f64) -> World {
     let types = [
-        crate::fleet::priced_type("small", 2, 1.0),
-        crate::fleet::priced_type("huge", 16, 3.0),
+        crate::fleet::priced_type("small", 2, small),
+        crate::fleet::priced_type("huge", 16, huge),
     ];
-    let world = World::empty()
+    World::empty()
         .with_types(types.into())
         .with_pool(balanced("default"))
         .run([node("a", "small"), node("b", "huge")])
         .with([
             running("p", "a", "1"),
             running("q", "b", "1").do_not_disrupt(),
-        ]);
-    assert_eq!(world.decide(), ["delete a (saves 1.00)"]);
+        ])
+}
+
+/// A node that costs a quarter of its pool, for half of the pool's disruption; all of its price is saved.
+#[test]
+fn a_deletion_whose_score_is_the_threshold_is_approved() {
+    assert_eq!(small_and_huge(1.0, 3.0).decide(), ["delete a (saves 1.00)"]);
 }
 
 #[test]
@@ -215,25 +219,9 @@ fn the_only_node_of_a_pool_may_be_consolidated() {
     assert_eq!(world.decide(), ["delete a (saves 0.40)"]);
 }
 
-/// A cluster with a node `a` that costs nothing and a node `b` that has room for the pod of `a`.
-fn with_free_node() -> World {
-    let types = [
-        crate::fleet::priced_type("small", 2, 0.0),
-        crate::fleet::priced_type("huge", 16, 1.6),
-    ];
-    World::empty()
-        .with_types(types.into())
-        .with_pool(balanced("default"))
-        .run([node("a", "small"), node("b", "huge")])
-        .with([
-            running("p", "a", "1"),
-            running("q", "b", "1").do_not_disrupt(),
-        ])
-}
-
 #[test]
 fn a_node_that_costs_nothing_is_kept() {
-    let plan = with_free_node().decide_with(|_| ());
+    let plan = small_and_huge(0.0, 1.6).decide_with(|_| ());
     assert_eq!(commands(&plan), [""; 0]);
     assert_eq!(verdict(&plan, "a"), "Score 0.00 is below 0.50");
 }

@@ -8,21 +8,17 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap_complete::engine::{CompletionCandidate, complete};
 
-use crate::flags::{KubectlFlags, Timeout};
-use crate::{cluster, output, pause};
+use crate::flags::KubectlFlags;
+use crate::{cluster, output};
 
 /// The hidden command that the program runs.
 pub(crate) const COMMAND: &str = "__complete";
 
 /// cobra's ShellCompDirectiveNoFileComp: the shell does not add the names of files.
 const NO_FILES: u8 = 4;
-
-/// How long a completion may wait for the API server.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The words after `kubectl karpenter`.
 #[derive(Debug, clap::Args)]
@@ -72,22 +68,8 @@ pub(crate) fn contexts() -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// Returns the names of the cluster's NodePools; none if it does not answer soon.
-pub(crate) fn node_pools() -> Vec<CompletionCandidate> {
-    let flags = KubectlFlags {
-        request_timeout: Timeout(Some(PATIENCE)),
-        ..typed()
-    };
-    let names = crate::block_on(async {
-        let names = tokio::time::timeout(PATIENCE, pause::names(&flags)).await;
-        names.ok().and_then(Result::ok)
-    });
-    let names = names.ok().flatten().flatten().unwrap_or_default();
-    names.into_iter().map(CompletionCandidate::new).collect()
-}
-
 /// Returns the options of the command line so far that select the cluster: candidates are to be of the same one.
-fn typed() -> KubectlFlags {
+pub(crate) fn typed() -> KubectlFlags {
     selection(std::env::args().skip(2))
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use clap_complete::engine::ArgValueCandidates;
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use karpenter_api::labels::annotations::PAUSED;
@@ -16,11 +16,14 @@ use serde_json::json;
 
 use crate::cluster::{Access, Cluster};
 use crate::completion;
-use crate::flags::{Format, KubectlFlags};
+use crate::flags::{Format, KubectlFlags, Timeout};
 use crate::output::{self, Layout, Table};
 
 /// The field manager of the annotation.
 const FIELD_MANAGER: &str = "kubectl-karpenter";
+
+/// How long a completion may wait for the API server.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The most characters of `--why`.
 const WHY: usize = 256;
@@ -63,7 +66,7 @@ struct Pools {
     /// Names of NodePools.
     #[arg(
         value_name = "NODEPOOL", required_unless_present_any = ["all", "selector"],
-        add = ArgValueCandidates::new(completion::node_pools)
+        add = ArgValueCandidates::new(candidates)
     )]
     names: Vec<String>,
     /// All NodePools.
@@ -211,11 +214,24 @@ fn access<'a>(verb: &'a str, name: Option<&'a str>) -> Access<'a> {
     }
 }
 
-/// Returns the names of all NodePools.
-pub(crate) async fn names(flags: &KubectlFlags) -> anyhow::Result<Vec<String>> {
-    let cluster = flags.connect().await?;
-    let all = list(&cluster, &ListParams::default()).await?;
-    Ok(all.iter().map(|pool| name_of(pool).to_owned()).collect())
+/// Returns the names of the cluster's NodePools; none if it does not answer soon.
+fn candidates() -> Vec<CompletionCandidate> {
+    let flags = KubectlFlags {
+        request_timeout: Timeout(Some(PATIENCE)),
+        ..completion::typed()
+    };
+    let listed = crate::block_on(async {
+        let names = tokio::time::timeout(PATIENCE, async {
+            let cluster = flags.connect().await?;
+            list(&cluster, &ListParams::default()).await
+        });
+        names.await.ok().and_then(Result::ok)
+    });
+    let pools = listed.ok().flatten().flatten().unwrap_or_default();
+    pools
+        .iter()
+        .map(|pool| CompletionCandidate::new(name_of(pool)))
+        .collect()
 }
 
 async fn list(cluster: &Cluster, params: &ListParams) -> anyhow::Result<Vec<DynamicObject>> {

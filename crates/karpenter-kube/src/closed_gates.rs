@@ -2,98 +2,89 @@
 //!
 //! DIFFERS: upstream ignores NodeOverlays and CapacityBuffers without a word while their gate is off.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use karpenter_api::autoscaling::CapacityBuffer;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ObjectReference;
 use karpenter_api::events;
-use karpenter_api::v1alpha1::NodeOverlay;
-use kube::api::ListParams;
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, Error, Event as Change, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::controller::{Doing, Periodic, ReconcileError, is_not_found};
+use crate::controller::is_not_found;
 use crate::events::{Event, reference};
 use crate::logging;
 
-/// Interval between passes: an idle controller should send few requests. Only metadata is listed.
-const INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// How many objects of a kind are reported at most.
-const REPORTED: u32 = 100;
-/// How often the event about an object is repeated.
-const REPEAT: Duration = Duration::from_secs(24 * 60 * 60);
+const REPORTED: usize = 100;
+/// How often the event about an object is repeated: the API server keeps an event for an hour.
+const REPEAT: Duration = Duration::from_secs(60 * 60);
+/// How often a cluster without the CRD is asked again.
+const ABSENT: Duration = Duration::from_secs(10 * 60);
 
-/// Publishes a Warning for each object whose feature gate is off, and logs it once.
-#[derive(Debug)]
-pub struct ClosedGates {
-    cx: Arc<Context>,
-    /// The uids of objects that have been logged.
-    logged: BTreeSet<String>,
-}
-
-impl ClosedGates {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self {
-            cx,
-            logged: BTreeSet::new(),
-        }
-    }
-
-    async fn warn<K>(&mut self, gate: &str) -> Result<(), ReconcileError>
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-    {
-        let api: Api<K> = Api::all(self.cx.clients.api.clone());
-        let listed = api
-            .list_metadata(&ListParams::default().limit(REPORTED))
-            .await;
-        let objects = match listed {
-            // Clusters without the CRD have no objects of the kind.
-            Err(error) if is_not_found(&error) => return Ok(()),
-            listed => listed.doing("listing objects of a closed feature gate")?,
-        };
-        for object in objects {
-            let kind = K::kind(&());
-            let message = format!("{kind} has no effect, because the feature gate {gate} is off");
-            let event = Event::warning(
-                reference(&object),
-                events::FEATURE_GATE_CLOSED,
-                message.clone(),
-            );
-            self.cx.recorder.publish(event.every(REPEAT));
-            let uid = object.metadata.uid.clone().unwrap_or_default();
-            if self.logged.insert(uid) {
-                let name = object.metadata.name.as_deref().unwrap_or_default();
-                tracing::warn!(
-                    object.kind = %kind,
-                    object = logging::object(object.metadata.namespace.as_deref(), name),
-                    feature_gate = gate,
-                    "ignoring an object whose feature gate is off"
-                );
+/// Publishes a Warning for each object of a kind whose feature gate is off as soon as it is created, and logs it once. Only metadata is
+/// watched.
+pub(crate) async fn warn<K>(cx: Arc<Context>, gate: &'static str, stop: CancellationToken)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let api: Api<PartialObjectMeta<K>> = Api::all(cx.clients.api.clone());
+    let mut changes = watcher(api, Config::default()).default_backoff().boxed();
+    let mut repeat = tokio::time::interval(cx.clock.real_duration(REPEAT));
+    let mut reported: BTreeMap<String, ObjectReference> = BTreeMap::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            _ = repeat.tick() => {
+                for object in reported.values() {
+                    cx.recorder.publish(event::<K>(object.clone(), gate));
+                }
             }
+            change = changes.next() => match change {
+                Some(Ok(Change::Apply(object) | Change::InitApply(object))) => {
+                    let uid = object.metadata.uid.clone().unwrap_or_default();
+                    if reported.len() < REPORTED && !reported.contains_key(&uid) {
+                        log(&object, gate);
+                        reported.insert(uid, reference(&object));
+                        cx.recorder.publish(event::<K>(reference(&object), gate));
+                    }
+                }
+                Some(Ok(Change::Delete(object))) => {
+                    reported.remove(object.metadata.uid.as_deref().unwrap_or_default());
+                }
+                Some(Err(Error::InitialListFailed(error))) if is_not_found(&error) => {
+                    let absent = tokio::time::sleep(cx.clock.real_duration(ABSENT));
+                    if stop.run_until_cancelled(absent).await.is_none() {
+                        return;
+                    }
+                }
+                Some(_) => {}
+                None => return,
+            },
         }
-        Ok(())
     }
 }
 
-impl Periodic for ClosedGates {
-    fn name(&self) -> &'static str {
-        "featuregate.closed"
-    }
+fn event<K: Resource<DynamicType = ()>>(about: ObjectReference, gate: &str) -> Event {
+    let kind = K::kind(&());
+    let message = format!("{kind} has no effect, because the feature gate {gate} is off");
+    Event::warning(about, events::FEATURE_GATE_CLOSED, message)
+}
 
-    async fn pass(&mut self) -> Result<Duration, ReconcileError> {
-        let gates = self.cx.options.feature_gates;
-        if !gates.node_overlay {
-            self.warn::<NodeOverlay>("NodeOverlay").await?;
-        }
-        if !gates.capacity_buffer {
-            self.warn::<CapacityBuffer>("CapacityBuffer").await?;
-        }
-        Ok(INTERVAL)
-    }
+fn log<K: Resource<DynamicType = ()>>(object: &PartialObjectMeta<K>, gate: &str) {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    tracing::warn!(
+        object.kind = %K::kind(&()),
+        object = logging::object(object.metadata.namespace.as_deref(), name),
+        feature_gate = gate,
+        "ignoring an object whose feature gate is off"
+    );
 }

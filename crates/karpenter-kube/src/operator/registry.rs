@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use karpenter_api::autoscaling::CapacityBuffer;
+use karpenter_api::v1alpha1::NodeOverlay;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::capacity_buffer::{Resolution, Stores, Watches};
-use crate::closed_gates::ClosedGates;
+use crate::closed_gates;
 use crate::context::Context;
 use crate::controller::{Controller, Periodic, Queue, WorkQueue, run, run_periodic};
 use crate::model::{Change, Model, View};
@@ -253,8 +255,14 @@ impl ControllerRegistry {
             self.controller(static_capacity::Deprovisioning::new(Arc::clone(&cx)));
         }
 
-        if !(cx.options.feature_gates.node_overlay && cx.options.feature_gates.capacity_buffer) {
-            self.periodic(ClosedGates::new(Arc::clone(&cx)));
+        let gates = cx.options.feature_gates;
+        if !gates.node_overlay {
+            let cx = Arc::clone(&cx);
+            self.task(|stop| closed_gates::warn::<NodeOverlay>(cx, "NodeOverlay", stop));
+        }
+        if !gates.capacity_buffer {
+            let cx = Arc::clone(&cx);
+            self.task(|stop| closed_gates::warn::<CapacityBuffer>(cx, "CapacityBuffer", stop));
         }
 
         let evictions = Queue::new();

@@ -410,7 +410,7 @@ async fn requirements_that_no_node_can_meet_are_a_condition_of_the_nodepool() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_whose_feature_gate_is_off_have_an_event_and_one_log_line() {
+async fn an_object_whose_feature_gate_is_off_has_an_event_at_once_and_one_log_line() {
     let lines = Lines::taken();
     let world = World::bare(settings()).await;
     let overlays = ApiResource::erase::<karpenter_api::v1alpha1::NodeOverlay>(&());
@@ -419,7 +419,7 @@ async fn objects_whose_feature_gate_is_off_have_an_event_and_one_log_line() {
     create_any(&world, &overlays, discount).await;
     let says = "NodeOverlay has no effect, because the feature gate NodeOverlay is off";
     world
-        .until(900, "the event", async |world| {
+        .until(5, "the event", async |world| {
             event_contains(world, "FeatureGateClosed", says).await
         })
         .await;

@@ -5,7 +5,7 @@
 #
 # The second builds the other architecture under emulation, which takes hours. With a builder node for each architecture
 # (`docker buildx create --append`) each is built natively.
-FROM rust:1.95-bookworm AS source
+FROM rust:1.95-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1 AS source
 WORKDIR /src
 COPY . .
 
@@ -22,7 +22,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     && cp target/dist/karpenter-kwok /karpenter-kwok
 
 # `--target kwok`: the kwok provider, for clusters without a cloud.
-FROM gcr.io/distroless/cc-debian12:nonroot AS kwok
+FROM gcr.io/distroless/cc-debian12:nonroot@sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f AS kwok
 COPY --from=build-kwok /karpenter-kwok /karpenter-kwok
 COPY LICENSE NOTICE /licenses/
 USER 65532:65532
@@ -30,7 +30,7 @@ EXPOSE 8080 8081
 ENTRYPOINT ["/karpenter-kwok"]
 
 # glibc, libgcc, certificates, /etc/passwd: https://github.com/GoogleContainerTools/distroless
-FROM gcr.io/distroless/cc-debian12:nonroot
+FROM gcr.io/distroless/cc-debian12:nonroot@sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f
 COPY --from=build /karpenter /karpenter
 COPY LICENSE NOTICE /licenses/
 USER 65532:65532

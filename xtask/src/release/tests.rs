@@ -202,3 +202,33 @@ fn checksums_are_of_every_file_outside_of_layouts() {
     let expected = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb  a.tar.gz\n";
     assert_eq!(sums, expected);
 }
+
+#[test]
+fn the_crates_of_the_publish_command_are_published_with_all_that_they_depend_on() {
+    let page = fs::read_to_string(root().join("docs/releasing.md")).unwrap();
+    let command = page.split("cargo publish --dry-run").nth(1).unwrap();
+    let command = command.split("```").next().unwrap();
+    let named: Vec<&str> = command
+        .split_whitespace()
+        .filter(|word| word.starts_with("karpenter-"))
+        .collect();
+    let metadata = Command::new("cargo")
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let mut missing = Vec::new();
+    for package in metadata["packages"].as_array().unwrap() {
+        if !named.contains(&package["name"].as_str().unwrap()) {
+            continue;
+        }
+        // A dependency on a path without a version is left out of the published manifest.
+        let dependencies = package["dependencies"].as_array().unwrap().iter();
+        let published = dependencies.filter(|d| d["path"].is_string() && d["req"] != "*");
+        let names = published.map(|d| d["name"].as_str().unwrap().to_owned());
+        missing.extend(names.filter(|name| !named.contains(&name.as_str())));
+    }
+    assert_eq!(missing, [""; 0]);
+    assert!(named.len() > 5, "{named:?}");
+}

@@ -8,7 +8,9 @@ use std::{fmt, fs};
 
 use anyhow::{Context as _, bail};
 
-use crate::{circles, conformance, crds, docs, layout, plots, realcluster, vendor_web, words};
+use crate::{
+    circles, conformance, crds, docs, layout, pinned, plots, realcluster, vendor_web, words,
+};
 
 /// Crates that must stay free of I/O, clients and runtimes, and the dependencies that they must not have.
 const PURE: [&str; 5] = [
@@ -29,102 +31,97 @@ const APART: [(&str, &[&str]); 2] = [
     ("karpenter-aws-fake", &["karpenter-aws"]),
 ];
 
-pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
-    let mut failed = Vec::new();
-    let mut problems = Vec::new();
-    let mut summary = Vec::new();
+/// Runs the checks; with `quick` only those that build nothing.
+pub(crate) fn run(root: &Path, quick: bool) -> anyhow::Result<()> {
+    let mut checks = Checks::default();
+    checks.step("format", || cargo(root, &["fmt", "--all", "--check"]));
+    checks.step("crds", || crds::run(root, true).map(silent));
+    checks.step("conformance", || {
+        conformance::run(root, true, false).map(silent)
+    });
+    checks.step("reference", || docs::run(root, true).map(silent));
+    checks.step("plots", || plots::run(root, true).map(silent));
+    checks.step("dependencies", || dependencies(root));
+    checks.step("vendored", || vendor_web::check(root));
+    checks.step("words", || words::check(root));
+    checks.step("circles", || circles::run(root));
+    checks.step("layout", || layout::check(root));
+    checks.step("pinned", || pinned::check(root));
     let mut all_skipped = Vec::new();
-    let mut step = |name: &str, check: &mut dyn FnMut() -> anyhow::Result<String>| {
-        println!("=== {name}");
-        match check() {
-            Ok(note) if note.is_empty() => summary.push(format!("ok      {name}")),
-            Ok(note) => summary.push(format!("ok      {name}: {note}")),
-            Err(problem) => {
-                println!("{problem:#}");
-                summary.push(format!("FAILED  {name}"));
-                problems.push(format!("--- {name}\n{problem:#}"));
-                failed.push(name.to_owned());
-            }
-        }
-    };
-    step("format", &mut || cargo(root, &["fmt", "--all", "--check"]));
-    step("crds", &mut || {
-        crds::run(root, true).map(|()| String::new())
+    if !quick {
+        building(root, &mut checks, &mut all_skipped);
+    }
+    checks.finish(root, &all_skipped)
+}
+
+/// The checks that build the workspace, which takes most of an hour from a fresh clone.
+fn building(root: &Path, checks: &mut Checks, all_skipped: &mut Vec<Skipped>) {
+    let clippy = "clippy --workspace --all-targets --quiet -- -D warnings";
+    checks.step("clippy", || {
+        cargo(root, &clippy.split(' ').collect::<Vec<_>>())
     });
-    step("conformance", &mut || {
-        conformance::run(root, true, false).map(|()| String::new())
-    });
-    step("reference", &mut || {
-        docs::run(root, true).map(|()| String::new())
-    });
-    step("plots", &mut || {
-        plots::run(root, true).map(|()| String::new())
-    });
-    step("dependencies", &mut || dependencies(root));
-    step("vendored", &mut || vendor_web::check(root));
-    step("words", &mut || words::check(root));
-    step("circles", &mut || circles::run(root));
-    step("layout", &mut || layout::check(root));
-    step("clippy", &mut || {
-        cargo(
-            root,
-            &[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--quiet",
-                "--",
-                "-D",
-                "warnings",
-            ],
-        )
-    });
-    step("rustdoc", &mut || rustdoc(root));
+    checks.step("rustdoc", || rustdoc(root));
     // Some tests need a real API server; the program that builds one is built with them.
-    step("build", &mut || {
+    checks.step("build", || {
         cargo(root, &["test", "--workspace", "--no-run", "--quiet"])
     });
-    step("control plane", &mut || {
-        realcluster::build_control_plane(root)
-    });
-    step("tests", &mut || tests(root, &mut all_skipped));
-    step("realcluster", &mut || {
-        realcluster::ci(root, &mut all_skipped)
-    });
-    step("deny", &mut || {
-        cargo(
-            root,
-            &[
-                "deny",
-                "--log-level",
-                "error",
-                "check",
-                "bans",
-                "licenses",
-                "sources",
-            ],
-        )
-    });
-    step("skipped", &mut || judge_skipped(&all_skipped));
-    // Often only the end of the output can be read: the reasons of failures are repeated there.
-    if !problems.is_empty() {
-        println!("=== failures");
-        for problem in &problems {
-            println!("{problem}");
+    checks.step("control plane", || realcluster::build_control_plane(root));
+    checks.step("tests", || tests(root, all_skipped));
+    checks.step("realcluster", || realcluster::ci(root, all_skipped));
+    let deny = "deny --log-level error check bans licenses sources";
+    checks.step("deny", || cargo(root, &deny.split(' ').collect::<Vec<_>>()));
+    checks.step("skipped", || judge_skipped(all_skipped));
+}
+
+/// For checks whose result has nothing to say.
+fn silent((): ()) -> String {
+    String::new()
+}
+
+/// The results so far: a line of the summary for each check, and the reasons of those that failed.
+#[derive(Default)]
+struct Checks {
+    summary: Vec<String>,
+    failed: Vec<&'static str>,
+    problems: Vec<String>,
+}
+
+impl Checks {
+    fn step(&mut self, name: &'static str, check: impl FnOnce() -> anyhow::Result<String>) {
+        println!("=== {name}");
+        match check() {
+            Ok(note) if note.is_empty() => self.summary.push(format!("ok      {name}")),
+            Ok(note) => self.summary.push(format!("ok      {name}: {note}")),
+            Err(problem) => {
+                println!("{problem:#}");
+                self.summary.push(format!("FAILED  {name}"));
+                self.problems.push(format!("--- {name}\n{problem:#}"));
+                self.failed.push(name);
+            }
         }
-        println!("--- free disk space\n{}", disk_space(root));
     }
-    println!("=== summary");
-    for line in &summary {
-        println!("{line}");
+
+    /// Prints the summary. Often only the end of the output can be read: the reasons of failures are repeated there.
+    fn finish(self, root: &Path, all_skipped: &[Skipped]) -> anyhow::Result<()> {
+        if !self.problems.is_empty() {
+            println!("=== failures");
+            for problem in &self.problems {
+                println!("{problem}");
+            }
+            println!("--- free disk space\n{}", disk_space(root));
+        }
+        println!("=== summary");
+        for line in &self.summary {
+            println!("{line}");
+        }
+        for skipped in all_skipped {
+            println!("skipped {skipped}");
+        }
+        if !self.failed.is_empty() {
+            bail!("failed: {}", self.failed.join(", "));
+        }
+        Ok(())
     }
-    for skipped in &all_skipped {
-        println!("skipped {skipped}");
-    }
-    if !failed.is_empty() {
-        bail!("failed: {}", failed.join(", "));
-    }
-    Ok(())
 }
 
 /// A test, or a part of the checks, that was skipped because a program is missing.

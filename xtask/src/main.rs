@@ -8,6 +8,7 @@ mod crds;
 mod docs;
 mod layout;
 mod mutants;
+mod pinned;
 mod plots;
 mod realcluster;
 mod release;
@@ -54,7 +55,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// List the files of the core, kube and aws crates that import each other in a circle.
+    /// List the files of each crate that import each other in a circle.
     Circles,
     /// Draw the charts of docs/performance.md from its tables.
     Plots {
@@ -117,7 +118,11 @@ enum Command {
     /// crates/karpenter-dashboard/assets/vendor/VENDOR.toml, and write their checksums.
     VendorWeb,
     /// Run all checks of CI.
-    Ci,
+    Ci {
+        /// Only the checks that build nothing: format, generated files, dependencies, words, circles, layout and pins.
+        #[arg(long)]
+        quick: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -155,7 +160,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         } => mutants::run(&root, &modules, &since, &sample, record),
         Command::Release(options) => release::run(&root, &options),
         Command::VendorWeb => vendor_web::run(&root),
-        Command::Ci => ci::run(&root),
+        Command::Ci { quick } => ci::run(&root, quick),
     }
 }
 

@@ -93,7 +93,7 @@ pub struct CapacityBufferStatus {
         deserialize_with = "default_if_null",
         skip_serializing_if = "Vec::is_empty"
     )]
-    #[schemars(schema_with = "fields::keyed_conditions")]
+    #[schemars(schema_with = "fields::conditions")]
     pub conditions: Vec<Condition>,
     /// The provisioning strategy in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]

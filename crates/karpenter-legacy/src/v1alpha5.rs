@@ -168,7 +168,7 @@ pub struct ProvisionerStatus {
     pub node_class: Option<String>,
     /// Conditions of the projection, including fields without an equivalent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "fields::relaxed_conditions")]
+    #[schemars(schema_with = "fields::atomic_conditions")]
     pub conditions: Vec<Condition>,
 }
 

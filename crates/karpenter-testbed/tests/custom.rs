@@ -11,7 +11,8 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use karpenter_testbed::Testbed;
 use kube::api::{
-    ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams, WatchEvent, WatchParams,
+    ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    WatchEvent, WatchParams,
 };
 use kube::{Api, ResourceExt as _};
 use rustls::pki_types::PrivateKeyDer;
@@ -419,4 +420,40 @@ async fn a_stored_version_cannot_be_removed() {
     assert!(message.starts_with(
         "Invalid value: \"v2\": missing from spec.versions; v2 was previously a storage version"
     ));
+}
+
+/// Conformance: API-113
+#[tokio::test]
+async fn another_manager_applies_a_condition_beside_those_that_are_there() {
+    let testbed = Testbed::builder().start().await;
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../crds/karpenter.sh_nodeoverlays.yaml"
+    );
+    let definition: Value =
+        serde_saphyr::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    testbed.apply_crds([definition]).await.unwrap();
+    let kind = GroupVersionKind::gvk("karpenter.sh", "v1alpha1", "NodeOverlay");
+    let resource = ApiResource::from_gvk(&kind);
+    let overlays: Api<DynamicObject> = Api::all_with(testbed.client(), &resource);
+    let mut overlay = DynamicObject::new("dear", &resource);
+    overlay.data = json!({"spec": {"requirements": [], "price": "1"}});
+    let created = PostParams::default();
+    overlays.create(&created, &overlay).await.unwrap();
+
+    for (manager, condition) in [("karpenter", "Ready"), ("auditor", "example.com/Audited")] {
+        let status = json!({"apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "status": {"conditions": [{
+            "type": condition, "status": "True", "reason": condition.rsplit('/').next(), "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}});
+        let params = PatchParams::apply(manager).force();
+        let status = Patch::Apply(status);
+        let written = overlays.patch_status("dear", &params, &status).await;
+        written.unwrap();
+    }
+
+    let found = overlays.get("dear").await.unwrap();
+    let conditions = found.data["status"]["conditions"].as_array().unwrap();
+    let types: Vec<_> = conditions.iter().map(|c| &c["type"]).collect();
+    assert_eq!(types, ["Ready", "example.com/Audited"]);
 }

@@ -131,20 +131,28 @@ fn strict_condition() -> Value {
     )
 }
 
-/// Conditions.
-pub fn conditions(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "array", "items": strict_condition() })
-}
-
-/// Conditions that old objects may have without reason and message.
-pub fn relaxed_conditions(_: &mut SchemaGenerator) -> Schema {
+fn relaxed_condition() -> Value {
     let reason = json!({ "pattern": "^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?|)$" });
-    json_schema!({ "type": "array", "items": condition(reason, &["lastTransitionTime", "status", "type"]) })
+    condition(reason, &["lastTransitionTime", "status", "type"])
 }
 
-/// Conditions that are merged by type.
-pub fn keyed_conditions(_: &mut SchemaGenerator) -> Schema {
+/// Conditions, merged by type.
+pub fn conditions(_: &mut SchemaGenerator) -> Schema {
+    keyed(strict_condition())
+}
+
+/// Conditions, merged by type, that old objects may have without reason and message.
+pub fn relaxed_conditions(_: &mut SchemaGenerator) -> Schema {
+    keyed(relaxed_condition())
+}
+
+/// Conditions that old objects may have without reason and message, and that are replaced as a whole.
+pub fn atomic_conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": relaxed_condition() })
+}
+
+fn keyed(condition: Value) -> Schema {
     json_schema!({
-        "type": "array", "items": strict_condition(), "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+        "type": "array", "items": condition, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
     })
 }

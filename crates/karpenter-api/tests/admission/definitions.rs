@@ -255,12 +255,15 @@ fn lists_and_maps_merge_as_upstream_s_do() {
             "NodePool.spec.template.spec.requirements.items.values atomic",
             "NodePool.spec.template.spec.startupTaints atomic",
             "NodePool.spec.template.spec.taints atomic",
+            "NodePool.status.conditions map",
             "NodeClaim.spec.requirements atomic",
             "NodeClaim.spec.requirements.items.values atomic",
             "NodeClaim.spec.startupTaints atomic",
             "NodeClaim.spec.taints atomic",
+            "NodeClaim.status.conditions map",
             "NodeOverlay.spec.requirements atomic",
             "NodeOverlay.spec.requirements.items.values atomic",
+            "NodeOverlay.status.conditions map",
             "CapacityBuffer.status.conditions map",
         ]
     );

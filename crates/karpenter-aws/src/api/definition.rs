@@ -34,9 +34,7 @@ pub fn crd() -> Value {
 /// Returns the provider's label domain for NodePools and NodeClaims. Only the provider's well-known labels may be used
 /// in it, and the label that names the node class, which every NodeClaim requires.
 pub fn restricted_domain() -> RestrictedDomain {
-    let mut domain = domain(|_| true);
-    domain.allowed.insert(0, labels::NODE_CLASS.to_owned());
-    domain
+    domain(|_| true)
 }
 
 /// Returns the provider's label domain for NodeOverlays. Labels that are known only per instance are not allowed in it:
@@ -51,10 +49,11 @@ pub fn overlay_domain() -> RestrictedDomain {
 
 fn domain(allowed: impl Fn(&str) -> bool) -> RestrictedDomain {
     let in_domain = |key: &&str| key.starts_with(labels::GROUP);
-    let allowed = labels::WELL_KNOWN
+    let well_known = labels::WELL_KNOWN
         .into_iter()
         .filter(in_domain)
         .filter(|key| allowed(key));
+    let allowed = [labels::NODE_CLASS].into_iter().chain(well_known);
     RestrictedDomain {
         domain: labels::GROUP.to_owned(),
         allowed: allowed.map(str::to_owned).collect(),

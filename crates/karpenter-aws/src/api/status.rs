@@ -52,7 +52,7 @@ pub struct EC2NodeClassStatus {
     pub instance_profile: Option<String>,
     /// Conditions of readiness and validation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "fields::relaxed_conditions")]
+    #[schemars(schema_with = "fields::atomic_conditions")]
     pub conditions: Vec<Condition>,
 }
 

@@ -565,6 +565,7 @@ fn the_label_domain_of_aws_is_reserved() {
     }
     for (key, pools, overlays) in [
         ("karpenter.k8s.aws/instance-family", true, true),
+        ("karpenter.k8s.aws/ec2nodeclass", true, true),
         ("karpenter.k8s.aws/instance-tenancy", true, false),
         ("karpenter.k8s.aws/capacity-reservation-id", true, false),
         ("karpenter.k8s.aws/placement-group-id", true, false),

@@ -5,7 +5,9 @@
 //!
 //! UPSTREAM: pkg/cel
 
-use kube_cel::cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
+use kube_cel::cel::common::ast::{
+    ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators,
+};
 use kube_cel::cel::{Context, ExecutionError, Program, Value};
 
 /// The variables of an expression.
@@ -128,12 +130,12 @@ impl Expression {
 }
 
 impl Expression {
-    /// Returns the error for a negative value.
-    pub(super) fn negative(&self, value: i64, variables: &Variables) -> ExpressionError {
+    /// Returns the error for a value that cannot be used, and why.
+    pub(super) fn unusable(&self, value: i64, why: &str, variables: &Variables) -> ExpressionError {
         ExpressionError::Failed {
             expression: self.text.clone(),
             instance_type: variables.instance_type.clone(),
-            reason: format!("it yields {value}, which is negative"),
+            reason: format!("it yields {value}, which is {why}"),
         }
     }
 }
@@ -170,40 +172,67 @@ fn pick(a: Value, b: Value, wins: impl Fn(&f64, &f64) -> bool) -> Result<Value, 
 }
 
 /// A CEL type, as far as the checker distinguishes types.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Int,
     Uint,
     Double,
     Bool,
     Text,
-    List,
-    Map,
+    /// A list, with the type of its elements.
+    List(Box<Kind>),
+    /// A map, with the type of its values.
+    Map(Box<Kind>),
     /// Any other type, or one that is known only at evaluation.
     Dynamic,
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    fn name(&self) -> &'static str {
         match self {
             Self::Int => "int",
             Self::Uint => "uint",
             Self::Double => "double",
             Self::Bool => "bool",
             Self::Text => "string",
-            Self::List => "list",
-            Self::Map => "map",
+            Self::List(_) => "list",
+            Self::Map(_) => "map",
             Self::Dynamic => "a value of unknown type",
         }
     }
 
-    fn is_number(self) -> bool {
+    fn is_number(&self) -> bool {
         matches!(self, Self::Int | Self::Uint | Self::Double)
+    }
+
+    /// Returns the type of the elements of a list, or of the values of a map.
+    fn element(&self) -> Self {
+        match self {
+            Self::List(element) | Self::Map(element) => (**element).clone(),
+            _ => Self::Dynamic,
+        }
+    }
+
+    /// Returns the type of a value that is of one of two types; `None` if the two differ. An empty list is of every list's type.
+    fn either(self, other: Self) -> Option<Self> {
+        let element = |a: Self, b: Self| match (a, b) {
+            (Self::Dynamic, known) | (known, Self::Dynamic) => Some(Box::new(known)),
+            (a, b) => a.either(b).map(Box::new),
+        };
+        match (self, other) {
+            (Self::List(a), Self::List(b)) => element(*a, *b).map(Self::List),
+            (Self::Map(a), Self::Map(b)) => element(*a, *b).map(Self::Map),
+            (Self::Dynamic, _) | (_, Self::Dynamic) => Some(Self::Dynamic),
+            (a, b) => (a == b).then_some(a),
+        }
     }
 }
 
+/// A variable of an enclosing comprehension, with its type.
+type Bound<'a> = (&'a str, Kind);
+
 /// Returns the type of an expression. `bound` are the variables of the enclosing comprehensions.
-fn kind(expression: &IdedExpr, bound: &[&str]) -> Result<Kind, String> {
+fn kind(expression: &IdedExpr, bound: &[Bound<'_>]) -> Result<Kind, String> {
     match &expression.expr {
         Expr::Literal(literal) => Ok(match literal {
             LiteralValue::Boolean(_) => Kind::Bool,
@@ -213,38 +242,32 @@ fn kind(expression: &IdedExpr, bound: &[&str]) -> Result<Kind, String> {
             LiteralValue::String(_) => Kind::Text,
             LiteralValue::Bytes(_) | LiteralValue::Null => Kind::Dynamic,
         }),
-        Expr::Ident(name) => match name.as_str() {
-            INSTANCE_TYPE => Ok(Kind::Text),
-            name if INTEGERS.contains(&name) => Ok(Kind::Int),
-            name if bound.contains(&name) => Ok(Kind::Dynamic),
-            _ => Err(format!("undeclared reference to `{name}`")),
+        Expr::Ident(name) => match bound.iter().rfind(|(bound, _)| bound == name) {
+            Some((_, kind)) => Ok(kind.clone()),
+            None if name == INSTANCE_TYPE => Ok(Kind::Text),
+            None if INTEGERS.contains(&name.as_str()) => Ok(Kind::Int),
+            None => Err(format!("undeclared reference to `{name}`")),
         },
-        Expr::List(list) => {
-            for element in &list.elements {
-                kind(element, bound)?;
-            }
-            Ok(Kind::List)
+        Expr::List(list) => Ok(Kind::List(element_kind(list.elements.iter(), bound)?)),
+        Expr::Map(map) => {
+            let entries = map.entries.iter().map(|entry| &entry.expr);
+            let entries = entries.filter_map(|entry| match entry {
+                EntryExpr::MapEntry(entry) => Some(entry),
+                EntryExpr::StructField(_) => None,
+            });
+            element_kind(entries.clone().map(|entry| &entry.key), bound)?;
+            let values = element_kind(entries.map(|entry| &entry.value), bound)?;
+            Ok(Kind::Map(values))
         }
-        Expr::Map(_) => Ok(Kind::Map),
         Expr::Select(select) => {
-            kind(&select.operand, bound)?;
+            let operand = kind(&select.operand, bound)?;
             Ok(if select.test {
                 Kind::Bool
             } else {
-                Kind::Dynamic
+                operand.element()
             })
         }
-        Expr::Comprehension(comprehension) => {
-            kind(&comprehension.iter_range, bound)?;
-            let mut inner = bound.to_vec();
-            inner.extend([
-                comprehension.iter_var.as_str(),
-                comprehension.accu_var.as_str(),
-            ]);
-            inner.extend(comprehension.iter_var2.as_deref());
-            kind(&comprehension.loop_step, &inner)?;
-            kind(&comprehension.result, &inner)
-        }
+        Expr::Comprehension(comprehension) => comprehension_kind(comprehension, bound),
         Expr::Call(call) => {
             let arguments = call
                 .target
@@ -259,26 +282,51 @@ fn kind(expression: &IdedExpr, bound: &[&str]) -> Result<Kind, String> {
     }
 }
 
+/// Returns the type that all elements have; [`Kind::Dynamic`] if they differ, or there are none.
+fn element_kind<'a>(
+    elements: impl Iterator<Item = &'a IdedExpr>,
+    bound: &[Bound<'_>],
+) -> Result<Box<Kind>, String> {
+    let kinds: Vec<Kind> = elements
+        .map(|element| kind(element, bound))
+        .collect::<Result<_, _>>()?;
+    let common = kinds.into_iter().map(Some).reduce(|a, b| a?.either(b?));
+    Ok(Box::new(common.flatten().unwrap_or(Kind::Dynamic)))
+}
+
+/// Returns the type of a comprehension: `exists`, `all`, `map`, `filter` and such.
+fn comprehension_kind(
+    comprehension: &ComprehensionExpr,
+    bound: &[Bound<'_>],
+) -> Result<Kind, String> {
+    let range = kind(&comprehension.iter_range, bound)?;
+    let (first, second) = match (&range, comprehension.iter_var2.as_deref()) {
+        (Kind::List(_), None) => (range.element(), None),
+        (Kind::List(_), Some(name)) => (Kind::Int, Some((name, range.element()))),
+        (_, second) => (Kind::Dynamic, second.map(|name| (name, range.element()))),
+    };
+    let mut inner = bound.to_vec();
+    inner.push((comprehension.iter_var.as_str(), first));
+    inner.extend(second);
+    let accumulated = kind(&comprehension.accu_init, bound)?;
+    inner.push((comprehension.accu_var.as_str(), accumulated));
+    let accumulated = kind(&comprehension.loop_step, &inner)?;
+    inner.push((comprehension.accu_var.as_str(), accumulated));
+    kind(&comprehension.result, &inner)
+}
+
 fn call_kind(function: &str, arguments: &[Kind]) -> Result<Kind, String> {
     let no_overload = || {
-        let names: Vec<&str> = arguments.iter().map(|kind| kind.name()).collect();
+        let names: Vec<&str> = arguments.iter().map(Kind::name).collect();
         Err(format!(
             "no matching overload for `{function}` applied to ({})",
             names.join(", ")
         ))
     };
-    let unknown = arguments.contains(&Kind::Dynamic);
+    let both = |a: &Kind, b: &Kind| a.clone().either(b.clone());
     match (function, arguments) {
         (operators::CONDITIONAL, [Kind::Bool | Kind::Dynamic, then, otherwise]) => {
-            if then == otherwise {
-                Ok(*then)
-            } else if then.is_number() && otherwise.is_number() {
-                Ok(Kind::Double)
-            } else if unknown {
-                Ok(Kind::Dynamic)
-            } else {
-                no_overload()
-            }
+            both(then, otherwise).map_or_else(no_overload, Ok)
         }
         (operators::LOGICAL_AND | operators::LOGICAL_OR, [a, b]) => {
             if [a, b]
@@ -291,8 +339,16 @@ fn call_kind(function: &str, arguments: &[Kind]) -> Result<Kind, String> {
             }
         }
         (operators::LOGICAL_NOT, [Kind::Bool | Kind::Dynamic]) => Ok(Kind::Bool),
-        (operators::NEGATE, [kind @ (Kind::Int | Kind::Double | Kind::Dynamic)]) => Ok(*kind),
-        (operators::ADD, [a, b]) if a == b && matches!(a, Kind::Text | Kind::List) => Ok(*a),
+        (operators::NEGATE, [kind @ (Kind::Int | Kind::Double | Kind::Dynamic)]) => {
+            Ok(kind.clone())
+        }
+        (
+            operators::ADD,
+            [
+                a @ (Kind::Text | Kind::List(_)),
+                b @ (Kind::Text | Kind::List(_)),
+            ],
+        ) => both(a, b).map_or_else(no_overload, Ok),
         (
             operators::ADD
             | operators::SUBSTRACT
@@ -300,12 +356,13 @@ fn call_kind(function: &str, arguments: &[Kind]) -> Result<Kind, String> {
             | operators::DIVIDE
             | operators::MODULO,
             [a, b],
-        ) => match (*a, *b) {
+        ) => match (a, b) {
             (Kind::Double, Kind::Double) if function == operators::MODULO => no_overload(),
-            (a, b) if a == b && a.is_number() => Ok(a),
-            (Kind::Dynamic, other) | (other, Kind::Dynamic) => Ok(other),
+            (a, b) if a == b && a.is_number() => Ok(a.clone()),
+            (Kind::Dynamic, other) | (other, Kind::Dynamic) => Ok(other.clone()),
             _ => no_overload(),
         },
+        // As in cel-go, numbers of two types are not compared.
         (
             operators::EQUALS
             | operators::NOT_EQUALS
@@ -314,15 +371,9 @@ fn call_kind(function: &str, arguments: &[Kind]) -> Result<Kind, String> {
             | operators::LESS
             | operators::LESS_EQUALS,
             [a, b],
-        ) => {
-            if a == b || unknown || (a.is_number() && b.is_number()) {
-                Ok(Kind::Bool)
-            } else {
-                no_overload()
-            }
-        }
-        (operators::IN, [_, Kind::List | Kind::Map | Kind::Dynamic]) => Ok(Kind::Bool),
-        (operators::INDEX, [_, _]) => Ok(Kind::Dynamic),
+        ) => both(a, b).map_or_else(no_overload, |_| Ok(Kind::Bool)),
+        (operators::IN, [_, Kind::List(_) | Kind::Map(_) | Kind::Dynamic]) => Ok(Kind::Bool),
+        (operators::INDEX, [collection, _]) => Ok(collection.element()),
         ("max" | "min", [Kind::Int, Kind::Int]) => Ok(Kind::Int),
         ("max" | "min", [a, b]) => {
             if [a, b]
@@ -386,6 +437,14 @@ mod tests {
             ("vcpus in [2, 4] ? 1 : 0", 1),
             ("[1, 2].exists(x, x == vcpus) ? 1 : 0", 1),
             ("size(instance_type)", 8),
+            ("{'m5.large': 29, 'm5.xlarge': 58}[instance_type]", 29),
+            (
+                "instance_type in {'m5.large': 29} ? {'m5.large': 29}[instance_type] : 110",
+                29,
+            ),
+            ("{'pods': {'m5.large': 29}}.pods['m5.large']", 29),
+            ("[8, 16][vcpus - 1] * 1", 16),
+            ("[vcpus, 4].filter(n, n > 2).map(n, n * 10)[0]", 40),
         ] {
             assert_eq!(value(text), Ok(expected), "{text}");
         }
@@ -429,6 +488,13 @@ mod tests {
             "frobnicate(vcpus)",
             "max(vcpus, 'a')",
             "vcpus > 1 ? 'a' : 'b'",
+            "vcpus > 1 ? 1 : 2.5",
+            "vcpus > 2.5 ? 1 : 2",
+            "{'m5.large': '29'}[instance_type]",
+            "{'m5.large': 29, 'm5.xlarge': 'many'}[instance_type]",
+            "{instance: 29}[instance_type]",
+            "{'m5.large': pods}[instance_type]",
+            "[1, 2].map(n, n + n * 1.5)[0]",
         ] {
             let error = Expression::compile(text).err();
             assert!(

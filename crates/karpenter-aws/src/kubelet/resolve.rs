@@ -83,7 +83,7 @@ impl Evaluator {
     /// to be evaluated; its `max_pods` is the default.
     ///
     /// # Errors
-    /// If the expression fails or yields a negative number.
+    /// If the expression fails, or yields a number that is negative or too large for the kubelet.
     pub fn max_pods(
         &self,
         variables: impl FnOnce() -> Variables,
@@ -91,7 +91,15 @@ impl Evaluator {
         match &self.max_pods {
             Pods::Default => Ok(None),
             Pods::Number(number) => Ok(Some(*number)),
-            Pods::Expression(expression) => self.evaluate(expression, &variables()).map(Some),
+            Pods::Expression(expression) => {
+                let variables = variables();
+                let value = self.evaluate(expression, &variables)?;
+                // The kubelet cannot read a larger number, and does not start.
+                if value > i64::from(i32::MAX) {
+                    return Err(expression.unusable(value, "more than 2147483647", &variables));
+                }
+                Ok(Some(value))
+            }
         }
     }
 
@@ -152,7 +160,7 @@ impl Evaluator {
         let context = self.context.get_or_init(context);
         let value = expression.evaluate(context, variables)?;
         if value < 0 {
-            return Err(expression.negative(value, variables));
+            return Err(expression.unusable(value, "negative", variables));
         }
         Ok(value)
     }
@@ -285,13 +293,20 @@ mod tests {
     }
 
     #[test]
-    fn max_pods_may_not_be_negative() {
-        let negative = evaluator(json!({ "maxPods": "vcpus - 10" }));
-        assert!(negative.max_pods(variables).is_err());
-        assert_eq!(
-            evaluator(json!({ "maxPods": "max_pods / 2" })).max_pods(variables),
-            Ok(Some(29))
-        );
+    fn max_pods_is_a_number_that_the_kubelet_can_read() {
+        let pods = |text: &str| evaluator(json!({ "maxPods": text })).max_pods(variables);
+        assert_eq!(pods("max_pods / 2"), Ok(Some(29)));
+        assert_eq!(pods("max_pods * 0 + 2147483647"), Ok(Some(2_147_483_647)));
+        for (text, expected) in [
+            ("vcpus - 10", "it yields -6, which is negative"),
+            (
+                "max_pods * 0 + 2147483648",
+                "it yields 2147483648, which is more than 2147483647",
+            ),
+        ] {
+            let error = pods(text).unwrap_err().to_string();
+            assert!(error.ends_with(expected), "{error}");
+        }
     }
 
     /// Conformance: AWS-validation-06

@@ -198,6 +198,18 @@ fn ending(world: &World) -> BTreeSet<String> {
 }
 
 #[tokio::test]
+async fn an_instance_without_the_tag_of_the_cluster_is_not_terminated() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 2).await;
+    let of_another = Instances::new(world.aws.clone(), "other", true, ShiftedZones::default());
+    let error = of_another.delete(&ids[0]).await.unwrap_err();
+    assert!(matches!(error, InstanceError::Foreign { .. }), "{error}");
+    assert_eq!(world.calls("TerminateInstances"), 0);
+    instances(&world).delete(&ids[0]).await.unwrap();
+    assert_eq!(ending(&world).len(), 1);
+}
+
+#[tokio::test]
 async fn an_instance_with_termination_protection_does_not_keep_others_from_being_terminated() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 40).await;

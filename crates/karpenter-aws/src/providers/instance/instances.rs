@@ -52,6 +52,14 @@ pub enum InstanceError {
         /// Name of its zone.
         zone: String,
     },
+    /// The instance is not the cluster's, so it is not terminated.
+    #[error("instance `{id}` lacks the tag `{tag}` of this cluster, it is not terminated")]
+    Foreign {
+        /// ID of the instance.
+        id: String,
+        /// The key of the tag.
+        tag: String,
+    },
     /// The call to EC2 failed.
     #[error(transparent)]
     Aws(#[from] AwsError),
@@ -211,12 +219,19 @@ impl Instances {
     /// Terminates an instance. `Ok` means that EC2 has accepted the termination, now or before.
     ///
     /// # Errors
-    /// [`InstanceError::NotFound`] once it is terminated; [`InstanceError::Shifted`] without a call.
+    /// [`InstanceError::NotFound`] once it is terminated; [`InstanceError::Shifted`] without a call;
+    /// [`InstanceError::Foreign`] if it is not the cluster's.
     pub async fn delete(&self, id: &str) -> Result<(), InstanceError> {
         self.check_zone(id)?;
         let instance = self.get(id, Freshness::Fresh).await?;
         if instance.is_ending() {
             return Ok(());
+        }
+        // The ID is from the status of a NodeClaim, which others may write.
+        let tag = tags::cluster(&self.cluster);
+        if !instance.tags.contains_key(&tag) {
+            let id = id.to_owned();
+            return Err(InstanceError::Foreign { id, tag });
         }
         // TerminateInstances does not know an instance that DescribeInstances returned: the next attempt calls EC2
         // again.

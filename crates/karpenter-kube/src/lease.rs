@@ -29,6 +29,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics::Counter;
 pub use endpoint::{ADDRESS, CERTIFICATE, Endpoint};
 
 /// How long before other replicas may acquire the Lease the leader stops, whatever else is configured.
@@ -117,6 +118,8 @@ pub struct Elector {
     observed: Option<Observed>,
     holder: Holder,
     announcement: Announcement,
+    /// Renewals that had to read the Lease.
+    slow: Counter,
 }
 
 /// The replica that holds the Lease, as a candidate last saw it. Cheap to clone.
@@ -135,15 +138,16 @@ pub struct HeldBy {
 }
 
 impl Elector {
-    /// Creates a candidate that has not read the Lease yet.
+    /// Creates a candidate that has not read the Lease yet. `slow` counts renewals that have to read it, by its name.
     #[must_use]
-    pub fn new(client: Client, config: LeaseConfig) -> Self {
+    pub fn new(client: Client, config: LeaseConfig, slow: Counter) -> Self {
         Self {
             api: Api::namespaced(client, &config.namespace),
             config,
             observed: None,
             holder: Holder::default(),
             announcement: Announcement::default(),
+            slow,
         }
     }
 
@@ -256,12 +260,11 @@ impl Elector {
             let lease = observed.lease.clone();
             match self.write(lease).await {
                 Ok(renewal) => return Ok(Attempt::Ours(renewal)),
-                Err(error) => tracing::debug!(
-                    logger = "controller",
-                    %error,
-                    "failed to update the lease as last written, reading it"
-                ),
+                Err(error) => {
+                    tracing::debug!(logger = "controller", %error, "failed to update the lease as last written");
+                }
             }
+            self.slow.inc(&[&self.config.name]);
         }
         self.read_and_write().await
     }
@@ -413,6 +416,7 @@ mod tests {
         server: Arc<Mutex<Server>>,
         led: watch::Receiver<Leadership>,
         stop: CancellationToken,
+        slow: Counter,
     }
 
     impl Candidate {
@@ -436,14 +440,18 @@ mod tests {
                     Ok::<_, std::convert::Infallible>(response.unwrap())
                 }
             });
-            let elector = Elector::new(
-                Client::new(service, "default"),
-                LeaseConfig::new("default", "lease", identity),
-            );
+            let slow = crate::metrics::Registry::new().counter("slow", "", &["name"]);
+            let config = LeaseConfig::new("default", "lease", identity);
+            let elector = Elector::new(Client::new(service, "default"), config, slow.clone());
             let (leadership, led) = watch::channel(Leadership::Following);
             let stop = CancellationToken::new();
             tokio::spawn(elector.run(leadership, stop.clone()));
-            Self { server, led, stop }
+            Self {
+                server,
+                led,
+                stop,
+                slow,
+            }
         }
 
         async fn until(&mut self, state: Leadership) {
@@ -558,6 +566,7 @@ mod tests {
         assert_eq!(leader.requests(), methods);
         let lease = leader.server.lock().lease.clone().unwrap();
         assert_eq!(lease["metadata"]["labels"], json!({"touched": "yes"}));
+        assert_eq!(leader.slow.get(&["lease"]), 1.0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -53,6 +53,10 @@ pub struct Work {
     total: Counter,
     errors: Counter,
     panics: Counter,
+    /// Zero: every error is retried.
+    terminal: Counter,
+    /// Zero: a reconciliation has no time limit.
+    timeouts: Counter,
     seconds: Histogram,
     most: Gauge,
     active: Gauge,
@@ -81,6 +85,16 @@ impl Work {
             panics: registry.counter(
                 "controller_runtime_reconcile_panics_total",
                 "Total number of reconciliation panics per controller",
+                &controller,
+            ),
+            terminal: registry.counter(
+                "controller_runtime_terminal_reconcile_errors_total",
+                "Total number of terminal reconciliation errors per controller",
+                &controller,
+            ),
+            timeouts: registry.counter(
+                "controller_runtime_reconcile_timeouts_total",
+                "Total number of reconciliation timeouts per controller",
                 &controller,
             ),
             seconds: registry.histogram(
@@ -118,8 +132,9 @@ impl Work {
     #[must_use]
     pub fn of(&self, controller: &'static str, concurrency: usize) -> ControllerWork {
         self.most.set(&[controller], concurrency as f64);
-        self.errors.add(&[controller], 0.0);
-        self.panics.add(&[controller], 0.0);
+        for counter in [&self.errors, &self.panics, &self.terminal, &self.timeouts] {
+            counter.add(&[controller], 0.0);
+        }
         for result in ["success", "requeue", "requeue_after", "error"] {
             self.total.add(&[controller, result], 0.0);
         }
@@ -249,6 +264,8 @@ mod tests {
             r#"controller_runtime_reconcile_total{controller="node.health",result="success"} 0"#,
             r#"controller_runtime_reconcile_errors_total{controller="node.health"} 1"#,
             r#"controller_runtime_reconcile_panics_total{controller="node.health"} 1"#,
+            r#"controller_runtime_terminal_reconcile_errors_total{controller="node.health"} 0"#,
+            r#"controller_runtime_reconcile_timeouts_total{controller="node.health"} 0"#,
             r#"controller_runtime_reconcile_time_seconds_count{controller="node.health"} 2"#,
             r#"controller_runtime_max_concurrent_reconciles{controller="node.health"} 10"#,
             r#"controller_runtime_active_workers{controller="node.health"} 1"#,

@@ -246,7 +246,13 @@ impl Builder {
                 &self.options.leader_election_name,
                 &self.identity,
             );
-            Elector::new(self.clients.lease.clone(), lease)
+            let slow = metrics.registry.counter(
+                "leader_election_slowpath_total",
+                "Total number of slow path exercised in renewing leader leases. 'name' is the string used to identify the lease. Please make sure to group by name.",
+                &["name"],
+            );
+            slow.add(&[&self.options.leader_election_name], 0.0);
+            Elector::new(self.clients.lease.clone(), lease, slow)
         });
         let holder = elector.as_ref().map(Elector::holder).unwrap_or_default();
         let announcement = elector.as_ref().map(Elector::announcement);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use karpenter_kube::metrics::{Counter, DURATION_BUCKETS, Histogram, Registry};
+use karpenter_kube::metrics::{Counter, DURATION_BUCKETS, Gauge, Histogram, Registry};
 
 /// Buckets of call durations, in seconds.
 const DURATIONS: [f64; 14] = [
@@ -28,6 +28,7 @@ pub struct Telemetry {
     pub(crate) batch_time: Histogram,
     pub(crate) batch_size: Histogram,
     pub(crate) termination_failures: Counter,
+    pub(crate) user_data: Gauge,
 }
 
 impl Telemetry {
@@ -81,6 +82,11 @@ impl Telemetry {
                 "karpenter_cloudprovider_instance_termination_failures_total",
                 "Number of instances that could not be terminated, by zone",
                 &["zone", "zone_id"],
+            ),
+            user_data: registry.gauge(
+                "karpenter_ec2nodeclasses_userdata_bytes",
+                "Size of the user data of an EC2NodeClass in bytes, of which EC2 takes 16384",
+                &["nodeclass"],
             ),
         }
     }

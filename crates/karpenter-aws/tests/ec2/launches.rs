@@ -27,11 +27,11 @@ use serde_json::Value;
 use crate::support::{Log, World};
 use crate::templates::settings;
 
-struct Case {
-    world: World,
-    launcher: Launcher,
-    class: EC2NodeClass,
-    claim: NodeClaim,
+pub struct Case {
+    pub world: World,
+    pub launcher: Launcher,
+    pub class: EC2NodeClass,
+    pub claim: NodeClaim,
     requirements: Requirements,
     types: Vec<InstanceType>,
     capacity_type: &'static str,
@@ -71,7 +71,7 @@ fn instance_type(name: &str, price: f64) -> InstanceType {
 }
 
 impl Case {
-    async fn new(capacity_type: &'static str) -> Self {
+    pub async fn new(capacity_type: &'static str) -> Self {
         let world = World::new().await;
         let class = world.class("default");
         let subnets = Subnets::new(world.aws.clone(), std::time::Duration::from_secs(60));
@@ -111,7 +111,7 @@ impl Case {
         }
     }
 
-    async fn launch(&self) -> Result<Arc<Instance>, CloudProviderError> {
+    pub async fn launch(&self) -> Result<Arc<Instance>, CloudProviderError> {
         let request = LaunchRequest {
             claim: &self.claim,
             class: &self.class,
@@ -142,7 +142,7 @@ impl Case {
             .is_marked(capacity_type, name, zone, None)
     }
 
-    fn reserve(&mut self, count: u32) {
+    pub fn reserve(&mut self, count: u32) {
         let id = "cr-1";
         self.world
             .fake
@@ -248,6 +248,21 @@ async fn al2023_is_not_launched_before_the_service_cidr_is_known() {
 }
 
 #[tokio::test]
+async fn a_launch_without_an_offering_in_its_subnets_fails_with_another_error_than_insufficient_capacity()
+ {
+    let mut case = Case::new("on-demand").await;
+    for t in &mut case.types {
+        t.offerings = vec![offering("us-west-2c", "on-demand", 1.0, &[])].into();
+    }
+    let error = case.launch().await.unwrap_err();
+    let CloudProviderError::Create { reason, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(reason, "LaunchFailed");
+    assert_eq!(case.world.calls("CreateFleet"), 0);
+}
+
+#[tokio::test]
 async fn a_launch_without_a_compatible_image_fails_with_another_error_than_insufficient_capacity() {
     let mut case = Case::new("on-demand").await;
     for t in &mut case.types {
@@ -311,6 +326,14 @@ async fn one_error_beyond_shortages_makes_a_launch_fail_for_its_reason() {
         panic!("a failure and no shortage");
     };
     assert_eq!(reason, "InternalError");
+    let quota = Shortage::new("m5.large", "*", "*").code("VcpuLimitExceeded", "no more");
+    let unknown = Shortage::new("m5.xlarge", "*", "*").code("SomethingNew", "odd");
+    case.world.fake.set_shortages(vec![quota, unknown]);
+    case.claim.metadata.uid = Some("uid-1".into());
+    let Err(CloudProviderError::Create { reason, .. }) = case.launch().await else {
+        panic!("an unknown error is no shortage");
+    };
+    assert_eq!(reason, "VCPULimitExceeded", "all errors are looked at");
     let other = Shortage::new("m5.xlarge", "*", "*").code("Unsupported", "not here");
     case.world.fake.set_shortages(vec![full(), other]);
     case.claim.metadata.uid = Some("uid-2".into());
@@ -456,7 +479,7 @@ async fn pools_without_capacity_are_marked_and_counted_once() {
     assert!(again.is_marked(CapacityType::OnDemand, "m5.large", "us-west-2a"));
     assert!(!again.is_marked(CapacityType::Spot, "m5.large", "us-west-2a"));
     let failures = &again.launcher.failures;
-    let counted = |zone, id| failures.get(&[zone, id, "on-demand", "InsufficientInstanceCapacity"]);
+    let counted = |zone, id| failures.get(&[zone, id, "on-demand", "LaunchFailed"]);
     // Both types in each zone, and the cheaper one of zone a once before.
     assert!((counted("us-west-2b", "usw2-az2") - 2.0).abs() < f64::EPSILON);
     assert!(

@@ -12,6 +12,7 @@ mod instances;
 mod launches;
 mod permissions;
 mod questions;
+mod reports;
 mod resources;
 mod second_opinion;
 mod support;

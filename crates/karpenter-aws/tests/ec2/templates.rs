@@ -99,6 +99,13 @@ impl Case {
     }
 }
 
+/// Returns the user data of a template as text.
+fn decoded(template: &Template) -> String {
+    let base64 = &base64::engine::general_purpose::STANDARD;
+    let bytes = base64::Engine::decode(base64, &template.user_data).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
 pub fn template(class: &EC2NodeClass) -> Template {
     Case::new(class.clone()).one()
 }
@@ -309,6 +316,12 @@ async fn each_reservation_has_its_template_and_other_templates_use_no_reservatio
         .unwrap()
         .iter()
         .map(|r| {
+            let text = decoded(&r.template);
+            assert!(
+                text.contains("karpenter.sh/capacity-type=reserved"),
+                "{text}"
+            );
+            assert!(!text.contains("capacity-reservation"), "{text}");
             let data = data(&r.template);
             let specification = data.capacity_reservation_specification().unwrap();
             assert_eq!(
@@ -431,11 +444,7 @@ async fn pods_reserved_resources_and_the_address_of_the_dns_are_always_told() {
             class,
             ..case.clone()
         };
-        let bytes = base64::Engine::decode(
-            &base64::engine::general_purpose::STANDARD,
-            case.one().user_data,
-        );
-        String::from_utf8(bytes.unwrap()).unwrap()
+        decoded(&case.one())
     };
     let al2 = observed(&case, "AL2");
     for expected in [

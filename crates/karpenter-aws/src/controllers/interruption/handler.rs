@@ -131,7 +131,8 @@ impl Handler {
                     placement: None,
                 };
                 let unavailable = self.offered.unavailable();
-                unavailable.lock().mark(pool, self.cx.clock.now());
+                let now = self.cx.clock.now();
+                unavailable.lock().report(pool, kind.as_str(), None, now);
             }
             Kind::CapacityReservationInterrupted => {
                 if let Some(id) = claim.label(labels::CAPACITY_RESERVATION_ID) {

@@ -119,7 +119,7 @@ impl Kind {
             }),
             Self::CapacityReservationInterrupted => warning(
                 events::CAPACITY_RESERVATION_INSTANCE_INTERRUPTED,
-                "Capacity reservation instance interruption warning was triggered",
+                "Capacity Reservation interruption warning was triggered",
             ),
             Self::InstanceStopped => warning(events::INSTANCE_STOPPING, "Instance is stopping"),
             Self::InstanceTerminated => {
@@ -140,6 +140,15 @@ impl Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_event_of_an_interrupted_reservation_has_upstream_s_text() {
+        let event = Kind::CapacityReservationInterrupted.notification();
+        assert_eq!(
+            event.map(|event| event.message),
+            Some("Capacity Reservation interruption warning was triggered")
+        );
+    }
 
     /// Conformance: AWS-interruption-10
     #[test]

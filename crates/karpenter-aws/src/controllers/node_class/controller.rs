@@ -34,7 +34,7 @@ impl NodeClasses {
     /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, aws: AwsContext) -> Self {
-        let validation = Validation::new(aws.clone(), &cx);
+        let validation = Validation::new(aws.clone());
         Self {
             cx,
             aws,

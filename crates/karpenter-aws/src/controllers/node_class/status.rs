@@ -129,8 +129,12 @@ fn amis(
         }
         Ok(amis) => {
             if *update.class.status.amis != *amis {
-                let ids: Vec<&str> = amis.iter().map(|a| a.id.as_str()).collect();
-                discovered(update.class, "amis", &ids);
+                tracing::debug!(
+                    logger = "nodeclass",
+                    EC2NodeClass = update.class.metadata.name,
+                    ids = joined(amis.iter().map(|a| &a.id)),
+                    "discovered amis"
+                );
             }
             update.class.status.amis = amis.to_vec();
             update.set_true(types::AMIS_READY);
@@ -169,6 +173,16 @@ fn reservations(
                 .filter_map(|end| Duration::try_from(end.0.duration_since(update.now)).ok())
                 .min();
             outcome.requeue(MINUTE.min(soonest.unwrap_or(MINUTE)));
+            let ids = joined(reservations.iter().map(|r| &r.id));
+            let known = &update.class.status.capacity_reservations;
+            if ids != joined(known.iter().map(|r| &r.id)) {
+                tracing::debug!(
+                    logger = "nodeclass",
+                    EC2NodeClass = update.class.metadata.name,
+                    ids,
+                    "discovered capacity reservations"
+                );
+            }
             update.class.status.capacity_reservations = reservations;
             update.set_true(types::CAPACITY_RESERVATIONS_READY);
         }
@@ -193,7 +207,19 @@ fn placement_group(
     let wanted = selector.name.as_ref().or(selector.id.as_ref());
     let wanted = wanted.cloned().unwrap_or_default();
     match found {
-        Ok(Some(_)) => update.set_true(condition),
+        Ok(Some(group)) => {
+            if !update.class.is_true(condition) {
+                tracing::debug!(
+                    logger = "nodeclass",
+                    EC2NodeClass = update.class.metadata.name,
+                    id = group.id,
+                    name = group.name,
+                    strategy = group.strategy,
+                    "discovered placement group"
+                );
+            }
+            update.set_true(condition);
+        }
         Ok(None) => {
             let message = format!(
                 "Placement group \"{wanted}\" not found: create it, or change spec.placementGroupSelector"
@@ -222,6 +248,15 @@ fn subnets(
             outcome.requeue(MINUTE);
         }
         Ok(subnets) => {
+            let ids = joined(subnets.iter().map(|s| &s.id));
+            if ids != joined(update.class.status.subnets.iter().map(|s| &s.id)) {
+                tracing::debug!(
+                    logger = "nodeclass",
+                    EC2NodeClass = update.class.metadata.name,
+                    subnets = ids,
+                    "discovered subnets"
+                );
+            }
             update.class.status.subnets = subnets.to_vec();
             update.set_true(types::SUBNETS_READY);
             outcome.requeue(MINUTE);
@@ -250,6 +285,15 @@ fn security_groups(
             outcome.requeue(MINUTE);
         }
         Ok(groups) => {
+            let ids = joined(groups.iter().map(|g| &g.id));
+            if ids != joined(update.class.status.security_groups.iter().map(|g| &g.id)) {
+                tracing::debug!(
+                    logger = "nodeclass",
+                    EC2NodeClass = update.class.metadata.name,
+                    "security-groups" = ids,
+                    "discovered security groups"
+                );
+            }
             update.class.status.security_groups = groups.to_vec();
             update.set_true(types::SECURITY_GROUPS_READY);
             outcome.requeue(FIVE_MINUTES);
@@ -280,13 +324,11 @@ fn instance_profile(
     }
 }
 
-fn discovered(class: &EC2NodeClass, what: &str, ids: &[&str]) {
-    tracing::debug!(
-        logger = "nodeclass",
-        EC2NodeClass = class.metadata.name,
-        ids = ids.join(", "),
-        "discovered {what}"
-    );
+/// Joins IDs, sorted, so that the same ones are the same text.
+fn joined<'a>(ids: impl IntoIterator<Item = &'a String>) -> String {
+    let mut ids: Vec<&str> = ids.into_iter().map(String::as_str).collect();
+    ids.sort_unstable();
+    ids.join(", ")
 }
 
 #[cfg(test)]
@@ -441,6 +483,61 @@ mod tests {
             let mut class = ready.clone();
             class.set_false(condition, "Reason", "", now);
             assert!(class.is_false("Ready"), "{condition}");
+        }
+    }
+
+    #[test]
+    fn resources_are_logged_when_they_are_discovered_or_change() {
+        let log = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_ansi(false)
+            .with_writer(std::sync::Arc::clone(&log))
+            .finish();
+        let subnet: Subnet =
+            serde_json::from_value(json!({ "id": "subnet-1", "zone": "a" })).unwrap();
+        let security_group: SecurityGroup =
+            serde_json::from_value(json!({ "id": "sg-1", "name": "node" })).unwrap();
+        let mut reservation: CapacityReservation = serde_json::from_value(json!({
+            "id": "cr-1", "availabilityZone": "a", "instanceMatchCriteria": "open",
+            "instanceType": "m5.large", "ownerID": "123456789012",
+        }))
+        .unwrap();
+        let group = PlacementGroup {
+            id: "pg-1".into(),
+            name: "racks".into(),
+            strategy: "spread".into(),
+            partitions: 0,
+        };
+        let mut class = class();
+        let now = Timestamp::UNIX_EPOCH;
+        let mut outcome = Outcome::default();
+        tracing::subscriber::with_default(subscriber, || {
+            for end in [None, Some(Timestamp::MAX)] {
+                let update = &mut StatusUpdate {
+                    class: &mut class,
+                    now,
+                };
+                subnets(update, Ok([subnet.clone()].into()), &mut outcome);
+                security_groups(update, Ok([security_group.clone()].into()), &mut outcome);
+                // A reservation with another end or count is not another reservation.
+                reservation.end_time =
+                    end.map(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time);
+                reservations(update, Some(Ok(vec![reservation.clone()])), &mut outcome);
+                placement_group(update, Ok(Some(group.clone())), &mut outcome);
+            }
+        });
+        let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let expected = [
+            ("discovered subnets", "subnets=\"subnet-1\""),
+            ("discovered security groups", "security-groups=\"sg-1\""),
+            ("discovered capacity reservations", "ids=\"cr-1\""),
+            ("discovered placement group", "strategy=\"spread\""),
+        ];
+        assert_eq!(lines.len(), expected.len(), "{text}");
+        for (line, (message, field)) in lines.iter().zip(expected) {
+            assert!(line.contains(message) && line.contains(field), "{line}");
         }
     }
 }

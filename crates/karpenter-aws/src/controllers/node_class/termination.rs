@@ -9,6 +9,7 @@ use karpenter_core::provider::CloudProviderError;
 use karpenter_kube::client::patch::{Lock, patch_object};
 use karpenter_kube::controller::{Doing, Next, ReconcileError};
 use karpenter_kube::events::{Event, reference};
+use karpenter_kube::logging::shortened;
 use kube::api::ListParams;
 
 use super::controller::NodeClasses;
@@ -31,7 +32,10 @@ impl NodeClasses {
         }
         let claims = self.claims_of(class).await?;
         if !claims.is_empty() {
-            let message = format!("Waiting on NodeClaim termination for {}", listed(&claims));
+            let message = format!(
+                "Waiting on NodeClaim termination for {}",
+                shortened(&claims, NAMED)
+            );
             let event = Event::normal(
                 reference(class),
                 events::WAITING_ON_NODE_CLAIM_TERMINATION,
@@ -100,26 +104,5 @@ impl NodeClasses {
             }
         }
         Ok(())
-    }
-}
-
-/// Joins the first names, and counts the others.
-fn listed(names: &[String]) -> String {
-    let shown = names[..names.len().min(NAMED)].join(", ");
-    match names.len().saturating_sub(NAMED) {
-        0 => shown,
-        others => format!("{shown} and {others} other(s)"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_few_claims_are_named_and_the_others_counted() {
-        let names: Vec<String> = (1..=7).map(|n| n.to_string()).collect();
-        assert_eq!(listed(&names[..2]), "1, 2");
-        assert_eq!(listed(&names), "1, 2, 3, 4, 5 and 2 other(s)");
     }
 }

@@ -141,6 +141,8 @@ pub struct Answer {
     pub errors: Arc<[PoolError]>,
     /// Whether this launch handles the errors, which all launches of a fleet share. Set for one launch per fleet.
     pub handles_errors: bool,
+    /// ID of the fleet.
+    pub fleet: Option<String>,
 }
 
 /// One launch: the NodeClaim's uid and its attempt.
@@ -249,6 +251,7 @@ async fn create(aws: &Aws, fleet: &Fleet, items: Vec<Item>) -> Vec<Result<Answer
             launched: launched.next(),
             errors: Arc::clone(&errors),
             handles_errors: n == 0,
+            fleet: output.fleet_id().map(str::to_owned),
         };
         answers.insert(index, answer);
     }

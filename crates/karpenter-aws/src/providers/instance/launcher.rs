@@ -26,7 +26,7 @@ use crate::providers::instance::fleet::{
 use crate::providers::instance::{InReservation, Instance, Instances};
 use crate::providers::instance_type::unavailable::{CapacityType, Placement, Pool, Unavailable};
 use crate::providers::launch_template::{
-    Launch, LaunchTemplates, Reserved, Resolved, SharedSettings, Target, TemplateError, resolve,
+    Launch, LaunchTemplates, Reserved, Resolved, SharedSettings, Target, TemplateError,
 };
 use crate::providers::placement_group::PlacementGroup;
 use crate::providers::subnet::Subnets;
@@ -173,7 +173,9 @@ impl Launcher {
             partition,
             tags: &tags,
         };
-        let resolved = resolve(&launch, &self.settings.get(), request.types, reserved_of)
+        let resolved = self
+            .templates
+            .resolve(&launch, &self.settings.get(), request.types, reserved_of)
             .map_err(|error| template_error(&error))?;
         drop(announced);
         let ensured = resolved.iter().map(|r| self.templates.ensure(&r.template));
@@ -183,10 +185,8 @@ impl Launcher {
         let zones = |zone: &str| subnets.of(zone).cloned();
         let configs = configs(&request, &resolved, zones);
         if configs.is_empty() {
-            return Err(CloudProviderError::InsufficientCapacity(
-                "no capacity offerings are currently available given the constraints".into(),
-            )
-            .into());
+            let message = "no capacity offerings are currently available given the constraints";
+            return Err(create_error("LaunchFailed", message).into());
         }
         warn_of_fallback(&request);
         // Every planned NodeClaim has this annotation, mostly with the value `false`.
@@ -214,7 +214,7 @@ impl Launcher {
         let used = answer.launched.iter().map(|l| l.subnet.clone()).collect();
         subnets.commit(&used);
         if answer.handles_errors {
-            self.record_failures(&request, &answer.errors, partition, now);
+            self.record_failures(&request, &answer, partition, now);
         }
         match &answer.launched {
             Some(launched) => {
@@ -251,7 +251,7 @@ impl Launcher {
     fn record_failures(
         &self,
         request: &LaunchRequest<'_>,
-        errors: &[PoolError],
+        answer: &Answer,
         partition: Option<u32>,
         now: Timestamp,
     ) {
@@ -274,7 +274,7 @@ impl Launcher {
                 partition,
             }),
         };
-        if errors.iter().any(|e| e.error.is_spot_role_missing()) {
+        if answer.errors.iter().any(|e| e.error.is_spot_role_missing()) {
             self.publish(Event::warning(
                 reference(request.claim),
                 events::SPOT_SERVICE_LINKED_ROLE_CREATION_FAILURE,
@@ -283,7 +283,8 @@ impl Launcher {
                 ),
             ));
         }
-        for e in errors {
+        for e in answer.errors.iter() {
+            let code = e.error.code.as_deref().unwrap_or_default();
             let reason = reason_and_message([&e.error]).0;
             self.failures
                 .inc(&[&e.zone, &zone_id(&e.zone), request.capacity_type, reason]);
@@ -295,16 +296,24 @@ impl Launcher {
             }
             if let Some(reservation) = &e.reservation {
                 if e.error.is_unfulfillable() && !e.error.is_spread_limit() {
+                    tracing::debug!(
+                        logger = "instance",
+                        reason = code,
+                        "instance-type" = e.type_,
+                        zone = e.zone,
+                        "capacity-reservation-id" = reservation,
+                        "marking capacity reservation unavailable"
+                    );
                     self.counts.exhausted(reservation);
                 }
                 continue;
             }
             if e.error.is_spread_limit() {
                 for t in request.types {
-                    unavailable.mark(pool(&t.name, &e.zone), now);
+                    unavailable.report(pool(&t.name, &e.zone), code, answer.fleet.as_deref(), now);
                 }
             } else if e.error.is_unfulfillable() {
-                unavailable.mark(pool(&e.type_, &e.zone), now);
+                unavailable.report(pool(&e.type_, &e.zone), code, answer.fleet.as_deref(), now);
             } else if e.error.is_spot_role_missing() {
                 unavailable.mark_capacity_type(CapacityType::Spot, now);
             }
@@ -406,8 +415,7 @@ fn nothing(answer: &Answer) -> CloudProviderError {
     if !errors.is_empty() && errors.iter().all(shortage) {
         return CloudProviderError::InsufficientCapacity(format!("with fleet error(s), {text}"));
     }
-    let others = errors.iter().copied().filter(|e| !shortage(e));
-    let (reason, message) = reason_and_message(others);
+    let (reason, message) = reason_and_message(errors);
     create_error(reason, format!("creating fleet, {message}: {text}"))
 }
 

@@ -9,7 +9,7 @@
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
-use karpenter_api::labels;
+use karpenter_api::{duration, labels};
 use rustc_hash::FxHashMap;
 
 use crate::providers::changes::Changes;
@@ -93,6 +93,24 @@ impl Unavailable {
             Some((_, expiry)) => *expiry = until,
             None => marks.push((pool, until)),
         }
+    }
+
+    /// Marks a pool as unavailable, and logs the reason and the fleet that found out.
+    pub fn report(&mut self, pool: Pool, reason: &str, fleet: Option<&str>, now: Timestamp) {
+        let placement = pool.placement.as_ref();
+        tracing::debug!(
+            logger = "instance",
+            reason,
+            "instance-type" = pool.instance_type,
+            zone = pool.zone,
+            "capacity-type" = pool.capacity_type.as_str(),
+            ttl = duration::format(TTL),
+            "fleet-id" = fleet,
+            "placement-group-id" = placement.map(|it| it.group.as_str()),
+            "placement-group-partition" = placement.and_then(|it| it.partition),
+            "removing offering from offerings"
+        );
+        self.mark(pool, now);
     }
 
     /// Marks a capacity type as unavailable for all instance types.

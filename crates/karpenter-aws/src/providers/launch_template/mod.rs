@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_ec2::types::ResourceType;
+use karpenter_core::instance_type::InstanceType;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,7 @@ use crate::api::labels::tags;
 use crate::sdk::pages::each_page;
 use crate::sdk::terms::filter;
 use crate::sdk::{Aws, AwsError};
+use crate::user_data::{UserDataError, WARNING_BYTES};
 
 /// Templates that were not used for this long are deleted.
 const KEEP: Duration = Duration::from_secs(60);
@@ -60,6 +62,51 @@ impl LaunchTemplates {
             known: Arc::default(),
             making: Arc::default(),
         }
+    }
+
+    /// Returns the templates for a launch, as [`resolve`] does, and exports the size of their user data, even if it is too
+    /// large for a template.
+    ///
+    /// # Errors
+    /// If the node class lacks something, or its user data is invalid.
+    pub fn resolve(
+        &self,
+        launch: &Launch<'_>,
+        cluster: &ClusterSettings,
+        types: &[InstanceType],
+        reserved_of: impl Fn(&InstanceType) -> Reserved,
+    ) -> Result<Vec<Resolved>, TemplateError> {
+        let resolved = resolve(launch, cluster, types, reserved_of);
+        let bytes = match &resolved {
+            Ok(all) => all.iter().map(|r| r.template.user_data_bytes()).max(),
+            Err(TemplateError::UserData(UserDataError::TooLarge { bytes })) => Some(*bytes),
+            Err(_) => None,
+        };
+        if let (Some(bytes), Some(name)) = (bytes, launch.class.metadata.name.as_deref()) {
+            self.record_user_data(name, bytes);
+        }
+        resolved
+    }
+
+    /// Exports the size of the user data of a node class, and logs when it comes near the limit.
+    fn record_user_data(&self, node_class: &str, bytes: usize) {
+        let gauge = &self.aws.telemetry().user_data;
+        let last = gauge.get(&[node_class]) as usize;
+        gauge.set(&[node_class], bytes as f64);
+        if bytes >= WARNING_BYTES && bytes != last {
+            tracing::info!(
+                logger = "launchtemplate",
+                EC2NodeClass = node_class,
+                bytes,
+                "user data is near the limit of 16384 bytes"
+            );
+        }
+    }
+
+    /// Ends the export of the size of a deleted node class's user data.
+    pub fn forget(&self, node_class: &str) {
+        let gauge = &self.aws.telemetry().user_data;
+        gauge.remove_matching(&[("nodeclass", node_class)]);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, CachedTemplate>> {

@@ -142,6 +142,13 @@ impl Template {
         let text = serde_json::to_string(self).unwrap_or_default();
         format!("{NAME_PREFIX}{}", fnv64(text.as_bytes()))
     }
+
+    /// Returns the size of the user data before encoding, which EC2 limits.
+    #[must_use]
+    pub fn user_data_bytes(&self) -> usize {
+        let padding = self.user_data.bytes().rev().take_while(|b| *b == b'=');
+        (self.user_data.len() / 4 * 3).saturating_sub(padding.count())
+    }
 }
 
 /// FNV-1a, 64 bits: stable across platforms and releases.
@@ -427,23 +434,8 @@ fn node_settings(launch: &Launch<'_>, cluster: &ClusterSettings, group: &Group) 
     let own = claim.metadata.labels.iter().flatten();
     let mut node_labels: BTreeMap<&str, &str> =
         own.map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    // Labels of its reservation come with the registration: a node that outlives the reservation would get them again.
     node_labels.insert(core_labels::CAPACITY_TYPE, launch.capacity_type);
-    let target = group.target.as_ref();
-    if let Some(target) = target {
-        node_labels.insert(labels::CAPACITY_RESERVATION_ID, &target.id);
-        let kind = if target.block {
-            "capacity-block"
-        } else {
-            "default"
-        };
-        node_labels.insert(labels::CAPACITY_RESERVATION_TYPE, kind);
-        let interruptible = if target.interruptible {
-            "true"
-        } else {
-            "false"
-        };
-        node_labels.insert(labels::CAPACITY_RESERVATION_INTERRUPTIBLE, interruptible);
-    }
     let alias = class.alias();
     let images: Vec<(&str, &str)> = class
         .status

@@ -401,7 +401,7 @@ pub fn reason_and_message<'a>(
     let errors: Vec<&AwsError> = errors.into_iter().collect();
     let text: String = errors.iter().map(|e| format!("{e}\n")).collect();
     let has = |needle: &str| text.contains(needle);
-    let known: [(bool, &str, &str); 19] = [
+    let known: [(bool, &str, &str); 18] = [
         (
             has(SPOT_ROLE_MISSING),
             "SpotSLRCreationFailed",
@@ -487,11 +487,6 @@ pub fn reason_and_message<'a>(
             has(NO_FREE_ADDRESSES),
             "InsufficientFreeAddressesInSubnet",
             "There are not enough free IP addresses to launch a network interface in the requested subnet",
-        ),
-        (
-            has("InsufficientInstanceCapacity"),
-            "InsufficientInstanceCapacity",
-            "EC2 does not have the capacity at the moment",
         ),
         (true, "LaunchFailed", "Instance launch failed"),
     ];

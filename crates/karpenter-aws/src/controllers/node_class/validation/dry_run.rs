@@ -19,10 +19,10 @@ use crate::providers::instance::fleet::{Config, Fleet, Override, Purchase};
 use crate::providers::instance::launcher::launch_tags;
 use crate::providers::instance_type::Resolved;
 use crate::providers::launch_template::request::{interfaces, tag_specification};
-use crate::providers::launch_template::{Launch, Reserved, Template, TemplateError, resolve};
+use crate::providers::launch_template::{Launch, Reserved, Template, TemplateError};
 use crate::providers::placement_group::PlacementGroup;
 use crate::sdk::AwsError;
-use crate::user_data::{UserDataError, WARNING_BYTES};
+use crate::user_data::UserDataError;
 
 impl Validation {
     /// Checks with dry runs whether EC2 would launch an instance for the class.
@@ -53,9 +53,12 @@ impl Validation {
             tags: &tags,
         };
         let settings = self.aws.cluster.get();
-        let templates = resolve(&launch, &settings, std::slice::from_ref(type_), |t| {
-            Reserved::of(resolved, &t.name)
-        });
+        let types = std::slice::from_ref(type_);
+        let reserved_of = |t: &InstanceType| Reserved::of(resolved, &t.name);
+        let templates = self
+            .aws
+            .templates
+            .resolve(&launch, &settings, types, reserved_of);
         let template = match templates {
             Ok(templates) => templates.into_iter().next().map(|r| r.template),
             Err(error) => return template_verdict(&error),
@@ -63,7 +66,6 @@ impl Validation {
         let Some(template) = template else {
             return Err(Undecided::Transient("no launch template".to_owned()));
         };
-        self.record_user_data_size(class, &template);
         if let Err(error) = self.aws.templates.ensure(&template).await {
             return self.refused(error, reasons::CREATE_LAUNCH_TEMPLATE, class, &template);
         }
@@ -175,22 +177,6 @@ impl Validation {
         match answer {
             Err(error) if !error.is_dry_run() => Err(error),
             _ => Ok(()),
-        }
-    }
-
-    /// Sets the metric of the user data size, and logs when it is near the limit.
-    fn record_user_data_size(&self, class: &EC2NodeClass, template: &Template) {
-        let padding = template.user_data.bytes().rev().take_while(|b| *b == b'=');
-        let bytes = (template.user_data.len() / 4 * 3).saturating_sub(padding.count());
-        let name = class.metadata.name.as_deref().unwrap_or_default();
-        self.user_data.set(&[name], bytes as f64);
-        if bytes >= WARNING_BYTES {
-            tracing::info!(
-                logger = "nodeclass",
-                EC2NodeClass = name,
-                bytes,
-                "user data is near the limit of 16384 bytes"
-            );
         }
     }
 }

@@ -10,16 +10,13 @@
 mod candidates;
 mod dry_run;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, Status};
 use karpenter_api::validation::WellKnown;
 use karpenter_core::provider::CloudProviderError;
-use karpenter_kube::context::Context;
 use karpenter_kube::controller::ReconcileError;
-use karpenter_kube::metrics::Gauge;
 
 use super::outcome::Outcome;
 use super::status::StatusUpdate;
@@ -124,7 +121,6 @@ pub(super) struct Validation {
     well_known: WellKnown,
     /// The last verdict on each class, with a digest of what it depends on.
     verdicts: TtlCache<String, (u64, Verdict)>,
-    user_data: Gauge,
 }
 
 fn invalid(reason: &'static str, message: impl Into<String>) -> Verdict {
@@ -135,24 +131,18 @@ fn invalid(reason: &'static str, message: impl Into<String>) -> Verdict {
 }
 
 impl Validation {
-    pub(super) fn new(aws: AwsContext, cx: &Arc<Context>) -> Self {
-        let user_data = cx.metrics.registry.gauge(
-            "karpenter_ec2nodeclasses_userdata_bytes",
-            "Size of the user data of an EC2NodeClass in bytes, of which EC2 takes 16384",
-            &["nodeclass"],
-        );
+    pub(super) fn new(aws: AwsContext) -> Self {
         Self {
             aws,
             well_known: crate::api::well_known(),
             verdicts: TtlCache::new(VERDICT),
-            user_data,
         }
     }
 
     /// Removes the cached verdict of a deleted class.
     pub(super) fn forget(&self, class: &str) {
         self.verdicts.forget(&class.to_owned());
-        self.user_data.remove_matching(&[("nodeclass", class)]);
+        self.aws.templates.forget(class);
     }
 
     /// Validates a class and sets its condition.

@@ -12,9 +12,13 @@ use karpenter_core::instance_type::InstanceType;
 use karpenter_core::offering::Offering;
 use karpenter_core::requirements::Requirements;
 use karpenter_core::resources::Resources;
+use karpenter_kube::logging::shortened;
 
 use crate::api::{ReservationType, labels};
 use crate::providers::instance_type::unavailable::CapacityType;
+
+/// Number of instance types that a log line names.
+const NAMED: usize = 5;
 
 /// Maximum number of instance types in a fleet request.
 pub const MAX_INSTANCE_TYPES: usize = 60;
@@ -60,11 +64,14 @@ pub fn filter(
 ) -> Result<Vec<InstanceType>, NothingLeft> {
     type Filter = fn(Vec<InstanceType>, Request<'_>) -> Vec<InstanceType>;
     const FILTERS: [(&str, Filter); 5] = [
-        ("capacity-reservation-type", capacity_reservation_type),
-        ("capacity-block", capacity_block),
-        ("reserved-offering", reserved_offering),
-        ("exotic", exotic),
-        ("spot-offering", spot_offering),
+        (
+            "capacity-reservation-type-filter",
+            capacity_reservation_type,
+        ),
+        ("capacity-block-filter", capacity_block),
+        ("reserved-offering-filter", reserved_offering),
+        ("exotic-instance-filter", exotic),
+        ("spot-instance-filter", spot_offering),
     ];
     let left = |filter: &'static str, types: Vec<InstanceType>| {
         if types.is_empty() {
@@ -73,11 +80,29 @@ pub fn filter(
             Ok(types)
         }
     };
-    let mut types = left("compatible-available", compatible_available(types, request))?;
+    let compatible = compatible_available(types, request);
+    let mut types = left("compatible-available-filter", compatible)?;
     for (name, apply) in FILTERS {
+        let before: Vec<String> = types.iter().map(|found| found.name.clone()).collect();
         types = left(name, apply(types, request))?;
+        log_rejected(name, before, &types);
     }
     truncate(types, request)
+}
+
+/// Logs the instance types that a filter rejected, if there are any.
+fn log_rejected(filter: &str, before: Vec<String>, left: &[InstanceType]) {
+    let left: BTreeSet<&str> = left.iter().map(|found| found.name.as_str()).collect();
+    let mut rejected = before;
+    rejected.retain(|name| !left.contains(name.as_str()));
+    if !rejected.is_empty() {
+        tracing::debug!(
+            logger = "instance",
+            filter,
+            "instance-types" = shortened(&rejected, NAMED),
+            "filtered out instance types from launch"
+        );
+    }
 }
 
 /// Returns the capacity type to launch with: reserved, then spot, if the NodeClaim allows it and an offering is

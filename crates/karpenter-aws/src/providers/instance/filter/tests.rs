@@ -1,5 +1,7 @@
 //! Which instance types remain for a launch, filter by filter.
 
+use std::sync::{Arc, Mutex};
+
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::resources::{CPU, PODS};
 
@@ -99,7 +101,7 @@ fn an_offering_with_more_capacity_left_keeps_its_type() {
     let error = run(&[small(false)], &claim(&[])).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no instance type is left after the filter `compatible-available`"
+        "no instance type is left after the filter `compatible-available-filter`"
     );
 }
 
@@ -372,4 +374,28 @@ fn dedicated_tenancy_is_used_only_if_nothing_else_is_allowed() {
     assert_eq!(tenancy(&claim(&[])), "default");
     assert_eq!(tenancy(&with(&["default", "dedicated"])), "default");
     assert_eq!(tenancy(&with(&["dedicated"])), "dedicated");
+}
+
+#[test]
+fn instance_types_that_a_filter_rejects_are_logged() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_ansi(false)
+        .with_writer(Arc::clone(&log))
+        .finish();
+    let on_demand = |name: &str| instance(name, vec![offering("on-demand", "a", 1.0)]);
+    let mut types = vec![on_demand("m5.large")];
+    types.extend((1..=7).map(|n| on_demand(&format!("m{n}.metal"))));
+    tracing::subscriber::with_default(subscriber, || assert_eq!(kept(&types, &[]), ["m5.large"]));
+    let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    for part in [
+        "filtered out instance types from launch",
+        "filter=\"exotic-instance-filter\"",
+        "m1.metal, m2.metal, m3.metal, m4.metal, m5.metal and 2 other(s)",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
 }

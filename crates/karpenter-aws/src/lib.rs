@@ -29,6 +29,8 @@ pub mod context;
 #[cfg(feature = "sdk")]
 pub mod controllers;
 pub mod kubelet;
+#[cfg(all(test, feature = "sdk"))]
+mod logged;
 #[cfg(feature = "sdk")]
 pub mod operator;
 pub mod options;

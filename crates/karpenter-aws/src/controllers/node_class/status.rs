@@ -338,6 +338,7 @@ mod tests {
 
     use super::*;
     use crate::api::Alias;
+    use crate::logged::logged;
 
     fn class() -> EC2NodeClass {
         serde_json::from_value(json!({
@@ -488,12 +489,6 @@ mod tests {
 
     #[test]
     fn resources_are_logged_when_they_are_discovered_or_change() {
-        let log = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
-            .with_ansi(false)
-            .with_writer(std::sync::Arc::clone(&log))
-            .finish();
         let subnet: Subnet =
             serde_json::from_value(json!({ "id": "subnet-1", "zone": "a" })).unwrap();
         let security_group: SecurityGroup =
@@ -512,7 +507,7 @@ mod tests {
         let mut class = class();
         let now = Timestamp::UNIX_EPOCH;
         let mut outcome = Outcome::default();
-        tracing::subscriber::with_default(subscriber, || {
+        let lines = logged(|| {
             for end in [None, Some(Timestamp::MAX)] {
                 let update = &mut StatusUpdate {
                     class: &mut class,
@@ -527,15 +522,13 @@ mod tests {
                 placement_group(update, Ok(Some(group.clone())), &mut outcome);
             }
         });
-        let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
-        let lines: Vec<&str> = text.lines().collect();
         let expected = [
             ("discovered subnets", "subnets=\"subnet-1\""),
             ("discovered security groups", "security-groups=\"sg-1\""),
             ("discovered capacity reservations", "ids=\"cr-1\""),
             ("discovered placement group", "strategy=\"spread\""),
         ];
-        assert_eq!(lines.len(), expected.len(), "{text}");
+        assert_eq!(lines.len(), expected.len(), "{lines:?}");
         for (line, (message, field)) in lines.iter().zip(expected) {
             assert!(line.contains(message) && line.contains(field), "{line}");
         }

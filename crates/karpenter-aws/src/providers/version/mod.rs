@@ -154,46 +154,21 @@ impl Periodic for VersionController {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::sync::Mutex;
-
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::logged::logged;
 
     /// Conformance: AWS-startup-05
     #[test]
     fn a_version_that_is_not_tested_is_logged_once() {
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_writer(move || writer.clone())
-            .finish();
-        tracing::subscriber::with_default(subscriber, || {
+        let mut lines = logged(|| {
             let version = KubernetesVersion::new("1.34");
             for discovered in ["1.34", "1.99", "1.99", "1.35"] {
                 version.set(discovered);
             }
             let _ = KubernetesVersion::new("1.25");
         });
-        let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        let logged: Vec<&str> = logged
-            .lines()
-            .filter(|l| l.contains("not tested"))
-            .collect();
-        assert_eq!(logged.len(), 2, "{logged:?}");
-        assert!(logged[0].contains("1.99") && logged[1].contains("1.25"));
+        lines.retain(|line| line.contains("not tested"));
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].contains("1.99") && lines[1].contains("1.25"));
     }
 }

@@ -95,6 +95,7 @@ impl World {
             controllers,
             unreadable,
             node_overlay,
+            leader_election,
         }: WorldOptions,
     ) -> Self {
         if std::env::var_os("TEST_LOG").is_some() {
@@ -161,7 +162,8 @@ impl World {
             metrics_port: 0,
             decisions_port: 0,
             health_probe_port: 0,
-            disable_leader_election: true,
+            disable_leader_election: !leader_election,
+            leader_election_namespace: "default".into(),
             ..Options::default()
         };
         options.feature_gates.node_overlay = node_overlay;

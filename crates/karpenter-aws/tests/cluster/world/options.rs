@@ -15,6 +15,8 @@ pub struct WorldOptions {
     pub unreadable: Option<&'static str>,
     /// Whether the feature gate NodeOverlay is on.
     pub node_overlay: bool,
+    /// Whether the controllers compete for a lease, as in a cluster.
+    pub leader_election: bool,
 }
 
 impl Default for WorldOptions {
@@ -24,6 +26,7 @@ impl Default for WorldOptions {
             controllers: true,
             unreadable: None,
             node_overlay: false,
+            leader_election: false,
         }
     }
 }

@@ -1,11 +1,10 @@
 //! Which instance types remain for a launch, filter by filter.
 
-use std::sync::{Arc, Mutex};
-
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::resources::{CPU, PODS};
 
 use super::*;
+use crate::logged::logged;
 
 fn offering(capacity_type: &str, zone: &str, price: f64) -> Offering {
     let requirements = [
@@ -378,24 +377,18 @@ fn dedicated_tenancy_is_used_only_if_nothing_else_is_allowed() {
 
 #[test]
 fn instance_types_that_a_filter_rejects_are_logged() {
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::DEBUG)
-        .with_ansi(false)
-        .with_writer(Arc::clone(&log))
-        .finish();
     let on_demand = |name: &str| instance(name, vec![offering("on-demand", "a", 1.0)]);
     let mut types = vec![on_demand("m5.large")];
     types.extend((1..=7).map(|n| on_demand(&format!("m{n}.metal"))));
-    tracing::subscriber::with_default(subscriber, || assert_eq!(kept(&types, &[]), ["m5.large"]));
-    let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 1, "{text}");
+    let lines = logged(|| assert_eq!(kept(&types, &[]), ["m5.large"]));
+    let [line] = lines.as_slice() else {
+        panic!("{lines:?}");
+    };
     for part in [
         "filtered out instance types from launch",
         "filter=\"exotic-instance-filter\"",
         "m1.metal, m2.metal, m3.metal, m4.metal, m5.metal and 2 other(s)",
     ] {
-        assert!(text.contains(part), "{text}");
+        assert!(line.contains(part), "{line}");
     }
 }

@@ -1,9 +1,8 @@
 //! The two HTTP listeners: `/metrics` (and profiles, if enabled) on one port, with TLS if there is a certificate;
-//! `/healthz` and `/readyz` on the other.
+//! `/healthz` and `/readyz` on the other. Each has connections of its own, so that scrapes keep no probe waiting.
 
 mod tls;
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +11,14 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use karpenter_listener::{Connections, Listener};
 use tokio::net::TcpListener;
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use crate::controller::compute;
+use crate::metrics::Registry;
 
 pub(crate) use tls::fingerprint;
 pub use tls::{Certificate, CertificateError};
@@ -36,13 +36,18 @@ const PROFILE: Duration = Duration::from_secs(30);
 /// The longest profile, so that a request cannot keep profiling on.
 const LONGEST_PROFILE: Duration = Duration::from_mins(5);
 
+/// The most open connections of a listener.
+const CONNECTIONS: usize = 32;
+
+/// How long a request may take until its response has been sent, besides the time of a profile.
+const REQUEST: Duration = Duration::from_secs(30);
+
 /// The endpoints of a listener.
-#[derive(Clone)]
 pub enum Site {
     /// `/metrics` of a registry.
     Metrics {
         /// The registry that is rendered.
-        registry: crate::metrics::Registry,
+        registry: Registry,
         /// Serves `/debug/pprof/profile`, if enabled.
         profiler: Option<Profiler>,
     },
@@ -64,7 +69,15 @@ impl std::fmt::Debug for Site {
     }
 }
 
-impl Site {
+/// What the connections of a listener share.
+#[derive(Debug)]
+struct Server {
+    site: Site,
+    /// Metrics are rendered for one request at a time, however many ask and go away again.
+    rendering: Arc<Mutex<()>>,
+}
+
+impl Server {
     async fn answer(&self, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
         if method != Method::GET && method != Method::HEAD {
             return text(
@@ -76,8 +89,8 @@ impl Site {
             Ok(()) => text(StatusCode::OK, "ok".into()),
             Err(reason) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{reason}\n")),
         };
-        match (self, uri.path()) {
-            (Site::Metrics { registry, .. }, "/metrics") => text(StatusCode::OK, registry.render()),
+        match (&self.site, uri.path()) {
+            (Site::Metrics { registry, .. }, "/metrics") => self.render(registry).await,
             (
                 Site::Metrics {
                     profiler: Some(profiler),
@@ -88,6 +101,19 @@ impl Site {
             (Site::Probes { live, .. }, "/healthz") => probe(live),
             (Site::Probes { ready, .. }, "/readyz") => probe(ready),
             _ => text(StatusCode::NOT_FOUND, "not found\n".into()),
+        }
+    }
+
+    async fn render(&self, registry: &Registry) -> Response<Full<Bytes>> {
+        let rendering = Arc::clone(&self.rendering).lock_owned().await;
+        let registry = registry.clone();
+        let render = move || {
+            let _rendering = rendering;
+            registry.render()
+        };
+        match compute("rendering the metrics", render).await {
+            Ok(rendered) => text(StatusCode::OK, rendered),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }
     }
 }
@@ -137,79 +163,69 @@ pub async fn serve(
     tasks: &TaskTracker,
     stop: CancellationToken,
 ) -> std::io::Result<SocketAddr> {
-    let listener = TcpListener::bind(address).await?;
-    let bound = listener.local_addr()?;
-    let connections = tasks.clone();
-    tasks.spawn(async move {
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = stop.cancelled() => return,
-            };
-            // Accepting fails when file descriptors run out; the next iteration retries.
-            let Ok((stream, _)) = accepted else { continue };
-            let (site, certificate) = (site.clone(), certificate.clone());
-            let stop = stop.clone();
-            connections.spawn(async move {
-                let served = async {
-                    match certificate {
-                        None => serve_connection(stream, site).await,
-                        // A client without TLS, or one that trusts another authority, gets the error.
-                        Some(certificate) => {
-                            if let Some(stream) = certificate.accept(stream).await {
-                                serve_connection(stream, site).await;
-                            }
-                        }
-                    }
-                };
-                tokio::select! {
-                    () = served => {}
-                    () = stop.cancelled() => {}
-                }
-            });
+    let socket = TcpListener::bind(address).await?;
+    let bound = socket.local_addr()?;
+    let profiles = matches!(
+        &site,
+        Site::Metrics {
+            profiler: Some(_),
+            ..
         }
+    );
+    let mut listener = Listener::new(socket, Connections::new(CONNECTIONS));
+    listener.tls = certificate.map(tls::settings);
+    listener.request = if profiles {
+        LONGEST_PROFILE + REQUEST
+    } else {
+        REQUEST
+    };
+    let server = Arc::new(Server {
+        site,
+        rendering: Arc::default(),
     });
+    let respond = move |request: Request<_>| {
+        let server = Arc::clone(&server);
+        async move { server.answer(request.method(), request.uri()).await }
+    };
+    tasks.spawn(listener.serve(respond, tasks.clone(), stop));
     Ok(bound)
-}
-
-async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, site: Site) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let site = site.clone();
-        async move { Ok::<_, Infallible>(site.answer(request.method(), request.uri()).await) }
-    });
-    let connection = hyper::server::conn::http1::Builder::new();
-    // A broken connection is the client's problem.
-    let _ = connection
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::metrics::Registry;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
-    async fn get(site: &Site, uri: &'static str) -> (StatusCode, Bytes) {
+    use super::*;
+
+    async fn get(site: &Server, uri: &'static str) -> (StatusCode, Bytes) {
         let response = site.answer(&Method::GET, &Uri::from_static(uri)).await;
         let (parts, body) = response.into_parts();
         let body = http_body_util::BodyExt::collect(body).await.unwrap();
         (parts.status, body.to_bytes())
     }
 
-    fn metrics(profiler: Option<Profiler>) -> Site {
-        Site::Metrics {
+    fn server(site: Site) -> Server {
+        Server {
+            site,
+            rendering: Arc::default(),
+        }
+    }
+
+    fn metrics(profiler: Option<Profiler>) -> Server {
+        server(Site::Metrics {
             registry: Registry::new(),
             profiler,
-        }
+        })
     }
 
     /// Conformance: API-156
     #[tokio::test]
     async fn probes_return_the_reason_of_a_failure() {
-        let site = Site::Probes {
+        let site = server(Site::Probes {
             live: Arc::new(|| Ok(())),
             ready: Arc::new(|| Err("not synced".into())),
-        };
+        });
         assert_eq!(get(&site, "/healthz").await.0, StatusCode::OK);
         let (status, reason) = get(&site, "/readyz").await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -261,32 +277,69 @@ mod tests {
         assert_eq!(body, "another profile is being taken\n");
     }
 
+    /// Listens on a free port of the loopback.
+    async fn listen(site: Site, tasks: &TaskTracker, stop: &CancellationToken) -> SocketAddr {
+        let address = ([127, 0, 0, 1], 0).into();
+        serve(address, site, None, tasks, stop.clone())
+            .await
+            .unwrap()
+    }
+
+    /// Sends a request that ends the connection, and returns the answer.
+    async fn ask(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn requests_that_are_not_finished_keep_neither_scrapes_nor_probes_out() {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let site = Site::Metrics {
+            registry: Registry::new(),
+            profiler: None,
+        };
+        let metrics = listen(site, &tasks, &stop).await;
+        let site = Site::Probes {
+            live: Arc::new(|| Ok(())),
+            ready: Arc::new(|| Ok(())),
+        };
+        let probes = listen(site, &tasks, &stop).await;
+        let mut held = Vec::new();
+        for _ in 0..3 * CONNECTIONS {
+            let mut stream = TcpStream::connect(metrics).await.unwrap();
+            let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nX: ").await;
+            held.push(stream);
+        }
+        for (address, path) in [(metrics, "/metrics"), (probes, "/healthz")] {
+            let answer = ask(address, path).await;
+            assert!(answer.starts_with("HTTP/1.1 200 OK"), "{path}: {answer}");
+        }
+        // The first ones had to make room, long before their time was over.
+        for stream in &mut held[..CONNECTIONS] {
+            let ended = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0])).await;
+            assert!(matches!(ended, Ok(Ok(0) | Err(_))), "{ended:?}");
+        }
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+    }
+
     /// Conformance: API-156
     #[tokio::test]
     async fn metrics_are_served_over_http_until_stopped() {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let registry = Registry::new();
         registry.counter("karpenter_x_total", "X.", &[]).inc(&[]);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let bound = serve(
-            ([127, 0, 0, 1], 0).into(),
-            Site::Metrics {
-                registry,
-                profiler: None,
-            },
-            None,
-            &tasks,
-            stop.clone(),
-        )
-        .await
-        .unwrap();
-        let mut stream = tokio::net::TcpStream::connect(bound).await.unwrap();
-        stream
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            .await
-            .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
+        let site = Site::Metrics {
+            registry,
+            profiler: None,
+        };
+        let bound = listen(site, &tasks, &stop).await;
+        let answer = ask(bound, "/metrics").await;
         assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("karpenter_x_total 1"));
         stop.cancel();
         tasks.close();

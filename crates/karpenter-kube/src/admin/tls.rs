@@ -2,19 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use karpenter_listener::Tls;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sha2::{Digest as _, Sha256};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
-/// Timeout of a TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Keys of a Secret of type `kubernetes.io/tls`.
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
@@ -106,12 +101,15 @@ impl Certificate {
         self.last.load_full()
     }
 
-    /// Performs the TLS handshake of a connection; `None` if it fails.
-    pub(crate) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
-        let acceptor = TlsAcceptor::from(Arc::clone(&self.current().config));
-        let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream));
-        handshake.await.ok()?.ok()
+    /// Returns the TLS settings of the next connection.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current().config)
     }
+}
+
+/// Returns the TLS settings of a listener with this certificate.
+pub(super) fn settings(certificate: Arc<Certificate>) -> Tls {
+    Arc::new(move || certificate.config())
 }
 
 /// Returns SHA-256 of a certificate, in hexadecimal digits.
@@ -159,6 +157,8 @@ fn load(
 #[cfg(test)]
 mod tests {
     use rcgen::CertifiedKey;
+    use tokio::net::TcpStream;
+    use tokio_rustls::TlsAcceptor;
 
     use super::*;
 
@@ -192,7 +192,8 @@ mod tests {
         };
         let server = async {
             let (stream, _) = listener.accept().await.unwrap();
-            certificate.accept(stream).await
+            let acceptor = TlsAcceptor::from(certificate.config());
+            acceptor.accept(stream).await
         };
         tokio::join!(client, server).0
     }

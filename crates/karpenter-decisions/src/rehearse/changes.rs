@@ -109,6 +109,10 @@ impl Making {
             Intent::Scale(scale) => self.scale(scale),
             Intent::RemoveNode(name) => self.remove_node(name),
             Intent::If(text) => self.if_(text),
+            Intent::Manifest(_) => {
+                let why = "a manifest has to be read first";
+                Err(InvalidPlan::field("request", "changes", why))
+            }
         }
     }
 

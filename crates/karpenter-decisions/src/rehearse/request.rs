@@ -52,6 +52,8 @@ pub enum Intent {
     RemoveNode(String),
     /// A change in the language of `kubectl karpenter why --if`.
     If(String),
+    /// YAML documents, for clients without a parser: the server replaces it by a change `apply` for each of them.
+    Manifest(String),
 }
 
 /// An object to delete.

@@ -1,6 +1,7 @@
 //! Rehearsals over HTTP, and what the controllers then do for real.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use karpenter_api::labels;
@@ -11,7 +12,7 @@ use karpenter_kwok::KwokNodeClass;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::decisions::{Answer, free_port, request, send, serving};
+use crate::decisions::{Answer, blocking, connect, free_port, request, send, serving};
 use crate::world::{World, deployment, pool};
 
 /// Asks for a rehearsal.
@@ -118,6 +119,34 @@ async fn what_cannot_be_rehearsed_is_refused_with_its_field_and_nothing_is_plann
     )
     .await;
     assert_eq!(long.code, 413);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_stall_keep_no_rehearsal_waiting_and_end() {
+    let port = free_port();
+    let world = world(port, quiet()).await;
+    world.pass(5).await;
+    let head = "POST /apis/decisions.karpenter.sh/v1alpha1/plans HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{";
+    let mut stalled = Vec::new();
+    for _ in 0..5 {
+        let begun = blocking(move || {
+            let mut stream = connect(port);
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        });
+        stalled.push(begun.await);
+    }
+    assert_eq!(post(port, "{}").await.code, 200);
+    world.pass(11).await;
+    for stream in stalled {
+        let answer = blocking(move || Answer::read(stream)).await;
+        assert_eq!(answer.code, 408, "{answer:?}");
+        assert_eq!(
+            answer.json()["message"],
+            "the body did not arrive within 10s"
+        );
+    }
+    world.cluster.shutdown().await;
 }
 
 /// Conformance: PLAN-02

@@ -15,8 +15,6 @@ mod stream;
 mod tls;
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,11 +23,9 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use karpenter_core::schedule::Cancel;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use karpenter_listener::{Bodies, Connections, Listener};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -39,11 +35,11 @@ use crate::context::Context;
 use crate::controller::compute;
 use crate::lease::HeldBy;
 use answers::Requests;
-use plans::MAX_BODY;
+use plans::{BODIES, MAX_BODY};
 use query::{Ask, Select, Subject, parse};
 use status::{Body, Failure, json, with_body};
 
-/// The maximum number of connections; further ones wait.
+/// The maximum number of connections of the loopback addresses, and of those over TLS.
 const CONNECTIONS: usize = 32;
 /// The maximum number of event streams.
 const STREAMS: usize = 8;
@@ -55,19 +51,16 @@ const PLANS: usize = 3;
 const SEARCH: Duration = Duration::from_millis(250);
 /// How long is searched for what all nodes would save.
 const SEARCH_NODES: Duration = Duration::from_secs(1);
-/// The pause after a connection cannot be accepted, because file descriptors have run out.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How long a client may take to send the headers of a request.
-const HEADERS: Duration = Duration::from_secs(10);
 
 /// What all connections share.
 struct Server {
     cx: Arc<Context>,
-    connections: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     questions: Semaphore,
     search: Arc<Semaphore>,
     bundles: Arc<Semaphore>,
+    /// The bodies of rehearsals.
+    bodies: Bodies,
     /// Rehearsals: one is answered, the others wait.
     plans: Semaphore,
     plans_waiting: Semaphore,
@@ -82,11 +75,11 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
     }
     let server = Arc::new(Server {
         cx: Arc::clone(cx),
-        connections: Arc::new(Semaphore::new(CONNECTIONS)),
         streams: Arc::new(Semaphore::new(STREAMS)),
         questions: Semaphore::new(QUESTIONS),
         search: Arc::new(Semaphore::new(1)),
         bundles: Arc::new(Semaphore::new(1)),
+        bodies: Bodies::new(BODIES),
         plans: Semaphore::new(1),
         plans_waiting: Semaphore::new(PLANS),
     });
@@ -112,18 +105,20 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
     if port == 0 {
         return;
     }
+    let connections = Connections::new(CONNECTIONS);
     let addresses: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     for address in addresses.map(|address| SocketAddr::from((address, port))) {
         match TcpListener::bind(address).await {
-            Ok(listener) => {
-                let connections = Arc::clone(&server.connections);
+            Ok(socket) => {
+                let mut listener = Listener::new(socket, connections.clone());
+                // A stream lasts as long as its client reads it.
+                listener.lifetime = Duration::MAX;
                 let server = Arc::clone(&server);
-                let connection = move |stream| {
+                let respond = move |request| {
                     let server = Arc::clone(&server);
-                    async move { respond_to(stream, |request| server.respond(request)).await }
+                    async move { server.respond(request).await }
                 };
-                let (tracked, stop) = (tasks.clone(), stop.clone());
-                tasks.spawn(accept(listener, connections, tracked, stop, connection));
+                tasks.spawn(listener.serve(respond, tasks.clone(), stop.clone()));
             }
             // Many pods have no IPv6.
             Err(error) if address.is_ipv6() => {
@@ -134,62 +129,6 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
             }
         }
     }
-}
-
-/// Accepts connections until `stop`, and serves each in a task of its own.
-async fn accept<F>(
-    listener: TcpListener,
-    connections: Arc<Semaphore>,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    connection: impl Fn(TcpStream) -> F,
-) where
-    F: Future<Output = ()> + Send + 'static,
-{
-    loop {
-        let accepted = async {
-            let permit = Arc::clone(&connections).acquire_owned().await;
-            (permit, listener.accept().await)
-        };
-        let accepted = tokio::select! {
-            accepted = accepted => accepted,
-            () = stop.cancelled() => return,
-        };
-        let (Ok(permit), Ok((stream, _))) = accepted else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let (served, stop) = (connection(stream), stop.clone());
-        tasks.spawn(async move {
-            let _permit = permit;
-            tokio::select! {
-                () = served => {}
-                () = stop.cancelled() => {}
-            }
-        });
-    }
-}
-
-/// Answers the requests of a connection until its client closes it.
-async fn respond_to<R, B>(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    respond: impl Fn(Request<Incoming>) -> R,
-) where
-    R: Future<Output = Response<B>>,
-    B: http_body::Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
-{
-    let service = service_fn(|request| {
-        let answer = respond(request);
-        async move { Ok::<_, Infallible>(answer.await) }
-    });
-    let mut connection = hyper::server::conn::http1::Builder::new();
-    connection
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS);
-    // A broken connection is the client's problem.
-    let _ = connection
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
 }
 
 impl Server {
@@ -213,13 +152,16 @@ impl Server {
         let ask = check_method(&request)?;
         let decisions = self.decisions()?;
         if let Ask::Plan { timeout } = ask {
+            // A body that does not arrive keeps no other one waiting.
+            let (body, held) = plans::receive(&self.bodies, request).await?;
             let Ok(_waiting) = self.plans_waiting.try_acquire() else {
                 return Err(Failure::busy("a rehearsal is being computed, and two wait"));
             };
-            let asked = plans::read(request.into_body()).await?;
             let Ok(_permit) = self.plans.acquire().await else {
                 return Err(Failure::not_synced());
             };
+            let asked = plans::parse(body).await?;
+            drop(held);
             let plan = plans::answer(&self.cx, decisions, asked, timeout).await?;
             return Ok(json(StatusCode::OK, &plan));
         }
@@ -408,7 +350,7 @@ fn check_method<B>(request: &Request<B>) -> Result<Ask, Failure> {
         if !media.eq_ignore_ascii_case("application/json") {
             return Err(Failure::media_type());
         }
-        let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+        let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
         if length.is_some_and(|length| length > MAX_BODY) {
             return Err(Failure::too_large());
         }

@@ -130,6 +130,10 @@ impl Failure {
         )
     }
 
+    pub(super) fn too_slow(message: &str) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message)
+    }
+
     /// There is no comparison: this Karpenter is not a shadow.
     pub(super) fn no_shadow() -> Self {
         let message =

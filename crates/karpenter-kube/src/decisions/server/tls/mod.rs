@@ -16,7 +16,6 @@ mod review;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_TYPE};
@@ -24,21 +23,19 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use karpenter_listener::Connections;
 use serde_json::Value;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::status::{self, Failure};
-use super::{CONNECTIONS, Server, accept, respond_to};
+use super::{CONNECTIONS, Server};
 use crate::admin::{Certificate, CertificateError};
 use crate::lease::Endpoint;
 use attributes::Attributes;
 use review::{Review, Reviewer};
 
-/// The longest that a connection is kept: a stream ends with it, and the client's token is reviewed again.
-const LONGEST: Duration = Duration::from_mins(10);
 /// The most other namespaces in an answer whose visibility is reviewed; further ones are blanked.
 const NAMESPACES: usize = 16;
 /// The name in the certificate that is made if there is none.
@@ -52,7 +49,6 @@ struct Listener {
     server: Arc<Server>,
     certificate: Certificate,
     reviewer: Reviewer,
-    connections: Arc<Semaphore>,
     /// Where other replicas reach it.
     address: Option<SocketAddr>,
 }
@@ -75,8 +71,8 @@ pub(super) async fn serve(server: &Arc<Server>, tasks: &TaskTracker, stop: &Canc
             return;
         }
     };
-    let accepting = match bind(port).await {
-        Ok(accepting) => accepting,
+    let socket = match bind(port).await {
+        Ok(socket) => socket,
         Err(error) => {
             tracing::error!(logger = "decisions", port, %error, "not serving decisions over TLS");
             return;
@@ -86,19 +82,22 @@ pub(super) async fn serve(server: &Arc<Server>, tasks: &TaskTracker, stop: &Canc
         server: Arc::clone(server),
         certificate,
         reviewer: Reviewer::new(server.cx.clients.no_retry.clone()),
-        connections: Arc::new(Semaphore::new(CONNECTIONS)),
         address: options.pod_ip.map(|ip| SocketAddr::new(ip, port)),
     });
     listener.announce();
-    let connections = Arc::clone(&listener.connections);
-    let connection = move |stream| {
-        let connection = connection(Arc::clone(&listener), stream);
-        async move {
-            let _ = tokio::time::timeout(LONGEST, connection).await;
-        }
+    // A stream ends with its connection, after ten minutes, and the client's token is reviewed again.
+    let mut accepting = karpenter_listener::Listener::new(socket, Connections::new(CONNECTIONS));
+    let announcing = Arc::clone(&listener);
+    accepting.tls = Some(Arc::new(move || {
+        let config = announcing.certificate.config();
+        announcing.announce();
+        config
+    }));
+    let respond = move |request| {
+        let listener = Arc::clone(&listener);
+        async move { listener.respond(request).await }
     };
-    let (tracked, stop) = (tasks.clone(), stop.clone());
-    tasks.spawn(accept(accepting, connections, tracked, stop, connection));
+    tasks.spawn(accepting.serve(respond, tasks.clone(), stop.clone()));
 }
 
 /// Listens on all addresses, of both families if the pod has IPv6.
@@ -109,14 +108,6 @@ async fn bind(port: u16) -> std::io::Result<TcpListener> {
         Ok(listener) => Ok(listener),
         Err(_) => TcpListener::bind(v4).await,
     }
-}
-
-async fn connection(listener: Arc<Listener>, stream: TcpStream) {
-    let Some(stream) = listener.certificate.accept(stream).await else {
-        return;
-    };
-    listener.announce();
-    respond_to(stream, |request| listener.respond(request)).await;
 }
 
 impl Listener {

@@ -4,8 +4,10 @@
 //! caller with rights in one namespace gets the answer with those names blanked; amounts and reasons stay. It works on the JSON
 //! of an answer, not on its types, so that a field that is added later is blanked as well.
 //!
-//! A name is recognized as `namespace/name` in any text, and as `namespace` beside `name` in an object. Names without their
-//! namespace (a PodDisruptionBudget beside the pod that it protects) are blanked in the statement in which they stand.
+//! A name is recognized as `namespace/name` in any text and key, and as `namespace` beside `name` in an object, whose other texts
+//! are blanked with it. Names without their namespace (a PodDisruptionBudget beside the pod that it protects) are blanked in the
+//! statement in which they stand. A text that names a hidden namespace in another way, as commands do (`-n shop web`), is blanked as
+//! a whole.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +15,25 @@ use serde_json::{Map, Value};
 
 /// What stands in the place of a name.
 pub const BLANK: &str = "(other namespace)";
+
+/// Fields that say what an object is, not which.
+const KEPT: [&str; 4] = ["kind", "apiVersion", "id", "reason"];
+
+/// Fields with names without their namespace, which is that of the field `pod` beside them.
+const OF_POD: [&str; 2] = ["budget", "budgets"];
+
+/// The second part of the path of an offering, whose first one is a NodePool.
+const CAPACITY_TYPES: [&str; 3] = ["spot", "on-demand", "reserved"];
+
+/// What is before the name of a namespace in commands and sentences.
+const BEFORE: [&str; 6] = [
+    "-n ",
+    "--namespace ",
+    "--namespace=",
+    "namespace ",
+    "namespace \"",
+    "namespace=",
+];
 
 /// Returns the namespaces of the objects that an answer names; `is_namespace` says which texts are namespaces.
 ///
@@ -23,10 +44,16 @@ pub fn namespaces(answer: &Value, is_namespace: &dyn Fn(&str) -> bool) -> BTreeS
     found
 }
 
+/// Returns the namespaces of the objects that a text names as `namespace/name`.
+pub fn referred(text: &str) -> impl Iterator<Item = &str> {
+    references(text).map(|reference| reference.namespace)
+}
+
 fn collect(value: &Value, is_namespace: &dyn Fn(&str) -> bool, found: &mut BTreeSet<String>) {
+    // Any word: whether it names an object is decided when it is blanked.
     let mut of_text = |text: &str| {
-        let known = references(text).filter(|reference| is_namespace(reference.namespace));
-        found.extend(known.map(|reference| reference.namespace.to_owned()));
+        let known = words(text).filter(|word| is_namespace(word));
+        found.extend(known.map(str::to_owned));
     };
     match value {
         Value::String(text) => of_text(text),
@@ -52,7 +79,7 @@ fn collect(value: &Value, is_namespace: &dyn Fn(&str) -> bool, found: &mut BTree
 ///     "reason": { "id": "Competition", "parameters": { "takers": ["Deployment search/index"] },
 ///         "text": "the pod fits alone, but not beside pods of Deployment search/index" },
 /// });
-/// blank(&mut answer, &|namespace| namespace != "shop");
+/// blank(&mut answer, &|namespace| namespace == "search");
 /// assert_eq!(answer["metadata"]["name"], "web-1");
 /// assert_eq!(answer["reason"]["text"], "the pod fits alone, but not beside pods of Deployment (other namespace)");
 /// ```
@@ -80,8 +107,12 @@ fn blank_object(
 ) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     if namespace_of(object).is_some_and(hidden) {
-        for key in ["namespace", "name", "uid"] {
-            take(object.get_mut(key), &mut names);
+        for (key, value) in object.iter_mut() {
+            match key.as_str() {
+                "namespace" | "name" | "uid" => take(value, &mut names),
+                key if KEPT.contains(&key) => {}
+                _ => take(value, &mut BTreeSet::new()),
+            }
         }
     }
     let mut protected = BTreeSet::new();
@@ -89,9 +120,10 @@ fn blank_object(
         blank_text(pod, hidden, &mut protected);
     }
     if !protected.is_empty() {
-        // A PodDisruptionBudget has the namespace of its pod, and is named without.
-        for key in ["budget", "budgets"] {
-            take(object.get_mut(key), &mut names);
+        for key in OF_POD {
+            if let Some(value) = object.get_mut(key) {
+                take(value, &mut names);
+            }
         }
     }
     names.append(&mut protected);
@@ -103,6 +135,10 @@ fn blank_object(
         names.append(&mut blank_value(&mut value, hidden));
         let mut shown = key;
         blank_text(&mut shown, hidden, &mut names);
+        // Two keys that are blanked stay two.
+        while object.contains_key(&shown) {
+            shown.push(' ');
+        }
         object.insert(shown, value);
     }
     // A statement repeats the names of its parameters in its sentences.
@@ -115,14 +151,19 @@ fn blank_object(
     names
 }
 
-/// Blanks a text or a list of texts as a whole.
-fn take(value: Option<&mut Value>, names: &mut BTreeSet<String>) {
+/// Blanks all texts of a value.
+fn take(value: &mut Value, names: &mut BTreeSet<String>) {
     match value {
-        Some(Value::String(text)) => {
+        Value::String(text) => {
             names.insert(std::mem::replace(text, BLANK.to_owned()));
         }
-        Some(Value::Array(all)) => all.iter_mut().for_each(|one| take(Some(one), names)),
-        _ => {}
+        Value::Array(all) => all.iter_mut().for_each(|one| take(one, names)),
+        Value::Object(all) => {
+            let told = all.iter_mut();
+            let told = told.filter(|(key, _)| !KEPT.contains(&key.as_str()));
+            told.for_each(|(_, one)| take(one, names));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
@@ -188,6 +229,34 @@ fn blank_text(text: &mut String, hidden: &dyn Fn(&str) -> bool, names: &mut BTre
     for (start, end) in found.into_iter().rev() {
         text.replace_range(start..end, BLANK);
     }
+    if names_hidden(text, hidden) {
+        BLANK.clone_into(text);
+    }
+}
+
+/// The words of a text that may be names of namespaces.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    words.filter(|word| !word.is_empty())
+}
+
+/// Reports whether a text names a hidden namespace, alone or as a part of a path.
+fn names_hidden(text: &str, hidden: &dyn Fn(&str) -> bool) -> bool {
+    let follows = |before: &&str| {
+        text.match_indices(before).any(|(at, _)| {
+            let rest = text.get(at + before.len()..).unwrap_or_default();
+            words(rest).next().is_some_and(hidden)
+        })
+    };
+    let mut paths = text.split(|c: char| !(c.is_ascii_alphanumeric() || "-./".contains(c)));
+    let is_path = |path: &str| {
+        let is_offering = || {
+            let second = path.split('/').nth(1);
+            second.is_some_and(|second| CAPACITY_TYPES.contains(&second))
+        };
+        path.contains('/') && path.split('/').any(hidden) && !is_offering()
+    };
+    BEFORE.iter().any(follows) || paths.any(is_path)
 }
 
 fn blank_words(value: &mut Value, words: &[&String]) {
@@ -240,8 +309,92 @@ mod tests {
     use super::*;
 
     fn blanked(mut answer: Value) -> Value {
-        blank(&mut answer, &|namespace| namespace != "shop");
+        let others = ["bank", "default", "search"];
+        blank(&mut answer, &|namespace| others.contains(&namespace));
         answer
+    }
+
+    #[test]
+    fn what_belongs_to_an_object_of_another_namespace_is_blanked_but_its_kind_and_amounts() {
+        let told = json!({ "blockers": [
+            { "kind": "Pod", "namespace": "bank", "name": "ledger-0", "count": 2, "owner": { "kind": "ReplicaSet", "name": "ledger" } },
+            { "kind": "Pod", "namespace": "shop", "name": "web-0", "owner": { "name": "web" } },
+            { "parameters": { "pod": "bank/ledger-0", "budgets": ["ledger"], "more": 2 } },
+            { "parameters": { "pod": "shop/web-0", "budget": "web" } },
+        ] });
+        let expected = json!({ "blockers": [
+            { "kind": "Pod", "namespace": BLANK, "name": BLANK, "count": 2, "owner": { "kind": "ReplicaSet", "name": BLANK } },
+            { "kind": "Pod", "namespace": "shop", "name": "web-0", "owner": { "name": "web" } },
+            { "parameters": { "pod": BLANK, "budgets": [BLANK], "more": 2 } },
+            { "parameters": { "pod": "shop/web-0", "budget": "web" } },
+        ] });
+        assert_eq!(blanked(told), expected);
+    }
+
+    #[test]
+    fn keys_that_name_objects_of_other_namespaces_are_blanked_and_their_values_stay() {
+        let told = json!({ "bank/ledger": 1, "bank/vault": 2, "shop/web": 3, "topology.kubernetes.io/zone": 4 });
+        let shown = blanked(told);
+        assert_eq!(shown["shop/web"], 3);
+        assert_eq!(shown["topology.kubernetes.io/zone"], 4);
+        assert!(!shown.to_string().contains("bank"), "{shown}");
+        let amounts: i64 = shown
+            .as_object()
+            .unwrap()
+            .values()
+            .filter_map(Value::as_i64)
+            .sum();
+        assert_eq!(amounts, 10, "{shown}");
+    }
+
+    #[test]
+    fn a_text_that_names_another_namespace_in_a_command_or_a_longer_path_is_blanked_as_a_whole() {
+        for (text, expected) in [
+            (
+                "kubectl patch deployment -n bank ledger --type json -p '[]'",
+                BLANK,
+            ),
+            ("pod \"a\" not found in namespace \"bank\"", BLANK),
+            ("see namespace bank.", BLANK),
+            ("bank/ledger-0/main restarts", BLANK),
+            ("ä/bank/ö", BLANK),
+            ("Deployment/bank/ledger", "Deployment/(other namespace)"),
+            (
+                "kubectl patch deployment -n shop web",
+                "kubectl patch deployment -n shop web",
+            ),
+            (
+                "kubectl patch nodepool default -p '[]'",
+                "kubectl patch nodepool default -p '[]'",
+            ),
+            ("offer[default/spot/zone-a]", "offer[default/spot/zone-a]"),
+            (
+                "key topology.kubernetes.io/zone not in [z1]",
+                "key topology.kubernetes.io/zone not in [z1]",
+            ),
+            ("", ""),
+            ("/", "/"),
+            ("-n ", "-n "),
+            ("namespace", "namespace"),
+        ] {
+            assert_eq!(blanked(json!([text])), json!([expected]), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_refers_to_the_namespaces_of_the_objects_that_it_names() {
+        for (text, expected) in [
+            ("without-pdb=bank/ledger", vec!["bank"]),
+            (
+                "drop=antiAffinity[Deployment search/index][0]",
+                vec!["search"],
+            ),
+            ("offer=c-4x/zone-a/spot", vec![]),
+            ("tolerate=example.com/team=a:NoSchedule", vec![]),
+            ("budget.default=20%", vec![]),
+        ] {
+            assert_eq!(referred(text).collect::<Vec<_>>(), expected, "{text}");
+        }
     }
 
     #[test]
@@ -280,7 +433,7 @@ mod tests {
             "blockers": [{ "id": "Pdb", "parameters": { "pod": "(other namespace)", "budget": "(other namespace)" },
                 "text": "PodDisruptionBudget (other namespace) allows no eviction of pod (other namespace)",
                 "owner": "Deployment (other namespace)", "changes": ["without-pdb=(other namespace)"],
-                "pdb": { "namespace": "(other namespace)", "name": "(other namespace)", "minAvailable": "1" },
+                "pdb": { "namespace": "(other namespace)", "name": "(other namespace)", "minAvailable": "(other namespace)" },
                 "help": [{ "text": "set maxUnavailable 1 in (other namespace)." }] }],
         });
         assert_eq!(blanked(told), expected);

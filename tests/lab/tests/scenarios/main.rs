@@ -43,4 +43,5 @@ mod shadow;
 mod static_pools;
 mod termination;
 mod tls;
+mod tls_rights;
 mod triggers;

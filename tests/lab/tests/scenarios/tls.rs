@@ -24,18 +24,18 @@ use tempfile::TempDir;
 use crate::decisions::{blocking, free_port, request, serving};
 use crate::world::{World, pool};
 
-const AUDIENCE: &str = "decisions.karpenter.sh";
-const PREFIX: &str = "/apis/decisions.karpenter.sh/v1alpha1";
+pub(crate) const AUDIENCE: &str = "decisions.karpenter.sh";
+pub(crate) const PREFIX: &str = "/apis/decisions.karpenter.sh/v1alpha1";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// A certificate in a folder, and a client that trusts it alone.
-struct Trust {
+pub(crate) struct Trust {
     folder: TempDir,
-    client: Arc<ClientConfig>,
+    pub(crate) client: Arc<ClientConfig>,
 }
 
 impl Trust {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let made = rcgen::generate_simple_self_signed(["karpenter".to_owned()]).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let put = |name: &str, text: String| std::fs::write(folder.path().join(name), text);
@@ -56,14 +56,14 @@ impl Trust {
     }
 
     /// Sets the options of a replica that serves on a port.
-    fn serve(&self, options: &mut Options, port: u16) {
+    pub(crate) fn serve(&self, options: &mut Options, port: u16) {
         options.decisions_tls_port = port;
         options.decisions_cert_dir = Some(self.folder.path().to_owned());
         options.pod_ip = Some([127, 0, 0, 1].into());
     }
 
     /// Sends a request, and returns the code, the head and the body of the response.
-    async fn send(&self, port: u16, method: &str, path: &str, headers: &str) -> Answer {
+    pub(crate) async fn send(&self, port: u16, method: &str, path: &str, headers: &str) -> Answer {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: karpenter\r\nConnection: close\r\n{headers}\r\n"
         );
@@ -88,7 +88,7 @@ impl Trust {
         .await
     }
 
-    async fn get(&self, port: u16, token: &str, path: &str) -> Answer {
+    pub(crate) async fn get(&self, port: u16, token: &str, path: &str) -> Answer {
         let header = format!("Authorization: Bearer {token}\r\n");
         self.send(port, "GET", &format!("{PREFIX}/{path}"), &header)
             .await
@@ -96,18 +96,18 @@ impl Trust {
 }
 
 #[derive(Debug)]
-struct Answer {
-    code: u16,
+pub(crate) struct Answer {
+    pub(crate) code: u16,
     head: String,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         self.json()["message"]
             .as_str()
             .unwrap_or_default()
@@ -116,7 +116,7 @@ impl Answer {
 }
 
 /// A cluster that serves over TLS.
-async fn world(trust: &Trust, port: u16) -> World {
+pub(crate) async fn world(trust: &Trust, port: u16) -> World {
     let world = World::bare(serving(free_port(), |options| trust.serve(options, port))).await;
     world.create(&KwokNodeClass::new("default")).await;
     world.create(&pool("default", json!({}))).await;
@@ -124,7 +124,7 @@ async fn world(trust: &Trust, port: u16) -> World {
 }
 
 /// Creates a service account with rules in all namespaces, or in one.
-fn account(world: &World, name: &str, namespace: Option<&str>, rules: &Value) {
+pub(crate) fn account(world: &World, name: &str, namespace: Option<&str>, rules: &Value) {
     let meta = json!({ "name": name });
     let kind = match namespace {
         Some(_) => "RoleBinding",
@@ -147,11 +147,11 @@ fn account(world: &World, name: &str, namespace: Option<&str>, rules: &Value) {
     ]);
 }
 
-fn rules(resources: &[&str]) -> Value {
+pub(crate) fn rules(resources: &[&str]) -> Value {
     json!([{ "apiGroups": [AUDIENCE], "resources": resources, "verbs": ["get", "list", "watch"] }])
 }
 
-async fn token(world: &World, name: &str, audience: Option<&str>) -> String {
+pub(crate) async fn token(world: &World, name: &str, audience: Option<&str>) -> String {
     let api: Api<ServiceAccount> = Api::namespaced(world.client.clone(), "default");
     let request = TokenRequest {
         spec: Some(TokenRequestSpec {
@@ -167,7 +167,7 @@ async fn token(world: &World, name: &str, audience: Option<&str>) -> String {
 }
 
 /// Creates a Deployment in a namespace, and a PodDisruptionBudget that allows no eviction.
-fn guarded(world: &World, namespace: &str, name: &str, replicas: u32, affinity: &Value) {
+pub(crate) fn guarded(world: &World, namespace: &str, name: &str, replicas: u32, affinity: &Value) {
     world.cluster.testbed.load([
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }),
         json!({
@@ -191,7 +191,7 @@ fn guarded(world: &World, namespace: &str, name: &str, replicas: u32, affinity: 
     ]);
 }
 
-async fn first_pod(world: &World, namespace: &str) -> String {
+pub(crate) async fn first_pod(world: &World, namespace: &str) -> String {
     let pods = world.pods().await.into_iter();
     let mut names = pods
         .filter(|pod| pod.metadata.namespace.as_deref() == Some(namespace))

@@ -77,6 +77,19 @@ pub(super) enum Ask {
     },
 }
 
+impl Ask {
+    /// Reports whether the answer is searched for, one at a time.
+    pub(super) fn searches(&self) -> bool {
+        match self {
+            Self::Explain { subject, .. } => {
+                matches!(subject, Subject::Pod { .. } | Subject::Node(_))
+            }
+            Self::NodesByReason | Self::Blockers { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// Selects records.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Select {

@@ -21,8 +21,6 @@ pub(super) struct Attributes {
     pub(super) namespace: String,
     /// Empty for lists.
     pub(super) name: String,
-    /// Whether a file of the page is asked for.
-    page: bool,
 }
 
 impl Attributes {
@@ -48,9 +46,9 @@ impl Attributes {
         &self.namespace
     }
 
-    /// Reports whether a file of the page is asked for, which says nothing about the cluster.
-    pub(super) fn is_page(&self) -> bool {
-        self.page
+    /// Reports whether the right is one to all objects of its scope.
+    pub(super) fn names_no_object(&self) -> bool {
+        self.name.is_empty()
     }
 }
 
@@ -70,16 +68,17 @@ impl fmt::Display for Attributes {
     }
 }
 
-/// Returns the attributes of a request; fails if it asks nothing that can be asked.
-pub(super) fn of<B>(request: &Request<B>) -> Result<Attributes, Failure> {
+/// Returns the attributes of a request and what it asks, which is nothing if it is for a file of the page: this says nothing about
+/// the cluster.
+///
+/// # Errors
+/// If it asks nothing that can be asked.
+pub(super) fn of<B>(request: &Request<B>) -> Result<(Attributes, Option<Ask>), Failure> {
     if find(request.uri().path()).is_some() {
-        return Ok(Attributes {
-            page: true,
-            ..Attributes::new("get", "overviews")
-        });
+        return Ok((Attributes::new("get", "overviews"), None));
     }
     let ask = parse(request.uri().path(), request.uri().query())?;
-    Ok(asked(&ask))
+    Ok((asked(&ask), Some(ask)))
 }
 
 fn asked(ask: &Ask) -> Attributes {
@@ -123,7 +122,7 @@ mod tests {
             format!("/apis/decisions.karpenter.sh/v1alpha1/{path}")
         };
         let request = Request::builder().uri(path).body(()).unwrap();
-        of(&request).map_or_else(|_| "unknown".to_owned(), |it| it.to_string())
+        of(&request).map_or_else(|_| "unknown".to_owned(), |(it, _)| it.to_string())
     }
 
     #[test]

@@ -3,15 +3,16 @@
 //! 1. The token of `Authorization: Bearer` or `X-Karpenter-Token` is reviewed by the API server (TokenReview, with an audience of our
 //!    own: a token for the API server is refused, so that none is sent here).
 //! 2. What it asks is reviewed, too (SubjectAccessReview, [`attributes`]).
-//! 3. An answer to a user who may not see the pods of all namespaces has the names in other namespaces blanked ([`blank`]).
+//! 3. A user who may not see the pods of all namespaces cannot name objects in the namespaces of others, and has the names in
+//!    these blanked in answers and failures ([`karpenter_decisions::blank`]).
 //!
 //! A replica that does not lead passes requests on to the leader, once ([`forward`]); the leader reviews them.
 
 mod attributes;
-mod blank;
 mod cache;
 mod forward;
 mod review;
+mod searches;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,18 +24,21 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use karpenter_decisions::blank::{blank, namespaces, referred};
 use karpenter_listener::Connections;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::query::Ask;
 use super::status::{self, Failure};
 use super::{CONNECTIONS, Server};
 use crate::admin::{Certificate, CertificateError};
 use crate::lease::Endpoint;
 use attributes::Attributes;
 use review::{Review, Reviewer};
+use searches::Searches;
 
 /// The most other namespaces in an answer whose visibility is reviewed; further ones are blanked.
 const NAMESPACES: usize = 16;
@@ -49,6 +53,7 @@ struct Listener {
     server: Arc<Server>,
     certificate: Certificate,
     reviewer: Reviewer,
+    searches: Searches,
     /// Where other replicas reach it.
     address: Option<SocketAddr>,
 }
@@ -82,6 +87,7 @@ pub(super) async fn serve(server: &Arc<Server>, tasks: &TaskTracker, stop: &Canc
         server: Arc::clone(server),
         certificate,
         reviewer: Reviewer::new(server.cx.clients.no_retry.clone()),
+        searches: Searches::default(),
         address: options.pod_ip.map(|ip| SocketAddr::new(ip, port)),
     });
     listener.announce();
@@ -151,15 +157,43 @@ impl Listener {
     ) -> Result<Response<status::Body>, Failure> {
         let token = review::token(request.headers()).ok_or_else(Failure::unauthorized)?;
         let review = self.reviewer.authenticate(token).await?;
-        let asked = attributes::of(&request)?;
+        let (asked, ask) = attributes::of(&request)?;
         self.reviewer.require(&review, &asked).await?;
-        if asked.is_page() || self.sees_all(&review).await? {
+        let Some(ask) = ask else {
+            return self.server.answer(request).await;
+        };
+        let _search = ask
+            .searches()
+            .then(|| self.searches.begin(review.user()))
+            .transpose()?;
+        if self.sees_all(&review).await? {
             return self.server.answer(request).await;
         }
+        self.may_name(&review, &ask).await?;
         // What is blanked is not compressed.
         request.headers_mut().remove(ACCEPT_ENCODING);
-        let answer = self.server.answer(request).await?;
+        let answer = self.server.answer(request).await;
+        let answer = answer.unwrap_or_else(|failure| failure.response());
         self.blanked(&review, &asked, answer).await
+    }
+
+    /// Fails if a question names objects in namespaces that the user may not see: its answer would say whether they exist.
+    async fn may_name(&self, review: &Review, ask: &Ask) -> Result<(), Failure> {
+        let names: Vec<String> = match ask {
+            // It changes objects of any namespace, and depends on those of all.
+            Ask::Plan { .. } => {
+                let all = Attributes::pods_of("");
+                return self.reviewer.require(review, &all).await;
+            }
+            Ask::Explain { changes, .. } => changes.iter().map(ToString::to_string).collect(),
+            Ask::Decisions(select) => select.subject.iter().cloned().collect(),
+            _ => Vec::new(),
+        };
+        for namespace in names.iter().flat_map(|name| referred(name)) {
+            let pods = Attributes::pods_of(namespace);
+            self.reviewer.require(review, &pods).await?;
+        }
+        Ok(())
     }
 
     async fn sees_all(&self, review: &Review) -> Result<bool, Failure> {
@@ -193,19 +227,26 @@ impl Listener {
             .namespaces()
             .map(|(name, _)| name.as_str())
             .collect();
-        let mut hidden = blank::mentioned(&value, &known);
-        hidden.remove(asked.namespace());
-        let mut visible = Vec::new();
-        for namespace in hidden.iter().take(NAMESPACES) {
-            let pods = Attributes::pods_of(namespace);
+        let mut hidden = namespaces(&value, &|word| known.contains(word));
+        let mut own = None;
+        if asked.names_no_object() {
+            hidden.remove(asked.namespace());
+        } else {
+            // A right to one object is none to its namespace, but what it is called is known to who asks for it.
+            own = value.get_mut("metadata").map(Value::take);
+        }
+        let mut reviewed: Vec<String> = hidden.iter().cloned().collect();
+        reviewed.sort_by_key(|namespace| namespace != asked.namespace());
+        for namespace in reviewed.into_iter().take(NAMESPACES) {
+            let pods = Attributes::pods_of(&namespace);
             if self.reviewer.allows(review, &pods).await? {
-                visible.push(namespace.clone());
+                hidden.remove(&namespace);
             }
         }
-        for namespace in &visible {
-            hidden.remove(namespace);
+        blank(&mut value, &|namespace| hidden.contains(namespace));
+        if let Some(own) = own {
+            value["metadata"] = own;
         }
-        blank::blank(&mut value, &hidden);
         let bytes = serde_json::to_vec(&value).map_err(|error| Failure::internal(&error))?;
         head.headers.remove(http::header::CONTENT_LENGTH);
         Ok(Response::from_parts(

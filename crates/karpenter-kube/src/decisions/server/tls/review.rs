@@ -48,6 +48,13 @@ pub(super) struct Review {
     user: Arc<UserInfo>,
 }
 
+impl Review {
+    /// Returns the name of the user.
+    pub(super) fn user(&self) -> &str {
+        self.user.username.as_deref().unwrap_or_default()
+    }
+}
+
 /// Asks the API server who may see what.
 pub(super) struct Reviewer {
     client: Client,
@@ -160,10 +167,10 @@ impl Reviewer {
         if self.allows(review, asked).await? {
             return Ok(());
         }
-        let user = review.user.username.as_deref().unwrap_or_default();
         let message = format!(
-            "{}.{GROUP} is forbidden: User \"{user}\" {asked}",
-            asked.resource
+            "{}.{GROUP} is forbidden: User \"{}\" {asked}",
+            asked.resource,
+            review.user()
         );
         Err(Failure::forbidden(&message))
     }

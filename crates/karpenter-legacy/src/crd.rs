@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 
 use crate::v1alpha1::{AWSNodeTemplate, AWSNodeTemplateSpec, AWSNodeTemplateStatus};
 use crate::v1alpha5::{Provisioner, ProvisionerSpec, ProvisionerStatus};
-use crate::{v1beta1, webhook};
+use crate::v1beta1;
+
+/// The path of the conversion webhook in the definitions.
+pub const PATH: &str = "/convert";
 
 const READY: Column = Column::new(
     "Ready",
@@ -200,7 +203,7 @@ fn beside(mut new: Value, mut old: Value, reach: &Reach) -> Value {
             name,
             port,
         } => {
-            json!({ "service": { "namespace": namespace, "name": name, "path": webhook::PATH, "port": port } })
+            json!({ "service": { "namespace": namespace, "name": name, "path": PATH, "port": port } })
         }
         Reach::Url(url) => json!({ "url": url }),
     };

@@ -1,238 +1,209 @@
-//! The conversion webhook: answers ConversionReviews of the API server for v1beta1 over HTTP.
+//! The conversion webhook: answers ConversionReviews of the API server for v1beta1.
 //!
-//! [`answer`] is pure. [`Webhook`] is a [`tower::Service`] of HTTP requests; a server of TLS calls it (`serving`, with the feature
-//! `controller`).
+//! [`answer`] is pure. `serving` serves it over TLS.
+//!
+//! Its clients are not authenticated, so the cost of a review is in proportion to its length, whatever it contains: objects are
+//! read one at a time from the text, and only those of kinds that are converted.
 //!
 //! UPSTREAM: knative.dev/pkg/webhook/resourcesemantics/conversion, as v1.0 used it
 
-use std::convert::Infallible;
+use std::borrow::Cow;
 use std::fmt;
-use std::future::Future;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::io::Write;
 
-use bytes::{Buf, Bytes};
-use http::{Method, Request, Response, StatusCode, header};
-use http_body::Body;
-use http_body_util::{BodyExt, Full};
-use karpenter_api::kube_core::conversion::{
-    ConversionRequest, ConversionResponse, ConversionReview,
-};
-use karpenter_api::kube_core::response::{Status, StatusSummary};
+use karpenter_listener::{Pieces, weight};
+use serde::Deserialize;
+use serde::de::{Deserializer as _, Error as _, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
-use crate::conversion::{Kind, Lookup, NoLookup, V1, convert};
+use crate::conversion::{ConversionError, Kind, Lookup, V1, convert};
 
-/// The path of the webhook in the definitions.
-pub const PATH: &str = "/convert";
+/// The most bytes of an object: the API server accepts no larger ones.
+const MOST_BYTES: usize = 3 << 20;
 
-/// The most bytes of all concurrent requests: the API server converts a list in one request, and clients are not authenticated.
-const MOST_BYTES: usize = 64 << 20;
+/// The most values of an object, far more than any real one has. Four copies of it exist while it is converted, of up to 250 bytes
+/// for each value.
+const MOST_VALUES: usize = 50_000;
+
+/// Why a review has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It is not a review.
+    #[error("invalid ConversionReview: {0}")]
+    Invalid(#[from] serde_json::Error),
+    /// It asks nothing.
+    #[error("the review has no request")]
+    NoRequest,
+    /// It has NodeClaims, whose expiry is that of their NodePools.
+    #[error("NodePools are not listed yet")]
+    NotReady,
+}
+
+#[derive(Deserialize)]
+struct Review<'a> {
+    #[serde(borrow)]
+    request: Option<Request<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Request<'a> {
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    #[serde(borrow, rename = "desiredAPIVersion")]
+    desired_api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    objects: &'a RawValue,
+}
+
+/// What an object is, without the rest.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Head<'a> {
+    #[serde(borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+}
 
 /// Converts the objects of a review. An object that cannot be converted fails the whole review, and the response names it.
-#[must_use]
-pub fn answer(request: ConversionRequest, lookup: &dyn Lookup) -> ConversionResponse {
-    let wanted = request.desired_api_version.clone();
-    let mut converted = Vec::with_capacity(request.objects.len());
-    for object in &request.objects {
-        match convert(object, &wanted, lookup) {
-            Ok(object) => converted.push(object),
-            Err(error) => {
-                let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                let mut status = Status::failure(&format!("`{name}`: {error}"), "BadRequest");
-                status.status = Some(StatusSummary::Failure);
-                return ConversionResponse::for_request(request).failure(status);
-            }
+///
+/// # Errors
+/// If there is no answer.
+pub fn answer(review: &[u8], lookup: &dyn Lookup) -> Result<Pieces, Refusal> {
+    let review: Review<'_> = serde_json::from_slice(review)?;
+    let request = review.request.ok_or(Refusal::NoRequest)?;
+    let mut converting = Converting {
+        wanted: &request.desired_api_version,
+        lookup,
+        converted: begin(&request.uid)?,
+        any: false,
+        ended: None,
+    };
+    let mut objects = serde_json::Deserializer::from_str(request.objects.get());
+    let converted = objects.deserialize_seq(&mut converting);
+    match (converting.ended, converted) {
+        (Some(End::Refused(refusal)), _) => Err(refusal),
+        (Some(End::Failed(message)), _) => {
+            let failure = serde_json::json!({
+                "status": "Failure", "message": message, "reason": "BadRequest", "code": 400,
+            });
+            end(begin(&request.uid)?, &failure)
+        }
+        (None, Err(error)) => Err(error.into()),
+        (None, Ok(())) => {
+            let success = serde_json::json!({ "status": "Success" });
+            end(converting.converted, &success)
         }
     }
-    ConversionResponse::for_request(request).success(converted)
 }
 
-/// Returns whether a request has NodeClaims whose expiry needs a lookup.
-fn looks_up(request: &ConversionRequest) -> bool {
-    let wanted = format!("{}/{V1}", Kind::NodeClaim.group());
-    request.desired_api_version == wanted
-        && request
-            .objects
-            .iter()
-            .any(|object| object["kind"] == Kind::NodeClaim.as_str())
+/// Begins the response of a review, up to its converted objects.
+fn begin(uid: &str) -> Result<Pieces, serde_json::Error> {
+    let mut response = Pieces::default();
+    let before = concat!(
+        r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview","#,
+        r#""response":{"uid":"#
+    );
+    write(&mut response, before)?;
+    serde_json::to_writer(&mut response, uid)?;
+    write(&mut response, r#","convertedObjects":["#)?;
+    Ok(response)
 }
 
-/// The bytes of all requests being read.
-#[derive(Debug, Default)]
-struct InFlight(AtomicUsize);
-
-/// The bytes of one request.
-struct Held<'a> {
-    all: &'a InFlight,
-    bytes: usize,
+fn end(mut response: Pieces, result: &Value) -> Result<Pieces, Refusal> {
+    write(&mut response, r#"],"result":"#)?;
+    serde_json::to_writer(&mut response, result)?;
+    write(&mut response, "}}")?;
+    Ok(response)
 }
 
-impl Held<'_> {
-    /// Adds bytes and returns the total of all requests.
-    fn take(&mut self, bytes: usize) -> usize {
-        self.bytes += bytes;
-        self.all.0.fetch_add(bytes, Ordering::Relaxed) + bytes
-    }
+fn write(response: &mut Pieces, text: &str) -> Result<(), serde_json::Error> {
+    let written = response.write_all(text.as_bytes());
+    written.map_err(serde_json::Error::io)
 }
 
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.all.0.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
+/// The conversion of a list of objects.
+struct Converting<'r> {
+    wanted: &'r str,
+    lookup: &'r dyn Lookup,
+    converted: Pieces,
+    any: bool,
+    ended: Option<End>,
 }
 
-/// The webhook as an HTTP service.
-#[derive(Clone)]
-pub struct Webhook {
-    lookup: Arc<dyn Lookup + Send + Sync>,
-    in_flight: Arc<InFlight>,
-    most_bytes: usize,
+/// Why a conversion ends before its last object.
+enum End {
+    /// There is no answer.
+    Refused(Refusal),
+    /// The answer is that an object cannot be converted.
+    Failed(String),
 }
 
-impl fmt::Debug for Webhook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Webhook").finish_non_exhaustive()
-    }
-}
+impl<'de> Visitor<'de> for &mut Converting<'_> {
+    type Value = ();
 
-impl Default for Webhook {
-    /// Creates a webhook without lookups.
-    fn default() -> Self {
-        Self::new(NoLookup)
-    }
-}
-
-impl Webhook {
-    /// Creates a webhook with lookups of values that objects do not have.
-    pub fn new(lookup: impl Lookup + Send + Sync + 'static) -> Self {
-        Self {
-            lookup: Arc::new(lookup),
-            in_flight: Arc::default(),
-            most_bytes: MOST_BYTES,
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of objects")
     }
 
-    /// Limits the bytes of all concurrent requests.
-    #[must_use]
-    pub fn at_most(mut self, bytes: usize) -> Self {
-        self.most_bytes = bytes;
-        self
-    }
-
-    /// Reads the body of a request, unless it or all concurrent ones together are too large.
-    async fn read<B>(&self, body: B, held: &mut Held<'_>) -> Result<Vec<u8>, Response<Full<Bytes>>>
-    where
-        B: Body + Send,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let mut body = pin!(body);
-        let mut read = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let data = match frame {
-                Ok(frame) => frame.into_data(),
-                Err(error) => {
-                    let error: Box<dyn std::error::Error + Send + Sync> = error.into();
-                    return Err(plain(StatusCode::BAD_REQUEST, &error.to_string()));
+    fn visit_seq<A: SeqAccess<'de>>(self, mut objects: A) -> Result<(), A::Error> {
+        while let Some(object) = objects.next_element::<&RawValue>()? {
+            let converted = match self.convert(object.get()) {
+                Ok(converted) => converted,
+                Err(end) => {
+                    self.ended = Some(end);
+                    return Err(A::Error::custom("the conversion has ended"));
                 }
             };
-            let Ok(mut data) = data else { continue };
-            let all = held.take(data.remaining());
-            if held.bytes > self.most_bytes {
-                return Err(plain(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    "the review is too large",
-                ));
-            }
-            if all > self.most_bytes {
-                return Err(plain(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "concurrent reviews are too large",
-                ));
-            }
-            while data.has_remaining() {
-                let chunk = data.chunk();
-                read.extend_from_slice(chunk);
-                let taken = chunk.len();
-                data.advance(taken);
-            }
+            let between = if self.any { "," } else { "" };
+            self.any = true;
+            write(&mut self.converted, between).map_err(A::Error::custom)?;
+            let written = serde_json::to_writer(&mut self.converted, &converted);
+            written.map_err(A::Error::custom)?;
         }
-        Ok(read)
-    }
-
-    async fn respond<B>(self, request: Request<B>) -> Response<Full<Bytes>>
-    where
-        B: Body + Send,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        if request.uri().path() != PATH {
-            return plain(StatusCode::NOT_FOUND, "not found");
-        }
-        if request.method() != Method::POST {
-            return plain(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "expected a POST of a ConversionReview",
-            );
-        }
-        let mut held = Held {
-            all: &self.in_flight,
-            bytes: 0,
-        };
-        let body = match self.read(request.into_body(), &mut held).await {
-            Ok(body) => body,
-            Err(refusal) => return refusal,
-        };
-        let review: ConversionReview = match serde_json::from_slice(&body) {
-            Ok(review) => review,
-            Err(error) => return plain(StatusCode::BAD_REQUEST, &error.to_string()),
-        };
-        let Ok(request) = ConversionRequest::from_review(review) else {
-            return plain(StatusCode::BAD_REQUEST, "the review has no request");
-        };
-        if looks_up(&request) && !self.lookup.is_ready() {
-            return plain(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "NodePools are not listed yet",
-            );
-        }
-        let review = answer(request, &*self.lookup).into_review();
-        match serde_json::to_vec(&review) {
-            Ok(body) => {
-                let mut response = Response::new(Full::new(Bytes::from(body)));
-                let json = header::HeaderValue::from_static("application/json");
-                response.headers_mut().insert(header::CONTENT_TYPE, json);
-                response
-            }
-            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-        }
+        Ok(())
     }
 }
 
-pub(crate) fn plain(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(text.to_owned())));
-    *response.status_mut() = status;
-    response
-}
-
-impl<B> tower::Service<Request<B>> for Webhook
-where
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    type Response = Response<Full<Bytes>>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let webhook = self.clone();
-        Box::pin(async move { Ok(webhook.respond(request).await) })
+impl Converting<'_> {
+    fn convert(&self, object: &str) -> Result<Value, End> {
+        if object.len() > MOST_BYTES {
+            return Err(End::Failed("an object is longer than 3 MiB".to_owned()));
+        }
+        let head: Head<'_> = serde_json::from_str(object).unwrap_or_default();
+        let failed = |error: &dyn fmt::Display| {
+            let metadata = head.metadata.map_or("{}", RawValue::get);
+            let metadata: Metadata<'_> = serde_json::from_str(metadata).unwrap_or_default();
+            End::Failed(format!("`{}`: {error}", metadata.name))
+        };
+        let Some((kind, _)) = Kind::named(&head.api_version, &head.kind) else {
+            return Err(failed(&ConversionError::Unknown {
+                api_version: head.api_version.into_owned(),
+                kind: head.kind.into_owned(),
+            }));
+        };
+        if weight(object.as_bytes()) > MOST_VALUES {
+            return Err(failed(&format_args!(
+                "the object has more than {MOST_VALUES} values"
+            )));
+        }
+        let is_up = || self.wanted == format!("{}/{V1}", kind.group());
+        if kind == Kind::NodeClaim && is_up() && !self.lookup.is_ready() {
+            return Err(End::Refused(Refusal::NotReady));
+        }
+        let object: Value =
+            serde_json::from_str(object).map_err(|error| End::Refused(error.into()))?;
+        convert(&object, self.wanted, self.lookup).map_err(|error| failed(&error))
     }
 }

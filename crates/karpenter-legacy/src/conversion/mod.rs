@@ -107,8 +107,13 @@ impl Kind {
     /// Returns the kind and version of an object, if it is of a convertible kind.
     #[must_use]
     pub fn of(object: &Value) -> Option<(Self, &str)> {
-        let (group, version) = object["apiVersion"].as_str()?.split_once('/')?;
-        let kind = object["kind"].as_str()?;
+        Self::named(object["apiVersion"].as_str()?, object["kind"].as_str()?)
+    }
+
+    /// Returns the kind and version of an object with this apiVersion and kind, if it is convertible.
+    #[must_use]
+    pub fn named<'v>(api_version: &'v str, kind: &str) -> Option<(Self, &'v str)> {
+        let (group, version) = api_version.split_once('/')?;
         let found = Self::ALL
             .into_iter()
             .find(|known| known.as_str() == kind && known.group() == group)?;

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::material::{Material, MaterialError, RENEWED_BEFORE};
 use super::{Place, only};
 use crate::conversion::Kind;
-use crate::webhook;
+use crate::crd;
 
 /// How often the expiry of the certificate is checked.
 const CHECK: Duration = Duration::from_secs(3600);
@@ -153,7 +153,7 @@ impl Keeper {
             "service": {
                 "namespace": self.place.namespace,
                 "name": self.place.service,
-                "path": webhook::PATH,
+                "path": crd::PATH,
                 "port": self.place.port,
             },
         });
@@ -215,5 +215,5 @@ fn uses_service(definition: &DynamicObject) -> bool {
     let client = &conversion["webhook"]["clientConfig"];
     conversion["strategy"] == "Webhook"
         && client["service"].is_object()
-        && client["service"]["path"] == webhook::PATH
+        && client["service"]["path"] == crd::PATH
 }

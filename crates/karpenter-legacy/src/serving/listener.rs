@@ -1,46 +1,34 @@
 //! Serves the webhook over TLS with the current certificate of the Secret.
 //!
-//! Clients are not authenticated, as a response depends on the request alone. The cost is limited instead: connections, the time
-//! of a handshake and of a request, and the bytes of all requests together ([`crate::webhook`]).
+//! Clients are not authenticated, as a response depends on the request alone. The cost is limited instead: connections and their
+//! times ([`karpenter_listener`]), and the bytes and conversions of all requests together ([`super::service`]).
 
-use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use futures::{StreamExt, pin_mut};
-use http::{Request, Response, StatusCode};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use k8s_openapi::api::core::v1::Secret;
 use karpenter_kube::watch_failure_log::WatchFailureLog;
+use karpenter_listener::{Connections, Listener};
 use kube::runtime::watcher::{Event, watcher as watch};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
-use tokio_rustls::TlsAcceptor;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tower::Service as _;
+use tokio_util::task::TaskTracker;
 
 use super::material::{Material, provider};
+use super::service::{REQUEST, Webhook};
 use super::{Place, only};
-use crate::webhook::{Webhook, plain};
 
 /// The most concurrent connections.
 const CONNECTIONS: usize = 128;
-/// The timeout of a handshake and of the head of a request.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The timeout of a request, which is that of the API server.
-const REQUEST: Duration = Duration::from_secs(30);
 /// The grace period of requests on shutdown.
 const GRACE: Duration = Duration::from_secs(5);
 /// The delay of a retry if the port is in use.
@@ -116,27 +104,15 @@ impl Serving {
             }
         };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        let listener = bind(port).await;
+        let config = Arc::new(config);
+        let mut listener = Listener::new(bind(port).await, Connections::new(CONNECTIONS));
+        listener.tls = Some(Arc::new(move || Arc::clone(&config)));
+        // As long again for the response.
+        listener.request = 2 * REQUEST;
+        listener.grace = GRACE;
         tracing::info!(logger = "webhook", port, "serving conversion webhook");
-        let free = Arc::new(Semaphore::new(CONNECTIONS));
-        loop {
-            // INVARIANT: the semaphore is never closed.
-            let Ok(permit) = Arc::clone(&free).acquire_owned().await else {
-                return;
-            };
-            let accepted = listener.accept().await;
-            // Accepting fails without free file descriptors; the next iteration retries.
-            let Ok((stream, _)) = accepted else {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                continue;
-            };
-            let connection = connection(stream, acceptor.clone(), webhook.clone(), stop.clone());
-            tokio::spawn(async move {
-                connection.await;
-                drop(permit);
-            });
-        }
+        let respond = move |request| webhook.clone().respond(request);
+        listener.serve(respond, TaskTracker::new(), stop).await;
     }
 }
 
@@ -155,45 +131,5 @@ async fn bind(port: u16) -> TcpListener {
                 tokio::time::sleep(BIND_RETRY).await;
             }
         }
-    }
-}
-
-async fn connection(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-    webhook: Webhook,
-    stop: CancellationToken,
-) {
-    let _ = stream.set_nodelay(true);
-    // Clients report failed handshakes themselves.
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else {
-        return;
-    };
-    let service = service_fn(move |request: Request<Incoming>| {
-        let answer = webhook.clone().call(request);
-        async move { Ok::<_, Infallible>(in_time(answer).await) }
-    });
-    let mut server = auto::Builder::new(TokioExecutor::new());
-    server
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE);
-    server.http2().max_concurrent_streams(64);
-    let connection = server.serve_connection(TokioIo::new(stream), service);
-    pin_mut!(connection);
-    tokio::select! {
-        _ = &mut connection => return,
-        () = stop.cancelled() => {}
-    }
-    connection.as_mut().graceful_shutdown();
-    let _ = tokio::time::timeout(GRACE, connection).await;
-}
-
-async fn in_time(
-    answer: impl Future<Output = Result<Response<Full<Bytes>>, Infallible>>,
-) -> Response<Full<Bytes>> {
-    match tokio::time::timeout(REQUEST, answer).await {
-        Ok(Ok(response)) => response,
-        Err(_) => plain(StatusCode::REQUEST_TIMEOUT, "the request took too long"),
     }
 }

@@ -13,6 +13,7 @@
 //! 3. [`material`]: the certificates themselves. A new authority is in the definitions before its certificate is served, and the
 //!    previous one stays trusted, so that a renewal does not fail requests.
 //! 4. [`pools`]: the expiry of NodePools for NodeClaims of v1beta1.
+//! 5. [`service`]: what a request may cost.
 //!
 //! UPSTREAM: knative.dev/pkg/webhook/certificates, as v1.0 used it
 
@@ -20,6 +21,7 @@ mod keeper;
 mod listener;
 pub mod material;
 mod pools;
+mod service;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,9 +30,9 @@ use karpenter_kube::operator::{ControllerRegistry, own_namespace};
 use kube::runtime::watcher;
 
 use crate::options::LegacyOptions;
-use crate::webhook::Webhook;
 use listener::Serving;
 use pools::Pools;
+pub use service::Webhook;
 
 /// The default name of the Service.
 const DEFAULT_SERVICE: &str = "karpenter";

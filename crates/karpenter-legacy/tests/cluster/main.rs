@@ -6,6 +6,7 @@
 mod admission;
 mod cloud;
 mod projection;
+mod reviews;
 mod serving;
 mod webhook;
 mod world;

@@ -21,7 +21,13 @@ use karpenter_legacy::{crd, serving};
 use karpenter_testbed::Testbed;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::cloud::Cloud;
@@ -330,4 +336,37 @@ async fn without_definitions_that_use_it_no_certificate_is_created_and_no_port_o
     // The webhook needs no setting.
     without.testbed.apply_crds(asking()).await.unwrap();
     without.synced().await;
+}
+
+/// Returns a connection over TLS that has agreed on HTTP/2 and says nothing.
+async fn silent(port: u16, material: &Material) -> TlsStream<TcpStream> {
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(material.authorities.as_bytes()) {
+        roots.add(authority.unwrap()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let name = ServerName::try_from("karpenter").unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    connector.connect(name, stream).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v1beta1_is_served_while_more_silent_connections_are_held_than_there_may_be() {
+    let cluster = Cluster::asking(None).await;
+    let material = cluster.synced().await;
+    create_pool(&cluster).await;
+    cluster.reads_v1beta1().await;
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        held.push(silent(cluster.place.port, &material).await);
+    }
+    cluster.reads_v1beta1().await;
+    drop(held);
 }

@@ -3,37 +3,28 @@
 use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use karpenter_legacy::conversion::Lookup;
 use karpenter_legacy::crd;
-use karpenter_legacy::crd::Reach;
-use karpenter_legacy::webhook::{PATH, Webhook};
+use karpenter_legacy::crd::{PATH, Reach};
+use karpenter_legacy::serving::Webhook;
+use karpenter_listener::{Connections, Listener};
 use karpenter_testbed::Testbed;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
-use tower::ServiceExt;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
-/// Serves the webhook on loopback; aborting the task ends it.
-async fn serve(webhook: Webhook) -> (String, JoinHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}{PATH}", listener.local_addr().unwrap());
-    let serving = tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let service = TowerToHyperService::new(webhook.clone());
-            tokio::spawn(async move {
-                let server = auto::Builder::new(TokioExecutor::new());
-                // The client may close the connection.
-                let _ = server.serve_connection(TokioIo::new(stream), service).await;
-            });
-        }
-    });
-    (url, serving)
+/// Serves the webhook on loopback until the guard is dropped.
+async fn serve(webhook: Webhook) -> (String, DropGuard) {
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}{PATH}", socket.local_addr().unwrap());
+    let stop = CancellationToken::new();
+    let listener = Listener::new(socket, Connections::new(8));
+    let respond = move |request| webhook.clone().respond(request);
+    tokio::spawn(listener.serve(respond, TaskTracker::new(), stop.clone()));
+    (url, stop.drop_guard())
 }
 
 struct Pools;
@@ -47,7 +38,7 @@ impl Lookup for Pools {
 struct Server {
     client: Client,
     _testbed: Testbed,
-    serving: JoinHandle<()>,
+    _serving: DropGuard,
 }
 
 impl Server {
@@ -65,7 +56,7 @@ impl Server {
         Self {
             client: testbed.admin_client(),
             _testbed: testbed,
-            serving,
+            _serving: serving,
         }
     }
 
@@ -84,12 +75,6 @@ impl Server {
 
     async fn get(&self, api_version: &str, kind: &str) -> DynamicObject {
         self.api(api_version, kind).get("default").await.unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.serving.abort();
     }
 }
 
@@ -262,7 +247,7 @@ async fn post(method: &str, path: &str, body: &str) -> (u16, String) {
         .uri(path)
         .body(Full::new(bytes::Bytes::from(body.to_owned())))
         .unwrap();
-    let response = Webhook::default().oneshot(request).await.unwrap();
+    let response = Webhook::default().respond(request).await;
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -357,20 +342,18 @@ fn posted<B>(body: B) -> http::Request<B> {
 }
 
 #[tokio::test]
-async fn the_bytes_of_concurrent_reviews_are_limited() {
+async fn the_bytes_of_concurrent_reviews_are_limited_and_one_that_stalls_makes_room() {
     let webhook = Webhook::default().at_most(1536);
-    let answer = webhook.clone().oneshot(posted(Endless)).await.unwrap();
+    let answer = webhook.clone().respond(posted(Endless)).await;
     assert_eq!(answer.status(), 413, "one that is too large");
 
-    let stuck = tokio::spawn(webhook.clone().oneshot(posted(Stuck(false))));
+    let stuck = tokio::spawn(webhook.clone().respond(posted(Stuck(false))));
     tokio::task::yield_now().await;
     let half = || posted(Full::new(bytes::Bytes::from_static(&[b' '; 1024])));
-    let answer = webhook.clone().oneshot(half()).await.unwrap();
-    assert_eq!(answer.status(), 503, "two that are too large together");
-
-    stuck.abort();
-    stuck.await.unwrap_err();
-    let answer = webhook.oneshot(half()).await.unwrap();
+    let answer = webhook.clone().respond(half()).await;
+    assert_eq!(answer.status(), 400, "it is read");
+    assert_eq!(stuck.await.unwrap().status(), 503, "it made room");
+    let answer = webhook.respond(half()).await;
     assert_eq!(
         answer.status(),
         400,
@@ -402,7 +385,7 @@ async fn nodeclaims_are_not_converted_until_nodepools_are_listed_and_nodepools_a
         posted(Full::new(bytes::Bytes::from(review.to_string())))
     };
     let status = async |kind| {
-        let answer = Webhook::new(NotYet).oneshot(review(kind)).await.unwrap();
+        let answer = Webhook::new(NotYet).respond(review(kind)).await;
         answer.status().as_u16()
     };
     assert_eq!(status("NodeClaim").await, 503);

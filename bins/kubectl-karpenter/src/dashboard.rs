@@ -3,7 +3,6 @@
 //! The page has no authentication of its own, so its local address has a path that other users of this computer and pages of other
 //! sites do not know, and that is new each time. The credentials of the kubeconfig are not sent to the page or to the server.
 
-use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,16 +12,20 @@ use anyhow::{Context as _, anyhow};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HOST, IF_NONE_MATCH};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use karpenter_listener::{Connections, Listener};
 use kube::client::Body;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::cluster::causes;
 use crate::flags::KubectlFlags;
 use crate::output;
 use crate::transport::{Server, ServerFlags};
+
+/// The most open connections. A browser opens six.
+const CONNECTIONS: usize = 32;
 
 /// Serve Karpenter's dashboard on a local address until Ctrl-C.
 ///
@@ -43,10 +46,9 @@ impl Args {
     pub(crate) async fn run(&self) -> anyhow::Result<ExitCode> {
         let server = Server::connect(&self.kubectl, &self.server).await?;
         let address = (Ipv4Addr::LOCALHOST, self.port);
-        let listener = TcpListener::bind(address).await;
-        let listener =
-            listener.with_context(|| format!("cannot listen on 127.0.0.1:{}", self.port))?;
-        let address = listener
+        let socket = TcpListener::bind(address).await;
+        let socket = socket.with_context(|| format!("cannot listen on 127.0.0.1:{}", self.port))?;
+        let address = socket
             .local_addr()
             .context("cannot read the local address")?;
         let prefix = format!("/{}/", secret()?);
@@ -63,24 +65,16 @@ impl Args {
             flags: self.server.clone(),
             server: Mutex::new(server),
         });
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                // File descriptors have run out. Without a pause this would use a whole core until some are closed.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            };
+        let respond = move |request| {
             let forward = Arc::clone(&forward);
-            tokio::spawn(async move {
-                let service = service_fn(move |request: Request<Incoming>| {
-                    let forward = Arc::clone(&forward);
-                    async move { Ok::<_, Infallible>(forward.respond(request).await) }
-                });
-                // A broken connection is the browser's problem.
-                let _ = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service)
-                    .await;
-            });
-        }
+            async move { forward.respond(request).await }
+        };
+        let mut listener = Listener::new(socket, Connections::new(CONNECTIONS));
+        // A stream lasts as long as the page is open.
+        listener.lifetime = Duration::MAX;
+        let ended = CancellationToken::new();
+        listener.serve(respond, TaskTracker::new(), ended).await;
+        Ok(ExitCode::SUCCESS)
     }
 }
 

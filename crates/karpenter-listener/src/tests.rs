@@ -200,7 +200,7 @@ async fn a_client_that_says_nothing_is_closed_after_ten_seconds_whatever_the_pro
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_tls_connections_keep_nobody_out() {
+async fn silent_tls_connections_keep_no_request_out() {
     let world = World::with_tls(128, &["h2"]);
     let mut silent = Vec::new();
     for _ in 0..150 {

@@ -93,8 +93,9 @@ impl Template<'_> {
     /// DIFFERS: instance types that are unavailable, or that the NodePool excludes, provide no domains; nor does a NodePool that
     /// cannot launch anything because its minValues exceed the values there are.
     pub fn sources(&self, strict_min_values: bool) -> Vec<Source> {
-        let source = |labels: Requirements| Source {
+        let source = |labels: Requirements, offerings: &[Offering]| Source {
             labels,
+            offerings: offerings.to_vec(),
             taints: self.taints.clone(),
             pool: Some(self.requirements.clone()),
         };
@@ -121,11 +122,11 @@ impl Template<'_> {
             .map(|instance_type| {
                 let mut labels = self.requirements.clone();
                 labels.add_all(&instance_type.requirements);
-                source(labels)
+                source(labels, &instance_type.offerings)
             })
             .collect();
         if !sources.is_empty() {
-            sources.push(source(self.requirements.clone()));
+            sources.push(source(self.requirements.clone(), &[]));
         }
         sources
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, Taint, TopologySpreadConstraint};
 use karpenter_api::labels::HOSTNAME;
+use karpenter_core::offering::Offering;
 use karpenter_core::requirements::{
     AllowUndefined, Operator, Requirement, Requirements, Unaliased,
 };
@@ -25,6 +26,8 @@ pub(crate) struct Source {
     pub taints: Vec<Taint>,
     /// The requirements of its NodePool; None for an existing node.
     pub pool: Option<Requirements>,
+    /// The offerings of its instance type.
+    pub offerings: Vec<Offering>,
 }
 
 /// The inputs of topology constraints.
@@ -148,20 +151,47 @@ impl Topology<'_> {
             }
         }
         let load_of = |domain: &str| load.get(domain).copied().unwrap_or(0);
-        let known = self.domains(key, candidate, |source| {
-            let Some(pool) = &source.pool else {
-                return counts_on(&source.labels, &source.taints);
-            };
-            let undefined = AllowUndefined::Keys(&self.world.well_known);
-            has_keys(pool)
-                && (!honor_affinity || accepts(written, pool, undefined))
-                && (!honor_taints || tolerates_hard(pod, &source.taints))
+        let alternatives = alternatives(written);
+        let by_term = honor_affinity && alternatives.iter().any(|term| !term.is_empty());
+        let may_count = |source: &Source| match &source.pool {
+            None => counts_on(&source.labels, &source.taints),
+            Some(pool) => has_keys(pool) && (!honor_taints || tolerates_hard(pod, &source.taints)),
+        };
+        // Where a node selector or affinity counts, new nodes are those that have an offering together with one of its terms.
+        let offered = |term: &Requirements, available: bool| -> BTreeSet<String> {
+            let new = self.sources.iter().filter(|source| source.pool.is_some());
+            new.filter(|source| may_count(source))
+                .flat_map(|source| self.offered(source, term, key, available))
+                .collect()
+        };
+        let mut known = self.domains(key, candidate, |source| {
+            may_count(source) && (source.pool.is_none() || !by_term)
         });
+        if by_term && key != HOSTNAME {
+            known.extend(alternatives.iter().flat_map(|term| offered(term, false)));
+        }
         let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
         let eligible: Vec<&String> = known.iter().filter(|domain| own.has(domain)).collect();
-        // The skew counts the domains that some alternative of the node affinity admits, and under the policy Ignore all domains
-        // with a node.
-        let admitted = admitted_by_alternatives(written, key);
+        // The skew counts the domains with a node and those that the alternative in use offers. A later pod may open what the other
+        // alternatives can launch, after kube-scheduler has bound those that fit on existing nodes. Under the policy Ignore it
+        // counts all domains that an alternative admits.
+        let exists = self
+            .sources
+            .iter()
+            .any(|source| source.pool.is_none() && source.labels == *candidate);
+        let potential: BTreeSet<String> = if by_term && key != HOSTNAME {
+            let others = alternatives.iter().filter(|_| !exists);
+            let others = others.flat_map(|term| offered(term, true));
+            offered(strict, false).into_iter().chain(others).collect()
+        } else {
+            let mut known = known.clone();
+            known.retain(|domain| {
+                alternatives
+                    .iter()
+                    .any(|term| term.get_or_exists(key).has(domain))
+            });
+            known
+        };
         let occupied = |domain: &str| {
             let is_here = |host: &Requirements, taints: &[Taint]| {
                 counts_on(host, taints)
@@ -170,15 +200,12 @@ impl Topology<'_> {
             let there = self.sources.iter().filter(|source| source.pool.is_none());
             let mut there = there.map(|source| (&source.labels, source.taints.as_slice()));
             let mut planned = self.located.iter().map(|l| (l.host, l.taints));
-            !honor_affinity
-                && (there.any(|(host, taints)| is_here(host, taints))
-                    || planned.any(|(host, taints)| is_here(host, taints)))
+            there.any(|(host, taints)| is_here(host, taints))
+                || planned.any(|(host, taints)| is_here(host, taints))
         };
         let counted: Vec<&String> = known
             .iter()
-            .filter(|domain| {
-                admitted.iter().any(|own| own.has(domain)) || occupied(domain.as_str())
-            })
+            .filter(|domain| potential.contains(*domain) || occupied(domain.as_str()))
             .collect();
         let few = constraint
             .min_domains
@@ -308,6 +335,40 @@ impl Topology<'_> {
             .collect()
     }
 
+    /// Returns the values of a topology key with which new nodes of a source meet a term and have an offering.
+    fn offered(
+        &self,
+        source: &Source,
+        term: &Requirements,
+        key: &str,
+        available: bool,
+    ) -> BTreeSet<String> {
+        let undefined = AllowUndefined::Keys(&self.world.well_known);
+        let pool = source.pool.as_ref().unwrap_or(&source.labels);
+        let mut values = BTreeSet::new();
+        if !pool.is_compatible(term, undefined) || source.labels.intersects(term).is_err() {
+            return values;
+        }
+        let mut labels = source.labels.clone();
+        labels.add_all(term);
+        for offering in &source.offerings {
+            if (offering.available || !available)
+                && labels.is_compatible(&offering.requirements, undefined)
+            {
+                let mut labels = labels.clone();
+                labels.add_all(&offering.requirements);
+                let listed = labels.get(key).filter(|listed| !listed.is_complement());
+                values.extend(
+                    listed
+                        .into_iter()
+                        .flat_map(Requirement::values)
+                        .map(str::to_owned),
+                );
+            }
+        }
+        values
+    }
+
     fn tolerates(&self, pod: &Pod, taints: &[Taint]) -> bool {
         let hard: Vec<Taint> = taints
             .iter()
@@ -346,17 +407,17 @@ fn tolerates_hard(pod: &Pod, taints: &[Taint]) -> bool {
     pod::tolerates(pod, &hard.cloned().collect::<Vec<_>>())
 }
 
-/// Returns the values of a label that each alternative of a pod's node affinity admits.
-fn admitted_by_alternatives(pod: &Pod, key: &str) -> Vec<Requirement> {
+/// Returns the node selector with each term of the required node affinity.
+fn alternatives(pod: &Pod) -> Vec<Requirements> {
     let selector = pod::selector_requirements(pod);
     let terms = pod::required_terms(pod);
     if terms.is_empty() {
-        return vec![selector.get_or_exists(key).into_owned()];
+        return vec![selector];
     }
     let of = |term| {
         let mut all = Requirements::from_node_selector_term(term, &Unaliased).ok()?;
         all.add_all(&selector);
-        Some(all.get_or_exists(key).into_owned())
+        Some(all)
     };
     terms.iter().filter_map(of).collect()
 }

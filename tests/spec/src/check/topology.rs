@@ -55,6 +55,7 @@ impl<'w> Judge<'w> {
                     labels: labels.clone(),
                     taints: node.taints.clone(),
                     pool: None,
+                    offerings: vec![],
                 }),
         );
         let on_node = |name: &str| {

@@ -35,6 +35,8 @@ pub struct Shape {
     pub bounds: bool,
     /// Whether there are volumes, scheduling gates and pods on deleting nodes.
     pub extras: bool,
+    /// Whether most pods have several node selector terms and spread constraints, and instance types lack offerings in some zones.
+    pub terms: bool,
 }
 
 impl Shape {
@@ -45,6 +47,13 @@ impl Shape {
         nodes: 6,
         bounds: true,
         extras: true,
+        terms: false,
+    };
+    /// At most a dozen workloads, most with several node selector terms and spread constraints.
+    pub const TERMS: Shape = Shape {
+        types: (1, 12),
+        terms: true,
+        ..Shape::SMALL
     };
     /// Hundreds of pods.
     pub const LARGE: Shape = Shape {
@@ -53,6 +62,7 @@ impl Shape {
         nodes: 20,
         bounds: true,
         extras: true,
+        terms: false,
     };
 }
 
@@ -110,7 +120,7 @@ pub fn cluster(seed: u64, shape: Shape) -> World {
     }
     let count = dice.between(shape.types);
     let types: Vec<InstanceType> = (0..count)
-        .map(|i| instance_type(&mut dice, i, bounds))
+        .map(|i| instance_type(&mut dice, i, bounds, shape.terms))
         .collect();
     // A claim that holds a reservation is bound to its few instance types: minValues is not specified for it.
     let reserved = types.iter().any(|t| {
@@ -150,7 +160,7 @@ pub fn cluster(seed: u64, shape: Shape) -> World {
     while pods < wanted {
         let most = (wanted / 4).max(4);
         let replicas = (1 + dice.throw(most)).min(wanted - pods);
-        let mut template = workload_pod(&mut dice, workload, &theme, plain, shape.extras);
+        let mut template = workload_pod(&mut dice, workload, &theme, plain, shape);
         let bound = if nodes > 0 && dice.one_in(2) {
             dice.throw(4)
         } else {
@@ -201,7 +211,7 @@ fn push<T: serde::de::DeserializeOwned>(list: &mut Vec<T>, object: Value) {
     list.extend(serde_json::from_value(object));
 }
 
-fn instance_type(dice: &mut Dice, index: usize, bounds: bool) -> InstanceType {
+fn instance_type(dice: &mut Dice, index: usize, bounds: bool, lacks: bool) -> InstanceType {
     let cpu = *dice.of(&[1_i64, 2, 2, 4, 4, 8, 8, 16, 32, 48]);
     let (family, ratio) = *dice.of(&[("c", 2), ("m", 4), ("r", 8), ("a", 4)]);
     let arch = if family == "a" {
@@ -210,7 +220,7 @@ fn instance_type(dice: &mut Dice, index: usize, bounds: bool) -> InstanceType {
         labels::ARCH_AMD64
     };
     let name = format!("{family}{index}.x{cpu}");
-    let zones = dice.some(&ZONES);
+    let mut zones = dice.some(&ZONES);
     let base =
         (0.03 * cpu as f64 + 0.004 * (cpu * ratio) as f64) * if family == "a" { 0.85 } else { 1.0 };
     let mut kinds = vec![labels::CAPACITY_TYPE_ON_DEMAND];
@@ -238,6 +248,18 @@ fn instance_type(dice: &mut Dice, index: usize, bounds: bool) -> InstanceType {
             offering.available = !dice.one_in(12);
             offerings.push(offering);
         }
+    }
+    if lacks {
+        let last = offerings.pop();
+        offerings.retain(|_| !dice.one_in(3));
+        offerings.extend(last);
+        let has = |requirement: Requirement| {
+            let one: Requirements = [requirement].into_iter().collect();
+            let mut all = offerings.iter();
+            all.any(|offering| offering.requirements.intersects(&one).is_ok())
+        };
+        zones.retain(|zone| has(Requirement::equal(labels::ZONE, zone)));
+        kinds.retain(|kind| has(Requirement::equal(labels::CAPACITY_TYPE, kind)));
     }
     if bounds && dice.one_in(5) {
         kinds.push(labels::CAPACITY_TYPE_RESERVED);

@@ -4,7 +4,7 @@ use karpenter_api::labels;
 use karpenter_core::resources::{CPU, MEMORY};
 use serde_json::{Value, json};
 
-use super::{Dice, FAMILY, TEAM, ZONES};
+use super::{Dice, FAMILY, Shape, TEAM, ZONES};
 
 fn expression(dice: &mut Dice) -> Value {
     let (key, operator, values) = match dice.throw(8) {
@@ -24,6 +24,18 @@ fn expression(dice: &mut Dice) -> Value {
         _ => ("example.com/pool", "In", json!([dice.of(&["p0", "p1"])])),
     };
     json!({ "key": key, "operator": operator, "values": values })
+}
+
+/// Returns an expression that part of the NodePools, offerings or instance types meet.
+fn term_expression(dice: &mut Dice) -> Value {
+    let (key, values) = match dice.throw(5) {
+        0 => (labels::CAPACITY_TYPE, *dice.of(&["spot", "on-demand"])),
+        1 => (labels::ARCH, *dice.of(&["amd64", "arm64"])),
+        2 => (labels::NODE_POOL, *dice.of(&["pool-0", "pool-1"])),
+        3 => (labels::ZONE, *dice.of(&ZONES)),
+        _ => return expression(dice),
+    };
+    json!({ "key": key, "operator": *dice.of(&["In", "NotIn"]), "values": [values] })
 }
 
 /// Returns a selector on labels of the workload itself or of others.
@@ -58,8 +70,9 @@ pub(super) fn workload_pod(
     index: usize,
     theme: &[bool],
     plain: bool,
-    extras: bool,
+    shape: Shape,
 ) -> Value {
+    let Shape { extras, terms, .. } = shape;
     let app = format!("app-{}", dice.throw(4));
     let cpu = *dice.of(&["100m", "250m", "500m", "900m", "1", "2", "3900m"]);
     let memory = *dice.of(&["64Mi", "200Mi", "512Mi", "1Gi", "2Gi", "6Gi", "14Gi"]);
@@ -75,7 +88,12 @@ pub(super) fn workload_pod(
             _ => json!({ labels::CAPACITY_TYPE: *dice.of(&["spot", "on-demand"]) }),
         };
     }
-    if has(1) && dice.one_in(3) {
+    if terms && !dice.one_in(4) {
+        let terms: Vec<Value> = (0..2 + dice.throw(2))
+            .map(|_| json!({ "matchExpressions": [term_expression(dice)] }))
+            .collect();
+        affinity["nodeAffinity"] = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } });
+    } else if has(1) && dice.one_in(3) {
         let terms: Vec<Value> = (0..1 + dice.throw(3))
             .map(|_| json!({ "matchExpressions": [expression(dice)] }))
             .collect();
@@ -85,7 +103,7 @@ pub(super) fn workload_pod(
         let preferred = json!([{ "weight": 1 + dice.throw(50), "preference": { "matchExpressions": [expression(dice)] } }]);
         affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = preferred;
     }
-    if has(3) && dice.one_in(2) {
+    if (terms || has(3)) && dice.one_in(2) {
         let constraints: Vec<Value> = (0..1 + dice.throw(2))
             .map(|_| {
                 let hard = !dice.one_in(3);

@@ -202,6 +202,7 @@ impl<'w> Solver<'w> {
             labels: node.labels.clone(),
             taints: node.state.taints.clone(),
             pool: None,
+            offerings: vec![],
         });
         let sources = potential.chain(existing).collect();
         let mut reservations: BTreeMap<String, u32> = BTreeMap::new();

@@ -11,6 +11,7 @@
 mod binding_order;
 mod case;
 mod node_filters;
+mod node_selector_terms;
 mod several_spreads;
 
 use karpenter_core::schedule::{Query, schedule};

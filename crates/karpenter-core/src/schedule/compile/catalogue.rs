@@ -45,6 +45,8 @@ pub(crate) struct Catalogue {
     /// Rows with a negative resource: no pod fits.
     pub(crate) broken: Bits<RowId>,
     pub(crate) kinds: IndexVec<OfferingKindId, Kind>,
+    /// The requirements of all offerings, available or not, and the rows of the types that have them.
+    pub(crate) offered: Vec<(SetId, Bits<RowId>)>,
     offers: Vec<Offer>,
     offers_from: Vec<u32>,
     by_key: FxHashMap<KeyId, Vec<Option<ReqId>>>,
@@ -100,17 +102,27 @@ impl Catalogue {
             room: Vec::new(),
             broken: Bits::default(),
             kinds: IndexVec::new(),
+            offered: Vec::new(),
             offers: Vec::new(),
             offers_from: vec![0],
             by_key: FxHashMap::default(),
             has_reservations: false,
         };
         let mut kind_ids: FxHashMap<SetId, OfferingKindId> = FxHashMap::default();
+        let mut offered_ids: FxHashMap<SetId, usize> = FxHashMap::default();
         // By name, so that ties do not depend on the order in which the provider lists its types.
         let mut by_name: Vec<usize> = (0..types.len()).collect();
         by_name.sort_by(|a, b| types[*a].name.cmp(&types[*b].name));
         for index in by_name {
             let instance_type = &types[index];
+            let first_row = catalogue.row_type.next_idx();
+            let mut sets: Vec<SetId> = Vec::with_capacity(instance_type.offerings.len());
+            for offering in instance_type.offerings.iter() {
+                let set = compiler
+                    .algebra
+                    .set(&offering.requirements, compiler.is_known);
+                sets.push(set);
+            }
             let mut overrides: Vec<(Option<&Resources>, Option<&Resources>)> = vec![(None, None)];
             for offering in instance_type
                 .offerings
@@ -128,11 +140,13 @@ impl Catalogue {
             for pair in overrides {
                 let row = catalogue.row_type.next_idx();
                 let mut room = None;
-                for offering in instance_type
+                for (offering, set) in instance_type
                     .offerings
                     .iter()
-                    .filter(|offering| offering.is_launchable())
+                    .zip(&sets)
+                    .filter(|(offering, _)| offering.is_launchable())
                 {
+                    let set = *set;
                     if (
                         offering.capacity_override.as_ref(),
                         offering.overhead_override.as_ref(),
@@ -141,9 +155,6 @@ impl Catalogue {
                         continue;
                     }
                     room.get_or_insert_with(|| instance_type.allocatable_of(offering));
-                    let set = compiler
-                        .algebra
-                        .set(&offering.requirements, compiler.is_known);
                     let kind = *kind_ids.entry(set).or_insert_with(|| {
                         let reserved = offering.capacity_type()
                             == Some(karpenter_api::labels::CAPACITY_TYPE_RESERVED);
@@ -182,6 +193,15 @@ impl Catalogue {
                     .extend_from_slice(&compiler.dimensions.vector(&room));
                 catalogue.row_type.push(index as u32);
                 catalogue.offers_from.push(catalogue.offers.len() as u32);
+            }
+            for set in sets {
+                let offered = *offered_ids.entry(set).or_insert_with(|| {
+                    catalogue.offered.push((set, Bits::default()));
+                    catalogue.offered.len() - 1
+                });
+                for row in first_row.0..catalogue.row_type.len() as u32 {
+                    catalogue.offered[offered].1.insert(RowId(row));
+                }
             }
             for requirement in instance_type.requirements.iter() {
                 let req = compiler

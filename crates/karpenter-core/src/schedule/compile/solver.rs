@@ -29,7 +29,7 @@ use crate::schedule::request::{Policy, Query};
 use crate::schedule::topology::group::{
     BaseCounts, GroupIdentity, GroupKind, NodeFilter, is_hostname,
 };
-use crate::schedule::topology::label_domains::LabelDomains;
+use crate::schedule::topology::label_domains::{LabelDomains, TermDomains};
 use crate::taints::untolerated;
 
 /// Nodes by name.
@@ -81,6 +81,8 @@ pub struct Solver {
     open: Mutex<OpenNodes>,
     /// The values of labels, of nodes and templates.
     domains: Mutex<FxHashMap<String, Arc<LabelDomains>>>,
+    /// The values of labels that new nodes can have, by node filter.
+    pub(crate) term_domains: Mutex<FxHashMap<String, FxHashMap<NodeFilter, Arc<[TermDomains]>>>>,
     /// Resource claims, device classes and resource slices, parsed when the first pod with resource claims is scheduled.
     inventory: Arc<OnceLock<Inventory>>,
 }
@@ -168,6 +170,7 @@ impl Solver {
             cache: Arc::default(),
             open: Mutex::default(),
             domains: Mutex::default(),
+            term_domains: Mutex::default(),
             inventory: Arc::default(),
         }
     }
@@ -201,6 +204,7 @@ impl Solver {
             cache: self.cache.clone(),
             open: Mutex::default(),
             domains: Mutex::default(),
+            term_domains: Mutex::default(),
             inventory: self.inventory.clone(),
         }
     }

@@ -57,7 +57,9 @@ impl SchedulingPass<'_> {
             for node in members(index, word) {
                 if self.node_accepts(node, class) {
                     self.place_on_node(node, pod, class);
-                    return Some(Target::Node(node));
+                    let target = Target::Node(node);
+                    self.fix_undecided(choices, target);
+                    return Some(target);
                 }
                 Arc::make_mut(&mut variant.open_nodes).remove(node);
             }

@@ -17,7 +17,7 @@ use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::fit::CandidateNode;
 use crate::schedule::place::planned_node::{Fit, PlannedNode, Refusal};
 use crate::schedule::pods::class::{PodState, Variant};
-use crate::schedule::topology::choices::Choices;
+use crate::schedule::topology::choices::{Among, Choices};
 use crate::schedule::topology::group::{DomainQuery, GroupKind, Target};
 
 impl SchedulingPass<'_> {
@@ -257,10 +257,10 @@ impl SchedulingPass<'_> {
                 .map(|req| self.topology.admitted(&mut self.rows.algebra, axis, req));
             let counted = self.topology.counted_domains(
                 &mut self.rows.algebra,
-                &self.queue.classes[class],
+                (&self.queue.classes[class], variant.alternative),
                 owned.group,
-                &self.nodes.present,
-                &self.planned,
+                (&self.nodes.present, &self.planned),
+                Among::Planned,
             );
             let valid = self.topology.groups[owned.group].valid_domains(&DomainQuery {
                 reach: pod.as_deref(),

@@ -12,6 +12,7 @@ use crate::schedule::compile::ids::{AxisId, ClassId, GroupId, NodeIdx, PodIdx};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::{PodState, Variant};
+use crate::schedule::topology::choices::Among;
 use crate::schedule::topology::group::Target;
 
 impl SchedulingPass<'_> {
@@ -173,10 +174,9 @@ impl SchedulingPass<'_> {
         let only = Bits::from_iter([node]);
         for index in 0..self.queue.classes[class].variants.len() {
             let mut variant = self.take_variant(class, index);
-            let target = self.choices(class, &variant).ok().and_then(|choices| {
-                let target = self.try_nodes(pod, class, &mut variant, &choices, Some(&only))?;
-                self.fix_undecided(&choices, target);
-                Some(target)
+            let choices = self.choices(class, &variant, Among::Existing).ok();
+            let target = choices.and_then(|choices| {
+                self.try_nodes(pod, class, &mut variant, &choices, Some(&only))
             });
             self.queue.classes[class].variants[index] = Some(variant);
             if target.is_some() {
@@ -249,11 +249,9 @@ impl SchedulingPass<'_> {
     ) -> Option<Target> {
         variants.find_map(|index| {
             let mut variant = self.take_variant(class, index);
-            let target = self.choices(class, &variant).ok().and_then(|choices| {
-                let target = self.try_nodes(pod, class, &mut variant, &choices, None)?;
-                self.fix_undecided(&choices, target);
-                Some(target)
-            });
+            let choices = self.choices(class, &variant, Among::Existing).ok();
+            let target = choices
+                .and_then(|choices| self.try_nodes(pod, class, &mut variant, &choices, None));
             self.queue.classes[class].variants[index] = Some(variant);
             target
         })
@@ -277,12 +275,17 @@ impl SchedulingPass<'_> {
     }
 
     fn try_variant(&mut self, pod: PodIdx, class: ClassId, variant: &mut Variant) -> PodState {
-        let Ok(choices) = self.choices(class, variant) else {
+        let Ok(mut choices) = self.choices(class, variant, Among::Existing) else {
             return PodState::Refused;
         };
         if let Some(target) = self.try_nodes(pod, class, variant, &choices, None) {
-            self.fix_undecided(&choices, target);
             return PodState::Placed(target);
+        }
+        if self.queue.classes[class].terms.len() > 1 {
+            match self.choices(class, variant, Among::Planned) {
+                Ok(planned) => choices = planned,
+                Err(_) => return PodState::Refused,
+            }
         }
         self.queue.pods[pod].requirements = variant.set;
         let may_open = choices.no_new_node.is_none() && self.no_usable_pool.is_none();

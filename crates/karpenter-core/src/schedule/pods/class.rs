@@ -71,6 +71,8 @@ pub(crate) struct Variant {
     pub(crate) set: SetId,
     /// The same without preferences; domains of spread constraints are filtered by it.
     pub(crate) strict: SetId,
+    /// The alternative, by its index among the terms of the class.
+    pub(crate) alternative: usize,
     pub(crate) tolerations: Arc<Vec<Toleration>>,
     pub(crate) owned: Vec<Owned>,
     /// Existing nodes that have not refused it permanently in this pass. May contain nodes treated as deleted.

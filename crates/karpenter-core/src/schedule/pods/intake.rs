@@ -356,6 +356,7 @@ impl SchedulingPass<'_> {
         Box::new(Variant {
             set: self.rows.algebra.set(&all, known),
             strict: self.rows.algebra.set(&strict, known),
+            alternative: index % self.queue.classes[class].terms.len(),
             tolerations: Arc::new(tolerations),
             owned,
             open_nodes: nodes,

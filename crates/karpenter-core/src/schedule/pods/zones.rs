@@ -16,6 +16,7 @@ use crate::schedule::compile::ids::{ClassId, GroupId};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::Class;
 use crate::schedule::report::plan::EffectiveZone;
+use crate::schedule::topology::choices::Among;
 use crate::schedule::topology::group::DomainQuery;
 
 impl SchedulingPass<'_> {
@@ -68,7 +69,7 @@ impl SchedulingPass<'_> {
         let terms = class.terms.clone();
         let volumes = class.volume_requirements.clone();
         let mut open: BTreeSet<String> = BTreeSet::new();
-        for term in &terms {
+        for (alternative, term) in terms.iter().enumerate() {
             let own = term.get(ZONE).cloned();
             let pod = axis.zip(own).map(|(axis, own)| {
                 let req = self.rows.algebra.req(&own, || true);
@@ -79,10 +80,10 @@ impl SchedulingPass<'_> {
                 .map(|(group, own)| {
                     let counted = self.topology.counted_domains(
                         &mut self.rows.algebra,
-                        &self.queue.classes[index],
+                        (&self.queue.classes[index], alternative),
                         *group,
-                        &self.nodes.present,
-                        &self.planned,
+                        (&self.nodes.present, &self.planned),
+                        Among::Planned,
                     );
                     let group = &self.topology.groups[*group];
                     group.valid_domains(&DomainQuery {

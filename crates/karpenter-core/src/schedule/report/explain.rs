@@ -21,7 +21,7 @@ use crate::schedule::report::reasons::{
     ExceededLimit, Incompatibility, InstanceTypeMismatch, PoolIncompatibility, Requested,
     Unschedulable,
 };
-use crate::schedule::topology::choices::Choices;
+use crate::schedule::topology::choices::{Among, Choices};
 use crate::taints::Taint;
 
 /// A million cores, in millicores.
@@ -71,7 +71,7 @@ impl SchedulingPass<'_> {
             Ok(joined) => joined,
             Err(refusal) => return self.render(&refused, refusal, None),
         };
-        let choices = match self.choices(class, variant) {
+        let choices = match self.choices(class, variant, Among::Planned) {
             Ok(choices) => choices,
             Err(refusal) => return self.render(&refused, refusal, None),
         };

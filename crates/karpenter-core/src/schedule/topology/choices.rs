@@ -47,6 +47,13 @@ pub(crate) struct Choices {
     pub(crate) undecided_groups: SmallVec<[GroupId; 1]>,
 }
 
+/// Whether the choices are for existing nodes or for planned ones: a spread may count other domains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Among {
+    Existing,
+    Planned,
+}
+
 impl Choices {
     fn exclude_new_node(&mut self, group: GroupId, excluded: bool) {
         if excluded {
@@ -69,6 +76,7 @@ impl SchedulingPass<'_> {
         &mut self,
         class: ClassId,
         variant: &Variant,
+        among: Among,
     ) -> Result<Choices, Refusal> {
         let mut choices = Choices::default();
         // kube-scheduler lets a pod start its affinity group only if no pod anywhere matches all of its terms.
@@ -77,7 +85,7 @@ impl SchedulingPass<'_> {
             !owned.soft && group.kind() == GroupKind::Affinity && group.is_populated()
         });
         for owned in &variant.owned {
-            self.choose(&mut choices, class, variant, *owned, joins)?;
+            self.choose(&mut choices, (class, among), variant, *owned, joins)?;
         }
         for index in 0..self.queue.classes[class].kept_away.len() {
             let kept_away = Owned {
@@ -85,7 +93,7 @@ impl SchedulingPass<'_> {
                 own: false,
                 soft: false,
             };
-            self.choose(&mut choices, class, variant, kept_away, false)?;
+            self.choose(&mut choices, (class, among), variant, kept_away, false)?;
         }
         Ok(choices)
     }
@@ -99,7 +107,7 @@ impl SchedulingPass<'_> {
     fn choose(
         &mut self,
         choices: &mut Choices,
-        class: ClassId,
+        (class, among): (ClassId, Among),
         variant: &Variant,
         owned: Owned,
         joins: bool,
@@ -143,10 +151,10 @@ impl SchedulingPass<'_> {
             .map(|req| self.topology.admitted(&mut self.rows.algebra, axis, req));
         let counted = self.topology.counted_domains(
             &mut self.rows.algebra,
-            &self.queue.classes[class],
+            (&self.queue.classes[class], variant.alternative),
             group_id,
-            &self.nodes.present,
-            &self.planned,
+            (&self.nodes.present, &self.planned),
+            among,
         );
         let group = &self.topology.groups[group_id];
         let mut valid = group.valid_domains(&DomainQuery {

@@ -5,42 +5,64 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{DomainId, GroupId, NodeIdx, PlannedId};
 use crate::schedule::place::planned_node::{PlannedNode, PlannedNodes};
 use crate::schedule::pods::class::Class;
-use crate::schedule::topology::choices::{Choices, HostnameRule};
+use crate::schedule::topology::choices::{Among, Choices, HostnameRule};
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::{GroupKind, Targets};
+use crate::schedule::topology::group::{Group, GroupKind, Targets};
 use crate::taints::untolerated;
 
 impl Topology<'_> {
     /// Returns the domains whose lowest count bounds a spread by another label than the hostname, as far as the node affinity of a
-    /// class decides: those that one of its alternatives admits; with node affinity policy Ignore also those of existing or planned
-    /// nodes. `None` means all domains of the group.
+    /// class decides; `None` means all domains of the group.
+    ///
+    /// Of several alternatives, each counts the nodes that it admits, and the one that is tried (by its index) all domains that
+    /// new nodes can be in. Those of the others count for planned nodes if they can be launched, as later pods may open them. For
+    /// existing nodes they do not: kube-scheduler binds the pod there before a node is launched.
+    ///
+    /// With node affinity policy Ignore they are those that an alternative admits, and those of existing or planned nodes.
     ///
     /// DIFFERS: upstream takes the domains of the alternative that is being tried.
     pub(crate) fn counted_domains(
         &mut self,
         algebra: &mut Algebra,
-        class: &Class,
+        (class, alternative): (&Class, usize),
         group: GroupId,
-        present: &Bits<NodeIdx>,
-        planned: &PlannedNodes,
+        nodes: (&Bits<NodeIdx>, &PlannedNodes),
+        among: Among,
     ) -> Option<Bits<DomainId>> {
-        if self.groups[group].kind() != GroupKind::Spread {
+        let Group {
+            axis,
+            identity,
+            terms,
+            ..
+        } = &self.groups[group];
+        if identity.kind != GroupKind::Spread {
             return None;
         }
-        let axis = self.groups[group].axis;
+        let (present, planned) = nodes;
+        if identity.filter.honors_affinity {
+            let tried = terms.get(alternative).filter(|_| terms.len() > 1)?;
+            let mut counted = self.occupied_domains(group, present, planned);
+            counted.unite(&tried.offered);
+            if among == Among::Planned {
+                terms
+                    .iter()
+                    .for_each(|term| counted.unite(&term.launchable));
+            }
+            return Some(counted);
+        }
+        let axis = *axis;
         let key = self.axes[axis].key;
         let mut counted = Bits::default();
         for term in 0..class.term_sets.len() {
             let req = algebra.get(class.term_sets[term], key)?;
             counted.unite(&self.admitted(algebra, axis, req));
         }
-        if !self.groups[group].identity.filter.honors_affinity {
-            counted.unite(&self.occupied_domains(group, present, planned));
-        }
+        counted.unite(&self.occupied_domains(group, present, planned));
         Some(counted)
     }
 
-    /// Returns the domains of the nodes that a group counts: existing nodes, and planned nodes with a fixed domain.
+    /// Returns the domains of the nodes that a group counts: existing nodes, deleting ones with counted pods, and planned nodes with a
+    /// fixed domain.
     pub(crate) fn occupied_domains(
         &self,
         group: GroupId,
@@ -56,7 +78,8 @@ impl Topology<'_> {
                 others.any(|(other, planned)| other != domain && planned.contains(node))
             };
             let mut there = axis.planned[domain].iter();
-            if Bits::meet(&[&axis.labels.nodes[domain], present, passing])
+            if self.groups[group].in_domain(domain) > 0
+                || Bits::meet(&[&axis.labels.nodes[domain], present, passing])
                 || there.any(|node| !elsewhere(node) && self.taints_pass(&planned[node], group))
             {
                 occupied.insert(domain);

@@ -23,7 +23,7 @@ use crate::schedule::compile::algebra::{KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId};
 use crate::schedule::report::reasons::TopologyConstraint;
-use crate::schedule::topology::label_domains::LabelDomains;
+use crate::schedule::topology::label_domains::{LabelDomains, TermDomains};
 
 /// The kind of constraint of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -330,6 +330,8 @@ pub(crate) struct Group {
     pub(crate) any: bool,
     /// Requirement sets of the node filter, one of which must be met; `None` is any.
     pub(crate) filter_sets: Option<Arc<[SetId]>>,
+    /// The domains of new nodes, by term of the node filter; none for hostname.
+    pub(crate) terms: Arc<[TermDomains]>,
 }
 
 impl Group {
@@ -347,6 +349,7 @@ impl Group {
             over: Targets::default(),
             any: false,
             filter_sets: None,
+            terms: Arc::default(),
         }
     }
 

@@ -36,7 +36,7 @@ impl Topology<'_> {
             self.count_base(group, nodes);
         }
         for group in self.groups.indices() {
-            self.find_domains(algebra, group, &nodes.present);
+            self.find_domains(group, &nodes.present);
             if self.groups[group].kind() != GroupKind::Inverse {
                 self.count_base(group, nodes);
             }
@@ -109,7 +109,7 @@ impl Topology<'_> {
         }
     }
 
-    fn find_domains(&mut self, algebra: &mut Algebra, group: GroupId, present: &Bits<NodeIdx>) {
+    fn find_domains(&mut self, group: GroupId, present: &Bits<NodeIdx>) {
         let axis = self.groups[group].axis;
         if self.axes[axis].is_hostname {
             return;
@@ -121,21 +121,18 @@ impl Topology<'_> {
                 known.insert(domain);
             }
         }
-        let filter = self.groups[group].identity.filter.clone();
-        let names = &self.solver.snapshot.config().well_known;
-        for (index, template) in self.solver.templates.iter_enumerated() {
-            let tolerated = filter
-                .tolerations
-                .as_ref()
-                .is_none_or(|tolerations| untolerated(&template.taints, tolerations).is_none());
-            let meets = filter.terms.as_ref().is_none_or(|terms| {
-                terms.iter().any(|term| {
-                    let wanted = algebra.set(term, |key| names.contains(key));
-                    algebra.join(template.set, wanted).is_some()
-                })
-            });
-            if tolerated && meets {
-                known.unite(&self.axes[axis].labels.of_template[index]);
+        let identity = self.groups[group].identity.clone();
+        let filter = &identity.filter;
+        if filter.terms.is_some() {
+            let terms = self.solver.term_domains(&identity.key, filter);
+            terms.iter().for_each(|term| known.unite(&term.offered));
+            self.groups[group].terms = terms;
+        } else {
+            for (index, template) in self.solver.templates.iter_enumerated() {
+                let tolerations = filter.tolerations.as_ref();
+                if tolerations.is_none_or(|all| untolerated(&template.taints, all).is_none()) {
+                    known.unite(&self.axes[axis].labels.of_template[index]);
+                }
             }
         }
         self.groups[group].known.unite(&known);

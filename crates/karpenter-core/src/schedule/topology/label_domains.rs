@@ -21,6 +21,18 @@ pub(crate) struct LabelDomains {
     pub(crate) of_template: IndexVec<TemplateId, Bits<DomainId>>,
 }
 
+/// The domains that new nodes can be in if they meet a node selector term: where an instance type has an offering with which it
+/// meets the term.
+///
+/// DIFFERS: upstream takes all values that a NodePool and its instance types list, whether or not an offering has them.
+#[derive(Debug, Default)]
+pub(crate) struct TermDomains {
+    /// Those of all offerings: what is not available now may be later.
+    pub(crate) offered: Bits<DomainId>,
+    /// Those of the available offerings.
+    pub(crate) launchable: Bits<DomainId>,
+}
+
 impl LabelDomains {
     /// Returns the id of a value, which is added if it is new.
     pub(crate) fn id(&mut self, value: &str) -> DomainId {

@@ -7,3 +7,4 @@ pub(crate) mod group;
 pub(crate) mod identities;
 pub(crate) mod initial_counts;
 pub(crate) mod label_domains;
+pub(crate) mod term_domains;

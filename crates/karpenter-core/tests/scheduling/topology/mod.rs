@@ -6,6 +6,7 @@ mod filtered;
 mod narrowed;
 mod planned_nodes;
 mod several;
+mod terms;
 
 use serde_json::json;
 

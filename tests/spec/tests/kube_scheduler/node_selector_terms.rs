@@ -1,0 +1,36 @@
+//! Spread constraints of pods with several node selector terms: which domains count that no node has yet.
+
+use karpenter_spec::clusters::{self, Shape};
+use karpenter_spec::replay::{Launch, Replay, replay};
+
+use crate::{assert_placed, plan};
+
+#[test]
+fn a_domain_that_no_term_reaches_with_an_offering_does_not_count() {
+    assert_placed("ours-orterms-spread-zone", 1, 3.05423);
+    assert_placed("ours-orterms-spread-arch", 1, 0.38208);
+    assert_placed("ours-orterms-spread-capacity-type", 1, 0.73072);
+    assert_placed("ours-orterms-spread-nodepool", 1, 0.59113);
+}
+
+/// Only another term reaches the capacity type, and no node has it.
+#[test]
+fn an_existing_node_is_not_passed_over_for_a_domain_that_another_term_would_open() {
+    assert_placed("ours-orterms-spread-existing-node", 0, 0.0);
+}
+
+#[test]
+fn no_pod_with_several_terms_is_stuck() {
+    let mut wrong = Vec::new();
+    for seed in crate::seeds() {
+        let world = clusters::cluster(seed, Shape::TERMS);
+        let solution = plan(&world);
+        for launch in [Launch::Cheapest, Launch::Drawn(seed)] {
+            let replayed = replay(&world, &solution, launch);
+            if replayed != Replay::default() {
+                wrong.push((seed, launch, replayed));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

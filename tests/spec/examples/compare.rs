@@ -1,4 +1,4 @@
-//! Prints a generated cluster with the engine's plan and first fit's: `compare [small|large] SEED`.
+//! Prints a generated cluster with the engine's plan and first fit's: `compare [small|terms|large] SEED`.
 
 use karpenter_core::schedule::{Packing, Query, schedule};
 use karpenter_spec::clusters::{Shape, cluster};
@@ -7,9 +7,14 @@ use karpenter_spec::{Solution, SolveSettings, World, cost, engine, solve};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let large = arguments.next().as_deref() == Some("large");
+    let name = arguments.next();
+    let large = name.as_deref() == Some("large");
     let seed = arguments.next().and_then(|seed| seed.parse().ok());
-    let shape = if large { Shape::LARGE } else { Shape::SMALL };
+    let shape = match name.as_deref() {
+        Some("large") => Shape::LARGE,
+        Some("terms") => Shape::TERMS,
+        _ => Shape::SMALL,
+    };
     let world = cluster(seed.unwrap_or(0), shape);
     println!("{world:?}");
     let (snapshot, query) = (engine::snapshot(&world), Query::default());

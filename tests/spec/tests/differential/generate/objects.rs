@@ -1,5 +1,7 @@
 //! Instance types, NodePools and pods from their sketches.
 
+use std::collections::BTreeSet;
+
 use karpenter_api::labels;
 use karpenter_core::instance_type::{InstanceType, Overhead};
 use karpenter_core::offering::{DEFAULT_RESERVATION_ID, Offering};
@@ -64,10 +66,21 @@ pub(super) fn build_type(index: usize, sketch: &TypeSketch) -> InstanceType {
             offerings.push(offering);
         }
     }
+    let is_missing = |index: usize| sketch.missing >> index & 1 == 1;
+    if !(0..offerings.len()).all(is_missing) {
+        let mut index = 0..;
+        offerings.retain(|_| !index.next().is_some_and(is_missing));
+    }
+    let values = |key: &str| -> BTreeSet<String> {
+        let single = |offering: &Offering| offering.single(key).map(str::to_owned);
+        offerings.iter().filter_map(single).collect()
+    };
+    let (in_zones, mut types) = (values(labels::ZONE), values(labels::CAPACITY_TYPE));
     if sketch.reserved > 0 {
-        types.push(labels::CAPACITY_TYPE_RESERVED);
+        types.insert(labels::CAPACITY_TYPE_RESERVED.into());
+        let first: String = in_zones.iter().take(1).cloned().collect();
         let requirements = [
-            Requirement::equal(labels::ZONE, in_zones[0]),
+            Requirement::equal(labels::ZONE, &first),
             Requirement::equal(labels::CAPACITY_TYPE, labels::CAPACITY_TYPE_RESERVED),
             Requirement::equal(DEFAULT_RESERVATION_ID, &format!("cr-{index}")),
         ];

@@ -13,6 +13,8 @@ pub(super) struct TypeSketch {
     pub(super) zones: usize,
     pub(super) spot: bool,
     pub(super) unavailable: usize,
+    /// The pairs of zone and capacity type without an offering.
+    pub(super) missing: usize,
     pub(super) reserved: u32,
     pub(super) noise: u32,
     /// How many devices its nodes have, and whether they can be shared.
@@ -139,7 +141,7 @@ pub(super) fn instance_type(features: Features) -> impl Strategy<Value = TypeSke
         any::<bool>(),
         one_in(3, 0, 0usize..8),
         reserved,
-        (0u32..30, devices, any::<bool>()),
+        (0u32..30, one_in(3, 0, 1usize..64), devices, any::<bool>()),
     )
         .prop_map(
             |(
@@ -151,7 +153,7 @@ pub(super) fn instance_type(features: Features) -> impl Strategy<Value = TypeSke
                 spot,
                 unavailable,
                 reserved,
-                (noise, devices, shared),
+                (noise, missing, devices, shared),
             )| {
                 TypeSketch {
                     cpu,
@@ -161,6 +163,7 @@ pub(super) fn instance_type(features: Features) -> impl Strategy<Value = TypeSke
                     zones,
                     spot,
                     unavailable,
+                    missing,
                     reserved,
                     noise,
                     devices,
@@ -336,7 +339,7 @@ pub(super) fn workload(features: Features) -> impl Strategy<Value = WorkloadSket
     let size = (1usize..6, 0usize..6, 0usize..5, 0usize..3);
     let place = (
         one_in(3, Wish::Anything, wish()),
-        one_in(3, vec![], prop::collection::vec(wish(), 1..3)),
+        one_in(2, vec![], prop::collection::vec(wish(), 1..4)),
         preferred,
     );
     (

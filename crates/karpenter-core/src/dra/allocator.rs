@@ -202,7 +202,8 @@ impl<'a> Allocator<'a> {
                 };
                 let amounts: &mut Amounts = seeded.entry(index).or_default();
                 for (name, amount) in &held.consumed {
-                    *amounts.entry(name.clone()).or_default() += amount.nanos();
+                    let held = amounts.entry(name.clone()).or_default();
+                    *held = held.saturating_add(amount.nanos());
                 }
             }
         }

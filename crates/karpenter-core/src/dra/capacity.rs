@@ -53,9 +53,13 @@ fn rounded(capacity: &Capacity, asked: Option<Quantity>) -> Option<i128> {
     };
     let mut amount = asked.max(min).nanos();
     if let Some(step) = step.map(|step| step.nanos()).filter(|step| *step > 0) {
-        let steps = (amount - min.nanos()).div_euclid(step);
+        let steps = amount.saturating_sub(min.nanos()).div_euclid(step);
         let floor = min.nanos() + steps * step;
-        amount = if floor == amount { floor } else { floor + step };
+        amount = if floor == amount {
+            floor
+        } else {
+            floor.saturating_add(step)
+        };
     }
     max.is_none_or(|max| amount <= max.nanos())
         .then_some(amount)

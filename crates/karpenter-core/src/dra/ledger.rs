@@ -128,10 +128,23 @@ impl Devices {
     pub fn drawn(&self, holds: &Holds) -> Drawn {
         let mut drawn = Drawn::new();
         for (key, value) in holds.keys().flat_map(|device| self.draws(*device)) {
-            *drawn.entry(key).or_default() += value;
+            add(&mut drawn, key, value);
         }
         drawn
     }
+}
+
+/// Adds to the amount of a key. Drivers may publish any amount: a sum saturates, which leaves nothing free.
+fn add<K: Ord>(amounts: &mut BTreeMap<K, i128>, key: K, value: i128) {
+    let amount = amounts.entry(key).or_default();
+    *amount = amount.saturating_add(value);
+}
+
+/// Returns an amount less a part of it.
+fn without(all: Option<&i128>, part: Option<&i128>) -> i128 {
+    let (all, part) = (all.copied(), part.copied());
+    all.unwrap_or_default()
+        .saturating_sub(part.unwrap_or_default())
 }
 
 /// The amounts with which one host counts against others.
@@ -200,13 +213,13 @@ impl Ledger {
     pub fn amount_of_others(&self, host: &Host, device: DeviceIndex, name: &str) -> i128 {
         let key = (device, name.to_owned());
         let own = self.peaks.get(host).and_then(|peak| peak.amounts.get(&key));
-        self.amounts.get(&key).copied().unwrap_or_default() - own.copied().unwrap_or_default()
+        without(self.amounts.get(&key), own)
     }
 
     /// Returns the amount that other hosts consume from a counter.
     pub fn drawn_by_others(&self, host: &Host, key: &CounterKey) -> i128 {
         let own = self.peaks.get(host).and_then(|peak| peak.drawn.get(key));
-        self.drawn.get(key).copied().unwrap_or_default() - own.copied().unwrap_or_default()
+        without(self.drawn.get(key), own)
     }
 
     /// Replaces the devices that a host holds; types that are not listed hold nothing.
@@ -243,10 +256,10 @@ impl Ledger {
             };
         }
         for (key, value) in &peak.amounts {
-            *self.amounts.entry(key.clone()).or_default() += sign * value;
+            add(&mut self.amounts, key.clone(), value.saturating_mul(sign));
         }
         for (key, value) in &peak.drawn {
-            *self.drawn.entry(key.clone()).or_default() += sign * value;
+            add(&mut self.drawn, key.clone(), value.saturating_mul(sign));
         }
     }
 }

@@ -216,7 +216,8 @@ impl Search<'_> {
         next.picked[at.claim].push(device);
         let held = next.holds.entry(device).or_default();
         for (name, amount) in amounts {
-            *held.entry(name).or_default() += amount;
+            let held = held.entry(name).or_default();
+            *held = held.saturating_add(amount);
         }
         self.reach(device, &choice.requirements)
             .into_iter()
@@ -239,15 +240,13 @@ impl Search<'_> {
             }
         } else {
             let room = amounts.iter().all(|(name, amount)| {
-                let held = own
-                    .and_then(|own| own.get(name))
-                    .copied()
-                    .unwrap_or_default()
-                    + self.ledger.amount_of_others(self.host, index, name);
+                let own = own.and_then(|own| own.get(name)).copied();
+                let others = self.ledger.amount_of_others(self.host, index, name);
+                let held = own.unwrap_or_default().saturating_add(others);
                 device
                     .capacity
                     .get(name)
-                    .is_some_and(|c| held + amount <= c.value.nanos())
+                    .is_some_and(|c| held.saturating_add(*amount) <= c.value.nanos())
             });
             if !room {
                 return false;
@@ -259,10 +258,10 @@ impl Search<'_> {
         }
         let drawn = self.devices.drawn(holds);
         self.devices.draws(index).all(|(key, value)| {
-            let used = drawn.get(&key).copied().unwrap_or_default()
-                + self.ledger.drawn_by_others(self.host, &key);
+            let own = drawn.get(&key).copied().unwrap_or_default();
+            let used = own.saturating_add(self.ledger.drawn_by_others(self.host, &key));
             let all = pool.counters.get(&key.1).and_then(|set| set.get(&key.2));
-            all.is_some_and(|all| used + value <= all.nanos())
+            all.is_some_and(|all| used.saturating_add(value) <= all.nanos())
         })
     }
 

@@ -140,7 +140,10 @@ impl Quantity {
             self.format
         };
         Quantity {
-            nanos: (self.nanos + other.nanos).clamp(-MAX_NANOS, MAX_NANOS),
+            nanos: self
+                .nanos
+                .saturating_add(other.nanos)
+                .clamp(-MAX_NANOS, MAX_NANOS),
             format,
         }
     }
@@ -432,6 +435,14 @@ mod tests {
             );
         }
         assert_eq!(parse("900m").saturating_add(parse("100m")).to_string(), "1");
+    }
+
+    #[test]
+    fn sums_of_the_largest_quantities_saturate() {
+        let largest = parse("1e29");
+        assert_eq!(largest.saturating_add(largest), largest);
+        assert_eq!((-largest).saturating_sub(largest), -largest);
+        assert_eq!(largest.saturating_sub(largest), Quantity::ZERO);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use karpenter_core::requirements::Requirements;
 use serde_json::{Value, json};
 
 use crate::{
-    DRIVER, allocate, claim, fresh, gpus, inventory, node, one_gpu, place, publish, slice_spec,
-    template,
+    DRIVER, allocate, claim, claim_with, fresh, gpus, inventory, node, one_gpu, place, publish,
+    slice_spec, template,
 };
 
 #[test]
@@ -241,4 +241,65 @@ fn devices_draw_from_shared_counters() {
     assert!(place(&mut allocator, &first, &none, &[0], &["b"]).is_ok());
     assert!(place(&mut allocator, &first, &none, &[0], &["c"]).is_err());
     assert!(place(&mut allocator, &Host::Planned(1), &none, &[0], &["c"]).is_ok());
+}
+
+#[test]
+fn a_device_with_the_largest_amount_is_used_up_by_one_share_of_it() {
+    let mut inventory = inventory();
+    let range = json!({"validRange": {"min": "-1e29", "max": "1e29", "step": "1e29"}});
+    let device = json!({
+        "name": "gpu-0",
+        "allowMultipleAllocations": true,
+        "capacity": {"memory": {"value": "1e29", "requestPolicy": range}},
+    });
+    publish(
+        &mut inventory,
+        "pool",
+        json!({"nodeName": "n"}),
+        json!([device]),
+    );
+    let all = |memory: &str| {
+        gpus(json!({"deviceClassName": "gpu", "capacity": {"requests": {"memory": memory}}}))
+    };
+    claim(&mut inventory, "a", all("1e29"));
+    claim(&mut inventory, "b", all("1"));
+    let held = json!({"driver": DRIVER, "pool": "pool", "device": "gpu-0", "request": "gpu", "consumedCapacity": {"memory": "1e29"}});
+    let status = json!({"allocation": {"devices": {"results": [held, held]}}});
+    claim_with(&mut inventory, "allocated", all("1e29"), status);
+    let none = Requirements::new();
+    let mut allocator = fresh(&inventory);
+    for name in ["a", "b"] {
+        assert_eq!(
+            place(&mut allocator, &node("n"), &none, &[], &[name]),
+            Err(Failure::NoDevices),
+            "the sum of both shares is more than any number of units"
+        );
+    }
+    inventory
+        .claims
+        .remove(&("default".to_owned(), "allocated".to_owned()));
+    let mut allocator = fresh(&inventory);
+    assert!(place(&mut allocator, &node("n"), &none, &[], &["a"]).is_ok());
+    assert!(place(&mut allocator, &node("n"), &none, &[], &["b"]).is_err());
+}
+
+#[test]
+fn devices_that_draw_the_largest_amounts_exhaust_a_counter() {
+    let mut inventory = inventory();
+    let draws = |name: &str| json!({"name": name, "consumesCounters": [{"counterSet": "gpu", "counters": {"memory": {"value": "1e29"}}}]});
+    let counters =
+        json!({"sharedCounters": [{"name": "gpu", "counters": {"memory": {"value": "1e29"}}}]});
+    let spec = slice_spec(
+        "node",
+        counters,
+        json!([draws("mig-0"), draws("mig-1"), draws("mig-2")]),
+    );
+    for name in ["a", "b"] {
+        claim(&mut inventory, name, one_gpu());
+    }
+    let mut allocator = fresh(&inventory);
+    allocator.expect(0, &[template(&spec)]);
+    let (none, first) = (Requirements::new(), Host::Planned(0));
+    assert!(place(&mut allocator, &first, &none, &[0], &["a"]).is_ok());
+    assert!(place(&mut allocator, &first, &none, &[0], &["b"]).is_err());
 }

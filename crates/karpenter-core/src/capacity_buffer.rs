@@ -17,6 +17,11 @@ use karpenter_api::labels::annotations;
 use crate::pod::{Pod, PodKey};
 use crate::resources::{InvalidResource, Resources};
 
+/// The most in-memory pods of a buffer. Any number can be asked for, also by who owns only a namespace.
+pub const MAX_PODS: u32 = 10_000;
+/// The most in-memory pods of all buffers.
+pub const MAX_PODS_OF_ALL: usize = 50_000;
+
 /// Returns the number of chunks of a buffer: the larger of `replicas` and the percentage of the workload's `scale`, up to the
 /// limits; without both, as many as the limits allow.
 ///

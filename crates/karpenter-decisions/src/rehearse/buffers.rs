@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use karpenter_api::autoscaling::{CapacityBuffer, LocalObjectRef, ScalableRef};
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
-use karpenter_core::capacity_buffer::{Source, buffer_of, chunks, pods};
+use karpenter_core::capacity_buffer::{MAX_PODS, Source, buffer_of, chunks, pods};
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::Pod;
 use serde_json::Value;
@@ -16,9 +16,6 @@ use serde_json::Value;
 use super::workloads::{Workloads, template_labels};
 use super::{InvalidPlan, admission};
 use crate::workload::Workload;
-
-/// The most pods of one buffer.
-const MAX_CHUNKS: u32 = 100_000;
 
 /// The PodTemplates of a request, by namespace and name.
 pub(super) type PodTemplates = BTreeMap<(String, String), corev1::PodTemplate>;
@@ -73,8 +70,8 @@ pub(super) fn resolve(
     }
     let count = chunks(&buffer.spec, scale, &chunk.shape.requests)
         .map_err(|error| InvalidPlan::field(of, "spec.limits", error.to_string()))?;
-    if count > MAX_CHUNKS {
-        let why = format!("must be at most {MAX_CHUNKS} pods, and is {count}");
+    if count > MAX_PODS {
+        let why = format!("must be at most {MAX_PODS} pods, and is {count}");
         return Err(InvalidPlan::field(of, "spec", why));
     }
     Ok(pods(&chunk, count))

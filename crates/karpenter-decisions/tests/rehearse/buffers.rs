@@ -223,7 +223,7 @@ fn a_buffer_that_cannot_be_rehearsed_is_refused_with_its_field() {
         (of_web(json!({ "chunks": 2 })), "spec.chunks: unknown field"),
         (
             of_web(json!({ "replicas": 2_000_000 })),
-            "spec: must be at most 100000 pods",
+            "spec: must be at most 10000 pods",
         ),
     ] {
         let error = refused(&world, json!([change]));

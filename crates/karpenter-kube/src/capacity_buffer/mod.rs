@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::capacity_buffer::buffer_of;
+use karpenter_core::capacity_buffer::{MAX_PODS, MAX_PODS_OF_ALL, buffer_of, pods};
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::Plan;
@@ -131,18 +131,25 @@ impl Buffers {
         }
     }
 
-    /// Replaces the pods of a buffer; returns false if they are unchanged.
-    fn set(&self, key: &ObjectKey, pods: Vec<Arc<Pod>>) -> bool {
+    /// Replaces the pods of a buffer by `count` copies of the chunk, or as many as [`MAX_PODS`] and [`MAX_PODS_OF_ALL`] allow.
+    /// Returns whether they have changed, and their number.
+    fn set(&self, key: &ObjectKey, chunk: &Pod, count: u32) -> (bool, u32) {
         let mut states = self.states.lock();
-        let state = states.entry(key.clone()).or_default();
-        if state.pods == pods {
-            return false;
+        let others = states.iter().filter(|(other, _)| *other != key);
+        let others: usize = others.map(|(_, state)| state.pods.len()).sum();
+        let room = MAX_PODS_OF_ALL.saturating_sub(others);
+        let count = count
+            .min(MAX_PODS)
+            .min(u32::try_from(room).unwrap_or(u32::MAX));
+        let (state, pods) = (states.entry(key.clone()).or_default(), pods(chunk, count));
+        let changed = state.pods != pods;
+        if changed {
+            *state = BufferState {
+                pods,
+                ..BufferState::default()
+            };
         }
-        *state = BufferState {
-            pods,
-            ..BufferState::default()
-        };
-        true
+        (changed, count)
     }
 
     /// Removes a buffer; returns false if it had no pods.
@@ -174,14 +181,14 @@ mod tests {
 
     use super::*;
 
-    fn pods(namespace: &str, count: u32) -> Vec<Arc<Pod>> {
+    fn chunk(namespace: &str) -> Pod {
         let pod = karpenter_fixtures::pod("b")
             .namespace(namespace)
             .uid(namespace)
             .annotation("karpenter.sh/capacity-buffer-fake-pod", "true")
             .annotation("karpenter.sh/capacity-buffer-name", "b")
             .annotation("karpenter.sh/capacity-buffer-namespace", namespace);
-        karpenter_core::capacity_buffer::pods(&Pod::parse(&pod.build()), count)
+        Pod::parse(&pod.build())
     }
 
     fn plan(placements: &[(&Arc<Pod>, &str)]) -> Plan {
@@ -210,14 +217,14 @@ mod tests {
     #[tokio::test]
     async fn a_node_holds_a_buffer_until_a_later_plan_or_the_deletion_of_the_buffer() {
         let (buffers, key) = (Buffers::default(), ObjectKey::namespaced("x", "b"));
-        let (mine, others) = (pods("x", 2), pods("y", 1));
+        let (mine, others) = (pods(&chunk("x"), 2), pods(&chunk("y"), 1));
         let mut cluster = Cluster::new(ClusterConfig::default());
         cluster.apply_node(&node("n"));
         cluster.apply_node(&node("m"));
         let nodes = cluster.snapshot();
-        assert!(buffers.set(&key, mine.clone()));
-        assert!(!buffers.set(&key, pods("x", 2)), "unchanged");
-        buffers.set(&ObjectKey::namespaced("y", "b"), others.clone());
+        assert_eq!(buffers.set(&key, &chunk("x"), 2), (true, 2));
+        assert_eq!(buffers.set(&key, &chunk("x"), 2), (false, 2), "unchanged");
+        buffers.set(&ObjectKey::namespaced("y", "b"), &chunk("y"), 1);
         assert_eq!(buffers.fits(&key), None);
         let all = buffers.pods();
         assert_eq!(all.len(), 3);
@@ -238,9 +245,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn buffers_have_a_largest_number_of_pods_each_and_together() {
+        let buffers = Buffers::default();
+        let key = |number: usize| ObjectKey::namespaced("x", &number.to_string());
+        let kept: Vec<u32> = (0..6)
+            .map(|number| buffers.set(&key(number), &chunk("x"), u32::MAX).1)
+            .collect();
+        assert_eq!(kept, [10_000, 10_000, 10_000, 10_000, 10_000, 0]);
+        assert_eq!(buffers.pods().len(), 50_000);
+        assert_eq!(buffers.set(&key(0), &chunk("x"), 7), (true, 7));
+        assert_eq!(buffers.set(&key(5), &chunk("x"), u32::MAX), (true, 9_993));
+    }
+
+    #[tokio::test]
     async fn a_buffer_is_on_the_nodes_that_were_launched_for_it_before_and_after_they_join() {
         let (buffers, key) = (Buffers::default(), ObjectKey::namespaced("x", "b"));
-        buffers.set(&key, pods("x", 2));
+        buffers.set(&key, &chunk("x"), 2);
         let all = buffers.pods();
         let mut cluster = Cluster::new(ClusterConfig::default());
         let mut plan = schedule(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use karpenter_api::autoscaling::{CapacityBuffer, LocalObjectRef, conditions};
-use karpenter_core::capacity_buffer::{Source, chunks, pods};
+use karpenter_core::capacity_buffer::{MAX_PODS, MAX_PODS_OF_ALL, Source, chunks};
 use kube::Api;
 
 use super::stores::Missing;
@@ -93,8 +93,12 @@ impl Resolution {
             })
     }
 
-    /// Updates the in-memory pods of the buffer; returns their number.
-    fn resolve(&self, key: &ObjectKey, buffer: &mut CapacityBuffer) -> Result<u32, Problem> {
+    /// Updates the in-memory pods of the buffer; returns their number, and a sentence if the buffer asks for more.
+    fn resolve(
+        &self,
+        key: &ObjectKey,
+        buffer: &mut CapacityBuffer,
+    ) -> Result<(u32, String), Problem> {
         let failed = |message: String| (conditions::RESOLUTION_FAILED, message);
         let source = self.source(buffer)?;
         let chunk = source.chunk(buffer);
@@ -103,10 +107,14 @@ impl Resolution {
         }
         let count = chunks(&buffer.spec, source.scale, &chunk.shape.requests)
             .map_err(|error| failed(error.to_string()))?;
-        if self.cx.buffers.set(key, pods(&chunk, count)) || count > 0 {
+        let (changed, kept) = self.cx.buffers.set(key, &chunk, count);
+        if changed || kept > 0 {
             self.provisioner.trigger(buffer.uid());
         }
-        Ok(count)
+        let capped = (kept < count).then(|| {
+            format!("keeps {kept} of {count} chunks: a buffer has at most {MAX_PODS}, and all buffers together {MAX_PODS_OF_ALL}")
+        });
+        Ok((kept, capped.unwrap_or_default()))
     }
 }
 
@@ -186,9 +194,15 @@ impl Controller for Resolution {
                 let why = (conditions::NOT_READY_FOR_PROVISIONING, "");
                 set(&mut after, provisioning, false, why, now);
             }
-            Ok(count) => {
+            Ok((count, capped)) => {
                 after.status.replicas = Some(i32::try_from(count).unwrap_or(i32::MAX));
-                set(&mut after, ready, true, (conditions::RESOLVED, ""), now);
+                set(
+                    &mut after,
+                    ready,
+                    true,
+                    (conditions::RESOLVED, &capped),
+                    now,
+                );
                 let state = match (count, self.cx.buffers.fits(&key)) {
                     (0, _) => Some((false, conditions::BUFFER_EMPTY)),
                     (_, Some(true)) => Some((true, conditions::FITS_EXISTING_CAPACITY)),

@@ -179,4 +179,9 @@ fn the_controller_may_read_and_write_what_the_reference_lists_and_writes_nothing
     let admin = rights(&manifests, "ClusterRole", admin);
     let managed = "karpenter.sh: nodepools nodepools/status nodeclaims nodeclaims/status: get list watch create delete patch";
     assert!(listed(&[managed]).is_subset(&admin), "{admin:?}");
+    let status = listed(&["autoscaling.x-k8s.io: capacitybuffers/status: create delete patch"]);
+    assert!(
+        status.is_disjoint(&admin),
+        "its owner has one namespace: {admin:?}"
+    );
 }

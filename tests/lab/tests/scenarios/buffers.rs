@@ -204,3 +204,39 @@ async fn a_missing_or_unsupported_workload_is_reported() {
     )
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_buffer_keeps_a_bounded_number_of_chunks_and_says_so() {
+    let mut settings = settings();
+    settings.options.feature_gates.capacity_buffer = true;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.add(node_pool("default").limit("nodes", "1")).await;
+    template(&world, "1n").await;
+    let chunk = json!({"name": "chunk"});
+    for (spec, wanted) in [
+        (json!({"replicas": i32::MAX}), 2_147_483_647_u32),
+        (json!({"limits": {"cpu": "9223372036854775"}}), u32::MAX),
+    ] {
+        let mut spec = spec;
+        spec["podTemplateRef"] = chunk.clone();
+        buffer(&world, spec).await;
+        let (ready, requires) = (conditions::READY_FOR_PROVISIONING, "RequiresNewCapacity");
+        until(&world, ready, "True", "Resolved").await;
+        until(&world, conditions::PROVISIONING, "False", requires).await;
+        let status = buffers(&world).get("spare").await.unwrap().status;
+        assert_eq!(status.replicas, Some(10_000));
+        let condition = status.conditions.iter().find(|c| c.type_ == ready);
+        assert_eq!(
+            condition.unwrap().message,
+            format!(
+                "keeps 10000 of {wanted} chunks: a buffer has at most 10000, and all buffers together 50000"
+            )
+        );
+        buffers(&world)
+            .delete("spare", &DeleteParams::default())
+            .await
+            .unwrap();
+        world.pass(1).await;
+    }
+}

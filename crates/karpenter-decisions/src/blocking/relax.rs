@@ -172,7 +172,7 @@ fn roomiest(probe: &Probe<'_>, resource: &str, lifted: &Outcome) -> i64 {
     });
     let room = rooms.max().unwrap_or_default();
     let claim = lifted.plan.new_node_claims.first();
-    room - claim.map_or(0, |claim| claim.requests.get(resource))
+    room.saturating_sub(claim.map_or(0, |claim| claim.requests.get(resource)))
 }
 
 /// Finds the largest request that fits.
@@ -245,7 +245,7 @@ fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) ->
         .nodes()
         .filter(|node| node.node_pool() == Some(pool))
         .map(|node| karpenter_core::limits::known_usage(node).get(resource))
-        .sum();
+        .fold(0, i64::saturating_add);
     let needed = match resource {
         "nodes" => 1,
         _ => {

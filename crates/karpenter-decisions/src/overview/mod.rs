@@ -25,8 +25,8 @@ pub use delta::Delta;
 use crate::explain::{ObjectName, Observed, Question, node_state};
 use crate::history::node_key;
 use crate::index::Known;
-use crate::passes::{Classes, finite};
-use crate::prices::Prices;
+use crate::passes::Classes;
+use crate::prices::{Prices, micro_dollars};
 use crate::record::clipped;
 use crate::stage::standing;
 use columns::Columns;
@@ -171,11 +171,16 @@ impl Overview {
         };
         for row in &rows {
             totals.pods += usize::try_from(row.pods).unwrap_or_default();
-            totals.price += row.price;
-            totals.cpu += row.cpu;
-            totals.cpu_allocatable += row.cpu_allocatable;
-            totals.memory += row.memory;
-            totals.memory_allocatable += row.memory_allocatable;
+            // Quantities of pods and nodes may be as large as an i64.
+            for (sum, amount) in [
+                (&mut totals.price, row.price),
+                (&mut totals.cpu, row.cpu),
+                (&mut totals.cpu_allocatable, row.cpu_allocatable),
+                (&mut totals.memory, row.memory),
+                (&mut totals.memory_allocatable, row.memory_allocatable),
+            ] {
+                *sum = sum.saturating_add(amount);
+            }
             match row.state {
                 "Launching" => totals.launching += 1,
                 "Starting" => totals.starting += 1,
@@ -284,7 +289,7 @@ fn row(question: &Question<'_>, prices: &Prices<'_>, node: &NodeState, texts: &m
             .unwrap_or_default(),
         since: seconds(reason.map(|(entry, _)| entry.since())),
         created: seconds(created_at(node)),
-        price: micro_dollars(finite(prices.of(node))),
+        price: micro_dollars(prices.of(node)),
         pods: i64::try_from(bound.map_or(0, |bound| bound.pods().len())).unwrap_or(i64::MAX),
         pods_allocatable: allocatable.get(PODS),
         cpu: requested(CPU),
@@ -299,10 +304,6 @@ fn created_at(node: &NodeState) -> Option<Timestamp> {
     let of_claim = claim.and_then(|claim| claim.metadata.creation_timestamp.as_ref());
     let of_node = || node.node.as_ref().and_then(|node| node.created_at);
     of_claim.map(|time| time.0).or_else(of_node)
-}
-
-fn micro_dollars(price: f64) -> i64 {
-    (price * 1e6).round() as i64
 }
 
 /// The texts of reasons, up to [`MAX_TEXTS`] different ones.

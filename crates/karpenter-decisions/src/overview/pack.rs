@@ -79,7 +79,7 @@ pub(super) fn numbers(numbers: &[i64]) -> Packed<'_, i64> {
     };
     let sum = |numbers: &[i64]| numbers.iter().map(length).sum::<usize>();
     let least = numbers.iter().filter(|number| **number != 0).min();
-    let base = least.map_or(0, |least| (least - 1).max(0));
+    let base = least.map_or(0, |least| least.saturating_sub(1).max(0));
     let offset = |number: &i64| if *number == 0 { 0 } else { number - base };
     let rows: Vec<i64> = numbers.iter().map(offset).collect();
     let (values, indices) = dictionary(numbers);

@@ -6,6 +6,7 @@
     reason = "the environment says how many cases to try"
 )]
 
+mod decisions;
 mod objects;
 
 use std::collections::BTreeSet;
@@ -41,13 +42,22 @@ fn cases(usual: u32) -> ProptestConfig {
     }
 }
 
+/// Returns the settings of three bits.
+fn settings_of(bits: u8) -> SolveSettings {
+    SolveSettings {
+        respect_preferences: bits & 1 == 0,
+        strict_min_values: bits & 2 == 0,
+        strict_reserved: bits & 4 == 0,
+    }
+}
+
 proptest! {
     #![proptest_config(cases(128))]
 
     #[test]
     fn any_object_is_scheduled_or_rejected(world in world()) {
-        let World { objects, settings } = world;
-        let settings = SolveSettings { respect_preferences: settings & 1 == 0, strict_min_values: settings & 2 == 0, strict_reserved: settings & 4 == 0 };
+        let World { objects, settings, .. } = world;
+        let settings = settings_of(settings);
         let snapshot = engine::snapshot(&objects);
         let plan = schedule(&snapshot, &engine::policy(settings), &Query::default());
         let solution = engine::solution(&plan);

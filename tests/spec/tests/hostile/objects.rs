@@ -1,5 +1,6 @@
 //! Raw objects as JSON with the structure of Kubernetes objects and arbitrary values.
 
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::labels;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::offering::Offering;
@@ -14,6 +15,7 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Clone)]
 pub struct World {
     pub objects: karpenter_spec::World,
+    pub budgets: Vec<PodDisruptionBudget>,
     pub settings: u8,
 }
 
@@ -398,6 +400,90 @@ fn node() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Returns the spec and the status of a NodeClaim.
+fn node_claim() -> impl Strategy<Value = Value> {
+    let status = object(vec![
+        maybe("capacity", resources()),
+        maybe("allocatable", resources()),
+    ]);
+    let spec = object(vec![
+        always("requirements", list(requirement(), 2)),
+        maybe("resources", object(vec![maybe("requests", resources())])),
+        maybe("terminationGracePeriod", duration()),
+    ]);
+    let conditions = prop::sample::subsequence(
+        &[
+            "Launched",
+            "Registered",
+            "Initialized",
+            "Consolidatable",
+            "Drifted",
+        ][..],
+        0..=5,
+    );
+    (spec, status, conditions, duration()).prop_map(|(mut spec, mut status, conditions, expires)| {
+        let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "1969-12-31T23:00:00Z" });
+        spec["nodeClassRef"] = json!({ "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" });
+        spec["expireAfter"] = expires;
+        status["conditions"] = conditions.into_iter().map(condition).collect();
+        json!({ "spec": spec, "status": status })
+    })
+}
+
+fn duration() -> impl Strategy<Value = Value> {
+    select(
+        &[
+            "Never",
+            "0s",
+            "-1s",
+            "30m",
+            "2540400h10m",
+            "292277024627h",
+            "1ns",
+        ][..],
+    )
+    .prop_map(|text| json!(text))
+}
+
+/// Makes a node one of Karpenter's, with a NodeClaim, which is returned.
+fn managed(number: usize, node: &mut Value, mut claim: Value) -> Value {
+    let id = json!(format!("test:///{number}"));
+    let labels = json!({
+        (labels::NODE_POOL): "pool-0",
+        (labels::INSTANCE_TYPE): "type-0",
+        (labels::CAPACITY_TYPE): "on-demand",
+        (labels::ZONE): "z2",
+        (labels::REGISTERED): "true",
+        (labels::INITIALIZED): "true",
+    });
+    let of_node = &mut node["metadata"]["labels"];
+    for (key, value) in labels.as_object().into_iter().flatten() {
+        of_node[key] = value.clone();
+    }
+    node["spec"]["providerID"] = id.clone();
+    claim["metadata"] = json!({ "labels": labels, "creationTimestamp": "1969-12-31T00:00:00Z" });
+    claim["status"]["providerID"] = id;
+    claim["status"]["nodeName"] = json!(format!("node-{number}"));
+    claim
+}
+
+fn budget() -> impl Strategy<Value = Value> {
+    let amount = || {
+        let texts = select(&["-5", "0%", "100%", "99999999999%", "-1%", "x", ""][..]);
+        prop_oneof![texts.prop_map(|text| json!(text)), number()]
+    };
+    let spec = object(vec![
+        maybe("minAvailable", amount()),
+        maybe("maxUnavailable", amount()),
+        maybe("selector", label_selector()),
+    ]);
+    let counts = [number(), number(), number(), number()];
+    (spec, counts).prop_map(|(spec, [allowed, healthy, desired, expected])| {
+        let status = json!({ "disruptionsAllowed": allowed, "currentHealthy": healthy, "desiredHealthy": desired, "expectedPods": expected });
+        json!({ "metadata": { "namespace": "default" }, "spec": spec, "status": status })
+    })
+}
+
 fn daemon_set() -> impl Strategy<Value = Value> {
     pod_spec().prop_map(|spec| {
         json!({ "metadata": { "namespace": "default" }, "spec": { "selector": {}, "template": { "metadata": {}, "spec": spec } } })
@@ -466,19 +552,31 @@ pub fn world() -> impl Strategy<Value = World> {
     (
         vec(pod(), 1..5),
         vec(node_pool(), 1..3),
-        vec(node(), 0..3),
+        vec((node(), prop::option::of(node_claim())), 0..20),
+        vec(budget(), 0..2),
         vec(daemon_set(), 0..2),
         vec(claim(), 0..2),
         vec(amount, 3..10),
         0u8..8,
     )
         .prop_map(
-            |(pods, pools, nodes, daemon_sets, claims, amounts, settings)| {
+            |(pods, pools, nodes, budgets, daemon_sets, claims, amounts, settings)| {
+                let mut node_claims = Vec::new();
+                let nodes = nodes
+                    .into_iter()
+                    .enumerate()
+                    .map(|(number, (mut node, claim))| {
+                        let claim = claim.map(|claim| managed(number, &mut node, claim));
+                        node_claims.extend(claim);
+                        node
+                    });
+                let nodes = nodes.collect();
                 let node_pools: Vec<karpenter_api::v1::NodePool> = read("pool", pools);
                 let types = instance_types(&amounts);
                 let objects = karpenter_spec::World {
                     pods: read("pod", pods),
                     nodes: read("node", nodes),
+                    node_claims: read("claim-of", node_claims),
                     instance_types: node_pools
                         .iter()
                         .map(|pool| (pool.name().to_owned(), types.clone()))
@@ -492,7 +590,11 @@ pub fn world() -> impl Strategy<Value = World> {
                         .collect(),
                     ..karpenter_spec::World::default()
                 };
-                World { objects, settings }
+                World {
+                    objects,
+                    budgets: read("budget", budgets),
+                    settings,
+                }
             },
         )
 }

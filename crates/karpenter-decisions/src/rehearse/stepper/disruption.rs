@@ -392,7 +392,7 @@ impl Stepper {
             launches: grouped(launches.collect()),
             pods: command.pods().count(),
             savings_per_hour: Some(crate::rehearse::stepper::dollars(
-                crate::rehearse::stepper::micro_dollars(command.savings),
+                crate::prices::micro_dollars(command.savings),
             )),
             price_per_hour: self.price(),
         };

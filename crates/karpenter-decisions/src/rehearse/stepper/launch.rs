@@ -17,12 +17,13 @@ use karpenter_core::overlay;
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_core::schedule::PlannedNodeClaim;
 
+use crate::prices::micro_dollars;
 use crate::rehearse::agreement::size_class;
 use crate::rehearse::plan::{Action, Launch, Step};
 use crate::rehearse::request::LaunchChoice;
 use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::stepper::timing::LAUNCH;
-use crate::rehearse::stepper::{Stepper, after, micro_dollars};
+use crate::rehearse::stepper::{Stepper, after};
 
 /// The most nodes that a static NodePool launches at once; with more the rehearsal ends.
 const MAX_STATIC: u32 = 10_000;

@@ -32,8 +32,7 @@ use super::plan::{Action, Blocked, BudgetUse, Evictions, Peak, Sample, Step, Tot
 use super::request::{LaunchChoice, PlanRequest};
 use super::workloads::Workloads;
 use super::{MAX_EVENTS, MAX_RUNS, Settings};
-use crate::passes::finite;
-use crate::prices::Prices;
+use crate::prices::{Prices, micro_dollars};
 use crate::workload::Workload;
 use binding::Bindings;
 use buffers::Buffers;
@@ -49,11 +48,6 @@ const POD_EVENTS: Duration = Duration::from_secs(10);
 /// Returns an amount of millionths of a dollar in dollars.
 pub(super) fn dollars(micro: i64) -> f64 {
     micro as f64 / 1e6
-}
-
-/// Returns a price in millionths of a dollar, so that sums do not depend on their order.
-pub(super) fn micro_dollars(price: f64) -> i64 {
-    (finite(price) * 1e6).round() as i64
 }
 
 /// Returns a time plus a duration.

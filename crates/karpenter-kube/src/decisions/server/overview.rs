@@ -1,5 +1,6 @@
 //! Makes the overview, when a client asks or a stream is open.
 
+use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::status::Failure;
 use crate::context::Context;
-use crate::controller::compute;
+use crate::controller::{Backoff, compute};
 use crate::decisions::feed::{Current, Feed, event};
 use crate::decisions::state::{Decisions, ENGINE};
 
@@ -18,6 +19,11 @@ use crate::decisions::state::{Decisions, ENGINE};
 const TICK: Duration = Duration::from_millis(500);
 /// The longest age of an overview: budgets open and close with time.
 const OLD: Duration = Duration::from_secs(10);
+/// How long no overview is made for streams and the curve after one that failed.
+const AGAIN: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    max: Duration::from_secs(60),
+};
 
 impl Feed {
     /// Returns the overview of the current state; one that is half a second old will do.
@@ -74,21 +80,60 @@ impl Feed {
 
     /// Makes overviews for streams, and for the curve, until `stop`.
     pub(super) async fn keep(&self, cx: &Context, decisions: &Decisions, stop: CancellationToken) {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = tick.tick() => {}
-                () = stop.cancelled() => return,
-            }
+        let make = async || {
             let acts = cx.acting.since().is_some() && cx.view().is_synced();
             let due = || self.curve.lock().is_due(cx.clock.now().as_second());
-            if acts
-                && (self.events.receiver_count() > 0 || due())
-                && let Err(failure) = self.current(cx, decisions).await
-            {
+            if acts && (self.events.receiver_count() > 0 || due()) {
+                self.current(cx, decisions).await?;
+            }
+            Ok::<(), Failure>(())
+        };
+        stop.run_until_cancelled(regularly(make)).await;
+    }
+}
+
+/// Calls `make` every [`TICK`], and less and less often while it fails.
+async fn regularly<E: Debug>(make: impl AsyncFn() -> Result<(), E>) -> std::convert::Infallible {
+    let mut failures = 0;
+    loop {
+        tokio::time::sleep(match failures {
+            0 => TICK,
+            _ => AGAIN.after(failures),
+        })
+        .await;
+        match make().await {
+            Ok(()) => failures = 0,
+            Err(failure) => {
+                failures = failures.saturating_add(1);
                 tracing::error!(logger = "decisions", ?failure, "cannot make the overview");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_overview_that_fails_is_made_less_and_less_often_until_it_succeeds() {
+        let (made, fails) = (Cell::new(0), Cell::new(true));
+        let make = async || {
+            made.set(made.get() + 1);
+            if fails.get() { Err("panicked") } else { Ok(()) }
+        };
+        let mut regularly = std::pin::pin!(regularly(make));
+        let mut within = async |seconds| {
+            made.set(0);
+            let time = Duration::from_secs(seconds);
+            let _ = tokio::time::timeout(time, &mut regularly).await;
+            made.get()
+        };
+        assert_eq!(within(600).await, 15);
+        fails.set(false);
+        assert!(within(70).await >= 20, "a minute later it is tried again");
+        assert_eq!(within(60).await, 120);
     }
 }

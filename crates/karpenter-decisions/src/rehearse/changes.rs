@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::request::{Intent, ObjectReference, PlanRequest, Scale};
 use super::told::changed_fields;
 use super::workloads::{Workloads, same_shape};
-use super::{InvalidPlan, Settings, admission, buffers};
+use super::{Gates, InvalidPlan, Settings, admission, buffers};
 use crate::change::{self, Change, InvalidChange};
 use crate::workload::Workload;
 
@@ -54,7 +54,7 @@ impl Intended {
         let mut making = Making {
             cluster: Cluster::from(snapshot.fork()),
             templates: buffers::PodTemplates::new(),
-            capacity_buffers: settings.capacity_buffers,
+            gates: settings.gates,
             intended: Self {
                 snapshot: snapshot.fork(),
                 disruption: settings.disruption.clone(),
@@ -86,7 +86,7 @@ impl Intended {
 struct Making {
     cluster: Cluster,
     templates: buffers::PodTemplates,
-    capacity_buffers: bool,
+    gates: Gates,
     intended: Intended,
 }
 
@@ -193,6 +193,11 @@ impl Making {
         }
         let annotations = pool.metadata.annotations.get_or_insert_default();
         annotations.extend(given);
+        if pool.is_static() && !self.gates.static_capacity {
+            self.note(format!(
+                "{of} launches no nodes: it has `replicas`, and the feature gate StaticCapacity is off."
+            ));
+        }
         let Some(known) = known else {
             self.add_pool(&of, pool)?;
             self.tell(&of, "created");
@@ -275,9 +280,7 @@ impl Making {
         if !findings.is_ok() {
             return Err(InvalidPlan::field(&of, "spec", findings.message()));
         }
-        if !self.cluster.config().node_overlays {
-            self.note("NodeOverlays have no effect: the feature gate NodeOverlay is off.".into());
-        }
+        self.note_overlays();
         match known {
             Some(known) if known.spec == overlay.spec => self.tell(&of, "unchanged"),
             Some(known) => {
@@ -291,6 +294,18 @@ impl Making {
             }
         }
         Ok(())
+    }
+
+    /// Notes that overlays change nothing, unless the cluster's instance types are those without overlays.
+    fn note_overlays(&mut self) {
+        let why = match self.gates.node_overlays {
+            _ if self.cluster.config().node_overlays => return,
+            true => {
+                "Changes of NodeOverlays are not rehearsed: instance types keep the NodeOverlays that the cluster has."
+            }
+            false => "NodeOverlays have no effect: the feature gate NodeOverlay is off.",
+        };
+        self.note(why.into());
     }
 
     fn apply_budget(
@@ -429,7 +444,7 @@ impl Making {
         let (snapshot, workloads) = (self.cluster.snapshot(), &self.intended.workloads);
         let known = (&snapshot, workloads);
         let pods = buffers::resolve(&of, (namespace, name), object, &self.templates, known)?;
-        if !self.capacity_buffers {
+        if !self.gates.capacity_buffers {
             self.note(
                 "CapacityBuffers have no effect: the feature gate CapacityBuffer is off.".into(),
             );
@@ -470,6 +485,7 @@ impl Making {
             }
             "NodeOverlay" => {
                 of = format!("NodeOverlay {name}");
+                self.note_overlays();
                 self.cluster.remove_node_overlay(name).before.is_some()
             }
             "PodDisruptionBudget" => self.cluster.remove_pdb(&namespace, name).before.is_some(),

@@ -49,6 +49,17 @@ pub const MAX_LENGTH: SignedDuration = SignedDuration::from_hours(24);
 /// The time that is rehearsed unless the request says otherwise.
 pub const LENGTH: SignedDuration = SignedDuration::from_hours(1);
 
+/// Feature gates of the controllers; off by default, as with the controllers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gates {
+    /// CapacityBuffer: the pods of capacity buffers are planned.
+    pub capacity_buffers: bool,
+    /// StaticCapacity: NodePools with `replicas` have that number of nodes.
+    pub static_capacity: bool,
+    /// NodeOverlay: instance types have NodeOverlays applied.
+    pub node_overlays: bool,
+}
+
 /// The settings of the controllers, and the time at which the snapshot was taken.
 #[derive(Clone)]
 pub struct Settings {
@@ -62,8 +73,8 @@ pub struct Settings {
     pub batch_idle: Duration,
     /// How long a batch of pending pods waits at most.
     pub batch_max: Duration,
-    /// Whether the feature gate CapacityBuffer is on.
-    pub capacity_buffers: bool,
+    /// The feature gates that a rehearsal follows beside those of the passes' settings.
+    pub gates: Gates,
     /// Ends the rehearsal early; asked between runs of the engine and inside of them.
     pub cancel: Option<Cancel>,
     /// The version of the engine.
@@ -79,7 +90,7 @@ impl Settings {
             disruption: DisruptionRequest::at(now),
             batch_idle: Duration::from_secs(1),
             batch_max: Duration::from_secs(10),
-            capacity_buffers: false,
+            gates: Gates::default(),
             cancel: None,
             engine: env!("CARGO_PKG_VERSION").to_owned(),
         }
@@ -111,8 +122,12 @@ impl Settings {
         };
         settings.batch_idle = option("batch-idle-duration").unwrap_or(settings.batch_idle);
         settings.batch_max = option("batch-max-duration").unwrap_or(settings.batch_max);
-        let gate = captured.gates.get("CapacityBuffer");
-        settings.capacity_buffers = gate.is_some_and(|is_on| *is_on);
+        let is_on = |gate: &str| captured.gates.get(gate).is_some_and(|is_on| *is_on);
+        settings.gates = Gates {
+            capacity_buffers: is_on("CapacityBuffer"),
+            static_capacity: is_on("StaticCapacity"),
+            node_overlays: is_on("NodeOverlay"),
+        };
         settings.engine.clone_from(&bundle.engine);
         settings
     }

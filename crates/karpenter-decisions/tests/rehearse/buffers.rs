@@ -39,7 +39,7 @@ fn with_room() -> Settings {
 
 fn with_gate() -> Settings {
     let mut settings = Settings::at(now());
-    settings.capacity_buffers = true;
+    settings.gates.capacity_buffers = true;
     settings
 }
 

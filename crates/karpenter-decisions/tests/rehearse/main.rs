@@ -8,5 +8,6 @@
 
 mod buffers;
 mod changes;
+mod gates;
 mod steps;
 mod world;

@@ -52,6 +52,43 @@ fn quiet() -> Value {
     json!({ "disruption": { "consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s" } })
 }
 
+/// Reads an object of docs/examples.
+fn example<K: serde::de::DeserializeOwned>(file: &str) -> K {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples");
+    let text = std::fs::read_to_string(format!("{folder}/{file}")).unwrap();
+    serde_saphyr::from_str(&text).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_nodepool_of_the_examples_is_planned_as_it_is_launched_with_its_feature_gate_and_without()
+ {
+    for (is_on, nodes) in [(false, 0), (true, 3)] {
+        let port = free_port();
+        let world = World::bare(serving(port, |options| {
+            options.feature_gates.static_capacity = is_on;
+        }))
+        .await;
+        world
+            .create(&example::<KwokNodeClass>("kwoknodeclass.yaml"))
+            .await;
+        world.create(&example::<NodePool>("nodepool.yaml")).await;
+        world.pass(60).await;
+        let launched = async || {
+            let changes = json!([{ "apply": example::<Value>("static-nodepool.yaml") }, { "if": "budget.general=50%" }]);
+            let plan = plan(port, json!({ "changes": changes })).await;
+            let launches = plan.steps.iter().flat_map(|step| &step.launches);
+            launches.map(|launch| launch.count).sum::<usize>()
+        };
+        assert_eq!(launched().await, nodes);
+        world
+            .create(&example::<NodePool>("static-nodepool.yaml"))
+            .await;
+        world.pass(600).await;
+        assert_eq!(world.nodes().await.len(), nodes);
+        assert_eq!(launched().await, 0);
+    }
+}
+
 /// Conformance: PLAN-10
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_rehearsed_is_refused_with_its_field_and_nothing_is_planned() {

@@ -299,11 +299,14 @@ impl Stepper {
         self.pass_at(self.now);
     }
 
-    /// Launches and deletes nodes of static NodePools.
+    /// Launches and deletes nodes of static NodePools, if the feature gate StaticCapacity is on.
     pub(super) fn static_capacity(&mut self) {
         use karpenter_core::static_capacity::{
             Population, Reservations, node_limit, removal_order, replicas,
         };
+        if !self.gates.static_capacity {
+            return;
+        }
         let snapshot = self.cluster.snapshot();
         for pool in snapshot.node_pools() {
             let Some(wanted) = replicas(pool).filter(|_| !pool.is_deleting()) else {

@@ -31,7 +31,7 @@ use super::changes::Intended;
 use super::plan::{Action, Blocked, BudgetUse, Evictions, Peak, Sample, Step, Totals};
 use super::request::{LaunchChoice, PlanRequest};
 use super::workloads::Workloads;
-use super::{MAX_EVENTS, MAX_RUNS, Settings};
+use super::{Gates, MAX_EVENTS, MAX_RUNS, Settings};
 use crate::prices::{Prices, micro_dollars};
 use crate::workload::Workload;
 use binding::Bindings;
@@ -104,6 +104,7 @@ pub(super) struct Stepper {
     pub(super) bindings: Bindings,
     pub(super) timing: Timing,
     pub(super) launch: LaunchChoice,
+    pub(super) gates: Gates,
     /// The price of each instance in millionths of a dollar, by NodeClaim, else by Node.
     instances: BTreeMap<String, i64>,
     micro_dollars: i64,
@@ -169,6 +170,7 @@ impl Stepper {
             bindings: Bindings::of(changed),
             timing: Timing::of(snapshot, boot, drain),
             launch: request.assume.launch,
+            gates: settings.gates,
             instances: BTreeMap::new(),
             micro_dollars: 0,
             pending: 0,
@@ -191,7 +193,7 @@ impl Stepper {
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = self.timing.notes();
         notes.push("A pod with room on an existing node is bound to the least allocated one; other scores of kube-scheduler are not computed.".into());
-        notes.push("Not predicted: new pods, autoscaled workloads, spot interruptions, and launches that the cloud refuses.".into());
+        notes.push("Not predicted: new pods, autoscaled workloads, spot interruptions, node repair, and launches that the cloud refuses.".into());
         notes
     }
 

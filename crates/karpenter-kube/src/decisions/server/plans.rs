@@ -11,7 +11,7 @@ use http_body::Body;
 use karpenter_core::schedule::Cancel;
 use karpenter_decisions::rehearse::plan::Plan;
 use karpenter_decisions::rehearse::request::{Intent, MAX_CHANGES, PlanRequest};
-use karpenter_decisions::rehearse::{Settings, rehearse};
+use karpenter_decisions::rehearse::{Gates, Settings, rehearse};
 use karpenter_listener::{Bodies, Held, Refused, weight};
 use serde_json::Value;
 
@@ -166,7 +166,11 @@ fn settings(cx: &Arc<Context>, decisions: &Decisions, cancel: Cancel) -> Setting
     let mut settings = Settings::of_passes(now, provisioning::policy(cx), request);
     settings.batch_idle = options.batch_idle_duration;
     settings.batch_max = options.batch_max_duration;
-    settings.capacity_buffers = options.feature_gates.capacity_buffer;
+    settings.gates = Gates {
+        capacity_buffers: options.feature_gates.capacity_buffer,
+        static_capacity: options.feature_gates.static_capacity,
+        node_overlays: options.feature_gates.node_overlay,
+    };
     settings.cancel = Some(cancel);
     settings.engine = ENGINE.to_owned();
     settings

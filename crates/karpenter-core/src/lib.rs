@@ -67,6 +67,7 @@ pub mod repair;
 pub mod requirements;
 pub mod resources;
 pub mod schedule;
+pub mod spelling;
 pub mod static_capacity;
 pub mod taints;
 mod well_known;

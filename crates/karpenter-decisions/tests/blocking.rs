@@ -268,6 +268,17 @@ fn a_misspelt_label_is_the_pods_own_mistake_and_the_label_that_was_meant_is_told
 }
 
 #[test]
+fn a_misspelt_architecture_is_told_with_the_one_that_was_meant() {
+    let hint = |pod| {
+        let answer = World::new().pool(default_pool()).ask(pod);
+        answer.blocking.atoms[0].hint.clone()
+    };
+    let says = Some("kubernetes.io/arch is never amd46; did you mean amd64?".to_owned());
+    assert_eq!(hint(web("p").select(ARCH, "amd46")), says);
+    assert_eq!(hint(web("p").require(ARCH, "In", &["amd46"])), says);
+}
+
+#[test]
 fn one_prepared_cluster_answers_about_each_of_its_pods_as_one_prepared_for_it() {
     let mut world = World::new().pool(in_zones("default", &[Z1]));
     let asked = [

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::NodeSelectorTerm;
 use karpenter_api::v1::NodeSelectorRequirementWithMinValues as ApiRequirement;
 
 use super::requirement::{InvalidRequirement, Requirement};
+use crate::spelling;
 
 /// The canonical names of labels and their values, for aliases such as `beta.kubernetes.io/arch`.
 pub trait LabelNames {
@@ -87,7 +88,11 @@ impl fmt::Display for Conflict {
                     .try_for_each(|hint| write!(f, " (typo of \"{hint}\"?)"))
             }
             Conflict::Disjoint { incoming, existing } => {
-                write!(f, "key {}, {incoming} not in {existing}", incoming.key())
+                write!(f, "key {}, {incoming} not in {existing}", incoming.key())?;
+                // DIFFERS: upstream has no hint for values.
+                incoming
+                    .meant()
+                    .map_or(Ok(()), |meant| write!(f, " (typo of \"{meant}\"?)"))
             }
             Conflict::UnknownNodePool {
                 incoming,
@@ -329,16 +334,21 @@ impl Requirements {
         }
     }
 
-    /// Returns a known key similar to an unknown one: it contains the unknown key, or ends with its last part.
+    /// Returns a known key similar to an unknown one: it contains the unknown key, ends with its last part, or differs in two
+    /// letters at most.
     fn hint<'a>(&'a self, key: &str, undefined: AllowUndefined<'a>) -> Option<&'a str> {
         let suffix = key.rsplit_once('/').map_or(key, |(_, suffix)| suffix);
         let meant =
             |known: &&str| !suffix.is_empty() && (known.contains(key) || known.ends_with(suffix));
-        match undefined {
+        let undefined = || match undefined {
             AllowUndefined::Nothing => None,
-            AllowUndefined::Keys(keys) => keys.iter().map(String::as_str).find(meant),
-        }
-        .or_else(|| self.keys().find(meant))
+            AllowUndefined::Keys(keys) => Some(keys.iter().map(String::as_str)),
+        };
+        let known = || undefined().into_iter().flatten().chain(self.keys());
+        // DIFFERS: upstream has no hint for a key with a wrong letter.
+        known()
+            .find(meant)
+            .or_else(|| spelling::nearest(key, known()))
     }
 
     /// Returns a label for each key for which `choose` returns true: the smallest value that satisfies the requirement, if any.
@@ -373,6 +383,15 @@ impl Requirement {
     pub fn canonical(self, names: &dyn LabelNames) -> Requirement {
         let key = names.canonical_key(self.key());
         self.renamed(key, |value| names.canonical_value(key, value).into())
+    }
+
+    /// Returns what the only values were meant to be, if all of them are misspelt: `amd64` for the architecture `amd46`.
+    pub fn meant(&self) -> Option<&'static str> {
+        let values = (!self.is_complement()).then(|| self.values())?;
+        let meant: Option<Vec<&str>> = values
+            .map(|value| spelling::meant_value(self.key(), value))
+            .collect();
+        meant?.first().copied()
     }
 }
 

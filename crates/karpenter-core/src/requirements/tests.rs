@@ -296,6 +296,28 @@ fn only_incoming_keys_are_compared() {
     assert!(Requirements::new().intersects(&here).is_ok());
 }
 
+#[test]
+fn values_that_no_node_has_in_any_cluster_hint_at_the_one_that_was_meant() {
+    let here = rs(Requirement::new(
+        "kubernetes.io/arch",
+        In,
+        ["amd64", "arm64"],
+    ));
+    let says = |values: &[&str]| {
+        let asked = Requirement::new("kubernetes.io/arch", In, values.iter().copied());
+        let error = here.compatible(&rs(asked), AllowUndefined::Nothing);
+        error.unwrap_err().to_string()
+    };
+    assert_eq!(
+        says(&["amd46"]),
+        "key kubernetes.io/arch, kubernetes.io/arch In [amd46] not in kubernetes.io/arch In [amd64 arm64] (typo of \"amd64\"?)"
+    );
+    assert!(
+        !says(&["s390x", "amd46"]).contains("typo"),
+        "one of them exists"
+    );
+}
+
 /// Conformance: SCH-196
 #[test]
 fn conflicts_read_as_upstream() {
@@ -339,6 +361,10 @@ fn unknown_keys_hint_at_known_ones() {
             Some("topology.kubernetes.io/region"),
         ),
         ("team", Some("example.com/team")),
+        (
+            "topology.kubernetes.io/znoe",
+            Some("topology.kubernetes.io/zone"),
+        ),
         ("something-else", None),
     ] {
         let error = here

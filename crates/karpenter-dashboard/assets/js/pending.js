@@ -97,7 +97,7 @@ function PodAnswer({ group }) {
     ${told.blocking && html`<section><h3>${atoms.length > 1 ? "In the way, these together" : "In the way"}</h3>
       ${told.fitsAlone && html`<p>The pod fits alone: other pending pods take its place.</p>`}
       ${atoms.length > 0
-        ? html`<ul class="plain atoms">${atoms.map((atom) => html`<li key=${atom.id}><span class="chip">${atom.side}</span><span>${atom.text}</span></li>`)}</ul>`
+        ? html`<ul class="plain atoms">${atoms.map((atom) => html`<li key=${atom.id}><span class="chip">${atom.side}</span><span>${atom.text}${atom.hint && html` <span class="muted">${atom.hint}</span>`}</span></li>`)}</ul>`
         : html`<p class="empty">Nothing that can be changed.</p>`}
     </section>
     <section><h3>What would help, each alone, cheapest first</h3>

@@ -1,14 +1,13 @@
-//! A likely cause of a constraint that nothing can meet: a label that no node and no NodePool has, and the one that was meant.
+//! A likely cause of a constraint that nothing can meet: a label that no node and no NodePool has, or a value that no node has, and the
+//! one that was meant.
 
 use std::collections::BTreeSet;
 
 use karpenter_core::cluster::Snapshot;
+use karpenter_core::spelling::{meant_value, nearest};
 
 use super::atom::Atom;
 use super::probe::Probe;
-
-/// Letters in which a misspelt label differs from the one that was meant.
-const NEAR: usize = 2;
 
 /// Returns what is conspicuous about a constraint.
 pub(super) fn hint(probe: &Probe<'_>, atom: &Atom) -> Option<String> {
@@ -25,18 +24,31 @@ pub(super) fn hint(probe: &Probe<'_>, atom: &Atom) -> Option<String> {
     };
     let known = labels(probe.snapshot());
     if known.contains(key) {
-        return None;
+        return values(probe, atom).find_map(|value| {
+            let meant = meant_value(key, value)?;
+            Some(format!("{key} is never {value}; did you mean {meant}?"))
+        });
     }
-    let near = known
-        .into_iter()
-        .map(|label| (strsim::osa_distance(&label, key), label))
-        .filter(|(distance, label)| *distance <= NEAR && *distance < label.len())
-        .min();
-    let meant = near.map(|(_, label)| format!("; did you mean {label}?"));
+    let meant = nearest(key, known.iter().map(String::as_str));
+    let meant = meant.map(|label| format!("; did you mean {label}?"));
     Some(format!(
         "no node and no NodePool has the label {key}{}",
         meant.unwrap_or_default()
     ))
+}
+
+/// Returns the values that a constraint admits, if it lists them.
+fn values<'p>(probe: &'p Probe<'_>, atom: &Atom) -> impl Iterator<Item = &'p str> {
+    let shape = &probe.pod.shape;
+    let values = match atom {
+        Atom::NodeSelector(key) => shape.node_selector.get(key).map(std::slice::from_ref),
+        Atom::NodeAffinity(term, index) => {
+            let expression = &shape.required_nodes[*term].expressions[*index];
+            (expression.operator == "In").then_some(&expression.values[..])
+        }
+        _ => None,
+    };
+    values.into_iter().flatten().map(String::as_str)
 }
 
 /// Returns the labels of nodes, NodePools and instance types.

@@ -25,6 +25,7 @@ use crate::schedule::compile::vectors::Dimensions;
 use crate::schedule::report::plan::PoolReport;
 use crate::schedule::report::reasons::PoolOutcome;
 use crate::schedule::request::MinValuesPolicy;
+use crate::spelling::nearest;
 use crate::taints::{Effect, Taint};
 
 /// The NodePools, compiled.
@@ -200,13 +201,8 @@ impl Pools {
 
 /// Returns the NodePool whose name is most similar to `name`, if one differs in two characters at most.
 pub(crate) fn similar_pool(snapshot: &Snapshot, name: &str) -> Option<String> {
-    let near = |pool: &Arc<NodePool>| {
-        let distance = strsim::osa_distance(pool.name(), name);
-        // A name of two characters is similar to all others of two characters.
-        (distance <= 2 && distance < name.len()).then(|| (distance, pool.name().to_owned()))
-    };
-    let (_, nearest) = snapshot.node_pools().filter_map(near).min()?;
-    Some(nearest)
+    let known = snapshot.node_pools().map(|pool| pool.name());
+    nearest(name, known).map(str::to_owned)
 }
 
 /// A NodePool with its instance types, or why it is not used.

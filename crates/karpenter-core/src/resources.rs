@@ -226,6 +226,64 @@ pub fn quantity(name: &str, amount: i64) -> Quantity {
     }
 }
 
+/// Returns an amount in the engine's units as a quantity that people read: `15.9` rather than `15900m`, `5000` rather than `5k`.
+///
+/// ```
+/// use karpenter_core::resources::plain;
+///
+/// assert_eq!(plain("cpu", 15_900), "15.9");
+/// assert_eq!(plain("memory", 8182 << 20), "8182Mi");
+/// assert_eq!(plain("nvidia.com/gpu", 5_000), "5000");
+/// ```
+pub fn plain(name: &str, amount: i64) -> String {
+    let quantity = quantity(name, amount);
+    match quantity.format() {
+        Format::BinarySi if amount % 1024 == 0 => quantity.to_string(),
+        _ if name == CPU => decimal(amount, 1000, 3),
+        _ => amount.to_string(),
+    }
+}
+
+/// Returns an amount for a sentence: as [`plain`] does, with thousands separated, and bytes in Gi or Mi, rounded down to hundredths.
+///
+/// ```
+/// use karpenter_core::resources::in_words;
+///
+/// assert_eq!(in_words("cpu", 5_000_000), "5,000");
+/// assert_eq!(in_words("memory", 8182 << 20), "7.99Gi");
+/// ```
+pub fn in_words(name: &str, amount: i64) -> String {
+    let is_bytes = quantity(name, amount).format() == Format::BinarySi;
+    let text = match amount.unsigned_abs() {
+        size if is_bytes && size >= 1 << 30 => decimal(amount, 1 << 30, 2) + "Gi",
+        size if is_bytes && size >= 1 << 20 => decimal(amount, 1 << 20, 2) + "Mi",
+        _ => plain(name, amount),
+    };
+    let digits = |c: char| c.is_ascii_digit();
+    let start = text.find(digits).unwrap_or_default();
+    let whole = text[start..].find(|c| !digits(c));
+    let end = whole.map_or(text.len(), |length| start + length);
+    let mut separated = text[..start].to_owned();
+    for (place, digit) in text[start..end].char_indices() {
+        if place > 0 && (end - start - place) % 3 == 0 {
+            separated.push(',');
+        }
+        separated.push(digit);
+    }
+    separated + &text[end..]
+}
+
+/// Writes a number of parts, `per` of which are one, with `places` decimals at most, rounded toward zero.
+fn decimal(parts: i64, per: u64, places: usize) -> String {
+    let sign = if parts < 0 { "-" } else { "" };
+    let parts = parts.unsigned_abs();
+    let scale = (0..places).fold(1, |scale, _| scale * 10);
+    let fraction = u128::from(parts % per) * scale / u128::from(per);
+    let decimals = format!(".{fraction:0places$}");
+    let decimals = decimals.trim_end_matches('0').trim_end_matches('.');
+    format!("{sign}{}{decimals}", parts / per)
+}
+
 impl fmt::Display for Resources {
     /// Writes upstream's text form: `{"cpu":"1500m","memory":"1Gi"}`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -357,7 +415,42 @@ mod tests {
         assert_eq!(amounts.to_quantities()["memory"].0, "1536Mi");
     }
 
+    #[test]
+    fn amounts_read_as_people_write_them() {
+        for (name, amount, exactly, words) in [
+            (CPU, 15_900, "15.9", "15.9"),
+            (CPU, 5_000_000, "5000", "5,000"),
+            (CPU, 1, "0.001", "0.001"),
+            (CPU, -2_100, "-2.1", "-2.1"),
+            (
+                CPU,
+                i64::MIN,
+                "-9223372036854775.808",
+                "-9,223,372,036,854,775.808",
+            ),
+            (MEMORY, 8182 << 20, "8182Mi", "7.99Gi"),
+            (MEMORY, 100 << 30, "100Gi", "100Gi"),
+            (MEMORY, 100 << 40, "100Ti", "102,400Gi"),
+            (MEMORY, 512 << 20, "512Mi", "512Mi"),
+            (MEMORY, 1_000, "1000", "1,000"),
+            ("hugepages-2Mi", 3 << 29, "1536Mi", "1.5Gi"),
+            ("nvidia.com/gpu", 5_000, "5000", "5,000"),
+            (PODS, 110, "110", "110"),
+        ] {
+            assert_eq!(plain(name, amount), exactly);
+            assert_eq!(in_words(name, amount), words);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_plain_amount_is_an_exact_quantity(cpu in any::<i64>(), memory in any::<i64>(), other in any::<i64>()) {
+            let amounts = [(CPU, cpu), (MEMORY, memory), ("example.com/x", other)];
+            for (name, amount) in amounts {
+                prop_assert_eq!(plain(name, amount).parse::<Quantity>().unwrap(), quantity(name, amount));
+            }
+        }
+
         #[test]
         fn quantities_and_back_is_identity(cpu in any::<i64>(), memory in any::<i64>(), other in any::<i64>()) {
             let amounts = Resources::new().with(CPU, cpu).with(MEMORY, memory).with("example.com/x", other);

@@ -234,7 +234,10 @@ fn a_request_too_large_for_every_type_is_lowered_to_the_largest_that_fits() {
         .ask(web("p").memory("40Gi"));
     assert_eq!(ids(&answer), ["pod.requests[memory]"]);
     // 32 GiB, less the 10 MiB of the kubelet.
-    assert_eq!(texts(&answer), ["requests memory 40Gi -> 32758Mi"]);
+    assert_eq!(texts(&answer), ["requests memory 40Gi -> 31.99Gi"]);
+    let exactly = answer.relaxations[0].change.as_ref();
+    let exactly = exactly.map(|change| (change.from.as_str(), change.to.as_str()));
+    assert_eq!(exactly, Some(("40Gi", "32758Mi")));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::disruption::{
 use crate::limits::LimitExceeded;
 use crate::pod::PodIgnored;
 use crate::requirements::Incompatible;
-use crate::resources::{NODES, quantity};
+use crate::resources::{NODES, plain};
 use crate::schedule::{
     ExceededLimit, Incompatibility, InstanceTypeMismatch, PoolIncompatibility, PoolOutcome,
     PoolReport, Unschedulable,
@@ -155,7 +155,7 @@ fn limit_reached(exceeded: &[ExceededLimit]) -> Reason {
     let share = |it: &ExceededLimit| over(it) as f64 / it.limit.max(1) as f64;
     let nearest = exceeded.iter().min_by(|a, b| share(a).total_cmp(&share(b)));
     let amount = |of: fn(&ExceededLimit) -> i64| {
-        nearest.map_or_else(String::new, |it| quantity(&it.resource, of(it)).to_string())
+        nearest.map_or_else(String::new, |it| plain(&it.resource, of(it)))
     };
     Reason::LimitReached {
         resource: nearest.map_or_else(String::new, |it| it.resource.clone()),
@@ -176,6 +176,7 @@ impl From<&InstanceTypeMismatch> for Reason {
             (true, false, _) => Self::TooLarge {
                 requests,
                 suspicious_cpu: mismatch.suspicious_cpu,
+                shortage: mismatch.shortage.clone(),
             },
             (true, true, false) => Self::OfferingUnavailable {
                 requirements,

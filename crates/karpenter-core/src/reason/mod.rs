@@ -8,9 +8,12 @@ mod engine;
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use engine::{ignored_reason, pod_reason, pool_reasons};
+
+use crate::resources::plain;
+pub use crate::schedule::Shortage;
 
 /// Declares the reasons: variant, parameters, text.
 macro_rules! reasons {
@@ -158,7 +161,10 @@ reasons! {
         requests: String,
         /// The pod requests a million cores or more: `m` may be missing.
         suspicious_cpu: bool,
-    } "no instance type has enough resources for {requests}";
+        /// The resource that is short by most; absent if instance types have enough of each, but none of all.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        shortage: Option<Shortage>,
+    } "{}", shortage.as_ref().map_or_else(|| format!("no instance type has enough resources for {requests}"), ToString::to_string);
     /// No instance type meets the requirements of the pod and the NodePool.
     NoMatchingType {
         /// The requirements.
@@ -438,6 +444,31 @@ reasons! {
     SchedulingChanged {} "the pods need other nodes than planned";
     /// The nodes or their pods changed.
     NodesChanged {} "the nodes or their pods changed";
+}
+
+impl Serialize for Shortage {
+    /// Writes amounts as quantities, with the difference of both.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Written<'a> {
+            resource: &'a str,
+            requested: String,
+            largest: String,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            instance_type: Option<&'a str>,
+            short_by: String,
+        }
+        let amount = |amount| plain(&self.resource, amount);
+        Written {
+            resource: &self.resource,
+            requested: amount(self.requested),
+            largest: amount(self.largest),
+            instance_type: self.instance_type.as_deref(),
+            short_by: amount(self.requested.saturating_sub(self.largest)),
+        }
+        .serialize(serializer)
+    }
 }
 
 /// A pod that can be scheduled nowhere else.

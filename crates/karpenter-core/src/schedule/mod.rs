@@ -33,7 +33,7 @@ pub use report::plan::{EffectiveZone, IgnoredPod, Placement, Plan, PoolReport, U
 pub use report::planned_node_claim::{CheapestOffering, PlannedNodeClaim};
 pub use report::reasons::{
     ExceededLimit, Incompatibility, InstanceTypeMismatch, InvalidNodePool, PoolIncompatibility,
-    PoolOutcome, Requested, TopologyConstraint, Unschedulable,
+    PoolOutcome, Requested, Shortage, TopologyConstraint, Unschedulable,
 };
 pub use request::{
     Cancel, DefaultSpread, MinValuesPolicy, Packing, PodSet, Policy, PreferencePolicy, Progress,

@@ -284,6 +284,7 @@ fn the_text_for_types_that_passed_each_test_alone_names_the_pair_that_some_type_
             requirements_and_offering,
             // A hint about cores belongs to the text about resources alone.
             suspicious_cpu: true,
+            shortage: None,
             requested: Requested::default(),
         };
         let text = mismatch.to_string();
@@ -345,4 +346,80 @@ fn the_reason_is_that_against_the_last_term_of_node_affinity() {
         "{text}"
     );
     assert!(!text.contains("[x]") && !text.contains("[y]"), "{text}");
+}
+
+/// The reason of the pod against two types, of which the kubelet takes 100 millicores and 10 MiB, and a DaemonSet 100 millicores and a
+/// gigabyte.
+fn too_large(asked: Object<Pod>) -> (String, serde_json::Value) {
+    let kind = |name: &str, cpu: i64, gib: i64| instance_type(name).cpu(cpu).gib(gib).build();
+    let mut world = World::empty()
+        .with_types(
+            [kind("c-256x", 256, 512), kind("r-16x", 16, 1024)]
+                .into_iter()
+                .collect(),
+        )
+        .with_pool(node_pool("default"))
+        .with([asked]);
+    world.add(daemon_set("d").cpu("100m").memory("1Gi"));
+    let plan = world.plan();
+    let why = karpenter_core::reason::pod_reason(&plan.unplaced[0].why);
+    let parameters = serde_json::to_value(&why).unwrap()["parameters"]["shortage"].clone();
+    assert!(
+        plan.unplaced[0]
+            .why
+            .to_string()
+            .ends_with(&format!("({why})"))
+    );
+    (why.to_string(), parameters)
+}
+
+#[test]
+fn a_pod_that_is_too_large_is_told_the_largest_amount_after_daemon_sets_and_the_difference() {
+    let (text, parameters) = too_large(pod("p").cpu("5000").memory("1Gi"));
+    assert_eq!(
+        text,
+        "requests cpu 5,000; the largest type, c-256x, offers 255.8, short by 4,744.2"
+    );
+    let amounts = json!({ "resource": "cpu", "requested": "5000", "largest": "255.8", "instanceType": "c-256x", "shortBy": "4744.2" });
+    assert_eq!(parameters, amounts);
+    let (text, _) = too_large(pod("p").memory("1500Gi"));
+    assert_eq!(
+        text,
+        "requests memory 1,500Gi; the largest type, r-16x, offers 1,022.99Gi, short by 477Gi"
+    );
+}
+
+#[test]
+fn of_several_resources_the_one_is_told_that_is_short_by_most() {
+    let (text, _) = too_large(pod("p").cpu("300").memory("9000Gi"));
+    assert!(text.starts_with("requests memory 9,000Gi;"), "{text}");
+    let (text, _) = too_large(pod("p").cpu("9000").request("nvidia.com/gpu", "1"));
+    assert_eq!(text, "no instance type has nvidia.com/gpu");
+}
+
+#[test]
+fn a_pod_that_fits_on_no_type_because_of_several_resources_together_has_no_shortage() {
+    let asked = pod("p").cpu("100").memory("600Gi");
+    let mut world = World::empty()
+        .with_types(
+            [("c", 256, 512), ("r", 16, 1024)]
+                .map(|(name, cpu, gib)| instance_type(name).cpu(cpu).gib(gib).build())
+                .into_iter()
+                .collect(),
+        )
+        .with_pool(node_pool("default"));
+    world = world.with([asked]);
+    let Incompatibility::InstanceTypes(mismatch) = reason(world) else {
+        panic!("another reason");
+    };
+    assert_eq!((mismatch.resources, mismatch.shortage), (false, None));
+}
+
+#[test]
+fn a_misspelt_architecture_is_recognized_where_no_node_pool_restricts_it() {
+    let world = World::empty()
+        .with_types([instance_type("a").build()].into_iter().collect())
+        .with_pool(node_pool("default").without_requirements());
+    let text = text(world.with([pod("p").select("kubernetes.io/arch", "amd46")]));
+    assert!(text.ends_with("typo of \"amd64\"?)"), "{text}");
 }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use jiff::Timestamp;
 use karpenter_core::pod::VolumeRef;
-use karpenter_core::resources::quantity;
+use karpenter_core::resources::in_words;
 use karpenter_core::schedule::PlannedNodeClaim;
 use serde::Serialize;
 use serde_json::Value;
@@ -330,7 +330,7 @@ fn describe(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) 
             None,
             format!(
                 "requests {resource} {}",
-                quantity(resource, shape.requests.get(resource))
+                in_words(resource, shape.requests.get(resource))
             ),
         ),
         Atom::Toleration(taint) => (

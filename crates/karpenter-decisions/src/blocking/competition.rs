@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use karpenter_core::pod::{Pod, PodKey};
-use karpenter_core::resources::{Resources, quantity};
+use karpenter_core::resources::{Resources, plain};
 use karpenter_core::schedule::{Cancel, Plan, PodSet, Query, schedule};
 use serde::Serialize;
 
@@ -95,7 +95,7 @@ pub(super) fn competition(
         requests: requests
             .iter()
             .filter(|(name, _)| *name != "pods")
-            .map(|(name, amount)| (name.to_owned(), quantity(name, amount).to_string()))
+            .map(|(name, amount)| (name.to_owned(), plain(name, amount)))
             .collect(),
     });
     Some(Competition {

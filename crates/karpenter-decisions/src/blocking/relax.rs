@@ -6,7 +6,7 @@ use std::sync::Arc;
 use karpenter_api::labels;
 use karpenter_api::v1::Operator;
 use karpenter_core::pod::{Pod, Shape, Toleration};
-use karpenter_core::resources::quantity;
+use karpenter_core::resources::{in_words, plain};
 use karpenter_core::schedule::PlannedNodeClaim;
 use serde_json::{Value, json};
 
@@ -206,13 +206,16 @@ fn request(probe: &mut Probe<'_>, resource: &str, lifted: &Outcome) -> Option<Re
     if most == 0 {
         return None;
     }
-    let (from, to) = (
-        quantity(resource, now).to_string(),
-        quantity(resource, most).to_string(),
-    );
     Some(Refined {
-        text: format!("requests {resource} {from} -> {to}"),
-        amount: Some(Amount { from, to }),
+        text: format!(
+            "requests {resource} {} -> {}",
+            in_words(resource, now),
+            in_words(resource, most)
+        ),
+        amount: Some(Amount {
+            from: plain(resource, now),
+            to: plain(resource, most),
+        }),
         patch: None,
         outcome,
     })
@@ -258,7 +261,8 @@ fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) ->
                 .min()?
         }
     };
-    let to = quantity(resource, used + needed).to_string();
+    let needed = used.saturating_add(needed);
+    let to = plain(resource, needed);
     let set = |to: &str| {
         let to = to.to_owned();
         move |pool: &mut karpenter_api::v1::NodePool| {
@@ -268,13 +272,16 @@ fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) ->
         }
     };
     let outcome = with_pool(probe, pool, set(&to)).filter(|outcome| outcome.fits)?;
-    let less = quantity(resource, used + needed - 1).to_string();
+    let less = plain(resource, needed.saturating_sub(1));
     if with_pool(probe, pool, set(&less))?.fits {
         return None;
     }
     let from = probe.pool(pool)?.spec.limits.get(resource)?.0.clone();
     Some(Refined {
-        text: format!("NodePool {pool}: limits {resource} {from} -> {to}"),
+        text: format!(
+            "NodePool {pool}: limits {resource} {from} -> {}",
+            in_words(resource, needed)
+        ),
         patch: pool_patch(
             pool,
             "merge",

@@ -20,7 +20,7 @@ use karpenter_core::overlay;
 use karpenter_core::pod::{Pod, PodKey};
 use karpenter_core::reason::Reason;
 use karpenter_core::requirements::{Requirement, Requirements};
-use karpenter_core::resources::{NODES, Resources, quantity};
+use karpenter_core::resources::{NODES, Resources, plain};
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
@@ -281,7 +281,7 @@ impl Tests {
                 let missing = amount.saturating_sub(allocatable.get(name));
                 (missing > 0).then(|| Reason::TooSmall {
                     resource: name.to_owned(),
-                    short_by: quantity(name, missing).to_string(),
+                    short_by: plain(name, missing),
                 })
             };
             requests.find_map(short)

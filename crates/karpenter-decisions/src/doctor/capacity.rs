@@ -6,7 +6,7 @@ use karpenter_core::instance_type::InstanceType;
 use karpenter_core::limits::known_usage;
 use karpenter_core::pod::{NodeTerm, Shape};
 use karpenter_core::requirements::{AllowUndefined, Operator, Requirement, Requirements};
-use karpenter_core::resources::{Resources, quantity};
+use karpenter_core::resources::{Resources, plain};
 use karpenter_core::taints::untolerated;
 
 use super::evidence::Evidence;
@@ -142,7 +142,7 @@ fn limits(pool: &Pool<'_>, used: Option<&Resources>) -> Vec<Evidence> {
     let limits = Resources::allocatable_from(&pool.pool.spec.limits).unwrap_or_default();
     let near = limits.iter().filter_map(|(resource, limit)| {
         let used = used.map_or(0, |used| used.get(resource));
-        let text = |amount| quantity(resource, amount).to_string();
+        let text = |amount| plain(resource, amount);
         (i128::from(used) * 100 >= i128::from(limit) * NEARLY).then(|| {
             Evidence::LimitNearlyReached {
                 node_pool: pool.name().to_owned(),

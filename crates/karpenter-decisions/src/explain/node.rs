@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use karpenter_api::labels;
 use karpenter_core::cluster::NodeState;
 use karpenter_core::reason::Reason;
-use karpenter_core::resources::{Resources, quantity};
+use karpenter_core::resources::{Resources, plain};
 use serde::Serialize;
 
 use super::{Metadata, Observed, Question, Told};
@@ -299,8 +299,8 @@ fn usage(requested: &Resources, allocatable: &Resources) -> BTreeMap<String, Usa
             1.0
         };
         let usage = Usage {
-            requested: quantity(name, amount).to_string(),
-            allocatable: quantity(name, of).to_string(),
+            requested: plain(name, amount),
+            allocatable: plain(name, of),
             share,
         };
         (name.to_owned(), usage)

@@ -1,7 +1,7 @@
 //! What a NodePool did in the last scheduling pass, and what its limits and budgets allow.
 
 use karpenter_core::disruption::Budgets;
-use karpenter_core::resources::{NODES, Resources, quantity};
+use karpenter_core::resources::{NODES, Resources, plain};
 use serde::Serialize;
 
 use super::{Metadata, Observed, Question, Told};
@@ -75,7 +75,6 @@ pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePool
     }
     let prices = crate::prices::Prices::new(snapshot);
     let limits = Resources::allocatable_from(&pool.spec.limits).unwrap_or_default();
-    let text = |resource: &str, amount| quantity(resource, amount).to_string();
     let budgets = Budgets::by_reason(snapshot, *now);
     let groups = kept_nodes(snapshot, history);
     Some(NodePoolExplanation {
@@ -97,8 +96,8 @@ pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePool
             .iter()
             .map(|(resource, limit)| LimitNow {
                 resource: resource.to_owned(),
-                limit: text(resource, limit),
-                used: text(resource, used.get(resource)),
+                limit: plain(resource, limit),
+                used: plain(resource, used.get(resource)),
             })
             .collect(),
         budgets: budgets

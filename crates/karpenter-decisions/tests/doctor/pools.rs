@@ -97,10 +97,7 @@ fn a_limit_is_nearly_reached_at_95_percent() {
     let world =
         |limit: &str| pool(&[("/spec/limits", json!({ "cpu": limit }))]).node("a", "m-4", vec![]);
     let found = world("4200m").one("LimitNearlyReached");
-    assert_eq!(
-        found.what,
-        "NodePool default uses 4 of 4200m cpu, its limit"
-    );
+    assert_eq!(found.what, "NodePool default uses 4 of 4.2 cpu, its limit");
     assert!(!blocks(&found));
     assert!(
         blocks(&world("4").one("LimitNearlyReached")),

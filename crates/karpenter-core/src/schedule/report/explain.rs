@@ -18,7 +18,7 @@ use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::Variant;
 use crate::schedule::report::reasons::{
-    ExceededLimit, Incompatibility, InstanceTypeMismatch, PoolIncompatibility, Requested,
+    ExceededLimit, Incompatibility, InstanceTypeMismatch, PoolIncompatibility, Requested, Shortage,
     Unschedulable,
 };
 use crate::schedule::topology::choices::{Among, Choices};
@@ -271,8 +271,32 @@ impl SchedulingPass<'_> {
             requirements_and_offering: within(&meeting, &offered),
             resources_and_offering: within(&roomy, &offered),
             suspicious_cpu: shape.requests.get("cpu") >= SUSPICIOUS_CPU,
+            shortage: self.shortage(refused),
             requested: self.requested(refused),
         })
+    }
+
+    /// Returns the resource of which a class requests the most in proportion to what any instance type of a NodePool has, if none
+    /// has enough.
+    fn shortage(&self, refused: &Refused<'_>) -> Option<Shortage> {
+        let compiled = &self.solver.templates[refused.template];
+        let catalogue = &self.solver.catalogues[compiled.catalogue];
+        let requests = &self.queue.classes[refused.class].requests;
+        let names = self.solver.dimensions.names().iter().enumerate();
+        let short = names.filter_map(|(place, name)| {
+            let room = |row: RowId| compiled.row_room(row)[place].max(0);
+            let largest = compiled.rows.iter().max_by_key(|row| room(*row))?;
+            let has_any = |row| catalogue.type_of(row).capacity.get(name) > 0;
+            (room(largest) < requests[place]).then(|| Shortage {
+                resource: name.to_string(),
+                requested: requests[place],
+                largest: room(largest),
+                instance_type: (compiled.rows.iter().any(has_any))
+                    .then(|| catalogue.type_of(largest).name.clone()),
+            })
+        });
+        let share = |it: &Shortage| it.requested as f64 / it.largest as f64;
+        short.max_by(|a, b| share(a).total_cmp(&share(b)))
     }
 
     /// Returns the requirements and total resources of a class together with the DaemonSets of a template.

@@ -143,7 +143,7 @@ pub(super) fn outcome(
         if !unplaced.why.is_silent() {
             let mut message = format!("Failed to schedule pod, {}", unplaced.why);
             if unplaced.why == Unschedulable::NoNodePools {
-                message.push_str(&not_ready(view, plan));
+                message.push_str(&not_ready(cx, view, plan));
             }
             let event = Event::warning(
                 pod_reference(&unplaced.pod),
@@ -195,16 +195,20 @@ fn counts(plan: &Plan) -> (u32, u32) {
 }
 
 /// Returns what is to be said of the NodePools that exist and are not ready, after upstream's text that there is none.
-fn not_ready(view: &View, plan: &Plan) -> String {
+fn not_ready(cx: &Context, view: &View, plan: &Plan) -> String {
     let pools = plan.pools.iter();
     let pools = pools.filter(|report| report.outcome == PoolOutcome::NotReady);
     let mut text = String::new();
     for pool in pools.filter_map(|report| view.node_pool(&report.node_pool)) {
+        let class = &pool.spec.template.spec.node_class_ref;
         let ready = pool.condition(types::READY);
         let message = ready.map(|ready| ready.message.as_str());
         let because = match message.unwrap_or_default() {
-            "" => "it has no condition Ready yet",
-            message => message,
+            _ if !cx.is_managed(class) => {
+                format!("its {} belongs to another provider", class.kind)
+            }
+            "" => "it has no condition Ready yet".to_owned(),
+            message => message.to_owned(),
         };
         text.push_str(&format!(
             "; nodepool \"{}\" is not ready, {because}",

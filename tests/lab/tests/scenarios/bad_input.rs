@@ -14,7 +14,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Po
 use serde_json::{Value, json};
 
 use crate::lines::Lines;
-use crate::world::{World, node_pool, settings};
+use crate::world::{World, node_pool, pool, settings};
 
 /// A cluster whose NodePool has these budgets.
 async fn budgeted(budgets: Value) -> World {
@@ -382,6 +382,23 @@ async fn the_event_of_a_pod_tells_a_nodepool_that_is_not_ready_from_none_at_all(
     world
         .until(60, "the event with the NodePool", async |_| {
             says(&not_ready).await
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_event_of_a_pod_names_a_nodepool_of_another_provider() {
+    let world = World::bare(settings()).await;
+    let class = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });
+    let foreign = json!({ "template": { "spec": { "nodeClassRef": class } } });
+    world.create(&pool("default", foreign)).await;
+    world.deploy("app", 1).await;
+    let text = "Failed to schedule pod, no dynamic nodepools found; nodepool \"default\" is not ready, its EC2NodeClass belongs to another provider";
+    world
+        .until(60, "the event", async |world| {
+            let events = world.events().await;
+            let mut messages = events.iter().map(|event| event.message.as_deref());
+            messages.any(|message| message == Some(text))
         })
         .await;
 }

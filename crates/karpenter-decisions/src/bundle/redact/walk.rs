@@ -121,6 +121,10 @@ impl<'a, 'r> Walk<'a, 'r> {
         let is_pool = object.get("kind").is_some_and(|kind| kind == "NodePool");
         for (field, value) in object.iter_mut() {
             match field.as_str() {
+                // That of a ResourceSlice or a volume has terms, not labels.
+                "nodeSelector" if value.get("nodeSelectorTerms").is_some_and(Value::is_array) => {
+                    self.value(value);
+                }
                 "labels" | "matchLabels" | "nodeSelector" | "Labels" if value.is_object() => {
                     self.labels(value);
                 }
@@ -166,7 +170,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         let stays = text.is_empty()
             || text == "true"
             || text == "false"
-            || text.parse::<i64>().is_ok()
+            || (text.parse::<i64>().is_ok() && !is_account(text))
             || (role == Role::Key && self.is_known(text));
         if stays {
             None
@@ -201,20 +205,22 @@ impl<'a, 'r> Walk<'a, 'r> {
         }
     }
 
-    /// Renames the values of annotations. Those of an object are Karpenter's, which have no names but in a pause; those of a
-    /// NodePool's template are the user's.
+    /// Renames annotations that are not Karpenter's, whose values have no names but in a pause.
     fn annotations(&mut self, value: &mut Value) {
         let Value::Object(map) = value else { return };
-        for (key, value) in map.iter_mut() {
-            match value {
+        let renamed = std::mem::take(map).into_iter().map(|(key, mut value)| {
+            match &mut value {
                 Value::String(text) if key == "operations.karpenter.sh/paused" => {
                     let parts = text.split(';').filter(|part| !part.starts_with("by="));
                     *text = parts.collect::<Vec<_>>().join(";");
                 }
-                value if !is_of_karpenter(key) => self.text(Role::Name, value),
+                value if !self.is_of_karpenter(&key) => self.text(Role::Name, value),
                 _ => {}
             }
-        }
+            let pseudonym = self.renamed(Role::Key, &key);
+            (pseudonym.unwrap_or(key), value)
+        });
+        *map = renamed.collect();
     }
 
     /// Renames the values of a label by its key.
@@ -232,7 +238,7 @@ impl<'a, 'r> Walk<'a, 'r> {
             labels::HOSTNAME => Role::Name,
             _ if self.config.node_classes.iter().any(is_class) => Role::Shared,
             _ if self.config.well_known.contains(key)
-                || is_of_karpenter(key)
+                || self.is_of_karpenter(key)
                 || key.starts_with("beta.kubernetes.io/") =>
             {
                 return;
@@ -246,8 +252,11 @@ impl<'a, 'r> Walk<'a, 'r> {
     fn expression(&mut self, object: &mut Map<String, Value>) {
         let key = object.get("key").and_then(Value::as_str);
         let key = key.unwrap_or_default().to_owned();
+        let compares = object.get("operator").is_some_and(|operator| {
+            ["Gt", "Lt", "Gte", "Lte"].contains(&operator.as_str().unwrap_or_default())
+        });
         for field in ["values", "value", "in", "notIn"] {
-            if let Some(value) = object.get_mut(field) {
+            if let Some(value) = object.get_mut(field).filter(|_| !compares) {
                 self.of_label(&key, value);
             }
         }
@@ -259,19 +268,31 @@ impl<'a, 'r> Walk<'a, 'r> {
     /// Reports whether a key is one of Kubernetes, Karpenter or the provider.
     fn is_known(&self, key: &str) -> bool {
         let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-        let is_of = |suffix: &str| {
-            let rest = domain.strip_suffix(suffix);
-            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-        };
         self.config.well_known.contains(key)
-            || is_of("kubernetes.io")
-            || is_of("k8s.io")
-            || is_of_karpenter(key)
+            || is_within(domain, "kubernetes.io")
+            || is_within(domain, "k8s.io")
+            || self.is_of_karpenter(key)
+    }
+
+    /// Reports whether the domain of a key is Karpenter's or that of the provider's NodeClasses.
+    fn is_of_karpenter(&self, key: &str) -> bool {
+        let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+        let groups = self.config.node_classes.iter();
+        let mut groups = groups.map(|kind| kind.group.as_str()).chain([GROUP]);
+        groups.any(|group| is_within(domain, group))
     }
 }
 
-/// Reports whether the domain of a key is Karpenter's, or of a provider for it.
-fn is_of_karpenter(key: &str) -> bool {
-    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-    domain.contains('.') && domain.split('.').any(|label| label == "karpenter")
+/// Karpenter's own group.
+const GROUP: &str = "karpenter.sh";
+
+/// Reports whether a domain is `suffix` or a subdomain of it.
+fn is_within(domain: &str, suffix: &str) -> bool {
+    let rest = domain.strip_suffix(suffix);
+    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+/// Reports whether a number has the form of an AWS account id.
+fn is_account(text: &str) -> bool {
+    text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -1,4 +1,5 @@
-//! The lines of an untrusted file: decompressed as they are read, with bounded memory.
+//! The lines of an untrusted file: decompressed as they are read, with bounded memory. What is parsed of them is bounded by the number
+//! of values.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -6,6 +7,10 @@ use std::io::{self, BufRead, BufReader, Read};
 pub(super) const MAX_LINE: usize = 32 << 20;
 /// The most bytes that a bundle may have once it is decompressed: a cluster of 2,000,000 pods has fewer.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
+/// The most values of a line, counted by the characters that begin one: `{},` is three bytes, and hundreds in memory.
+pub(super) const MAX_VALUES_OF_LINE: u64 = 2 << 20;
+/// The most values of a bundle. A pod has about twenty.
+pub(super) const MAX_VALUES: u64 = 64 << 20;
 /// The largest window of the compressor (2^23 bytes), which the decompressor allocates.
 const WINDOW_LOG: u32 = 23;
 
@@ -17,6 +22,8 @@ pub(super) enum LineError {
     TooLong,
     /// The file is larger than [`MAX_BYTES`].
     TooLarge,
+    /// The line has more values than [`MAX_VALUES_OF_LINE`], or the file than [`MAX_VALUES`].
+    TooManyValues,
     /// The last line has no end.
     Unfinished,
 }
@@ -30,6 +37,8 @@ pub(super) struct LineReader<R: Read> {
     /// The position of the line's first byte.
     pub(super) offset: u64,
     next: u64,
+    /// The number of values of all lines so far.
+    values: u64,
     hash: blake3::Hasher,
 }
 
@@ -43,6 +52,7 @@ impl<R: Read> LineReader<R> {
             number: 0,
             offset: 0,
             next: 0,
+            values: 0,
             hash: blake3::Hasher::new(),
         })
     }
@@ -52,6 +62,7 @@ impl<R: Read> LineReader<R> {
         self.line.clear();
         self.offset = self.next;
         self.number += 1;
+        let before = self.values;
         loop {
             let read = self.file.fill_buf().map_err(LineError::Io)?;
             if read.is_empty() {
@@ -67,10 +78,15 @@ impl<R: Read> LineReader<R> {
                 return Err(LineError::TooLong);
             }
             self.line.extend_from_slice(&read[..taken]);
+            let begins = |byte: &&u8| matches!(**byte, b',' | b'{' | b'[');
+            self.values += read[..taken].iter().filter(begins).count() as u64;
             self.file.consume(taken);
             self.next += taken as u64;
             if self.next > MAX_BYTES {
                 return Err(LineError::TooLarge);
+            }
+            if self.values > MAX_VALUES || self.values - before > MAX_VALUES_OF_LINE {
+                return Err(LineError::TooManyValues);
             }
             if end.is_some() {
                 return Ok(true);

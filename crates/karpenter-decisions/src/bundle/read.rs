@@ -1,4 +1,5 @@
-//! Reading a bundle. Its text is untrusted: whatever it says, reading ends with a bundle or an error, within bounded memory.
+//! Reading a bundle. Its text is untrusted: whatever it says, reading ends with a bundle or an error. Memory is bounded by the bytes
+//! and the number of values that [`lines`](super::lines) reads: a few hundred bytes for each value at most.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -12,7 +13,7 @@ use karpenter_core::resources::Resources;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::lines::{LineError, LineReader, MAX_BYTES, MAX_LINE};
+use super::lines::{LineError, LineReader, MAX_BYTES, MAX_LINE, MAX_VALUES, MAX_VALUES_OF_LINE};
 use super::recording::{self, MAX_PASSES, RecordedPass};
 use super::rows::{
     Change, DaemonSetRow, Devices, Indexed, Line, Manifest, PassRow, PodRow, PoolTypes, Request,
@@ -140,6 +141,12 @@ impl<R: Read> Reader<R> {
             Err(LineError::TooLarge) => Err(ReadError::TooLarge {
                 line,
                 problem: format!("the bundle has more than {} MiB", MAX_BYTES >> 20),
+            }),
+            Err(LineError::TooManyValues) => Err(ReadError::TooLarge {
+                line,
+                problem: format!(
+                    "a line has more than {MAX_VALUES_OF_LINE} values, or the bundle more than {MAX_VALUES}"
+                ),
             }),
         }
     }

@@ -484,7 +484,7 @@ fn a_bomb_is_refused_before_it_is_in_memory() {
     let mut bomb = zstd::Encoder::new(Vec::new(), 1).unwrap();
     let manifest = lines(&file(&captured())).remove(0);
     writeln!(bomb, "{manifest}").unwrap();
-    let piece = vec![b'['; 1 << 20];
+    let piece = vec![b'x'; 1 << 20];
     for _ in 0..64 {
         bomb.write_all(&piece).unwrap();
     }
@@ -500,6 +500,20 @@ fn a_bomb_is_refused_before_it_is_in_memory() {
     let wide = wide.finish().unwrap();
     let read = allocation_counter::measure(|| drop(refused(&wide)));
     assert!(read.bytes_max < 32 << 20, "{}", read.bytes_max);
+    // Values of three bytes, each a condition of a node in memory.
+    let conditions = |count: usize| {
+        let all_of_them = "{},".repeat(count);
+        changed(|all| {
+            all.push(format!(r#"{{"s":"nodes","v":{{"metadata":{{}},"status":{{"conditions":[{all_of_them}{{}}]}}}}}}"#))
+        })
+    };
+    let file = conditions(1_000_000);
+    let read = allocation_counter::measure(|| drop(refused(&file)));
+    assert!(read.bytes_max < 768 << 20, "{}", read.bytes_max);
+    let file = conditions(10_000_000);
+    let says = "more than 2097152 values";
+    let read = allocation_counter::measure(|| assert!(refused(&file).contains(says)));
+    assert!(read.bytes_max < 96 << 20, "{}", read.bytes_max);
     // Nesting that would overflow a stack.
     let deep = changed(|all| {
         let parameters = "[".repeat(1 << 20);

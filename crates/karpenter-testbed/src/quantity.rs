@@ -7,6 +7,10 @@ use std::cmp::Ordering;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
+/// The largest power of ten of a quantity. The real API server computes the power when it compares a request with zero, and has no
+/// answer in time for a larger one.
+const MAX_EXPONENT: u32 = 1_000_000;
+
 /// The sign, the digits before and behind the point, the power of ten and the power of two of a quantity's text.
 struct Text<'a> {
     negative: bool,
@@ -44,8 +48,11 @@ impl<'a> Text<'a> {
             "Ti" => (0, 40),
             "Pi" => (0, 50),
             "Ei" => (0, 60),
-            other => (other.strip_prefix(['e', 'E'])?.parse().ok()?, 0),
+            other => (other.strip_prefix(['e', 'E'])?.parse::<i32>().ok()?, 0),
         };
+        if exponent.unsigned_abs() > MAX_EXPONENT {
+            return None;
+        }
         Some(Self {
             negative: text.starts_with('-'),
             whole,
@@ -120,8 +127,8 @@ pub(crate) fn compare(a: &Value, b: &Value) -> Ordering {
     exact().unwrap_or(Ordering::Equal)
 }
 
-/// Returns the amount in units of 10^-`places`, rounded up and clamped to `i64`, as `Quantity.Value` and `MilliValue` do. An invalid
-/// or very large quantity counts as zero.
+/// Returns the amount in units of 10^-`places`, rounded up and clamped to `i64`. An invalid or very large quantity counts as zero, as
+/// `Quantity.Value` and `MilliValue` have it: kube-scheduler binds a pod that requests `1e99` cores to any node.
 fn units(quantity: &Quantity, places: i32) -> i64 {
     let amount = Text::parse(&quantity.0)
         .and_then(|text| text.number())
@@ -156,7 +163,20 @@ mod tests {
             assert!(is_quantity(good), "{good}");
         }
         for bad in [
-            "", "-", ".", "m", "abc", "1.2.3", "1x", "1Qi", "1 Gi", "1e", "--1",
+            "",
+            "-",
+            ".",
+            "m",
+            "abc",
+            "mem2",
+            "1.2.3",
+            "1x",
+            "1Qi",
+            "1 Gi",
+            "1e",
+            "--1",
+            "1e999999999",
+            "1e-999999999",
         ] {
             assert!(!is_quantity(bad), "{bad}");
         }

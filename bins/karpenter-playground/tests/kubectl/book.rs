@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::marked::marked;
 use crate::playground::{Playground, kubectl_is_missing};
 
 fn root() -> PathBuf {
@@ -36,36 +37,11 @@ fn blocks(language: &str) -> Vec<(String, String)> {
     found
 }
 
-/// A block of a page with the marker `<!-- run: playground -->` on the line before it.
-struct Marked {
-    language: String,
-    text: String,
-    place: String,
-}
-
-/// Returns the marked blocks of a page, in their order.
-fn marked(page: &str) -> Vec<Marked> {
-    let text = std::fs::read_to_string(root().join(page)).unwrap();
-    let parts = text
-        .split("<!-- run: playground -->\n```")
-        .enumerate()
-        .skip(1);
-    let block = |(number, part): (usize, &str)| {
-        let (language, rest) = part.split_once('\n').unwrap();
-        let (text, _) = rest.split_once("\n```").unwrap();
-        Marked {
-            language: language.to_owned(),
-            text: text.to_owned(),
-            place: format!("{page}, marked block {number}"),
-        }
-    };
-    parts.map(block).collect()
-}
-
 /// Runs the marked blocks of a page as a reader would: shell commands from the root of the repository, manifests with `kubectl
 /// apply`. The line that starts the playground starts the binary that was built with this test.
 fn follow(page: &str) -> Playground {
-    let blocks = marked(page);
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
+    let blocks = marked(page, &text, "playground");
     assert!(!blocks.is_empty(), "{page} has no marked block");
     let starts = |line: &str| {
         let arguments = line.strip_prefix("cargo run --release --bin karpenter-playground")?;

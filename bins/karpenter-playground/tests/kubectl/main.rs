@@ -7,6 +7,7 @@ mod usable;
 
 mod book;
 mod examples;
+mod marked;
 mod playground;
 
 use std::path::{Path, PathBuf};

@@ -268,6 +268,24 @@ async fn an_unknown_token_is_unauthorized() {
     );
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_kubeconfig_is_for_its_owner_alone_even_in_a_file_that_was_there() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let testbed = Testbed::builder().start().await;
+    let served = testbed.serve("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let (new, old) = (home.path().join("new"), home.path().join("old"));
+    std::fs::write(&old, "a longer text than a kubeconfig".repeat(1000)).unwrap();
+    for path in [new, old] {
+        served.write_kubeconfig(&path).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+        let written = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(written, served.kubeconfig());
+    }
+}
+
 /// Creates a resource that is not stored, as the administrator, and returns its status.
 async fn status_of(cluster: &Cluster, group: &str, kind: &str, spec: Value) -> Value {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));

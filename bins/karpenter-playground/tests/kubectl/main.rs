@@ -157,6 +157,15 @@ fn invalid_manifests_are_rejected_with_the_field_and_the_server_keeps_running() 
     );
 }
 
+#[cfg(unix)]
+#[test]
+fn the_kubeconfig_with_an_administrators_token_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let playground = Playground::start(&[]);
+    let metadata = std::fs::metadata(playground.kubeconfig()).unwrap();
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+}
+
 #[test]
 fn a_run_with_exit_when_idle_ends_with_a_summary() {
     let home = TempDir::new().unwrap();

@@ -1,6 +1,7 @@
 //! The server over HTTPS on loopback.
 
 use std::fmt;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -112,12 +113,20 @@ impl Served {
         )
     }
 
-    /// Writes the kubeconfig to a file.
+    /// Writes the kubeconfig, which has an administrator's token, to a file that only its owner can read.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn write_kubeconfig(&self, path: &Path) -> std::io::Result<()> {
-        std::fs::write(path, self.kubeconfig())
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(path)?;
+        // An existing file keeps its mode when it is opened.
+        #[cfg(unix)]
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        file.write_all(self.kubeconfig().as_bytes())
     }
 }
 

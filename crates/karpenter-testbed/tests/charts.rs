@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+#[path = "charts/network.rs"]
+mod network;
 #[path = "charts/permissions.rs"]
 mod permissions;
 #[path = "charts/shadow.rs"]

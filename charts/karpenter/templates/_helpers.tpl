@@ -64,8 +64,12 @@ annotations:
 {{- if .Values.decisions.service.enabled }}true{{ end }}
 {{- end }}
 
+{{/* The image. The one of upstream, which values files of its chart may name, runs another controller with these settings. */}}
 {{- define "karpenter.image" -}}
 {{- $image := .Values.controller.image -}}
+{{- if hasPrefix "public.ecr.aws/karpenter/" (default "" $image.repository) -}}
+{{- fail (printf "controller.image.repository is %s, the image of upstream: remove controller.image from the values, or set an image of this project" $image.repository) -}}
+{{- end -}}
 {{- $own := ternary "ghcr.io/karpenter-rs/karpenter-kwok" "ghcr.io/karpenter-rs/karpenter" (eq .Values.provider "kwok") -}}
 {{ default $own $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
 {{- with $image.digest }}@{{ . }}{{ end }}

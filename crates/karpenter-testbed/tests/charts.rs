@@ -10,6 +10,8 @@ mod network;
 mod permissions;
 #[path = "charts/shadow.rs"]
 mod shadow;
+#[path = "charts/upstream.rs"]
+mod upstream;
 #[path = "kubectl/usable.rs"]
 mod usable;
 

@@ -6,6 +6,8 @@
 
 #[path = "charts/network.rs"]
 mod network;
+#[path = "charts/older.rs"]
+mod older;
 #[path = "charts/permissions.rs"]
 mod permissions;
 #[path = "charts/shadow.rs"]
@@ -61,6 +63,8 @@ const FULL: &str = "
 additionalLabels: {team: a}
 additionalAnnotations: {note: b}
 networkPolicy: {enabled: true}
+legacy: {enabled: true}
+webhook: {enabled: true}
 terminationGracePeriodSeconds: 0
 hostNetwork: true
 dnsConfig: {options: [{name: ndots, value: '1'}]}
@@ -511,8 +515,9 @@ fn the_crds_are_those_of_the_provider() {
     );
     let of_kwok = template("karpenter-crd", "provider: kwok");
     assert!(!of_kwok.contains("\n  conversion:\n"), "{of_kwok}");
+    assert_eq!(names("{}"), with(&["ec2nodeclasses.karpenter.k8s.aws"]));
     assert_eq!(
-        names("{}"),
+        names(older::OLDER),
         with(&[
             "awsnodetemplates.karpenter.k8s.aws",
             "ec2nodeclasses.karpenter.k8s.aws",
@@ -561,7 +566,8 @@ async fn an_api_server_accepts_every_object_of_the_charts() {
         .write_kubeconfig(&home.path().join("config"))
         .unwrap();
     let apply = ["apply", "--server-side", "--validate=strict", "-f", "-"];
-    let definitions = template("karpenter-crd", "additionalAnnotations: {note: b}");
+    let older = format!("additionalAnnotations: {{note: b}}\n{}", older::OLDER);
+    let definitions = template("karpenter-crd", &older);
     assert_eq!(
         kubectl(&home, &apply, &definitions).lines().count(),
         definitions

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::older::OLDER;
 use super::{KWOK, TODAY, is_missing, objects, template};
 
 /// With OwnerReferencesPermissionEnforcement, setting `blockOwnerDeletion` needs permission to update the owner's finalizers.
@@ -12,7 +13,7 @@ fn the_controller_may_update_the_finalizers_of_owners_it_sets() {
     if is_missing("helm", "version") {
         return;
     }
-    let manifests = template("karpenter", TODAY);
+    let manifests = template("karpenter", &format!("{TODAY}{OLDER}"));
     let rules: Vec<serde_json::Value> = manifests
         .split("\n---\n")
         .map(|text| serde_saphyr::from_str(text.trim_start_matches("---\n")).unwrap())
@@ -76,7 +77,7 @@ fn combinations(a: &[String], b: &[String], c: &[String]) -> Vec<(String, String
 }
 
 /// Lines of `group: resources: verbs`, as combinations.
-fn listed(lines: &[&str]) -> BTreeSet<[String; 4]> {
+pub(super) fn listed(lines: &[&str]) -> BTreeSet<[String; 4]> {
     let mut rights = BTreeSet::new();
     for line in lines {
         let [group, resources, verbs] =

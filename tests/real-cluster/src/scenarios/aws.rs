@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::case::{SOON, is_leaving, running};
 use crate::cluster::{Cluster, claims_and_nodes_belong_together};
-use crate::helm::KARPENTER;
+use crate::helm::{self, CRDS, KARPENTER};
 use crate::objects::{
     DEFINITIONS, DEPLOYMENTS, EC2_NODE_CLASSES, NODE_CLAIMS, NODE_POOLS, NODES, PODS, SERVICES,
     api_of, apply, condition, delete, documents, list, merge, name,
@@ -34,13 +34,14 @@ const LAYERED: &str = "3-layered-constraints-and-upgrade-v0.33";
 
 /// The values of the CRD chart.
 pub(crate) fn definitions(webhook: u16) -> Value {
-    json!({ "webhook": { "port": webhook } })
+    json!({ "legacy": { "enabled": true }, "webhook": { "enabled": true, "port": webhook } })
 }
 
 /// The values of the chart.
 pub(crate) fn values(webhook: u16) -> Value {
     json!({
-        "webhook": { "port": webhook },
+        "legacy": { "enabled": true },
+        "webhook": { "enabled": true, "port": webhook },
         "settings": {
             "clusterName": CLUSTER, "interruptionQueue": CLUSTER, "eksControlPlane": true,
             "aws": { "defaultInstanceProfile": PROFILE },
@@ -227,6 +228,13 @@ async fn generations(cluster: &Cluster) -> Result<()> {
     }
     until(
         "the NodePools of Provisioners are deleted",
+    // The charts' defaults are for v1 alone: Helm would delete the CRDs of these objects, and the objects with them.
+    let refused = helm::upgrade(&cluster.plane, CRDS, &json!({})).await;
+    let refused = refused.err().map(|error| format!("{error:#}"));
+    ensure!(
+        refused.is_some_and(|said| said.contains("this would delete the CRD")),
+        "an upgrade deletes Provisioners"
+    );
         &pools,
         "",
         SOON,

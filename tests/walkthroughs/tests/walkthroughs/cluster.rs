@@ -172,7 +172,7 @@ impl Cluster {
         );
         prepared.kubectl(&APPLY, &add_ons());
         println!("# helm template karpenter-crd | kubectl apply -f -");
-        let definitions = install::render("karpenter-crd", "{}");
+        let definitions = install::render("karpenter-crd", &of_definitions(&values));
         prepared.kubectl(
             &["apply", "--server-side", "--validate=false", "-f", "-"],
             &definitions,
@@ -464,6 +464,17 @@ fn with_ports(values: &str, cluster: &str, ports: &[u16]) -> String {
     values["webhook"]["port"] = ports[2].into();
     values["decisions"]["port"] = ports[3].into();
     values.to_string()
+}
+
+/// Returns the values of the CRD chart that belong to values of the chart: which older generations are served.
+fn of_definitions(values: &str) -> String {
+    let values: Value = serde_json::from_str(values).unwrap();
+    let served = |generation: &str| values[generation]["enabled"] == true;
+    json!({
+        "legacy": { "enabled": served("legacy") },
+        "webhook": { "enabled": served("webhook"), "port": values["webhook"]["port"] },
+    })
+    .to_string()
 }
 
 /// 6 for c6a.xlarge.

@@ -1,5 +1,5 @@
-//! Not a users' walkthrough: the current Karpenter with all features enabled, to compare the chart's roles with all requests of
-//! the controller to the API server.
+//! Not a users' walkthrough: the current Karpenter with all features enabled but those of older generations, to compare the chart's
+//! roles with all requests of the controller to the API server.
 
 use std::time::Duration;
 
@@ -96,7 +96,6 @@ async fn the_roles_of_the_chart_are_sufficient_with_every_feature_gate_enabled()
     let Some(mut cluster) = Cluster::start(start).await else {
         return;
     };
-    cluster.until_versions_are_converted().await;
     cluster.apply_text(OBJECTS);
     cluster
         .until("pods run on the discounted family", MINUTE, |cluster| {

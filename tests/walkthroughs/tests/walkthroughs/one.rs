@@ -18,6 +18,7 @@ clusterEndpoint: https://${CLUSTER_NAME}.eks.example
 defaultProvisioner: {create: false}
 aws:
   defaultInstanceProfile: KarpenterNodeInstanceProfile-${CLUSTER_NAME}
+legacy: {enabled: true}
 ";
 const MINUTE: Duration = Duration::from_secs(60);
 

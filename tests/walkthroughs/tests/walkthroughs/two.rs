@@ -22,6 +22,7 @@ controller:
     requests: {cpu: 1, memory: 1Gi}
     limits: {cpu: 1, memory: 1Gi}
 logLevel: debug
+legacy: {enabled: true}
 ";
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! The programs of a control plane: finds them, or builds them through the Go module proxy.
+//! The programs of a control plane, and upstream's chart: finds them, or builds them through the Go module proxy.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::root;
 
 const KUBERNETES: &str = "1.36.3";
 /// Programs that are a package of a module: name, module, version, package.
-const OTHERS: [(&str, &str, &str, &str); 3] = [
+const OTHERS: [(&str, &str, &str, &str); 4] = [
     (
         "etcd",
         "go.etcd.io/etcd/server/v3",
@@ -31,7 +31,19 @@ const OTHERS: [(&str, &str, &str, &str); 3] = [
         "v3.19.0",
         "helm.sh/helm/v3/cmd/helm",
     ),
+    (
+        "helm4",
+        "helm.sh/helm/v4",
+        "v4.3.1",
+        "helm.sh/helm/v4/cmd/helm",
+    ),
 ];
+/// Upstream's chart, which a cluster is switched from: a file of it, its module, its version.
+pub(crate) const UPSTREAM: (&str, &str, &str) = (
+    "upstream/Chart.yaml",
+    "github.com/aws/karpenter-provider-aws",
+    "v1.14.1",
+);
 const OF_KUBERNETES: [&str; 3] = [
     "kube-apiserver",
     "kube-controller-manager",
@@ -69,7 +81,8 @@ pub(crate) fn find() -> Result<Binaries, Vec<&'static str>> {
 fn find_in(folders: &[PathBuf]) -> Result<Binaries, Vec<&'static str>> {
     let names = OF_KUBERNETES
         .into_iter()
-        .chain(OTHERS.map(|(name, ..)| name));
+        .chain(OTHERS.map(|(name, ..)| name))
+        .chain([UPSTREAM.0]);
     let mut found = BTreeMap::new();
     let mut missing = Vec::new();
     for name in names {
@@ -125,6 +138,9 @@ pub(crate) fn build() -> Result<Binaries> {
             compile(&folder, name, package, "")?;
         }
     }
+    if others.contains(&UPSTREAM.0) {
+        copy_upstream()?;
+    }
     find().map_err(|missing| anyhow::anyhow!("still missing: {}", missing.join(", ")))
 }
 
@@ -168,6 +184,38 @@ fn compile(folder: &Path, name: &str, package: &str, flags: &str) -> Result<()> 
     Ok(())
 }
 
+/// Copies the chart from upstream's module, with the CRDs, to which `crds` is a symbolic link in upstream's repository.
+fn copy_upstream() -> Result<()> {
+    let (chart, module, version) = UPSTREAM;
+    println!("copying the chart of {module}");
+    let folder = module_folder("upstream", "module realcluster\n\ngo 1.25.0\n")?;
+    let sources = download(&folder, &format!("{module}@{version}"))?;
+    // An interrupted copy must leave no directory that looks complete.
+    let partial = tempfile::tempdir_in(built())?;
+    copy(&sources.join("charts/karpenter"), partial.path())?;
+    copy(&sources.join("pkg/apis/crds"), &partial.path().join("crds"))?;
+    let finished = built().join(chart);
+    fs::rename(
+        partial.keep(),
+        finished.parent().context("a chart is in a directory")?,
+    )?;
+    Ok(())
+}
+
+/// Copies a directory; the files of a module are read-only.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy(&entry.path(), &target)?,
+            false => fs::write(&target, fs::read(entry.path())?)?,
+        }
+    }
+    Ok(())
+}
+
 /// Returns the linker flags that set the version of Kubernetes' programs, which kubectl and Karpenter read.
 fn version_flags(version: &str) -> String {
     let of = "k8s.io/component-base/version";
@@ -179,17 +227,22 @@ fn version_flags(version: &str) -> String {
     format!("-X {of}.gitVersion=v{version} -X {of}.gitMajor={major} -X {of}.gitMinor={minor}")
 }
 
+/// Downloads a module, and returns its directory.
+fn download(folder: &Path, module: &str) -> Result<PathBuf> {
+    let answer = go_in(folder, &["mod", "download", "-json", module])?;
+    let answer: serde_json::Value = serde_json::from_str(&answer)?;
+    let sources = answer["Dir"].as_str();
+    let sources = sources.context("cannot find the directory of the module")?;
+    Ok(PathBuf::from(sources))
+}
+
 /// Creates a module that builds Kubernetes. Kubernetes' own `go.mod` replaces its staging modules by directories; here they have
 /// versions.
 fn kubernetes_module() -> Result<PathBuf> {
     let module = format!("k8s.io/kubernetes@v{KUBERNETES}");
     let folder = module_folder("kubernetes", "module realcluster\n\ngo 1.25.0\n")?;
-    let answer = go_in(&folder, &["mod", "download", "-json", &module])?;
-    let answer: serde_json::Value = serde_json::from_str(&answer)?;
-    let sources = answer["Dir"]
-        .as_str()
-        .context("cannot find the directory of the module")?;
-    let theirs = fs::read_to_string(Path::new(sources).join("go.mod"))?;
+    let sources = download(&folder, &module)?;
+    let theirs = fs::read_to_string(sources.join("go.mod"))?;
     fs::write(
         folder.join("go.mod"),
         kubernetes_go_mod(&theirs, KUBERNETES),
@@ -269,7 +322,9 @@ mod tests {
             missing.contains(&"helm") && missing.contains(&"kwok") && !missing.contains(&"etcd"),
             "{missing:?}"
         );
-        for name in OF_KUBERNETES.into_iter().chain(OTHERS.map(|o| o.0)) {
+        fs::create_dir(second.path().join("upstream")).unwrap();
+        let others = OTHERS.map(|o| o.0).into_iter().chain([UPSTREAM.0]);
+        for name in OF_KUBERNETES.into_iter().chain(others) {
             fs::write(second.path().join(name), "").unwrap();
         }
         fs::write(first.path().join("etcd"), "").unwrap();

@@ -67,7 +67,7 @@ impl Choice<'_> {
 fn check_words(words: &[String]) -> Result<()> {
     let beside = scenarios::BESIDE.iter().map(|s| s.name);
     let alone = scenarios::ALONE.iter().map(|s| s.name);
-    let names: Vec<&str> = beside.chain(alone).chain(["aws"]).collect();
+    let names: Vec<&str> = beside.chain(alone).chain(["from-go", "aws"]).collect();
     for word in words {
         if !names.iter().any(|name| name.contains(word.as_str())) {
             bail!(
@@ -230,10 +230,25 @@ async fn kwok(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
 
 async fn aws(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
     let mut results = Results::default();
-    if !choice.has("aws", true) {
+    let (mut from_go, all) = (choice.has("from-go", true), choice.has("aws", true));
+    if from_go && scenarios::from_go::kubectl_is_missing() {
+        println!("skipped: cannot find kubectl, which the scenario from-go needs");
+        from_go = false;
+    }
+    if !from_go && !all {
         return Ok(results);
     }
     let mut cluster = Cluster::start(binaries).await?;
+    if from_go {
+        let started = Instant::now();
+        let switched = timed(scenarios::from_go::forth_and_back(&mut cluster)).await;
+        results.report("from-go", started, switched);
+    }
+    // A failed switch leaves objects of an unknown state.
+    if !all || !results.failed.is_empty() {
+        end(cluster, &results).await?;
+        return Ok(results);
+    }
     let [webhook] = free_ports()?;
     let started = Instant::now();
     let installed = timed(scenarios::install::aws(&cluster, webhook)).await;

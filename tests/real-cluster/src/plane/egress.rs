@@ -1,5 +1,5 @@
-//! Connects the API server to Services: there is no pod network, so it uses a proxy, which knows the loopback port behind each
-//! Service.
+//! Connects the API server to Services and kubelets: there is no pod network, so it uses a proxy, which knows the loopback port
+//! behind each address.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -137,6 +137,11 @@ impl ControlPlane {
         self.folder.join("audit.jsonl")
     }
 
+    /// Returns the path of the log that `kubectl logs` prints for every container, in the format of container runtimes.
+    pub(crate) fn container_log(&self) -> PathBuf {
+        self.folder.join("container.log")
+    }
+
     /// Returns the proxy between the API server and Services.
     pub(crate) fn egress(&self) -> &Egress {
         &self.egress
@@ -204,6 +209,7 @@ impl ControlPlane {
             .arg("--authorization-mode=Node,RBAC")
             .arg("--service-cluster-ip-range=10.96.0.0/16")
             .arg("--endpoint-reconciler-type=none")
+            .arg("--kubelet-preferred-address-types=InternalIP")
             // As in clusters with this admission plugin: setting an owner needs permission to update its finalizers.
             .arg("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
             .arg("--audit-policy-file")
@@ -275,9 +281,14 @@ impl ControlPlane {
 
     fn start_kwok(&mut self) -> Result<()> {
         let config = format!(
-            "apiVersion: config.kwok.x-k8s.io/v1alpha1\nkind: KwokConfiguration\noptions:\n  manageAllNodes: true\n  cidr: 10.0.0.0/8\n  nodeIP: 10.0.0.1\n  nodePort: {port}\n  serverAddress: 127.0.0.1:{port}\n  enablePodsOnNodeSyncStreamWatch: true\n  nodeLeaseDurationSeconds: 40\n  nodeLeaseParallelism: 4\n  podPlayStageParallelism: 8\n  nodePlayStageParallelism: 8\n---\n{STAGES}",
+            "apiVersion: config.kwok.x-k8s.io/v1alpha1\nkind: KwokConfiguration\noptions:\n  manageAllNodes: true\n  cidr: 10.0.0.0/8\n  nodeIP: 10.0.0.1\n  nodePort: {port}\n  serverAddress: 127.0.0.1:{port}\n  enablePodsOnNodeSyncStreamWatch: true\n  nodeLeaseDurationSeconds: 40\n  nodeLeaseParallelism: 4\n  podPlayStageParallelism: 8\n  nodePlayStageParallelism: 8\n  enableDebuggingHandlers: true\n  tlsCertFile: {certificate}\n  tlsPrivateKeyFile: {key}\n---\napiVersion: kwok.x-k8s.io/v1alpha1\nkind: ClusterLogs\nmetadata: {{ name: all }}\nspec:\n  logs: [{{ logsFile: {logs} }}]\n---\n{STAGES}",
             port = self.ports.kwok,
+            certificate = self.pki.file("kwok.crt").display(),
+            key = self.pki.file("kwok.key").display(),
+            logs = self.container_log().display(),
         );
+        // The port of kubelets: kwok answers for those of all nodes.
+        self.egress.route("10.0.0.1:10250", self.ports.kwok);
         let path = self.folder.join("kwok.yaml");
         fs::write(&path, config)?;
         let mut command = self.program("kwok")?;

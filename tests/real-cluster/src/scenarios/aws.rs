@@ -21,7 +21,7 @@ use crate::wait::{FOREVER, Seen, until};
 use crate::{controller_binary, root};
 
 /// The name of the cluster in AWS.
-const CLUSTER: &str = "karpenter-blueprints";
+pub(super) const CLUSTER: &str = "karpenter-blueprints";
 const REGION: &str = "us-west-2";
 /// The version of EKS before and after the upgrade. The control plane itself does not change: the controller reads the version
 /// from EKS. The manifests use Amazon Linux 2, which has no images for later versions.
@@ -32,7 +32,7 @@ const GENERATIONS: &str = "1-just-in-time-v0.16/provisioner.yaml";
 const WINDOWS: &str = "2-windows-v0.29/provisioners.yaml";
 const LAYERED: &str = "3-layered-constraints-and-upgrade-v0.33";
 
-/// The values of the CRD chart.
+/// The values of the CRD chart, with every older generation.
 pub(crate) fn definitions(webhook: u16) -> Value {
     json!({ "legacy": { "enabled": true }, "webhook": { "enabled": true, "port": webhook } })
 }
@@ -50,7 +50,7 @@ pub(crate) fn values(webhook: u16) -> Value {
 }
 
 /// The AWS fake with instances that join the cluster; stopped on drop.
-struct FakeAws {
+pub(super) struct FakeAws {
     aws: AwsFake,
     environment: BTreeMap<String, String>,
     joining: JoinHandle<()>,
@@ -72,7 +72,7 @@ fn generation(instance_type: &str) -> u32 {
 }
 
 impl FakeAws {
-    async fn start(client: &Client) -> Result<Self> {
+    pub(super) async fn start(client: &Client) -> Result<Self> {
         let aws = AwsFake::builder()
             .region(REGION)
             .cluster(CLUSTER)
@@ -102,6 +102,11 @@ impl FakeAws {
             joining: tokio::spawn(joining),
             _endpoint: endpoint,
         })
+    }
+
+    /// Returns the environment of a controller that uses it.
+    pub(super) fn environment(&self) -> &BTreeMap<String, String> {
+        &self.environment
     }
 
     /// Waits until no instance is running.
@@ -223,18 +228,17 @@ async fn generations(cluster: &Cluster) -> Result<()> {
         before["spec"]["disruption"]["expireAfter"] == "2592000s",
         "v1beta1 is {before}"
     );
+    // The charts' defaults are for v1 alone: Helm would delete the CRDs of these objects, and the objects with them.
+    let default = json!({ "legacy": { "enabled": false } });
+    let refused = helm::upgrade(&cluster.plane, CRDS, &default).await;
+    let refused = refused.err().map(|error| format!("{error:#}"));
+    let refused = refused.context("an upgrade has deleted Provisioners")?;
+    ensure!(refused.contains("this would delete the CRD"), "{refused}");
     for object in old.iter().filter(|o| o["kind"] == "Provisioner") {
         delete(&api_of(client, object)?, name(object)).await?;
     }
     until(
         "the NodePools of Provisioners are deleted",
-    // The charts' defaults are for v1 alone: Helm would delete the CRDs of these objects, and the objects with them.
-    let refused = helm::upgrade(&cluster.plane, CRDS, &json!({})).await;
-    let refused = refused.err().map(|error| format!("{error:#}"));
-    ensure!(
-        refused.is_some_and(|said| said.contains("this would delete the CRD")),
-        "an upgrade deletes Provisioners"
-    );
         &pools,
         "",
         SOON,
@@ -373,7 +377,7 @@ async fn walkthrough_3(cluster: &mut Cluster, fake: &FakeAws) -> Result<()> {
 }
 
 /// Returns the pods of every EKS cluster.
-fn add_ons() -> Vec<Value> {
+pub(super) fn add_ons() -> Vec<Value> {
     let daemon = |name: &str, requests: Value| {
         json!({
             "apiVersion": "apps/v1", "kind": "DaemonSet",

@@ -6,6 +6,7 @@ mod decisions;
 mod devices;
 mod disruption;
 mod faults;
+pub(crate) mod from_go;
 pub(crate) mod install;
 mod scaling;
 mod verdicts;

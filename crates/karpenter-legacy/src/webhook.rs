@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::Write;
 
-use karpenter_listener::{Pieces, weight};
+use karpenter_listener::{Pieces, Refused, weight};
 use serde::Deserialize;
 use serde::de::{Deserializer as _, Error as _, SeqAccess, Visitor};
 use serde_json::Value;
@@ -39,6 +39,9 @@ pub enum Refusal {
     /// It has NodeClaims, whose expiry is that of their NodePools.
     #[error("NodePools are not listed yet")]
     NotReady,
+    /// There is no room for the response.
+    #[error("cannot convert the review: {0}")]
+    NoRoom(#[from] Refused),
 }
 
 #[derive(Deserialize)]
@@ -77,15 +80,21 @@ struct Metadata<'a> {
 }
 
 /// Converts the objects of a review. An object that cannot be converted fails the whole review, and the response names it.
+/// `grow` is told of the bytes of each converted object, which may be a few times as long as the original.
 ///
 /// # Errors
 /// If there is no answer.
-pub fn answer(review: &[u8], lookup: &dyn Lookup) -> Result<Pieces, Refusal> {
+pub fn answer(
+    review: &[u8],
+    lookup: &dyn Lookup,
+    grow: &dyn Fn(usize) -> Result<(), Refused>,
+) -> Result<Pieces, Refusal> {
     let review: Review<'_> = serde_json::from_slice(review)?;
     let request = review.request.ok_or(Refusal::NoRequest)?;
     let mut converting = Converting {
         wanted: &request.desired_api_version,
         lookup,
+        grow,
         converted: begin(&request.uid)?,
         any: false,
         ended: None,
@@ -137,6 +146,7 @@ fn write(response: &mut Pieces, text: &str) -> Result<(), serde_json::Error> {
 struct Converting<'r> {
     wanted: &'r str,
     lookup: &'r dyn Lookup,
+    grow: &'r dyn Fn(usize) -> Result<(), Refused>,
     converted: Pieces,
     any: bool,
     ended: Option<End>,
@@ -159,24 +169,28 @@ impl<'de> Visitor<'de> for &mut Converting<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut objects: A) -> Result<(), A::Error> {
         while let Some(object) = objects.next_element::<&RawValue>()? {
-            let converted = match self.convert(object.get()) {
-                Ok(converted) => converted,
-                Err(end) => {
-                    self.ended = Some(end);
-                    return Err(A::Error::custom("the conversion has ended"));
-                }
-            };
-            let between = if self.any { "," } else { "" };
-            self.any = true;
-            write(&mut self.converted, between).map_err(A::Error::custom)?;
-            let written = serde_json::to_writer(&mut self.converted, &converted);
-            written.map_err(A::Error::custom)?;
+            if let Err(end) = self.add(object.get()) {
+                self.ended = Some(end);
+                return Err(A::Error::custom("the conversion has ended"));
+            }
         }
         Ok(())
     }
 }
 
 impl Converting<'_> {
+    fn add(&mut self, object: &str) -> Result<(), End> {
+        let converted = self.convert(object)?;
+        let before = self.converted.len();
+        let refused = |error: serde_json::Error| End::Refused(error.into());
+        if std::mem::replace(&mut self.any, true) {
+            write(&mut self.converted, ",").map_err(refused)?;
+        }
+        serde_json::to_writer(&mut self.converted, &converted).map_err(refused)?;
+        let grown = (self.grow)(self.converted.len() - before);
+        grown.map_err(|error| End::Refused(error.into()))
+    }
+
     fn convert(&self, object: &str) -> Result<Value, End> {
         if object.len() > MOST_BYTES {
             return Err(End::Failed("an object is longer than 3 MiB".to_owned()));

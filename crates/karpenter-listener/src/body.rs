@@ -162,7 +162,10 @@ impl AllHeld {
 
 impl Held {
     /// Adds bytes. Others make room, the oldest first.
-    fn grow(&self, bytes: usize) -> Result<(), Refused> {
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub fn grow(&self, bytes: usize) -> Result<(), Refused> {
         let mut held = self.budget.held.lock();
         while held.bytes + bytes > self.budget.most {
             let waits = |(number, room): &(&u64, &Room)| room.waits && **number != self.number;

@@ -15,9 +15,10 @@ use crate::conversion::{Lookup, NoLookup};
 use crate::crd::PATH;
 use crate::webhook::{Refusal, answer};
 
-/// The most bytes of the reviews and responses of all concurrent requests, and of one: the API server converts a list in one
-/// review, and 5,000 NodeClaims are 30 MiB.
+/// The most bytes of a review: the API server converts a list in one review, and 5,000 NodeClaims are 30 MiB.
 const MOST_BYTES: usize = 64 << 20;
+/// The most bytes of the reviews and responses of all concurrent requests.
+const MOST_TOGETHER: usize = 2 * MOST_BYTES;
 /// The most concurrent conversions; further ones wait.
 const CONVERSIONS: usize = 2;
 /// The timeout of a request, which is that of the API server.
@@ -50,7 +51,7 @@ impl Webhook {
     pub fn new(lookup: impl Lookup + Send + Sync + 'static) -> Self {
         Self {
             lookup: Arc::new(lookup),
-            bodies: Bodies::new(MOST_BYTES),
+            bodies: Bodies::new(MOST_TOGETHER),
             most_bytes: MOST_BYTES,
             conversions: Arc::new(Semaphore::new(CONVERSIONS)),
         }
@@ -110,7 +111,7 @@ impl Webhook {
         let convert = move || {
             // Also if the client is gone meanwhile.
             let _converting = converting;
-            let response = answer(&body, &*self.lookup)?;
+            let response = answer(&body, &*self.lookup, &|bytes| held.grow(bytes))?;
             drop(body);
             Ok::<_, Refusal>(response.held_by(held))
         };
@@ -119,7 +120,7 @@ impl Webhook {
             converted.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
         converted.map_err(|refusal| {
             let status = match &refusal {
-                Refusal::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+                Refusal::NotReady | Refusal::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
                 _ => StatusCode::BAD_REQUEST,
             };
             (status, refusal.to_string())

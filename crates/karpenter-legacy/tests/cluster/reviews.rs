@@ -1,7 +1,7 @@
 //! What a review costs: memory in proportion to its length, whatever it contains.
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use karpenter_legacy::crd::PATH;
 use karpenter_legacy::serving::Webhook;
 use serde_json::{Value, json};
@@ -31,28 +31,36 @@ fn node_pool(spec: &str) -> String {
     )
 }
 
-/// Posts a review. Returns the largest memory meanwhile, besides the review as the client holds it, and the answer.
-fn post(review: String) -> (u64, Value) {
+/// Posts a review. Returns the largest memory meanwhile, besides the review as the client holds it, and the status and the answer.
+fn post_to(webhook: Webhook, review: String) -> (u64, u16, Value) {
     let body = Bytes::from(review);
     // The client has it in any case.
     let _held = body.clone();
-    let mut answered = Value::Null;
+    let mut answered = (0, Value::Null);
     let measured = allocation_counter::measure(|| {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().unwrap();
-        let response = runtime.block_on(async {
-            let request = http::Request::post(PATH).body(Full::new(body)).unwrap();
-            let response = Webhook::default().respond(request).await;
-            assert_eq!(response.status(), 200);
-            response
-        });
+        let request = http::Request::post(PATH).body(Full::new(body)).unwrap();
+        let response = runtime.block_on(webhook.respond(request));
         allocation_counter::opt_out(|| {
-            let collecting = http_body_util::BodyExt::collect(response.into_body());
-            let body = runtime.block_on(collecting).unwrap().to_bytes();
-            answered = serde_json::from_slice(&body).unwrap();
+            let (head, body) = response.into_parts();
+            let body = runtime.block_on(BodyExt::collect(body)).unwrap().to_bytes();
+            let answer = serde_json::from_slice(&body).unwrap_or_default();
+            answered = (head.status.as_u16(), answer);
         });
     });
-    (measured.bytes_max, answered["response"].take())
+    (
+        measured.bytes_max,
+        answered.0,
+        answered.1["response"].take(),
+    )
+}
+
+/// Posts a review that is answered.
+fn post(review: String) -> (u64, Value) {
+    let (memory, status, answered) = post_to(Webhook::default(), review);
+    assert_eq!(status, 200);
+    (memory, answered)
 }
 
 #[test]
@@ -110,4 +118,17 @@ fn objects_are_converted_one_at_a_time() {
         memory < length + response + (1 << 20),
         "{memory} of {length} and {response}"
     );
+}
+
+#[test]
+fn a_response_counts_beside_its_review_and_is_refused_where_there_is_no_room() {
+    const MOST: usize = 4 << 20;
+    let review = review(&repeated(&node_pool("{}"), MOST / 4 * 3));
+    let length = review.len() as u64;
+    let webhook = || Webhook::default().at_most(MOST);
+    let (memory, status, _) = post_to(webhook(), review);
+    assert_eq!(status, 503);
+    assert!(memory < 2 * length + (1 << 20), "{memory}");
+    let (_, status, _) = post_to(webhook(), self::review(&node_pool("{}")));
+    assert_eq!(status, 200);
 }

@@ -365,7 +365,9 @@ async fn v1beta1_is_served_while_more_silent_connections_are_held_than_there_may
     cluster.reads_v1beta1().await;
     let mut held = Vec::new();
     for _ in 0..200 {
-        held.push(silent(cluster.place.port, &material).await);
+        let connecting = silent(cluster.place.port, &material);
+        let connected = tokio::time::timeout(Duration::from_secs(10), connecting).await;
+        held.push(connected.unwrap());
     }
     cluster.reads_v1beta1().await;
     drop(held);

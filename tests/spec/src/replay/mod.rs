@@ -51,32 +51,14 @@ pub enum Launch {
 /// A pending pod and the node on which the plan places it, both by their index in the cluster.
 pub(crate) type Waiting = (usize, Option<usize>);
 
-/// Binds the pods of a plan as kube-scheduler would.
+/// Binds the pods of a plan as kube-scheduler would: all nodes at once or, if some pod is stuck then, first those that are there.
 pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
     let mut cluster = Cluster::of(world, solution, launch);
-    let mut waiting = cluster.planned(world, solution);
-    let mut best: Option<(Vec<Waiting>, Cluster)> = None;
-    let workloads = cluster.workloads(&waiting);
-    for attempt in 0..ORDERS {
-        cluster.order(&mut waiting, &workloads, attempt);
-        let mut trial = cluster.clone();
-        let left = trial.bind_all(&waiting);
-        let done = left.is_empty();
-        if best
-            .as_ref()
-            .is_none_or(|(least, _)| left.len() < least.len())
-        {
-            best = Some((left, trial));
-        }
-        if done {
-            break;
-        }
-    }
-    let (mut best, mut last) = best.unwrap_or((waiting.clone(), cluster.clone()));
+    let waiting = cluster.planned(world, solution);
+    let (mut best, mut last) = cluster.bind(waiting.clone());
     if !best.is_empty() {
-        let order = cluster.search(&waiting);
-        let mut trial = cluster.clone();
-        let left = trial.bind_all(&order);
+        let left = cluster.bind_to_existing(&waiting);
+        let (left, trial) = cluster.bind(left);
         if left.len() < best.len() {
             (best, last) = (left, trial);
         }
@@ -303,6 +285,48 @@ impl Cluster {
                 info.id.clone(),
             )
         });
+    }
+
+    /// Binds the pods in the best of several orders; returns those left and the cluster then.
+    fn bind(&self, mut waiting: Vec<Waiting>) -> (Vec<Waiting>, Self) {
+        let mut best: Option<(Vec<Waiting>, Self)> = None;
+        let workloads = self.workloads(&waiting);
+        for attempt in 0..ORDERS {
+            self.order(&mut waiting, &workloads, attempt);
+            let mut trial = self.clone();
+            let left = trial.bind_all(&waiting);
+            let done = left.is_empty();
+            if best
+                .as_ref()
+                .is_none_or(|(least, _)| left.len() < least.len())
+            {
+                best = Some((left, trial));
+            }
+            if done {
+                break;
+            }
+        }
+        let (mut best, mut last) = best.unwrap_or((waiting.clone(), self.clone()));
+        if !best.is_empty() {
+            let order = self.search(&waiting);
+            let mut trial = self.clone();
+            let left = trial.bind_all(&order);
+            if left.len() < best.len() {
+                (best, last) = (left, trial);
+            }
+        }
+        (best, last)
+    }
+
+    /// Binds pods to existing nodes, before planned ones are launched; returns the pods left.
+    fn bind_to_existing(&mut self, waiting: &[Waiting]) -> Vec<Waiting> {
+        let existing = self.nodes.iter().filter(|node| node.planned.is_none());
+        let planned = self.nodes.split_off(existing.count());
+        let there = |(_, node): &Waiting| node.is_some_and(|node| node < self.nodes.len());
+        let (now, mut left): (Vec<_>, Vec<_>) = waiting.iter().copied().partition(there);
+        left.extend(self.bind_all(&now));
+        self.nodes.extend(planned);
+        left
     }
 
     /// Binds the first pod that can be bound until there is none; returns the pods left.

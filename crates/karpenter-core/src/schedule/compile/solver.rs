@@ -38,6 +38,9 @@ type NamedNodes = (Arc<[String]>, Arc<Bits<NodeIdx>>);
 /// Nodes that are open to a variant of a shape, by the address of the shape, which is kept alive here.
 type OpenNodes = FxHashMap<(usize, usize), (Arc<Shape>, Arc<Bits<NodeIdx>>)>;
 
+/// The domains of new nodes for each term of a node filter, by label.
+type DomainsByTerm = FxHashMap<String, FxHashMap<NodeFilter, Arc<[TermDomains]>>>;
+
 /// The most entries of [`OpenNodes`]: each has a bit for every node.
 const MOST_OPEN_NODES: usize = 1024;
 
@@ -82,7 +85,7 @@ pub struct Solver {
     /// The values of labels, of nodes and templates.
     domains: Mutex<FxHashMap<String, Arc<LabelDomains>>>,
     /// The values of labels that new nodes can have, by node filter.
-    pub(crate) term_domains: Mutex<FxHashMap<String, FxHashMap<NodeFilter, Arc<[TermDomains]>>>>,
+    pub(crate) term_domains: Mutex<DomainsByTerm>,
     /// Resource claims, device classes and resource slices, parsed when the first pod with resource claims is scheduled.
     inventory: Arc<OnceLock<Inventory>>,
 }

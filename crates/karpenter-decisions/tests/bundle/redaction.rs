@@ -74,5 +74,9 @@ fn numbers_stay_but_those_with_the_form_of_an_account_id() {
 
 #[test]
 fn the_node_selector_of_a_resource_slice_keeps_its_terms() {
-    assert!(redacted().contains("nodeSelectorTerms"));
+    let text = redacted();
+    assert!(
+        text.contains(r#""nodeSelectorTerms":[{"matchExpressions":[{"key":"redacted.invalid/k"#),
+        "{text}"
+    );
 }

@@ -196,7 +196,12 @@ async fn a_pod_too_large_for_every_type_is_told_the_largest_request_that_fits() 
     let told = explain_first_pod(&world, port).await;
     assert_eq!(told["reason"]["id"], "TooLarge", "{told}");
     assert_eq!(ids(&told), ["pod.requests[cpu]"]);
-    let lower = relaxation(&told, "requests cpu 1k -> ");
+    let shortage = &told["reason"]["parameters"]["shortage"];
+    assert_eq!(
+        (&shortage["requested"], &shortage["largest"]),
+        (&json!("1000"), &json!("255.9"))
+    );
+    let lower = relaxation(&told, "requests cpu 1,000 -> ");
     let fits = lower["change"]["to"].as_str().unwrap();
     world.add(deployment("fits", 1).cpu(fits)).await;
     world

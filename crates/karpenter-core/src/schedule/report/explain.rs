@@ -262,30 +262,40 @@ impl SchedulingPass<'_> {
             !both.is_empty()
         };
         let any = |bits: &Bits<RowId>| within(bits, bits);
+        let resources = any(&roomy);
         let shape = &self.queue.classes[refused.class].shape;
         Incompatibility::InstanceTypes(InstanceTypeMismatch {
             requirements: any(&meeting),
-            resources: any(&roomy),
+            resources,
             offering: any(&offered),
             requirements_and_resources: within(&meeting, &roomy),
             requirements_and_offering: within(&meeting, &offered),
             resources_and_offering: within(&roomy, &offered),
             suspicious_cpu: shape.requests.get("cpu") >= SUSPICIOUS_CPU,
-            shortage: self.shortage(refused),
+            shortage: (!resources)
+                .then(|| self.shortage(refused, &meeting))
+                .flatten(),
             requested: self.requested(refused),
         })
     }
 
     /// Returns the resource of which a class requests the most in proportion to what any instance type of a NodePool has, if none
-    /// has enough.
-    fn shortage(&self, refused: &Refused<'_>) -> Option<Shortage> {
+    /// has enough. Only types that meet the requirements count, if there are any.
+    fn shortage(&self, refused: &Refused<'_>, meeting: &Bits<RowId>) -> Option<Shortage> {
         let compiled = &self.solver.templates[refused.template];
         let catalogue = &self.solver.catalogues[compiled.catalogue];
         let requests = &self.queue.classes[refused.class].requests;
+        let mut rows = compiled.rows.clone();
+        rows.intersect(meeting);
+        let rows = if rows.is_empty() {
+            &compiled.rows
+        } else {
+            &rows
+        };
         let names = self.solver.dimensions.names().iter().enumerate();
         let short = names.filter_map(|(place, name)| {
             let room = |row: RowId| compiled.row_room(row)[place].max(0);
-            let largest = compiled.rows.iter().max_by_key(|row| room(*row))?;
+            let largest = rows.iter().max_by_key(|row| room(*row))?;
             let has_any = |row| catalogue.type_of(row).capacity.get(name) > 0;
             (room(largest) < requests[place]).then(|| Shortage {
                 resource: name.to_string(),

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::explain::{ObjectName, Observed};
 use crate::history::{History, node_key};
-use crate::passes::finite;
 use crate::prices::Prices;
+use crate::prices::finite;
 use crate::stage::standing;
 use crate::what_if::WhatIf;
 

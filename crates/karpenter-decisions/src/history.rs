@@ -17,10 +17,8 @@ use rustc_hash::FxHashSet;
 use crate::choice::{Choice, Choices, Chosen};
 use crate::digest::Digest;
 use crate::index::{Fresh, Key, Known, MAX_NODES, MAX_PODS, Table};
-use crate::passes::{
-    Classes, Group, NodeReasons, Whys, command_id, disrupted, finite, launched, named,
-};
-use crate::prices::Prices;
+use crate::passes::{Classes, Group, NodeReasons, Whys, command_id, disrupted, launched, named};
+use crate::prices::{Prices, finite};
 use crate::record::{
     CommandOutcome, CommandState, DecisionRecord, Item, NAMED, Outcome, Pass, Totals, clipped,
 };

@@ -11,6 +11,7 @@ use karpenter_core::schedule::{PlannedNodeClaim, Unschedulable};
 use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::index::Known;
+use crate::prices::finite;
 use crate::record::{Item, NAMED, NAMED_TYPES, clipped};
 
 /// Returns the names of at most [`NAMED`] objects.
@@ -150,9 +151,4 @@ pub(crate) fn disrupted(command: &Command, rejected: Option<&Reason>) -> Item {
         rejected: rejected.map(Reason::id),
         outcome: None,
     }
-}
-
-/// Returns a number that JSON can express: an unknown price counts as zero.
-pub(crate) fn finite(amount: f64) -> f64 {
-    if amount.is_finite() { amount } else { 0.0 }
 }

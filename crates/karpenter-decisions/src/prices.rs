@@ -6,8 +6,6 @@ use karpenter_core::disruption::cost;
 use karpenter_core::instance_type::InstanceType;
 use rustc_hash::FxHashMap;
 
-use crate::passes::finite;
-
 /// The largest amount, a million dollars per hour: overlays and providers may state any price, and sums of nine million such
 /// amounts do not overflow.
 const MOST: f64 = 1e12;
@@ -56,4 +54,9 @@ impl<'a> Prices<'a> {
         let instance_type = types.iter().find(|it| Some(&*it.name) == name);
         cost::price(node, instance_type)
     }
+}
+
+/// Returns a number that JSON can express: an unknown price counts as zero.
+pub(crate) fn finite(amount: f64) -> f64 {
+    if amount.is_finite() { amount } else { 0.0 }
 }

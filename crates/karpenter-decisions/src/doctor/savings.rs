@@ -18,8 +18,8 @@ use karpenter_core::schedule::Query;
 use super::scan::{Hold, Scan};
 use super::{Draft, Examination};
 use crate::change::without_annotation;
-use crate::passes::finite;
 use crate::prices::Prices;
+use crate::prices::finite;
 
 /// Simulations of one report.
 const SIMULATIONS: usize = 256;

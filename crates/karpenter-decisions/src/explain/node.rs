@@ -13,8 +13,8 @@ use crate::change::Change;
 use crate::choice::ChoiceTold;
 use crate::history::node_key;
 use crate::index::{Entry, Known};
-use crate::passes::finite;
 use crate::prices::Prices;
+use crate::prices::finite;
 use crate::record::{Item, RecordId};
 use crate::what_if::NodeWhatIf;
 

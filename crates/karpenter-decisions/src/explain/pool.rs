@@ -89,7 +89,7 @@ pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePool
         reason: history.pool(name).map(Told::of),
         nodes: nodes().count(),
         price_per_hour: nodes()
-            .map(|node| crate::passes::finite(prices.of(node)))
+            .map(|node| crate::prices::finite(prices.of(node)))
             // An empty sum is -0.0.
             .fold(0.0, |sum, price| sum + price),
         limits: limits

@@ -10,7 +10,7 @@ use karpenter_core::resources::Resources;
 use karpenter_core::schedule::PlannedNodeClaim;
 use serde::Serialize;
 
-use crate::passes::finite;
+use crate::prices::finite;
 
 /// A node that was launched, or that a plan would launch.
 #[derive(Clone, Debug, PartialEq, Serialize)]

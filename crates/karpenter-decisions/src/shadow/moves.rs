@@ -8,7 +8,8 @@ use karpenter_core::reason::Reason;
 use serde::Serialize;
 
 use super::action::Agreement;
-use crate::passes::{disruption_reason, finite};
+use crate::passes::disruption_reason;
+use crate::prices::finite;
 use crate::record::clipped;
 
 /// How far the decisions of both may be apart. Each decision counts for as long: then the state is the other's again.

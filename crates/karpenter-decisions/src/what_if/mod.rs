@@ -29,8 +29,9 @@ pub use help::Help;
 use crate::blocking::{NewNode, Prepared};
 use crate::change::{self, Change, Changed, InvalidChange, without_annotation};
 use crate::explain::Told;
-use crate::passes::{disruption_reason, finite};
+use crate::passes::disruption_reason;
 use crate::pdb::PdbState;
+use crate::prices::finite;
 use crate::workload::Workload;
 
 /// Blockers that are run alone: with more of them, only the case without all is.

@@ -17,7 +17,7 @@ use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::fit::CandidateNode;
 use crate::schedule::place::planned_node::{Fit, PlannedNode, Refusal};
 use crate::schedule::pods::class::{PodState, Variant};
-use crate::schedule::topology::choices::Choices;
+use crate::schedule::topology::choices::{Among, Choices};
 use crate::schedule::topology::group::{DomainQuery, GroupKind, Target};
 
 impl SchedulingPass<'_> {
@@ -259,8 +259,8 @@ impl SchedulingPass<'_> {
                 &mut self.rows.algebra,
                 (&self.queue.classes[class], variant.alternative),
                 owned.group,
-                &self.nodes.present,
-                &self.planned,
+                (&self.nodes.present, &self.planned),
+                Among::Planned,
             );
             let valid = self.topology.groups[owned.group].valid_domains(&DomainQuery {
                 reach: pod.as_deref(),
@@ -269,7 +269,6 @@ impl SchedulingPass<'_> {
                 along,
                 starts: false,
                 assumes_empty: self.topology.assumed_empty.contains(owned.group),
-                before_launch: false,
             });
             let narrowed = narrowed.get_or_insert_with(|| choices.clone());
             for domains in narrowed.domains.iter_mut().filter(|all| all.axis == axis) {

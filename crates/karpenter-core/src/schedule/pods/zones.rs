@@ -16,6 +16,7 @@ use crate::schedule::compile::ids::{ClassId, GroupId};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::Class;
 use crate::schedule::report::plan::EffectiveZone;
+use crate::schedule::topology::choices::Among;
 use crate::schedule::topology::group::DomainQuery;
 
 impl SchedulingPass<'_> {
@@ -81,8 +82,8 @@ impl SchedulingPass<'_> {
                         &mut self.rows.algebra,
                         (&self.queue.classes[index], alternative),
                         *group,
-                        &self.nodes.present,
-                        &self.planned,
+                        (&self.nodes.present, &self.planned),
+                        Among::Planned,
                     );
                     let group = &self.topology.groups[*group];
                     group.valid_domains(&DomainQuery {
@@ -92,7 +93,6 @@ impl SchedulingPass<'_> {
                         along: 0,
                         starts: *own && !group.is_populated(),
                         assumes_empty: false,
-                        before_launch: false,
                     })
                 })
                 .collect();

@@ -47,7 +47,7 @@ pub(crate) struct Choices {
     pub(crate) undecided_groups: SmallVec<[GroupId; 1]>,
 }
 
-/// Whether the choices are for existing nodes or for planned ones: pods are bound to existing nodes before others are launched.
+/// Whether the choices are for existing nodes or for planned ones: a spread may count other domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Among {
     Existing,
@@ -153,33 +153,18 @@ impl SchedulingPass<'_> {
             &mut self.rows.algebra,
             (&self.queue.classes[class], variant.alternative),
             group_id,
-            &self.nodes.present,
-            &self.planned,
+            (&self.nodes.present, &self.planned),
+            among,
         );
         let group = &self.topology.groups[group_id];
-        let query = DomainQuery {
+        let mut valid = group.valid_domains(&DomainQuery {
             reach: pod.as_deref(),
             counted: counted.as_ref(),
             own,
             along: 0,
             starts,
             assumes_empty: self.topology.assumed_empty.contains(group_id),
-            before_launch: false,
-        };
-        let mut valid = group.valid_domains(&query);
-        if among == Among::Existing
-            && let Some(before) = self.topology.counted_before_launch(
-                group_id,
-                variant.alternative,
-                &self.nodes.present,
-            )
-        {
-            valid.unite(&group.valid_domains(&DomainQuery {
-                counted: Some(&before),
-                before_launch: true,
-                ..query
-            }));
-        }
+        });
         let kind = group.kind();
         // DIFFERS: a pod with required anti-affinity is fixed to one domain, so that the next pod has the others. A pod that only
         // prefers anti-affinity is not: a node for each such pod costs more than a preference is worth.

@@ -5,7 +5,7 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{DomainId, GroupId, NodeIdx, PlannedId};
 use crate::schedule::place::planned_node::{PlannedNode, PlannedNodes};
 use crate::schedule::pods::class::Class;
-use crate::schedule::topology::choices::{Choices, HostnameRule};
+use crate::schedule::topology::choices::{Among, Choices, HostnameRule};
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::{Group, GroupKind, Targets};
 use crate::taints::untolerated;
@@ -15,7 +15,8 @@ impl Topology<'_> {
     /// class decides; `None` means all domains of the group.
     ///
     /// Of several alternatives, each counts the nodes that it admits, and the one that is tried (by its index) all domains that
-    /// new nodes can be in. Those of the others count if they can be launched, as later pods may open them.
+    /// new nodes can be in. Those of the others count for planned nodes if they can be launched, as later pods may open them. For
+    /// existing nodes they do not: kube-scheduler binds the pod there before a node is launched.
     ///
     /// With node affinity policy Ignore they are those that an alternative admits, and those of existing or planned nodes.
     ///
@@ -25,8 +26,8 @@ impl Topology<'_> {
         algebra: &mut Algebra,
         (class, alternative): (&Class, usize),
         group: GroupId,
-        present: &Bits<NodeIdx>,
-        planned: &PlannedNodes,
+        nodes: (&Bits<NodeIdx>, &PlannedNodes),
+        among: Among,
     ) -> Option<Bits<DomainId>> {
         let Group {
             axis,
@@ -37,12 +38,15 @@ impl Topology<'_> {
         if identity.kind != GroupKind::Spread {
             return None;
         }
+        let (present, planned) = nodes;
         if identity.filter.honors_affinity {
             let tried = terms.get(alternative).filter(|_| terms.len() > 1)?;
             let mut counted = self.occupied_domains(group, present, planned);
             counted.unite(&tried.offered);
-            for term in terms.iter() {
-                counted.unite(&term.launchable);
+            if among == Among::Planned {
+                terms
+                    .iter()
+                    .for_each(|term| counted.unite(&term.launchable));
             }
             return Some(counted);
         }
@@ -57,38 +61,8 @@ impl Topology<'_> {
         Some(counted)
     }
 
-    /// Returns the domains whose lowest count bounds a spread with several alternatives before any node is launched, when
-    /// kube-scheduler binds pods to existing nodes; `None` if they are no fewer than [those](Self::counted_domains) afterwards.
-    pub(crate) fn counted_before_launch(
-        &self,
-        group: GroupId,
-        alternative: usize,
-        present: &Bits<NodeIdx>,
-    ) -> Option<Bits<DomainId>> {
-        let Group {
-            identity, terms, ..
-        } = &self.groups[group];
-        if identity.kind != GroupKind::Spread || !identity.filter.honors_affinity {
-            return None;
-        }
-        let tried = terms.get(alternative).filter(|_| terms.len() > 1)?;
-        let mut counted = self.existing_domains(group, present);
-        counted.unite(&tried.offered);
-        Some(counted)
-    }
-
-    /// Returns the domains of the existing nodes that a group counts, and of deleting ones with counted pods.
-    fn existing_domains(&self, group: GroupId, present: &Bits<NodeIdx>) -> Bits<DomainId> {
-        let axis = &self.axes[self.groups[group].axis];
-        let passing = self.groups[group].passing().map_or(present, |nodes| nodes);
-        let exists = |domain: &DomainId| {
-            self.groups[group].there(*domain) > 0
-                || Bits::meet(&[&axis.labels.nodes[*domain], present, passing])
-        };
-        axis.domains().indices().filter(exists).collect()
-    }
-
-    /// Returns the domains of the nodes that a group counts: existing nodes, and planned nodes with a fixed domain.
+    /// Returns the domains of the nodes that a group counts: existing nodes, deleting ones with counted pods, and planned nodes with a
+    /// fixed domain.
     pub(crate) fn occupied_domains(
         &self,
         group: GroupId,
@@ -96,14 +70,18 @@ impl Topology<'_> {
         planned: &PlannedNodes,
     ) -> Bits<DomainId> {
         let axis = &self.axes[self.groups[group].axis];
-        let mut occupied = self.existing_domains(group, present);
+        let passing = self.groups[group].passing().map_or(present, |nodes| nodes);
+        let mut occupied = Bits::default();
         for domain in axis.domains().indices() {
             let elsewhere = |node: PlannedId| {
                 let mut others = axis.planned.iter_enumerated();
                 others.any(|(other, planned)| other != domain && planned.contains(node))
             };
             let mut there = axis.planned[domain].iter();
-            if there.any(|node| !elsewhere(node) && self.taints_pass(&planned[node], group)) {
+            if self.groups[group].in_domain(domain) > 0
+                || Bits::meet(&[&axis.labels.nodes[domain], present, passing])
+                || there.any(|node| !elsewhere(node) && self.taints_pass(&planned[node], group))
+            {
                 occupied.insert(domain);
             }
         }

@@ -304,8 +304,6 @@ pub(crate) struct DomainQuery<'a> {
     pub(crate) starts: bool,
     /// Whether a spread is bounded as if some domain had no pods.
     pub(crate) assumes_empty: bool,
-    /// Whether a spread counts only pods on existing nodes.
-    pub(crate) before_launch: bool,
 }
 
 /// The counters of a group.
@@ -314,8 +312,6 @@ pub(crate) struct Group {
     pub(crate) identity: Arc<GroupIdentity>,
     pub(crate) axis: AxisId,
     pub(crate) counts: IndexVec<DomainId, u32>,
-    /// Those of them that are on existing nodes.
-    there: IndexVec<DomainId, u32>,
     /// Domains that the group knows.
     pub(crate) known: Bits<DomainId>,
     /// The pods counted before the pass.
@@ -345,7 +341,6 @@ impl Group {
             axis,
             base,
             counts: IndexVec::new(),
-            there: IndexVec::new(),
             known: Bits::default(),
             on_nodes: FxHashMap::default(),
             on_planned: IndexVec::new(),
@@ -386,7 +381,7 @@ impl Group {
             }
         }
         for (domain, number) in counts.iter_enumerated().filter(|(_, number)| **number > 0) {
-            self.count_there(domain, *number);
+            self.count_in(domain, *number);
         }
     }
 
@@ -438,27 +433,6 @@ impl Group {
         self.any = true;
     }
 
-    /// Adds `number` pods on existing nodes to the count of a domain.
-    pub(crate) fn count_there(&mut self, domain: DomainId, number: u32) {
-        if self.there.len() <= domain.index() {
-            self.there.resize(domain.index() + 1, 0);
-        }
-        self.there[domain] += number;
-        self.count_in(domain, number);
-    }
-
-    pub(crate) fn uncount_there(&mut self, domain: DomainId, number: u32) {
-        if let Some(count) = self.there.get_mut(domain) {
-            *count = count.saturating_sub(number);
-        }
-        self.uncount_in(domain, number);
-    }
-
-    /// Returns the count of a domain on existing nodes.
-    pub(crate) fn there(&self, domain: DomainId) -> u32 {
-        self.there.get(domain).copied().unwrap_or(0)
-    }
-
     pub(crate) fn uncount_in(&mut self, domain: DomainId, number: u32) {
         if let Some(count) = self.counts.get_mut(domain) {
             *count = count.saturating_sub(number);
@@ -481,11 +455,11 @@ impl Group {
                 if let Some(included) = asker.counted {
                     counted.intersect(included);
                 }
-                let count = |domain: DomainId| match asker.before_launch {
-                    true => self.there(domain),
-                    false => self.in_domain(domain),
-                };
-                let fewest = counted.iter().map(count).min().unwrap_or(0);
+                let fewest = counted
+                    .iter()
+                    .map(|domain| self.in_domain(domain))
+                    .min()
+                    .unwrap_or(0);
                 let too_few = self
                     .identity
                     .min_domains
@@ -494,7 +468,7 @@ impl Group {
                 let fewest = i64::from(if is_zero { 0 } else { fewest });
                 let more = i64::from(asker.along) + i64::from(asker.own) - fewest;
                 let fits = |domain: &DomainId| {
-                    i64::from(count(*domain)) + more <= i64::from(self.identity.max_skew)
+                    i64::from(self.in_domain(*domain)) + more <= i64::from(self.identity.max_skew)
                 };
                 reachable.iter().filter(fits).collect()
             }

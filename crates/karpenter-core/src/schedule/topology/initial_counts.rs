@@ -88,7 +88,7 @@ impl Topology<'_> {
                 let counted = |pod: &&Arc<Pod>| group.identity.counts(pod, &solver.snapshot);
                 let number = pods.iter().filter(counted).count();
                 if number > 0 {
-                    group.count_there(*domain, u32::try_from(number).unwrap_or(u32::MAX));
+                    group.count_in(*domain, u32::try_from(number).unwrap_or(u32::MAX));
                 }
             }
         }
@@ -104,7 +104,7 @@ impl Topology<'_> {
                 && !axis.is_hostname
                 && let Some(domain) = axis.domain_of(node)
             {
-                self.groups[group].uncount_there(domain, 1);
+                self.groups[group].uncount_in(domain, 1);
             }
         }
     }
@@ -294,7 +294,7 @@ impl Topology<'_> {
         if axis.is_hostname {
             self.groups[group].count_on(Target::Node(node), 1);
         } else if let Some(domain) = axis.domain_of(node) {
-            self.groups[group].count_there(domain, 1);
+            self.groups[group].count_in(domain, 1);
         }
     }
 }

@@ -1,14 +1,16 @@
 //! The lines that a test logs.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
+        self.0.lock().extend(bytes);
         Ok(bytes.len())
     }
 
@@ -27,6 +29,6 @@ pub(crate) fn logged(work: impl FnOnce()) -> Vec<String> {
         .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, work);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let text = String::from_utf8_lossy(&log.0.lock()).into_owned();
     text.lines().map(str::to_owned).collect()
 }

@@ -167,7 +167,10 @@ fn the_chart_has_every_value_of_the_reference() {
     let page = file("docs/reference/karpenter.md");
     let rows = page.lines().filter(|line| line.starts_with("| `--"));
     let mut found = 0;
-    for value in rows.filter_map(|row| row.split('`').nth(5)) {
+    let cells = rows.filter_map(|row| row.split('|').nth(3));
+    // Without a value: a field of the pod.
+    let values_of = cells.filter_map(|cell| cell.split('`').nth(1));
+    for value in values_of {
         // A value of earlier charts.
         if value != "settings.aws.defaultInstanceProfile" {
             let pointer = format!("/{}", value.replace('.', "/"));

@@ -1,7 +1,6 @@
 //! Cool-downs of NodePools whose nodes cannot be launched, and of NodeClaims that were just checked: otherwise a NodePool would
 //! delay others, and repeat a failing request as fast as the provider answers.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -73,13 +72,6 @@ impl Cooldowns {
         let remaining = self.until(object)?.checked_duration_since(Instant::now())?;
         (!remaining.is_zero()).then_some(remaining)
     }
-
-    /// Returns the objects in cool-down.
-    pub(crate) fn active(&self, now: Instant) -> BTreeSet<String> {
-        let objects = &self.0.lock().objects;
-        let active = objects.iter().filter(|(_, known)| now < known.until);
-        active.map(|(object, _)| object.clone()).collect()
-    }
 }
 
 #[cfg(test)]
@@ -93,27 +85,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_cool_down_of_a_failing_pool_grows_each_time_and_concerns_no_other_pool() {
-        let cooldowns = Cooldowns::default();
-        let start = Instant::now();
-        let after = |passed: u64| start + Duration::from_secs(passed);
-        let from = |duration: Duration| start + duration;
-        cooldowns.failed("a", BACKOFF, from);
-        assert!(
-            cooldowns.active(after(29)).contains("a") && !cooldowns.active(after(29)).contains("b")
-        );
-        assert!(cooldowns.active(after(60)).is_empty());
-        cooldowns.failed("a", BACKOFF, from);
-        assert!(
-            cooldowns.active(after(59)).contains("a") && cooldowns.active(after(120)).is_empty()
-        );
-        for _ in 0..40 {
-            cooldowns.failed("a", BACKOFF, from);
-        }
-        assert!(
-            cooldowns.active(after(299)).contains("a") && cooldowns.active(after(600)).is_empty()
-        );
+        let (cooldowns, start) = (Cooldowns::default(), Instant::now());
+        let fail = || {
+            cooldowns.failed("a", BACKOFF, |duration| start + duration);
+            let until = cooldowns.until("a").map(|until| until - start);
+            until.map_or(0, |until| until.as_secs())
+        };
+        assert!((30..=60).contains(&fail()));
+        assert!((60..=120).contains(&fail()));
+        assert!((0..40).all(|_| fail() <= 600));
+        assert!(fail() >= 300);
+        assert_eq!(cooldowns.until("b"), None);
         cooldowns.succeeded("a");
-        assert!(cooldowns.active(after(1)).is_empty());
+        assert_eq!(cooldowns.until("a"), None);
     }
 
     #[tokio::test(start_paused = true)]

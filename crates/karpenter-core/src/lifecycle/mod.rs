@@ -1,12 +1,23 @@
-//! The rules by which controllers move objects on: when a node is consolidatable or expires, which pods a drain evicts, which
-//! pending pods are planned, and when a pass is made.
+//! The processes between a decision and a node: when a pass is made, when a proposal is validated, how a command is executed and
+//! rolled back, which pods a drain evicts, when a node is consolidatable or expires.
 //!
-//! The controllers of `karpenter-kube` and the rehearsal of `karpenter-decisions` call the same functions, so that a rehearsal
-//! does what the controllers would do. The time is an argument.
+//! They are synchronous: the time is an argument, and what is to be done to the world is a value. The controllers of
+//! `karpenter-kube`, its shadow, and the rehearsal of `karpenter-decisions` execute the same processes, so that a rehearsal does
+//! what the controllers would do.
 
+pub mod backoff;
 pub mod conditions;
+pub mod disruption;
 pub mod drain;
 pub mod nominations;
-pub mod passes;
 pub mod pod_events;
-pub mod recent_replacements;
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Returns a time plus a duration; the latest time if there is none.
+pub fn after(time: Timestamp, duration: Duration) -> Timestamp {
+    let duration = SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+    time.saturating_add(duration).unwrap_or(Timestamp::MAX)
+}

@@ -20,6 +20,7 @@ mod consolidation;
 mod drift;
 mod evaluations;
 mod fleet;
+mod process;
 mod validation;
 mod verdicts;
 

@@ -10,6 +10,7 @@ mod run;
 
 pub use compute::compute;
 pub use error::{Doing, ReconcileError, is_not_found};
+pub use karpenter_core::lifecycle::backoff::Backoff;
 pub use key::ObjectKey;
-pub use queue::{Backoff, Queue, QueueStats, WorkQueue};
+pub use queue::{Queue, QueueStats, WorkQueue};
 pub use run::{Controller, Next, Periodic, current_controller, run, run_periodic};

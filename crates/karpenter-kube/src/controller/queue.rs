@@ -7,53 +7,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// The number of keys below which a queue keeps its memory.
 const SMALL: usize = 16;
-
-/// Limits of the exponential back-off of a failing key: `base` doubled with each failure, up to `max`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backoff {
-    /// Delay after the first failure.
-    pub base: Duration,
-    /// Longest delay.
-    pub max: Duration,
-}
-
-impl Backoff {
-    /// controller-runtime's default: 5 ms up to 1000 s.
-    pub const DEFAULT: Self = Self {
-        base: Duration::from_millis(5),
-        max: Duration::from_secs(1000),
-    };
-
-    /// Returns the delay after this many consecutive failures.
-    #[must_use]
-    pub fn after(&self, failures: u32) -> Duration {
-        let doublings = failures.saturating_sub(1).min(31);
-        self.base.saturating_mul(1 << doublings).min(self.max)
-    }
-
-    /// Returns the delay of one key with jitter: half of [`Self::after`] is fixed, the other half differs by key and by
-    /// failure, so that keys that failed together are not retried together. It is deterministic, so that simulations
-    /// repeat.
-    pub fn of(&self, key: &(impl Hash + ?Sized), failures: u32) -> Duration {
-        let mut hasher = FxHasher::default();
-        key.hash(&mut hasher);
-        failures.hash(&mut hasher);
-        // The upper bits are well mixed.
-        let share = (hasher.finish() >> 32) as f64 / f64::from(u32::MAX);
-        self.after(failures).mul_f64(0.5 + share / 2.0)
-    }
-}
 
 /// A keyed work queue. Clones share it.
 #[derive(Debug)]
@@ -363,6 +327,7 @@ impl<K: Clone + Eq + Hash + Ord + std::fmt::Debug + Send + Sync> WorkQueue for Q
 #[cfg(test)]
 mod tests {
     use super::*;
+    use karpenter_core::lifecycle::backoff::Backoff;
 
     const SECOND: Duration = Duration::from_secs(1);
 

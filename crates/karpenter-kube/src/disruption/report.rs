@@ -12,6 +12,8 @@ use karpenter_core::disruption::{
     Candidate, Command, CommandInvalidated, Decision, DisruptionPlan, Method, NotConsolidatable,
     NotDisruptable, VerdictKind,
 };
+use karpenter_core::lifecycle::disruption::{CommandEnd, Report};
+use karpenter_decisions::record::CommandState;
 use serde_json::json;
 
 use crate::context::Context;
@@ -27,6 +29,40 @@ const UNCONSOLIDATABLE: Duration = Duration::from_secs(15 * 60);
 const BLOCKED_BUDGET: Duration = Duration::from_secs(60);
 /// How many instance types of a replacement a log line names.
 const NAMED_TYPES: usize = 5;
+
+/// Reports what the process reports.
+pub(super) fn report(cx: &Context, view: &View, report: Report) {
+    match report {
+        Report::Proposed(command) => proposed(cx, view, &command),
+        Report::Starting(command) => starting(&command),
+        Report::Started(command, replacements) => {
+            started(cx, &command);
+            if let Some(decisions) = &cx.decisions {
+                decisions.started(cx, &command, &replacements);
+            }
+        }
+        Report::Waiting(replacement, method) => waiting(cx, &replacement, method),
+        Report::Terminating(command, candidate) => terminating(cx, view, &command, &candidate),
+        Report::Ended(command, end) => {
+            let state = match end {
+                CommandEnd::Succeeded => CommandState::Succeeded,
+                CommandEnd::NotStarted => CommandState::NotStarted,
+                CommandEnd::TimedOut { .. } => CommandState::TimedOut,
+                CommandEnd::ReplacementDeleted { .. } | CommandEnd::NotDeleted { .. } => {
+                    CommandState::RolledBack
+                }
+            };
+            let why = matches!(state, CommandState::TimedOut | CommandState::RolledBack)
+                .then(|| end.to_string());
+            if let Some(why) = &why {
+                failed(cx, &command, why, end.unready());
+            }
+            if let Some(decisions) = &cx.decisions {
+                decisions.ended(cx, &command.id(), state, why);
+            }
+        }
+    }
+}
 
 /// Returns the reason in the spelling of the metrics: `Underutilized` is `underutilized`.
 pub(super) fn reason(method: Method) -> &'static str {
@@ -192,7 +228,7 @@ fn judged(
 }
 
 /// Reports a proposed command, which is validated before it is executed.
-pub(super) fn proposed(cx: &Context, view: &View, command: &Command) {
+fn proposed(cx: &Context, view: &View, command: &Command) {
     if command.decision() == Decision::Replace {
         let message = format!("{command} (savings: ${:.2})", command.savings);
         for candidate in &command.candidates {
@@ -261,7 +297,7 @@ pub(super) fn dropped(cx: &Context, method: Method, candidates: usize) {
 
 /// Logs a command that is being started. Older versions put its text into the message: `disrupting via drift replace,
 /// terminating …`.
-pub(super) fn starting(command: &Command) {
+fn starting(command: &Command) {
     let disrupted: Vec<_> = command
         .candidates
         .iter()
@@ -298,7 +334,7 @@ pub(super) fn starting(command: &Command) {
 }
 
 /// Counts a command that was started.
-pub(super) fn decided(cx: &Context, command: &Command) {
+fn started(cx: &Context, command: &Command) {
     let (decision, reason) = (command.decision().as_str(), reason(command.method));
     let kind = command.method.consolidation_type();
     cx.metrics
@@ -319,7 +355,7 @@ pub(super) fn decided(cx: &Context, command: &Command) {
 }
 
 /// Publishes that a command waits for a replacement.
-pub(super) fn waiting(cx: &Context, replacement: &NodeClaim, method: Method) {
+fn waiting(cx: &Context, replacement: &NodeClaim, method: Method) {
     let why: DisruptionReason = method.reason();
     let launching = format!("Launching NodeClaim: {}", why.as_str());
     let waiting = "Waiting on readiness to continue disruption".to_owned();
@@ -333,7 +369,7 @@ pub(super) fn waiting(cx: &Context, replacement: &NodeClaim, method: Method) {
 }
 
 /// Publishes that the NodeClaim of a candidate was deleted.
-pub(super) fn terminating(cx: &Context, view: &View, command: &Command, candidate: &Candidate) {
+fn terminating(cx: &Context, view: &View, command: &Command, candidate: &Candidate) {
     let why = command.method.reason();
     for about in objects(view, &candidate.node) {
         let kind = about.kind.clone().unwrap_or_default();
@@ -361,8 +397,14 @@ pub(super) fn terminating(cx: &Context, view: &View, command: &Command, candidat
         .add(&series, candidate.reschedulable().count() as f64);
 }
 
-/// Counts a command that was rolled back: `replacements` of its replacements were never initialized.
-pub(super) fn failed(cx: &Context, command: &Command, replacements: usize) {
+/// Logs and counts a command that was rolled back: `unready` of its replacements were never initialized.
+fn failed(cx: &Context, command: &Command, why: &str, unready: usize) {
+    tracing::error!(
+        command = %command,
+        reason = reason(command.method),
+        error = why,
+        "failed terminating nodes while executing a disruption command"
+    );
     let series = [
         command.decision().as_str(),
         reason(command.method),
@@ -370,7 +412,7 @@ pub(super) fn failed(cx: &Context, command: &Command, replacements: usize) {
     ];
     cx.metrics
         .voluntary_disruption_queue_failures_total
-        .add(&series, replacements as f64);
+        .add(&series, unready as f64);
 }
 
 #[cfg(test)]

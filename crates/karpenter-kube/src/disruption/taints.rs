@@ -1,9 +1,7 @@
 //! The taint `karpenter.sh/disrupted` on nodes and the condition DisruptionReason on NodeClaims of a command.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use futures::future::join_all;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::taints;
@@ -64,37 +62,6 @@ pub(super) async fn untaint(
         })
         .await,
     )
-}
-
-/// Removes taints and conditions of commands that this process does not execute; `held` are the NodeClaims of those that it
-/// does. Returns whether there were none.
-pub(super) async fn remove_stale(
-    cx: &Context,
-    view: &View,
-    held: &BTreeSet<String>,
-) -> Result<bool, ReconcileError> {
-    let stale = view.snapshot.nodes().filter_map(|node_state| {
-        let claim = node_state.claim.as_ref().filter(|claim| {
-            !node_state.is_deleting() && !claim.is_deleting() && !held.contains(claim.name())
-        })?;
-        let node = node_state.node.as_ref().map(|node| node.name.as_str());
-        let tainted = node
-            .and_then(|name| view.node(name))
-            .is_some_and(|node| is_tainted(node));
-        let marked = tainted || claim.condition(types::DISRUPTION_REASON).is_some();
-        marked.then_some((node, claim))
-    });
-    let removals = join_all(stale.map(|(node, claim)| untaint(cx, node, claim.name()))).await;
-    let clean = removals.is_empty();
-    // A conflict with another writer is expected: the next pass retries.
-    let errors = removals.into_iter().filter_map(Result::err);
-    ReconcileError::collect(errors.filter(|error| !error.is_expected()).collect())?;
-    Ok(clean)
-}
-
-fn is_tainted(node: &Node) -> bool {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    taints.is_some_and(|all| all.iter().any(|taint| taint.key == taints::DISRUPTED))
 }
 
 async fn change_taint(

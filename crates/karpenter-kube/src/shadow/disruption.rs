@@ -1,60 +1,81 @@
-//! The disruption controller of a shadow: plans as the real one, and disrupts nothing.
+//! The disruption controller of a shadow: the process of the real one, which is refused every command.
 //!
-//! A pass is made every ten seconds, and whenever the other Karpenter begins to disrupt a node that we have not decided about:
-//! on the state before. Commands that are validated before they start count once they are valid fifteen seconds later, or once the
-//! other disrupts one of their nodes.
+//! Whenever the other Karpenter begins to disrupt a node that we have not decided about, a plan is made on the state before, too.
+//! Commands that are validated before they start count once they are valid, or once the other disrupts one of their nodes.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{
-    Candidate, Command, DisruptionPlan, DisruptionRequest, Method, MultiNodeSearch, plan, validate,
+    Candidate, Command, DisruptionPlan, DisruptionRequest, plan, validate,
 };
-use karpenter_core::schedule::Cancel;
+use karpenter_core::lifecycle::disruption::{
+    Disruption as Process, Effect, Event, Inputs, Settings,
+};
 use karpenter_decisions::shadow::comparison::in_flight;
 use tokio::time::Instant;
+use tokio_util::sync::DropGuard;
 
 use super::{Shadow, Taken};
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
 use crate::decisions::Made;
+use crate::disruption::request;
 use crate::model::View;
 use crate::provisioning;
 
-/// Interval between passes.
-const IDLE: Duration = Duration::from_secs(10);
 /// How long a pass waits for the model to be in sync.
 const UNSYNCED: Duration = Duration::from_secs(1);
-/// How long until a proposal is validated.
-const VALIDATION: Duration = Duration::from_secs(15);
-/// How long no pass is made after one that found nothing, while nothing changes.
-const UNCHANGED: Duration = Duration::from_secs(300);
-/// How long the search for a set of nodes, and for single nodes, may take.
-const SEARCH: Duration = Duration::from_secs(60);
-
-/// A command that waits for its validation.
-struct Proposal {
-    command: Command,
-    due: Instant,
-}
 
 /// Plans disruption on the states of another Karpenter.
+#[derive(Debug)]
 pub struct Disruption {
     cx: Arc<Context>,
-    proposals: Vec<Proposal>,
-    /// Epoch of the last state for which nothing was found, and until when that holds.
-    fruitless: Option<(u64, Instant)>,
-    next_plan: Instant,
+    process: Process,
 }
 
-impl std::fmt::Debug for Disruption {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Disruption")
-            .field("proposals", &self.proposals.len())
-            .finish_non_exhaustive()
+/// A state to decide on, and the request for it.
+struct Question {
+    state: Snapshot,
+    request: DisruptionRequest,
+    _guard: DropGuard,
+}
+
+impl Question {
+    /// Returns the question for a state at a time: nodes that the other disrupts are in flight.
+    fn new(
+        cx: &Context,
+        shadow: &Shadow,
+        state: &Snapshot,
+        inputs: &Inputs,
+        at: Timestamp,
+    ) -> Self {
+        let (held, state) = in_flight(state);
+        let (mut request, guard) = request(cx, &state, inputs);
+        request.policy.now = at;
+        request.surroundings.in_flight.extend(held);
+        let state = shadow.changed(state, &mut request);
+        Self {
+            state,
+            request,
+            _guard: guard,
+        }
+    }
+
+    fn made<'a>(&'a self, view: &'a View, started: Instant) -> Made<'a> {
+        Made {
+            view,
+            policy: &self.request.policy,
+            took: started.elapsed(),
+        }
+    }
+
+    async fn plan(&self) -> Result<DisruptionPlan, ReconcileError> {
+        let (state, request) = (self.state.fork(), self.request.clone());
+        compute("the disruption planner", move || plan(&state, &request)).await
     }
 }
 
@@ -62,71 +83,14 @@ impl Disruption {
     /// Creates the controller of a shadow.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
-        Self {
-            cx,
-            proposals: Vec::new(),
-            fruitless: None,
-            next_plan: Instant::now(),
-        }
-    }
-
-    fn request(&self, in_flight: BTreeSet<String>, now: Timestamp) -> DisruptionRequest {
-        let cx = &self.cx;
-        let limit = cx.clock.real_duration(SEARCH);
-        let search = || -> Cancel {
-            let first = OnceLock::new();
-            Arc::new(move || {
-                let now = Instant::now();
-                now.duration_since(*first.get_or_init(|| now)) >= limit
-            })
+        let settings = Settings {
+            removes_stale_taints: false,
+            ..Settings::default()
         };
-        let mut request = DisruptionRequest::at(now)
-            .with_policy(provisioning::policy(cx).with_now(now))
-            .with_spot_to_spot(cx.options.feature_gates.spot_to_spot_consolidation)
-            .with_multi_node(MultiNodeSearch {
-                cancel: Some(search()),
-                max_replacements: cx.options.consolidation_max_replacements,
-            })
-            .with_threads(cx.options.cores());
-        request.surroundings.in_flight = in_flight;
-        request.single_node_cancel = Some(search());
-        request
-    }
-
-    /// Returns a state to decide on, and the request for it: nodes that the other disrupts, and those of our proposals, are in
-    /// flight.
-    fn question(
-        &self,
-        shadow: &Shadow,
-        state: &Snapshot,
-        now: Timestamp,
-        consolidate: bool,
-    ) -> (Snapshot, DisruptionRequest) {
-        let (mut held, state) = in_flight(state);
-        let proposed = self.proposals.iter().flat_map(|p| &p.command.candidates);
-        held.extend(proposed.map(|it| it.claim_name().to_owned()));
-        let mut request = self.request(held, now);
-        if !consolidate {
-            request.multi_node.cancel = Some(Arc::new(|| true));
-            request.single_node_cancel = Some(Arc::new(|| true));
+        Self {
+            process: Process::new(settings, cx.clock.now()),
+            cx,
         }
-        let state = shadow.changed(state, &mut request);
-        (state, request)
-    }
-
-    fn is_consolidating(&self) -> bool {
-        self.proposals
-            .iter()
-            .any(|p| p.command.method != Method::Emptiness)
-    }
-
-    async fn plan_on(
-        &self,
-        state: Snapshot,
-        request: &DisruptionRequest,
-    ) -> Result<DisruptionPlan, ReconcileError> {
-        let asked = request.clone();
-        compute("the disruption planner", move || plan(&state, &asked)).await
     }
 
     /// Decides on the states before the other Karpenter began to disrupt nodes.
@@ -136,15 +100,20 @@ impl Disruption {
             let Some(Taken { claim, state, at }) = next else {
                 return Ok(());
             };
-            let proposed = |p: &Proposal| names(&p.command).any(|name| name == claim);
-            if shadow.comparison().is_ours(&claim) || self.proposals.iter().any(proposed) {
+            let proposed = |command: &Command| names(command).any(|name| name == claim);
+            if shadow.comparison().is_ours(&claim) || self.process.proposals().any(proposed) {
                 continue;
             }
             // Nothing of ours is in flight there: the proposals belong to the state of today.
-            let (held, state) = in_flight(&state);
-            let mut request = self.request(held, at);
-            let state = shadow.changed(state, &mut request);
-            let plan = self.plan_on(state, &request).await?;
+            let inputs = Inputs {
+                in_flight: BTreeSet::new(),
+                recent_replacements: BTreeSet::new(),
+                unseen_pools: BTreeSet::new(),
+                cooling_down_pools: BTreeSet::new(),
+                consolidates: true,
+            };
+            let question = Question::new(&self.cx, shadow, &state, &inputs, at);
+            let plan = question.plan().await?;
             let mut comparison = shadow.comparison();
             for command in &plan.commands {
                 // Commands that are not validated start at once, all of a pass.
@@ -156,81 +125,73 @@ impl Disruption {
         }
     }
 
-    /// Counts the proposals that are due, as far as they are confirmed or still valid.
-    async fn validate_due(&mut self, shadow: &Shadow) -> Result<(), ReconcileError> {
-        let now = Instant::now();
-        let (due, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.proposals)
-            .into_iter()
-            .partition(|p| p.due <= now);
-        self.proposals = waiting;
-        for Proposal { command, .. } in due {
-            let at = self.cx.clock.now();
-            if shadow.comparison().is_confirmed(&command) {
-                shadow.comparison().disrupted(&command, at);
-                continue;
-            }
+    async fn on(&mut self, shadow: &Shadow, event: Event) -> Result<(), ReconcileError> {
+        let (mut events, mut result) = (VecDeque::from([event]), Ok(()));
+        while let Some(event) = events.pop_front() {
             let view = self.cx.view();
-            let (held, state) = in_flight(&view.snapshot);
-            let mut request = self.request(held, at);
-            let state = shadow.changed(state, &mut request);
-            let (proposed, asked) = (command.clone(), request.clone());
-            let checked = compute("the disruption planner", move || {
-                validate(&proposed, &state, &asked)
-            })
-            .await?;
-            match checked {
-                Ok(checked) => shadow.comparison().disrupted(&checked, at),
-                Err(why) => {
-                    if let Some(decisions) = &self.cx.decisions {
-                        decisions.rejected(&self.cx, made(&view, &request, now), &command, &why);
+            let now = self.cx.clock.now();
+            for effect in self.process.on(event, &view.snapshot, now) {
+                match self.execute(shadow, effect, &view, now).await {
+                    Ok(answer) => events.extend(answer),
+                    Err(error) => {
+                        events.push_back(Event::Unanswered);
+                        result = Err(error);
                     }
                 }
             }
         }
-        Ok(())
+        result
     }
 
-    async fn plan(&mut self, shadow: &Shadow, view: &View) -> Result<(), ReconcileError> {
-        let epoch = view.snapshot.epoch();
-        let unchanged = |(known, until): (u64, Instant)| known == epoch && Instant::now() < until;
-        if self.fruitless.is_some_and(unchanged) {
-            return Ok(());
-        }
-        let (now, started) = (self.cx.clock.now(), Instant::now());
-        let consolidate = !self.is_consolidating();
-        let (state, request) = self.question(shadow, &view.snapshot, now, consolidate);
-        let plan = self.plan_on(state, &request).await?;
-        if let Some(decisions) = &self.cx.decisions {
-            decisions.disrupted(&self.cx, made(view, &request, started), &request, &plan);
-        }
-        let fruitless = plan.commands.is_empty() && plan.timed_out.is_empty() && consolidate;
-        self.fruitless = fruitless.then(|| (epoch, self.cx.clock.instant_after(UNCHANGED)));
-        for command in plan.commands {
-            // We have decided so before, and the other has not followed: it counts again once the comparison is over.
-            if names(&command).all(|name| shadow.comparison().is_ours(name)) {
-                continue;
+    async fn execute(
+        &self,
+        shadow: &Shadow,
+        effect: Effect,
+        view: &View,
+        now: Timestamp,
+    ) -> Result<Option<Event>, ReconcileError> {
+        let (cx, started) = (&self.cx, Instant::now());
+        Ok(match effect {
+            Effect::Plan(inputs) => {
+                let question = Question::new(cx, shadow, &view.snapshot, &inputs, now);
+                let mut plan = question.plan().await?;
+                if let Some(decisions) = &cx.decisions {
+                    let made = question.made(view, started);
+                    decisions.disrupted(cx, made, &question.request, &plan);
+                }
+                // What we have decided before, and the other has not followed, counts again once the comparison is over.
+                let is_ours = |command: &Command| {
+                    names(command).all(|name| shadow.comparison().is_ours(name))
+                };
+                plan.commands.retain(|command| !is_ours(command));
+                Some(Event::Planned(Arc::new(plan)))
             }
-            if command.method.is_validated() {
-                let due = self.cx.clock.instant_after(VALIDATION);
-                self.proposals.push(Proposal { command, due });
-            } else {
+            Effect::Validate(command, _) if shadow.comparison().is_confirmed(&command) => {
+                Some(Event::Validated(Ok(command)))
+            }
+            Effect::Validate(command, inputs) => {
+                let question = Question::new(cx, shadow, &view.snapshot, &inputs, now);
+                let (state, request) = (question.state.fork(), question.request.clone());
+                let proposed = command.clone();
+                let check = move || validate(&proposed, &state, &request);
+                let checked = compute("the disruption planner", check).await?;
+                if let (Err(why), Some(decisions)) = (&checked, &cx.decisions) {
+                    decisions.rejected(cx, question.made(view, started), &command, why);
+                }
+                Some(Event::Validated(checked))
+            }
+            Effect::Reserve(_) => Some(Event::Reserved(true)),
+            Effect::Taint(command) => {
                 shadow.comparison().disrupted(&command, now);
+                Some(Event::Refused)
             }
-        }
-        Ok(())
+            _ => None,
+        })
     }
 }
 
 fn names(command: &Command) -> impl Iterator<Item = &str> {
     command.candidates.iter().map(Candidate::claim_name)
-}
-
-fn made<'a>(view: &'a View, request: &'a DisruptionRequest, started: Instant) -> Made<'a> {
-    Made {
-        view,
-        policy: &request.policy,
-        took: started.elapsed(),
-    }
 }
 
 impl Periodic for Disruption {
@@ -240,26 +201,20 @@ impl Periodic for Disruption {
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let cx = Arc::clone(&self.cx);
-        let Some(shadow) = &cx.shadow else {
-            return Ok(IDLE);
-        };
-        if !cx.view().is_synced() {
+        let Some(shadow) = cx.shadow.as_ref().filter(|_| cx.view().is_synced()) else {
             return Ok(UNSYNCED);
-        }
+        };
         provisioning::refresh_instance_types(&cx).await?;
         self.answer(shadow).await?;
-        self.validate_due(shadow).await?;
-        if self.next_plan <= Instant::now() {
-            let view = cx.view();
-            self.plan(shadow, &view).await?;
-            self.next_plan = cx.clock.instant_after(IDLE);
+        if self.process.is_due(cx.clock.now()) {
+            self.on(shadow, Event::Due).await?;
         }
-        let due = self.proposals.iter().map(|p| p.due);
-        let next = due.fold(self.next_plan, Instant::min);
+        let left = self.process.next().duration_since(cx.clock.now());
+        let left = Duration::try_from(left).unwrap_or_default();
         tokio::select! {
             biased;
             () = shadow.took.notified() => {}
-            () = tokio::time::sleep_until(next) => {}
+            () = cx.clock.sleep(left) => {}
         }
         Ok(Duration::ZERO)
     }

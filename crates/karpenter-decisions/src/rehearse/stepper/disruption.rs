@@ -1,6 +1,7 @@
-//! Disruption passes, proposals and commands, as the disruption controller makes them.
+//! The disruption process in a rehearsal.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,53 +9,32 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{
-    Budgets, Candidate, Command, Decision, DisruptionRequest, Method, NotConsolidatable,
+    Candidate, Command, Decision, DisruptionPlan, DisruptionRequest, NotConsolidatable,
     VerdictKind, plan, validate,
 };
 use karpenter_core::drift;
+use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::consolidatable_in;
-use karpenter_core::lifecycle::passes::{
-    CONSOLIDATED, IDLE, VALIDATION, is_fruitless, next_chance,
-};
-use karpenter_core::lifecycle::recent_replacements::PROTECTION;
-use karpenter_core::static_capacity::{Population, Reservations};
+use karpenter_core::lifecycle::disruption::{Effect, Event, Inputs, Report};
+use karpenter_core::static_capacity::{Population, Reservations, node_limit};
 
 use crate::rehearse::plan::{Action, Step};
+use crate::rehearse::stepper::Stepper;
 use crate::rehearse::stepper::launch::grouped;
-use crate::rehearse::stepper::{Stepper, after};
 
-/// How long drift of a NodePool cools down after a command that could not be started.
-const COOLDOWN: Duration = Duration::from_secs(60);
 /// Interval between checks of drift if nothing changes.
 const DRIFT: Duration = Duration::from_secs(300);
 
-/// A command that waits for its validation.
-pub(in crate::rehearse) struct Proposal {
-    command: Command,
-    due: Timestamp,
-}
-
-/// A command that waits for its replacements.
-pub(in crate::rehearse) struct Executing {
+/// A command that the controller executes in the cluster: it waits for its replacements.
+pub(in crate::rehearse) struct Adopted {
     claims: Vec<String>,
     waiting: BTreeSet<String>,
 }
 
-/// A pass that found nothing: another finds nothing either while all of this is unchanged.
-pub(in crate::rehearse) struct Fruitless {
-    epoch: u64,
-    budgets: BTreeMap<String, Budgets>,
-    until: Timestamp,
-}
-
-fn claims(command: &Command) -> impl Iterator<Item = String> {
-    let names = command.candidates.iter().map(Candidate::claim_name);
-    names.map(str::to_owned)
-}
-
-/// The reason of a command in a step.
-fn reason(method: Method) -> String {
-    method.reason().as_str().to_owned()
+/// Returns the numbers of nodes of a NodePool by their state.
+fn population(snapshot: &Snapshot, pool: &str) -> Population {
+    let claims = snapshot.node_claims_of_pool(pool);
+    Population::count(snapshot, claims.map(AsRef::as_ref))
 }
 
 impl Stepper {
@@ -76,31 +56,24 @@ impl Stepper {
                 && !claims.iter().any(|name| name == claim.name())
         });
         let waiting: BTreeSet<String> = starting.map(|claim| claim.name().to_owned()).collect();
-        self.executing.push(Executing { claims, waiting });
-        self.finish_commands();
+        self.adopted.push(Adopted { claims, waiting });
+        self.finish_adopted();
     }
 
-    /// Makes a pass: executes due proposals and plans.
+    /// Makes a pass of the disruption process, with the conditions that it needs.
     pub(super) fn disrupt(&mut self) {
         if self.next_pass.is_none_or(|next| next > self.now) {
             return;
         }
         self.next_pass = None;
-        let snapshot = self.cluster.snapshot();
-        self.recent.prune(&snapshot, self.now);
         let due = self.conditions();
         self.static_capacity();
         self.guards.refresh(&mut self.cluster);
-        let mut again = self.execute_due();
-        if again || self.next_plan <= self.now {
-            again = self.plan();
-            self.next_plan = match again {
-                true => self.now,
-                false => after(self.now, IDLE),
-            };
+        self.disruption(Event::Changed);
+        if self.process.is_due(self.now) {
+            self.disruption(Event::Due);
         }
-        let proposals = self.proposals.iter().map(|proposal| proposal.due);
-        let next = proposals.fold(self.next_plan, Timestamp::min);
+        let next = self.process.next();
         let next = match self.quiet_until(due) {
             Some(quiet) => next.max(quiet),
             None => next,
@@ -110,16 +83,13 @@ impl Stepper {
 
     /// Returns until when passes find nothing, because nothing changes; `due` is when a condition changes.
     fn quiet_until(&self, due: Option<Timestamp>) -> Option<Timestamp> {
-        let fruitless = self.fruitless.as_ref()?;
-        if !self.proposals.is_empty()
-            || !self.executing.is_empty()
-            || self.cluster.snapshot().epoch() != fruitless.epoch
-        {
+        if !self.adopted.is_empty() {
             return None;
         }
+        let quiet = self.process.quiet_until(&self.cluster.snapshot())?;
         let changes = [due, self.queue.next_change(), self.next_window()];
         let next = changes.into_iter().flatten().min();
-        Some(next.map_or(fruitless.until, |next| next.min(fruitless.until)))
+        Some(next.map_or(quiet, |next| next.min(quiet)))
     }
 
     /// Returns when budgets may change with time: schedules and pauses have whole minutes.
@@ -229,40 +199,94 @@ impl Stepper {
         }
     }
 
-    /// Returns how long until a proposal is validated; a rehearsal of one moment does not wait.
-    fn validation(&self) -> Duration {
-        match self.is_moment() {
-            true => Duration::ZERO,
-            false => VALIDATION,
+    /// Hands an event to the disruption process, and executes the effects.
+    pub(super) fn disruption(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let snapshot = self.cluster.snapshot();
+            for effect in self.process.on(event, &snapshot, self.now) {
+                events.extend(self.execute(effect, &snapshot));
+            }
         }
     }
 
-    fn in_flight(&self) -> BTreeSet<String> {
-        self.executing
-            .iter()
-            .flat_map(|it| it.claims.clone())
-            .collect()
+    /// Executes an effect; returns its answer.
+    fn execute(&mut self, effect: Effect, snapshot: &Snapshot) -> Option<Event> {
+        Some(match effect {
+            Effect::Plan(inputs) => match self.plan(snapshot, &inputs) {
+                Some(plan) => Event::Planned(plan),
+                None => Event::Unanswered,
+            },
+            Effect::Validate(command, inputs) => match self.may_run() {
+                true => {
+                    let request = self.request(snapshot, &inputs);
+                    Event::Validated(validate(&command, snapshot, &request))
+                }
+                false => Event::Unanswered,
+            },
+            Effect::Reserve(nodes) => {
+                let mut reservations = Reservations::default();
+                let mut is_granted = |name: &String, wanted: u32| {
+                    let pool = snapshot.node_pool(name)?;
+                    let population = population(snapshot, name);
+                    let granted = reservations.reserve(name, population, node_limit(pool), wanted);
+                    (granted == wanted).then_some(())
+                };
+                let mut nodes = nodes.iter();
+                Event::Reserved(nodes.all(|(name, wanted)| is_granted(name, *wanted).is_some()))
+            }
+            Effect::Taint(_) => Event::Tainted {
+                failed: BTreeSet::new(),
+            },
+            Effect::Launch(command) => Event::Launched(self.replace(&command)),
+            Effect::Mark(ids, mark) => {
+                let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+                if !mark {
+                    self.cluster.unmark_for_deletion(&ids);
+                    return None;
+                }
+                self.cluster.mark_for_deletion(&ids);
+                self.trigger();
+                Event::Marked
+            }
+            Effect::Nominate(nodes) => {
+                self.nominate(nodes.iter().map(String::as_str));
+                return None;
+            }
+            Effect::Confirm(claim) => Event::Confirmed {
+                uid: claim.uid().to_owned(),
+                exists: false,
+            },
+            Effect::Untaint(_) => Event::Untainted(Vec::new()),
+            Effect::Delete {
+                command, candidate, ..
+            } => {
+                self.delete_claim(candidate.claim_name());
+                Event::Deleted {
+                    command: command.id(),
+                    claim: candidate.claim_name().to_owned(),
+                    deleted: true,
+                }
+            }
+            Effect::Report(Report::Started(command, _)) => {
+                self.record_command(&command);
+                return None;
+            }
+            Effect::Report(_) | Effect::Release(_) => return None,
+        })
     }
 
-    fn request(&self, in_flight: BTreeSet<String>) -> DisruptionRequest {
+    fn request(&self, snapshot: &Snapshot, inputs: &Inputs) -> DisruptionRequest {
         let mut request = self.disruption.clone();
         request.policy.now = self.now;
-        request.surroundings.in_flight = in_flight;
-        request.surroundings.recent_replacements = self.recent.claims();
-        request.surroundings.buffer_pods = self.buffers.on_nodes(&self.cluster.snapshot());
-        request.unseen_pools.clone_from(&self.unseen_pools);
-        let cooling = self
-            .cooling_down
-            .iter()
-            .filter(|(_, until)| **until > self.now);
-        request.cooling_down_pools = cooling.map(|(pool, _)| pool.clone()).collect();
-        let snapshot = self.cluster.snapshot();
-        request.static_headroom = snapshot
-            .node_pools()
-            .filter(|pool| pool.is_static())
+        inputs.complete(&mut request);
+        let adopted = self.adopted.iter().flat_map(|it| it.claims.iter().cloned());
+        request.surroundings.in_flight.extend(adopted);
+        request.surroundings.buffer_pods = self.buffers.on_nodes(snapshot);
+        let pools = snapshot.node_pools().filter(|pool| pool.is_static());
+        request.static_headroom = pools
             .map(|pool| {
-                let claims = snapshot.node_claims_of_pool(pool.name());
-                let population = Population::count(&snapshot, claims.map(AsRef::as_ref));
+                let population = population(snapshot, pool.name());
                 let headroom = Reservations::default().drift_headroom(pool, population);
                 (pool.name().to_owned(), headroom)
             })
@@ -270,53 +294,14 @@ impl Stepper {
         request
     }
 
-    /// Starts the proposals that are due, as far as they are still valid; returns whether any was started.
-    fn execute_due(&mut self) -> bool {
-        let (due, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.proposals)
-            .into_iter()
-            .partition(|proposal| proposal.due <= self.now);
-        self.proposals = waiting;
-        let mut started = false;
-        for proposal in due {
-            if !self.may_run() {
-                return false;
-            }
-            let request = self.request(self.in_flight());
-            let checked = validate(&proposal.command, &self.cluster.snapshot(), &request);
-            if let Ok(command) = checked {
-                started |= self.start(&command);
-            }
+    fn plan(&mut self, snapshot: &Snapshot, inputs: &Inputs) -> Option<Arc<DisruptionPlan>> {
+        if !self.may_run() {
+            return None;
         }
-        started
-    }
-
-    /// Plans, starts commands that need no validation and proposes the others; returns whether there was any.
-    fn plan(&mut self) -> bool {
-        let snapshot = self.cluster.snapshot();
-        let epoch = snapshot.epoch();
-        let same = |fruitless: &Fruitless| {
-            fruitless.epoch == epoch
-                && self.now < fruitless.until
-                && fruitless.budgets == Budgets::by_reason(&snapshot, self.now)
-        };
-        if self.fruitless.as_ref().is_some_and(same) || !self.may_run() {
-            return false;
-        }
-        let consolidate = !self
-            .proposals
-            .iter()
-            .any(|proposal| proposal.command.method != Method::Emptiness);
-        let mut in_flight = self.in_flight();
-        in_flight.extend(self.proposals.iter().flat_map(|it| claims(&it.command)));
-        let mut request = self.request(in_flight);
-        if !consolidate {
-            request.multi_node.cancel = Some(std::sync::Arc::new(|| true));
-            request.single_node_cancel = Some(std::sync::Arc::new(|| true));
-        }
-        let found = plan(&snapshot, &request);
+        let found = Arc::new(plan(snapshot, &self.request(snapshot, inputs)));
         if self.is_cancelled() {
             self.cut_short();
-            return false;
+            return None;
         }
         self.count_budgets();
         self.budget_blocked = found
@@ -330,66 +315,34 @@ impl Stepper {
                 _ => None,
             })
             .collect();
-        if consolidate {
-            self.unseen_pools.clone_from(&found.unseen_pools);
-            let cooling_down = !request.cooling_down_pools.is_empty();
-            let believed = after(self.now, CONSOLIDATED);
-            let ends = [self.recent.first_expiry(), next_chance(&found, &snapshot)];
-            let until = ends.into_iter().flatten().fold(believed, Timestamp::min);
-            self.fruitless = (is_fruitless(&found) && !cooling_down).then(|| Fruitless {
-                epoch,
-                budgets: found.budgets.clone(),
-                until,
-            });
-        }
-        let mut any = false;
-        for command in &found.commands {
-            if command.method.is_validated() {
-                self.proposals.push(Proposal {
-                    command: command.clone(),
-                    due: after(self.now, self.validation()),
-                });
-                any = true;
-            } else {
-                any |= self.start(command);
-            }
-        }
-        self.last_plan = Some(found);
-        any
+        self.last_plan = Some(Arc::clone(&found));
+        Some(found)
     }
 
-    /// Starts a command; returns whether it was started.
-    fn start(&mut self, command: &Command) -> bool {
-        let replaced: BTreeSet<String> = claims(command).collect();
+    /// Creates the replacements of a command.
+    fn replace(&mut self, command: &Command) -> Vec<Arc<NodeClaim>> {
+        let replaced = command.candidates.iter().map(Candidate::claim_name);
+        let replaced: BTreeSet<String> = replaced.map(str::to_owned).collect();
         let created = self.create_claims(&command.replacements, &replaced);
-        let names: Vec<String> = created
-            .iter()
-            .flatten()
-            .map(|(name, _)| name.clone())
-            .collect();
-        if names.len() < command.replacements.len() {
-            if command.method.is_eventual() {
-                let until = after(self.now, COOLDOWN);
-                let pools = command.candidates.iter().map(Candidate::pool_name);
-                let pools = pools.map(|pool| (pool.to_owned(), until));
-                self.cooling_down.extend(pools);
-            }
-            return false;
-        }
-        let launches = created.into_iter().flatten().map(|(_, launch)| launch);
+        let (names, launches): (Vec<_>, Vec<_>) = created.into_iter().flatten().unzip();
+        self.replacements = launches;
+        let snapshot = self.cluster.snapshot();
+        let claims = names.iter().filter_map(|name| snapshot.node_claim(name));
+        claims.cloned().collect()
+    }
+
+    fn record_command(&mut self, command: &Command) {
+        let launches = std::mem::take(&mut self.replacements);
+        let nodes = command.candidates.iter();
         let step = Step {
             after: self.seconds(),
             action: match command.decision() {
                 Decision::Delete => Action::Delete,
                 Decision::Replace => Action::Replace,
             },
-            reason: reason(command.method),
-            nodes: command
-                .candidates
-                .iter()
-                .map(|it| it.name().to_owned())
-                .collect(),
-            launches: grouped(launches.collect()),
+            reason: command.method.reason().as_str().to_owned(),
+            nodes: nodes.map(|it| it.name().to_owned()).collect(),
+            launches: grouped(launches),
             pods: command.pods().count(),
             savings_per_hour: Some(crate::rehearse::stepper::dollars(
                 crate::prices::micro_dollars(command.savings),
@@ -397,36 +350,14 @@ impl Stepper {
             price_per_hour: self.price(),
         };
         self.record(step);
-        if matches!(command.method, Method::MultiNode | Method::SingleNode) {
-            let (snapshot, until) = (self.cluster.snapshot(), after(self.now, PROTECTION));
-            for claim in names.iter().filter_map(|name| snapshot.node_claim(name)) {
-                self.recent.add(claim, until);
-            }
-        }
-        let ids: Vec<&str> = command
-            .candidates
-            .iter()
-            .filter_map(|candidate| candidate.node.provider_id())
-            .collect();
-        self.cluster.mark_for_deletion(&ids);
-        let targets = command.placements.iter().filter(|it| !it.buffer);
-        let targets: BTreeSet<&str> = targets.map(|it| it.node.as_str()).collect();
-        self.nominate(targets);
-        self.executing.push(Executing {
-            claims: claims(command).collect(),
-            waiting: names.into_iter().collect(),
-        });
-        self.trigger();
-        self.finish_commands();
-        true
     }
 
-    /// Deletes the nodes of commands whose replacements are initialized.
-    fn finish_commands(&mut self) {
-        let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.executing)
+    /// Deletes the nodes of adopted commands whose replacements are initialized.
+    fn finish_adopted(&mut self) {
+        let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.adopted)
             .into_iter()
             .partition(|command| command.waiting.is_empty());
-        self.executing = waiting;
+        self.adopted = waiting;
         for claim in ready.iter().flat_map(|command| &command.claims) {
             self.delete_claim(claim);
         }
@@ -434,23 +365,25 @@ impl Stepper {
 
     /// Notes that a NodeClaim is initialized.
     pub(super) fn replacement_ready(&mut self, name: &str) {
-        for command in &mut self.executing {
+        for command in &mut self.adopted {
             command.waiting.remove(name);
         }
-        self.finish_commands();
+        self.finish_adopted();
+        self.disruption(Event::Changed);
     }
 
     /// Rolls back the commands that wait for a NodeClaim that is gone.
     pub(super) fn replacement_lost(&mut self, name: &str) {
-        let (lost, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.executing)
+        let (lost, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.adopted)
             .into_iter()
             .partition(|command| command.waiting.contains(name));
-        self.executing = kept;
+        self.adopted = kept;
         let snapshot = self.cluster.snapshot();
         let nodes = lost.iter().flat_map(|command| &command.claims);
         let ids: Vec<&str> = nodes
             .filter_map(|claim| snapshot.node(claim)?.provider_id())
             .collect();
         self.cluster.unmark_for_deletion(&ids);
+        self.disruption(Event::Changed);
     }
 }

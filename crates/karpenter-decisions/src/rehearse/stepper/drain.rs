@@ -6,13 +6,14 @@ use std::time::Duration;
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::labels::taints;
 use karpenter_api::v1::NodeClaim;
+use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::expires_at;
 use karpenter_core::lifecycle::drain;
 use karpenter_core::pod::Pod;
 
+use crate::rehearse::stepper::Stepper;
 use crate::rehearse::stepper::evictions;
 use crate::rehearse::stepper::queue::Event;
-use crate::rehearse::stepper::{Stepper, after};
 use crate::rehearse::workloads::pending;
 use crate::workload::Workload;
 

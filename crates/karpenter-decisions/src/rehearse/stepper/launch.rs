@@ -10,6 +10,7 @@ use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, Operator};
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::instance_type::InstanceType;
+use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::expires_at;
 use karpenter_core::limits::LimitHeadroom;
 use karpenter_core::offering::Offering;
@@ -21,9 +22,9 @@ use crate::prices::micro_dollars;
 use crate::rehearse::agreement::size_class;
 use crate::rehearse::plan::{Action, Launch, Step};
 use crate::rehearse::request::LaunchChoice;
+use crate::rehearse::stepper::Stepper;
 use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::stepper::timing::LAUNCH;
-use crate::rehearse::stepper::{Stepper, after};
 
 /// The most nodes that a static NodePool launches at once; with more the rehearsal ends.
 const MAX_STATIC: u32 = 10_000;

@@ -20,15 +20,16 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::disruption::{DisruptionPlan, DisruptionRequest};
 use karpenter_core::instance_type::InstanceType;
+use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::expires_at;
+use karpenter_core::lifecycle::disruption::{Disruption, Settings as ProcessSettings};
 use karpenter_core::lifecycle::nominations::Nominations;
 use karpenter_core::lifecycle::pod_events::event_node;
-use karpenter_core::lifecycle::recent_replacements::{PROTECTION, RecentReplacements};
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Cancel, Policy};
 
 use super::changes::Intended;
-use super::plan::{Action, Blocked, BudgetUse, Evictions, Peak, Sample, Step, Totals};
+use super::plan::{Action, Blocked, BudgetUse, Evictions, Launch, Peak, Sample, Step, Totals};
 use super::request::{LaunchChoice, PlanRequest};
 use super::workloads::Workloads;
 use super::{Gates, MAX_EVENTS, MAX_RUNS, Settings};
@@ -36,7 +37,7 @@ use crate::prices::{Prices, micro_dollars};
 use crate::workload::Workload;
 use binding::Bindings;
 use buffers::Buffers;
-use disruption::{Executing, Fruitless, Proposal};
+use disruption::Adopted;
 use evictions::Guards;
 use launch::Chosen;
 use queue::{Event, Queue};
@@ -48,12 +49,6 @@ const POD_EVENTS: Duration = Duration::from_secs(10);
 /// Returns an amount of millionths of a dollar in dollars.
 pub(super) fn dollars(micro: i64) -> f64 {
     micro as f64 / 1e6
-}
-
-/// Returns a time plus a duration.
-pub(super) fn after(time: Timestamp, duration: Duration) -> Timestamp {
-    let duration = SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
-    time.saturating_add(duration).unwrap_or(Timestamp::MAX)
 }
 
 /// What a rehearsal came to.
@@ -89,16 +84,13 @@ pub(super) struct Stepper {
     pub(super) launching: BTreeMap<String, Chosen>,
     pub(super) numbers: BTreeMap<String, usize>,
     pub(super) offered: BTreeMap<String, Arc<[InstanceType]>>,
-    pub(super) proposals: Vec<Proposal>,
-    pub(super) executing: Vec<Executing>,
-    pub(super) recent: RecentReplacements<Timestamp>,
-    pub(super) cooling_down: BTreeMap<String, Timestamp>,
-    pub(super) unseen_pools: BTreeSet<String>,
-    pub(super) fruitless: Option<Fruitless>,
-    pub(super) next_plan: Timestamp,
+    pub(super) process: Disruption,
+    pub(super) adopted: Vec<Adopted>,
+    /// The launches of the command that is starting.
+    pub(super) replacements: Vec<Launch>,
     pub(super) next_pass: Option<Timestamp>,
     pub(super) drift_checked: Option<Timestamp>,
-    pub(super) last_plan: Option<DisruptionPlan>,
+    pub(super) last_plan: Option<Arc<DisruptionPlan>>,
     pub(super) guards: Guards,
     pub(super) buffers: Buffers,
     pub(super) bindings: Bindings,
@@ -140,6 +132,14 @@ impl Stepper {
         disruption.query.cancel.clone_from(&settings.cancel);
         disruption.multi_node.cancel.clone_from(&settings.cancel);
         disruption.single_node_cancel.clone_from(&settings.cancel);
+        let mut process = ProcessSettings {
+            removes_stale_taints: false,
+            ..ProcessSettings::default()
+        };
+        if length.is_zero() {
+            // A rehearsal of one moment does not wait.
+            process.validation = Duration::ZERO;
+        }
         let mut stepper = Self {
             cluster: Cluster::from(changed.fork()),
             now: start,
@@ -155,13 +155,10 @@ impl Stepper {
             launching: BTreeMap::new(),
             numbers: BTreeMap::new(),
             offered: BTreeMap::new(),
-            proposals: Vec::new(),
-            executing: Vec::new(),
-            recent: RecentReplacements::default(),
-            cooling_down: BTreeMap::new(),
-            unseen_pools: disruption.unseen_pools.clone(),
-            fruitless: None,
-            next_plan: start,
+            process: Disruption::new(process, start)
+                .with_unseen_pools(disruption.unseen_pools.clone()),
+            adopted: Vec::new(),
+            replacements: Vec::new(),
             next_pass: None,
             drift_checked: None,
             last_plan: None,
@@ -302,7 +299,7 @@ impl Stepper {
         {
             let created = claim.metadata.creation_timestamp.as_ref();
             let created = created.map_or(self.now, |created| created.0);
-            self.recent.add(claim, after(created, PROTECTION));
+            self.process.protect(claim, created);
         }
     }
 

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use karpenter_core::cluster::pdb::leaving_pods;
+use karpenter_core::lifecycle::after;
 use karpenter_core::pod::{Phase, Pod};
 use karpenter_core::schedule::schedule;
 
 use crate::rehearse::stepper::queue::Event;
-use crate::rehearse::stepper::{Stepper, after, is_waiting};
+use crate::rehearse::stepper::{Stepper, is_waiting};
 
 impl Stepper {
     /// Places the pods of a closed batch.
@@ -55,7 +56,7 @@ impl Stepper {
             .record(&plan, names(), &self.cluster.snapshot())
         {
             // Nodes with other buffer pods than before are not in the epoch of a pass that found nothing.
-            self.fruitless = None;
+            self.process.reconsider();
         }
         let with_pods = plan.new_node_claims.iter().zip(names());
         let with_pods = with_pods.filter(|(planned, _)| !planned.pods.is_empty());

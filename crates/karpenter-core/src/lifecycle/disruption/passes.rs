@@ -9,14 +9,14 @@ use crate::disruption::{DisruptionPlan, NotDisruptable, Verdict, VerdictKind};
 use crate::pod::protected_until;
 
 /// Interval between passes when there is nothing to do.
-pub const IDLE: Duration = Duration::from_secs(10);
+pub(super) const IDLE: Duration = Duration::from_secs(10);
 /// How long until a proposal is validated: pods may be about to be bound.
-pub const VALIDATION: Duration = Duration::from_secs(15);
+pub(super) const VALIDATION: Duration = Duration::from_secs(15);
 /// How long no pass is made after one that found nothing, while nothing changes.
-pub const CONSOLIDATED: Duration = Duration::from_secs(300);
+pub(super) const CONSOLIDATED: Duration = Duration::from_secs(300);
 
 /// Returns whether only a change of the cluster or of the budgets can give another pass something to do, until [`next_chance`].
-pub fn is_fruitless(plan: &DisruptionPlan) -> bool {
+pub(super) fn is_fruitless(plan: &DisruptionPlan) -> bool {
     let in_flight =
         |verdict: &Verdict| verdict.kind == VerdictKind::NotDisruptable(NotDisruptable::InFlight);
     plan.commands.is_empty() && plan.timed_out.is_empty() && !plan.verdicts.iter().any(in_flight)
@@ -24,7 +24,7 @@ pub fn is_fruitless(plan: &DisruptionPlan) -> bool {
 
 /// Returns when time alone unblocks the first of the nodes: the end of a nomination, or of a pod's temporary protection. A
 /// node that is blocked permanently, or until a pod has started, is unblocked by a change of the cluster.
-pub fn next_chance(plan: &DisruptionPlan, snapshot: &Snapshot) -> Option<Timestamp> {
+pub(super) fn next_chance(plan: &DisruptionPlan, snapshot: &Snapshot) -> Option<Timestamp> {
     let ends = plan.verdicts.iter().filter_map(|verdict| {
         let VerdictKind::NotDisruptable(why) = &verdict.kind else {
             return None;

@@ -3,36 +3,31 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
 
 use crate::cluster::Snapshot;
 
 /// How long consolidation does not consolidate a node that it has launched, unless pods leave it.
-pub const PROTECTION: Duration = Duration::from_secs(600);
+pub(super) const PROTECTION: Duration = Duration::from_secs(600);
 
-/// The NodeClaims that consolidation launched recently, by name; `T` is the caller's time.
+/// The NodeClaims that consolidation launched recently, by name.
 ///
 /// They are not kept across restarts: what a new leader does not know costs one move at most.
-#[derive(Clone, Debug)]
-pub struct RecentReplacements<T>(BTreeMap<String, Replacement<T>>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct RecentReplacements(BTreeMap<String, Replacement>);
 
 #[derive(Clone, Debug)]
-struct Replacement<T> {
+struct Replacement {
     uid: String,
-    until: T,
+    until: Timestamp,
     /// Number of reschedulable pods at the last check.
     pods: usize,
 }
 
-impl<T> Default for RecentReplacements<T> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<T: Ord + Copy> RecentReplacements<T> {
+impl RecentReplacements {
     /// Adds a NodeClaim that consolidation launched.
-    pub fn add(&mut self, claim: &NodeClaim, until: T) {
+    pub(super) fn add(&mut self, claim: &NodeClaim, until: Timestamp) {
         let replacement = Replacement {
             uid: claim.uid().to_owned(),
             until,
@@ -42,7 +37,7 @@ impl<T: Ord + Copy> RecentReplacements<T> {
     }
 
     /// Removes NodeClaims that are deleted, that pods have left, or whose protection has expired.
-    pub fn prune(&mut self, snapshot: &Snapshot, now: T) {
+    pub(super) fn prune(&mut self, snapshot: &Snapshot, now: Timestamp) {
         self.0.retain(|name, replacement| {
             let claim = snapshot.node_claim(name);
             let claim = claim.filter(|claim| claim.uid() == replacement.uid);
@@ -59,12 +54,12 @@ impl<T: Ord + Copy> RecentReplacements<T> {
     }
 
     /// Returns the names of the NodeClaims, as of the last [`prune`](Self::prune).
-    pub fn claims(&self) -> BTreeSet<String> {
+    pub(super) fn claims(&self) -> BTreeSet<String> {
         self.0.keys().cloned().collect()
     }
 
     /// Returns when the first protection expires.
-    pub fn first_expiry(&self) -> Option<T> {
+    pub(super) fn first_expiry(&self) -> Option<Timestamp> {
         self.0.values().map(|replacement| replacement.until).min()
     }
 }

@@ -1,0 +1,204 @@
+//! A command that was started: it waits for its replacements, then its NodeClaims are deleted.
+//!
+//! UPSTREAM: pkg/controllers/disruption/queue.go
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodeClaim;
+
+use super::effects::{CommandEnd, Effect, Report};
+use crate::cluster::Snapshot;
+use crate::disruption::{Candidate, Command};
+use crate::lifecycle::after;
+
+/// The longest time limit of a command.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Returns how long replacements may take while `queued` nodes are part of commands.
+fn timeout(queued: usize) -> Duration {
+    let each = Duration::from_millis(80);
+    each.saturating_mul(u32::try_from(queued).unwrap_or(u32::MAX))
+        .clamp(Duration::from_secs(600), LONGEST)
+}
+
+/// A command whose nodes are marked for deletion.
+#[derive(Debug)]
+pub(super) struct Execution {
+    pub(super) command: Arc<Command>,
+    waiting: Vec<Replacement>,
+    replacements: usize,
+    until: Timestamp,
+    /// The NodeClaims that are being deleted.
+    deleting: BTreeSet<String>,
+    /// The NodeClaims that could not be deleted.
+    spared: BTreeSet<String>,
+}
+
+/// A replacement that is not initialized.
+#[derive(Debug)]
+struct Replacement {
+    claim: Arc<NodeClaim>,
+    is_confirmed: bool,
+}
+
+impl Execution {
+    /// Returns a command that starts now, while `queued` nodes are part of commands.
+    pub(super) fn new(
+        command: Arc<Command>,
+        replacements: Vec<Arc<NodeClaim>>,
+        queued: usize,
+        now: Timestamp,
+    ) -> Self {
+        let waiting: Vec<_> = replacements
+            .into_iter()
+            .map(|claim| Replacement {
+                claim,
+                is_confirmed: false,
+            })
+            .collect();
+        Self {
+            command,
+            replacements: waiting.len(),
+            waiting,
+            until: after(now, timeout(queued)),
+            deleting: BTreeSet::new(),
+            spared: BTreeSet::new(),
+        }
+    }
+
+    /// Checks the replacements. Once all are initialized, the candidates are deleted; returns why they never will be.
+    pub(super) fn check(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> Option<CommandEnd> {
+        if !self.deleting.is_empty() {
+            return None;
+        }
+        let mut ready = BTreeSet::new();
+        self.waiting.retain_mut(|replacement| {
+            let current = current(snapshot, &replacement.claim);
+            match current {
+                // Pods are about to be bound: until then the node must not count as empty.
+                Some(claim) if claim.is_true(types::INITIALIZED) => {
+                    let name = claim.status.node_name.as_deref();
+                    ready.insert(name.unwrap_or(claim.name()).to_owned());
+                    return false;
+                }
+                Some(_) => {}
+                None if replacement.is_confirmed => {}
+                None => {
+                    replacement.is_confirmed = true;
+                    effects.push(Effect::Confirm(Arc::clone(&replacement.claim)));
+                }
+            }
+            true
+        });
+        if !ready.is_empty() {
+            effects.push(Effect::Nominate(ready));
+        }
+        if self.waiting.is_empty() {
+            self.delete(effects);
+            return None;
+        }
+        if super::has_passed(self.until, now, LONGEST) {
+            return Some(CommandEnd::TimedOut {
+                unready: self.waiting.len(),
+                replacements: self.replacements,
+            });
+        }
+        let method = self.command.method;
+        let waits = |it: &Replacement| Report::Waiting(Arc::clone(&it.claim), method);
+        effects.extend(self.waiting.iter().map(|it| Effect::Report(waits(it))));
+        None
+    }
+
+    /// Notes whether the API server has a replacement that the model did not have. It counts as deleted only if neither has it:
+    /// either may lag behind the other.
+    pub(super) fn confirmed(
+        &mut self,
+        uid: &str,
+        exists: bool,
+        snapshot: &Snapshot,
+    ) -> Option<CommandEnd> {
+        let mut waiting = self.waiting.iter_mut();
+        let replacement = waiting.find(|it| it.claim.uid() == uid)?;
+        replacement.is_confirmed = false;
+        if exists || current(snapshot, &replacement.claim).is_some() {
+            return None;
+        }
+        Some(CommandEnd::ReplacementDeleted {
+            name: replacement.claim.name().to_owned(),
+            unready: self.waiting.len(),
+        })
+    }
+
+    fn delete(&mut self, effects: &mut Vec<Effect>) {
+        for candidate in &self.command.candidates {
+            self.deleting.insert(candidate.claim_name().to_owned());
+            effects.push(Effect::Delete {
+                command: Arc::clone(&self.command),
+                candidate: candidate.clone(),
+                until: self.until,
+            });
+        }
+    }
+
+    /// Notes whether a candidate is deleted; returns how the command ended.
+    pub(super) fn deleted(
+        &mut self,
+        claim: &str,
+        is_deleted: bool,
+        effects: &mut Vec<Effect>,
+    ) -> Option<CommandEnd> {
+        let is_new = self.deleting.remove(claim);
+        let mut candidates = self.command.candidates.iter();
+        let candidate = candidates.find(|it| it.claim_name() == claim && is_new)?;
+        if is_deleted {
+            let report = Report::Terminating(Arc::clone(&self.command), candidate.clone());
+            effects.push(Effect::Report(report));
+        } else {
+            self.spared.insert(claim.to_owned());
+        }
+        self.deleting.is_empty().then(|| match self.spared.len() {
+            0 => CommandEnd::Succeeded,
+            nodes => CommandEnd::NotDeleted { nodes },
+        })
+    }
+
+    /// Returns the candidates for which a command that has ended this way is rolled back.
+    pub(super) fn kept(&self, end: &CommandEnd) -> Vec<Candidate> {
+        let candidates = self.command.candidates.iter();
+        let is_kept = |it: &&Candidate| match end {
+            CommandEnd::Succeeded => false,
+            CommandEnd::NotDeleted { .. } => self.spared.contains(it.claim_name()),
+            _ => true,
+        };
+        candidates.filter(is_kept).cloned().collect()
+    }
+}
+
+/// Returns the NodeClaim as the model has it.
+fn current<'a>(snapshot: &'a Snapshot, claim: &NodeClaim) -> Option<&'a NodeClaim> {
+    let found = snapshot.node_claim(claim.name())?;
+    (found.uid() == claim.uid()).then_some(&**found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: DIS-127
+    #[test]
+    fn more_nodes_in_the_queue_extend_the_timeout() {
+        let minutes = |queued| timeout(queued).as_secs_f64() / 60.0;
+        assert_eq!(minutes(1), 10.0);
+        assert_eq!(timeout(10_000), Duration::from_secs(13 * 60 + 20));
+        assert_eq!(minutes(80_000), 60.0);
+    }
+}

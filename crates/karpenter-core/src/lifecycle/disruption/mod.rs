@@ -1,0 +1,652 @@
+//! The disruption process: when a pass is made, and what becomes of its commands.
+//!
+//! 1. A pass begins with the removal of taints that belong to no command: an earlier process left them, or a roll-back failed.
+//! 2. Proposals that are due are validated; what is still valid is started.
+//! 3. A plan is made. Drift commands start at once; emptiness and consolidation are proposals, which are validated a while later
+//!    ([`Settings::validation`]).
+//! 4. A command starts: headroom for the replacements of static NodePools is reserved; its nodes are tainted; its replacements are
+//!    created; only then its nodes are marked for deletion in the model, because the provisioner would launch nodes for their pods,
+//!    too.
+//! 5. Once every replacement is initialized, the NodeClaims are deleted. If a replacement is deleted, or the command times out, it is
+//!    rolled back; replacements that joined are ordinary empty nodes. Commands wait beside passes, not in them.
+//! 6. A NodePool whose replacements failed is in cool-down for drift.
+//!
+//! The caller gives events and executes effects; an effect's documentation names the event that answers it.
+//!
+//! ```
+//! use jiff::Timestamp;
+//! use karpenter_core::cluster::{Cluster, ClusterConfig};
+//! use karpenter_core::disruption::{DisruptionRequest, plan};
+//! use karpenter_core::lifecycle::disruption::{Disruption, Effect, Event, Settings};
+//!
+//! let (cluster, now) = (Cluster::new(ClusterConfig::default()), Timestamp::UNIX_EPOCH);
+//! let mut disruption = Disruption::new(Settings::default(), now);
+//! let mut events = vec![Event::Due];
+//! while let Some(event) = events.pop() {
+//!     let snapshot = cluster.snapshot();
+//!     for effect in disruption.on(event, &snapshot, now) {
+//!         if let Effect::Plan(inputs) = effect {
+//!             let mut request = DisruptionRequest::at(now);
+//!             inputs.complete(&mut request);
+//!             events.push(Event::Planned(plan(&snapshot, &request).into()));
+//!         }
+//!     }
+//! }
+//! assert_eq!(disruption.next().as_second(), 10, "nothing to do: the next pass is in ten seconds");
+//! ```
+//!
+//! UPSTREAM: pkg/controllers/disruption/{controller,queue}.go. DIFFERS: neither validation nor the wait for replacements blocks
+//! passes; a NodePool whose replacements failed is in cool-down alone.
+
+mod effects;
+mod execution;
+mod passes;
+mod recent_replacements;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels::taints;
+use karpenter_api::v1::NodeClaim;
+
+pub use effects::{CommandEnd, Effect, Event, Inputs, Report, TaintedNode};
+
+use super::after;
+use super::backoff::Backoff;
+use crate::cluster::Snapshot;
+use crate::disruption::{
+    Budgets, Candidate, Command, CommandInvalidated, Decision, DisruptionPlan, Method,
+};
+use execution::Execution;
+use passes::{CONSOLIDATED, IDLE, VALIDATION, is_fruitless, next_chance};
+use recent_replacements::{PROTECTION, RecentReplacements};
+
+/// How long until the removal of taints is retried.
+const UNTAINT_RETRY: Duration = Duration::from_secs(1);
+/// Cool-down of drift in a NodePool whose replacements failed.
+const COOLDOWN: Backoff = Backoff {
+    base: Duration::from_secs(60),
+    max: Duration::from_secs(600),
+};
+
+/// How the process runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long until a proposal is validated: pods may be about to be bound.
+    pub validation: Duration,
+    /// Whether taints that belong to no command are removed.
+    pub removes_stale_taints: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            validation: VALIDATION,
+            removes_stale_taints: true,
+        }
+    }
+}
+
+/// The disruption process.
+#[derive(Debug)]
+pub struct Disruption {
+    settings: Settings,
+    proposals: Vec<Proposal>,
+    pass: Option<Pass>,
+    starting: Option<Starting>,
+    executions: Vec<Execution>,
+    /// Nodes that may still be tainted though their command was rolled back. No command starts until they are not: budgets do
+    /// not count them.
+    still_tainted: Vec<TaintedNode>,
+    /// Number of [`Effect::Untaint`] that are not answered.
+    untainting: usize,
+    cooldowns: BTreeMap<String, Cooldown>,
+    recent_replacements: RecentReplacements,
+    unseen_pools: BTreeSet<String>,
+    fruitless: Option<Fruitless>,
+    next_plan: Timestamp,
+    /// When taints are removed again; no pass is made before.
+    untaint_at: Option<Timestamp>,
+    effects: Vec<Effect>,
+}
+
+#[derive(Debug)]
+struct Proposal {
+    command: Command,
+    due: Timestamp,
+}
+
+/// A pass: one step after the other.
+#[derive(Debug, Default)]
+struct Pass {
+    to_validate: VecDeque<Proposal>,
+    to_start: VecDeque<Command>,
+    /// What the engine was asked, and on which epoch.
+    asked: Option<(Inputs, u64)>,
+    has_planned: bool,
+    /// Whether a command was started or proposed: another pass follows at once.
+    found: bool,
+}
+
+/// A command whose nodes are being tainted, whose replacements are being created, or whose nodes are being marked.
+#[derive(Debug)]
+struct Starting {
+    command: Arc<Command>,
+    reserved: BTreeMap<String, u32>,
+    replacements: Vec<Arc<NodeClaim>>,
+}
+
+#[derive(Debug)]
+struct Cooldown {
+    /// Number of consecutive failures.
+    failures: u32,
+    until: Timestamp,
+}
+
+/// A pass that found nothing: another finds nothing either while all of this is unchanged.
+#[derive(Debug)]
+struct Fruitless {
+    epoch: u64,
+    /// Remaining disruption budgets: their schedules are the only ones that open with time.
+    budgets: BTreeMap<String, Budgets>,
+    /// When another pass is made at the latest.
+    until: Timestamp,
+}
+
+/// Reports whether a time has passed that was set at most `longest` ahead. If it is further away, the clock was set back since.
+fn has_passed(time: Timestamp, now: Timestamp, longest: Duration) -> bool {
+    time <= now || after(now, longest) < time
+}
+
+impl Disruption {
+    /// Returns the process; its first pass is due `now`.
+    pub fn new(settings: Settings, now: Timestamp) -> Self {
+        Self {
+            settings,
+            proposals: Vec::new(),
+            pass: None,
+            starting: None,
+            executions: Vec::new(),
+            still_tainted: Vec::new(),
+            untainting: 0,
+            cooldowns: BTreeMap::new(),
+            recent_replacements: RecentReplacements::default(),
+            unseen_pools: BTreeSet::new(),
+            fruitless: None,
+            next_plan: now,
+            untaint_at: None,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Continues with what another process knows: the NodePools that its last pass did not reach.
+    #[must_use]
+    pub fn with_unseen_pools(mut self, pools: BTreeSet<String>) -> Self {
+        self.unseen_pools = pools;
+        self
+    }
+
+    /// Protects a NodeClaim that consolidation launched at `launched` from consolidation.
+    pub fn protect(&mut self, claim: &NodeClaim, launched: Timestamp) {
+        self.recent_replacements
+            .add(claim, after(launched, PROTECTION));
+    }
+
+    /// Makes the next pass plan, though nothing has changed that it knows of.
+    pub fn reconsider(&mut self) {
+        self.fruitless = None;
+    }
+
+    /// Returns when the next pass is due.
+    pub fn next(&self) -> Timestamp {
+        let due = self.proposals.iter().map(|proposal| proposal.due);
+        let next = || due.fold(self.next_plan, Timestamp::min);
+        self.untaint_at.unwrap_or_else(next)
+    }
+
+    /// Reports whether a pass is due.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        if let Some(at) = self.untaint_at {
+            return has_passed(at, now, UNTAINT_RETRY);
+        }
+        let mut proposals = self.proposals.iter();
+        has_passed(self.next_plan, now, IDLE)
+            || proposals.any(|it| has_passed(it.due, now, self.settings.validation))
+    }
+
+    /// Reports whether a pass waits for an answer.
+    pub fn is_passing(&self) -> bool {
+        self.pass.is_some() || self.untainting > 0
+    }
+
+    /// Reports whether a command was started that has not ended.
+    pub fn is_executing(&self) -> bool {
+        !self.executions.is_empty()
+    }
+
+    /// Returns the commands that wait for their validation.
+    pub fn proposals(&self) -> impl Iterator<Item = &Command> {
+        self.proposals.iter().map(|proposal| &proposal.command)
+    }
+
+    /// Returns until when passes find nothing while this snapshot does not change, apart from budgets.
+    pub fn quiet_until(&self, snapshot: &Snapshot) -> Option<Timestamp> {
+        let fruitless = self.fruitless.as_ref()?;
+        let is_quiet = self.proposals.is_empty()
+            && self.executions.is_empty()
+            && snapshot.epoch() == fruitless.epoch;
+        is_quiet.then_some(fruitless.until)
+    }
+
+    /// Forgets all commands, as a restart of the process does, if an effect will never be answered. The next pass removes the
+    /// taints.
+    pub fn restart(&mut self, now: Timestamp) -> Vec<Effect> {
+        let executed = self.executions.iter().flat_map(|it| &it.command.candidates);
+        let starting = self.starting.iter().flat_map(|it| &it.command.candidates);
+        let mut effects = vec![Effect::Mark(provider_ids(executed.chain(starting)), false)];
+        let reserved = self.starting.take().map(|starting| starting.reserved);
+        effects.extend(reserved.map(Effect::Release));
+        *self = Self::new(self.settings, now);
+        effects
+    }
+
+    /// Takes an event; returns what is to be done. `snapshot` is the state after the event.
+    pub fn on(&mut self, event: Event, snapshot: &Snapshot, now: Timestamp) -> Vec<Effect> {
+        match event {
+            Event::Due => self.begin(snapshot, now),
+            Event::Changed => self.check(snapshot, now),
+            Event::Validated(checked) => self.validated(checked),
+            Event::Planned(plan) => self.planned(&plan, snapshot, now),
+            Event::Unanswered => {
+                if let Some(pass) = &mut self.pass {
+                    pass.asked = None;
+                }
+            }
+            Event::Reserved(true) => self.taint(),
+            Event::Reserved(false) => {
+                if let Some(starting) = &mut self.starting {
+                    starting.reserved.clear();
+                }
+                self.not_started(true, now);
+            }
+            Event::Tainted { failed } => self.tainted(&failed, now),
+            Event::Refused => self.not_started(false, now),
+            Event::Launched(claims) => self.launched(claims, now),
+            Event::Marked => self.marked(snapshot, now),
+            Event::Confirmed { uid, exists } => {
+                let ended = |it: &mut Execution, _: &mut _| it.confirmed(&uid, exists, snapshot);
+                self.each_execution(ended, now);
+            }
+            Event::Untainted(left) => {
+                self.untainting = self.untainting.saturating_sub(1);
+                self.still_tainted.extend(left);
+            }
+            Event::Deleted {
+                command,
+                claim,
+                deleted,
+            } => {
+                let ended = |it: &mut Execution, effects: &mut Vec<Effect>| {
+                    let is_its = it.command.id() == command;
+                    is_its.then(|| it.deleted(&claim, deleted, effects))?
+                };
+                self.each_execution(ended, now);
+            }
+        }
+        self.proceed(snapshot, now);
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Begins a pass.
+    fn begin(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        if self.is_passing() {
+            return;
+        }
+        self.recent_replacements.prune(snapshot, now);
+        let mut tainted = std::mem::take(&mut self.still_tainted);
+        let stale = self.stale(snapshot);
+        let new: Vec<_> = stale.filter(|it| !tainted.contains(it)).collect();
+        tainted.extend(new);
+        if !tainted.is_empty() {
+            self.untaint(tainted);
+            // The model learns of it meanwhile.
+            self.untaint_at = Some(after(now, UNTAINT_RETRY));
+            return;
+        }
+        self.untaint_at = None;
+        let validation = self.settings.validation;
+        let (due, waiting) = std::mem::take(&mut self.proposals)
+            .into_iter()
+            .partition::<Vec<_>, _>(|it| has_passed(it.due, now, validation));
+        self.proposals = waiting;
+        self.pass = Some(Pass {
+            to_validate: due.into(),
+            ..Pass::default()
+        });
+    }
+
+    /// Takes the next step of the pass, unless the last one is not answered.
+    fn proceed(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        if self.starting.is_some() || self.untainting > 0 {
+            return;
+        }
+        let Some(mut pass) = self.pass.take_if(|pass| pass.asked.is_none()) else {
+            return;
+        };
+        if !self.still_tainted.is_empty() {
+            self.proposals.extend(pass.to_validate);
+            self.untaint_at = Some(after(now, UNTAINT_RETRY));
+        } else if let Some(command) = pass.to_start.pop_front() {
+            self.start(command);
+            self.pass = Some(pass);
+        } else if let Some(proposal) = pass.to_validate.pop_front() {
+            let inputs = self.inputs(self.held(), now);
+            pass.asked = Some((inputs.clone(), snapshot.epoch()));
+            self.effects
+                .push(Effect::Validate(proposal.command, inputs));
+            self.pass = Some(pass);
+        } else if !pass.has_planned && (pass.found || has_passed(self.next_plan, now, IDLE)) {
+            (pass.has_planned, pass.found) = (true, false);
+            self.next_plan = after(now, IDLE);
+            if self.is_unchanged(snapshot, now) {
+                return;
+            }
+            let mut in_flight = self.held();
+            in_flight.extend(self.proposals().flat_map(claims));
+            let inputs = self.inputs(in_flight, now);
+            pass.asked = Some((inputs.clone(), snapshot.epoch()));
+            self.effects.push(Effect::Plan(inputs));
+            self.pass = Some(pass);
+        } else if pass.has_planned {
+            let wait = if pass.found { Duration::ZERO } else { IDLE };
+            self.next_plan = after(now, wait);
+        }
+    }
+
+    /// Returns the NodeClaims of commands.
+    fn held(&self) -> BTreeSet<String> {
+        let executed = self.executions.iter().map(|it| &it.command);
+        let starting = self.starting.iter().map(|it| &it.command);
+        executed
+            .chain(starting)
+            .flat_map(|command| claims(command))
+            .collect()
+    }
+
+    fn inputs(&self, in_flight: BTreeSet<String>, now: Timestamp) -> Inputs {
+        let cooling = self.cooldowns.iter();
+        let cooling = cooling.filter(|(_, it)| !has_passed(it.until, now, COOLDOWN.max));
+        let mut proposed = self.proposals();
+        Inputs {
+            in_flight,
+            recent_replacements: self.recent_replacements.claims(),
+            unseen_pools: self.unseen_pools.clone(),
+            cooling_down_pools: cooling.map(|(pool, _)| pool.clone()).collect(),
+            consolidates: proposed.all(|it| it.method == Method::Emptiness),
+        }
+    }
+
+    /// Reports whether a plan would find as little as the last one.
+    fn is_unchanged(&self, snapshot: &Snapshot, now: Timestamp) -> bool {
+        self.fruitless.as_ref().is_some_and(|fruitless| {
+            fruitless.epoch == snapshot.epoch()
+                && !has_passed(fruitless.until, now, CONSOLIDATED)
+                && fruitless.budgets == Budgets::by_reason(snapshot, now)
+        })
+    }
+
+    fn validated(&mut self, checked: Result<Command, CommandInvalidated>) {
+        if let Some(pass) = &mut self.pass {
+            pass.asked = None;
+            pass.to_start.extend(checked);
+        }
+    }
+
+    fn planned(&mut self, plan: &DisruptionPlan, snapshot: &Snapshot, now: Timestamp) {
+        let Some(pass) = &mut self.pass else { return };
+        let Some((inputs, epoch)) = pass.asked.take() else {
+            return;
+        };
+        if inputs.consolidates {
+            self.unseen_pools.clone_from(&plan.unseen_pools);
+            let ends = [
+                self.recent_replacements.first_expiry(),
+                next_chance(plan, snapshot),
+            ];
+            let ends = ends.into_iter().flatten();
+            let until = ends.fold(after(now, CONSOLIDATED), Timestamp::min);
+            let is_fruitless = is_fruitless(plan) && inputs.cooling_down_pools.is_empty();
+            self.fruitless = is_fruitless.then(|| Fruitless {
+                epoch,
+                budgets: plan.budgets.clone(),
+                until,
+            });
+        }
+        for command in &plan.commands {
+            if command.method.is_validated() {
+                let report = Report::Proposed(command.clone());
+                self.effects.push(Effect::Report(report));
+                self.proposals.push(Proposal {
+                    command: command.clone(),
+                    due: after(now, self.settings.validation),
+                });
+                pass.found = true;
+            } else {
+                pass.to_start.push_back(command.clone());
+            }
+        }
+    }
+
+    fn start(&mut self, command: Command) {
+        let mut reserved: BTreeMap<String, u32> = BTreeMap::new();
+        if command.method == Method::StaticDrift {
+            for planned in &command.replacements {
+                *reserved.entry(planned.node_pool.clone()).or_default() += 1;
+            }
+        }
+        let needs = (!reserved.is_empty()).then(|| Effect::Reserve(reserved.clone()));
+        self.starting = Some(Starting {
+            command: Arc::new(command),
+            reserved,
+            replacements: Vec::new(),
+        });
+        match needs {
+            Some(reserve) => self.effects.push(reserve),
+            None => self.taint(),
+        }
+    }
+
+    fn taint(&mut self) {
+        let command = self.starting.as_ref().map(|it| Arc::clone(&it.command));
+        self.effects.extend(command.map(Effect::Taint));
+    }
+
+    fn tainted(&mut self, failed: &BTreeSet<String>, now: Timestamp) {
+        let Some(starting) = &mut self.starting else {
+            return;
+        };
+        let has_failed = |it: &Candidate| failed.contains(it.claim_name());
+        let all = &starting.command.candidates;
+        let is_whole = !all.iter().any(has_failed);
+        if !is_whole
+            && (starting.command.decision() == Decision::Replace || all.iter().all(has_failed))
+        {
+            let all = all.iter().map(TaintedNode::of).collect();
+            self.untaint(all);
+            self.not_started(true, now);
+            return;
+        }
+        // The other nodes are disrupted alone. A node whose write failed may be tainted all the same, if only the answer was lost.
+        let lost: Vec<_> = all.iter().filter(|it| has_failed(it)).collect();
+        let lost: Vec<_> = lost.into_iter().map(TaintedNode::of).collect();
+        if !is_whole {
+            Arc::make_mut(&mut starting.command)
+                .candidates
+                .retain(|it| !has_failed(it));
+        }
+        let command = Arc::clone(&starting.command);
+        if !lost.is_empty() {
+            self.untaint(lost);
+        }
+        let report = Report::Starting(Arc::clone(&command));
+        self.effects.push(Effect::Report(report));
+        if command.replacements.is_empty() {
+            self.launched(Vec::new(), now);
+        } else {
+            self.effects.push(Effect::Launch(command));
+        }
+    }
+
+    fn launched(&mut self, claims: Vec<Arc<NodeClaim>>, now: Timestamp) {
+        let Some(starting) = &mut self.starting else {
+            return;
+        };
+        let command = Arc::clone(&starting.command);
+        if claims.len() < command.replacements.len() {
+            self.untaint(command.candidates.iter().map(TaintedNode::of).collect());
+            self.not_started(true, now);
+            return;
+        }
+        starting.replacements = claims;
+        let targets = command.placements.iter().filter(|it| !it.buffer);
+        let targets: BTreeSet<String> = targets.map(|it| it.node.clone()).collect();
+        if !targets.is_empty() {
+            self.effects.push(Effect::Nominate(targets));
+        }
+        let ids = provider_ids(&command.candidates);
+        self.effects.push(Effect::Mark(ids, true));
+    }
+
+    fn marked(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        let Some(Starting {
+            command,
+            reserved,
+            replacements,
+        }) = self.starting.take()
+        else {
+            return;
+        };
+        self.release(reserved);
+        if matches!(command.method, Method::MultiNode | Method::SingleNode) {
+            for replacement in &replacements {
+                self.protect(replacement, now);
+            }
+        }
+        let report = Report::Started(Arc::clone(&command), replacements.clone());
+        self.effects.push(Effect::Report(report));
+        let queued = self.held().len() + command.candidates.len();
+        self.executions
+            .push(Execution::new(command, replacements, queued, now));
+        if let Some(pass) = &mut self.pass {
+            pass.found = true;
+        }
+        self.check(snapshot, now);
+    }
+
+    /// Ends the start of a command. A NodePool whose command failed cools down.
+    fn not_started(&mut self, failed: bool, now: Timestamp) {
+        let Some(starting) = self.starting.take() else {
+            return;
+        };
+        self.release(starting.reserved);
+        if failed {
+            self.ended(starting.command, CommandEnd::NotStarted, now);
+        }
+    }
+
+    fn release(&mut self, reserved: BTreeMap<String, u32>) {
+        if !reserved.is_empty() {
+            self.effects.push(Effect::Release(reserved));
+        }
+    }
+
+    fn check(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        self.each_execution(|it, effects| it.check(snapshot, now, effects), now);
+    }
+
+    /// Lets each command do something, and ends those for which it returns how.
+    fn each_execution(
+        &mut self,
+        mut act: impl FnMut(&mut Execution, &mut Vec<Effect>) -> Option<CommandEnd>,
+        now: Timestamp,
+    ) {
+        let mut ended = Vec::new();
+        let effects = &mut self.effects;
+        self.executions.retain_mut(|execution| {
+            let Some(end) = act(execution, effects) else {
+                return true;
+            };
+            let kept = execution.kept(&end);
+            ended.push((Arc::clone(&execution.command), kept, end));
+            false
+        });
+        for (command, kept, end) in ended {
+            self.ended(command, end, now);
+            if !kept.is_empty() {
+                self.untaint(kept.iter().map(TaintedNode::of).collect());
+                self.effects.push(Effect::Mark(provider_ids(&kept), false));
+            }
+        }
+    }
+
+    fn ended(&mut self, command: Arc<Command>, end: CommandEnd, now: Timestamp) {
+        if command.method.is_eventual() {
+            let pools: BTreeSet<&str> = command
+                .candidates
+                .iter()
+                .map(Candidate::pool_name)
+                .collect();
+            for pool in pools {
+                if end == CommandEnd::Succeeded {
+                    self.cooldowns.remove(pool);
+                } else {
+                    let failures = self.cooldowns.get(pool).map_or(0, |it| it.failures) + 1;
+                    let until = after(now, COOLDOWN.of(pool, failures));
+                    self.cooldowns
+                        .insert(pool.to_owned(), Cooldown { failures, until });
+                }
+            }
+        }
+        self.effects
+            .push(Effect::Report(Report::Ended(command, end)));
+    }
+
+    fn untaint(&mut self, nodes: Vec<TaintedNode>) {
+        self.untainting += 1;
+        self.effects.push(Effect::Untaint(nodes));
+    }
+
+    /// Returns the nodes that are tainted for disruption though no command holds them.
+    fn stale<'a>(&self, snapshot: &'a Snapshot) -> impl Iterator<Item = TaintedNode> + 'a {
+        let held = self.held();
+        let removes = self.settings.removes_stale_taints;
+        let nodes = snapshot.nodes().filter(move |_| removes);
+        nodes.filter_map(move |state| {
+            let claim = state.claim.as_ref()?;
+            let mut present = state.node.iter().flat_map(|node| &node.taints);
+            let is_tainted = present.any(|taint| taint.key == taints::DISRUPTED)
+                || claim.condition(types::DISRUPTION_REASON).is_some();
+            let is_stale = is_tainted
+                && !state.is_deleting()
+                && !claim.is_deleting()
+                && !held.contains(claim.name());
+            is_stale.then(|| TaintedNode {
+                node: state.node.as_ref().map(|node| node.name.clone()),
+                claim: claim.name().to_owned(),
+            })
+        })
+    }
+}
+
+fn claims(command: &Command) -> impl Iterator<Item = String> {
+    let names = command.candidates.iter().map(Candidate::claim_name);
+    names.map(str::to_owned)
+}
+
+fn provider_ids<'a>(candidates: impl IntoIterator<Item = &'a Candidate>) -> Vec<String> {
+    let ids = candidates.into_iter().map(|it| it.node.provider_id());
+    ids.flatten().map(str::to_owned).collect()
+}

@@ -141,7 +141,7 @@ impl Context {
         if nodes.is_empty() {
             return Ok(());
         }
-        let window = SignedDuration::try_from(self.options.nomination_window())
+        let window = SignedDuration::try_from(self.options.batch_window().nomination())
             .unwrap_or(SignedDuration::from_secs(20));
         let until = self.clock.now().saturating_add(window);
         let until = until.unwrap_or(Timestamp::MAX);

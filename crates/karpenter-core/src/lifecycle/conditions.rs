@@ -22,6 +22,35 @@ pub fn consolidatable_in(
     Some(left.max(SignedDuration::ZERO))
 }
 
+/// Sets or removes the condition Consolidatable; returns in how long it is due.
+pub fn update_consolidatable(
+    pool: &NodePool,
+    claim: &mut NodeClaim,
+    now: Timestamp,
+) -> Option<SignedDuration> {
+    let left = consolidatable_in(pool, claim, now);
+    if left.is_some_and(|left| left.is_zero()) {
+        claim.set_true(types::CONSOLIDATABLE, now);
+        return None;
+    }
+    claim
+        .conditions_mut()
+        .retain(|condition| condition.type_ != types::CONSOLIDATABLE);
+    left
+}
+
+/// Sets the condition Drifted with a reason, or removes it.
+pub fn update_drifted(claim: &mut NodeClaim, reason: Option<&str>, now: Timestamp) {
+    match reason {
+        Some(reason) => {
+            claim.set_true_with_reason(types::DRIFTED, reason, reason, now);
+        }
+        None => claim
+            .conditions_mut()
+            .retain(|condition| condition.type_ != types::DRIFTED),
+    }
+}
+
 /// Returns since when no pod event occurred on the node: the last pod event, or else the initialization. `None` before that.
 pub fn quiet_since(claim: &NodeClaim) -> Option<Timestamp> {
     let initialized = claim

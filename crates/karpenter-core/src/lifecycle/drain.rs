@@ -11,6 +11,9 @@ use karpenter_api::labels::taints;
 use crate::pod::{DoNotDisrupt, Pod, do_not_disrupt};
 use crate::taints::Taint;
 
+/// How long a drain lasts at least, so that pods that were bound at the last moment are seen.
+pub const MIN_DRAIN: Duration = Duration::from_secs(5);
+
 /// A pod that still exists this long after the end of its grace period does not block the drain any more.
 const STUCK: SignedDuration = SignedDuration::from_mins(1);
 

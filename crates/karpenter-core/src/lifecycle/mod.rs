@@ -9,8 +9,8 @@ pub mod backoff;
 pub mod conditions;
 pub mod disruption;
 pub mod drain;
-pub mod nominations;
 pub mod pod_events;
+pub mod provisioning;
 
 use std::time::Duration;
 
@@ -20,4 +20,9 @@ use jiff::{SignedDuration, Timestamp};
 pub fn after(time: Timestamp, duration: Duration) -> Timestamp {
     let duration = SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
     time.saturating_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+/// Reports whether a time has passed that was set at most `longest` ahead. If it is further away, the clock was set back since.
+fn has_passed(time: Timestamp, now: Timestamp, longest: Duration) -> bool {
+    time <= now || after(now, longest) < time
 }

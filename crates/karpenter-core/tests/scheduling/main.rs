@@ -25,6 +25,7 @@ mod offers;
 mod order;
 mod packing;
 mod pools;
+mod process;
 mod queries;
 mod reasons;
 mod recompiled;

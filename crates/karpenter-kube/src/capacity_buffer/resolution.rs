@@ -17,7 +17,7 @@ use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileErro
 use crate::model::{Change, View};
 use crate::observability::Conditions;
 use crate::options::Options;
-use crate::provisioning::Batcher;
+use crate::provisioning::Triggers;
 
 /// Interval between reconciliations of a buffer, even if nothing changes.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 pub struct Resolution {
     cx: Arc<Context>,
     stores: Stores,
-    provisioner: Arc<Batcher>,
+    provisioner: Arc<Triggers>,
     conditions: Option<Arc<Conditions>>,
 }
 
@@ -40,7 +40,7 @@ impl Resolution {
     pub fn new(
         cx: Arc<Context>,
         stores: Stores,
-        provisioner: Arc<Batcher>,
+        provisioner: Arc<Triggers>,
         conditions: Option<Arc<Conditions>>,
     ) -> Self {
         Self {

@@ -138,15 +138,20 @@ impl Disruption {
                 self.on(answer.event).await
             }
             Err(error) => {
-                tracing::error!(error = %error, "disruption failed, forgetting its commands");
-                self.tasks.shutdown().await;
-                let view = self.cx.view();
-                for effect in self.process.restart(self.cx.clock.now()) {
-                    self.execute(effect, &view).await?;
-                }
-                Ok(())
+                tracing::error!(error = %error, "disruption panicked");
+                self.restart().await
             }
         }
+    }
+
+    /// Forgets all commands, as a restart of the operator would: an effect will never be answered.
+    async fn restart(&mut self) -> Result<(), ReconcileError> {
+        self.tasks.shutdown().await;
+        let view = self.cx.view();
+        for effect in self.process.restart(self.cx.clock.now()) {
+            self.execute(effect, &view).await?;
+        }
+        Ok(())
     }
 }
 
@@ -174,6 +179,8 @@ impl Periodic for Disruption {
             tokio::select! {
                 biased;
                 Some(answer) = self.tasks.join_next() => self.answered(answer).await?,
+                // A pass that panicked left no task behind.
+                () = tokio::time::sleep(check), if self.tasks.is_empty() => self.restart().await?,
                 () = tokio::time::sleep(check) => self.on(Event::Changed).await?,
             }
         }

@@ -12,8 +12,7 @@ use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::labels::{annotations, finalizers, taints};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
-use karpenter_core::lifecycle::drain;
-use karpenter_core::lifecycle::drain::is_drainable;
+use karpenter_core::lifecycle::drain::{self, MIN_DRAIN, is_drainable};
 use karpenter_core::pod::{Pod, VolumeRef};
 use kube::Api;
 use kube::api::ListParams;
@@ -28,8 +27,6 @@ use crate::logging;
 use crate::model::{Change, View};
 use crate::options::Options;
 
-/// How long a drain lasts at least, so that pods that were bound at the last moment are seen.
-const MIN_DRAIN: Duration = Duration::from_secs(5);
 /// Interval between steps of a drain.
 const DRAIN_POLL: Duration = Duration::from_secs(1);
 /// Interval between checks whether the instance is terminated.

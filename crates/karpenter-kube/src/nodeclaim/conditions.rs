@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 
-use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_core::lifecycle::conditions::consolidatable_in;
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::lifecycle::conditions::update_consolidatable;
 
 use crate::context::Context;
 use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
@@ -26,31 +25,6 @@ impl DisruptionConditions {
     pub fn new(cx: Arc<Context>) -> Self {
         Self { cx }
     }
-
-    /// Sets or clears Consolidatable; returns when it may be due.
-    fn consolidatable(&self, pool: &NodePool, claim: &mut NodeClaim) -> Next {
-        let now = self.cx.clock.now();
-        match consolidatable_in(pool, claim, now) {
-            Some(left) if left.is_positive() => {
-                clear(claim);
-                Next::After(left.unsigned_abs())
-            }
-            Some(_) => {
-                claim.set_true(types::CONSOLIDATABLE, now);
-                Next::Wait
-            }
-            None => {
-                clear(claim);
-                Next::Wait
-            }
-        }
-    }
-}
-
-fn clear(claim: &mut NodeClaim) {
-    claim
-        .conditions_mut()
-        .retain(|c| c.type_ != types::CONSOLIDATABLE);
 }
 
 impl Controller for DisruptionConditions {
@@ -100,8 +74,8 @@ impl Controller for DisruptionConditions {
             return Ok(Next::Wait);
         };
         let mut after = NodeClaim::clone(&before);
-        let next = self.consolidatable(pool, &mut after);
+        let left = update_consolidatable(pool, &mut after, self.cx.clock.now());
         self.cx.write_claim_status(&before, &after).await?;
-        Ok(next)
+        Ok(left.map_or(Next::Wait, |left| Next::After(left.unsigned_abs())))
     }
 }

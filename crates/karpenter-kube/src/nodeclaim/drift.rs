@@ -16,6 +16,7 @@ use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::drift;
+use karpenter_core::lifecycle::conditions::update_drifted;
 use karpenter_core::provider::CloudProviderError;
 use tokio::time::Instant;
 
@@ -186,20 +187,14 @@ impl Controller for Drift {
             None
         };
         let mut after = NodeClaim::clone(&before);
-        match reason {
-            Some(reason) => {
-                if !before.is_true(types::DRIFTED) {
-                    tracing::debug!(
-                        NodeClaim = logging::object(None, before.name()),
-                        reason,
-                        "marking drifted"
-                    );
-                }
-                let now = self.cx.clock.now();
-                after.set_true_with_reason(types::DRIFTED, &reason, &reason, now);
-            }
-            None => after.conditions_mut().retain(|c| c.type_ != types::DRIFTED),
+        if let Some(reason) = reason.as_ref().filter(|_| !before.is_true(types::DRIFTED)) {
+            tracing::debug!(
+                NodeClaim = logging::object(None, before.name()),
+                reason,
+                "marking drifted"
+            );
         }
+        update_drifted(&mut after, reason.as_deref(), self.cx.clock.now());
         self.cx.write_claim_status(&before, &after).await?;
         Ok(Next::After(AGAIN))
     }

@@ -235,7 +235,7 @@ impl Builder {
         let (recorder, events) = Recorder::new(self.clients.api.clone(), self.clock);
         let is_shadow = refusals.is_some();
         let events = (!is_shadow).then_some(events);
-        let shadow = refusals.map(|refusals| Shadow::new(&self.options, refusals));
+        let shadow = refusals.map(|refusals| Shadow::new(&self.options, self.clock, refusals));
         let elector = (!self.options.disable_leader_election).then(|| {
             let namespace = match self.options.leader_election_namespace.as_str() {
                 "" => own_namespace(),

@@ -27,7 +27,7 @@ use crate::nodeclaim::model_gc::ModelNodeClaimGc;
 use crate::nodeclaim::pod_events::PodEvents;
 use crate::nodepool::{Hash, RegistrationHealth, Status};
 use crate::observability::Conditions;
-use crate::provisioning::{Batcher, PodLedger, Provisioner};
+use crate::provisioning::{PodLedger, Provisioner, Triggers};
 use crate::{decisions, disruption, observability, shadow, static_capacity};
 
 pub(super) type Start = Box<dyn FnOnce(&Tasks) + Send>;
@@ -163,7 +163,7 @@ impl ControllerRegistry {
     fn capacity_buffers(
         &mut self,
         (stores, watches): (Stores, Watches),
-        provisioner: Arc<Batcher>,
+        provisioner: Arc<Triggers>,
         conditions: Option<Arc<Conditions>>,
     ) {
         let cx = Arc::clone(&self.cx);
@@ -208,9 +208,10 @@ impl ControllerRegistry {
         );
         self.controller(Hash::new(Arc::clone(&cx)));
 
-        let (batcher, ledger) = (Arc::new(Batcher::default()), Arc::new(PodLedger::default()));
+        let triggers = Arc::new(Triggers::new(&cx.options, cx.clock));
+        let ledger = Arc::new(PodLedger::default());
         let provisioner =
-            Provisioner::new(Arc::clone(&cx), Arc::clone(&batcher), Arc::clone(&ledger));
+            Provisioner::new(Arc::clone(&cx), Arc::clone(&triggers), Arc::clone(&ledger));
         let observing = provisioner.clone();
         self.observe(move |change, view| observing.observe(change, view));
         let watching = Arc::clone(&cx);
@@ -228,7 +229,7 @@ impl ControllerRegistry {
             self.observe(move |change, view| conditions.observe(change, view));
         }
         if let Some(buffers) = buffers {
-            self.capacity_buffers(buffers, Arc::clone(&batcher), conditions);
+            self.capacity_buffers(buffers, Arc::clone(&triggers), conditions);
         }
         if cx.options.feature_gates.scheduling_hints {
             let explaining = provisioner.clone();

@@ -15,6 +15,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
+use karpenter_core::lifecycle::provisioning::BatchWindow;
 pub use karpenter_core::schedule::{MinValuesPolicy, PreferencePolicy};
 use karpenter_decisions::change::Change;
 
@@ -269,10 +270,13 @@ impl Options {
         (scaled as usize).clamp(low, high)
     }
 
-    /// Returns how long a nominated node is protected from disruption.
+    /// Returns how long triggers of a plan are collected.
     #[must_use]
-    pub fn nomination_window(&self) -> Duration {
-        (2 * self.batch_max_duration).max(Duration::from_secs(10))
+    pub fn batch_window(&self) -> BatchWindow {
+        BatchWindow {
+            idle: self.batch_idle_duration,
+            max: self.batch_max_duration,
+        }
     }
 }
 

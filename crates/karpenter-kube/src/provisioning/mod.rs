@@ -1,23 +1,21 @@
 //! From pending pods to NodeClaims.
 //!
-//! [`Batcher`] collects triggers, [`Provisioner`] plans on a snapshot, [`launch`] creates NodeClaims from drafts,
-//! [`Nominations`] remembers the node of each pod until kube-scheduler binds it.
+//! [`Triggers`] has the provisioning process of `karpenter-core`, [`Provisioner`] executes its effects, [`launch`] creates NodeClaims
+//! from drafts.
 
-mod batcher;
 mod catalogue;
 mod hints;
 pub mod launch;
 mod ledger;
-mod memory;
-mod nominations;
 mod progress;
 mod provisioner;
 mod report;
 mod soft_constraints;
+mod triggers;
 
-pub use batcher::Batcher;
 pub use catalogue::refresh_instance_types;
 pub use ledger::PodLedger;
-pub use nominations::Nominations;
 pub use provisioner::Provisioner;
-pub(crate) use provisioner::policy;
+pub(crate) use provisioner::{SOLVE_DEADLINE, policy};
+pub(crate) use triggers::Due;
+pub use triggers::Triggers;

@@ -1,17 +1,12 @@
-//! The provisioner: waits for a batch, plans on a snapshot, launches the missing nodes.
+//! The provisioner: executes the provisioning process of `karpenter-core`.
 //!
-//! 1. A batch of triggers closes. The provisioner waits until the model is in sync; the triggers are not lost.
-//! 2. Instance types are refreshed, and the engine places pending pods without a nomination, and pods of nodes that are
-//!    being deleted.
-//! 3. NodeClaims are created in parallel, the nodes of placed pods are nominated, and events are published.
-//! 4. While pods are pending, this is repeated every ten seconds, as upstream's triggers do. Nominated pods keep their
-//!    place meanwhile: see [`Nominations`].
-//!
-//! Passes never overlap. A NodeClaim whose launch hangs counts as a planned node and does not block the provisioner.
+//! The process decides when a batch closes, which pods are planned, and which nodes are nominated; here is what triggers it, what asks
+//! the engine, and what creates NodeClaims. A NodeClaim whose launch hangs counts as a planned node and does not block the
+//! provisioner.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/provisioner.go
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +14,8 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::taints;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_core::cluster::Snapshot;
-use karpenter_core::cluster::pdb::leaving_pods;
+use karpenter_core::lifecycle::provisioning::Event::{Launched, Planned, Unanswered};
+use karpenter_core::lifecycle::provisioning::{Effect, Event, Memory, Question};
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{
     Cancel, Plan, Policy, PreferencePolicy, Query, ReservedMode, schedule,
@@ -29,46 +24,38 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::hints::Hints;
-use super::memory::Slices;
-use super::nominations::Standing;
 use super::progress::SchedulingSeries;
 use super::soft_constraints::SoftConstraints;
-use super::{Batcher, Nominations, PodLedger, catalogue, launch, report};
+use super::{Due, PodLedger, Triggers, catalogue, launch, report};
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
 use crate::decisions::Made;
-use crate::model::{Change, Stopped, View};
+use crate::model::{Change, View};
+use crate::process::resident;
 
 /// Time limit of one plan; the remaining pods are planned by the next.
-const SOLVE_DEADLINE: Duration = Duration::from_secs(60);
-
-/// Interval between plans for pending pods.
-const AGAIN: Duration = Duration::from_secs(10);
+pub(crate) const SOLVE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Creates NodeClaims for pods. Cheap to clone; clones share the state.
 #[derive(Debug, Clone)]
 pub struct Provisioner {
     cx: Arc<Context>,
-    batcher: Arc<Batcher>,
+    triggers: Arc<Triggers>,
     ledger: Arc<PodLedger>,
-    nominations: Arc<Nominations>,
     soft_constraints: Arc<SoftConstraints>,
     hints: Arc<Hints>,
-    slices: Arc<Slices>,
 }
 
 impl Provisioner {
-    /// Creates a provisioner that is triggered through `batcher`.
+    /// Creates a provisioner that is triggered through `triggers`.
     #[must_use]
-    pub fn new(cx: Arc<Context>, batcher: Arc<Batcher>, ledger: Arc<PodLedger>) -> Self {
+    pub fn new(cx: Arc<Context>, triggers: Arc<Triggers>, ledger: Arc<PodLedger>) -> Self {
         Self {
             cx,
-            batcher,
+            triggers,
             ledger,
-            nominations: Arc::default(),
             soft_constraints: Arc::default(),
             hints: Arc::default(),
-            slices: Arc::default(),
         }
     }
 
@@ -87,7 +74,7 @@ impl Provisioner {
                 after: Some(after),
                 ..
             } if is_disrupted(after) && !before.as_deref().is_some_and(is_disrupted) => {
-                self.batcher
+                self.triggers
                     .trigger(after.metadata.uid.as_deref().unwrap_or_default());
             }
             // The NodeClaim of nominated pods is deleted, or is ready for them now: their pods are planned or bound without delay.
@@ -100,7 +87,7 @@ impl Provisioner {
                 if after.as_ref().is_none_or(leaves) && !before.as_ref().is_some_and(leaves) {
                     let last = after.as_ref().or(before.as_ref());
                     if last.is_some_and(|claim| !claim.is_true(types::REGISTERED)) {
-                        self.nominations.release(name);
+                        self.triggers.release(name);
                     }
                     self.trigger(view, name);
                 }
@@ -121,196 +108,158 @@ impl Provisioner {
         let uid = after.map(|pod| &pod.key.uid);
         if let Some(deleted) = before.filter(|pod| Some(&pod.key.uid) != uid) {
             self.ledger.forget(&deleted.key.uid);
-            self.nominations.forget(&deleted.key.uid);
+            self.triggers.forget(&deleted.key.uid);
         }
         let Some(pod) = after else { return };
         let now = self.cx.clock.now();
         let metrics = self.cx.acting.since().map(|_| &self.cx.metrics);
         self.ledger.changed(pod, now, metrics);
         if pod.node_name.is_some() || !pod.is_active() {
-            self.nominations.forget(&pod.key.uid);
+            self.triggers.forget(&pod.key.uid);
         }
         if pod.is_provisionable() {
             self.ledger.seen(&pod.key.uid, now);
             let waited = |before: &Pod| before.is_provisionable() && before.shape == pod.shape;
             if !before.is_some_and(waited) {
-                self.batcher.trigger(&pod.key.uid);
+                self.triggers.trigger(&pod.key.uid);
             }
         }
     }
 
     fn trigger(&self, view: &View, uid: &str) {
         if view.snapshot.pending_pods().next().is_some() || !self.cx.buffers.is_empty() {
-            self.batcher.trigger(uid);
+            self.triggers.trigger(uid);
         }
     }
 
-    async fn wait_for_batch(&self) -> Result<(), Stopped> {
-        let options = &self.cx.options;
-        let batch = self.batcher.batch(
-            &self.cx.clock,
-            options.batch_idle_duration,
-            options.batch_max_duration,
-        );
-        tokio::pin!(batch);
-        let mut wait = AGAIN;
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut batch => return Ok(()),
-                () = self.cx.clock.sleep(wait) => {}
+    /// Hands an event to the process, and executes the effects.
+    async fn on(&self, event: Event) -> Result<(), ReconcileError> {
+        let (mut events, mut passed) = (VecDeque::from([event]), None);
+        while let Some(event) = events.pop_front() {
+            let view = self.cx.view();
+            for effect in self.triggers.on(event, &view.snapshot) {
+                match effect {
+                    Effect::Plan(question) => {
+                        let pass = self.plan(&view, question).await;
+                        events.push_back(match &pass {
+                            Ok(pass) => Planned(Arc::clone(&pass.plan)),
+                            Err(_) => Unanswered,
+                        });
+                        passed = Some(pass);
+                    }
+                    // Nominated nodes are not disrupted.
+                    Effect::Nominate(nodes) => self.cx.nominate(nodes).await?,
+                    Effect::Launch(question, plan) => {
+                        let (drafts, none) = (&plan.new_node_claims, BTreeSet::new());
+                        let claims =
+                            launch::create_claims(&self.cx, drafts, &none, "provisioned").await;
+                        let claims = launch::created(claims);
+                        let name = |claim: &Option<Arc<NodeClaim>>| {
+                            Some(claim.as_ref()?.name().to_owned())
+                        };
+                        events.push_back(Launched(claims.iter().map(name).collect()));
+                        let buffer_pods = &question.query.buffer_pods;
+                        self.cx
+                            .buffers
+                            .record(buffer_pods, &plan, &claims, &view.snapshot);
+                        if let Some(Ok(pass)) = &mut passed {
+                            pass.claims = claims;
+                        }
+                    }
+                    Effect::ReportIdle => report::nothing_waits(&self.cx),
+                }
             }
-            let (view, now) = (self.cx.view(), self.cx.clock.now());
-            let standing = self.nominations.standing(&view, now);
-            if !standing.unplaced.is_empty() || !leaving_pods(&view.snapshot, now).is_empty() {
-                self.batcher.trigger("again");
-            } else if view.snapshot.pending_pods().next().is_none() {
-                report::nothing_waits(&self.cx);
-            }
-            self.nominate_nodes(&standing, []).await?;
-            wait = standing.next.map_or(AGAIN, |next| {
-                let left = next.duration_since(now);
-                Duration::try_from(left).unwrap_or_default().min(AGAIN)
-            });
         }
+        if let Some(pass) = passed.transpose()? {
+            self.report(&pass);
+        }
+        Ok(())
     }
 
-    async fn provision(&self) -> Result<(), ReconcileError> {
-        catalogue::refresh_instance_types(&self.cx).await?;
-        let view = self.cx.view();
-        let started = Instant::now();
-        let now = self.cx.clock.now();
-        let mut standing = self.nominations.standing(&view, now);
-        let limit = self.cx.options.memory_limit;
-        let goes_on = self.slices.cut(limit, &mut standing);
-        report::deferred(&self.cx, &standing);
-        let names = names(&standing.unplaced, &leaving_pods(&view.snapshot, now));
-        let buffer_pods = self.cx.buffers.pods();
-        if names.is_empty() && buffer_pods.is_empty() {
-            report::nothing_to_plan(&self.cx, &view);
-            return Ok(());
-        }
+    async fn plan(
+        &self,
+        view: &Arc<View>,
+        question: Arc<Question>,
+    ) -> Result<Pass, ReconcileError> {
+        let (cx, standing, started) = (&self.cx, &question.standing, Instant::now());
+        report::deferred(cx, standing);
+        let names = names(&standing.unplaced, &question.leaving);
         if !names.is_empty() {
             report::found(names.len(), &names, started.elapsed());
         }
-        if self.cx.options.preference_policy == PreferencePolicy::Respect {
+        if cx.options.preference_policy == PreferencePolicy::Respect {
+            let now = cx.clock.now();
             self.soft_constraints.log(&standing.unplaced, now);
         }
-        let decided = self.decide(&view, &standing, buffer_pods.clone()).await?;
-        let plan = &decided.plan;
-        self.cx
-            .metrics
+        let deadline = cx.clock.instant_after(SOLVE_DEADLINE);
+        let cancel: Cancel = Arc::new(move || Instant::now() >= deadline);
+        let id = format!("{:x}", cx.clock.now().as_nanosecond());
+        let (series, progress) = SchedulingSeries::new(&cx.metrics, id);
+        let query = question.query.clone();
+        let query = query.with_cancel(cancel).with_progress(progress);
+        let policy = policy(cx);
+        let asked = (Arc::clone(&question), policy.clone(), query.clone());
+        let plan = compute("the scheduler", move || {
+            schedule(&asked.0.snapshot, &asked.1, &asked.2)
+        })
+        .await?;
+        drop(series);
+        if !plan.undecided.is_empty() {
+            tracing::error!(pods = plan.undecided.len(), "scheduling ran out of time");
+        }
+        cx.metrics
             .scheduler_scheduling_duration_seconds
             .observe(&["provisioner"], started.elapsed().as_secs_f64());
-        let gates = &self.cx.options.feature_gates;
-        let hints = gates.scheduling_hints.then_some(&*self.hints);
-        report::outcome(&self.cx, &view, plan, &self.ledger, hints);
-        report::computed(plan);
-        report::overdue(&self.cx, &view, plan, &standing.overdue);
+        let hints = cx.options.feature_gates.scheduling_hints;
+        let hints = hints.then_some(&*self.hints);
+        report::outcome(cx, view, &plan, &self.ledger, hints);
+        report::computed(&plan);
+        report::overdue(cx, view, &plan, &question.standing.overdue);
+        Ok(Pass {
+            view: Arc::clone(view),
+            question,
+            policy,
+            query,
+            plan: Arc::new(plan),
+            claims: Vec::new(),
+            started,
+        })
+    }
 
-        // Launching takes time: nominate first, because nominated nodes are not disrupted.
-        let existing = plan.existing.iter().filter(|p| !p.buffer);
-        self.nominate_nodes(&standing, existing.map(|p| p.node.clone()))
-            .await?;
-        let none_replaced = BTreeSet::new();
-        let claims = launch::create_claims(
-            &self.cx,
-            &plan.new_node_claims,
-            &none_replaced,
-            "provisioned",
-        )
-        .await;
-        let claims = launch::created(claims);
-        self.cx
-            .buffers
-            .record(&buffer_pods, plan, &claims, &view.snapshot);
-        let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
-        self.nominations
-            .nominate_planned(&view.snapshot, plan, names, self.cx.clock.now());
-        let with_pods = plan.new_node_claims.iter().zip(&claims);
-        let with_pods = with_pods.filter(|(draft, _)| !draft.pods.is_empty());
-        let launched = with_pods.filter_map(|(_, claim)| Some(claim.as_ref()?.name().to_owned()));
-        self.nominate_nodes(&Standing::default(), launched).await?;
-        if let Some(decisions) = &self.cx.decisions {
+    /// Reports a pass once its NodeClaims are created.
+    fn report(&self, pass: &Pass) {
+        let (cx, plan, standing) = (&self.cx, &pass.plan, &pass.question.standing);
+        if let Some(decisions) = &cx.decisions {
             let made = Made {
-                view: &view,
-                policy: &decided.policy,
-                took: started.elapsed(),
+                view: &pass.view,
+                policy: &pass.policy,
+                took: pass.started.elapsed(),
             };
-            decisions.provisioned(&self.cx, made, plan, &claims);
+            decisions.provisioned(cx, made, plan, &pass.claims);
             decisions.keep(|recorder| {
-                let Decided {
-                    snapshot,
-                    policy,
-                    query,
-                    plan,
-                } = &decided;
                 let assumed = [
                     standing.nominated.len(),
                     standing.backing_off.len(),
                     standing.deferred.len(),
                 ];
-                let assumed = assumed.iter().sum();
-                recorder.provisioned(snapshot, policy, query, assumed, plan);
+                let (snapshot, assumed) = (&pass.question.snapshot, assumed.iter().sum());
+                recorder.provisioned(snapshot, &pass.policy, &pass.query, assumed, plan);
             });
         }
-        report::nominations(&self.cx, &view, plan, &claims);
-        if goes_on {
-            self.batcher.trigger("deferred");
-        }
-        Ok(())
-    }
-
-    async fn decide(
-        &self,
-        view: &View,
-        standing: &Standing,
-        buffer_pods: Vec<Arc<Pod>>,
-    ) -> Result<Decided, ReconcileError> {
-        let (snapshot, query) = standing.question(&view.snapshot);
-        let deadline = self.cx.clock.instant_after(SOLVE_DEADLINE);
-        let cancel: Cancel = Arc::new(move || Instant::now() >= deadline);
-        let id = format!("{:x}", self.cx.clock.now().as_nanosecond());
-        let (series, progress) = SchedulingSeries::new(&self.cx.metrics, id);
-        let query = query
-            .with_cancel(cancel)
-            .with_progress(progress)
-            .with_buffer_pods(buffer_pods);
-        let policy = policy(&self.cx);
-        let decided = compute("the scheduler", move || Decided {
-            plan: schedule(&snapshot, &policy, &query),
-            snapshot,
-            policy,
-            query,
-        })
-        .await?;
-        let plan = &decided.plan;
-        drop(series);
-        if !plan.undecided.is_empty() {
-            tracing::error!(pods = plan.undecided.len(), "scheduling ran out of time");
-            self.batcher.trigger("undecided");
-        }
-        Ok(decided)
-    }
-
-    /// Protects the nodes that pods are nominated to, and `more`, from disruption.
-    async fn nominate_nodes(
-        &self,
-        standing: &Standing,
-        more: impl IntoIterator<Item = String>,
-    ) -> Result<(), Stopped> {
-        let nominated = standing.nominated.iter().map(|(_, target)| target.clone());
-        self.cx.nominate(nominated.chain(more).collect()).await
+        report::nominations(cx, &pass.view, plan, &pass.claims);
     }
 }
 
 /// A plan with all that it depends on.
-struct Decided {
-    /// The cluster, with nominated pods on their nodes.
-    snapshot: Snapshot,
+struct Pass {
+    view: Arc<View>,
+    question: Arc<Question>,
     policy: Policy,
     query: Query,
-    plan: Plan,
+    plan: Arc<Plan>,
+    /// The NodeClaims of the planned nodes.
+    claims: Vec<Option<Arc<NodeClaim>>>,
+    started: Instant,
 }
 
 /// Returns whether a node has the taint of nodes that are being disrupted.
@@ -358,15 +307,27 @@ impl Periodic for Provisioner {
     }
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
-        self.wait_for_batch().await.map_err(ReconcileError::from)?;
-        self.cx.model.synced().await;
-        let outcome = self.provision().await;
-        if outcome.is_err() {
-            // The triggers of the failed batch are still to be handled.
-            self.batcher.trigger("failed");
-        }
-        outcome.map(|()| Duration::ZERO)
+        let event = match self.triggers.due().await {
+            Due::Check => Event::Check,
+            Due::Batch => {
+                // The triggers are not lost if one of these fails: the batch stays closed.
+                self.cx.model.synced().await;
+                catalogue::refresh_instance_types(&self.cx).await?;
+                Event::Closed {
+                    memory: memory(self.cx.options.memory_limit),
+                    buffer_pods: self.cx.buffers.pods(),
+                }
+            }
+        };
+        self.on(event).await.map(|()| Duration::ZERO)
     }
+}
+
+/// Returns the memory of the process; `limit` is `--memory-limit` in bytes, not positive if there is none.
+fn memory(limit: i64) -> Option<Memory> {
+    let limit = u64::try_from(limit).ok().filter(|limit| *limit > 0)?;
+    let resident = resident()?;
+    Some(Memory { limit, resident })
 }
 
 #[cfg(test)]

@@ -9,13 +9,13 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::NodeState;
+use karpenter_core::lifecycle::provisioning::nominations::{Overdue, Standing};
 use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{Plan, PoolOutcome, Unschedulable};
 
 use super::PodLedger;
 use super::hints::{self, Failed, Hints};
 use super::ledger::Decided;
-use super::nominations::{Overdue, Standing};
 use crate::context::Context;
 use crate::events::{Event, reference};
 use crate::logging;
@@ -64,13 +64,6 @@ pub(super) fn nothing_waits(cx: &Context) {
     metrics
         .scheduler_pending_pods_by_effective_zone_count
         .replace_all([]);
-}
-
-/// Clears metrics when there is nothing to plan; nominated pods may still wait for kube-scheduler.
-pub(super) fn nothing_to_plan(cx: &Context, view: &View) {
-    if view.snapshot.pending_pods().next().is_none() {
-        nothing_waits(cx);
-    }
 }
 
 /// Reports kube-scheduler's message for pods that it has not bound to their nominated node.

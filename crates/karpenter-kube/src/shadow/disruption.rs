@@ -185,7 +185,15 @@ impl Disruption {
                 shadow.comparison().disrupted(&command, now);
                 Some(Event::Refused)
             }
-            _ => None,
+            // A refused command asks for none of these.
+            Effect::Release(_)
+            | Effect::Untaint(_)
+            | Effect::Launch(_)
+            | Effect::Mark(..)
+            | Effect::Nominate(_)
+            | Effect::Confirm(_)
+            | Effect::Delete { .. }
+            | Effect::Report(_) => None,
         })
     }
 }

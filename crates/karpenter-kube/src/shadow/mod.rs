@@ -27,10 +27,11 @@ pub use disruption::Disruption;
 pub use provisioning::Provisioning;
 pub use refusal::Refusals;
 
+use crate::clock::Clock;
 use crate::context::Context;
 use crate::model::{Change, View};
 use crate::options::Options;
-use crate::provisioning::Batcher;
+use crate::provisioning::Triggers;
 
 /// How many states before the latest are kept: the last of them in which a node is not disrupted yet is decided on.
 const STATES: usize = 8;
@@ -53,7 +54,7 @@ pub struct Shadow {
     states: Mutex<VecDeque<Snapshot>>,
     taken: Mutex<VecDeque<Taken>>,
     took: Notify,
-    batcher: Batcher,
+    triggers: Triggers,
     refusals: Refusals,
     changes: Vec<Hypothesis>,
 }
@@ -61,13 +62,13 @@ pub struct Shadow {
 impl Shadow {
     /// Creates the state of a shadow.
     #[must_use]
-    pub fn new(options: &Options, refusals: Refusals) -> Self {
+    pub fn new(options: &Options, clock: Clock, refusals: Refusals) -> Self {
         Self {
             comparison: Mutex::new(Comparison::new(Timestamp::UNIX_EPOCH)),
             states: Mutex::default(),
             taken: Mutex::default(),
             took: Notify::new(),
-            batcher: Batcher::default(),
+            triggers: Triggers::new(options, clock),
             refusals,
             changes: options.shadow_if.clone(),
         }
@@ -130,7 +131,7 @@ impl Shadow {
                         before.is_provisionable() && before.key.uid == pod.key.uid
                     });
                     if !waited {
-                        self.batcher.trigger(&pod.key.uid);
+                        self.triggers.trigger(&pod.key.uid);
                     }
                 } else if pod.node_name.is_some() {
                     let was_bound = before.as_ref().is_some_and(|it| it.node_name.is_some());
@@ -153,10 +154,10 @@ impl Shadow {
                 }
                 let leaves = |claim: Option<&NodeClaim>| claim.is_some_and(NodeClaim::is_deleting);
                 if leaves(after) && !leaves(before) {
-                    self.batcher.trigger(name);
+                    self.triggers.trigger(name);
                 }
             }
-            Change::Synced => self.batcher.trigger("synced"),
+            Change::Synced => self.triggers.trigger("synced"),
             _ => {}
         }
         self.remember(&view.snapshot);

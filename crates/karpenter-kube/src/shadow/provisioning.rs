@@ -1,21 +1,20 @@
-//! The provisioner of a shadow: batches and plans as the real one, and creates nothing.
+//! The provisioner of a shadow: batches as the real one, plans for the pods of the comparison, and creates nothing.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_core::disruption::DisruptionRequest;
-use karpenter_core::schedule::{Cancel, PodSet, Query, schedule};
+use karpenter_core::lifecycle::provisioning::{Effect, Event};
+use karpenter_core::schedule::{Cancel, Plan, PodSet, Query, schedule};
 use tokio::time::Instant;
 
+use super::Shadow;
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
 use crate::decisions::Made;
-use crate::provisioning;
-
-/// Time limit of one plan; the remaining pods are planned by the next.
-const SOLVE_DEADLINE: Duration = Duration::from_secs(60);
-/// Interval between plans while pods are pending: their nodes are protected from our disruption meanwhile.
-const AGAIN: Duration = Duration::from_secs(10);
+use crate::model::View;
+use crate::provisioning::{self, Due, SOLVE_DEADLINE};
 
 /// Plans nodes for pods on the states of another Karpenter.
 #[derive(Debug)]
@@ -30,39 +29,51 @@ impl Provisioning {
         Self { cx }
     }
 
-    async fn wait(&self) {
-        let Some(shadow) = &self.cx.shadow else {
-            return std::future::pending().await;
-        };
-        let options = &self.cx.options;
-        let batch = shadow.batcher.batch(
-            &self.cx.clock,
-            options.batch_idle_duration,
-            options.batch_max_duration,
-        );
-        tokio::pin!(batch);
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut batch => return,
-                () = self.cx.clock.sleep(AGAIN) => {}
+    /// Hands an event to the process, and executes the effects. The pods that the other Karpenter has bound before the batch closed
+    /// are decided about, too.
+    async fn on(&self, shadow: &Shadow, event: Event) -> Result<(), ReconcileError> {
+        let is_batch = matches!(event, Event::Closed { .. });
+        let (mut events, mut planned) = (VecDeque::from([event]), Ok(None));
+        while let Some(event) = events.pop_front() {
+            let view = self.cx.view();
+            let effects = shadow.triggers.on(event, &view.snapshot);
+            if is_batch && matches!(planned, Ok(None)) {
+                planned = self.plan(shadow, &view).await;
             }
-            if self.cx.view().snapshot.pending_pods().next().is_some() {
-                shadow.batcher.trigger("again");
+            for effect in effects {
+                match (effect, &planned) {
+                    (Effect::Plan(_), Ok(Some(plan))) => {
+                        events.push_back(Event::Planned(Arc::clone(plan)));
+                    }
+                    (Effect::Plan(_), _) => events.push_back(Event::Unanswered),
+                    (Effect::Launch(_, plan), _) => {
+                        let none = vec![None; plan.new_node_claims.len()];
+                        events.push_back(Event::Launched(none));
+                    }
+                    // In the model only: kube-scheduler is about to bind pods to these nodes.
+                    (Effect::Nominate(nodes), _) => {
+                        let is_real = |node: &String| view.snapshot.node(node).is_some();
+                        self.cx
+                            .nominate(nodes.into_iter().filter(is_real).collect())
+                            .await?;
+                    }
+                    (Effect::ReportIdle, _) => {}
+                }
             }
         }
+        planned.map(drop)
     }
 
-    async fn decide(&self) -> Result<(), ReconcileError> {
+    async fn plan(
+        &self,
+        shadow: &Shadow,
+        view: &View,
+    ) -> Result<Option<Arc<Plan>>, ReconcileError> {
         let cx = &self.cx;
-        let Some(shadow) = &cx.shadow else {
-            return Ok(());
-        };
-        provisioning::refresh_instance_types(cx).await?;
-        let (view, now, started) = (cx.view(), cx.clock.now(), Instant::now());
+        let (now, started) = (cx.clock.now(), Instant::now());
         let mut question = shadow.comparison().question(&view.snapshot, now);
         if question.new.is_empty() && view.snapshot.pending_pods().next().is_none() {
-            return Ok(());
+            return Ok(None);
         }
         let policy = provisioning::policy(cx);
         let mut request = DisruptionRequest::at(now).with_policy(policy);
@@ -76,22 +87,15 @@ impl Provisioning {
         shadow
             .comparison()
             .provisioned(&question, &plan, cx.clock.now());
-        if !plan.undecided.is_empty() {
-            shadow.batcher.trigger("undecided");
-        }
-        // In the model only: kube-scheduler is about to bind pods to these nodes.
-        let places = plan.existing.iter().map(|placement| placement.node.clone());
-        let real = places.filter(|node| view.snapshot.node(node).is_some());
-        cx.nominate(real.collect()).await?;
         if let Some(decisions) = &cx.decisions {
             let made = Made {
-                view: &view,
+                view,
                 policy: &policy,
                 took: started.elapsed(),
             };
             decisions.provisioned(cx, made, &plan, &[]);
         }
-        Ok(())
+        Ok(Some(Arc::new(plan)))
     }
 }
 
@@ -101,13 +105,21 @@ impl Periodic for Provisioning {
     }
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
-        self.wait().await;
-        self.cx.model.synced().await;
-        let outcome = self.decide().await;
-        if let (Err(_), Some(shadow)) = (&outcome, &self.cx.shadow) {
-            // The triggers of the failed batch are still to be handled.
-            shadow.batcher.trigger("failed");
-        }
-        outcome.map(|()| Duration::ZERO)
+        let cx = Arc::clone(&self.cx);
+        let Some(shadow) = &cx.shadow else {
+            return std::future::pending().await;
+        };
+        let event = match shadow.triggers.due().await {
+            Due::Check => Event::Check,
+            Due::Batch => {
+                cx.model.synced().await;
+                provisioning::refresh_instance_types(&cx).await?;
+                Event::Closed {
+                    memory: None,
+                    buffer_pods: Vec::new(),
+                }
+            }
+        };
+        self.on(shadow, event).await.map(|()| Duration::ZERO)
     }
 }

@@ -241,7 +241,7 @@ fn a_nomination_lasts_two_batches_and_ten_seconds_at_least() {
             batch_max_duration: Duration::from_secs(max),
             ..Options::default()
         };
-        options.nomination_window().as_secs()
+        options.batch_window().nomination().as_secs()
     };
     assert_eq!(
         [window(10), window(30), window(1), window(5)],

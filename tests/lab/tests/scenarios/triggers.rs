@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::conditions::{HasConditions, types};
@@ -26,7 +25,7 @@ use karpenter_kube::nodeclaim::lifecycle::Lifecycle;
 use karpenter_kube::nodeclaim::model_gc::ModelNodeClaimGc;
 use karpenter_kube::nodeclaim::pod_events::PodEvents;
 use karpenter_kube::nodepool::RegistrationHealth;
-use karpenter_kube::provisioning::{Batcher, PodLedger, Provisioner};
+use karpenter_kube::provisioning::{Provisioner, Triggers};
 use karpenter_kwok::KwokNodeClass;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -477,12 +476,11 @@ async fn the_eviction_of_a_pod_ends_with_the_pod_and_not_with_a_change_of_it() {
 
 /// Returns whether a provisioner plans because of a change.
 fn is_planned(cluster: &Cluster, change: &Change) -> bool {
-    let batcher = Arc::new(Batcher::default());
-    let ledger = Arc::new(PodLedger::default());
-    let provisioner = Provisioner::new(Arc::clone(&cluster.cx), Arc::clone(&batcher), ledger);
+    let cx = Arc::clone(&cluster.cx);
+    let triggers = Arc::new(Triggers::new(&cx.options, cx.clock));
+    let provisioner = Provisioner::new(cx, Arc::clone(&triggers), Arc::default());
     provisioner.observe(change, &cluster.view);
-    let batch = batcher.batch(&cluster.cx.clock, Duration::ZERO, Duration::ZERO);
-    batch.now_or_never().is_some()
+    triggers.closes().is_some()
 }
 
 #[tokio::test(start_paused = true)]

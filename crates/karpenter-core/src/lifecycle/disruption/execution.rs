@@ -13,7 +13,7 @@ use karpenter_api::v1::NodeClaim;
 use super::effects::{CommandEnd, Effect, Report};
 use crate::cluster::Snapshot;
 use crate::disruption::{Candidate, Command};
-use crate::lifecycle::after;
+use crate::lifecycle::{after, has_passed};
 
 /// The longest time limit of a command.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -106,7 +106,7 @@ impl Execution {
             self.delete(effects);
             return None;
         }
-        if super::has_passed(self.until, now, LONGEST) {
+        if has_passed(self.until, now, LONGEST) {
             return Some(CommandEnd::TimedOut {
                 unready: self.waiting.len(),
                 replacements: self.replacements,

@@ -54,8 +54,8 @@ use karpenter_api::v1::NodeClaim;
 
 pub use effects::{CommandEnd, Effect, Event, Inputs, Report, TaintedNode};
 
-use super::after;
 use super::backoff::Backoff;
+use super::{after, has_passed};
 use crate::cluster::Snapshot;
 use crate::disruption::{
     Budgets, Candidate, Command, CommandInvalidated, Decision, DisruptionPlan, Method,
@@ -154,11 +154,6 @@ struct Fruitless {
     budgets: BTreeMap<String, Budgets>,
     /// When another pass is made at the latest.
     until: Timestamp,
-}
-
-/// Reports whether a time has passed that was set at most `longest` ahead. If it is further away, the clock was set back since.
-fn has_passed(time: Timestamp, now: Timestamp, longest: Duration) -> bool {
-    time <= now || after(now, longest) < time
 }
 
 impl Disruption {

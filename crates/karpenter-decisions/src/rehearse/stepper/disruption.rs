@@ -14,7 +14,9 @@ use karpenter_core::disruption::{
 };
 use karpenter_core::drift;
 use karpenter_core::lifecycle::after;
-use karpenter_core::lifecycle::conditions::consolidatable_in;
+use karpenter_core::lifecycle::conditions::{
+    consolidatable_in, update_consolidatable, update_drifted,
+};
 use karpenter_core::lifecycle::disruption::{Effect, Event, Inputs, Report};
 use karpenter_core::static_capacity::{Population, Reservations, node_limit};
 
@@ -70,10 +72,10 @@ impl Stepper {
         self.static_capacity();
         self.guards.refresh(&mut self.cluster);
         self.disruption(Event::Changed);
-        if self.process.is_due(self.now) {
+        if self.disrupting.is_due(self.now) {
             self.disruption(Event::Due);
         }
-        let next = self.process.next();
+        let next = self.disrupting.next();
         let next = match self.quiet_until(due) {
             Some(quiet) => next.max(quiet),
             None => next,
@@ -86,7 +88,7 @@ impl Stepper {
         if !self.adopted.is_empty() {
             return None;
         }
-        let quiet = self.process.quiet_until(&self.cluster.snapshot())?;
+        let quiet = self.disrupting.quiet_until(&self.cluster.snapshot())?;
         let changes = [due, self.queue.next_change(), self.next_window()];
         let next = changes.into_iter().flatten().min();
         Some(next.map_or(quiet, |next| next.min(quiet)))
@@ -124,41 +126,22 @@ impl Stepper {
                 continue;
             };
             let left = consolidatable_in(pool, claim, self.now);
-            let due = left.filter(|left| left.is_positive());
+            let is_due = left.is_some_and(|left| left.is_zero());
+            let due = left.filter(|_| !is_due);
             let due = due.and_then(|left| self.now.checked_add(left).ok());
             next = next.into_iter().chain(due).min();
-            let is_due = left.is_some_and(|left| !left.is_positive());
-            let drifted = match check_drift {
-                true => self.drift_of(&snapshot, pool, claim),
-                false => None,
-            };
-            let changes_drift = match &drifted {
-                Some(Some(_)) => !claim.is_true(types::DRIFTED),
-                Some(None) => claim.condition(types::DRIFTED).is_some(),
-                None => false,
-            };
-            if is_due == claim.is_true(types::CONSOLIDATABLE) && !changes_drift {
+            if is_due == claim.is_true(types::CONSOLIDATABLE) && !check_drift {
                 continue;
             }
             let mut changed = NodeClaim::clone(claim);
-            match is_due {
-                true => {
-                    changed.set_true(types::CONSOLIDATABLE, self.now);
-                }
-                false => changed
-                    .conditions_mut()
-                    .retain(|c| c.type_ != types::CONSOLIDATABLE),
+            update_consolidatable(pool, &mut changed, self.now);
+            let drifted = check_drift.then(|| self.drift_of(&snapshot, pool, claim));
+            if let Some(reason) = drifted.flatten() {
+                update_drifted(&mut changed, reason, self.now);
             }
-            match drifted {
-                Some(Some(reason)) => {
-                    changed.set_true_with_reason(types::DRIFTED, reason, reason, self.now);
-                }
-                Some(None) => changed
-                    .conditions_mut()
-                    .retain(|c| c.type_ != types::DRIFTED),
-                None => {}
+            if changed.status.conditions != claim.status.conditions {
+                self.cluster.apply_node_claim(&changed);
             }
-            self.cluster.apply_node_claim(&changed);
         }
         next
     }
@@ -204,7 +187,7 @@ impl Stepper {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let snapshot = self.cluster.snapshot();
-            for effect in self.process.on(event, &snapshot, self.now) {
+            for effect in self.disrupting.on(event, &snapshot, self.now) {
                 events.extend(self.execute(effect, &snapshot));
             }
         }
@@ -246,7 +229,7 @@ impl Stepper {
                     return None;
                 }
                 self.cluster.mark_for_deletion(&ids);
-                self.trigger();
+                self.trigger(&ids.join(" "));
                 Event::Marked
             }
             Effect::Nominate(nodes) => {

@@ -17,8 +17,6 @@ use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::workloads::pending;
 use crate::workload::Workload;
 
-/// How long a drain lasts at least.
-const MIN_DRAIN: Duration = Duration::from_secs(5);
 /// Interval between steps of a drain that waits for a PodDisruptionBudget or a protected pod.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -50,7 +48,7 @@ impl Stepper {
             }
             None => self.gone(name),
         }
-        self.trigger();
+        self.trigger(name);
     }
 
     pub(super) fn expire(&mut self, name: &str) {
@@ -83,7 +81,7 @@ impl Stepper {
         let deadline = grace.and_then(|grace| deleted.checked_add(grace.value()).ok());
         let step = drain::plan(snapshot.pods_on(&node.name), deadline, self.now);
         if step.waiting == 0 {
-            let earliest = after(deleted, MIN_DRAIN);
+            let earliest = after(deleted, drain::MIN_DRAIN);
             if self.now < earliest {
                 self.queue.add(earliest, Event::Drain(name.to_owned()));
             } else {
@@ -124,7 +122,7 @@ impl Stepper {
             let successor = format!("{base}-next-{:06}", self.successors);
             self.put_pod(pending(pod, namespace, &successor, self.now));
             self.arrive(namespace, &successor);
-            self.trigger();
+            self.trigger(&successor);
         }
     }
 
@@ -168,7 +166,7 @@ impl Stepper {
             }
             self.queue.add(self.now, Event::Drain(claim.to_owned()));
         }
-        self.trigger();
+        self.trigger(&pod.key.uid);
     }
 
     /// Removes a drained node and its instance.
@@ -181,12 +179,12 @@ impl Stepper {
             }
             self.cluster.remove_node(&node.name);
         } else {
-            self.nominations.release(name);
+            self.provisioning.release(name);
         }
         self.cluster.remove_node_claim(name);
         self.awaited.remove(name);
         self.remove_instance(name);
         self.replacement_lost(name);
-        self.trigger();
+        self.trigger(name);
     }
 }

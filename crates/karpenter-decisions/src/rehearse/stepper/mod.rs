@@ -23,8 +23,8 @@ use karpenter_core::instance_type::InstanceType;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::expires_at;
 use karpenter_core::lifecycle::disruption::{Disruption, Settings as ProcessSettings};
-use karpenter_core::lifecycle::nominations::Nominations;
 use karpenter_core::lifecycle::pod_events::event_node;
+use karpenter_core::lifecycle::provisioning::{BatchWindow, Provisioning};
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Cancel, Policy};
 
@@ -75,16 +75,17 @@ pub(super) struct Stepper {
     pub(super) queue: Queue,
     pub(super) scheduling: Policy,
     pub(super) disruption: DisruptionRequest,
-    batch: (Duration, Duration),
-    pub(super) batch_opened: Option<(Timestamp, Timestamp)>,
+    pub(super) window: BatchWindow,
+    pub(super) provisioning: Provisioning,
+    /// Whether an event is queued for the end of a batch.
+    pub(super) awaits_batch: bool,
     pub(super) cancel: Option<Cancel>,
-    pub(super) nominations: Nominations,
     /// The pods to bind once their node is initialized, by NodeClaim.
     pub(super) awaited: BTreeMap<String, BTreeSet<(String, String)>>,
     pub(super) launching: BTreeMap<String, Chosen>,
     pub(super) numbers: BTreeMap<String, usize>,
     pub(super) offered: BTreeMap<String, Arc<[InstanceType]>>,
-    pub(super) process: Disruption,
+    pub(super) disrupting: Disruption,
     pub(super) adopted: Vec<Adopted>,
     /// The launches of the command that is starting.
     pub(super) replacements: Vec<Launch>,
@@ -136,9 +137,15 @@ impl Stepper {
             removes_stale_taints: false,
             ..ProcessSettings::default()
         };
+        let window = BatchWindow {
+            idle: settings.batch_idle,
+            max: settings.batch_max,
+        };
+        let mut batch = window;
         if length.is_zero() {
             // A rehearsal of one moment does not wait.
             process.validation = Duration::ZERO;
+            (batch.idle, batch.max) = (Duration::ZERO, Duration::ZERO);
         }
         let mut stepper = Self {
             cluster: Cluster::from(changed.fork()),
@@ -147,15 +154,15 @@ impl Stepper {
             end: start.saturating_add(length).unwrap_or(Timestamp::MAX),
             queue: Queue::default(),
             scheduling: settings.scheduling.clone(),
-            batch: (settings.batch_idle, settings.batch_max),
-            batch_opened: None,
+            window,
+            provisioning: Provisioning::new(batch, start),
+            awaits_batch: false,
             cancel: settings.cancel.clone(),
-            nominations: Nominations::default(),
             awaited: BTreeMap::new(),
             launching: BTreeMap::new(),
             numbers: BTreeMap::new(),
             offered: BTreeMap::new(),
-            process: Disruption::new(process, start)
+            disrupting: Disruption::new(process, start)
                 .with_unseen_pools(disruption.unseen_pools.clone()),
             adopted: Vec::new(),
             replacements: Vec::new(),
@@ -274,7 +281,7 @@ impl Stepper {
             || snapshot.pods_of_deleting_nodes().next().is_some()
             || !self.buffers.is_empty()
         {
-            self.trigger();
+            self.trigger("begin");
         }
         self.pass_at(self.now);
     }
@@ -299,7 +306,7 @@ impl Stepper {
         {
             let created = claim.metadata.creation_timestamp.as_ref();
             let created = created.map_or(self.now, |created| created.0);
-            self.process.protect(claim, created);
+            self.disrupting.protect(claim, created);
         }
     }
 
@@ -310,7 +317,7 @@ impl Stepper {
             }
         }
         if !workloads.added.is_empty() {
-            self.trigger();
+            self.trigger("added pods");
         }
         let keys: Vec<(String, String)> = workloads.added.keys().cloned().collect();
         for pod in workloads.added.into_values() {
@@ -320,28 +327,22 @@ impl Stepper {
         self.bind_with_room(&keys);
     }
 
-    /// Reports whether only one moment is rehearsed.
-    pub(super) fn is_moment(&self) -> bool {
-        self.start == self.end
+    /// Requests a plan for an object, at the end of the batch window.
+    pub(super) fn trigger(&mut self, uid: &str) {
+        self.provisioning.trigger(uid, self.now);
+        self.await_batch();
     }
 
-    /// Returns how long a batch of pending pods waits at most.
-    pub(super) fn batch_max(&self) -> Duration {
-        self.batch.1
-    }
-
-    /// Requests a scheduling pass, at the end of the batch window.
-    pub(super) fn trigger(&mut self) {
-        let (idle, max) = match self.is_moment() {
-            true => (Duration::ZERO, Duration::ZERO),
-            false => self.batch,
-        };
-        let opened = self.batch_opened.map_or(self.now, |(opened, _)| opened);
-        let closes = after(self.now, idle).min(after(opened, max));
-        if self.batch_opened.is_none() {
+    /// Comes back when the open batch closes.
+    pub(super) fn await_batch(&mut self) {
+        if let Some(closes) = self
+            .provisioning
+            .closes(self.now)
+            .filter(|_| !self.awaits_batch)
+        {
+            self.awaits_batch = true;
             self.queue.add(closes, Event::Provision);
         }
-        self.batch_opened = Some((opened, closes));
     }
 
     /// Makes a disruption pass at a time, unless one is due before.
@@ -392,7 +393,7 @@ impl Stepper {
         if is_waiting(&before) {
             self.pending = self.pending.saturating_sub(1);
         }
-        self.nominations.forget(&before.key.uid);
+        self.provisioning.forget(&before.key.uid);
         self.guards.touch(namespace, name, false);
         Some(before)
     }

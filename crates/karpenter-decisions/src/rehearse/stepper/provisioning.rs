@@ -1,83 +1,102 @@
-//! Scheduling passes, and the pods that kube-scheduler binds by them.
+//! The provisioning process in a rehearsal, and the pods that kube-scheduler binds by its plans.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use karpenter_core::cluster::pdb::leaving_pods;
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::lifecycle::after;
+use karpenter_core::lifecycle::provisioning::{self, Question};
 use karpenter_core::pod::{Phase, Pod};
-use karpenter_core::schedule::schedule;
+use karpenter_core::schedule::{Plan, schedule};
 
+use crate::rehearse::plan::Launch;
 use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::stepper::{Stepper, is_waiting};
 
 impl Stepper {
-    /// Places the pods of a closed batch.
+    /// Plans the pods of a batch, if it has closed.
     pub(super) fn provision(&mut self) {
-        let Some((_, closes)) = self.batch_opened else {
-            return;
-        };
-        if self.now < closes {
-            self.queue.add(closes, Event::Provision);
-            return;
+        self.awaits_batch = false;
+        if self.provisioning.closes(self.now) == Some(self.now) {
+            let mut events = VecDeque::from([provisioning::Event::Closed {
+                memory: None,
+                buffer_pods: self.disruption.query.buffer_pods.clone(),
+            }]);
+            while let Some(event) = events.pop_front() {
+                let snapshot = self.cluster.snapshot();
+                for effect in self.provisioning.on(event, &snapshot, self.now) {
+                    events.extend(self.execute_provisioning(effect, &snapshot));
+                }
+            }
         }
-        self.batch_opened = None;
-        let snapshot = self.cluster.snapshot();
-        let standing = self.nominations.standing(&snapshot, self.now);
-        let no_pods = standing.unplaced.is_empty() && leaving_pods(&snapshot, self.now).is_empty();
-        if no_pods && self.buffers.is_empty() {
-            return;
+        self.await_batch();
+    }
+
+    /// Executes an effect of the provisioning process; returns its answer.
+    fn execute_provisioning(
+        &mut self,
+        effect: provisioning::Effect,
+        snapshot: &Snapshot,
+    ) -> Option<provisioning::Event> {
+        match effect {
+            provisioning::Effect::Plan(question) => Some(match self.schedule(&question) {
+                Some(plan) => provisioning::Event::Planned(plan),
+                None => provisioning::Event::Unanswered,
+            }),
+            provisioning::Effect::Nominate(nodes) => {
+                self.nominate(nodes.iter().map(String::as_str));
+                None
+            }
+            provisioning::Effect::Launch(_, plan) => {
+                let claims = self.launch_planned(&plan, snapshot);
+                Some(provisioning::Event::Launched(claims))
+            }
+            provisioning::Effect::ReportIdle => None,
         }
+    }
+
+    fn schedule(&mut self, question: &Question) -> Option<Arc<Plan>> {
         if !self.may_run() {
-            return;
+            return None;
         }
-        let (asked, query) = standing.question(&snapshot);
-        let mut query = query.with_buffer_pods(self.disruption.query.buffer_pods.clone());
+        let mut query = question.query.clone();
         query.cancel.clone_from(&self.cancel);
         let policy = self.scheduling.clone().with_now(self.now);
-        let plan = schedule(&asked, &policy, &query);
+        let plan = schedule(&question.snapshot, &policy, &query);
         if !plan.undecided.is_empty() {
             self.cut_short();
-            return;
+            return None;
         }
-        let kept = standing.nominated.iter().map(|(_, target)| target.as_str());
-        let existing = plan.existing.iter().filter(|placement| !placement.buffer);
-        let existing = existing.map(|placement| placement.node.as_str());
-        let targets: BTreeSet<String> = kept.chain(existing).map(str::to_owned).collect();
-        self.nominate(targets.iter().map(String::as_str));
+        Some(Arc::new(plan))
+    }
+
+    /// Creates the NodeClaims of a plan, and binds the pods that fit on existing nodes; returns the names of the NodeClaims.
+    fn launch_planned(&mut self, plan: &Plan, snapshot: &Snapshot) -> Vec<Option<String>> {
         let created = self.create_claims(&plan.new_node_claims, &BTreeSet::new());
-        let names = || {
-            created
-                .iter()
-                .map(|created| Some(created.as_ref()?.0.as_str()))
-        };
+        let name = |created: &Option<(String, Launch)>| Some(created.as_ref()?.0.clone());
+        let names: Vec<Option<String>> = created.iter().map(name).collect();
+        let after = self.cluster.snapshot();
         if self
             .buffers
-            .record(&plan, names(), &self.cluster.snapshot())
+            .record(plan, names.iter().map(Option::as_deref), &after)
         {
             // Nodes with other buffer pods than before are not in the epoch of a pass that found nothing.
-            self.process.reconsider();
+            self.disrupting.reconsider();
         }
-        let with_pods = plan.new_node_claims.iter().zip(names());
-        let with_pods = with_pods.filter(|(planned, _)| !planned.pods.is_empty());
-        let launched: Vec<&str> = with_pods.filter_map(|(_, name)| name).collect();
-        self.nominate(launched);
-        self.nominations
-            .nominate_planned(&snapshot, &plan, names(), self.now);
         let (mut for_pods, mut for_buffers, mut pods) = (Vec::new(), Vec::new(), 0);
-        for (planned, created) in plan.new_node_claims.iter().zip(&created) {
+        for (planned, created) in plan.new_node_claims.iter().zip(created) {
             let Some((name, launch)) = created else {
                 continue;
             };
             if planned.pods.is_empty() {
-                for_buffers.push(launch.clone());
+                for_buffers.push(launch);
                 continue;
             }
             pods += planned.pods.len();
-            for_pods.push(launch.clone());
+            for_pods.push(launch);
             let keys = planned.pods.iter();
             let keys = keys.map(|pod| (pod.namespace.clone(), pod.name.clone()));
-            self.awaited.entry(name.clone()).or_default().extend(keys);
+            self.awaited.entry(name).or_default().extend(keys);
         }
         self.record_launches(for_pods, pods, "Pending");
         self.record_launches(for_buffers, 0, "CapacityBuffer");
@@ -94,12 +113,12 @@ impl Stepper {
                 pods.insert((namespace.clone(), name.clone()));
             }
         }
+        names
     }
 
     /// Protects nodes, to which pods are nominated, from disruption for a while.
     pub(super) fn nominate<'n>(&mut self, nodes: impl IntoIterator<Item = &'n str>) {
-        let window = (self.batch_max() * 2).max(Duration::from_secs(10));
-        let until = after(self.now, window);
+        let until = after(self.now, self.window.nomination());
         for node in nodes {
             self.cluster.nominate(node, until);
         }
@@ -116,7 +135,7 @@ impl Stepper {
         }
         // Pods without a node: another node may have become possible for them.
         if self.cluster.snapshot().pending_pods().next().is_some() {
-            self.trigger();
+            self.trigger("pending");
         }
     }
 
@@ -133,7 +152,7 @@ impl Stepper {
         pod.started_at = Some(self.now.into());
         pod.scheduled_since = Some(self.now.into());
         let ready = after(self.now, self.timing.start(&pod));
-        self.nominations.forget(&pod.key.uid);
+        self.provisioning.forget(&pod.key.uid);
         self.put_pod(pod);
         let event = Event::PodReady(namespace.to_owned(), name.to_owned());
         self.queue.add(ready, event);
@@ -141,7 +160,7 @@ impl Stepper {
 
     pub(super) fn pod_ready(&mut self, namespace: &str, name: &str) {
         let snapshot = self.cluster.snapshot();
-        let bound = |pod: &&std::sync::Arc<Pod>| pod.node_name.is_some() && pod.is_active();
+        let bound = |pod: &&Arc<Pod>| pod.node_name.is_some() && pod.is_active();
         if let Some(pod) = snapshot.pod(namespace, name).filter(bound) {
             let mut pod = Pod::clone(pod);
             pod.ready = true;

@@ -1,54 +1,49 @@
-//! How many pods a plan may have, so that the process stays below `--memory-limit`.
+//! How many pods a plan may have, so that the process stays below a memory limit.
 //!
 //! A burst of pods near the limit is planned in slices: the pods of a slice are nominated, and the next slice is planned on what is
 //! left. Otherwise the container is killed, starts again, and plans the same pods with the same memory.
 
-use karpenter_core::lifecycle::nominations::{Standing, Turn};
-use parking_lot::Mutex;
-
-use crate::process::resident;
+use super::nominations::{Standing, Turn};
 
 /// Memory that a plan and its NodeClaims need for each pod, in bytes: a burst of 5,000 pods, planned at once, raises the peak of the
-/// controller by 5 KiB each (docs/performance.md, On a real cluster).
+/// controller by 5 KiB each.
 const PER_POD: u64 = 6 << 10;
 /// The least number of pods of a slice, so that all pods are planned at some time.
 const LEAST: usize = 200;
 
-/// The slices of the pending pods, from one plan to the next.
-#[derive(Debug, Default)]
-pub(super) struct Slices(Mutex<Last>);
+/// Memory of the process, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// What it may use.
+    pub limit: u64,
+    /// What it uses.
+    pub resident: u64,
+}
 
 /// The last slice.
 #[derive(Debug, Default)]
-struct Last {
+pub(super) struct Slices {
     size: Option<usize>,
     turn: Option<Turn>,
 }
 
 impl Slices {
     /// Defers the pods that there is no memory to plan now; returns whether some of them have not been planned for that reason alone.
-    ///
-    /// `limit` is `--memory-limit` in bytes, not positive if there is none.
-    pub(super) fn cut(&self, limit: i64, standing: &mut Standing) -> bool {
-        let mut last = self.0.lock();
-        last.size = of_process(limit, standing.unplaced.len(), last.size);
-        last.turn = last
+    pub(super) fn cut(&mut self, memory: Option<Memory>, standing: &mut Standing) -> bool {
+        let waiting = standing.unplaced.len();
+        self.size = memory.and_then(|memory| size(memory, waiting, self.size));
+        self.turn = self
             .size
-            .and_then(|most| standing.defer_beyond(most, last.turn.as_ref()));
-        last.turn.is_some()
+            .and_then(|most| standing.defer_beyond(most, self.turn.as_ref()));
+        self.turn.is_some()
     }
-}
-
-fn of_process(limit: i64, waiting: usize, last: Option<usize>) -> Option<usize> {
-    let limit = u64::try_from(limit).ok().filter(|limit| *limit > 0)?;
-    size(limit, resident()?, waiting, last)
 }
 
 /// Returns the size of the slice; `None`: all pods. `last` is that of the plan before.
 ///
 /// The allocator keeps memory that a plan has freed, and the next plan uses it again: while the process stays within nine tenths
 /// of the limit the size is kept, even if no memory seems to be left for it, and beyond it is halved.
-fn size(limit: u64, resident: u64, waiting: usize, last: Option<usize>) -> Option<usize> {
+fn size(Memory { limit, resident }: Memory, waiting: usize, last: Option<usize>) -> Option<usize> {
     let usable = limit / 10 * 9;
     let left = usize::try_from(usable.saturating_sub(resident) / PER_POD).unwrap_or(usize::MAX);
     let again = match last {
@@ -66,12 +61,14 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn size(limit: u64, resident: u64, waiting: usize, last: Option<usize>) -> Option<usize> {
+        super::size(Memory { limit, resident }, waiting, last)
+    }
+
     #[test]
     fn pods_are_planned_together_while_there_is_memory_for_them() {
         assert_eq!(size(1024 * MIB, 100 * MIB, 20_000, None), None);
-        assert_eq!(of_process(-1, 1_000_000, None), None);
-        assert_eq!(of_process(0, 1_000_000, None), None, "there is no limit");
-        assert_eq!(of_process(1, LEAST, None), None);
+        assert_eq!(size(1, MIB, LEAST, None), None);
     }
 
     #[test]
@@ -84,7 +81,7 @@ mod tests {
     #[test]
     fn beyond_the_limit_some_pods_are_planned_all_the_same() {
         assert_eq!(size(128 * MIB, 500 * MIB, 20_000, None), Some(LEAST));
-        assert_eq!(of_process(1, 1_000, None), Some(LEAST));
+        assert_eq!(size(1, MIB, 1_000, None), Some(LEAST));
     }
 
     #[test]

@@ -1,0 +1,123 @@
+//! The provisioning process, shared by the provisioner and by those who trigger it.
+
+use jiff::Timestamp;
+use karpenter_core::cluster::Snapshot;
+use karpenter_core::lifecycle::provisioning::{Effect, Event, Provisioning as Process};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::options::Options;
+
+/// The process, and a wake-up when it is triggered.
+#[derive(Debug)]
+pub struct Triggers {
+    process: Mutex<Process>,
+    triggered: Notify,
+    clock: Clock,
+}
+
+/// What is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// A batch has closed.
+    Batch,
+    /// Pending pods are to be checked.
+    Check,
+}
+
+impl Triggers {
+    /// Creates the process with the batch window of the options.
+    #[must_use]
+    pub fn new(options: &Options, clock: Clock) -> Self {
+        Self {
+            process: Mutex::new(Process::new(options.batch_window(), clock.now())),
+            triggered: Notify::new(),
+            clock,
+        }
+    }
+
+    /// Requests a plan for an object by its uid. The same uid again within a batch changes nothing.
+    pub fn trigger(&self, uid: &str) {
+        self.process.lock().trigger(uid, self.clock.now());
+        self.triggered.notify_one();
+    }
+
+    /// Returns when the open batch closes; `None` without one.
+    pub fn closes(&self) -> Option<Timestamp> {
+        self.process.lock().closes(self.clock.now())
+    }
+
+    /// Removes the nomination of a pod that is bound or deleted.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.process.lock().forget(uid);
+    }
+
+    /// Removes the nominations to a NodeClaim that is deleted before its node could run a pod.
+    pub(crate) fn release(&self, claim: &str) {
+        self.process.lock().release(claim);
+    }
+
+    /// Hands an event to the process.
+    pub(crate) fn on(&self, event: Event, snapshot: &Snapshot) -> Vec<Effect> {
+        let mut process = self.process.lock();
+        process.on(event, snapshot, self.clock.now())
+    }
+
+    fn next(&self, now: Timestamp) -> (Timestamp, Due) {
+        let process = self.process.lock();
+        let check = (process.checks(now), Due::Check);
+        match process.closes(now) {
+            Some(closes) if closes <= check.0 => (closes, Due::Batch),
+            _ => check,
+        }
+    }
+
+    /// Waits until something is due. A pass that was not finished, because it panicked, is abandoned.
+    pub(crate) async fn due(&self) -> Due {
+        self.process.lock().abandon(self.clock.now());
+        loop {
+            let now = self.clock.now();
+            let (at, due) = self.next(now);
+            let left = at.duration_since(now);
+            if !left.is_positive() {
+                return due;
+            }
+            tokio::select! {
+                biased;
+                () = self.triggered.notified() => {}
+                () = self.clock.sleep(left.unsigned_abs()) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trigger_wakes_the_provisioner_and_extends_the_batch() {
+        let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
+        let options = Options {
+            batch_idle_duration: Duration::from_secs(5),
+            ..Options::default()
+        };
+        let (triggers, start) = (Arc::new(Triggers::new(&options, clock)), Instant::now());
+        let triggering = Arc::clone(&triggers);
+        let task = tokio::spawn(async move {
+            for uid in ["a", "b"] {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                triggering.trigger(uid);
+            }
+        });
+        assert_eq!(triggers.due().await, Due::Batch);
+        assert_eq!(start.elapsed().as_secs(), 9);
+        assert!(task.is_finished());
+    }
+}

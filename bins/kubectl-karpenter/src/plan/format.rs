@@ -17,8 +17,6 @@ pub(super) enum PlanFormat {
     Yaml,
     /// GitHub-flavored Markdown, for a comment on a pull request.
     Markdown,
-    /// A self-contained HTML page.
-    Html,
 }
 
 /// kubectl's options; `-o` has the formats of a plan.

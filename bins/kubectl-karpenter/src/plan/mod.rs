@@ -1,8 +1,6 @@
 //! `kubectl karpenter plan`: what a change would do to nodes, dollars and evictions, before it is made.
 
-mod chart;
 mod format;
-mod html;
 mod manifests;
 mod markdown;
 mod text;
@@ -35,7 +33,6 @@ use format::{PlanFlags, PlanFormat};
   kubectl karpenter plan --scale deploy/web=200 --for 10m -n shop
   kubectl karpenter plan --set limits.default.cpu=400 --at 2026-11-27T02:00:00Z --diff
   kubectl karpenter plan -f nodepool.yaml --bundle tuesday.karpenter.zst
-  kubectl karpenter plan -f nodepool.yaml -o html > plan.html
   kubectl karpenter plan -f nodepool.yaml -o markdown --exit-code")]
 pub struct Args {
     /// A file with manifests to apply, or `-` for standard input. May be repeated.
@@ -99,7 +96,6 @@ impl Args {
             Some(PlanFormat::Json) => output::json(&plan)?,
             Some(PlanFormat::Yaml) => output::yaml(&plan)?,
             Some(PlanFormat::Markdown) => markdown::render(&plan),
-            Some(PlanFormat::Html) => html::render(&plan),
             Some(PlanFormat::Wide) => text::render(&plan, self.diff, true, layout),
             Some(PlanFormat::Text) | None => text::render(&plan, self.diff, false, layout),
         };

@@ -259,7 +259,7 @@ fn an_order_of_pods_is_found_in_which_no_fewer_are_placed_at_no_higher_price() {
 }
 
 /// Returns the seeds of the generated clusters: by default 40 from 0, else those of KARPENTER_SPEC_CASES and
-/// KARPENTER_SPEC_FIRST. Some still fail: see docs/performance.md.
+/// KARPENTER_SPEC_FIRST.
 fn seeds() -> std::ops::Range<u64> {
     let read = |name: &str| {
         std::env::var(name)

@@ -8,11 +8,9 @@ use std::collections::HashSet;
 use kube_cel::{CompiledSchema, RootContext, Validator, compile_schema};
 use serde_json::{Value, json};
 
-use super::ApiServer;
-use super::value::{map_of, name_of, object_of};
+use super::value::{map_of, object_of};
 use crate::registry::CustomResource;
-use crate::server::wire::error::{ApiError, Cause};
-use crate::server::write::context::Context;
+use crate::server::wire::error::Cause;
 
 pub use structural::add_defaults;
 
@@ -372,41 +370,5 @@ fn rule_errors(schema: &CompiledSchema, path: &str, causes: &mut Vec<Cause>) {
     }
     if let Some(values) = &schema.additional_properties {
         rule_errors(values, &format!("{path}.additionalProperties"), causes);
-    }
-}
-
-impl ApiServer {
-    /// Creates or replaces a CRD.
-    ///
-    /// # Errors
-    /// The error response to a client.
-    pub async fn apply_crd(&self, mut crd: Value) -> kube::Result<()> {
-        let refused = |error: ApiError| {
-            let status = serde_json::from_value(error.status()).unwrap_or_default();
-            kube::Error::Api(Box::new(status))
-        };
-        let Some(served) =
-            self.catalog
-                .find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-        else {
-            return Ok(());
-        };
-        let ctx = Context::internal("testbed", None, self.clock.now());
-        let name = name_of(&crd).to_owned();
-        if served.collection.get(&name).is_none() {
-            return self
-                .create_value(&served, None, crd, &ctx)
-                .await
-                .map(|_| ())
-                .map_err(refused);
-        }
-        let spec = crd["spec"].take();
-        self.modify(&served, &name, &name, &ctx, |old| {
-            old["spec"] = spec.clone();
-            Ok(())
-        })
-        .await
-        .map(|_| ())
-        .map_err(refused)
     }
 }

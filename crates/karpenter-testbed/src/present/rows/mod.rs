@@ -69,8 +69,8 @@ const CLAIM: &[Column] = &[
 const DEPLOYMENT: &[Column] = &[
     NAME,
     READY,
-    whole("Up-to-date", "status.updatedReplicas").kind("string"),
-    whole("Available", "status.availableReplicas").kind("string"),
+    whole("Up-to-date", "status.updatedReplicas"),
+    whole("Available", "status.availableReplicas"),
     AGE,
 ];
 

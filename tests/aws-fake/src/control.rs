@@ -206,11 +206,6 @@ impl AwsFake {
         self.change(|r, _| r.ec2.pools.set(pool, instances));
     }
 
-    /// Sets the number of instances left in every other pool; unlimited if `None`.
-    pub fn set_default_capacity(&self, instances: Option<u32>) {
-        self.change(|r, _| r.ec2.pools.default = instances);
-    }
-
     /// Sets the on-demand price of an instance type.
     pub fn set_price(&self, instance_type: &str, price: f64) {
         self.change(|r, _| r.ec2.catalog.set_price(instance_type, price));

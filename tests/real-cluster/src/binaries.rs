@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::root;
+use crate::paths::root;
 
 const KUBERNETES: &str = "1.36.3";
 /// Programs that are a package of a module: name, module, version, package.

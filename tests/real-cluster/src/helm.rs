@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use crate::paths::root;
 use crate::plane::ControlPlane;
-use crate::root;
 
 /// A release of a chart.
 #[derive(Clone, Copy, Debug)]

@@ -17,6 +17,7 @@ mod controller;
 mod helm;
 mod measure;
 mod objects;
+mod paths;
 mod person;
 mod plane;
 mod process;
@@ -24,7 +25,6 @@ mod scenarios;
 mod suite;
 mod wait;
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -109,23 +109,4 @@ async fn interrupted() {
             let _ = tokio::signal::ctrl_c().await;
         }
     }
-}
-
-/// Returns the directory of the workspace.
-fn root() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = package.ancestors().nth(2).unwrap_or(package);
-    root.to_owned()
-}
-
-/// Returns the binary of a controller that was built next to this program.
-fn controller_binary(name: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe()?;
-    let binary = own.with_file_name(name);
-    anyhow::ensure!(
-        binary.is_file(),
-        "{} is not built; run `cargo xtask realcluster`",
-        binary.display()
-    );
-    Ok(binary)
 }

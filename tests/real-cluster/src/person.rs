@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cluster::Cluster;
+use crate::paths::{controller_binary, root};
 use crate::plane::{Left, free_ports};
-use crate::{binaries, controller_binary, process, root, suite};
+use crate::{binaries, process, suite};
 
 fn folder() -> PathBuf {
     root().join("target/realcluster/up")

@@ -14,9 +14,10 @@ use crate::binaries::Binaries;
 use crate::case::Case;
 use crate::cluster::Cluster;
 use crate::objects::apply;
+use crate::paths::controller_binary;
 use crate::plane::free_ports;
 use crate::scenarios::{Alone, Beside, aws};
-use crate::{binaries, controller_binary, scenarios};
+use crate::{binaries, scenarios};
 
 /// Timeout of a scenario.
 const LONGEST: Duration = Duration::from_secs(400);

@@ -23,6 +23,7 @@ mod disturbances;
 pub mod driver;
 mod model;
 pub mod panics;
+mod place;
 mod replicas;
 pub mod safety;
 pub mod wire;

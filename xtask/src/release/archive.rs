@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use flate2::{Compression, GzBuilder};
 use tar::{EntryType, Header};
 
-use super::Release;
 use super::binaries::{BINARIES, Platform};
+use super::inputs::Release;
 use super::oci::sha256;
 
 /// The content of an archive, by path.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use super::Release;
+use super::inputs::Release;
 
 /// The binaries of a release, with their packages; the last ones run in the cluster only.
 pub(super) const BINARIES: [(&str, &str); 4] = [

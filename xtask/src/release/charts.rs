@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-use super::Release;
 use super::archive::{Entries, gzip};
+use super::inputs::Release;
 use super::oci::{Layout, MANIFEST};
 
 const CHARTS: [&str; 2] = ["karpenter", "karpenter-crd"];

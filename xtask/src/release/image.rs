@@ -11,9 +11,9 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-use super::Release;
 use super::archive::{Entries, gzip};
 use super::binaries::Platform;
+use super::inputs::Release;
 use super::oci::{INDEX, Layout, MANIFEST, sha256};
 
 /// The images, which are named as their binaries, with their ports.

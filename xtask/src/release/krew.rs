@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use super::Release;
 use super::archive::Archive;
+use super::inputs::Release;
 
 /// Start of the entry of a platform.
 const PLATFORM: &str = "    - selector:";

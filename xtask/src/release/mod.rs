@@ -18,6 +18,7 @@ mod archive;
 mod binaries;
 mod charts;
 mod image;
+mod inputs;
 mod krew;
 mod oci;
 mod sbom;
@@ -30,6 +31,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 use self::binaries::Platform;
+use self::inputs::Release;
 
 /// Options of the command.
 #[derive(clap::Args)]
@@ -45,17 +47,6 @@ pub(crate) struct Options {
     /// Leave the SBOM out, which needs `cargo cyclonedx`.
     #[arg(long)]
     without_sbom: bool,
-}
-
-/// What each artifact of a release has in common.
-#[derive(Debug)]
-struct Release {
-    root: PathBuf,
-    out: PathBuf,
-    version: String,
-    /// Time of the commit in seconds since 1970, which is the time of each file.
-    time: u64,
-    commit: String,
 }
 
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use super::Release;
 use super::archive::files;
 use super::binaries::BINARIES;
+use super::inputs::Release;
 
 /// The folders of the workspace's packages: the program writes an SBOM next to the manifest of each that has a binary.
 const PACKAGES: [&str; 5] = ["bins", "crates", "examples", "tests", "xtask"];

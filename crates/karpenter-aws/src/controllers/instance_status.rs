@@ -18,7 +18,7 @@ use karpenter_kube::metrics::{Counter, Registry};
 
 use crate::controllers::interruption::handler::claims_of;
 use crate::controllers::interruption::{Handler, Kind};
-use crate::sdk::pages::each_page;
+use crate::sdk::pages::list_all;
 use crate::sdk::terms::filter;
 use crate::sdk::{Aws, AwsError};
 
@@ -99,12 +99,7 @@ impl InstanceStatus {
                     .send()
             })
         };
-        let mut found = Vec::new();
-        each_page(ask, |page| {
-            found.extend(page.instance_statuses.unwrap_or_default());
-        })
-        .await?;
-        Ok(found)
+        list_all(ask, |page| page.instance_statuses.unwrap_or_default()).await
     }
 }
 

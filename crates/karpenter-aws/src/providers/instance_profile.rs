@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use aws_sdk_iam::types as iam;
 
-use crate::sdk::pages::each_page;
+use crate::sdk::pages::list_all;
 use crate::sdk::terms::TtlCache;
 use crate::sdk::{Aws, AwsError};
 
@@ -320,12 +320,8 @@ impl InstanceProfiles {
                     .send()
             })
         };
-        let mut found = Vec::new();
-        each_page(ask, |page| {
-            found.extend(page.instance_profiles().iter().map(Profile::read));
-        })
-        .await?;
-        Ok(found)
+        let read = |raw| Profile::read(&raw);
+        list_all(ask, |page| page.instance_profiles.into_iter().map(read)).await
     }
 
     /// Protects a profile from garbage collection for an hour.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use aws_sdk_ec2::types::Filter;
 
 use crate::api::{EC2NodeClass, SecurityGroup};
-use crate::sdk::pages::each_page;
+use crate::sdk::pages::list_all;
 use crate::sdk::terms::{ClassVersion, TtlCache, class_version, tag_filters};
 use crate::sdk::{Aws, AwsError};
 
@@ -89,16 +89,13 @@ impl SecurityGroups {
                     .send()
             })
         };
-        let mut found = Vec::new();
-        each_page(ask, |page| {
-            found.extend(page.security_groups().iter().filter_map(|raw| {
-                Some(SecurityGroup {
-                    id: raw.group_id()?.to_owned(),
-                    name: raw.group_name().map(str::to_owned),
-                })
-            }));
+        list_all(ask, |page| {
+            let groups = page.security_groups.unwrap_or_default().into_iter();
+            groups.filter_map(|raw| {
+                let (id, name) = (raw.group_id?, raw.group_name);
+                Some(SecurityGroup { id, name })
+            })
         })
-        .await?;
-        Ok(found)
+        .await
     }
 }

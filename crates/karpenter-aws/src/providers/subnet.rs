@@ -17,7 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::api::{EC2NodeClass, Subnet};
-use crate::sdk::pages::each_page;
+use crate::sdk::pages::list_all;
 use crate::sdk::terms::{ClassVersion, TtlCache, class_version, tag_filters};
 use crate::sdk::{Aws, AwsError};
 
@@ -141,20 +141,20 @@ impl Subnets {
                     .send()
             })
         };
-        let mut found = Vec::new();
-        each_page(ask, |page| {
-            found.extend(page.subnets().iter().filter_map(|raw| {
-                let free = u32::try_from(raw.available_ip_address_count().unwrap_or(0));
-                let subnet = Subnet {
-                    id: raw.subnet_id()?.to_owned(),
-                    zone: raw.availability_zone()?.to_owned(),
-                    zone_id: raw.availability_zone_id().map(str::to_owned),
-                };
-                Some((free.unwrap_or(0), subnet))
-            }));
+        let read = |raw: aws_sdk_ec2::types::Subnet| {
+            let free = u32::try_from(raw.available_ip_address_count.unwrap_or(0));
+            let subnet = Subnet {
+                id: raw.subnet_id?,
+                zone: raw.availability_zone?,
+                zone_id: raw.availability_zone_id,
+            };
+            Some((free.unwrap_or(0), subnet))
+        };
+        list_all(ask, |page| {
+            let subnets = page.subnets.unwrap_or_default().into_iter();
+            subnets.filter_map(read)
         })
-        .await?;
-        Ok(found)
+        .await
     }
 
     /// Returns the number of free IP addresses of a subnet; `None` if EC2 has not reported it lately.

@@ -83,6 +83,22 @@ where
     }
 }
 
+/// Requests all pages and returns what `read` takes from them.
+///
+/// # Errors
+/// As [`each_page`].
+pub async fn list_all<P: Page, F, I: IntoIterator>(
+    ask: impl Fn(Option<String>) -> F,
+    read: impl Fn(P) -> I,
+) -> Result<Vec<I::Item>, AwsError>
+where
+    F: Future<Output = Result<P, AwsError>>,
+{
+    let mut found = Vec::new();
+    each_page(ask, |page| found.extend(read(page))).await?;
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

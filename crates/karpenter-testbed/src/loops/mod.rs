@@ -21,6 +21,7 @@ mod events;
 mod garbage;
 pub mod node_agent;
 pub mod node_lifecycle;
+mod outcome;
 pub mod scheduler;
 mod volume_binder;
 mod workloads;
@@ -194,28 +195,5 @@ impl Launch<'_> {
             changes,
             self.token.clone(),
         ));
-    }
-}
-
-/// Whether the error means that the object does not exist.
-fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.is_not_found())
-}
-
-/// Treats "not found" as success.
-fn ignore_not_found<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
-    match result {
-        Ok(_) => Ok(()),
-        Err(error) if is_not_found(&error) => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Treats "already exists" as success.
-fn ignore_conflict_of_existence<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
-    match result {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-        Err(error) => Err(error),
     }
 }

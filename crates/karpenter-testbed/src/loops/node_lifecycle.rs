@@ -26,8 +26,8 @@ use serde_json::json;
 use super::cache::{Cache, Change, Key, PodRecord, api};
 use super::driver::{Context, Controller, Next, after, until};
 use super::node_agent::{LEASES, readiness, write_taints};
+use super::outcome::{ignore_not_found, is_not_found};
 use super::workloads::pods::delete_pod;
-use super::{ignore_not_found, is_not_found};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";

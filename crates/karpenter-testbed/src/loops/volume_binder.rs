@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::cache::{Change, Key, api};
 use super::driver::{Context, Controller, Next};
+use super::outcome::{ignore_conflict_of_existence, ignore_not_found};
 use super::scheduler::volumes::{ClaimBinding, ClaimKey};
-use super::{ignore_conflict_of_existence, ignore_not_found};
 
 /// Executes a binding decision of the scheduler.
 pub(crate) async fn bind(context: &Context, binding: &ClaimBinding) -> Result<(), kube::Error> {

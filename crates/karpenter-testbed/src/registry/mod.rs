@@ -281,11 +281,6 @@ impl Resource {
             }
         }
     }
-
-    /// Whether a field selector on `label` is supported.
-    pub fn supports_field(&self, label: &str) -> bool {
-        self.field_value(label, &Value::Null).is_some()
-    }
 }
 
 /// All served resources.
@@ -329,12 +324,6 @@ impl Registry {
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
         self.in_version(group, version)
             .find(|resource| resource.kind == kind)
-    }
-
-    /// Returns the resource whose objects have this `apiVersion` and `kind`.
-    pub fn find_object_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
-        let (group, version) = split_api_version(api_version);
-        self.find_kind(group, version, kind)
     }
 
     /// Returns every resource, ordered by group, version and plural.

@@ -13,8 +13,6 @@ use serde_json::Value;
 
 /// Full name of the built-in ObjectMeta.
 pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-/// Full name of the built-in ListMeta.
-pub const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 
 /// The type of a schema's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

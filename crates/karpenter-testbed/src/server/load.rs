@@ -1,4 +1,4 @@
-//! Insertion of objects into the store without the request pipeline.
+//! Objects that the testbed itself writes: loaded unchanged, and CRDs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::ApiServer;
 use super::catalog::Served;
 use super::value::{name_of, object_of};
-use crate::server::write::context::timestamp;
+use crate::server::wire::error::ApiError;
+use crate::server::write::context::{Context, timestamp};
 
 impl ApiServer {
     /// Stores objects unchanged; see [`crate::Testbed::load`].
@@ -36,5 +37,39 @@ impl ApiServer {
             stored.ok()
         });
         stored.count()
+    }
+
+    /// Creates or replaces a CRD.
+    ///
+    /// # Errors
+    /// The error response to a client.
+    pub async fn apply_crd(&self, mut crd: Value) -> kube::Result<()> {
+        let refused = |error: ApiError| {
+            let status = serde_json::from_value(error.status()).unwrap_or_default();
+            kube::Error::Api(Box::new(status))
+        };
+        let Some(served) =
+            self.catalog
+                .find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+        else {
+            return Ok(());
+        };
+        let ctx = Context::internal("testbed", None, self.clock.now());
+        let name = name_of(&crd).to_owned();
+        if served.collection.get(&name).is_none() {
+            return self
+                .create_value(&served, None, crd, &ctx)
+                .await
+                .map(|_| ())
+                .map_err(refused);
+        }
+        let spec = crd["spec"].take();
+        self.modify(&served, &name, &name, &ctx, |old| {
+            old["spec"] = spec.clone();
+            Ok(())
+        })
+        .await
+        .map(|_| ())
+        .map_err(refused)
     }
 }

@@ -33,7 +33,6 @@ pub use access::authorization::ServiceAccount;
 use access::tokens::Tokens;
 use catalog::{Catalog, Served};
 use identity::Identity;
-use subresources::service_proxy;
 use wire::error::ApiError;
 pub use wire::reply::Body;
 use wire::reply::Reply;
@@ -135,7 +134,7 @@ impl ApiServer {
 
     /// Handles a request whose body has been read.
     pub async fn handle(&self, parts: &Parts, body: Bytes) -> http::Response<Body> {
-        if let Some((target, path)) = service_proxy::target(parts.uri.path()) {
+        if let Some((target, path)) = Target::of_proxy(parts.uri.path()) {
             let response = self.proxy(parts, &target, &path, body).await;
             return response.unwrap_or_else(|error| Reply::from(error).into_response());
         }

@@ -15,7 +15,7 @@ mod object;
 mod watch;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -30,7 +30,7 @@ pub const DEFAULT_HISTORY: usize = 16_384;
 #[derive(Debug)]
 pub(crate) struct Shared {
     revision: AtomicU64,
-    history: AtomicUsize,
+    history: usize,
 }
 
 impl Shared {
@@ -43,7 +43,7 @@ impl Shared {
     }
 
     fn history(&self) -> usize {
-        self.history.load(Ordering::Relaxed)
+        self.history
     }
 }
 
@@ -67,7 +67,7 @@ impl Store {
         Self {
             shared: Arc::new(Shared {
                 revision: AtomicU64::new(1),
-                history: AtomicUsize::new(history.max(1)),
+                history: history.max(1),
             }),
             collections: RwLock::new(Vec::new()),
         }
@@ -99,10 +99,5 @@ impl Store {
         for collection in self.collections.read().iter() {
             collection.compact();
         }
-    }
-
-    /// Changes the number of changes in the history of each collection, from the next write on.
-    pub fn set_history(&self, changes: usize) {
-        self.shared.history.store(changes.max(1), Ordering::Relaxed);
     }
 }

@@ -84,8 +84,6 @@ impl Shortage {
 pub(crate) struct Pools {
     /// Number of instances left in limited pools.
     left: HashMap<Pool, u32>,
-    /// Number of instances left in pools without an entry; unlimited if `None`.
-    pub(crate) default: Option<u32>,
     pub(crate) shortages: Vec<Shortage>,
 }
 
@@ -95,7 +93,7 @@ impl Pools {
         if self.shortage(pool).is_some() {
             return Some(0);
         }
-        self.left.get(pool).copied().or(self.default)
+        self.left.get(pool).copied()
     }
 
     /// Returns the shortage the pool is in, if any.
@@ -109,11 +107,7 @@ impl Pools {
 
     /// Returns the depth of the pool as an allocation strategy sees it. A shortage has an effect only on a launch.
     pub(crate) fn depth(&self, pool: &Pool) -> u32 {
-        self.left
-            .get(pool)
-            .copied()
-            .or(self.default)
-            .unwrap_or(u32::MAX)
+        self.left.get(pool).copied().unwrap_or(u32::MAX)
     }
 
     pub(crate) fn set(&mut self, pool: Pool, instances: u32) {

@@ -18,12 +18,13 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::binaries;
 use crate::case::Case;
 use crate::cluster::Cluster;
 use crate::controller::Controller;
 use crate::objects::{NODES, list};
+use crate::paths::controller_binary;
 use crate::suite::install_kwok_with;
-use crate::{binaries, controller_binary};
 use limit::{Limit, Memory};
 use report::Report;
 

@@ -16,9 +16,9 @@ use crate::objects::{
     DEFINITIONS, DEPLOYMENTS, EC2_NODE_CLASSES, NODE_CLAIMS, NODE_POOLS, NODES, PODS, SERVICES,
     api_of, apply, condition, delete, documents, list, merge, name,
 };
+use crate::paths::{controller_binary, root};
 use crate::scenarios::verdicts;
 use crate::wait::{FOREVER, Seen, until};
-use crate::{controller_binary, root};
 
 /// The name of the cluster in AWS.
 pub(super) const CLUSTER: &str = "karpenter-blueprints";

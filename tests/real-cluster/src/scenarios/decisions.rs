@@ -10,12 +10,13 @@ use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::audit;
 use crate::case::{Case, SOON};
 use crate::cluster::Cluster;
 use crate::controller::{Controller, PODS_OF_CHART, token};
 use crate::helm::{self, KARPENTER, SHADOW};
 use crate::objects::{PODS, SERVICES, list, name};
-use crate::{audit, controller_binary};
+use crate::paths::controller_binary;
 
 /// The audience of tokens for explanations.
 const AUDIENCE: &str = "decisions.karpenter.sh";

@@ -18,8 +18,8 @@ use crate::objects::{
     DEFINITIONS, DEPLOYMENTS, EC2_NODE_CLASSES, NODE_POOLS, apply, condition, documents, list,
     merge, name,
 };
+use crate::paths::{controller_binary, root};
 use crate::wait::until;
-use crate::{controller_binary, root};
 
 #[path = "../../../../bins/karpenter-playground/tests/kubectl/marked.rs"]
 mod marked;

@@ -6,10 +6,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
+use crate::helm;
 use crate::helm::Release;
 use crate::objects::{apply, documents, dry_run, name};
+use crate::paths::root;
 use crate::suite::{install_kwok, kwok_values};
-use crate::{helm, root};
 
 /// Returns the CRDs of a directory.
 fn files(folder: &str) -> Result<Vec<Value>> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::objects::{documents, dry_run, name};
-use crate::root;
+use crate::paths::root;
 
 /// An object, and whether it was accepted with the CRDs of Karpenter in Go.
 #[derive(Debug, Deserialize)]

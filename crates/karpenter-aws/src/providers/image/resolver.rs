@@ -17,7 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::{Filter, Image, ImageQuery, ParameterCache, UnsupportedAlias, choose, queries};
 use crate::api::{Alias, Ami, EC2NodeClass, InvalidAlias};
 use crate::providers::version::KubernetesVersion;
-use crate::sdk::pages::each_page;
+use crate::sdk::pages::list_all;
 use crate::sdk::terms::{ClassVersion, TtlCache, class_version, filter};
 use crate::sdk::{Aws, AwsError};
 
@@ -234,12 +234,11 @@ impl Images {
                     .send()
             })
         };
-        let mut found = Vec::new();
-        each_page(ask, |page| {
-            found.extend(page.images().iter().filter_map(read));
+        list_all(ask, |page| {
+            let images = page.images.unwrap_or_default().into_iter();
+            images.filter_map(|raw| read(&raw))
         })
-        .await?;
-        Ok(found)
+        .await
     }
 
     /// Removes cached parameters of `latest` whose AMI is deprecated or deregistered: their values have changed.

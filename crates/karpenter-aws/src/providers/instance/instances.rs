@@ -16,7 +16,7 @@ use crate::api::labels;
 use crate::api::labels::tags;
 use crate::providers::instance_type::shifted_zones::ShiftedZones;
 use crate::sdk::batcher::{Batcher, Window};
-use crate::sdk::pages::each_page;
+use crate::sdk::pages::list_all;
 use crate::sdk::terms::{filter, sdk_tags};
 use crate::sdk::{Aws, AwsError};
 
@@ -197,16 +197,18 @@ impl Instances {
                     .send()
             })
         };
-        let mut found = Vec::new();
-        each_page(ask, |page| {
-            for raw in page.reservations().iter().flat_map(|r| r.instances()) {
-                match Instance::read(raw, self.reserved_capacity) {
-                    Ok(instance) => found.push(Arc::new(instance)),
-                    Err(error) => {
-                        tracing::error!(logger = "instance", error = %error, "skipped an instance")
-                    }
-                }
-            }
+        let read = |raw| {
+            Instance::read(&raw, self.reserved_capacity)
+                .map(Arc::new)
+                .inspect_err(|error| {
+                    tracing::error!(logger = "instance", error = %error, "skipped an instance");
+                })
+                .ok()
+        };
+        let found = list_all(ask, |page| {
+            let reservations = page.reservations.unwrap_or_default().into_iter();
+            let instances = reservations.flat_map(|r| r.instances.unwrap_or_default());
+            instances.filter_map(read)
         })
         .await?;
         let mut known = self.known.write();

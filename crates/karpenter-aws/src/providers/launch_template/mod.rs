@@ -26,7 +26,7 @@ pub use template::{
 
 use crate::api::labels;
 use crate::api::labels::tags;
-use crate::sdk::pages::each_page;
+use crate::sdk::pages::list_all;
 use crate::sdk::terms::filter;
 use crate::sdk::{Aws, AwsError};
 use crate::user_data::{UserDataError, WARNING_BYTES};
@@ -264,15 +264,11 @@ impl LaunchTemplates {
                     .send()
             })
         };
-        let mut found = Vec::new();
-        each_page(ask, |page| {
-            found.extend(page.launch_templates().iter().filter_map(|t| {
-                let (name, id) = (t.launch_template_name()?, t.launch_template_id()?);
-                Some((name.to_owned(), id.to_owned()))
-            }));
+        list_all(ask, |page| {
+            let templates = page.launch_templates.unwrap_or_default().into_iter();
+            templates.filter_map(|t| t.launch_template_name.zip(t.launch_template_id))
         })
-        .await?;
-        Ok(found)
+        .await
     }
 
     /// Deletes the templates of a node class.

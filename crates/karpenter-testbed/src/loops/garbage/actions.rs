@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::MetaApi;
 use super::graph::{Action, FOREGROUND, Item, Kind, ORPHAN, Owner, Uid};
-use crate::loops::{ignore_not_found, is_not_found};
+use crate::loops::outcome::{ignore_not_found, is_not_found};
 
 fn api_for(client: Client, kind: &Kind, namespace: &str) -> MetaApi {
     if kind.namespaced {

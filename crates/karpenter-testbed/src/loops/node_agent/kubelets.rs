@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{NodeAgentOptions, NodeFault};
 use crate::loops::cache::{Change, Key};
 use crate::loops::driver::{Context, Controller, Next, after, until};
-use crate::loops::{ignore_conflict_of_existence, is_not_found};
+use crate::loops::outcome::{ignore_conflict_of_existence, is_not_found};
 
 /// The namespace of node leases.
 pub(crate) const LEASES: &str = "kube-node-lease";

@@ -46,36 +46,23 @@ pub enum NodeFault {
 
 /// The faults of nodes. Cheap to clone; clones share the faults.
 #[derive(Debug, Clone, Default)]
-pub struct NodeFaults {
-    by_name: Arc<Mutex<FxHashMap<String, NodeFault>>>,
-    /// The default fault of nodes.
-    every: Arc<Mutex<Option<NodeFault>>>,
-}
+pub struct NodeFaults(Arc<Mutex<FxHashMap<String, NodeFault>>>);
 
 impl NodeFaults {
     /// Sets the fault of a node.
     pub fn set(&self, node: &str, fault: NodeFault) {
-        let mut faults = self.by_name.lock();
-        faults.insert(node.to_owned(), fault);
+        self.0.lock().insert(node.to_owned(), fault);
     }
 
     /// Removes the fault of a node.
     pub fn clear(&self, node: &str) {
-        let mut faults = self.by_name.lock();
-        faults.remove(node);
-    }
-
-    /// Sets the default fault of nodes without their own.
-    pub fn set_every(&self, fault: Option<NodeFault>) {
-        *self.every.lock() = fault;
+        self.0.lock().remove(node);
     }
 
     /// Returns the fault of a node.
     #[must_use]
     pub fn of(&self, node: &str) -> Option<NodeFault> {
-        let own = self.by_name.lock();
-        let every = self.every.lock();
-        own.get(node).copied().or(*every)
+        self.0.lock().get(node).copied()
     }
 }
 

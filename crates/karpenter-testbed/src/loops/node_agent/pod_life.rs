@@ -14,7 +14,7 @@ use super::kubelets::{address_of, readiness};
 use super::{NodeAgentOptions, annotations};
 use crate::loops::cache::{Change, Key, PodRecord, api};
 use crate::loops::driver::{Context, Controller, Next, after, until};
-use crate::loops::is_not_found;
+use crate::loops::outcome::is_not_found;
 use crate::loops::scheduler::shape::sidecar;
 use crate::loops::workloads::pods::delete_pod;
 

@@ -39,7 +39,8 @@ use self::volumes::ClaimBinding;
 use super::cache::{Change, Diff, Key, PodRecord, api};
 use super::driver::{Context, until};
 use super::events::{Note, Recorder};
-use super::{is_not_found, volume_binder};
+use super::outcome::is_not_found;
+use super::volume_binder;
 
 const IN_FLIGHT: usize = 128;
 const BATCH: usize = 8192;

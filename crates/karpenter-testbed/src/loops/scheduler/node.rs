@@ -73,10 +73,6 @@ pub enum Scoring {
 pub(crate) struct NodeInfo {
     pub(crate) name: Arc<str>,
     pub(crate) facts: NodeFacts,
-    /// Counts changes of `facts`.
-    pub(crate) facts_version: u32,
-    /// Counts changes of anything.
-    pub(crate) version: u32,
     pub(crate) live: bool,
     requested: Vec<i64>,
     ports: Vec<HostPort>,
@@ -93,8 +89,6 @@ impl NodeInfo {
         Self {
             name,
             facts,
-            facts_version: 1,
-            version: 1,
             live: true,
             requested: Vec::new(),
             ports: Vec::new(),
@@ -119,7 +113,6 @@ impl NodeInfo {
         for volume in volumes {
             *self.volumes.entry(volume.clone()).or_default() += 1;
         }
-        self.version += 1;
     }
 
     /// Reverts [`NodeInfo::add`].
@@ -143,7 +136,11 @@ impl NodeInfo {
                 }
             }
         }
-        self.version += 1;
+    }
+
+    /// Whether the node admits the pod, other pods' topology and volumes apart.
+    pub(crate) fn accepts(&self, shape: &Shape) -> bool {
+        self.live && self.fits(shape) && self.refuses(shape).is_none()
     }
 
     /// Returns the first reason that depends on the Node object alone.
@@ -183,7 +180,7 @@ impl NodeInfo {
     }
 
     /// Whether the pod's requests fit with the existing pods.
-    pub(crate) fn fits(&self, shape: &Shape) -> bool {
+    fn fits(&self, shape: &Shape) -> bool {
         shape
             .requests
             .iter()

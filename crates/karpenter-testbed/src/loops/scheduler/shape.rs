@@ -326,14 +326,17 @@ impl Shape {
         Some(names)
     }
 
-    /// Whether the feasible nodes depend on other pods or volumes.
-    pub(crate) fn depends_on_others(&self) -> bool {
+    /// Whether pods are counted by topology domain for it.
+    pub(crate) fn counts_pods(&self) -> bool {
         !(self.spread.is_empty()
             && self.affinity.is_empty()
             && self.anti_affinity.is_empty()
-            && self.preferred_pods.is_empty()
-            && self.claims.is_empty()
-            && self.ports.is_empty())
+            && self.preferred_pods.is_empty())
+    }
+
+    /// Whether the feasible nodes depend on other pods or volumes.
+    pub(crate) fn depends_on_others(&self) -> bool {
+        self.counts_pods() || !self.claims.is_empty() || !self.ports.is_empty()
     }
 }
 

@@ -19,7 +19,7 @@ use serde_json::json;
 use super::pods::{PodControl, deletion_order, from_template, label, labeled, owner_reference};
 use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
 use crate::loops::driver::{Context, Controller, Next, after, until};
-use crate::loops::ignore_not_found;
+use crate::loops::outcome::ignore_not_found;
 
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 

@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::loops::cache::{Diff, Key, PodRecord, api};
 use crate::loops::driver::{Context, after};
-use crate::loops::is_not_found;
+use crate::loops::outcome::is_not_found;
 
 /// The controlling owner reference to `owner`.
 pub(crate) fn owner_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {

@@ -22,7 +22,7 @@ use super::pods::{
 };
 use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
 use crate::loops::driver::{Context, Controller, Next, until};
-use crate::loops::ignore_conflict_of_existence;
+use crate::loops::outcome::ignore_conflict_of_existence;
 
 const REVISION: &str = "controller-revision-hash";
 

@@ -1,7 +1,6 @@
 //! Custom resources: defaults, schema and rules of CRDs, conversion of versions, and storage of the CRDs themselves.
 
 mod convert;
-mod cost;
 mod structural;
 
 use std::collections::HashSet;
@@ -9,11 +8,9 @@ use std::collections::HashSet;
 use kube_cel::{CompiledSchema, RootContext, Validator, compile_schema};
 use serde_json::{Value, json};
 
-use super::ApiServer;
-use super::value::{map_of, name_of, object_of};
+use super::value::{map_of, object_of};
 use crate::registry::CustomResource;
-use crate::server::wire::error::{ApiError, Cause};
-use crate::server::write::context::Context;
+use crate::server::wire::error::Cause;
 
 pub use structural::add_defaults;
 
@@ -272,7 +269,8 @@ pub fn complete(crd: &mut Value, now: &Value) {
     });
 }
 
-/// Validates a CRD that replaces `old`.
+/// Validates a CRD that replaces `old`. What its rules may cost is not estimated: the suite on a real API server
+/// (`tests/real-cluster`) applies all of this repository's CRDs.
 #[must_use]
 pub fn validate_definition(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = Vec::new();
@@ -325,16 +323,7 @@ pub fn validate_definition(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
                         "must be object at the root",
                     ));
                 }
-                let compiled = compile_schema(schema);
-                rule_errors(&compiled, &path, &mut causes);
-                let before = old.and_then(|old| schema_of(old, &version["name"]));
-                cost::check(
-                    schema,
-                    &compiled,
-                    &path,
-                    before == Some(schema),
-                    &mut causes,
-                );
+                rule_errors(&compile_schema(schema), &path, &mut causes);
             }
             None => causes.push(Cause::required(own, "schemas are required")),
         }
@@ -363,13 +352,6 @@ fn versions_still_stored(crd: &Value, versions: &[Value]) -> Vec<Cause> {
         .collect()
 }
 
-/// Returns the schema of a CRD's version.
-fn schema_of<'a>(crd: &'a Value, version: &Value) -> Option<&'a Value> {
-    let versions = crd["spec"]["versions"].as_array()?;
-    let version = versions.iter().find(|v| v["name"] == *version)?;
-    version.pointer("/schema/openAPIV3Schema")
-}
-
 fn rule_errors(schema: &CompiledSchema, path: &str, causes: &mut Vec<Cause>) {
     for (i, rule) in schema.validations.iter().enumerate() {
         if let Err(error) = rule {
@@ -388,41 +370,5 @@ fn rule_errors(schema: &CompiledSchema, path: &str, causes: &mut Vec<Cause>) {
     }
     if let Some(values) = &schema.additional_properties {
         rule_errors(values, &format!("{path}.additionalProperties"), causes);
-    }
-}
-
-impl ApiServer {
-    /// Creates or replaces a CRD.
-    ///
-    /// # Errors
-    /// The error response to a client.
-    pub async fn apply_crd(&self, mut crd: Value) -> kube::Result<()> {
-        let refused = |error: ApiError| {
-            let status = serde_json::from_value(error.status()).unwrap_or_default();
-            kube::Error::Api(Box::new(status))
-        };
-        let Some(served) =
-            self.catalog
-                .find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-        else {
-            return Ok(());
-        };
-        let ctx = Context::internal("testbed", None, self.clock.now());
-        let name = name_of(&crd).to_owned();
-        if served.collection.get(&name).is_none() {
-            return self
-                .create_value(&served, None, crd, &ctx)
-                .await
-                .map(|_| ())
-                .map_err(refused);
-        }
-        let spec = crd["spec"].take();
-        self.modify(&served, &name, &name, &ctx, |old| {
-            old["spec"] = spec.clone();
-            Ok(())
-        })
-        .await
-        .map(|_| ())
-        .map_err(refused)
     }
 }

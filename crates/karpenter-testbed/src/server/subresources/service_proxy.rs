@@ -54,23 +54,6 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Returns the Service and the path behind it, if a request is for the proxy of a Service.
-pub(in crate::server) fn target(path: &str) -> Option<(Target, String)> {
-    let mut target = Target::parse(path)?;
-    let subresource = target.subresource.as_deref()?;
-    if !target.group.is_empty() || target.plural != "services" {
-        return None;
-    }
-    if subresource != "proxy" && !subresource.starts_with("proxy/") {
-        return None;
-    }
-    // As it was sent: segments of the path behind may be escaped.
-    let (_, rest) = path.split_once("/proxy")?;
-    let rest = rest.to_owned();
-    target.subresource = Some("proxy".to_owned());
-    Some((target, rest))
-}
-
 impl ApiServer {
     /// Passes a request on to an endpoint of a Service.
     pub(in crate::server) async fn proxy(

@@ -13,7 +13,7 @@ use crate::providers::instance_type::{
     Accelerator, Architecture, Gpu, InstanceTypeInfo, LocalStorage, NetworkCard, NetworkInfo,
     NeuronDevice,
 };
-use crate::sdk::pages::each_page;
+use crate::sdk::pages::{each_page, list_all};
 use crate::sdk::terms::filter;
 use crate::sdk::{Aws, AwsError};
 
@@ -44,12 +44,11 @@ pub async fn instance_types(aws: &Aws) -> Result<Vec<InstanceTypeInfo>, AwsError
                 .send()
         })
     };
-    let mut found = Vec::new();
-    each_page(ask, |page| {
-        found.extend(page.instance_types().iter().map(InstanceTypeInfo::from));
+    list_all(ask, |page| {
+        let types = page.instance_types.unwrap_or_default().into_iter();
+        types.map(|raw| InstanceTypeInfo::from(&raw))
     })
-    .await?;
-    Ok(found)
+    .await
 }
 
 /// Returns the zones each instance type is offered in.

@@ -3,18 +3,7 @@
 use super::{Engine, Uid};
 use crate::loops::scheduler::counters::AntiGroup;
 
-const LOG_LIMIT: usize = 1 << 16;
-
 impl Engine {
-    /// Records that the entries of this node in the heaps are stale.
-    pub(super) fn log_change(&mut self, at: usize) {
-        if self.log.len() >= LOG_LIMIT {
-            self.log_start += self.log.len() as u64;
-            self.log.clear();
-        }
-        self.log.push(at);
-    }
-
     /// Adds (1) or removes (-1) a bound pod in all counters.
     pub(super) fn account(&mut self, uid: &Uid, delta: i64) {
         let Some(entry) = self.pods.get(uid) else {
@@ -39,6 +28,7 @@ impl Engine {
             self.nodes[at].add(uid, &entry.shape, &entry.volumes);
         } else {
             self.nodes[at].remove(uid, &entry.shape, &entry.volumes);
+            self.changed.insert(at);
         }
         let node = &self.nodes[at];
         for term in &entry.shape.anti_affinity {
@@ -61,7 +51,6 @@ impl Engine {
                 }
             }
         }
-        self.log_change(at);
     }
 
     /// Adds (1) or removes (-1) a bound pod in the counters of topology spread constraints.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Class, ClassId, Decision, Engine, Order, Refusal, Uid};
+use super::{ClassId, Decision, Engine, Order, Refusal, Uid};
 use crate::loops::scheduler::counters::{AntiGroup, Counters};
 use crate::loops::scheduler::node::NodeInfo;
 use crate::loops::scheduler::reason::{Diagnosis, Reason};
@@ -23,6 +23,7 @@ impl Engine {
     /// Activates the classes that changes may have helped. Returns when to call again at the latest.
     pub(crate) fn wake(&mut self, now: Timestamp) -> Option<Timestamp> {
         let mut next: Option<Timestamp> = None;
+        let changed = std::mem::take(&mut self.changed);
         let parked: Vec<ClassId> = self.parked.iter().copied().collect();
         for id in parked {
             let Some(class) = self.classes.get(&id) else {
@@ -38,7 +39,11 @@ impl Engine {
                 (true, Some(at)) => at,
                 (false, _) => retry_at,
             };
-            if due <= now || (!unchanged && self.has_candidate(id)) {
+            let has_candidate = || {
+                let mut changed = changed.iter();
+                !self.scans(&class.shape) && changed.any(|at| self.nodes[*at].accepts(&class.shape))
+            };
+            if due <= now || (!unchanged && has_candidate()) {
                 if unchanged && let Some(class) = self.classes.get_mut(&id) {
                     class.unreported = class.pending.values().cloned().collect();
                 }
@@ -51,6 +56,7 @@ impl Engine {
         next
     }
 
+    /// Whether the feasible nodes depend on more than the nodes: such a class waits for its back-off.
     fn scans(&self, shape: &Shape) -> bool {
         shape.depends_on_others()
             || shape.pinned().is_some()
@@ -58,15 +64,6 @@ impl Engine {
                 g.term
                     .means(&shape.namespace, &shape.labels, &self.namespaces)
             })
-    }
-
-    /// Whether a class that depends on nodes only has a feasible node now.
-    fn has_candidate(&mut self, id: ClassId) -> bool {
-        let Some(class) = self.classes.get(&id) else {
-            return false;
-        };
-        let shape = class.shape.clone();
-        !self.scans(&shape) && self.best_of_heap(id).is_some()
     }
 
     /// Returns the next decision, or `None` if no pod is left to try.
@@ -216,19 +213,44 @@ impl Engine {
         shape: &Arc<Shape>,
     ) -> Result<(usize, Vec<Need>), Diagnosis> {
         let needs = self.volumes.needs(shape).map_err(Diagnosis::before_nodes)?;
-        if self.scans(shape) {
+        if shape.counts_pods() {
             self.prepare_counters(id);
-            let found = self.scan(id, uid, shape, &needs);
-            return match found {
-                Some(at) => Ok((at, needs)),
-                None => Err(self.diagnose(id, shape, &needs)),
-            };
         }
-        let nominated = self.nominated(uid).filter(|at| self.accepts(*at, shape));
-        match nominated.or_else(|| self.best_of_heap(id)) {
+        let counters = self.classes.get(&id).and_then(|c| c.counters.as_ref());
+        let context = self.context(shape, counters.map(|(_, counters)| counters), &needs);
+        match self.best_node(uid, &context) {
             Some(at) => Ok((at, needs)),
-            None => Err(self.diagnose(id, shape, &needs)),
+            None => Err(self.diagnose(&context)),
         }
+    }
+
+    /// Returns the nominated node if it is feasible, or the feasible node with the best score.
+    fn best_node(&self, uid: &Uid, context: &Context<'_>) -> Option<usize> {
+        let shape = context.shape;
+        let feasible = |at: &usize| {
+            let node = &self.nodes[*at];
+            node.accepts(shape) && self.others_refuse(context, node).is_none()
+        };
+        if let Some(at) = self.nominated(uid).filter(feasible) {
+            return Some(at);
+        }
+        let candidates: Vec<usize> = match shape.pinned() {
+            Some(names) => names
+                .into_iter()
+                .filter_map(|n| self.by_name.get(n).copied())
+                .collect(),
+            None => (0..self.nodes.len()).collect(),
+        };
+        let scored: Vec<(usize, i64, i64)> = candidates
+            .into_iter()
+            .filter(feasible)
+            .map(|at| {
+                let node = &self.nodes[at];
+                let liking = context.counters.map_or(0, |c| c.liking(shape, node));
+                (at, node.score(shape, self.scoring), liking)
+            })
+            .collect();
+        best_of(&scored)
     }
 
     fn nominated(&self, uid: &Uid) -> Option<usize> {
@@ -237,73 +259,6 @@ impl Engine {
             .get(name)
             .copied()
             .filter(|at| self.nodes[*at].live)
-    }
-
-    fn accepts(&self, at: usize, shape: &Shape) -> bool {
-        let node = &self.nodes[at];
-        node.live && node.fits(shape) && node.refuses(shape).is_none()
-    }
-
-    /// Updates the class's heap and returns its best node.
-    fn best_of_heap(&mut self, id: ClassId) -> Option<usize> {
-        let end = self.log_start + self.log.len() as u64;
-        let mut class = self.classes.remove(&id)?;
-        match class.seen.filter(|seen| *seen >= self.log_start) {
-            Some(seen) => {
-                let from = usize::try_from(seen - self.log_start).unwrap_or(0);
-                for i in from..self.log.len() {
-                    let at = self.log[i];
-                    self.push_candidate(&mut class, at);
-                }
-            }
-            None => {
-                class.heap.clear();
-                for at in 0..self.nodes.len() {
-                    self.push_candidate(&mut class, at);
-                }
-            }
-        }
-        class.seen = Some(end);
-        if class.heap.len() > 4 * self.nodes.len() + 1024 {
-            let nodes = &self.nodes;
-            class
-                .heap
-                .retain(|(_, Reverse(at), version)| nodes[*at].version == *version);
-        }
-        let mut best = None;
-        while let Some((_, Reverse(at), version)) = class.heap.peek() {
-            if self.nodes[*at].version == *version {
-                best = Some(*at);
-                break;
-            }
-            class.heap.pop();
-        }
-        self.classes.insert(id, class);
-        best
-    }
-
-    fn push_candidate(&self, class: &mut Class, at: usize) {
-        if self.allowed(class, at) && self.nodes[at].fits(&class.shape) {
-            let node = &self.nodes[at];
-            let score = node.score(&class.shape, self.scoring);
-            class.heap.push((score, Reverse(at), node.version));
-        }
-    }
-
-    /// Whether the node object alone admits the class; cached until the node object changes.
-    fn allowed(&self, class: &mut Class, at: usize) -> bool {
-        let node = &self.nodes[at];
-        if !node.live {
-            return false;
-        }
-        if class.allowed.len() < self.nodes.len() {
-            class.allowed.resize(self.nodes.len(), (0, false));
-        }
-        let known = &mut class.allowed[at];
-        if known.0 != node.facts_version {
-            *known = (node.facts_version, node.refuses(&class.shape).is_none());
-        }
-        known.1
     }
 
     fn prepare_counters(&mut self, id: ClassId) {
@@ -331,52 +286,18 @@ impl Engine {
         self.classes.insert(id, class);
     }
 
-    fn scan(&mut self, id: ClassId, uid: &Uid, shape: &Shape, needs: &[Need]) -> Option<usize> {
-        let mut class = self.classes.remove(&id)?;
-        let context = self.context(shape, &class, needs);
-        let candidates: Vec<usize> = match shape.pinned() {
-            Some(names) => names
-                .into_iter()
-                .filter_map(|n| self.by_name.get(n).copied())
-                .collect(),
-            None => (0..self.nodes.len()).collect(),
-        };
-        let mut feasible: Vec<(usize, i64, i64)> = Vec::new();
-        let nominated = self.nominated(uid);
-        let mut chosen = None;
-        for at in nominated.into_iter().chain(candidates) {
-            let node = &self.nodes[at];
-            if !self.allowed(&mut class, at)
-                || !node.fits(shape)
-                || self.others_refuse(&context, &class, node).is_some()
-            {
-                continue;
-            }
-            if nominated == Some(at) {
-                chosen = Some(at);
-                break;
-            }
-            let liking = class
-                .counters
-                .as_ref()
-                .map_or(0, |(_, c)| c.liking(shape, node));
-            feasible.push((at, node.score(shape, self.scoring), liking));
-        }
-        let chosen = chosen.or_else(|| best_of(&feasible));
-        self.classes.insert(id, class);
-        chosen
-    }
-
-    fn context<'a>(&'a self, shape: &'a Shape, class: &Class, needs: &'a [Need]) -> Context<'a> {
+    fn context<'a>(
+        &'a self,
+        shape: &'a Shape,
+        counters: Option<&'a Counters>,
+        needs: &'a [Need],
+    ) -> Context<'a> {
         Context {
             shape,
             needs,
+            counters,
             attachments: self.volumes.attachments(needs),
-            minima: class
-                .counters
-                .as_ref()
-                .map(|(_, c)| c.minima(shape))
-                .unwrap_or_default(),
+            minima: counters.map(|c| c.minima(shape)).unwrap_or_default(),
             anti: self
                 .anti_groups
                 .values()
@@ -389,12 +310,7 @@ impl Engine {
     }
 
     /// Returns the first reason that depends on other pods or volumes, in the order of kube-scheduler's plugins.
-    fn others_refuse(
-        &self,
-        context: &Context<'_>,
-        class: &Class,
-        node: &NodeInfo,
-    ) -> Option<Reason> {
+    fn others_refuse(&self, context: &Context<'_>, node: &NodeInfo) -> Option<Reason> {
         let shape = context.shape;
         if node.port_taken(shape) {
             return Some(Reason::Ports);
@@ -410,7 +326,7 @@ impl Engine {
                 return Some(reason);
             }
         }
-        if let Some((_, counters)) = &class.counters {
+        if let Some(counters) = context.counters {
             if let Some(reason) = counters.spread_refuses(shape, &context.minima, node) {
                 return Some(reason);
             }
@@ -425,12 +341,9 @@ impl Engine {
             .then_some(Reason::ExistingAntiAffinity)
     }
 
-    fn diagnose(&self, id: ClassId, shape: &Shape, needs: &[Need]) -> Diagnosis {
+    fn diagnose(&self, context: &Context<'_>) -> Diagnosis {
         let mut diagnosis = Diagnosis::default();
-        let Some(class) = self.classes.get(&id) else {
-            return diagnosis;
-        };
-        let context = self.context(shape, class, needs);
+        let shape = context.shape;
         let pinned = shape.pinned();
         for node in self.nodes.iter().filter(|n| n.live) {
             if pinned
@@ -451,7 +364,7 @@ impl Engine {
             let missing = node.missing(shape, &self.resources);
             if !missing.is_empty() {
                 diagnosis.add(&missing);
-            } else if let Some(reason) = self.others_refuse(&context, class, node) {
+            } else if let Some(reason) = self.others_refuse(context, node) {
                 diagnosis.add(&[reason]);
             }
         }
@@ -468,6 +381,7 @@ fn later(from: Timestamp, seconds: i64) -> Timestamp {
 struct Context<'a> {
     shape: &'a Shape,
     needs: &'a [Need],
+    counters: Option<&'a Counters>,
     attachments: Vec<(String, String)>,
     minima: Vec<i64>,
     /// The groups of existing pods whose anti-affinity matches pods of this shape.

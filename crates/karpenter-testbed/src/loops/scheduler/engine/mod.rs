@@ -3,10 +3,8 @@
 //! No I/O and no clock. `apply_*` and `remove_*` update the state, [`Engine::next`] returns decisions.
 //!
 //! 1. Pods of equal [`Shape`] form a class; a class keeps its pending pods in order of priority and age.
-//! 2. A class whose feasibility depends on the node alone keeps its candidate nodes in a heap by score. A log of changed nodes
-//!    shows which entries are stale, so a placement takes O(changed nodes + log nodes), not O(nodes).
-//! 3. A class that depends on other pods or volumes scans the nodes, with counters by topology domain.
-//! 4. A rejection applies to the whole class until a change could help; only then is one pod tried again.
+//! 2. For the next pod all nodes are filtered and scored. Other pods are counted by topology domain, for each class that needs it.
+//! 3. A rejection applies to the whole class until a change could help; only then is one pod tried again.
 
 mod counts;
 mod decisions;
@@ -16,7 +14,7 @@ mod pods;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -57,7 +55,7 @@ pub(crate) struct PodInput<'a> {
     pub(crate) name: &'a str,
     pub(crate) namespace: &'a str,
     pub(crate) labels: &'a Labels,
-    pub(crate) spec: &'a Arc<PodSpec>,
+    pub(crate) spec: &'a PodSpec,
     pub(crate) node: Option<&'a str>,
     pub(crate) terminating: bool,
     pub(crate) nominated: Option<&'a str>,
@@ -66,9 +64,6 @@ pub(crate) struct PodInput<'a> {
     /// Whether this scheduler places it (its scheduler name, no gates).
     pub(crate) ours: bool,
 }
-
-/// A spec and its shape.
-type ReadShape = (Arc<PodSpec>, Arc<Shape>);
 
 #[derive(Debug)]
 struct PodEntry {
@@ -103,13 +98,8 @@ struct Class {
     queued: Option<Order>,
     /// Pods that were added after the rejection and have no message yet.
     unreported: Vec<Uid>,
-    heap: BinaryHeap<(i64, Reverse<usize>, u32)>,
-    /// Position in the change log up to which `heap` is current.
-    seen: Option<u64>,
     refusal: Option<Refusal>,
     counters: Option<(u64, Counters)>,
-    /// Per node: the version of the node's facts and whether they admit the class.
-    allowed: Vec<(u32, bool)>,
 }
 
 /// The scheduler's state.
@@ -123,8 +113,7 @@ pub(crate) struct Engine {
     pods: FxHashMap<Uid, PodEntry>,
     /// Bound pods whose node is unknown.
     homeless: FxHashMap<Arc<str>, FxHashSet<Uid>>,
-    /// Shapes by the address of the spec they were computed from.
-    shapes: FxHashMap<usize, Vec<ReadShape>>,
+    shapes: FxHashSet<Arc<Shape>>,
     classes: FxHashMap<ClassId, Class>,
     class_of: FxHashMap<Arc<Shape>, ClassId>,
     next_class: ClassId,
@@ -135,9 +124,8 @@ pub(crate) struct Engine {
     anti_groups: FxHashMap<PodTerm, AntiGroup>,
     namespaces: Namespaces,
     volumes: VolumeCatalog,
-    /// Nodes that changed, oldest first; `log_start` entries were dropped before it.
-    log: Vec<usize>,
-    log_start: u64,
+    /// Nodes that changed or lost a pod since the last [`Engine::wake`].
+    changed: FxHashSet<usize>,
     next_order: u64,
     /// Counts changes that could help any pod.
     freed: u64,
@@ -158,7 +146,7 @@ impl Engine {
             live_nodes: 0,
             pods: FxHashMap::default(),
             homeless: FxHashMap::default(),
-            shapes: FxHashMap::default(),
+            shapes: FxHashSet::default(),
             classes: FxHashMap::default(),
             class_of: FxHashMap::default(),
             next_class: 0,
@@ -168,8 +156,7 @@ impl Engine {
             anti_groups: FxHashMap::default(),
             namespaces: Namespaces::new(),
             volumes: VolumeCatalog::default(),
-            log: Vec::new(),
-            log_start: 0,
+            changed: FxHashSet::default(),
             next_order: 0,
             freed: 0,
             placed: 0,

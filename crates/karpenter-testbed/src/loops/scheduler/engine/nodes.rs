@@ -22,22 +22,16 @@ impl Engine {
                 if self.nodes[at].facts.labels != facts.labels {
                     self.relabel(at, facts);
                 } else {
-                    let info = &mut self.nodes[at];
-                    info.facts = facts;
+                    self.nodes[at].facts = facts;
                     // Spread constraints may honor taints.
                     self.topology += 1;
                 }
-                let info = &mut self.nodes[at];
-                info.facts_version += 1;
-                info.version += 1;
                 self.changed(at);
             }
             Some(&at) => {
                 let info = &mut self.nodes[at];
                 info.facts = facts;
                 info.live = true;
-                info.facts_version += 1;
-                info.version += 1;
                 self.live_nodes += 1;
                 self.node_appeared(at);
             }
@@ -87,7 +81,6 @@ impl Engine {
         }
         let info = &mut self.nodes[at];
         info.live = false;
-        info.version += 1;
         let name = info.name.clone();
         self.homeless.entry(name).or_default().extend(uids);
         self.live_nodes -= 1;
@@ -105,15 +98,14 @@ impl Engine {
     ) {
         self.volumes.set_csi_keys(node, driver, keys);
         if let (Some(&at), Some(limit)) = (self.by_name.get(node), limit) {
-            let info = &mut self.nodes[at];
-            info.volume_limits.insert(driver.to_owned(), limit);
-            info.version += 1;
+            let limits = &mut self.nodes[at].volume_limits;
+            limits.insert(driver.to_owned(), limit);
             self.changed(at);
         }
     }
 
     fn changed(&mut self, at: usize) {
         self.freed += 1;
-        self.log_change(at);
+        self.changed.insert(at);
     }
 }

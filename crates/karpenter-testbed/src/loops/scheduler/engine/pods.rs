@@ -1,50 +1,26 @@
 //! Changes of pods, and the queue of the pending ones.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Class, ClassId, Engine, Order, PodEntry, PodInput, Uid};
 use crate::loops::scheduler::shape::Shape;
 
 impl Engine {
+    /// Returns the shape of a pod, shared with pods of equal shape.
     fn shape(&mut self, pod: &PodInput<'_>) -> Arc<Shape> {
-        // INVARIANT: the entry keeps its spec alive, so the address identifies it.
-        let address = Arc::as_ptr(pod.spec) as usize;
-        let ephemeral = pod
-            .spec
-            .volumes
-            .iter()
-            .flatten()
-            .any(|v| v.ephemeral.is_some());
-        if !ephemeral
-            && let Some((_, shape)) = self
-                .shapes
-                .get(&address)
-                .into_iter()
-                .flatten()
-                .find(|(_, s)| s.namespace == pod.namespace && s.labels == *pod.labels)
-        {
-            return shape.clone();
+        let resources = &mut self.resources;
+        let shape = Shape::new(pod.name, pod.namespace, pod.labels, pod.spec, resources);
+        if let Some(known) = self.shapes.get(&shape) {
+            return known.clone();
         }
-        let shape = Shape::new(
-            pod.name,
-            pod.namespace,
-            pod.labels,
-            pod.spec,
-            &mut self.resources,
-        );
-        let shape = match self.class_of.get_key_value(&shape) {
-            Some((known, _)) => known.clone(),
-            None => Arc::new(shape),
-        };
-        if Arc::strong_count(pod.spec) > 2 {
-            if self.shapes.len() > 4096 {
-                self.shapes.clear();
-            }
-            let known = self.shapes.entry(address).or_default();
-            known.push((pod.spec.clone(), shape.clone()));
+        // Shapes of pods that are gone must not pile up.
+        if self.shapes.len() > 4096 {
+            self.shapes.clear();
         }
+        let shape = Arc::new(shape);
+        self.shapes.insert(shape.clone());
         shape
     }
 
@@ -127,11 +103,8 @@ impl Engine {
                     pending: BTreeMap::new(),
                     queued: None,
                     unreported: Vec::new(),
-                    heap: BinaryHeap::new(),
-                    seen: None,
                     refusal: None,
                     counters: None,
-                    allowed: Vec::new(),
                 };
                 self.classes.insert(id, class);
                 id

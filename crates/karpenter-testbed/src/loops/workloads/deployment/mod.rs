@@ -22,7 +22,7 @@ use self::status::{deadline, status};
 use super::pods::template_hash;
 use crate::loops::cache::{Change, Key, api, controller_of};
 use crate::loops::driver::{Context, Controller, Next, until};
-use crate::loops::{ignore_conflict_of_existence, ignore_not_found};
+use crate::loops::outcome::{ignore_conflict_of_existence, ignore_not_found};
 
 #[derive(Debug)]
 pub(crate) struct Deployments {

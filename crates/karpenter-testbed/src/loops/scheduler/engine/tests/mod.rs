@@ -322,17 +322,17 @@ fn pods_of_a_node_that_comes_later_are_counted() {
 }
 
 #[test]
-fn ten_thousand_pods_on_a_thousand_nodes_take_little_work() {
+fn a_thousand_pods_fill_a_hundred_nodes() {
     let mut world = World::new();
-    for i in 0..1000 {
+    for i in 0..100 {
         world.zone(&format!("n{i}"), &format!("z{}", i % 3));
     }
     let spec: Arc<PodSpec> = Arc::new(serde_json::from_value(cpu("400m")).unwrap());
     let labels = Labels::new();
-    for i in 0..10_001 {
+    for i in 0..1001 {
         world.add(&format!("p{i}"), None, &labels, &spec);
     }
     let lines = world.run();
-    assert_eq!(lines.iter().filter(|l| l.contains(" -> ")).count(), 10_000);
+    assert_eq!(lines.iter().filter(|l| l.contains(" -> ")).count(), 1000);
     assert_eq!(world.engine.pending(), 1);
 }

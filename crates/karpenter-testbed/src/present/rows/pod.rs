@@ -4,30 +4,33 @@
 
 use serde_json::{Value, json};
 
-use super::condition;
+use super::column::{AGE, Column, NAME, View, computed, field, string};
 use crate::present::age::age;
-use crate::present::rows::{AGE, Column, NAME, Painting, View, string, text, wide};
 
-const POD_COLUMNS: &[Column] = &[
+pub(super) const POD: &[Column] = &[
     NAME,
-    text("Ready", ""),
-    text("Status", "status.phase"),
-    text("Restarts", ""),
+    computed("Ready", "", |view| {
+        let summary = summarize(view);
+        json!(format!("{}/{}", summary.ready, summary.total))
+    }),
+    computed("Status", "status.phase", |view| {
+        json!(summarize(view).reason)
+    }),
+    computed("Restarts", "", |view| json!(restarts(view))),
     AGE,
-    wide("IP", "status.podIP"),
-    wide("Node", "spec.nodeName"),
-    wide("Nominated Node", "status.nominatedNodeName"),
-    wide("Readiness Gates", "spec.readinessGates"),
+    computed("IP", "status.podIP", |view| json!(address(view))).wide(),
+    field("Node", "spec.nodeName").or("<none>").wide(),
+    field("Nominated Node", "status.nominatedNodeName")
+        .or("<none>")
+        .wide(),
+    computed("Readiness Gates", "spec.readinessGates", |view| {
+        json!(gates(view))
+    })
+    .wide(),
 ];
 
-pub(super) static POD: Painting = Painting {
-    columns: POD_COLUMNS,
-    cells: pod_cells,
-    conditions: Some(pod_conditions),
-};
-
 /// The row of a finished pod has a condition, so that `kubectl get` can omit it.
-fn pod_conditions(pod: &Value) -> Option<Value> {
+pub(super) fn pod_conditions(pod: &Value) -> Option<Value> {
     let (reason, message) = match pod.pointer("/status/phase").and_then(Value::as_str)? {
         "Succeeded" => ("Succeeded", "The pod has completed successfully."),
         "Failed" => ("Failed", "The pod failed."),
@@ -75,7 +78,8 @@ fn end_reason(terminated: &Value) -> String {
 fn summarize(view: &View<'_>) -> Summary {
     let phase = view.str("/status/phase");
     let mut reason = view.or("/status/reason", phase).to_owned();
-    if condition(view, "PodScheduled")
+    if view
+        .condition("PodScheduled")
         .is_some_and(|condition| condition["reason"] == "SchedulingGated")
     {
         reason = "SchedulingGated".to_owned();
@@ -136,9 +140,7 @@ fn summarize(view: &View<'_>) -> Summary {
         initializing = true;
         break;
     }
-    if !initializing
-        || condition(view, "Initialized").is_some_and(|condition| condition["status"] == "True")
-    {
+    if !initializing || view.holds("Initialized") {
         (summary.restarts, summary.last_restart) = (sidecar_restarts, sidecar_last);
         summarize_containers(view, &mut summary);
     }
@@ -178,52 +180,44 @@ fn summarize_containers(view: &View<'_>, summary: &mut Summary) {
         }
     }
     if summary.reason == "Completed" && running {
-        let ready = condition(view, "Ready").is_some_and(|condition| condition["status"] == "True");
+        let ready = view.holds("Ready");
         summary.reason = if ready { "Running" } else { "NotReady" }.to_owned();
     }
 }
 
-fn pod_cells(view: &View<'_>) -> Vec<Value> {
+fn restarts(view: &View<'_>) -> String {
     let summary = summarize(view);
-    let restarts = match &summary.last_restart {
+    match &summary.last_restart {
         Some(last) if summary.restarts != 0 => {
             format!("{} ({} ago)", summary.restarts, age(Some(last), view.now))
         }
         _ => summary.restarts.to_string(),
-    };
-    let address = view
-        .list("/status/podIPs")
-        .first()
+    }
+}
+
+fn address(view: &View<'_>) -> String {
+    let first = view.list("/status/podIPs").first();
+    first
         .map(|entry| string(entry, "ip"))
-        .filter(|ip| !ip.is_empty());
-    let address = address.unwrap_or_else(|| view.or("/status/podIP", "<none>").to_owned());
+        .filter(|ip| !ip.is_empty())
+        .unwrap_or_else(|| view.or("/status/podIP", "<none>").to_owned())
+}
+
+fn gates(view: &View<'_>) -> String {
     let gates = view.list("/spec/readinessGates");
-    let passed = gates.iter().filter(|gate| {
-        let kind = gate["conditionType"].as_str().unwrap_or_default();
-        condition(view, kind).is_some_and(|condition| condition["status"] == "True")
-    });
-    let gates_text = if gates.is_empty() {
-        "<none>".to_owned()
-    } else {
-        format!("{}/{}", passed.count(), gates.len())
-    };
-    vec![
-        json!(view.name()),
-        json!(format!("{}/{}", summary.ready, summary.total)),
-        json!(summary.reason),
-        json!(restarts),
-        json!(view.age()),
-        json!(address),
-        json!(view.or("/spec/nodeName", "<none>")),
-        json!(view.or("/status/nominatedNodeName", "<none>")),
-        json!(gates_text),
-    ]
+    if gates.is_empty() {
+        return "<none>".to_owned();
+    }
+    let passed = gates
+        .iter()
+        .filter(|gate| view.holds(gate["conditionType"].as_str().unwrap_or_default()));
+    format!("{}/{}", passed.count(), gates.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::present::rows::core_group::tests::cells;
+    use crate::present::rows::column::tests::cells;
 
     fn pod(spec: Value, status: Value) -> Value {
         json!({"metadata": {"name": "p", "creationTimestamp": "2026-01-01T00:56:48Z"}, "spec": spec, "status": status})
@@ -277,12 +271,12 @@ mod tests {
             ),
         ];
         for (pod, wanted) in cases {
-            assert_eq!(cells(&POD, &pod), wanted);
+            assert_eq!(cells(POD, &pod), wanted);
         }
         let mut leaving = pod(two, json!({"phase": "Running"}));
         leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T01:00:00Z");
         assert_eq!(
-            cells(&POD, &leaving),
+            cells(POD, &leaving),
             "p | 0/2 | Terminating | 0 | 3m12s | <none> | n1 | <none> | <none>"
         );
     }

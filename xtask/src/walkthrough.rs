@@ -6,7 +6,6 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-/// Number of walkthroughs.
 const COUNT: u32 = 3;
 
 pub(crate) fn run(root: &Path, number: u32) -> anyhow::Result<()> {

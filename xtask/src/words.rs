@@ -34,7 +34,6 @@ struct List {
 struct Word {
     /// One or more words in lower case. They are found in identifiers, too.
     words: Vec<String>,
-    /// What to write.
     instead: String,
     /// Phrases in which the word is right.
     #[serde(default)]

@@ -11,7 +11,6 @@ use crate::flags::KubectlFlags;
 /// A connection to an API server, as one user.
 #[derive(Clone)]
 pub struct Cluster {
-    /// The client.
     pub client: Client,
     /// The URL of the API server.
     pub url: String,

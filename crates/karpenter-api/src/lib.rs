@@ -21,6 +21,8 @@
 //! The crate is pure: no client, no clock, no runtime. The time and the registered labels are arguments. `karpenter-core` decides
 //! with these types, `karpenter-kube` carries it out.
 
+#![warn(missing_docs)]
+
 // The exported macro refers to this crate by name, inside this crate, too.
 extern crate self as karpenter_api;
 

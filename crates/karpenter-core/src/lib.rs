@@ -46,6 +46,8 @@
 //!
 //! Kubernetes types are those of `k8s-openapi`, in the version that [`karpenter_api::k8s_openapi`] exports.
 
+#![warn(missing_docs)]
+
 pub mod capacity_buffer;
 pub mod cluster;
 pub mod disruption;

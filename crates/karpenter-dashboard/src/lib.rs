@@ -16,7 +16,6 @@ use flate2::read::GzDecoder;
 pub struct File {
     /// Its path: `/`, or `/assets/…`.
     pub path: &'static str,
-    /// Its media type.
     pub media_type: &'static str,
     /// An entity tag that changes with the content.
     pub etag: &'static str,

@@ -69,18 +69,9 @@ impl std::fmt::Debug for Requests {
 /// An object that can be explained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
-    /// A pod.
-    Pod {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
-    /// A Node.
+    Pod { namespace: String, name: String },
     Node(String),
-    /// A NodeClaim.
     NodeClaim(String),
-    /// A NodePool.
     NodePool(String),
 }
 

@@ -69,7 +69,6 @@ impl History {
         }
     }
 
-    /// Returns the records.
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
@@ -79,7 +78,6 @@ impl History {
         &self.pods
     }
 
-    /// Returns the nodes.
     pub fn nodes(&self) -> &Table {
         &self.nodes
     }

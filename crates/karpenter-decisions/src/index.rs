@@ -37,7 +37,6 @@ impl Key {
 pub enum Known {
     /// It has this reason.
     Reason {
-        /// The id.
         id: &'static str,
         /// The reason; absent if there was no room for its parameters.
         reason: Option<Reason>,
@@ -47,10 +46,7 @@ pub enum Known {
         bytes: usize,
     },
     /// The pod was placed on a node: a NodeClaim's name, or that of a Node without one.
-    Placed {
-        /// The name.
-        target: String,
-    },
+    Placed { target: String },
 }
 
 impl Known {
@@ -138,7 +134,6 @@ impl Entry {
 /// A fresh result for an object.
 #[derive(Clone, Debug)]
 pub struct Fresh {
-    /// The object.
     pub key: Key,
     /// What is known now.
     pub known: Arc<Known>,

@@ -10,9 +10,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PdbState {
-    /// The namespace.
     pub namespace: String,
-    /// The name.
     pub name: String,
     /// `minAvailable`, if it is set.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,7 +145,6 @@ pub(crate) fn is_current(budget: &PodDisruptionBudget) -> bool {
     }
 }
 
-/// Returns a PodDisruptionBudget.
 pub(crate) fn find<'a>(
     snapshot: &'a Snapshot,
     namespace: &str,

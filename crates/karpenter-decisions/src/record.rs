@@ -92,7 +92,6 @@ impl Serialize for RecordId {
 /// The controller that made a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Pass {
-    /// The provisioner.
     Provisioning,
     /// Disruption: drift, emptiness and consolidation.
     Disruption,
@@ -138,9 +137,7 @@ pub struct Totals {
     pub placed: usize,
     /// Pods without a place.
     pub unplaced: usize,
-    /// Planned nodes.
     pub launched: usize,
-    /// Nodes of commands.
     pub disrupted: usize,
     /// Nodes that are kept.
     pub kept: usize,
@@ -168,7 +165,6 @@ pub enum Item {
         decision: &'static str,
         /// The number of nodes.
         count: usize,
-        /// The first nodes.
         names: Vec<String>,
         /// The number of replacements.
         replacements: usize,
@@ -185,16 +181,13 @@ pub enum Item {
         #[serde(skip_serializing_if = "Option::is_none")]
         outcome: Option<CommandOutcome>,
     },
-    /// A planned node.
     Launched {
-        /// The NodePool.
         node_pool: String,
         /// The NodeClaim; absent if it could not be created.
         #[serde(skip_serializing_if = "Option::is_none")]
         node_claim: Option<String>,
         /// The number of pods.
         pods: usize,
-        /// The first pods.
         names: Vec<String>,
         /// The first instance types, cheapest first.
         instance_types: Vec<String>,
@@ -212,7 +205,6 @@ pub enum Item {
         class: String,
         /// The number of pods.
         count: usize,
-        /// The first pods.
         names: Vec<String>,
         /// The id of the reason.
         reason: &'static str,
@@ -225,9 +217,7 @@ pub enum Item {
         class: String,
         /// The number of pods.
         count: usize,
-        /// The first pods.
         names: Vec<String>,
-        /// The first nodes.
         nodes: Vec<String>,
     },
     /// Nodes of a NodePool that are kept for one reason.
@@ -238,7 +228,6 @@ pub enum Item {
         reason: &'static str,
         /// The number of nodes.
         count: usize,
-        /// The first nodes.
         names: Vec<String>,
         /// Price of the nodes in dollars per hour.
         price_per_hour: f64,
@@ -348,9 +337,7 @@ pub enum CommandState {
 pub struct CommandOutcome {
     /// How far it has come.
     pub state: CommandState,
-    /// Since when.
     pub at: Timestamp,
-    /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// The first NodeClaims that replace its nodes.
@@ -364,7 +351,6 @@ const LATER: usize = 512;
 /// What a pass decided, before it has an id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The controller.
     pub pass: Pass,
     /// The epoch of the snapshot that the pass decided on.
     pub epoch: u64,
@@ -374,7 +360,6 @@ pub struct Outcome {
     pub took_ms: u64,
     /// Whether the pass ran out of time.
     pub truncated: bool,
-    /// The numbers.
     pub totals: Totals,
     /// The items, the most important ones first.
     pub items: Vec<Item>,
@@ -384,13 +369,11 @@ pub struct Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DecisionRecord {
-    /// Its id.
     pub id: RecordId,
     /// When the pass ended.
     pub at: Timestamp,
     /// When the last pass with the same result ended.
     pub until: Timestamp,
-    /// The controller.
     pub pass: Pass,
     /// The epoch of the snapshot that the pass decided on.
     pub epoch: u64,
@@ -402,7 +385,6 @@ pub struct DecisionRecord {
     pub took_ms: u64,
     /// Whether the pass ran out of time.
     pub truncated: bool,
-    /// The numbers.
     pub totals: Totals,
     /// The items, the most important ones first.
     pub items: Vec<Item>,

@@ -9,9 +9,7 @@ use karpenter_core::pod::Pod;
 pub struct Workload {
     /// The kind: `Deployment`, `StatefulSet`, `Pod`.
     pub kind: String,
-    /// The namespace.
     pub namespace: String,
-    /// The name.
     pub name: String,
 }
 

@@ -42,13 +42,11 @@ fn provider_id(name: &str) -> String {
 }
 
 impl Object<Node> {
-    /// Sets the NodePool.
     #[must_use]
     pub fn pool(self, name: &str) -> Self {
         self.label(NODE_POOL, name)
     }
 
-    /// Sets the zone.
     #[must_use]
     pub fn zone(self, zone: &str) -> Self {
         self.label(ZONE, zone)
@@ -68,7 +66,6 @@ impl Object<Node> {
         self.resource("cpu", amount)
     }
 
-    /// Sets the memory.
     #[must_use]
     pub fn memory(self, amount: &str) -> Self {
         self.resource("memory", amount)
@@ -80,7 +77,6 @@ impl Object<Node> {
         self.resource("pods", amount)
     }
 
-    /// Adds a taint.
     #[must_use]
     pub fn taint(self, key: &str, value: &str, effect: &str) -> Self {
         let taint = json!({ "key": key, "value": value, "effect": effect });
@@ -129,7 +125,6 @@ pub fn claim_of(node: &Object<Node>) -> Object<NodeClaim> {
 }
 
 impl Object<NodeClaim> {
-    /// Sets the NodePool.
     #[must_use]
     pub fn pool(self, name: &str) -> Self {
         self.label(NODE_POOL, name)

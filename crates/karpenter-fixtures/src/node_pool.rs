@@ -60,7 +60,6 @@ impl<K: Launches> Object<K> {
         self.set_spec("nodeClassRef", class_reference(group, kind, name))
     }
 
-    /// Adds a requirement.
     #[must_use]
     pub fn requires(self, key: &str, operator: &str, values: &[&str]) -> Self {
         self.push_spec("requirements", expression(key, operator, values))
@@ -75,7 +74,6 @@ impl<K: Launches> Object<K> {
         )
     }
 
-    /// Removes all requirements.
     #[must_use]
     pub fn without_requirements(self) -> Self {
         self.set_spec("requirements", json!([]))
@@ -122,7 +120,6 @@ impl Object<NodePool> {
         self.set(&format!("/spec/template/metadata/annotations/{key}"), value)
     }
 
-    /// Sets the weight.
     #[must_use]
     pub fn weight(self, weight: i32) -> Self {
         self.set("/spec/weight", weight)

@@ -159,7 +159,6 @@ impl<K> Object<K> {
         self.set("/metadata/deletionTimestamp", time)
     }
 
-    /// Adds a finalizer.
     #[must_use]
     pub fn finalizer(self, finalizer: &str) -> Self {
         self.push("/metadata/finalizers", finalizer)

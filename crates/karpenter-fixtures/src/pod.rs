@@ -119,7 +119,6 @@ impl<K: HasPodSpec> Object<K> {
         )
     }
 
-    /// Adds a toleration.
     #[must_use]
     pub fn tolerate(self, toleration: Value) -> Self {
         self.push_pod("/spec/tolerations", toleration)
@@ -204,7 +203,6 @@ impl<K: HasPodSpec> Object<K> {
         )
     }
 
-    /// Sets the priority.
     #[must_use]
     pub fn priority(self, priority: i32) -> Self {
         self.set_pod("/spec/priority", priority)

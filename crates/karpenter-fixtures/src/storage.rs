@@ -27,7 +27,6 @@ impl Object<StorageClass> {
         )
     }
 
-    /// Sets the driver.
     #[must_use]
     pub fn provisioner(self, driver: &str) -> Self {
         self.set("/provisioner", driver)
@@ -65,7 +64,6 @@ impl Object<PersistentVolume> {
         self.reachable_from(ZONE, "In", &[zone])
     }
 
-    /// Sets the driver.
     #[must_use]
     pub fn driver(self, driver: &str) -> Self {
         self.set("/spec/csi/driver", driver)
@@ -82,7 +80,6 @@ pub fn persistent_volume_claim(name: &str) -> Object<PersistentVolumeClaim> {
 }
 
 impl Object<PersistentVolumeClaim> {
-    /// Sets the StorageClass.
     #[must_use]
     pub fn storage_class(self, name: &str) -> Self {
         self.set("/spec/storageClassName", name)

@@ -84,6 +84,8 @@
 //!
 //! `karpenter_core::disruption` decides which nodes are disrupted; [`disruption`] carries it out.
 
+#![warn(missing_docs)]
+
 pub mod admin;
 pub mod capacity_buffer;
 pub mod client;

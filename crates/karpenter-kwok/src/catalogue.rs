@@ -73,11 +73,9 @@ pub struct OfferingFile {
 /// A requirement as written in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequirementFile {
-    /// Label key.
     pub key: String,
     /// `In` and the other operators.
     pub operator: String,
-    /// Label values.
     #[serde(default)]
     pub values: Vec<String>,
 }
@@ -98,7 +96,6 @@ pub enum CatalogueError {
     Invalid {
         /// Name of the instance type.
         name: String,
-        /// The invalid value.
         problem: String,
     },
 }

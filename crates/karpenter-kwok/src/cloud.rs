@@ -17,11 +17,8 @@ const UNAVAILABLE_FOR: SignedDuration = SignedDuration::from_mins(3);
 /// A part of a cloud's capacity; a field that is `None` matches every value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct CapacityPool {
-    /// Instance type.
     pub instance_type: Option<String>,
-    /// Zone.
     pub zone: Option<String>,
-    /// Capacity type.
     pub capacity_type: Option<String>,
 }
 
@@ -43,7 +40,6 @@ impl CapacityPool {
     }
 }
 
-/// An instance.
 #[derive(Debug, Clone)]
 pub struct Instance {
     /// Uid of the NodeClaim it was launched for.

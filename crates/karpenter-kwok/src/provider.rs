@@ -45,7 +45,6 @@ const NODE_VIEWER_PRICE: &str = "eks-node-viewer/instance-price";
 /// Price label of eks-node-viewer.
 const PARTITION: &str = "kwok-partition";
 
-/// Launches simulated instances.
 pub struct KwokProvider {
     client: Client,
     registration_client: Client,
@@ -140,7 +139,6 @@ impl KwokProvider {
         self
     }
 
-    /// Returns the cloud.
     #[must_use]
     pub fn cloud(&self) -> &Cloud {
         &self.cloud

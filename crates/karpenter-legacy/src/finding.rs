@@ -52,13 +52,10 @@ impl fmt::Display for Subject {
 /// A finding about a field of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Finding {
-    /// The severity.
     pub severity: Severity,
-    /// The object.
     pub subject: Subject,
     /// The field, as a path from the object's root: `spec.launchTemplate`.
     pub field: String,
-    /// The problem.
     pub problem: String,
     /// The fix for the user; empty if none is needed.
     pub remedy: String,

@@ -33,7 +33,6 @@ pub enum Refusal {
     /// It is not a review.
     #[error("invalid ConversionReview: {0}")]
     Invalid(#[from] serde_json::Error),
-    /// It asks nothing.
     #[error("the review has no request")]
     NoRequest,
     /// It has NodeClaims, whose expiry is that of their NodePools.

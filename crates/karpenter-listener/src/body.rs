@@ -71,7 +71,6 @@ pub struct Held {
 }
 
 impl Bodies {
-    /// Creates a budget.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self(Arc::new(Budget {

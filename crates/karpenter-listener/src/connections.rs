@@ -49,7 +49,6 @@ impl<T> Numbered<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct Closing(pub(crate) CancellationToken);
 
-/// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     closing: CancellationToken,
@@ -154,7 +153,6 @@ impl Connections {
     }
 }
 
-/// An open connection.
 #[derive(Debug)]
 pub(crate) struct Open {
     all: Connections,

@@ -62,7 +62,6 @@ pub type Tls = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
 /// A source of connections.
 pub trait Accept: Send + Sync + 'static {
-    /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// Returns the next connection.

@@ -57,7 +57,6 @@ pub struct Rule {
     pub rate: f64,
     /// Number of requests after which the rule is used up; unlimited when absent.
     pub times: Option<u64>,
-    /// The fault.
     pub fault: Fault,
 }
 
@@ -127,17 +126,14 @@ impl Faults {
         }
     }
 
-    /// Adds a rule.
     pub fn add(&self, rule: Rule) {
         self.state.lock().rules.push(rule);
     }
 
-    /// Replaces all rules.
     pub fn set(&self, rules: Vec<Rule>) {
         self.state.lock().rules = rules;
     }
 
-    /// Removes all rules.
     pub fn clear(&self) {
         self.state.lock().rules.clear();
     }

@@ -162,7 +162,6 @@ impl Testbed {
         &self.server.faults
     }
 
-    /// Returns the clock.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.server.clock

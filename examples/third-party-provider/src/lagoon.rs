@@ -13,10 +13,8 @@ pub const SIZES: [(&str, i64, i64, f64); 3] = [
     ("sea", 32, 128, 1.15),
 ];
 
-/// The zones.
 pub const ISLANDS: [&str; 2] = ["island-1", "island-2"];
 
-/// An instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     /// Id of the instance, chosen by the client.

@@ -64,7 +64,6 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Sets the clock.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -115,7 +114,6 @@ impl Builder {
         self
     }
 
-    /// Changes the settings.
     #[must_use]
     pub fn settings(mut self, change: impl FnOnce(&mut AwsFakeSettings)) -> Self {
         change(&mut self.settings);
@@ -137,7 +135,6 @@ impl Builder {
         self.settings(|s| s.rate_limits = false)
     }
 
-    /// Adds a fault.
     #[must_use]
     pub fn fault(mut self, fault: Fault) -> Self {
         self.faults.push(fault);
@@ -151,7 +148,6 @@ impl Builder {
         self
     }
 
-    /// Builds the stand-in.
     #[must_use]
     pub fn build(self) -> AwsFake {
         let now = self.clock.now();

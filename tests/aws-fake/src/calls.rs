@@ -19,7 +19,6 @@ pub struct Call {
     pub action: String,
     /// Region of the request's signature.
     pub region: String,
-    /// Typed parameters.
     pub params: Value,
     /// Error code of the response; `None` for success.
     pub error: Option<String>,

@@ -169,7 +169,6 @@ impl AwsFake {
 
     // --- changing --------------------------------------------------------------------------------
 
-    /// Changes the settings.
     pub fn set(&self, change: impl FnOnce(&mut AwsFakeSettings)) {
         change(&mut self.state().settings);
         self.changed();
@@ -180,7 +179,6 @@ impl AwsFake {
         self.state().faults.push(fault);
     }
 
-    /// Removes all faults.
     pub fn clear_faults(&self) {
         self.state().faults.clear();
     }
@@ -262,7 +260,6 @@ impl AwsFake {
         });
     }
 
-    /// Removes an image.
     pub fn remove_image(&self, id: &str) {
         self.change(|r, _| {
             r.ec2.images.remove(id);
@@ -320,7 +317,6 @@ impl AwsFake {
         self.change(|r, _| r.ssm.remove(name));
     }
 
-    /// Adds a role.
     pub fn add_role(&self, name: &str) {
         let now = self.inner.clock.now();
         let mut state = self.state();

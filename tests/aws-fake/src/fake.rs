@@ -184,7 +184,6 @@ impl AwsFake {
         self.inner.state.lock()
     }
 
-    /// Returns the clock.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.inner.clock

@@ -26,9 +26,7 @@ use tikv_jemallocator as _;
 
 /// The measured time after which iterations end.
 const MEASURED_TIME: Duration = Duration::from_secs(2);
-/// The most iterations.
 const MOST_ITERATIONS: usize = 10_000;
-/// The fewest iterations.
 const FEWEST_ITERATIONS: usize = 3;
 
 /// The cases of one bench target and the names selected on the command line.

@@ -28,7 +28,6 @@ pub struct LocalClusterSettings {
     pub speed: f64,
     /// Seed of names and faults.
     pub seed: u64,
-    /// The controllers' options.
     pub options: Options,
     /// The control plane's loops.
     pub loops: loops::Options,
@@ -62,13 +61,9 @@ impl Default for LocalClusterSettings {
 
 /// A running cluster with Karpenter in it.
 pub struct LocalCluster {
-    /// The control plane.
     pub testbed: Testbed,
-    /// The simulated cloud.
     pub cloud: Cloud,
-    /// The controllers' clock.
     pub clock: Clock,
-    /// The controllers' metrics.
     pub registry: Registry,
     /// The faults of single nodes.
     pub node_faults: NodeFaults,

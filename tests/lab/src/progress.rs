@@ -15,15 +15,12 @@ use crate::local_cluster::LocalCluster;
 /// The state of the cluster in numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Progress {
-    /// Running pods.
     pub running: usize,
     /// Pods that are pending or starting.
     pub pending: usize,
-    /// Terminating pods.
     pub terminating: usize,
     /// Ready nodes without disruption taints.
     pub ready_nodes: usize,
-    /// Number of NodeClaims.
     pub claims: usize,
     /// NodeClaims that are launching or terminating.
     pub moving: usize,

@@ -31,7 +31,6 @@ const MAX_BODY: usize = 4 << 20;
 /// What a request may be answered with; no status is a connection that is closed.
 #[derive(Clone, Copy, Debug)]
 enum Expected {
-    /// Exactly this status.
     Status(u16),
     /// An answer, or a refusal that names what is wrong with the question.
     Answer,

@@ -10,7 +10,6 @@ use serde::Deserialize;
 
 use crate::helm::Release;
 
-/// A request.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Request {

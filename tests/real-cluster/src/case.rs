@@ -90,7 +90,6 @@ impl Case {
         apply(&self.client, &deployment).await
     }
 
-    /// Scales a Deployment.
     pub(crate) async fn scale(&self, named: &str, replicas: u32) -> Result<()> {
         let patch = json!({ "spec": { "replicas": replicas } });
         merge(&self.deployments(), named, patch).await

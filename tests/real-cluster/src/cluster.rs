@@ -84,7 +84,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the controller.
     pub(crate) fn controller(&mut self) -> Result<&mut Controller> {
         self.controller
             .as_mut()

@@ -23,7 +23,6 @@ pub(crate) const KARPENTER: Release = Release {
     namespace: "kube-system",
     chart: "karpenter",
 };
-/// Its CRDs.
 pub(crate) const CRDS: Release = Release {
     name: "karpenter-crd",
     namespace: "kube-system",

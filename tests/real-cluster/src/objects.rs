@@ -142,7 +142,6 @@ impl Kind {
     }
 }
 
-/// Parses YAML documents.
 pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
     let documents = serde_saphyr::from_multiple::<Value>(text)?;
     Ok(documents.into_iter().filter(Value::is_object).collect())
@@ -190,7 +189,6 @@ pub(crate) async fn merge_status(api: &Api<DynamicObject>, name: &str, patch: Va
     Ok(())
 }
 
-/// Deletes an object.
 pub(crate) async fn delete(api: &Api<DynamicObject>, name: &str) -> Result<()> {
     let params = DeleteParams::background();
     api.delete(name, &params)

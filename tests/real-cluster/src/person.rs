@@ -47,7 +47,6 @@ pub(crate) async fn up() -> Result<()> {
     Ok(())
 }
 
-/// Stops the cluster.
 pub(crate) fn down() -> Result<()> {
     let text = fs::read_to_string(state()).context("no cluster is running")?;
     let left: Left = serde_json::from_str(&text)?;

@@ -58,7 +58,6 @@ pub struct Report {
     pub digest: (u64, u64),
     /// Number of instances launched.
     pub launched: u64,
-    /// Number of disturbances.
     pub steps: u64,
     /// Number of starts of the controllers.
     pub starts: u64,
@@ -68,7 +67,6 @@ pub struct Report {
     pub metrics: String,
 }
 
-/// A violated invariant.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("seed {seed}, step {step}, {at}: {}", .problems.join("; "))]
 pub struct Failure {
@@ -78,13 +76,11 @@ pub struct Failure {
     pub step: u64,
     /// Time in the simulated cluster.
     pub at: Timestamp,
-    /// The violations.
     pub problems: Vec<String>,
     /// The latest lines of the trace, and the state of the cluster.
     pub context: Vec<String>,
 }
 
-/// A running simulation.
 pub struct Simulation {
     pub(crate) seed: u64,
     pub(crate) step: u64,
@@ -468,7 +464,6 @@ impl Simulation {
         self.update_health();
     }
 
-    /// Deletes all workloads.
     pub(crate) async fn delete_workloads(&self) {
         for name in self.names::<Deployment>().await {
             let api = self.namespaced::<Deployment>();

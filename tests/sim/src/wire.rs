@@ -49,7 +49,6 @@ impl Trace {
         }
     }
 
-    /// Adds a line.
     pub fn add(&self, what: &str) {
         let line = format!("{:.3} {what}", self.clock.now());
         let mut lines = self.state.lock();

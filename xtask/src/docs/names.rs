@@ -33,7 +33,6 @@ const SECTIONS: [(&str, &str, &str); 6] = [
     ("resources", "extended resources", "resource"),
 ];
 
-/// A documented constant.
 #[derive(Debug, PartialEq, Eq)]
 struct Constant {
     /// The module inside of the file; empty for the file itself.

@@ -69,7 +69,6 @@ fn points(curves: &Curves, page: &str) -> anyhow::Result<Vec<Points>> {
     Ok(all)
 }
 
-/// A logarithmic axis.
 struct Axis {
     from: f64,
     to: f64,

@@ -48,7 +48,6 @@ pub(super) struct Painter {
 }
 
 impl Painter {
-    /// For a screen.
     pub(super) fn of_screen(style: Style) -> Self {
         Self {
             style: Some(style).filter(|_| colored()),

@@ -325,7 +325,6 @@ impl Choice {
         vec![(keys, Look::Dim)]
     }
 
-    /// Follows a key.
     fn press(&mut self, key: KeyEvent, rows: usize) -> Wish {
         let page = rows.saturating_sub(6).max(1);
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {

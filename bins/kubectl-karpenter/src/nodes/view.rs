@@ -39,7 +39,6 @@ pub(super) enum Look {
 /// A line: texts one after the other.
 pub(super) type Line = Vec<(String, Look)>;
 
-/// What is shown.
 #[derive(Debug, Clone)]
 pub(super) struct Shown {
     pub(super) resources: Vec<Resource>,

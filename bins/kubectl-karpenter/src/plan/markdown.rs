@@ -26,7 +26,6 @@ fn code(text: &str) -> String {
     }
 }
 
-/// Renders a plan.
 pub(super) fn render(plan: &Plan) -> String {
     let mut out = String::from("### Karpenter plan\n\n");
     let _ = writeln!(out, "**{}**\n", verdict(plan));

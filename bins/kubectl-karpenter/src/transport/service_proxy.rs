@@ -28,7 +28,6 @@ const VALID: i64 = 600;
 pub struct Viewer {
     /// Absent for Karpenter's namespace.
     pub namespace: Option<String>,
-    /// Its name.
     pub name: String,
 }
 

@@ -92,7 +92,6 @@ impl Cluster {
         command
     }
 
-    /// Runs the plugin.
     pub async fn run(&self, args: &[&str]) -> Printed {
         let mut command = self.plugin();
         command.args(args);

@@ -106,7 +106,6 @@ impl Seed {
         self
     }
 
-    /// Changes the NodePools.
     fn pools(mut self, change: impl Fn(&mut Value)) -> Self {
         self.pools
             .iter_mut()

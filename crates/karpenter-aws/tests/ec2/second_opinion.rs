@@ -198,7 +198,6 @@ fn fleet(class: &EC2NodeClass, template: &str, image: &str, purchase: Purchase) 
     }
 }
 
-/// Observations by subject.
 type Seen = BTreeMap<String, Value>;
 
 /// Returns AWS's error code of a refusal, or `ok`.

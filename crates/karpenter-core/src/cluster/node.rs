@@ -120,7 +120,6 @@ pub(crate) struct Facts {
     pub(crate) refuses_disruption: bool,
     /// It has the `do-not-consolidate` annotation of releases up to v0.32.
     pub(crate) refuses_consolidation: bool,
-    /// Values of labels.
     pub(crate) node_pool: Option<Arc<str>>,
     pub(crate) instance_type: Option<Arc<str>>,
     pub(crate) capacity_type: Option<Arc<str>>,

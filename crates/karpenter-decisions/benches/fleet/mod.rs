@@ -9,7 +9,6 @@ use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
 use serde_json::{Value, json};
 
-/// Nodes.
 pub const NODES: usize = 5_000;
 /// Pods of a node.
 pub const PODS: usize = 20;
@@ -41,7 +40,6 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// Returns the cluster.
 pub fn fleet() -> Snapshot {
     let config = ClusterConfig {
         well_known: fake::well_known(),

@@ -89,11 +89,9 @@ pub struct BlockingSet {
     pub minimal: bool,
     /// No smaller set blocks.
     pub minimum: bool,
-    /// The constraints.
     pub atoms: Vec<Constraint>,
 }
 
-/// A constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Constraint {
     /// Stable id within the question: `pod.spread[0]`, `pool[default].limits[cpu]`.
@@ -103,7 +101,6 @@ pub struct Constraint {
     /// JSON pointer into the object; absent if it is not a field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// What it demands.
     pub text: String,
     /// A likely cause: a label that nothing has.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,7 +115,6 @@ pub struct Relaxation {
     pub atoms: Vec<String>,
     /// The side that has to act; for several the last in order.
     pub side: Side,
-    /// What to change.
     pub text: String,
     /// The amount, if a number is changed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,7 +157,6 @@ impl Relaxation {
 /// A number that is changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Amount {
-    /// As it is.
     pub from: String,
     /// The smallest change that helps.
     pub to: String,
@@ -175,7 +170,6 @@ pub struct Patch {
     pub kind: &'static str,
     /// `Kind/name`, or `Kind/namespace/name`.
     pub target: String,
-    /// The patch.
     pub value: Value,
 }
 
@@ -185,7 +179,6 @@ pub struct Patch {
 pub enum Effect {
     /// An existing node, or a NodeClaim whose node has not joined.
     Node(String),
-    /// A new node.
     NewNode(NewNode),
 }
 
@@ -193,7 +186,6 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewNode {
-    /// The NodePool.
     pub node_pool: String,
     /// The cheapest instance type.
     pub instance_type: String,

@@ -20,9 +20,7 @@ use crate::workload::Workload;
 /// Where a constraint comes from, and who can change it. The order is that in which relaxations of one price are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub enum Side {
-    /// The pod.
     Pod,
-    /// A NodePool.
     Pool,
     /// What the cloud offers now.
     Offer,

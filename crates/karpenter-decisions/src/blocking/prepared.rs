@@ -54,7 +54,6 @@ impl Prepared {
         }
     }
 
-    /// Returns the snapshot.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 
-/// Numbers of constraints.
 pub(super) type Set = BTreeSet<usize>;
 
 /// Answers whether the pod fits while the constraints of a set are relaxed.
@@ -24,7 +23,6 @@ impl<F: FnMut(&Set) -> Option<bool>> Oracle for F {
 /// Constraints that block together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Core {
-    /// The constraints, ascending.
     pub(super) set: Set,
     /// The pod does not fit while all other constraints are relaxed: this was asked in exactly this form.
     pub(super) exact: bool,

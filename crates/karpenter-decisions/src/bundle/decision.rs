@@ -26,7 +26,6 @@ pub enum Replayed {
 }
 
 impl Replayed {
-    /// All passes.
     pub const ALL: [Self; 2] = [Self::Provisioning, Self::Disruption];
 
     /// Returns the name, which is also the id of the decision in a bundle.
@@ -45,7 +44,6 @@ impl Replayed {
 pub struct Decision {
     /// Identifies it in the bundle.
     pub id: String,
-    /// The pass.
     pub pass: Replayed,
     /// The digest of the canonical form.
     pub digest: String,
@@ -59,9 +57,7 @@ pub struct Decision {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Made {
-    /// A scheduling plan.
     Provisioning(Plan),
-    /// A disruption plan.
     Disruption(Box<DisruptionPlan>),
 }
 
@@ -142,7 +138,6 @@ impl Decision {
 /// A plan in its canonical form.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
-#[allow(missing_docs, reason = "the form exists to be written and compared")]
 #[non_exhaustive]
 pub enum Canonical {
     Provisioning {
@@ -165,10 +160,8 @@ pub enum Canonical {
     },
 }
 
-/// A planned node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[allow(missing_docs, reason = "the form exists to be written and compared")]
 pub struct Planned {
     pub pool: String,
     pub types: Vec<String>,
@@ -179,10 +172,8 @@ pub struct Planned {
     pub claim: NodeClaim,
 }
 
-/// A command.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[allow(missing_docs, reason = "the form exists to be written and compared")]
 pub struct CanonicalCommand {
     pub method: String,
     pub nodes: Vec<String>,
@@ -194,7 +185,6 @@ pub struct CanonicalCommand {
 
 /// The verdict about a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[allow(missing_docs, reason = "the form exists to be written and compared")]
 pub enum CanonicalVerdict {
     NotDisruptable(Reason),
     Kept(Reason),
@@ -369,7 +359,6 @@ impl CanonicalVerdict {
 pub struct Comparison {
     /// The id of the decision.
     pub id: String,
-    /// The pass.
     pub pass: Replayed,
     /// The digest in the bundle.
     pub recorded: String,

@@ -3,7 +3,6 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// The longest line.
 pub(super) const MAX_LINE: usize = 32 << 20;
 /// The most bytes that a bundle may have once it is decompressed: a cluster of 2,000,000 pods has fewer.
 pub(super) const MAX_BYTES: u64 = 1 << 30;

@@ -67,7 +67,6 @@ pub struct Bundle {
     pub provider: String,
     /// The version of the engine that wrote it.
     pub engine: String,
-    /// The cluster.
     pub snapshot: Snapshot,
     /// The settings of the passes. Their time is that of the capture.
     pub settings: Settings,

@@ -48,7 +48,6 @@ impl Offline {
         Self { bundle, history }
     }
 
-    /// Returns the bundle.
     #[must_use]
     pub fn bundle(&self) -> &Bundle {
         &self.bundle

@@ -30,7 +30,6 @@ pub enum ReadError {
     Io {
         /// The line at which it failed, from 1; 0 before the first.
         line: u64,
-        /// The cause.
         source: io::Error,
     },
     /// The first line is not a manifest: the file is something else.
@@ -55,7 +54,6 @@ pub enum ReadError {
         byte: u64,
         /// The field of the line.
         field: String,
-        /// The problem.
         problem: String,
     },
     /// The file ends before its trailer.
@@ -66,10 +64,7 @@ pub enum ReadError {
     },
     /// Trailer and content differ.
     #[error("invalid bundle: its trailer does not match its content: {problem}")]
-    Trailer {
-        /// What differs.
-        problem: &'static str,
-    },
+    Trailer { problem: &'static str },
     /// The bundle is larger than what is read.
     #[error("invalid bundle: line {line}: {problem}")]
     TooLarge {

@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use super::decision::Decision;
 use super::redact::Redaction;
 
-/// The first line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Manifest {
@@ -44,7 +43,6 @@ pub(super) enum ManifestKind {
     Manifest,
 }
 
-/// The last line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Trailer {
@@ -152,9 +150,7 @@ fn is_false(value: &bool) -> bool {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct PodRow {
-    /// Namespace, name, uid.
     pub(super) k: [String; 3],
-    /// The shape.
     pub(super) i: u32,
     pub(super) limits: u32,
     pub(super) owners: u32,
@@ -389,7 +385,6 @@ pub(super) enum Removed {
     DaemonSet(String, String),
     Pdb(String, String),
     Service(String, String),
-    /// Kind, namespace, name.
     Controller(String, String, String),
     Namespace(String),
     VolumeClaim(String, String),

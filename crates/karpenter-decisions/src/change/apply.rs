@@ -20,7 +20,6 @@ type Types = Arc<[InstanceType]>;
 /// A question after its changes.
 #[derive(Clone)]
 pub struct Changed {
-    /// The cluster.
     pub snapshot: Snapshot,
     /// The request to the engine.
     pub request: DisruptionRequest,

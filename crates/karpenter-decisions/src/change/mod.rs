@@ -56,9 +56,7 @@ pub enum Change {
     Pool(Box<NodePool>),
     /// `offer=<type>/<zone>/<capacity type>`: the offering is available.
     Offer {
-        /// The instance type.
         instance_type: String,
-        /// The zone.
         zone: String,
         /// `spot`, `on-demand` or `reserved`.
         capacity_type: String,
@@ -74,19 +72,16 @@ pub enum InvalidChange {
     Text {
         /// The beginning of the text.
         text: String,
-        /// What is expected.
         expected: &'static str,
     },
     /// The object does not exist.
     NotFound {
         /// `NodePool`, `Pod` …
         kind: &'static str,
-        /// The name.
         name: String,
     },
     /// The change does not apply to the object that is asked about.
     NotApplicable {
-        /// The change.
         change: String,
         /// `pods` or `nodes`.
         only: &'static str,

@@ -35,7 +35,6 @@ pub const REJECTED: usize = 10;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Offered {
-    /// The instance type.
     pub instance_type: String,
     /// Its cheapest offering that the NodeClaim admits, in dollars per hour.
     pub price_per_hour: f64,
@@ -45,7 +44,6 @@ pub struct Offered {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rejected {
-    /// The instance type.
     pub instance_type: String,
     /// Its cheapest offering in dollars per hour; of those that would do, if there are any.
     pub price_per_hour: f64,

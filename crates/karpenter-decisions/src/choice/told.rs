@@ -13,9 +13,7 @@ use crate::explain::Told;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Chosen {
-    /// The instance type.
     pub instance_type: String,
-    /// The zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// `spot`, `on-demand` or `reserved`.
@@ -77,7 +75,6 @@ pub struct ChoiceTold {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RejectedTold {
-    /// The instance type.
     pub instance_type: String,
     /// Price in dollars per hour.
     pub price_per_hour: f64,

@@ -20,10 +20,8 @@ macro_rules! checks {
         }
 
         impl Check {
-            /// All checks.
             pub const ALL: [Self; [$(Self::$check),+].len()] = [$(Self::$check),+];
 
-            /// Returns the id.
             pub fn id(self) -> &'static str {
                 match self {
                     $(Self::$check => stringify!($check),)+

@@ -12,7 +12,6 @@ use super::check::{Check, Severity};
 pub enum Evidence {
     /// [`Check::PdbImpossible`].
     PdbImpossible {
-        /// The PodDisruptionBudget.
         pdb: String,
         /// Its rule, as `minAvailable 1`.
         rule: String,
@@ -20,55 +19,38 @@ pub enum Evidence {
         pods: i64,
     },
     /// [`Check::PdbSelection`]: no pod.
-    PdbSelectsNothing {
-        /// The PodDisruptionBudget.
-        pdb: String,
-    },
+    PdbSelectsNothing { pdb: String },
     /// [`Check::PdbSelection`]: every pod.
-    PdbSelectsEverything {
-        /// The PodDisruptionBudget.
-        pdb: String,
-        /// The namespace.
-        namespace: String,
-    },
+    PdbSelectsEverything { pdb: String, namespace: String },
     /// [`Check::SeveralPdbs`].
     SeveralPdbs {
-        /// The PodDisruptionBudgets.
         pdbs: Vec<String>,
         /// The number of pods that all of them select.
         pods: usize,
     },
     /// [`Check::PdbStatusStale`].
     PdbStatusStale {
-        /// The PodDisruptionBudget.
         pdb: String,
         /// The message of Kubernetes' disruption controller, if there is one.
         message: String,
     },
     /// [`Check::DoNotDisruptWithoutEnd`]: pods.
     ProtectedPods {
-        /// The workload.
         workload: String,
-        /// The annotation.
         annotation: &'static str,
         /// The number of pods.
         pods: usize,
     },
     /// [`Check::DoNotDisruptWithoutEnd`]: a node.
-    ProtectedNode {
-        /// The node.
-        node: String,
-    },
+    ProtectedNode { node: String },
     /// [`Check::BarePods`].
     BarePods {
-        /// The namespace.
         namespace: String,
         /// The number of pods.
         pods: usize,
     },
     /// [`Check::StuckTerminating`]: pods.
     StuckPods {
-        /// The namespace.
         namespace: String,
         /// The number of pods.
         pods: usize,
@@ -77,41 +59,33 @@ pub enum Evidence {
     },
     /// [`Check::StuckTerminating`]: a node.
     StuckNode {
-        /// The node.
         node: String,
         /// Minutes since its deletion was requested.
         minutes: i64,
-        /// Its finalizers.
         finalizers: Vec<String>,
         /// Pods that are still on it and would have to be moved.
         pods: usize,
     },
     /// [`Check::ZoneLockedVolume`]: no NodePool launches nodes in the zone.
     ZoneGone {
-        /// The workload.
         workload: String,
-        /// The volumes' zones.
         zones: Vec<String>,
         /// The zones of the NodePools.
         offered: Vec<String>,
     },
     /// [`Check::ZoneLockedVolume`]: the NodePools have one zone.
     OneZoneLeft {
-        /// The zone.
         zone: String,
         /// The number of workloads with volumes there.
         workloads: usize,
     },
     /// [`Check::LocalVolume`].
     LocalVolume {
-        /// The workload.
         workload: String,
-        /// The volumes.
         volumes: Vec<String>,
     },
     /// [`Check::BudgetNeverOpens`].
     BudgetNeverOpens {
-        /// The NodePool.
         node_pool: String,
         /// The reasons for which it never allows a disruption.
         reasons: Vec<String>,
@@ -120,16 +94,13 @@ pub enum Evidence {
     },
     /// [`Check::ContradictoryRequirements`].
     ContradictoryRequirements {
-        /// The NodePool.
         node_pool: String,
-        /// The key.
         key: String,
         /// The requirements on it.
         requirements: Vec<String>,
     },
     /// [`Check::NoInstanceTypes`].
     NoInstanceTypes {
-        /// The NodePool.
         node_pool: String,
         /// The number of instance types of the provider.
         offered: usize,
@@ -138,13 +109,10 @@ pub enum Evidence {
     },
     /// [`Check::LimitNearlyReached`].
     LimitNearlyReached {
-        /// The NodePool.
         node_pool: String,
-        /// The resource.
         resource: String,
         /// The capacity of its nodes.
         used: String,
-        /// The limit.
         limit: String,
         /// Whether nothing is left.
         is_reached: bool,
@@ -153,14 +121,11 @@ pub enum Evidence {
     OverlappingNodePools {
         /// The NodePools, in the order in which they are tried.
         node_pools: Vec<String>,
-        /// Their weight.
         weight: i32,
     },
     /// [`Check::MinValuesUnreachable`].
     MinValuesUnreachable {
-        /// The NodePool.
         node_pool: String,
-        /// The key.
         key: String,
         /// The required number of values.
         min_values: u32,
@@ -168,13 +133,9 @@ pub enum Evidence {
         available: usize,
     },
     /// [`Check::ConsolidationNever`].
-    ConsolidationNever {
-        /// The NodePool.
-        node_pool: String,
-    },
+    ConsolidationNever { node_pool: String },
     /// [`Check::ExpireAfterShort`].
     ExpireAfterShort {
-        /// The NodePool.
         node_pool: String,
         /// `expireAfter`.
         expire_after: String,
@@ -185,20 +146,16 @@ pub enum Evidence {
     },
     /// [`Check::DaemonSetOverhead`].
     DaemonSetOverhead {
-        /// The NodePool.
         node_pool: String,
         /// Its smallest instance type.
         instance_type: String,
-        /// The resource.
         resource: String,
         /// The part of it that DaemonSets request, in percent.
         percent: i64,
-        /// The DaemonSets.
         daemon_sets: Vec<String>,
     },
     /// [`Check::NoMemoryLimit`].
     NoMemoryLimit {
-        /// The namespace.
         namespace: String,
         /// The number of workloads.
         workloads: usize,
@@ -207,7 +164,6 @@ pub enum Evidence {
     },
     /// [`Check::NodeClassNotReady`].
     NodeClassNotReady {
-        /// The NodePool.
         node_pool: String,
         /// Kind and name of the NodeClass.
         node_class: String,
@@ -216,13 +172,10 @@ pub enum Evidence {
     },
     /// [`Check::SubnetAddressesLow`].
     SubnetAddressesLow {
-        /// The NodeClass.
         node_class: String,
-        /// The zone.
         zone: String,
         /// The subnet of the zone with the most free addresses, which the next launch uses.
         subnet: String,
-        /// Its free addresses.
         free: u32,
         /// The smallest instance type that NodePools of the NodeClass launch in the zone.
         instance_type: String,
@@ -231,23 +184,19 @@ pub enum Evidence {
     },
     /// [`Check::PermissionMissing`].
     PermissionMissing {
-        /// The verb.
         verb: String,
         /// The resource, with its group.
         resource: String,
     },
     /// [`Check::CrdMissing`].
     CrdMissing {
-        /// The feature gate.
         gate: String,
         /// The name of the CustomResourceDefinition.
         crd: String,
     },
     /// [`Check::UnreadableKnob`].
     UnreadableKnob {
-        /// The object.
         object: String,
-        /// The annotation.
         annotation: String,
         /// The beginning of its value.
         value: String,
@@ -262,7 +211,6 @@ pub(super) fn text(duration: SignedDuration) -> String {
 }
 
 impl Evidence {
-    /// Returns the check.
     pub fn check(&self) -> Check {
         match self {
             Self::PdbImpossible { .. } => Check::PdbImpossible,

@@ -31,7 +31,6 @@ const NODES: i64 = 5;
 /// A permission that Karpenter lacks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MissingPermission {
-    /// The verb.
     pub verb: String,
     /// The resource, with its group: `pods`, `nodeclaims.karpenter.sh`, `pods/eviction`.
     pub resource: String,

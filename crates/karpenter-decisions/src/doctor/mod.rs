@@ -48,10 +48,8 @@ const FINDINGS: usize = 500;
 /// Hours of a day.
 const HOURS: f64 = 24.0;
 
-/// What is examined.
 #[derive(Clone)]
 pub struct Examination<'a> {
-    /// The cluster.
     pub snapshot: &'a Snapshot,
     /// The settings of scheduling simulations. Their time is that of the examination.
     pub policy: &'a Policy,
@@ -69,7 +67,6 @@ impl Examination<'_> {
     }
 }
 
-/// What blocks nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockerReport {
@@ -123,7 +120,6 @@ pub struct Finding {
     pub since: Option<Timestamp>,
     /// Who can fix it: a workload, or the administrators of the cluster.
     pub owner: String,
-    /// What to do.
     pub fix: String,
 }
 
@@ -134,7 +130,6 @@ fn is_zero(number: &usize) -> bool {
 /// Evidence as parameters and as text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Told {
-    /// The parameters.
     pub parameters: Evidence,
     /// A sentence for readers who do not know Karpenter.
     pub text: String,
@@ -143,12 +138,10 @@ pub struct Told {
 /// An object that a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Subject {
-    /// The kind.
     pub kind: String,
     /// The namespace, unless the object belongs to none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name.
     pub name: String,
 }
 

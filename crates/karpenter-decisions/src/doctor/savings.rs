@@ -55,7 +55,6 @@ pub(super) struct Amount {
     pub(super) also_blocked: usize,
 }
 
-/// Finds savings.
 pub(super) struct Savings<'a> {
     examination: &'a Examination<'a>,
     holds: BTreeMap<String, BTreeSet<Hold>>,

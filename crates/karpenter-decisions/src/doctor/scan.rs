@@ -58,7 +58,6 @@ pub(super) enum Protection {
     Endless(&'static str),
 }
 
-/// A PodDisruptionBudget.
 pub(super) struct Pdb<'a> {
     pub(super) object: &'a Arc<PodDisruptionBudget>,
     pub(super) selector: LabelSelector,

@@ -30,13 +30,9 @@ pub type SchedulerMessages<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// What a question is asked of.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
-    /// The cluster.
     pub snapshot: &'a Snapshot,
-    /// The decisions.
     pub history: &'a History,
-    /// kube-scheduler's messages.
     pub messages: SchedulerMessages<'a>,
-    /// The current time.
     pub now: Timestamp,
     /// The version of the engine.
     pub engine: &'a str,
@@ -103,7 +99,6 @@ pub struct ObjectName {
     /// The namespace, unless the object belongs to none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name.
     pub name: String,
 }
 
@@ -131,7 +126,6 @@ pub struct Metadata {
     /// The namespace, unless the object belongs to none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name.
     pub name: String,
     /// The uid, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,9 +136,7 @@ pub struct Metadata {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Told {
-    /// The id.
     pub id: &'static str,
-    /// Since when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Whether `since` is a time of the object, which may have had another reason at first.
@@ -153,7 +145,6 @@ pub struct Told {
     /// The parameters; absent if only the id is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Value>,
-    /// The text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
 }

@@ -26,7 +26,6 @@ pub struct NodeExplanation {
     pub api_version: &'static str,
     /// `NodeExplanation`.
     pub kind: &'static str,
-    /// The node.
     pub metadata: Metadata,
     /// When and on what the answer was made.
     pub observed: Observed,
@@ -60,7 +59,6 @@ pub struct NodeClaimExplanation {
     pub api_version: &'static str,
     /// `NodeClaimExplanation`.
     pub kind: &'static str,
-    /// The NodeClaim.
     pub metadata: Metadata,
     /// When and on what the answer was made.
     pub observed: Observed,
@@ -85,7 +83,6 @@ pub struct NodeNow {
     /// The Node, if the instance has joined the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
-    /// The NodePool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_pool: Option<String>,
     /// `Launching`, `Starting`, `Ready`, `Disrupting` or `Terminating`.
@@ -93,10 +90,8 @@ pub struct NodeNow {
     /// Why the last disruption pass kept the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Told>,
-    /// The instance type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_type: Option<String>,
-    /// The zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// `spot`, `on-demand` or `reserved`.
@@ -125,7 +120,6 @@ pub struct Usage {
     pub requested: String,
     /// The allocatable amount, as a quantity.
     pub allocatable: String,
-    /// Requested by allocatable.
     pub share: f64,
 }
 
@@ -133,7 +127,6 @@ pub struct Usage {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Launch {
-    /// The record.
     pub record: RecordId,
     /// The item of the record: a planned node, or the command that it is a replacement of.
     pub planned: Item,
@@ -143,7 +136,6 @@ pub struct Launch {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Removal {
-    /// The record.
     pub record: RecordId,
     /// The item of the record.
     pub disrupted: Item,

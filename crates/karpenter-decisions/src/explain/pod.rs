@@ -23,7 +23,6 @@ pub struct PodExplanation {
     pub api_version: &'static str,
     /// `PodExplanation`.
     pub kind: &'static str,
-    /// The pod.
     pub metadata: Metadata,
     /// When and on what the answer was made.
     pub observed: Observed,
@@ -92,7 +91,6 @@ impl PodExplanation {
 pub struct Stage {
     /// `Created`, `Decided`, `Launched`, `Registered` or `Initialized`.
     pub stage: &'static str,
-    /// When.
     pub at: Timestamp,
     /// The record of the decision.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,9 +109,7 @@ pub struct Alike {
 /// Why a NodePool cannot launch a node for a pod.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolReason {
-    /// The NodePool.
     pub name: String,
-    /// The reason.
     pub reason: Told,
 }
 

@@ -15,7 +15,6 @@ pub struct NodePoolExplanation {
     pub api_version: &'static str,
     /// `NodePoolExplanation`.
     pub kind: &'static str,
-    /// The NodePool.
     pub metadata: Metadata,
     /// When and on what the answer was made.
     pub observed: Observed,
@@ -37,7 +36,6 @@ pub struct NodePoolExplanation {
 /// A limit of a NodePool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitNow {
-    /// The resource.
     pub resource: String,
     /// The limit, as a quantity.
     pub limit: String,

@@ -12,7 +12,6 @@ enum Read {
     Text(fn(&Row) -> &str),
     /// A text that repeats.
     Word(fn(&Row) -> &str),
-    /// A number.
     Number(fn(&Row) -> i64),
 }
 
@@ -85,7 +84,6 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// All columns.
     pub(super) fn all(rows: &'a [&'a Row]) -> Self {
         Self::some(rows, COLUMNS.into_iter())
     }

@@ -43,7 +43,6 @@ const MIB: i64 = 1 << 20;
 pub struct Overview {
     /// When and on what it was made.
     pub observed: Observed,
-    /// Sums.
     pub totals: Totals,
     /// The pending pods by reason and workload, the largest group first.
     pub pending: Vec<PendingGroup>,
@@ -61,7 +60,6 @@ pub struct Totals {
     pub nodes: usize,
     /// Pods that are bound to nodes.
     pub pods: usize,
-    /// Pending pods.
     pub pending: usize,
     /// NodeClaims whose node has not joined.
     pub launching: usize,
@@ -106,7 +104,6 @@ pub struct PendingGroup {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolBudget {
-    /// The NodePool.
     pub node_pool: String,
     /// `Drifted`, `Empty` or `Underutilized`.
     pub reason: String,
@@ -127,9 +124,7 @@ pub struct Row {
     pub node: String,
     /// The NodePool; empty for a node without one.
     pub node_pool: String,
-    /// The zone.
     pub zone: String,
-    /// The instance type.
     pub instance_type: String,
     /// `spot`, `on-demand` or `reserved`.
     pub capacity_type: String,

@@ -116,7 +116,6 @@ pub(super) fn read<T: DeserializeOwned>(of: &str, object: &Value) -> Result<T, I
     })
 }
 
-/// Admits a NodePool.
 pub(super) fn node_pool<T: DeserializeOwned>(
     of: &str,
     object: &Value,
@@ -126,7 +125,6 @@ pub(super) fn node_pool<T: DeserializeOwned>(
     admitted(&ADMISSION, of, object, old)
 }
 
-/// Admits a NodeOverlay.
 pub(super) fn node_overlay<T: DeserializeOwned>(
     of: &str,
     object: &Value,
@@ -137,7 +135,6 @@ pub(super) fn node_overlay<T: DeserializeOwned>(
     admitted(&ADMISSION, of, object, old)
 }
 
-/// Admits a CapacityBuffer.
 pub(super) fn capacity_buffer<T: DeserializeOwned>(
     of: &str,
     object: &Value,

@@ -11,16 +11,13 @@ use super::plan::{Action, Plan, is_planned};
 pub enum Done {
     /// A node was disrupted. The name is empty for a node that did not exist at the start.
     Disrupt {
-        /// The node.
         node: String,
         /// `Empty`, `Drifted`, `Underutilized`, `Expired`, `Deleted`.
         reason: String,
     },
     /// A node was launched.
     Launch {
-        /// The NodePool.
         node_pool: String,
-        /// The capacity type.
         capacity_type: String,
         /// See [`size_class`].
         size_class: u64,

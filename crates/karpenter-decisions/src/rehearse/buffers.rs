@@ -20,7 +20,6 @@ use crate::workload::Workload;
 /// The PodTemplates of a request, by namespace and name.
 pub(super) type PodTemplates = BTreeMap<(String, String), corev1::PodTemplate>;
 
-/// Reads a PodTemplate.
 pub(super) fn pod_template(of: &str, object: &Value) -> Result<corev1::PodTemplate, InvalidPlan> {
     admission::read(of, object)
 }

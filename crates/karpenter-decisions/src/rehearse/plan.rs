@@ -13,7 +13,6 @@ use crate::explain::Observed;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// Group and version.
     pub api_version: String,
     /// `Plan`.
     pub kind: String,
@@ -23,7 +22,6 @@ pub struct Plan {
     pub start: Timestamp,
     /// How long it lasts.
     pub seconds: i64,
-    /// The changes.
     pub changes: Vec<String>,
     /// The cluster at the start, before the changes.
     pub before: Totals,
@@ -61,7 +59,6 @@ impl Plan {
             .is_some_and(|difference| difference.differs)
     }
 
-    /// Sets the digest.
     pub(super) fn seal(&mut self) {
         let told = (
             self.start,
@@ -124,7 +121,6 @@ pub struct Sample {
 pub enum Action {
     /// Nodes are launched for pods, or for a static NodePool.
     Launch,
-    /// Nodes are deleted.
     Delete,
     /// Nodes are deleted once the launched ones are initialized.
     Replace,
@@ -147,7 +143,6 @@ impl Action {
 pub struct Step {
     /// Seconds after the start.
     pub after: i64,
-    /// What is done.
     pub action: Action,
     /// `Pending`, `CapacityBuffer`, `Static`, `Empty`, `Drifted`, `Underutilized`, `Expired`, `Deleted`.
     pub reason: String,
@@ -170,13 +165,10 @@ pub struct Step {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Launch {
-    /// The NodePool.
     pub node_pool: String,
     /// The number of nodes.
     pub count: usize,
-    /// The instance type.
     pub instance_type: String,
-    /// The capacity type.
     pub capacity_type: String,
     /// The zone; empty for several.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -189,7 +181,6 @@ pub struct Launch {
     pub size_class: u64,
 }
 
-/// Evicted pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Evictions {
@@ -260,7 +251,6 @@ pub struct Blocked {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetUse {
-    /// The NodePool.
     pub node_pool: String,
     /// The seconds in which the budget, or a pause, blocked a node that would have been disrupted.
     pub seconds: i64,

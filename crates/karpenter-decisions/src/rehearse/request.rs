@@ -38,7 +38,6 @@ pub struct PlanRequest {
     pub compare_with: Compare,
 }
 
-/// One change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Intent {
@@ -60,12 +59,10 @@ pub enum Intent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ObjectReference {
-    /// The kind.
     pub kind: String,
     /// The namespace, if the kind has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name.
     pub name: String,
 }
 
@@ -78,7 +75,6 @@ pub struct Scale {
     /// The namespace; `default` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name.
     pub name: String,
     /// The number of replicas.
     pub replicas: u32,
@@ -101,7 +97,6 @@ pub enum LaunchChoice {
     /// The cheapest offering of its instance types.
     #[default]
     Cheapest,
-    /// The dearest one.
     Worst,
 }
 

@@ -16,7 +16,6 @@ use crate::prices::finite;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Launch {
-    /// The NodePool.
     pub node_pool: String,
     /// The NodeClaim; absent for a node that was only planned.
     #[serde(skip_serializing_if = "Option::is_none")]

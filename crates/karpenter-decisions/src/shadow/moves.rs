@@ -23,7 +23,6 @@ const KEPT: usize = 2048;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Move {
-    /// The NodePool.
     pub node_pool: String,
     /// `empty`, `drifted` or `underutilized`.
     pub reason: &'static str,
@@ -64,11 +63,9 @@ impl Kept {
 /// What both Karpenters did with a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
-    /// The Node.
     pub node: String,
     /// When the first of both decided.
     pub at: Timestamp,
-    /// Our decision.
     pub ours: Option<Move>,
     /// The decision of the other.
     pub theirs: Option<Move>,

@@ -27,9 +27,7 @@ pub struct Sides<T> {
 /// The mean and the largest of some durations, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// The mean.
     pub mean: f64,
-    /// The largest.
     pub max: f64,
 }
 
@@ -53,7 +51,6 @@ pub struct Provisioning {
     pub pods: usize,
     /// Pods that we have a place for; pods that were bound, or deleted, in the cluster.
     pub covered: Sides<usize>,
-    /// Nodes.
     pub nodes: Sides<usize>,
     /// Prices of the nodes in dollars per hour.
     pub price_per_hour: Sides<f64>,
@@ -73,7 +70,6 @@ pub struct Disruption {
     pub both: usize,
     /// The number of nodes that are not compared yet, because the other may still decide.
     pub waiting: usize,
-    /// Evicted pods.
     pub evictions: Sides<usize>,
     /// Prices of the nodes, less those of their replacements, in dollars per hour.
     pub savings_per_hour: Sides<f64>,
@@ -153,22 +149,16 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// What both decided.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Decisions {
-    /// About pods.
     Provisioning {
-        /// The first pods.
         pods: Vec<String>,
         /// The nodes, alike ones together.
         launches: Sides<Vec<Launches>>,
     },
-    /// About a node.
     Disruption {
-        /// The node.
         node: String,
-        /// The decisions.
         disrupts: Sides<Option<Move>>,
     },
 }
@@ -179,7 +169,6 @@ pub enum Decisions {
 pub struct Launches {
     /// The number of nodes.
     pub count: usize,
-    /// One of them.
     #[serde(flatten)]
     pub launch: Launch,
 }
@@ -190,14 +179,12 @@ pub struct Launches {
 pub struct Difference {
     /// When the pods were seen, or the first of both decided.
     pub at: Timestamp,
-    /// What both decided.
     #[serde(flatten)]
     pub decisions: Decisions,
     /// What following us saves, in dollars per hour.
     pub savings_per_hour: f64,
     /// What following us would have saved so far, in dollars.
     pub dollars: f64,
-    /// Why.
     pub explanation: Explanation,
     /// The explanation as a sentence.
     pub text: String,
@@ -216,9 +203,7 @@ pub struct ShadowReport {
     /// The changes to our copy of the cluster, as `--if` of `kubectl karpenter why`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
-    /// Provisioning.
     pub provisioning: Provisioning,
-    /// Disruption.
     pub disruption: Disruption,
     /// The agreement of both together, from 0 to 1.
     pub agreement: f64,
@@ -226,7 +211,6 @@ pub struct ShadowReport {
     pub dollars: f64,
     /// Requests and calls that would have changed something, and were refused; always 0 unless there is a defect.
     pub refused: u64,
-    /// The largest differences.
     pub differences: Vec<Difference>,
 }
 

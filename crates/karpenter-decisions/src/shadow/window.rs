@@ -51,7 +51,6 @@ pub struct Window {
     pods: BTreeMap<String, PodKey>,
     /// The number of pods.
     pub seen: usize,
-    /// The first pods.
     pub names: Vec<String>,
     /// The nodes that we would launch.
     pub ours: Vec<Launch>,
@@ -70,7 +69,6 @@ pub struct Window {
 }
 
 impl Window {
-    /// Opens a window.
     pub fn open(now: Timestamp) -> Self {
         Self {
             opened: now,

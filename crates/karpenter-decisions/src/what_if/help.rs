@@ -30,7 +30,6 @@ const WINDOWS: usize = 16;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Help {
-    /// What to change.
     pub text: String,
     /// The change as a patch, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]

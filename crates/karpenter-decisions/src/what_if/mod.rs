@@ -130,7 +130,6 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocker {
-    /// The reason.
     #[serde(flatten)]
     pub reason: Told,
     /// The owner of the pod that blocks, as `Kind namespace/name`.

@@ -30,7 +30,6 @@ pub(super) struct Feed {
     pub(super) making: tokio::sync::Mutex<()>,
 }
 
-/// An overview.
 pub(super) struct Current {
     /// The epoch of the model and the revision of the history that it was made of.
     pub(super) of: (u64, u64),

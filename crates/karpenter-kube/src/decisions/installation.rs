@@ -57,7 +57,6 @@ const GATES: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Reviews the installation.
 pub(super) async fn review(cx: &Context) -> Installation {
     Installation {
         missing_permissions: missing_permissions(cx).await,

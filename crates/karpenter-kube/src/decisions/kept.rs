@@ -23,7 +23,6 @@ const KEPT: Duration = Duration::from_secs(30);
 /// The largest compiled cluster that is kept, in bytes.
 const MAX_BYTES: usize = 40 << 20;
 
-/// A compiled cluster.
 struct Slot {
     made: jiff::Timestamp,
     pods: Arc<Prepared>,

@@ -41,7 +41,6 @@ pub(super) fn reserve(cx: &Context, view: &View, nodes: &BTreeMap<String, u32>) 
     true
 }
 
-/// Releases headroom.
 pub(super) fn release(cx: &Context, nodes: &BTreeMap<String, u32>) {
     for (pool, count) in nodes {
         cx.static_capacity.release(pool, *count);

@@ -64,7 +64,6 @@ impl State {
         std::mem::take(&mut self.changes)
     }
 
-    /// Applies an update.
     pub(super) fn update(&mut self, update: Update) {
         match update {
             Update::Apply(object) => self.apply(object),

@@ -40,7 +40,6 @@ const QUICK_PASSES: u32 = 20;
 const GRACE: Duration = Duration::from_secs(30);
 /// How long to wait for the model.
 const UNSYNCED: Duration = Duration::from_secs(1);
-/// Deletions in parallel.
 const PARALLEL: usize = 100;
 
 /// Deletes NodeClaims without instances and instances without NodeClaims.

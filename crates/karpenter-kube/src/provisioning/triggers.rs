@@ -17,7 +17,6 @@ pub struct Triggers {
     clock: Clock,
 }
 
-/// What is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// A batch has closed.

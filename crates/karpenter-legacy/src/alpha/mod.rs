@@ -250,11 +250,9 @@ pub fn project(
 /// The NodeClasses during the conversion.
 #[derive(Default)]
 struct Classes {
-    /// NodeClasses by name.
     all: BTreeMap<String, (Subject, ObjectMeta, EC2NodeClassSpec)>,
     /// Names by template and kubelet.
     named: BTreeMap<(String, String), String>,
-    /// Names by Provisioner.
     of: BTreeMap<String, String>,
 }
 

@@ -21,20 +21,17 @@ const OWNERS: &str = "aws::owners";
 /// One term. Its fields are ANDed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Term {
-    /// The id.
     pub id: Option<String>,
     /// The name; of images only.
     pub name: Option<String>,
     /// The owner; of images only.
     pub owner: Option<String>,
-    /// The tags.
     pub tags: BTreeMap<String, String>,
 }
 
 /// The terms of a selector and its ignored keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The terms.
     pub terms: Vec<Term>,
     /// Keys that are ignored because of ids.
     pub ignored: Vec<String>,

@@ -39,7 +39,6 @@ const REQUEUE_AFTER: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Everything;
 
-/// Reconciles projected objects.
 pub(super) struct Projecting {
     cx: Arc<Context>,
     stores: Stores,

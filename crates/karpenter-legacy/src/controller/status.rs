@@ -9,7 +9,6 @@ use crate::v1alpha5::condition_types::{CONVERTED, LOSSLESS, PROJECTION_READY};
 /// The longest message that the schema allows.
 const LONGEST: usize = 32_000;
 
-/// Condition reasons.
 mod reasons {
     pub(super) const INVALID: &str = "CannotBeConverted";
     pub(super) const NO_EQUIVALENT: &str = "NoEquivalent";

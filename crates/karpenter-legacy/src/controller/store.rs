@@ -45,7 +45,6 @@ impl Store {
         };
     }
 
-    /// Watches the kind.
     async fn follow(&self, watched: Watched, queue: &Queue<Everything>) {
         let Watched { api, mut outage } = watched;
         let config = watcher::Config::default().any_semantic();
@@ -100,7 +99,6 @@ fn watched<K: Resource<DynamicType = ()>>(client: &Client, kind: &'static str) -
     }
 }
 
-/// All watched kinds.
 #[derive(Clone, Default)]
 pub(super) struct Stores {
     pub(super) provisioners: Store,
@@ -109,7 +107,6 @@ pub(super) struct Stores {
 }
 
 impl Stores {
-    /// Watches every kind.
     pub(super) async fn follow(&self, client: Client, queue: &Queue<Everything>) {
         tokio::join!(
             self.provisioners

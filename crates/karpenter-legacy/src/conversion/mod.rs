@@ -26,7 +26,6 @@ use crate::names;
 
 /// The version before v1.
 pub const V1BETA1: &str = "v1beta1";
-/// The stored version.
 pub const V1: &str = "v1";
 
 /// The error of converting an object.
@@ -34,12 +33,7 @@ pub const V1: &str = "v1";
 pub enum ConversionError {
     /// The object is not of a convertible kind.
     #[error("cannot convert `{api_version}`, Kind={kind}")]
-    Unknown {
-        /// Its apiVersion.
-        api_version: String,
-        /// Its kind.
-        kind: String,
-    },
+    Unknown { api_version: String, kind: String },
     /// The kind does not have the version.
     #[error("unknown version `{0}`")]
     Version(String),
@@ -73,16 +67,13 @@ impl Lookup for NoLookup {
 /// The kinds with both versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// NodePool.
     NodePool,
-    /// NodeClaim.
     NodeClaim,
     /// EC2NodeClass.
     EC2NodeClass,
 }
 
 impl Kind {
-    /// Every kind.
     pub const ALL: [Self; 3] = [Self::NodePool, Self::NodeClaim, Self::EC2NodeClass];
 
     /// Returns the name of the kind.

@@ -34,7 +34,6 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The delay of a retry if the port is in use.
 const BIND_RETRY: Duration = Duration::from_secs(5);
 
-/// The served certificate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Serving {
     current: Arc<Current>,
@@ -53,7 +52,6 @@ impl ResolvesServerCert for Current {
 }
 
 impl Serving {
-    /// Watches the Secret.
     pub(super) async fn follow(&self, client: Client, place: &Place) {
         let secrets: Api<Secret> = Api::namespaced(client, &place.namespace);
         let events = watch(secrets, only(&place.secret()));

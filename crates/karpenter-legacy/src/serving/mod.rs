@@ -42,7 +42,6 @@ const DEFAULT_SERVICE: &str = "karpenter";
 pub struct Place {
     /// The namespace of Service and Secret.
     pub namespace: String,
-    /// The Service.
     pub service: String,
     /// The port of Service and listener.
     pub port: u16,

@@ -23,7 +23,6 @@ const DEFAULT: &str = "720h";
 pub(super) struct Pools(Arc<ArcSwapOption<BTreeMap<String, String>>>);
 
 impl Pools {
-    /// Watches NodePools.
     pub(super) async fn follow(&self, client: Client) {
         let config = watcher::Config::default().any_semantic();
         let events = watch(dynamic::<NodePool>(&client), config);

@@ -71,7 +71,6 @@ pub enum ApplyError {
     Typed {
         /// Namespace, name and kind.
         object: String,
-        /// Path and problem.
         problem: String,
     },
 }

@@ -66,22 +66,18 @@ pub(crate) struct PodRecord {
 }
 
 impl PodRecord {
-    /// The pod's key.
     pub(crate) fn key(&self) -> Key {
         Key::of(&self.meta)
     }
 
-    /// The pod's UID.
     pub(crate) fn uid(&self) -> &str {
         self.meta.uid.as_deref().unwrap_or_default()
     }
 
-    /// The pod's name.
     pub(crate) fn name(&self) -> &str {
         self.meta.name.as_deref().unwrap_or_default()
     }
 
-    /// The pod's namespace.
     pub(crate) fn namespace(&self) -> &str {
         self.meta.namespace.as_deref().unwrap_or_default()
     }
@@ -151,7 +147,6 @@ impl<K> Diff<K> {
     }
 }
 
-/// The pods, indexed.
 #[derive(Debug, Default)]
 pub(crate) struct PodTable {
     by_key: FxHashMap<Key, Arc<PodRecord>>,
@@ -353,10 +348,8 @@ macro_rules! kinds {
             newly_listed: Notify,
         }
 
-        /// What changed.
         #[derive(Debug, Clone)]
         pub(crate) enum Change {
-            /// A pod.
             Pod(Diff<PodRecord>),
             $(
                 /// An object of this kind.

@@ -39,7 +39,6 @@ impl std::fmt::Debug for DebugClient {
 }
 
 impl Context {
-    /// The client.
     pub(crate) fn client(&self) -> Client {
         self.client.0.clone()
     }
@@ -78,7 +77,6 @@ pub(crate) enum Next {
     After(Duration),
 }
 
-/// A loop.
 pub(crate) trait Controller: Send + Sync + 'static {
     /// Its name in logs.
     const NAME: &'static str;

@@ -45,11 +45,9 @@ use scheduler::SchedulerOptions;
 pub struct Options {
     /// Seed of the suffixes of pod names.
     pub seed: u64,
-    /// kube-scheduler.
     pub scheduler: Option<SchedulerOptions>,
     /// Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs.
     pub workloads: bool,
-    /// PodDisruptionBudget status.
     pub disruption: bool,
     /// Node taints, taint-based eviction, pods of deleted nodes.
     pub node_lifecycle: Option<NodeLifecycleOptions>,
@@ -62,7 +60,6 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// All loops.
     fn default() -> Self {
         Self {
             seed: 0,

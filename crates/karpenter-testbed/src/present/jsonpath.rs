@@ -4,7 +4,6 @@
 
 use serde_json::Value;
 
-/// A parsed path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JsonPath(Vec<Step>);
 

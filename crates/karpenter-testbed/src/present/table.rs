@@ -13,12 +13,10 @@ use crate::registry::{PrinterColumn, Resource};
 /// The object in a Table row (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IncludeObject {
-    /// Nothing.
     None,
     /// A `PartialObjectMetadata`.
     #[default]
     Metadata,
-    /// The whole object.
     Object,
 }
 

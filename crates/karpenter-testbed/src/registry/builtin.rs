@@ -21,7 +21,6 @@ struct Row {
     namespaced: bool,
     /// In category `all`.
     all: bool,
-    /// Names of subresources.
     subresources: &'static [&'static str],
     /// Field labels in addition to metadata.name and metadata.namespace.
     fields: &'static [&'static str],

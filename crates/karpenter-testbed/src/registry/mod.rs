@@ -98,7 +98,6 @@ pub struct Subresource {
     pub name: String,
     /// Kind of requests and responses.
     pub kind: GroupVersionKind,
-    /// Supported verbs.
     pub verbs: &'static [&'static str],
 }
 
@@ -114,7 +113,6 @@ pub struct StorageKey {
 /// A printer column of a custom resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrinterColumn {
-    /// Header.
     pub name: String,
     /// `string`, `integer`, `number`, `boolean` or `date`.
     pub kind: String,
@@ -169,7 +167,6 @@ pub struct Resource {
     pub kind: String,
     /// Kind of a list.
     pub list_kind: String,
-    /// Path segment.
     pub plural: String,
     /// Singular name kubectl accepts.
     pub singular: String,
@@ -179,9 +176,7 @@ pub struct Resource {
     pub categories: Vec<String>,
     /// Whether objects are namespaced.
     pub namespaced: bool,
-    /// Supported verbs.
     pub verbs: &'static [&'static str],
-    /// Subresources.
     pub subresources: Vec<Subresource>,
     /// Field selectors in addition to `metadata.name` and `metadata.namespace`: label → JSON path of the value.
     pub field_selectors: Vec<FieldSelector>,
@@ -283,7 +278,6 @@ impl Resource {
     }
 }
 
-/// All served resources.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     /// Keyed by (group, version, plural).

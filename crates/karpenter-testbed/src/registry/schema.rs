@@ -17,20 +17,14 @@ pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 /// The type of a schema's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Type {
-    /// Anything.
     #[default]
     Any,
     /// An object: a struct when it has properties, a map when it has values.
     Object,
-    /// A list.
     Array,
-    /// A string.
     String,
-    /// A whole number.
     Integer,
-    /// A number.
     Number,
-    /// true or false.
     Boolean,
     /// A whole number or a string.
     IntOrString,
@@ -42,7 +36,6 @@ pub enum ListType {
     /// Replaced as a whole.
     #[default]
     Atomic,
-    /// Unique scalars.
     Set,
     /// Objects identified by keys.
     Map(Vec<String>),

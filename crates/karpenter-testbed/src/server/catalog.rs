@@ -14,7 +14,6 @@ use crate::store::{Collection, Selectable, Store};
 /// A resource of requests, with the collection of its objects.
 #[derive(Debug, Clone)]
 pub struct Served {
-    /// Names, schema, subresources.
     pub resource: Arc<Resource>,
     /// The objects, shared by all versions.
     pub collection: Arc<Collection>,
@@ -64,7 +63,6 @@ struct State {
     editions: u32,
 }
 
-/// All served resources.
 #[derive(Debug)]
 pub struct Catalog {
     store: Arc<Store>,

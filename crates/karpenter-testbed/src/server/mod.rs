@@ -85,7 +85,6 @@ impl std::fmt::Debug for PodMutation {
 pub struct ServerSettings {
     /// The source of timestamps.
     pub clock: Clock,
-    /// The fault rules.
     pub faults: Faults,
     /// Seeds UIDs and generated names.
     pub seed: u64,

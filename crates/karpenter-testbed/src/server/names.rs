@@ -87,7 +87,6 @@ pub fn qualified_name(key: &str) -> Option<String> {
     })
 }
 
-/// A label value.
 #[must_use]
 pub fn label_value(value: &str) -> Option<String> {
     if value.len() > 63 {

@@ -24,7 +24,6 @@ pub enum Rejected {
 
 /// The objects to list.
 pub struct Query<'a> {
-    /// Only this namespace.
     pub namespace: Option<&'a str>,
     /// Only keys after this one.
     pub after: Option<&'a str>,
@@ -32,7 +31,6 @@ pub struct Query<'a> {
     pub limit: usize,
     /// The snapshot to read; the latest when absent.
     pub at: Option<u64>,
-    /// The selectors.
     pub matcher: &'a dyn Matcher,
 }
 
@@ -41,7 +39,6 @@ pub struct Query<'a> {
 pub struct Page {
     /// The objects, ordered by key.
     pub items: Vec<Arc<Object>>,
-    /// The snapshot's revision.
     pub revision: u64,
     /// How many objects of the range come after the page, at most [`MOST_COUNTED`]; 0 at the end. Counts unselected ones too.
     pub remaining: usize,

@@ -130,7 +130,6 @@ impl Object {
         self.key.split_once('/').map_or("", |(ns, _)| ns)
     }
 
-    /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key

@@ -10,20 +10,14 @@ use super::{Collection, Object};
 /// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was created.
     Added,
-    /// It was changed.
     Modified,
-    /// It was removed.
     Deleted,
 }
 
-/// A write.
 #[derive(Debug)]
 pub struct Change {
-    /// The write's revision.
     pub revision: u64,
-    /// Its kind.
     pub kind: ChangeKind,
     /// The object after the write; for a removal its final state.
     pub object: Arc<Object>,
@@ -35,7 +29,6 @@ pub struct Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {requested} ({oldest})")]
 pub struct Expired {
-    /// The requested revision.
     pub requested: u64,
     /// The oldest revision that is available.
     pub oldest: u64,
@@ -51,7 +44,6 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    /// Wakes all waiters.
     pub(super) fn raise(&self) {
         self.raised.fetch_add(1, Ordering::SeqCst);
         self.wake.notify_waiters();

@@ -16,7 +16,6 @@ use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
-/// A capacity pool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pool {
     pub(crate) instance_type: String,
@@ -133,7 +132,6 @@ impl Pools {
     }
 }
 
-/// A capacity reservation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CapacityReservation {

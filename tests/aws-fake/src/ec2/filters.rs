@@ -6,7 +6,6 @@ use crate::glob;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
-/// Tags by key.
 pub type Tags = BTreeMap<String, String>;
 
 /// A resource that filters apply to.

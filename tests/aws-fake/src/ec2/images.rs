@@ -18,7 +18,6 @@ pub(crate) const BOTTLEROCKET_OWNER: &str = "092701018921";
 /// Account that publishes Windows AMIs.
 pub(crate) const WINDOWS_OWNER: &str = "801119661308";
 
-/// An AMI.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Image {
     /// ID of the AMI, `ami-…`.
@@ -35,7 +34,6 @@ pub struct Image {
     pub public: bool,
     /// State: `available`, `pending`, `deregistered`, …
     pub state: String,
-    /// Creation time.
     pub created: Timestamp,
     /// Deprecation time, from which it is listed only with `IncludeDeprecated`.
     pub deprecated: Option<Timestamp>,
@@ -45,7 +43,6 @@ pub struct Image {
     pub volumes: Vec<(String, u32)>,
     /// Whether it is a Windows AMI.
     pub windows: bool,
-    /// Tags.
     pub tags: Tags,
 }
 
@@ -78,7 +75,6 @@ impl Image {
         self
     }
 
-    /// Adds a tag.
     #[must_use]
     pub fn tag(mut self, key: &str, value: &str) -> Self {
         self.tags.insert(key.to_owned(), value.to_owned());

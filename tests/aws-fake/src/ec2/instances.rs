@@ -30,15 +30,11 @@ const VISIBLE_AFTER_TERMINATION: Duration = Duration::from_secs(3600);
 pub enum InstanceState {
     /// Launched, not running yet.
     Pending,
-    /// Running.
     Running,
-    /// Shutting down.
     ShuttingDown,
     /// Terminated; still listed for an hour.
     Terminated,
-    /// Stopping.
     Stopping,
-    /// Stopped.
     Stopped,
 }
 
@@ -84,7 +80,6 @@ impl InstanceState {
 pub enum Lifecycle {
     /// On demand, also inside a capacity reservation.
     OnDemand,
-    /// Spot.
     Spot,
     /// In a capacity block.
     CapacityBlock,
@@ -124,11 +119,9 @@ pub struct Interface {
     pub ipv6: Vec<String>,
     /// ID and name of the security groups.
     pub groups: Vec<(String, String)>,
-    /// Public address.
     pub public: Option<String>,
 }
 
-/// An instance.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Instance {
     /// ID of the instance, `i-…`.
@@ -153,13 +146,11 @@ pub struct Instance {
     pub vpc: String,
     /// Private address of the primary interface.
     pub private_ip: Ipv4Addr,
-    /// Network interfaces.
     pub interfaces: Vec<Interface>,
     /// ID and name of the primary interface's security groups.
     pub groups: Vec<(String, String)>,
     /// Tags of the instance.
     pub tags: Tags,
-    /// Launch time.
     pub launched: Timestamp,
     /// State of the instance.
     pub state: InstanceState,
@@ -191,7 +182,6 @@ pub struct Instance {
     pub placement: Option<(String, String, Option<u32>)>,
     /// Whether it runs Windows.
     pub windows: bool,
-    /// Number of vCPUs.
     pub vcpus: u32,
     /// Memory in MiB.
     pub memory_mib: u64,

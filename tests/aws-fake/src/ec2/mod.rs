@@ -106,7 +106,6 @@ pub(crate) struct Ec2Call<'a> {
 }
 
 impl Ec2Call<'_> {
-    /// Executes the call.
     pub(crate) fn run(&mut self, params: &Value) -> Result<Reply, AwsError> {
         let p = Params(params);
         let action = self.action.clone();

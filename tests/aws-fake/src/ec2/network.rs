@@ -11,7 +11,6 @@ use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
-/// A VPC.
 #[derive(Debug, Clone)]
 pub(crate) struct Vpc {
     pub(crate) id: String,
@@ -33,7 +32,6 @@ pub struct Subnet {
     pub cidr: (Ipv4Addr, u8),
     /// Whether instances get a public address by default.
     pub public: bool,
-    /// Tags.
     pub tags: Tags,
     taken: BTreeSet<u32>,
     /// Number of addresses used by prefixes and by resources that the stand-in does not model.
@@ -56,7 +54,6 @@ impl Subnet {
         }
     }
 
-    /// Adds a tag.
     #[must_use]
     pub fn tag(mut self, key: &str, value: &str) -> Self {
         self.tags.insert(key.to_owned(), value.to_owned());
@@ -130,7 +127,6 @@ impl Filterable for Subnet {
     }
 }
 
-/// A security group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecurityGroup {
     /// ID of the group, `sg-…`.
@@ -139,7 +135,6 @@ pub struct SecurityGroup {
     pub name: String,
     /// ID of its VPC.
     pub vpc_id: String,
-    /// Tags.
     pub tags: Tags,
 }
 
@@ -159,7 +154,6 @@ impl Filterable for SecurityGroup {
     }
 }
 
-/// A placement group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacementGroup {
     /// ID of the group, `pg-…`.
@@ -172,7 +166,6 @@ pub struct PlacementGroup {
     pub partitions: Option<u32>,
     /// State: `available`, `pending`, `deleting`, `deleted`.
     pub state: String,
-    /// Tags.
     pub tags: Tags,
 }
 

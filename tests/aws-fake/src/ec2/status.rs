@@ -27,7 +27,6 @@ pub struct StatusReport {
     pub instance_impaired_since: Option<Timestamp>,
     /// Since when the EBS status check fails.
     pub ebs_impaired_since: Option<Timestamp>,
-    /// Scheduled events.
     pub events: Vec<ScheduledEvent>,
 }
 

@@ -47,7 +47,6 @@ pub struct Cluster {
     pub shifts: Vec<ZonalShift>,
 }
 
-/// A zonal shift.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZonalShift {

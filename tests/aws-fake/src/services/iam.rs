@@ -16,7 +16,6 @@ use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
-/// An IAM role.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Role {
     /// Name of the role, without path.
@@ -27,11 +26,9 @@ pub struct Role {
     pub id: String,
     /// Path, which begins and ends with a slash.
     pub path: String,
-    /// Creation time.
     pub created: Timestamp,
 }
 
-/// An instance profile.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct InstanceProfile {
     /// Name of the profile, without path.
@@ -46,13 +43,11 @@ pub struct InstanceProfile {
     pub role: Option<String>,
     /// Tags of the profile.
     pub tags: Tags,
-    /// Creation time.
     pub created: Timestamp,
     /// Time of the last change; EC2 sees changes with a delay.
     pub changed: Timestamp,
 }
 
-/// State of IAM.
 #[derive(Debug, Default)]
 pub(crate) struct Iam {
     pub(crate) roles: BTreeMap<String, Role>,

@@ -27,7 +27,6 @@ struct Message {
     handle: String,
 }
 
-/// A queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Queue {
     name: String,

@@ -8,9 +8,7 @@ use serde_json::json;
 pub struct AwsError {
     /// Error code, such as `InvalidInstanceID.NotFound`.
     pub code: String,
-    /// Error message.
     pub message: String,
-    /// HTTP status.
     pub status: u16,
 }
 

@@ -15,7 +15,6 @@ const IAM_NAMESPACE: &str = "https://iam.amazonaws.com/doc/2010-05-08/";
 const STS_NAMESPACE: &str = "https://sts.amazonaws.com/doc/2011-06-15/";
 const EC2_NAMESPACE: &str = "http://ec2.amazonaws.com/doc/2016-11-15/";
 
-/// A parsed call.
 #[derive(Debug, Clone)]
 pub(crate) struct Incoming {
     pub(crate) protocol: Protocol,

@@ -26,7 +26,6 @@ pub(crate) enum Shape {
         #[serde(rename = "r", default)]
         required: Vec<String>,
     },
-    /// A list.
     List {
         #[serde(rename = "l")]
         element: Box<Shape>,

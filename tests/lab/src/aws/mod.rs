@@ -26,7 +26,6 @@ use kube::Client;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// The AWS region.
 pub const REGION: &str = "us-west-2";
 /// The name of the cluster.
 pub const CLUSTER: &str = "playground";
@@ -41,7 +40,6 @@ pub struct AwsClusterSettings {
     pub speed: f64,
     /// Seed of names and faults.
     pub seed: u64,
-    /// The controllers' options.
     pub options: Options,
     /// Kubernetes versions with published images; the first is that of the control plane.
     pub kubernetes: Vec<String>,
@@ -76,11 +74,8 @@ impl Default for AwsClusterSettings {
 
 /// A cluster on AWS without Karpenter: the control plane, the AWS fake, and instances that join the cluster.
 pub struct AwsCluster {
-    /// The control plane.
     pub testbed: Testbed,
-    /// The AWS fake.
     pub fake: AwsFake,
-    /// The controllers' clock.
     pub clock: Clock,
     server: Server,
     loops: Loops,
@@ -216,9 +211,7 @@ async fn follow_upgrades(fake: AwsFake, testbed: Testbed) {
 pub struct LocalCluster {
     /// The cluster without Karpenter.
     pub aws: AwsCluster,
-    /// The provider.
     pub provider: Arc<Ec2Provider>,
-    /// The controllers' metrics.
     pub registry: Registry,
     stop: CancellationToken,
     operator: JoinHandle<Result<(), OperatorError>>,

@@ -154,7 +154,6 @@ impl Browser {
         self.send("POST", path, body).unwrap()
     }
 
-    /// Opens an address.
     pub fn open(&self, url: &str) {
         self.command("/url", &json!({ "url": url }));
     }

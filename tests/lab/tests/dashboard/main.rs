@@ -20,7 +20,6 @@ use skipped::skipped;
 use browser::Browser;
 use world::World;
 
-/// Keys of WebDriver.
 const TAB: &str = "\u{E004}";
 const ENTER: &str = "\u{E007}";
 const HOME: &str = "\u{E011}";

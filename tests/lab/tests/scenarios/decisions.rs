@@ -39,7 +39,6 @@ async fn world(port: u16) -> World {
     world
 }
 
-/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,

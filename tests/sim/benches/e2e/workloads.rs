@@ -23,7 +23,6 @@ pub struct Accepted {
 pub struct Workload {
     /// Name of the workload.
     pub name: &'static str,
-    /// The Deployments.
     pub deployments: Vec<Deployment>,
     /// Upstream's limits while pods are placed, and while nodes are terminated.
     pub accepted: [Accepted; 2],

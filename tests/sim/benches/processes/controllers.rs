@@ -40,7 +40,6 @@ impl Default for Manner {
 
 /// The controllers in a process.
 pub struct Controllers {
-    /// The process.
     pub process: Process,
     /// Seconds from their start until the model was in sync.
     pub synced_seconds: f64,

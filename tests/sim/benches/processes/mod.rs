@@ -104,7 +104,6 @@ impl Drop for Process {
     }
 }
 
-/// Writes one answer.
 pub fn report(what: &Value) -> Outcome<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{what}")?;

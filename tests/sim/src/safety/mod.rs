@@ -189,7 +189,6 @@ impl Safety {
         self.state.lock().violations.clone()
     }
 
-    /// Records a violation.
     pub fn violated(&self, what: String) {
         let at = self.clock.now();
         self.state

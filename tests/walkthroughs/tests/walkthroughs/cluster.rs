@@ -30,7 +30,6 @@ const SECRET: &str = "wJalrXUtnFEMIWALKTHROUGH";
 
 /// The setup of a walkthrough.
 pub struct Start<'a> {
-    /// The title.
     pub title: &'a str,
     /// The name of the cluster.
     pub cluster: &'a str,
@@ -214,7 +213,6 @@ impl Cluster {
         said
     }
 
-    /// Runs kubectl.
     pub fn quietly(&self, arguments: &[&str]) -> String {
         Prepared { home: &self.home }.kubectl(arguments, "")
     }

@@ -54,7 +54,6 @@ pub struct LaunchRequest<'a> {
     pub placement_group: Option<&'a PlacementGroup>,
 }
 
-/// A failed launch.
 #[derive(Debug)]
 enum Failed {
     /// A template was deleted by another actor; the next attempt creates it again.

@@ -14,7 +14,6 @@ pub(super) struct Limits {
     pub(super) ipv4_per_interface: u32,
 }
 
-/// Baseline network bandwidth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Bandwidth {
     /// The type is newer than the table.

@@ -23,7 +23,6 @@ struct Kind {
     turn: Option<u8>,
 }
 
-/// An available offering.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
     kind: u32,

@@ -160,7 +160,6 @@ impl Carried {
         is_same.then(|| (entry.result.clone(), entry.is_carried))
     }
 
-    /// Records an evaluation.
     pub(in crate::disruption) fn record(
         &mut self,
         candidate: &Candidate,

@@ -295,7 +295,6 @@ impl Disruption {
         std::mem::take(&mut self.effects)
     }
 
-    /// Begins a pass.
     fn begin(&mut self, snapshot: &Snapshot, now: Timestamp) {
         if self.is_passing() {
             return;

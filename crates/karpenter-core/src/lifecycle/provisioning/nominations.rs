@@ -30,7 +30,6 @@ use crate::taints::{Effect, Taint, untolerated};
 /// How long kube-scheduler has to bind a pod to its first node that is ready for it; each further nomination doubles it.
 const FIRST_BACK_OFF: SignedDuration = SignedDuration::from_secs(10);
 
-/// The longest back-off.
 const LONGEST_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
 
 /// The nomination of a pod.

@@ -20,7 +20,6 @@ pub struct Memory {
     pub resident: u64,
 }
 
-/// The last slice.
 #[derive(Debug, Default)]
 pub(super) struct Slices {
     size: Option<usize>,

@@ -38,13 +38,11 @@ const PASS: u64 = 8 << 10;
 pub struct RecordedPass {
     /// The cluster that it decided on. Pods that were assumed on nodes are on them.
     pub snapshot: Snapshot,
-    /// Its settings.
     pub settings: Settings,
     /// Pods with the nodes that they were nominated to, and that are tried first.
     pub nominated: Vec<(PodKey, String)>,
     /// Whether a disruption pass looked for consolidations. It does not while one waits for its validation.
     pub consolidates: bool,
-    /// What was decided.
     pub decision: Decision,
 }
 

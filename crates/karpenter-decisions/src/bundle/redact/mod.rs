@@ -21,7 +21,6 @@ use walk::{Role, Walk};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Redaction {
-    /// None.
     #[default]
     None,
     /// Names of namespaces, pods, nodes, NodeClaims, owners and other objects, and the keys and values of users' labels.
@@ -42,7 +41,6 @@ impl Redaction {
 /// The pseudonyms of a redacted bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Key {
-    /// Pseudonyms by name.
     pub names: BTreeMap<String, String>,
     /// Pseudonyms by key of a label or taint.
     pub keys: BTreeMap<String, String>,

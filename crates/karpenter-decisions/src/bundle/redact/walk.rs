@@ -283,7 +283,6 @@ impl<'a, 'r> Walk<'a, 'r> {
     }
 }
 
-/// Karpenter's own group.
 const GROUP: &str = "karpenter.sh";
 
 /// Reports whether a domain is `suffix` or a subdomain of it.

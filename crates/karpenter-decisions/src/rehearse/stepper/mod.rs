@@ -221,7 +221,6 @@ impl Stepper {
         self.sample();
     }
 
-    /// Removes an instance.
     pub(super) fn remove_instance(&mut self, key: &str) {
         if let Some(price) = self.instances.remove(key) {
             self.micro_dollars -= price;
@@ -387,7 +386,6 @@ impl Stepper {
         self.guards.touch(&namespace, &name, true);
     }
 
-    /// Removes a pod.
     pub(super) fn remove_pod(&mut self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let before = self.cluster.remove_pod(namespace, name).before?;
         if is_waiting(&before) {

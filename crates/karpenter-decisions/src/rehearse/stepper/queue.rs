@@ -21,7 +21,6 @@ pub(in crate::rehearse) enum Event {
     Drain(String),
     /// kube-scheduler tries pods that are new.
     Bind,
-    /// A NodeClaim expires.
     Expire(String),
     /// An evicted pod has ended.
     PodGone(String, String),

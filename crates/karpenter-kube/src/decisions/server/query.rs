@@ -30,7 +30,6 @@ const RECORDED: Duration = Duration::from_secs(30 * 60);
 /// The longest time that a rehearsal may take.
 const MAX_PLAN: Duration = Duration::from_secs(300);
 
-/// A question.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Ask {
     /// Records, as a list or as a stream.
@@ -90,7 +89,6 @@ impl Ask {
     }
 }
 
-/// Selects records.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Select {
     pub(super) since: Option<Timestamp>,

@@ -11,7 +11,6 @@ pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of orphaning deletion.
 pub(crate) const ORPHAN: &str = "orphan";
 
-/// A UID.
 pub(crate) type Uid = Arc<str>;
 
 /// A kind of object.
@@ -74,7 +73,6 @@ impl Item {
 /// The action for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing.
     Keep,
     /// Delete it, if the unknown owners do not exist.
     Delete {
@@ -82,14 +80,20 @@ pub(crate) enum Action {
         unknown: Vec<Owner>,
     },
     /// Remove these owner references, if the unknown owners do not exist.
-    Disown { uids: Vec<Uid>, unknown: Vec<Owner> },
+    Disown {
+        uids: Vec<Uid>,
+        unknown: Vec<Owner>,
+    },
     /// Its dependents are deleted: remove this finalizer.
-    Release { finalizer: &'static str },
+    Release {
+        finalizer: &'static str,
+    },
     /// Remove it from its dependents, then remove its finalizer `orphan`.
-    Orphan { dependents: Vec<Uid> },
+    Orphan {
+        dependents: Vec<Uid>,
+    },
 }
 
-/// All objects.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     items: FxHashMap<Uid, Item>,

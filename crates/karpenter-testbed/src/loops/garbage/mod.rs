@@ -39,7 +39,6 @@ const IN_FLIGHT: usize = 64;
 
 type MetaApi = Api<PartialObjectMeta<DynamicObject>>;
 
-/// Group and kind.
 type KindKey = (String, String);
 
 fn key_of(resource: &ApiResource) -> KindKey {

@@ -14,7 +14,6 @@ use crate::selector::Labels;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct NodeFacts {
     pub(crate) labels: Labels,
-    /// Hard taints.
     taints: Vec<Taint>,
     /// `PreferNoSchedule` taints.
     soft_taints: Vec<Taint>,
@@ -64,7 +63,6 @@ pub enum Scoring {
     /// Spread pods: kube-scheduler's default.
     #[default]
     LeastAllocated,
-    /// Pack pods.
     MostAllocated,
 }
 
@@ -84,7 +82,6 @@ pub(crate) struct NodeInfo {
 }
 
 impl NodeInfo {
-    /// An empty node.
     pub(crate) fn new(name: Arc<str>, facts: NodeFacts) -> Self {
         Self {
             name,

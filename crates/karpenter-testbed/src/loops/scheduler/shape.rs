@@ -71,7 +71,6 @@ impl HostPort {
     }
 }
 
-/// A toleration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Toleration {
     key: String,

@@ -85,7 +85,6 @@ pub(crate) struct VolumeCatalog {
 }
 
 impl VolumeCatalog {
-    /// Updates a claim.
     pub(crate) fn apply_claim(&mut self, claim: &PersistentVolumeClaim) {
         let spec = claim.spec.clone().unwrap_or_default();
         let request = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
@@ -106,12 +105,10 @@ impl VolumeCatalog {
         self.claims.insert(key(claim), read);
     }
 
-    /// Removes a claim.
     pub(crate) fn remove_claim(&mut self, claim: &PersistentVolumeClaim) {
         self.claims.remove(&key(claim));
     }
 
-    /// Updates a volume.
     pub(crate) fn apply_volume(&mut self, volume: &PersistentVolume) {
         let Some(name) = volume.metadata.name.clone() else {
             return;
@@ -139,7 +136,6 @@ impl VolumeCatalog {
         self.volumes.insert(name, read);
     }
 
-    /// Removes a volume.
     pub(crate) fn remove_volume(&mut self, name: &str) {
         self.volumes.remove(name);
     }

@@ -57,14 +57,12 @@ pub(crate) fn from_template(
     }
 }
 
-/// Adds a label.
 pub(crate) fn label(meta: &mut ObjectMeta, key: &str, value: &str) {
     meta.labels
         .get_or_insert_with(BTreeMap::new)
         .insert(key.to_owned(), value.to_owned());
 }
 
-/// A label's value.
 pub(crate) fn labeled<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.labels.as_ref()?.get(key).map(String::as_str)
 }
@@ -124,7 +122,6 @@ pub(crate) struct Tally {
     pub(crate) next: Option<Timestamp>,
 }
 
-/// Counts pods.
 pub(crate) fn tally<'a>(
     pods: impl Iterator<Item = &'a Arc<PodRecord>>,
     min_ready: i32,
@@ -190,7 +187,6 @@ impl Expectations {
         self.with(|w| w.get(owner).is_none_or(|(_, until)| *until <= now))
     }
 
-    /// Records a change.
     pub(crate) fn observe(&self, diff: &Diff<PodRecord>) {
         let Some(pod) = diff.latest() else {
             return;

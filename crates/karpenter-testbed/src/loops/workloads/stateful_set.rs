@@ -29,9 +29,7 @@ const REVISION: &str = "controller-revision-hash";
 /// The actions of a pass.
 #[derive(Debug, Default, PartialEq)]
 struct Plan {
-    /// Ordinals to create.
     create: Vec<i32>,
-    /// Ordinals to delete.
     delete: Vec<i32>,
 }
 

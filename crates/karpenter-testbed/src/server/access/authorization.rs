@@ -28,9 +28,7 @@ const DISCOVERY: [&str; 7] = [
 /// A service account, whose requests are checked against the roles bound to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceAccount {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
 }
 

@@ -26,7 +26,6 @@ const LONGEST: i64 = 1 << 32;
 /// The tokens that are valid.
 pub(in crate::server) type Tokens = FxHashMap<String, Token>;
 
-/// A token.
 #[derive(Debug, Clone)]
 pub(in crate::server) struct Token {
     /// Absent for the administrator's.

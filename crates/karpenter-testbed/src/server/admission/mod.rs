@@ -125,7 +125,6 @@ fn name_rule(served: &Served) -> fn(&str) -> Option<String> {
     }
 }
 
-/// Validates a change.
 #[must_use]
 pub fn validate_update(
     served: &Served,

@@ -14,7 +14,6 @@ fn put(map: &mut Map<String, Value>, key: &str, value: Value) {
     map.entry(key).or_insert(value);
 }
 
-/// Adds defaults.
 pub fn default(served: &Served, object: &mut Value) {
     match (served.group.as_str(), served.kind.as_str()) {
         ("apps", "Deployment") => {
@@ -197,7 +196,6 @@ fn has_template(served: &Served) -> bool {
     )
 }
 
-/// Validates an object.
 pub fn validate(served: &Served, object: &Value, causes: &mut Vec<Cause>) {
     let spec = &object["spec"];
     if let Some(replicas) = spec["replicas"].as_i64()
@@ -240,7 +238,6 @@ pub fn validate(served: &Served, object: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Validates immutable fields.
 pub fn validate_change(served: &Served, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let fixed: &[&str] = match (served.group.as_str(), served.kind.as_str()) {
         ("apps", "Deployment" | "ReplicaSet" | "DaemonSet") => &["selector"],

@@ -50,7 +50,6 @@ pub fn add_defaults(schema: &Value, value: &mut Value) {
     }
 }
 
-/// Validates a value.
 #[must_use]
 pub fn validate(schema: &Value, value: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
@@ -209,7 +208,6 @@ fn has_format(format: &str, text: &str) -> bool {
     }
 }
 
-/// Go's duration syntax.
 fn is_duration(text: &str) -> bool {
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {

@@ -29,7 +29,6 @@ pub struct DeleteOptions {
     pub resource_version: Option<String>,
     /// `Orphan`, `Background` or `Foreground`.
     pub propagation: Option<String>,
-    /// Nothing is stored.
     pub dry_run: bool,
 }
 

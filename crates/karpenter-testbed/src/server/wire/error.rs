@@ -80,11 +80,9 @@ impl Cause {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// The HTTP status.
     pub code: u16,
     /// The machine-readable reason, empty when there is none.
     pub reason: &'static str,
-    /// The message.
     pub message: String,
     /// The `details` of the status.
     pub details: Option<Box<Value>>,
@@ -104,7 +102,6 @@ impl ApiError {
         }
     }
 
-    /// Sets the details.
     #[must_use]
     pub fn with_details(mut self, details: Value) -> Self {
         self.details = Some(Box::new(details));

@@ -15,9 +15,7 @@ use crate::server::wire::error::ApiError;
 
 /// A response body: one buffer, or a stream of buffers.
 pub enum Body {
-    /// All at once.
     Full(Option<Bytes>),
-    /// A watch.
     Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
 }
 
@@ -63,11 +61,8 @@ impl http_body::Body for Body {
 /// A response before its conversion to HTTP.
 #[derive(Debug)]
 pub struct Reply {
-    /// The HTTP status.
     pub code: u16,
-    /// The body.
     pub body: Body,
-    /// The media type.
     pub content_type: &'static str,
     /// Texts of `Warning: 299` headers.
     pub warnings: Vec<String>,
@@ -112,7 +107,6 @@ impl Reply {
         }
     }
 
-    /// Adds warnings.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
         self.warnings = warnings;

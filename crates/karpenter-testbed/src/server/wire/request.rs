@@ -21,11 +21,9 @@ pub const MAX_BODY: usize = 3 * 1024 * 1024;
 pub struct Target {
     /// The API group, empty for core.
     pub group: String,
-    /// The version.
     pub version: String,
     /// The namespace, when the path has one.
     pub namespace: Option<String>,
-    /// The plural.
     pub plural: String,
     /// The object's name, when the path has one.
     pub name: Option<String>,
@@ -136,12 +134,10 @@ fn decode(segment: &str) -> String {
 /// How unknown and duplicate fields are treated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FieldValidation {
-    /// Dropped silently.
     Ignore,
     /// Dropped with a warning header.
     #[default]
     Warn,
-    /// Refused.
     Strict,
 }
 
@@ -260,7 +256,6 @@ fn integer(key: &str, value: &str) -> Result<i64, ApiError> {
 /// The representation of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
-    /// Objects and lists.
     Plain,
     /// `as=Table`.
     Table,
@@ -268,14 +263,10 @@ pub enum View {
     Metadata,
 }
 
-/// A parsed request.
 #[derive(Debug)]
 pub struct Call {
-    /// The method.
     pub method: Method,
-    /// The path's object.
     pub target: Target,
-    /// The query.
     pub options: Options,
     /// The `Content-Type` without parameters, lower case; empty when absent.
     pub content_type: String,
@@ -283,11 +274,9 @@ pub struct Call {
     pub view: View,
     /// `User-Agent` up to the first slash.
     pub agent: String,
-    /// The body.
     pub body: Bytes,
     /// The schemas for protobuf bodies.
     pub registry: Arc<Registry>,
-    /// Its injected faults.
     pub faults: Vec<Fault>,
 }
 

@@ -31,9 +31,7 @@ pub enum ServeError {
     /// The address cannot be listened on.
     #[error("cannot listen on `{address}`: {source}")]
     Listen {
-        /// The wanted address.
         address: SocketAddr,
-        /// Why.
         source: std::io::Error,
     },
     /// No certificate could be made.
@@ -62,7 +60,6 @@ impl fmt::Debug for Served {
 }
 
 impl Served {
-    /// Returns the address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

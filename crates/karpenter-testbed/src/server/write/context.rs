@@ -11,15 +11,12 @@ use crate::server::wire::request::{Call, FieldValidation};
 /// The context of one write.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The field manager.
     pub manager: String,
-    /// Nothing is stored.
     pub dry_run: bool,
     /// How unknown fields are treated.
     pub validation: FieldValidation,
     /// The subresource of the write, if any.
     pub subresource: Option<String>,
-    /// The cluster's time.
     pub now: Timestamp,
     /// Server-side apply: the managed fields are already written.
     pub applied: bool,

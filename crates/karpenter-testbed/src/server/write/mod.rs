@@ -76,7 +76,6 @@ impl ApiServer {
         Ok(value)
     }
 
-    /// Creates an object.
     pub(super) async fn create_value(
         &self,
         served: &Served,
@@ -434,7 +433,6 @@ impl ApiServer {
 pub(super) enum Failed {
     /// A concurrent write: retry.
     Raced,
-    /// A permanent error.
     Refused(ApiError),
 }
 

@@ -66,7 +66,6 @@ pub(crate) struct InterfaceSpec {
 pub(crate) enum ReservationChoice {
     /// Any open reservation that matches, else none.
     Open,
-    /// No reservation.
     Outside,
     /// Only this one, or only some open one.
     Only(Option<String>),

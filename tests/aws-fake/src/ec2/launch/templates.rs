@@ -17,13 +17,11 @@ pub struct LaunchTemplate {
     pub id: String,
     /// Name of the template.
     pub name: String,
-    /// Creation time.
     pub created: jiff::Timestamp,
     /// Number of the version `$Default`.
     pub default_version: u32,
     /// Launch data of each version, with the request's parameter names.
     pub versions: Vec<Value>,
-    /// Tags.
     pub tags: Tags,
 }
 

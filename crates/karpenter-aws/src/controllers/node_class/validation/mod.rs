@@ -114,7 +114,6 @@ pub(super) enum Undecided {
     },
 }
 
-/// Validates node classes.
 #[derive(Debug)]
 pub(super) struct Validation {
     aws: AwsContext,

@@ -19,7 +19,6 @@ pub(super) struct Attributes {
     pub(super) subresource: &'static str,
     /// Empty for all namespaces, and for objects without one.
     pub(super) namespace: String,
-    /// Empty for lists.
     pub(super) name: String,
 }
 

@@ -27,7 +27,6 @@ use super::shape::{PodTerm, Resources, Shape};
 use super::volumes::{ClaimBinding, VolumeCatalog};
 use crate::selector::Labels;
 
-/// A pod's UID.
 pub(crate) type Uid = Arc<str>;
 
 type ClassId = usize;
@@ -35,7 +34,6 @@ type ClassId = usize;
 /// Higher priority first, then older first.
 type Order = (Reverse<i32>, u64);
 
-/// The next action.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Decision {
     /// Bind the pod; the engine already counts it on the node.
@@ -102,7 +100,6 @@ struct Class {
     counters: Option<(u64, Counters)>,
 }
 
-/// The scheduler's state.
 #[derive(Debug)]
 pub(crate) struct Engine {
     scoring: Scoring,
@@ -119,7 +116,6 @@ pub(crate) struct Engine {
     next_class: ClassId,
     active: BTreeSet<(Order, ClassId)>,
     parked: FxHashSet<ClassId>,
-    /// Classes with counters.
     counting: FxHashSet<ClassId>,
     anti_groups: FxHashMap<PodTerm, AntiGroup>,
     namespaces: Namespaces,

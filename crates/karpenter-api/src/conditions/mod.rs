@@ -79,6 +79,7 @@ pub trait HasConditions: Resource {
     /// The conditions that the kind always has.
     const TYPES: ConditionTypes;
 
+    /// Returns the conditions of the status.
     fn conditions(&self) -> &[Condition];
 
     /// Returns the conditions for the `set_` methods, which callers use instead.

@@ -19,6 +19,17 @@ fn an_existing_node_is_not_passed_over_for_a_domain_that_another_term_would_open
     assert_placed("ours-orterms-spread-existing-node", 0, 0.0);
 }
 
+/// The place is within the skew once pods of planned nodes are bound, and a planned node opens another zone.
+#[test]
+fn a_place_on_an_existing_node_that_relies_on_a_launch_counts_later_zones() {
+    for seed in [62043, 62846] {
+        let world = clusters::cluster(seed, Shape::SMALL);
+        let solution = plan(&world);
+        let replayed = replay(&world, &solution, Launch::Cheapest);
+        assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
+    }
+}
+
 #[test]
 fn no_pod_with_several_terms_is_stuck() {
     let mut wrong = Vec::new();

@@ -281,7 +281,7 @@ impl SchedulingPass<'_> {
         if let Some(target) = self.try_nodes(pod, class, variant, &choices, None) {
             return PodState::Placed(target);
         }
-        if self.queue.classes[class].terms.len() > 1 {
+        if self.queue.classes[class].terms.len() > 1 && self.planned.nodes.is_empty() {
             match self.choices(class, variant, Among::Planned) {
                 Ok(planned) => choices = planned,
                 Err(_) => return PodState::Refused,

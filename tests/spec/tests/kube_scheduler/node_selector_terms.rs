@@ -30,6 +30,15 @@ fn a_place_on_an_existing_node_that_relies_on_a_launch_counts_later_zones() {
     }
 }
 
+/// Two pods of existing nodes are bound before a launch adds a zone; others there must wait for pods of planned nodes.
+#[test]
+fn pods_that_need_the_domains_before_a_launch_are_bound_before_it() {
+    let world = clusters::cluster(100_239, Shape::TERMS);
+    let solution = plan(&world);
+    let replayed = replay(&world, &solution, Launch::Cheapest);
+    assert_eq!(replayed, Replay::default(), "{solution:#?}");
+}
+
 #[test]
 fn no_pod_with_several_terms_is_stuck() {
     let mut wrong = Vec::new();

@@ -35,6 +35,8 @@ pub(crate) struct Topology<'a> {
     pub world: &'a World,
     pub located: Vec<Located<'a>>,
     pub sources: &'a [Source],
+    /// Whether a node is planned already.
+    pub planned: bool,
     /// Whether preferences count as constraints until they are relaxed.
     pub respect_preferences: bool,
     /// Whether every pod tolerates `PreferNoSchedule`, as it does after all relaxations.
@@ -173,14 +175,12 @@ impl Topology<'_> {
         let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
         let eligible: Vec<&String> = known.iter().filter(|domain| own.has(domain)).collect();
         // The skew counts the domains with a node and those that the alternative in use offers. A later pod may open what the other
-        // alternatives can launch, after kube-scheduler has bound those that fit on existing nodes. Under the policy Ignore it
-        // counts all domains that an alternative admits.
-        let exists = self
-            .sources
-            .iter()
-            .any(|source| source.pool.is_none() && source.labels == *candidate);
+        // alternatives can launch, unless the pod is bound to an existing node before any node is planned. Under the policy Ignore
+        // it counts all domains that an alternative admits.
+        let mut nodes = self.sources.iter().filter(|source| source.pool.is_none());
+        let is_first = !self.planned && nodes.any(|source| source.labels == *candidate);
         let potential: BTreeSet<String> = if by_term && key != HOSTNAME {
-            let others = alternatives.iter().filter(|_| !exists);
+            let others = alternatives.iter().filter(|_| !is_first);
             let others = others.flat_map(|term| offered(term, true));
             offered(strict, false).into_iter().chain(others).collect()
         } else {

@@ -97,6 +97,7 @@ impl<'w> Judge<'w> {
                 + pod::anti_affinity_terms(pod, false).len();
             (constraints == 0, pod::id(pod))
         });
+        let is_planned = |host: &Requirements| claims.iter().any(|(claim, _)| claim == host);
         let view = |here: &'_ [(&'w Pod, Requirements, Vec<Taint>)],
                     pod: &Pod,
                     host: &Requirements|
@@ -109,6 +110,7 @@ impl<'w> Judge<'w> {
                 world: self.world,
                 located,
                 sources: &sources,
+                planned: here.iter().any(|(_, host, _)| is_planned(host)),
                 respect_preferences: false,
                 tolerate_soft_taints: true,
             };

@@ -51,16 +51,22 @@ pub enum Launch {
 /// A pending pod and the node on which the plan places it, both by their index in the cluster.
 pub(crate) type Waiting = (usize, Option<usize>);
 
-/// Binds the pods of a plan as kube-scheduler would: all nodes at once or, if some pod is stuck then, first those that are there.
+/// Binds the pods of a plan as kube-scheduler may: with all nodes there or, if that leaves pods of existing nodes, with these and the
+/// pods that they count bound before a node is launched.
+///
+/// kube-scheduler binds a pod as soon as some node passes its filters. A launched node joins tens of seconds later, so that what an
+/// existing node can take is bound before. That a pod is nominated for a node only reserves room for it there, and holds no pod back.
 pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
     let mut cluster = Cluster::of(world, solution, launch);
     let waiting = cluster.planned(world, solution);
     let (mut best, mut last) = cluster.bind(waiting.clone());
-    if !best.is_empty() {
-        let left = cluster.bind_to_existing(&waiting);
-        let (left, trial) = cluster.bind(left);
+    let (mut early, mut left) = (BTreeSet::new(), best.clone());
+    while !best.is_empty() && cluster.note_early(&waiting, &left, &mut early) {
+        let mut trial = cluster.clone();
+        left = trial.bind_to_existing(&waiting, &early);
+        (left, trial) = trial.bind(left);
         if left.len() < best.len() {
-            (best, last) = (left, trial);
+            (best, last) = (left.clone(), trial);
         }
     }
     let reason = |(pod, node): &Waiting| {
@@ -318,12 +324,25 @@ impl Cluster {
         (best, last)
     }
 
-    /// Binds pods to existing nodes, before planned ones are launched; returns the pods left.
-    fn bind_to_existing(&mut self, waiting: &[Waiting]) -> Vec<Waiting> {
+    /// Notes pods of existing nodes that are left, and those that they count there; reports whether there are more than before.
+    fn note_early(&self, all: &[Waiting], left: &[Waiting], early: &mut BTreeSet<usize>) -> bool {
+        let before = early.len();
+        let existing =
+            |(_, node): &&Waiting| node.is_some_and(|node| self.nodes[node].planned.is_none());
+        for (pod, _) in left.iter().filter(existing) {
+            let counted = all.iter().filter(existing).map(|(other, _)| *other);
+            let counted = counted.filter(|other| self.pods[*pod].constrains(&self.pods[*other]));
+            early.extend(counted.chain([*pod]));
+        }
+        early.len() > before
+    }
+
+    /// Binds these pods, which are for existing nodes, before planned ones are launched; returns all pods left.
+    fn bind_to_existing(&mut self, waiting: &[Waiting], early: &BTreeSet<usize>) -> Vec<Waiting> {
         let existing = self.nodes.iter().filter(|node| node.planned.is_none());
         let planned = self.nodes.split_off(existing.count());
-        let there = |(_, node): &Waiting| node.is_some_and(|node| node < self.nodes.len());
-        let (now, mut left): (Vec<_>, Vec<_>) = waiting.iter().copied().partition(there);
+        let all = waiting.iter().copied();
+        let (now, mut left): (Vec<_>, Vec<_>) = all.partition(|(pod, _)| early.contains(pod));
         left.extend(self.bind_all(&now));
         self.nodes.extend(planned);
         left

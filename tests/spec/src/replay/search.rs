@@ -65,7 +65,7 @@ impl Cluster {
 
 impl PodInfo {
     /// Reports whether a constraint of this pod counts another.
-    fn constrains(&self, other: &Self) -> bool {
+    pub(super) fn constrains(&self, other: &Self) -> bool {
         let mut terms = self.affinity.iter().chain(&self.anti_affinity);
         let mut spreads = self.spread.iter();
         terms.any(|term| term.matches(other))

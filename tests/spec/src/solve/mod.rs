@@ -359,6 +359,7 @@ impl<'w> Solver<'w> {
             world: self.world,
             located,
             sources: &self.sources,
+            planned: !self.claims.is_empty(),
             respect_preferences,
             tolerate_soft_taints: false,
         }

@@ -7,6 +7,14 @@ use karpenter_spec::replay::{Launch, Replay, replay};
 
 use crate::case;
 
+/// Asserts that kube-scheduler can bind all pods of the plan for a generated cluster.
+fn assert_all_bound(seed: u64, launch: Launch) {
+    let world = clusters::cluster(seed, Shape::SMALL);
+    let solution = crate::plan(&world);
+    let replayed = replay(&world, &solution, launch);
+    assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
+}
+
 /// The pod that is spread over zones cannot wait until those that are spread over capacity types are bound.
 #[test]
 fn a_pod_that_cannot_be_bound_last_has_a_fixed_domain_where_a_spread_counts_it() {
@@ -25,10 +33,7 @@ fn a_pod_that_cannot_be_bound_last_has_a_fixed_domain_where_a_spread_counts_it()
 #[test]
 fn pods_under_several_spreads_are_bound_in_some_order() {
     for seed in [58, 156, 367, 658] {
-        let world = clusters::cluster(seed, Shape::SMALL);
-        let solution = crate::plan(&world);
-        let replayed = replay(&world, &solution, Launch::Cheapest);
-        assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
+        assert_all_bound(seed, Launch::Cheapest);
     }
 }
 
@@ -45,12 +50,8 @@ fn pods_that_two_spreads_of_another_count_have_a_fixed_domain_in_both() {
 /// the first ones, too, whatever capacity type the launch would choose.
 #[test]
 fn pods_that_the_spread_of_a_counted_pod_relies_on_have_a_fixed_domain() {
-    let world = clusters::cluster(26077, Shape::SMALL);
-    let solution = crate::plan(&world);
-    for launch in [Launch::Cheapest, Launch::Drawn(26077)] {
-        let replayed = replay(&world, &solution, launch);
-        assert_eq!(replayed, Replay::default(), "{solution:#?}");
-    }
+    assert_all_bound(26077, Launch::Cheapest);
+    assert_all_bound(26077, Launch::Drawn(26077));
 }
 
 /// Its affinity selects all pods, so that none may be bound before it, and the others are on other nodes.
@@ -66,10 +67,7 @@ fn the_first_pod_of_an_affinity_group_has_a_fixed_domain_where_a_spread_counts_i
 #[test]
 fn an_order_of_binding_is_searched_for() {
     for seed in [3702, 9006, 11421] {
-        let world = clusters::cluster(seed, Shape::SMALL);
-        let solution = crate::plan(&world);
-        let replayed = replay(&world, &solution, Launch::Cheapest);
-        assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
+        assert_all_bound(seed, Launch::Cheapest);
     }
 }
 
@@ -82,27 +80,25 @@ fn an_order_of_binding_is_searched_for_from_several_starts() {
         (36281, Launch::Cheapest),
         (12740, drawn),
     ] {
-        let world = clusters::cluster(seed, Shape::SMALL);
-        let solution = crate::plan(&world);
-        let replayed = replay(&world, &solution, launch);
-        assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
+        assert_all_bound(seed, launch);
     }
 }
 
 /// Forward, a wrong pod early shows only when the last ones are refused; from the end each wrong step shows at once.
 #[test]
 fn an_order_of_binding_is_searched_for_from_the_end() {
-    let world = clusters::cluster(37287, Shape::SMALL);
-    let solution = crate::plan(&world);
-    let replayed = replay(&world, &solution, Launch::Cheapest);
-    assert_eq!(replayed, Replay::default(), "{solution:#?}");
+    assert_all_bound(37287, Launch::Cheapest);
 }
 
 /// A pod alone on its node must start its affinity group: once another pod of the group is bound, no order is left.
 #[test]
 fn a_pod_that_must_start_its_affinity_group_is_bound_before_the_others() {
-    let world = clusters::cluster(38888, Shape::SMALL);
-    let solution = crate::plan(&world);
-    let replayed = replay(&world, &solution, Launch::Cheapest);
-    assert_eq!(replayed, Replay::default(), "{solution:#?}");
+    assert_all_bound(38888, Launch::Cheapest);
+}
+
+/// The pods with the zonal spread count a zone that they cannot use, and no node is there until other pods with such a spread, which
+/// drop a preference for it, are placed.
+#[test]
+fn pods_that_open_a_zone_are_placed_before_pods_that_count_it() {
+    assert_all_bound(63367, Launch::Cheapest);
 }

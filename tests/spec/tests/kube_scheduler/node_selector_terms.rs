@@ -19,6 +19,26 @@ fn an_existing_node_is_not_passed_over_for_a_domain_that_another_term_would_open
     assert_placed("ours-orterms-spread-existing-node", 0, 0.0);
 }
 
+/// The place is within the skew once pods of planned nodes are bound, and a planned node opens another zone.
+#[test]
+fn a_place_on_an_existing_node_that_relies_on_a_launch_counts_later_zones() {
+    for seed in [62043, 62846] {
+        let world = clusters::cluster(seed, Shape::SMALL);
+        let solution = plan(&world);
+        let replayed = replay(&world, &solution, Launch::Cheapest);
+        assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
+    }
+}
+
+/// Two pods of existing nodes are bound before a launch adds a zone; others there must wait for pods of planned nodes.
+#[test]
+fn pods_that_need_the_domains_before_a_launch_are_bound_before_it() {
+    let world = clusters::cluster(100_239, Shape::TERMS);
+    let solution = plan(&world);
+    let replayed = replay(&world, &solution, Launch::Cheapest);
+    assert_eq!(replayed, Replay::default(), "{solution:#?}");
+}
+
 #[test]
 fn no_pod_with_several_terms_is_stuck() {
     let mut wrong = Vec::new();

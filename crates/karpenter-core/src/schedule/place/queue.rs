@@ -21,8 +21,8 @@ impl SchedulingPass<'_> {
     ///
     /// A node that is planned in another domain lowers the count that bounds the skew of pods with a spread that counts domains they
     /// cannot use, and kube-scheduler would refuse pods that were placed before. So such a pod is placed at its turn only where it fits
-    /// even if some domain has no pods, else after the other pods. Where each domain that the NodePools offer has a node, no planned
-    /// node adds one.
+    /// even if some domain has no pods, else after the other pods, and last if it cannot be in a domain that has no node yet. Where each
+    /// domain that the NodePools offer has a node, no planned node adds one.
     pub(crate) fn place_all(&mut self) {
         let mut queue = self.queue.order(self.strategy.order);
         self.place_nominated(&mut queue);
@@ -35,6 +35,7 @@ impl SchedulingPass<'_> {
         if !last.is_empty() {
             self.fix_counted_elsewhere(&last);
             last.extend(left);
+            self.put_opening_first(&mut last, &growing);
             self.place_in_rounds(last, &none, buffers.len());
         }
         self.place_in_rounds(buffers, &none, 0);
@@ -73,6 +74,28 @@ impl SchedulingPass<'_> {
             }
         }
         growing
+    }
+
+    /// Moves pods to the front that may be in a domain of these spreads that has no node yet.
+    fn put_opening_first(&mut self, pods: &mut [PodIdx], growing: &Bits<GroupId>) {
+        let mut opening: BTreeSet<ClassId> = BTreeSet::new();
+        for group in growing.iter() {
+            let axis = self.topology.groups[group].axis;
+            let occupied =
+                self.topology
+                    .occupied_domains(group, &self.nodes.present, &self.planned);
+            for (class, terms) in self.queue.classes.iter_enumerated() {
+                let mut terms = terms.term_sets.iter();
+                let opens = terms.any(|term| {
+                    let admitted = self
+                        .topology
+                        .domains_of(&mut self.rows.algebra, axis, *term);
+                    admitted.is_none_or(|all| all.iter().any(|domain| !occupied.contains(domain)))
+                });
+                opening.extend(opens.then_some(class));
+            }
+        }
+        pods.sort_by_key(|pod| !opening.contains(&self.queue.pods[*pod].class));
     }
 
     /// Fixes the cheapest domain of each planned node where a spread of these pods counts the domains that have nodes.
@@ -281,7 +304,7 @@ impl SchedulingPass<'_> {
         if let Some(target) = self.try_nodes(pod, class, variant, &choices, None) {
             return PodState::Placed(target);
         }
-        if self.queue.classes[class].terms.len() > 1 {
+        if self.queue.classes[class].terms.len() > 1 && self.planned.nodes.is_empty() {
             match self.choices(class, variant, Among::Planned) {
                 Ok(planned) => choices = planned,
                 Err(_) => return PodState::Refused,

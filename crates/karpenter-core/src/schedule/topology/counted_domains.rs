@@ -15,8 +15,9 @@ impl Topology<'_> {
     /// class decides; `None` means all domains of the group.
     ///
     /// Of several alternatives, each counts the nodes that it admits, and the one that is tried (by its index) all domains that
-    /// new nodes can be in. Those of the others count for planned nodes if they can be launched, as later pods may open them. For
-    /// existing nodes they do not: kube-scheduler binds the pod there before a node is launched.
+    /// new nodes can be in. Those of the others count if they can be launched, as later pods may open them, but not for an existing
+    /// node while none is planned: kube-scheduler binds the pod there before a node is launched. Later a place there may rely on pods of
+    /// planned nodes, and is of use only once these are launched, with the domains that they open.
     ///
     /// With node affinity policy Ignore they are those that an alternative admits, and those of existing or planned nodes.
     ///
@@ -43,7 +44,7 @@ impl Topology<'_> {
             let tried = terms.get(alternative).filter(|_| terms.len() > 1)?;
             let mut counted = self.occupied_domains(group, present, planned);
             counted.unite(&tried.offered);
-            if among == Among::Planned {
+            if among == Among::Planned || !planned.nodes.is_empty() {
                 terms
                     .iter()
                     .for_each(|term| counted.unite(&term.launchable));

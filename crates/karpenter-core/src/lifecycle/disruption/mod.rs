@@ -42,6 +42,7 @@ mod effects;
 mod execution;
 mod passes;
 mod recent_replacements;
+mod start;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -57,12 +58,11 @@ pub use effects::{CommandEnd, Effect, Event, Inputs, Report, TaintedNode};
 use super::backoff::Backoff;
 use super::{after, has_passed};
 use crate::cluster::Snapshot;
-use crate::disruption::{
-    Budgets, Candidate, Command, CommandInvalidated, Decision, DisruptionPlan, Method,
-};
+use crate::disruption::{Budgets, Candidate, Command, CommandInvalidated, DisruptionPlan, Method};
 use execution::Execution;
 use passes::{CONSOLIDATED, IDLE, VALIDATION, is_fruitless, next_chance};
 use recent_replacements::{PROTECTION, RecentReplacements};
+use start::Starting;
 
 /// How long until the removal of taints is retried.
 const UNTAINT_RETRY: Duration = Duration::from_secs(1);
@@ -129,14 +129,6 @@ struct Pass {
     has_planned: bool,
     /// Whether a command was started or proposed: another pass follows at once.
     found: bool,
-}
-
-/// A command whose nodes are being tainted, whose replacements are being created, or whose nodes are being marked.
-#[derive(Debug)]
-struct Starting {
-    command: Arc<Command>,
-    reserved: BTreeMap<String, u32>,
-    replacements: Vec<Arc<NodeClaim>>,
 }
 
 #[derive(Debug)]
@@ -431,129 +423,6 @@ impl Disruption {
             } else {
                 pass.to_start.push_back(command.clone());
             }
-        }
-    }
-
-    fn start(&mut self, command: Command) {
-        let mut reserved: BTreeMap<String, u32> = BTreeMap::new();
-        if command.method == Method::StaticDrift {
-            for planned in &command.replacements {
-                *reserved.entry(planned.node_pool.clone()).or_default() += 1;
-            }
-        }
-        let needs = (!reserved.is_empty()).then(|| Effect::Reserve(reserved.clone()));
-        self.starting = Some(Starting {
-            command: Arc::new(command),
-            reserved,
-            replacements: Vec::new(),
-        });
-        match needs {
-            Some(reserve) => self.effects.push(reserve),
-            None => self.taint(),
-        }
-    }
-
-    fn taint(&mut self) {
-        let command = self.starting.as_ref().map(|it| Arc::clone(&it.command));
-        self.effects.extend(command.map(Effect::Taint));
-    }
-
-    fn tainted(&mut self, failed: &BTreeSet<String>, now: Timestamp) {
-        let Some(starting) = &mut self.starting else {
-            return;
-        };
-        let has_failed = |it: &Candidate| failed.contains(it.claim_name());
-        let all = &starting.command.candidates;
-        let is_whole = !all.iter().any(has_failed);
-        if !is_whole
-            && (starting.command.decision() == Decision::Replace || all.iter().all(has_failed))
-        {
-            let all = all.iter().map(TaintedNode::of).collect();
-            self.untaint(all);
-            self.not_started(true, now);
-            return;
-        }
-        // The other nodes are disrupted alone. A node whose write failed may be tainted all the same, if only the answer was lost.
-        let lost: Vec<_> = all.iter().filter(|it| has_failed(it)).collect();
-        let lost: Vec<_> = lost.into_iter().map(TaintedNode::of).collect();
-        if !is_whole {
-            Arc::make_mut(&mut starting.command)
-                .candidates
-                .retain(|it| !has_failed(it));
-        }
-        let command = Arc::clone(&starting.command);
-        if !lost.is_empty() {
-            self.untaint(lost);
-        }
-        let report = Report::Starting(Arc::clone(&command));
-        self.effects.push(Effect::Report(report));
-        if command.replacements.is_empty() {
-            self.launched(Vec::new(), now);
-        } else {
-            self.effects.push(Effect::Launch(command));
-        }
-    }
-
-    fn launched(&mut self, claims: Vec<Arc<NodeClaim>>, now: Timestamp) {
-        let Some(starting) = &mut self.starting else {
-            return;
-        };
-        let command = Arc::clone(&starting.command);
-        if claims.len() < command.replacements.len() {
-            self.untaint(command.candidates.iter().map(TaintedNode::of).collect());
-            self.not_started(true, now);
-            return;
-        }
-        starting.replacements = claims;
-        let targets = command.placements.iter().filter(|it| !it.buffer);
-        let targets: BTreeSet<String> = targets.map(|it| it.node.clone()).collect();
-        if !targets.is_empty() {
-            self.effects.push(Effect::Nominate(targets));
-        }
-        let ids = provider_ids(&command.candidates);
-        self.effects.push(Effect::Mark(ids, true));
-    }
-
-    fn marked(&mut self, snapshot: &Snapshot, now: Timestamp) {
-        let Some(Starting {
-            command,
-            reserved,
-            replacements,
-        }) = self.starting.take()
-        else {
-            return;
-        };
-        self.release(reserved);
-        if matches!(command.method, Method::MultiNode | Method::SingleNode) {
-            for replacement in &replacements {
-                self.protect(replacement, now);
-            }
-        }
-        let report = Report::Started(Arc::clone(&command), replacements.clone());
-        self.effects.push(Effect::Report(report));
-        let queued = self.held().len() + command.candidates.len();
-        self.executions
-            .push(Execution::new(command, replacements, queued, now));
-        if let Some(pass) = &mut self.pass {
-            pass.found = true;
-        }
-        self.check(snapshot, now);
-    }
-
-    /// Ends the start of a command. A NodePool whose command failed cools down.
-    fn not_started(&mut self, failed: bool, now: Timestamp) {
-        let Some(starting) = self.starting.take() else {
-            return;
-        };
-        self.release(starting.reserved);
-        if failed {
-            self.ended(starting.command, CommandEnd::NotStarted, now);
-        }
-    }
-
-    fn release(&mut self, reserved: BTreeMap<String, u32>) {
-        if !reserved.is_empty() {
-            self.effects.push(Effect::Release(reserved));
         }
     }
 

@@ -1,32 +1,85 @@
 //! Discovery documents: the served groups, versions and resources.
 //!
-//! Aggregated discovery is not served: kubectl, Helm and kube clients then read the document of each group and version.
-//!
 //! UPSTREAM: apiserver/pkg/endpoints/discovery.
 
 use serde_json::{Map, Value, json};
 
 use crate::registry::{Registry, Resource, Subresource, api_version};
 
-/// Returns the document at `/api`. `address` is the server address for legacy clients, `host:port`.
-pub fn core(address: &str) -> Value {
-    json!({
-        "kind": "APIVersions",
-        "versions": ["v1"],
-        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
-    })
+/// Content type that kubectl expects of `APIGroupDiscoveryList` responses of version `v2`.
+pub const AGGREGATED_V2: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// Content type of `APIGroupDiscoveryList` responses of version `v2beta1`.
+pub const AGGREGATED_V2BETA1: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+
+/// The form of discovery that a client prefers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiscoveryForm {
+    /// `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
+    AggregatedV2,
+    /// `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2beta1`.
+    AggregatedV2Beta1,
+    /// `APIVersions`, `APIGroupList`.
+    Legacy,
 }
 
-/// Returns the document at `/apis`.
-pub fn groups(registry: &Registry) -> Value {
-    let named = registry
-        .groups()
-        .into_iter()
-        .filter(|group| !group.is_empty());
-    let groups: Vec<Value> = named
-        .map(|name| Value::Object(group_entry(registry, name)))
-        .collect();
-    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+impl DiscoveryForm {
+    /// Parses an `Accept` header.
+    pub fn from_accept(accept: &str) -> Self {
+        for part in accept.split(',') {
+            let parameters: Vec<&str> = part.split(';').map(str::trim).collect();
+            if parameters.contains(&"as=APIGroupDiscoveryList")
+                && parameters.contains(&"g=apidiscovery.k8s.io")
+            {
+                if parameters.contains(&"v=v2") {
+                    return Self::AggregatedV2;
+                }
+                if parameters.contains(&"v=v2beta1") {
+                    return Self::AggregatedV2Beta1;
+                }
+            }
+        }
+        Self::Legacy
+    }
+
+    /// Returns the content type of the response.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::AggregatedV2 => AGGREGATED_V2,
+            Self::AggregatedV2Beta1 => AGGREGATED_V2BETA1,
+            Self::Legacy => "application/json",
+        }
+    }
+}
+
+/// Returns the document at `/api` in the requested form. `address` is the server address for legacy clients, `host:port`.
+pub fn core(registry: &Registry, form: DiscoveryForm, address: &str) -> Value {
+    match form {
+        DiscoveryForm::Legacy => json!({
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+        }),
+        _ => aggregated(registry, form, true),
+    }
+}
+
+/// Returns the document at `/apis` in the requested form.
+pub fn groups(registry: &Registry, form: DiscoveryForm) -> Value {
+    match form {
+        DiscoveryForm::Legacy => {
+            let named = registry
+                .groups()
+                .into_iter()
+                .filter(|group| !group.is_empty());
+            let groups: Vec<Value> = named
+                .map(|name| Value::Object(group_entry(registry, name)))
+                .collect();
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+        }
+        _ => aggregated(registry, form, false),
+    }
 }
 
 /// Returns the `APIGroup` at `/apis/GROUP`.
@@ -106,6 +159,81 @@ fn legacy_sub_entry(resource: &Resource, sub: &Subresource) -> Value {
     entry
 }
 
+fn aggregated(registry: &Registry, form: DiscoveryForm, core: bool) -> Value {
+    let groups = registry
+        .groups()
+        .into_iter()
+        .filter(|group| group.is_empty() == core);
+    let items: Vec<Value> = groups
+        .map(|group| {
+            let versions: Vec<Value> = registry
+                .versions(group)
+                .iter()
+                .map(|version| {
+                    let resources: Vec<Value> = registry
+                        .in_version(group, version)
+                        .map(|resource| aggregated_entry(resource))
+                        .collect();
+                    json!({"version": version, "resources": resources, "freshness": "Current"})
+                })
+                .collect();
+            let metadata = if group.is_empty() {
+                json!({})
+            } else {
+                json!({"name": group})
+            };
+            json!({"metadata": metadata, "versions": versions})
+        })
+        .collect();
+    let version = if form == DiscoveryForm::AggregatedV2Beta1 {
+        "v2beta1"
+    } else {
+        "v2"
+    };
+    json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "metadata": {},
+        "items": items,
+    })
+}
+
+fn aggregated_entry(resource: &Resource) -> Value {
+    // Built-in resources omit group and version if they are those of the document; custom ones include them.
+    let kind_of = |group: &str, version: &str, kind: &str| {
+        let own = group == resource.group && version == resource.version;
+        if own && !resource.is_custom() {
+            json!({"group": "", "version": "", "kind": kind})
+        } else {
+            json!({"group": group, "version": version, "kind": kind})
+        }
+    };
+    let mut entry = json!({
+        "resource": resource.plural,
+        "responseKind": kind_of(&resource.group, &resource.version, &resource.kind),
+        "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": resource.singular,
+        "verbs": resource.verbs,
+    });
+    if !resource.short_names.is_empty() {
+        entry["shortNames"] = json!(resource.short_names);
+    }
+    if !resource.categories.is_empty() {
+        entry["categories"] = json!(resource.categories);
+    }
+    if !resource.subresources.is_empty() {
+        let subresource = |sub: &Subresource| {
+            json!({
+                "subresource": sub.name,
+                "responseKind": kind_of(&sub.kind.group, &sub.kind.version, &sub.kind.kind),
+                "verbs": sub.verbs,
+            })
+        };
+        entry["subresources"] = resource.subresources.iter().map(subresource).collect();
+    }
+    entry
+}
+
 /// Returns the document at `/version` for a version such as `1.36`.
 pub fn version(version: &str) -> Value {
     let (major, minor) = version.split_once('.').unwrap_or(("1", version));
@@ -132,6 +260,79 @@ pub fn version(version: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CR_GOLDEN: &str = include_str!("../../../../tests/golden/apiserver-cr-golden.jsonl");
+
+    fn recorded(name: &str) -> Value {
+        let lines = CR_GOLDEN
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines
+            .into_iter()
+            .find(|entry| entry["name"] == name)
+            .unwrap()["response"]
+            .clone()
+    }
+
+    #[test]
+    fn aggregated_discovery_equals_the_recording() {
+        let recorded = recorded("aggdisc");
+        let mut registry = Registry::builtin();
+        // The recorded server served these CRDs; discovery needs only their names.
+        for item in recorded["items"].as_array().unwrap().iter().skip(1) {
+            for version in item["versions"].as_array().unwrap() {
+                for resource in version["resources"].as_array().unwrap() {
+                    let sub = |name: &str| {
+                        resource["subresources"]
+                            .as_array()
+                            .unwrap()
+                            .iter()
+                            .any(|sub| sub["subresource"] == name)
+                    };
+                    let group = item["metadata"]["name"].as_str().unwrap();
+                    let plural = resource["resource"].as_str().unwrap();
+                    let mut served = json!({"name": version["version"], "served": true, "storage": true, "subresources": {"status": {}}});
+                    if sub("scale") {
+                        served["subresources"]["scale"] = json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.nodes"});
+                    }
+                    let definition = json!({
+                        "metadata": {"name": format!("{plural}.{group}")},
+                        "spec": {"group": group, "scope": resource["scope"], "versions": [served], "names": {
+                            "plural": plural, "singular": resource["singularResource"], "kind": resource["responseKind"]["kind"],
+                            "shortNames": resource["shortNames"], "categories": resource["categories"]}},
+                    });
+                    registry.register_crd(&definition).unwrap();
+                }
+            }
+        }
+        let ours = groups(&registry, DiscoveryForm::AggregatedV2);
+        let wanted: Vec<&str> = recorded["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|item| item["metadata"]["name"].as_str())
+            .collect();
+        let ours: Vec<&Value> = ours["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|item| wanted.contains(&item["metadata"]["name"].as_str().unwrap()))
+            .collect();
+        assert_eq!(json!(ours), recorded["items"]);
+    }
+
+    #[test]
+    fn kubectls_accept_header_asks_for_aggregated_discovery() {
+        let kubectl = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+        assert_eq!(
+            DiscoveryForm::from_accept(kubectl),
+            DiscoveryForm::AggregatedV2
+        );
+        assert_eq!(
+            DiscoveryForm::from_accept("application/json"),
+            DiscoveryForm::Legacy
+        );
+    }
 
     #[test]
     fn drain_finds_pod_evictions_in_the_legacy_list() {

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use http::Method;
-use http::header::HOST;
+use http::header::{ACCEPT, HOST};
 use http::request::Parts;
 use serde_json::{Value, json};
 
+use crate::present::discovery::DiscoveryForm;
 use crate::present::{discovery, openapi};
 use crate::server::ApiServer;
 use crate::server::access::authorization::{ServiceAccount, user_info};
@@ -20,9 +21,15 @@ impl ApiServer {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return Err(ApiError::method_not_allowed());
         }
-        let host = parts.headers.get(HOST);
-        let host = host.and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let header = |name| {
+            parts
+                .headers
+                .get(name)
+                .and_then(|v| v.to_str().ok())
+                .unwrap_or_default()
+        };
         let registry = self.catalog.registry();
+        let form = DiscoveryForm::from_accept(header(ACCEPT));
         let segments: Vec<&str> = parts
             .uri
             .path()
@@ -33,8 +40,11 @@ impl ApiServer {
             [] => Some(json!({"paths": [
                 "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version",
             ]})),
-            ["api"] => Some(discovery::core(host)),
-            ["apis"] => Some(discovery::groups(&registry)),
+            ["api"] => {
+                let document = discovery::core(&registry, form, header(HOST));
+                return Ok(discovered(form, &document));
+            }
+            ["apis"] => return Ok(discovered(form, &discovery::groups(&registry, form))),
             ["api", version] => discovery::resources(&registry, "", version),
             ["apis", group] => discovery::group(&registry, group),
             ["apis", group, version] => discovery::resources(&registry, group, version),
@@ -95,5 +105,12 @@ impl ApiServer {
             _ => json!({"allowed": true}),
         };
         Ok(Reply::json(201, &review))
+    }
+}
+
+fn discovered(form: DiscoveryForm, document: &Value) -> Reply {
+    Reply {
+        content_type: form.content_type(),
+        ..Reply::json(200, document)
     }
 }

@@ -165,10 +165,11 @@ impl Execution {
         } else {
             self.spared.insert(claim.to_owned());
         }
-        self.deleting.is_empty().then(|| match self.spared.len() {
+        let end = match self.spared.len() {
             0 => CommandEnd::Succeeded,
             nodes => CommandEnd::NotDeleted { nodes },
-        })
+        };
+        self.deleting.is_empty().then_some(end)
     }
 
     /// Returns the candidates for which a command that has ended this way is rolled back.

@@ -11,8 +11,6 @@ pub(crate) enum Order {
     Size,
     /// By memory request, then cpu, descending.
     Memory,
-    /// Pods with the same node requirements one after the other.
-    Alike,
     /// Class by class, in a pseudo-random order: a different one for each number.
     Shuffled(u32),
     /// The same, shape by shape: pods with volumes have a class each, and those of a workload stay together.

@@ -69,17 +69,6 @@ impl PodQueue {
                 let memory = requests.get("memory").saturating_neg();
                 (self.pods[*pod].buffer, memory, *pod)
             }),
-            Order::Alike => {
-                // Groups are ordered by their largest pod: ids depend on the order of objects.
-                let mut first: FxHashMap<&[SetId], PodIdx> = FxHashMap::default();
-                for pod in &queue {
-                    first.entry(&class(pod).term_sets).or_insert(*pod);
-                }
-                queue.sort_by_cached_key(|pod| {
-                    let largest = first.get(class(pod).term_sets.as_slice()).copied();
-                    (self.pods[*pod].buffer, largest, *pod)
-                });
-            }
             Order::Shuffled(number) => {
                 self.shuffle(&mut queue, number, |pod| self.pods[pod].class);
             }

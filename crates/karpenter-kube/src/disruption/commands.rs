@@ -75,7 +75,10 @@ pub(super) async fn untaint(cx: Arc<Context>, nodes: Vec<TaintedNode>) -> Answer
         let Err(error) = result else { continue };
         left.push(node.clone());
         // A conflict with another writer is expected: it is retried.
-        failure = (!error.is_expected()).then_some(error).or(failure);
+        if !error.is_expected() {
+            tracing::error!(nodeclaim = node.claim, error = %error, "failed to remove the taint of a disruption");
+            failure = Some(error);
+        }
     }
     Answer {
         event: Event::Untainted(left),

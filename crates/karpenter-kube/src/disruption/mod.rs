@@ -10,6 +10,7 @@ mod report;
 mod taints;
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,8 +139,23 @@ impl Disruption {
                 self.on(answer.event).await
             }
             Err(error) => {
-                tracing::error!(error = %error, "disruption panicked");
+                tracing::error!(error = %error, "disruption panicked, forgetting its commands and removing their taints");
                 self.restart().await
+            }
+        }
+    }
+
+    /// Refreshes instance types: after a restart without pending pods, no other controller has asked for them yet. Commands go on
+    /// while the provider is slow.
+    async fn refresh_instance_types(&mut self) -> Result<(), ReconcileError> {
+        let cx = Arc::clone(&self.cx);
+        let mut refresh = pin!(provisioning::refresh_instance_types(&cx));
+        loop {
+            tokio::select! {
+                biased;
+                refreshed = &mut refresh => return Ok(refreshed?),
+                Some(answer) = self.tasks.join_next() => self.answered(answer).await?,
+                () = cx.clock.sleep(CHECK) => self.on(Event::Changed).await?,
             }
         }
     }
@@ -170,18 +186,16 @@ impl Periodic for Disruption {
         self.on(Event::Changed).await?;
         if self.process.is_due(self.cx.clock.now()) {
             self.pauses.report(&self.cx, &self.cx.view());
-            // After a restart without pending pods, no other controller has asked for them yet.
-            provisioning::refresh_instance_types(&self.cx).await?;
+            self.refresh_instance_types().await?;
             self.on(Event::Due).await?;
         }
         while self.process.is_passing() {
-            let check = self.cx.clock.real_duration(CHECK);
             tokio::select! {
                 biased;
                 Some(answer) = self.tasks.join_next() => self.answered(answer).await?,
                 // A pass that panicked left no task behind.
-                () = tokio::time::sleep(check), if self.tasks.is_empty() => self.restart().await?,
-                () = tokio::time::sleep(check) => self.on(Event::Changed).await?,
+                () = self.cx.clock.sleep(CHECK), if self.tasks.is_empty() => self.restart().await?,
+                () = self.cx.clock.sleep(CHECK) => self.on(Event::Changed).await?,
             }
         }
         if let Some(failure) = self.failure.take() {

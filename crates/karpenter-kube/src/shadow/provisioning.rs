@@ -29,39 +29,36 @@ impl Provisioning {
         Self { cx }
     }
 
-    /// Hands an event to the process, and executes the effects. The pods that the other Karpenter has bound before the batch closed
-    /// are decided about, too.
+    /// Hands an event to the process, and executes the effects.
     async fn on(&self, shadow: &Shadow, event: Event) -> Result<(), ReconcileError> {
-        let is_batch = matches!(event, Event::Closed { .. });
-        let (mut events, mut planned) = (VecDeque::from([event]), Ok(None));
+        // Not only for pods that the process asks about: the other Karpenter may have bound some before the batch closed.
+        let plan = match &event {
+            Event::Closed { .. } => self.plan(shadow, &self.cx.view()).await?,
+            _ => None,
+        };
+        let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let view = self.cx.view();
-            let effects = shadow.triggers.on(event, &view.snapshot);
-            if is_batch && matches!(planned, Ok(None)) {
-                planned = self.plan(shadow, &view).await;
-            }
-            for effect in effects {
-                match (effect, &planned) {
-                    (Effect::Plan(_), Ok(Some(plan))) => {
-                        events.push_back(Event::Planned(Arc::clone(plan)));
+            for effect in shadow.triggers.on(event, &view.snapshot) {
+                match effect {
+                    Effect::Plan(_) => {
+                        events.push_back(Event::Planned(plan.clone().unwrap_or_default()));
                     }
-                    (Effect::Plan(_), _) => events.push_back(Event::Unanswered),
-                    (Effect::Launch(_, plan), _) => {
+                    Effect::Launch(_, plan) => {
                         let none = vec![None; plan.new_node_claims.len()];
                         events.push_back(Event::Launched(none));
                     }
                     // In the model only: kube-scheduler is about to bind pods to these nodes.
-                    (Effect::Nominate(nodes), _) => {
+                    Effect::Nominate(nodes) => {
                         let is_real = |node: &String| view.snapshot.node(node).is_some();
-                        self.cx
-                            .nominate(nodes.into_iter().filter(is_real).collect())
-                            .await?;
+                        let nodes = nodes.into_iter().filter(is_real);
+                        self.cx.nominate(nodes.collect()).await?;
                     }
-                    (Effect::ReportIdle, _) => {}
+                    Effect::ReportIdle => {}
                 }
             }
         }
-        planned.map(drop)
+        Ok(())
     }
 
     async fn plan(

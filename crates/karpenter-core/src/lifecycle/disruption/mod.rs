@@ -269,7 +269,10 @@ impl Disruption {
             }
             Event::Untainted(left) => {
                 self.untainting = self.untainting.saturating_sub(1);
-                self.still_tainted.extend(left);
+                if !left.is_empty() {
+                    self.still_tainted.extend(left);
+                    self.untaint_at = Some(after(now, UNTAINT_RETRY));
+                }
             }
             Event::Deleted {
                 command,
@@ -324,7 +327,6 @@ impl Disruption {
         };
         if !self.still_tainted.is_empty() {
             self.proposals.extend(pass.to_validate);
-            self.untaint_at = Some(after(now, UNTAINT_RETRY));
         } else if let Some(command) = pass.to_start.pop_front() {
             self.start(command);
             self.pass = Some(pass);

@@ -149,25 +149,6 @@ async fn after_a_restart_taints_without_a_command_are_removed() {
     world.assert_no_orphans().await;
 }
 
-/// Emptiness is validated before the command starts.
-///
-/// Conformance: DIS-189
-#[tokio::test(start_paused = true)]
-async fn a_node_that_gets_pods_before_validation_is_kept() {
-    let world = on_demand(&[], |pool| pool.consolidation_policy("WhenEmpty")).await;
-    world.deploy("app", 3).await;
-    world.until_running(3, 60).await;
-    let before = world.claims().await.remove(0);
-    world.scale("app", 0).await;
-    world.pass(12).await;
-    world.scale("app", 1).await;
-    world.pass(120).await;
-    let after = world.claims().await;
-    assert_eq!(after.len(), 1, "{}", world.describe().await);
-    assert_eq!(after[0].uid(), before.uid());
-    assert_eq!(running_pods(&world).await, 1);
-}
-
 #[tokio::test(start_paused = true)]
 async fn of_two_empty_nodes_the_one_that_gets_a_pod_fails_validation_alone() {
     let empty = |pool: Object<NodePool>| pool.consolidation_policy("WhenEmpty");

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karpenter_api::conditions::reasons;
 use karpenter_api::labels;
 use karpenter_api::labels::annotations;
@@ -13,13 +14,20 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::validation::WellKnown;
 
 use crate::instance_type::InstanceType;
+use crate::lifecycle::after;
 use crate::offering::Offering;
 use crate::requirements::{
     AllowUndefined, InvalidRequirement, Operator, Requirement, Requirements,
 };
 
 /// Age from which the instance type of a NodeClaim is checked.
-pub const INSTANCE_TYPE_CHECKED_AFTER: Duration = Duration::from_secs(60 * 60);
+const INSTANCE_TYPE_CHECKED_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// Reports whether a NodeClaim is old enough for [`is_instance_type_gone`]: a type may disappear for a short time.
+pub fn is_instance_type_checked(claim: &NodeClaim, now: Timestamp) -> bool {
+    let created = claim.metadata.creation_timestamp.as_ref();
+    created.is_some_and(|at| after(at.0, INSTANCE_TYPE_CHECKED_AFTER) < now)
+}
 
 /// Returns the reason of the condition Drifted by which a NodeClaim no longer matches its NodePool: the static part of the
 /// template first, then the requirements.

@@ -65,6 +65,34 @@ impl Population {
     }
 }
 
+/// Returns the numbers of nodes of a NodePool by their state.
+pub fn population(snapshot: &Snapshot, pool: &str) -> Population {
+    let claims = snapshot.node_claims_of_pool(pool);
+    Population::count(snapshot, claims.map(AsRef::as_ref))
+}
+
+/// Returns how many nodes a static NodePool lacks; `None` for a NodePool that is not static, not ready or being deleted. How many may
+/// be launched, [`Reservations`] say.
+pub fn missing(snapshot: &Snapshot, pool: &NodePool) -> Option<u32> {
+    let replicas = replicas(pool).filter(|_| !pool.is_deleting() && pool.is_true(types::READY))?;
+    Some(population(snapshot, pool.name()).missing(replicas))
+}
+
+/// Returns the NodeClaims that a static NodePool has too many, of its `claims`; `None` for a NodePool that is not static or being
+/// deleted.
+pub fn surplus<'a>(
+    snapshot: &Snapshot,
+    pool: &NodePool,
+    claims: impl IntoIterator<Item = &'a NodeClaim>,
+    now: Timestamp,
+) -> Option<Vec<&'a NodeClaim>> {
+    let replicas = replicas(pool).filter(|_| !pool.is_deleting())?;
+    let excess = population(snapshot, pool.name()).excess(replicas);
+    let mut order = removal_order(snapshot, claims, now);
+    order.truncate(usize::try_from(excess).unwrap_or(usize::MAX));
+    Some(order)
+}
+
 enum Fate {
     Active,
     Pending,
@@ -86,7 +114,7 @@ fn fate(snapshot: &Snapshot, claim: &NodeClaim) -> Fate {
 }
 
 /// Returns `spec.replicas` of a static NodePool; `None` for other NodePools.
-pub fn replicas(pool: &NodePool) -> Option<u32> {
+fn replicas(pool: &NodePool) -> Option<u32> {
     pool.spec
         .replicas
         .map(|replicas| u32::try_from(replicas).unwrap_or(if replicas < 0 { 0 } else { u32::MAX }))
@@ -155,7 +183,7 @@ impl Reservations {
 
 /// Returns the active NodeClaims in the order in which scaling down deletes them: not launched yet; empty; by disruption cost;
 /// those with a `do-not-disrupt` annotation. NodeClaims with a disruption command in flight are left out.
-pub fn removal_order<'a>(
+fn removal_order<'a>(
     snapshot: &Snapshot,
     claims: impl IntoIterator<Item = &'a NodeClaim>,
     now: Timestamp,

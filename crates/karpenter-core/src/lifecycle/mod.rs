@@ -9,8 +9,10 @@ pub mod backoff;
 pub mod conditions;
 pub mod disruption;
 pub mod drain;
+pub mod node_claim;
 pub mod pod_events;
 pub mod provisioning;
+pub mod termination;
 
 use std::time::Duration;
 

@@ -1,19 +1,18 @@
-//! The termination of a Node: taint, drain, volumes, instance, finalizer; one step after another, each idempotent.
+//! The termination of a Node: executes the effects of `karpenter_core::lifecycle::termination`, each idempotent.
 //!
 //! UPSTREAM: pkg/controllers/node/termination/controller.go
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod as CorePod, Taint};
-use karpenter_api::conditions::{HasConditions, reasons, types};
-use karpenter_api::labels::{annotations, finalizers, taints};
+use k8s_openapi::api::core::v1::{Node, Pod as CorePod};
+use karpenter_api::labels::{finalizers, taints};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
-use karpenter_core::lifecycle::drain::{self, MIN_DRAIN, is_drainable};
-use karpenter_core::pod::{Pod, VolumeRef};
+use karpenter_core::lifecycle::drain;
+use karpenter_core::lifecycle::termination::{self, NodeEffect, NodeEvent, Progress};
+use karpenter_core::pod::Pod;
 use kube::Api;
 use kube::api::ListParams;
 
@@ -27,10 +26,6 @@ use crate::logging;
 use crate::model::{Change, View};
 use crate::options::Options;
 
-/// Interval between steps of a drain.
-const DRAIN_POLL: Duration = Duration::from_secs(1);
-/// Interval between checks whether the instance is terminated.
-const INSTANCE_POLL: Duration = Duration::from_secs(5);
 /// How many volume attachments an event names.
 const NAMED_ATTACHMENTS: usize = 5;
 
@@ -48,7 +43,14 @@ struct TerminatingNode {
     name: String,
     /// The NodeClaim; `None` if there is none or more than one.
     claim: Option<Arc<NodeClaim>>,
-    deadline: Option<Timestamp>,
+}
+
+/// What became of an effect.
+enum Outcome {
+    Done,
+    Answer(NodeEvent),
+    /// The process ends; it begins again as [`Next`] says.
+    End(Next),
 }
 
 impl Termination {
@@ -59,22 +61,88 @@ impl Termination {
     }
 
     async fn terminate(&self, terminating: &mut TerminatingNode) -> Result<Next, ReconcileError> {
-        self.delete_claim(terminating).await?;
-        if !is_ready(&terminating.node) && self.instance_is_gone(terminating).await? {
-            return self.release(terminating).await;
+        let mut event = NodeEvent::Due;
+        loop {
+            let of = termination::TerminatingNode {
+                snapshot: &terminating.view.snapshot,
+                node: &terminating.node,
+                claim: terminating.claim.as_deref(),
+            };
+            for effect in termination::on_node(event, of, self.cx.clock.now()) {
+                match self.execute(effect, terminating).await? {
+                    Outcome::Done => {}
+                    Outcome::Answer(answer) => event = answer,
+                    Outcome::End(next) => return Ok(next),
+                }
+            }
         }
-        self.announce_deadline(terminating);
-        self.taint(terminating).await?;
-        if let Some(next) = self.drain(terminating).await? {
-            return Ok(next);
+    }
+
+    async fn execute(
+        &self,
+        effect: NodeEffect,
+        terminating: &mut TerminatingNode,
+    ) -> Result<Outcome, ReconcileError> {
+        match effect {
+            NodeEffect::DeleteNodeClaim => self.delete_claim(terminating).await?,
+            NodeEffect::FindInstance => {
+                let gone = self.instance_is_gone(terminating).await?;
+                return Ok(Outcome::Answer(NodeEvent::InstanceFound(!gone)));
+            }
+            NodeEffect::ReportDeadline(deadline) => {
+                let deadline = deadline.strftime("%Y-%m-%dT%H:%M:%SZ");
+                let message = format!("All pods will be deleted by {deadline}");
+                let reason = events::TERMINATION_GRACE_PERIOD_EXPIRING;
+                let event = Event::warning(reference(&terminating.node), reason, message);
+                self.cx.recorder.publish(event.dedupe_by_message());
+            }
+            NodeEffect::Taint => self.taint(terminating).await?,
+            NodeEffect::Evict(pods) => {
+                let deadline = terminating.deadline();
+                self.evictions.add(&pods, deadline);
+                pods.iter()
+                    .for_each(|pod| protection::report(&self.cx, pod));
+            }
+            NodeEffect::ReportWaiting(pods) => {
+                let message =
+                    format!("Failed to drain node, {pods} pods are waiting to be evicted");
+                let about = reference(&terminating.node);
+                let event = Event::warning(about, events::FAILED_DRAINING, message);
+                self.cx.recorder.publish(event);
+            }
+            NodeEffect::FindPods => {
+                let found = self.finds_pods(terminating).await?;
+                return Ok(Outcome::Answer(NodeEvent::PodsFound(found)));
+            }
+            NodeEffect::ReportAttached(names) => {
+                let named = logging::shortened(&names, NAMED_ATTACHMENTS);
+                let message = format!("Awaiting deletion of bound volumeattachments ({named})");
+                let (about, reason) = (
+                    reference(&terminating.node),
+                    events::AWAITING_VOLUME_DETACHMENT,
+                );
+                self.cx
+                    .recorder
+                    .publish(Event::normal(about, reason, message));
+            }
+            NodeEffect::Mark(progress) => self.mark(terminating, progress).await?,
+            NodeEffect::Terminate => {
+                let Some(claim) = &terminating.claim else {
+                    return Ok(Outcome::End(Next::Wait));
+                };
+                let gone = match self.cx.provider.delete(claim).await {
+                    Ok(()) => false,
+                    Err(error) if error.is_node_claim_not_found() => true,
+                    Err(error) => return Err(error).doing("terminating instance"),
+                };
+                return Ok(Outcome::Answer(NodeEvent::Terminated(gone)));
+            }
+            NodeEffect::Release => return Ok(Outcome::End(self.release(terminating).await?)),
+            NodeEffect::Wait(wait) | NodeEffect::Poll(wait) => {
+                return Ok(Outcome::End(Next::After(wait)));
+            }
         }
-        if let Some(next) = self.detach_volumes(terminating).await? {
-            return Ok(next);
-        }
-        if let Some(next) = self.delete_instance(terminating).await? {
-            return Ok(next);
-        }
-        self.release(terminating).await
+        Ok(Outcome::Done)
     }
 
     async fn delete_claim(&self, terminating: &TerminatingNode) -> Result<(), ReconcileError> {
@@ -109,23 +177,9 @@ impl Termination {
         }
     }
 
-    fn announce_deadline(&self, terminating: &TerminatingNode) {
-        if let Some(deadline) = terminating.deadline {
-            let message = format!(
-                "All pods will be deleted by {}",
-                deadline.strftime("%Y-%m-%dT%H:%M:%SZ")
-            );
-            let event = Event::warning(
-                reference(&terminating.node),
-                events::TERMINATION_GRACE_PERIOD_EXPIRING,
-                message,
-            );
-            self.cx.recorder.publish(event.dedupe_by_message());
-        }
-    }
-
     async fn taint(&self, terminating: &mut TerminatingNode) -> Result<(), ReconcileError> {
-        let wanted = tainted(&terminating.node);
+        let mut wanted = terminating.node.clone();
+        termination::taint(&mut wanted);
         if wanted == terminating.node {
             // A drain is reconciled every second: that must not cost a serialized node each time.
             return Ok(());
@@ -155,163 +209,15 @@ impl Termination {
         Ok(())
     }
 
-    /// Evicts pods; returns `None` once every pod has left.
-    async fn drain(
-        &self,
-        terminating: &mut TerminatingNode,
-    ) -> Result<Option<Next>, ReconcileError> {
-        if terminating
-            .claim
-            .as_ref()
-            .is_some_and(|c| c.is_true(types::DRAINED))
-        {
-            return Ok(None);
-        }
-        let now = self.cx.clock.now();
-        let plan = drain::plan(
-            terminating.view.pods_on(&terminating.name),
-            terminating.deadline,
-            now,
-        );
-        self.evictions.add(&plan.evict, terminating.deadline);
-        plan.evict
-            .iter()
-            .for_each(|pod| protection::report(&self.cx, pod));
-        if plan.waiting > 0 {
-            let message = format!(
-                "Failed to drain node, {} pods are waiting to be evicted",
-                plan.waiting
-            );
-            self.cx.recorder.publish(Event::warning(
-                reference(&terminating.node),
-                events::FAILED_DRAINING,
-                message,
-            ));
-            self.set(terminating, |c| {
-                c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now);
-            })
-            .await?;
-            return Ok(Some(Next::After(DRAIN_POLL)));
-        }
-        let drained = terminating.claim.as_ref().map(|claim| {
-            let since = claim.condition(types::DRAINED);
-            since.map(|c| self.cx.clock.since(c.last_transition_time.0))
-        });
-        match drained {
-            Some(None) => {
-                self.set(terminating, |c| {
-                    c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now);
-                })
-                .await?;
-                Ok(Some(Next::After(MIN_DRAIN)))
-            }
-            Some(Some(passed)) if passed < MIN_DRAIN => Ok(Some(Next::After(MIN_DRAIN - passed))),
-            _ if self.has_unseen_pods(terminating, now).await? => Ok(Some(Next::After(DRAIN_POLL))),
-            None => Ok(None),
-            Some(Some(_)) => {
-                // Most nodes have no volumes to wait for: that condition is written with the same request.
-                let detached = pending_attachments(terminating, now).is_empty();
-                self.set(terminating, |c| {
-                    c.set_true(types::DRAINED, now);
-                    if detached {
-                        c.set_true(types::VOLUMES_DETACHED, now);
-                    }
-                })
-                .await?;
-                self.cx
-                    .metrics
-                    .nodes_drained_total
-                    .inc(&[pool_of(&terminating.node)]);
-                Ok(None)
-            }
-        }
-    }
-
-    /// Returns whether the API server has pods to wait for that the model does not have.
-    ///
-    /// The model may lag behind, and the next step terminates the instance with every pod on it.
-    async fn has_unseen_pods(
-        &self,
-        terminating: &TerminatingNode,
-        now: Timestamp,
-    ) -> Result<bool, ReconcileError> {
+    /// Returns whether the API server has pods that the drain waits for.
+    async fn finds_pods(&self, terminating: &TerminatingNode) -> Result<bool, ReconcileError> {
         let pods: Api<CorePod> = Api::all(self.cx.clients.api.clone());
         let here = ListParams::default().fields(&format!("spec.nodeName={}", terminating.name));
         let listed = pods.list(&here).await.doing("listing pods")?;
         let listed = listed.items.iter().map(|pod| Arc::new(Pod::parse(pod)));
         let listed: Vec<Arc<Pod>> = listed.collect();
-        Ok(drain::plan(&listed, terminating.deadline, now).waiting > 0)
-    }
-
-    /// Waits for volumes; returns `None` once no volume is attached, or the deadline has passed.
-    async fn detach_volumes(
-        &self,
-        terminating: &mut TerminatingNode,
-    ) -> Result<Option<Next>, ReconcileError> {
-        if terminating.claim.as_ref().is_some_and(|c| {
-            c.is_true(types::VOLUMES_DETACHED) || c.is_false(types::VOLUMES_DETACHED)
-        }) {
-            return Ok(None);
-        }
-        let now = self.cx.clock.now();
-        let pending = pending_attachments(terminating, now);
-        if pending.is_empty() {
-            self.set(terminating, |c| {
-                c.set_true(types::VOLUMES_DETACHED, now);
-            })
-            .await?;
-            return Ok(None);
-        }
-        if terminating.deadline.is_some_and(|deadline| now > deadline) {
-            let (reason, message) = (
-                reasons::TERMINATION_GRACE_PERIOD_ELAPSED,
-                "TerminationGracePeriodElapsed",
-            );
-            self.set(terminating, |c| {
-                c.set_false(types::VOLUMES_DETACHED, reason, message, now);
-            })
-            .await?;
-            return Ok(None);
-        }
-        let named = logging::shortened(&pending, NAMED_ATTACHMENTS);
-        let event = Event::normal(
-            reference(&terminating.node),
-            events::AWAITING_VOLUME_DETACHMENT,
-            format!("Awaiting deletion of bound volumeattachments ({named})"),
-        );
-        self.cx.recorder.publish(event);
-        let (reason, message) = (
-            reasons::AWAITING_VOLUME_DETACHMENT,
-            "AwaitingVolumeDetachment",
-        );
-        self.set(terminating, |c| {
-            c.set_unknown_with_reason(types::VOLUMES_DETACHED, reason, message, now);
-        })
-        .await?;
-        Ok(Some(Next::After(DRAIN_POLL)))
-    }
-
-    /// Deletes the instance; returns `None` once it is terminated. Without a NodeClaim the instance is left to the
-    /// provider's garbage collection.
-    async fn delete_instance(
-        &self,
-        terminating: &mut TerminatingNode,
-    ) -> Result<Option<Next>, ReconcileError> {
-        let Some(claim) = terminating.claim.clone() else {
-            return Ok(None);
-        };
-        match self.cx.provider.delete(&claim).await {
-            Ok(()) => {
-                let now = self.cx.clock.now();
-                self.set(terminating, |c| {
-                    c.set_true(types::INSTANCE_TERMINATING, now);
-                })
-                .await?;
-                Ok(Some(Next::After(INSTANCE_POLL)))
-            }
-            Err(error) if error.is_node_claim_not_found() => Ok(None),
-            Err(error) => Err(error).doing("terminating instance"),
-        }
+        let step = drain::plan(&listed, terminating.deadline(), self.cx.clock.now());
+        Ok(step.waiting > 0)
     }
 
     async fn release(&self, terminating: &TerminatingNode) -> Result<Next, ReconcileError> {
@@ -354,75 +260,33 @@ impl Termination {
         Ok(Next::Wait)
     }
 
-    /// Changes the NodeClaim's conditions, if there is a NodeClaim and they differ.
-    async fn set(
+    /// Writes the NodeClaim's conditions, if there is a NodeClaim and they differ.
+    async fn mark(
         &self,
         terminating: &mut TerminatingNode,
-        change: impl FnOnce(&mut NodeClaim),
+        progress: Progress,
     ) -> Result<(), ReconcileError> {
         let Some(before) = &terminating.claim else {
             return Ok(());
         };
+        let now = self.cx.clock.now();
         // No other controller writes these conditions: other changes of the NodeClaim do not matter.
-        let written = self.cx.change_claim_status(before, change);
+        let written = self
+            .cx
+            .change_claim_status(before, |claim| progress.mark(claim, now));
         terminating.claim = Some(written.await?);
+        if let Progress::Drained { .. } = progress {
+            let drained = &self.cx.metrics.nodes_drained_total;
+            drained.inc(&[pool_of(&terminating.node)]);
+        }
         Ok(())
     }
 }
 
-/// Returns the Node with the disrupted taint, which replaces others of its key, and with the label that excludes it from
-/// load balancers.
-fn tainted(node: &Node) -> Node {
-    let mut wanted = node.clone();
-    let disrupted = taints::disrupted();
-    let present: &mut Vec<Taint> = wanted
-        .spec
-        .get_or_insert_default()
-        .taints
-        .get_or_insert_default();
-    if !present.iter().any(|t| taints::same(t, &disrupted)) {
-        present.retain(|t| t.key != disrupted.key);
-        present.push(disrupted);
+impl TerminatingNode {
+    fn deadline(&self) -> Option<Timestamp> {
+        self.claim.as_deref().and_then(termination::deadline)
     }
-    let labels = wanted.metadata.labels.get_or_insert_default();
-    labels.insert(
-        labels::EXCLUDE_FROM_EXTERNAL_LOAD_BALANCERS.into(),
-        "karpenter".into(),
-    );
-    wanted
-}
-
-/// Returns the names of the attachments that must be detached first: those of volumes, except of pods that the drain ignores.
-fn pending_attachments(terminating: &TerminatingNode, now: Timestamp) -> Vec<String> {
-    let snapshot = &terminating.view.snapshot;
-    let mut staying: BTreeSet<String> = BTreeSet::new();
-    for pod in terminating
-        .view
-        .pods_on(&terminating.name)
-        .iter()
-        .filter(|p| !is_drainable(p, now))
-    {
-        for volume in &pod.shape.volumes {
-            let claim = match volume {
-                VolumeRef::Claim(name) => name.clone(),
-                VolumeRef::Ephemeral { volume, .. } => format!("{}-{volume}", pod.key.name),
-            };
-            staying.extend(
-                snapshot
-                    .volume_claim(&pod.key.namespace, &claim)
-                    .and_then(|c| c.volume_name.clone()),
-            );
-        }
-    }
-    let blocking = snapshot
-        .volume_attachments_on(&terminating.name)
-        .filter(|a| a.volume.as_ref().is_some_and(|v| !staying.contains(v)));
-    blocking.map(|a| a.name.clone()).collect()
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
-    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }
 
 fn label_of<'a>(node: &'a Node, key: &str) -> &'a str {
@@ -523,53 +387,12 @@ impl Controller for Termination {
             [claim] => Some(Arc::clone(claim)),
             _ => None,
         };
-        let deadline = claim
-            .as_ref()
-            .and_then(|c| c.annotation(annotations::TERMINATION_TIMESTAMP))
-            .and_then(|text| text.parse::<Timestamp>().ok());
         let mut terminating = TerminatingNode {
             view,
             node,
             name: key.name.to_string(),
             claim,
-            deadline,
         };
         self.terminate(&mut terminating).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Conformance: DIS-151
-    #[test]
-    fn the_disrupted_taint_replaces_others_of_its_key_and_the_node_is_excluded_from_load_balancers()
-    {
-        let mut node = Node::default();
-        let old = Taint {
-            key: taints::DISRUPTED.into(),
-            effect: "NoExecute".into(),
-            ..Taint::default()
-        };
-        let other = Taint {
-            key: "a".into(),
-            effect: "NoSchedule".into(),
-            ..Taint::default()
-        };
-        node.spec.get_or_insert_default().taints = Some(vec![old, other.clone()]);
-        let wanted = tainted(&node);
-        assert_eq!(
-            wanted.spec.as_ref().unwrap().taints,
-            Some(vec![other, taints::disrupted()])
-        );
-        assert_eq!(
-            label_of(
-                &wanted,
-                "node.kubernetes.io/exclude-from-external-load-balancers"
-            ),
-            "karpenter"
-        );
-        assert_eq!(tainted(&wanted), wanted);
     }
 }

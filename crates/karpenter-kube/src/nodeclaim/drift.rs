@@ -80,10 +80,8 @@ impl Drift {
         pool: &NodePool,
         claim: &NodeClaim,
     ) -> Result<bool, ReconcileError> {
-        let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
-        let young =
-            created.is_none_or(|at| self.cx.clock.since(at) <= drift::INSTANCE_TYPE_CHECKED_AFTER);
-        if young || self.cooldowns.remaining(claim.uid()).is_some() {
+        let is_checked = drift::is_instance_type_checked(claim, self.cx.clock.now());
+        if !is_checked || self.cooldowns.remaining(claim.uid()).is_some() {
             return Ok(false);
         }
         let types = match self.cx.provider.instance_types(pool).await {

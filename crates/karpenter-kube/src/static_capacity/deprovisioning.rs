@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use karpenter_api::v1::NodePool;
-use karpenter_core::static_capacity::{removal_order, replicas};
+use karpenter_core::static_capacity::surplus;
 
-use super::population;
 use crate::context::Context;
 use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
 use crate::decisions::Made;
@@ -80,29 +79,25 @@ impl Controller for Deprovisioning {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(pool) = view.node_pool(&key.name).filter(|pool| {
-            self.cx.is_managed(&pool.spec.template.spec.node_class_ref) && !pool.is_deleting()
-        }) else {
+        let Some(pool) = view
+            .node_pool(&key.name)
+            .filter(|pool| self.cx.is_managed(&pool.spec.template.spec.node_class_ref))
+        else {
             return Ok(Next::Wait);
         };
-        let Some(replicas) = replicas(pool) else {
-            return Ok(Next::Wait);
-        };
-        let excess = population(&view, pool.name()).excess(replicas);
-        if excess == 0 {
-            return Ok(Next::After(STEADY));
-        }
         let claims = view.node_claims_of_pool(pool.name());
         let claims = claims
             .iter()
             .map(|claim| self.cx.claim_writes.latest(claim));
         let claims: Vec<_> = claims.collect();
-        let order = removal_order(
-            &view.snapshot,
-            claims.iter().map(AsRef::as_ref),
-            self.cx.clock.now(),
-        );
-        let removals = order.into_iter().take(excess as usize).map(|claim| async {
+        let of_pool = claims.iter().map(AsRef::as_ref);
+        let Some(surplus) = surplus(&view.snapshot, pool, of_pool, self.cx.clock.now()) else {
+            return Ok(Next::Wait);
+        };
+        if surplus.is_empty() {
+            return Ok(Next::After(STEADY));
+        }
+        let removals = surplus.into_iter().map(|claim| async {
             let deleted = delete(&self.cx, claim).await?;
             if deleted {
                 tracing::info!(

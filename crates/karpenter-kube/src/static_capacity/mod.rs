@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use karpenter_api::v1::NodePool;
-use karpenter_core::static_capacity::{Population, Reservations, node_limit};
+use karpenter_core::static_capacity::{Reservations, node_limit, population};
 use parking_lot::Mutex;
 
 pub use deprovisioning::Deprovisioning;
 pub use provisioning::Provisioning;
 
-use crate::model::{ModelHandle, View};
+use crate::model::ModelHandle;
 
 /// NodeClaims of static NodePools that are about to be created. Cheap to clone; clones share the state.
 #[derive(Debug, Clone, Default)]
@@ -33,7 +33,7 @@ impl StaticCapacity {
     pub fn reserve(&self, model: &ModelHandle, pool: &NodePool, wanted: u32) -> u32 {
         self.with(|reservations| {
             // INVARIANT: the view is read under the lock. It contains what was released before.
-            let population = population(&model.view(), pool.name());
+            let population = population(&model.view().snapshot, pool.name());
             reservations.reserve(pool.name(), population, node_limit(pool), wanted)
         })
     }
@@ -52,16 +52,10 @@ impl StaticCapacity {
             pools
                 .map(|pool| {
                     let headroom =
-                        reservations.drift_headroom(pool, population(&view, pool.name()));
+                        reservations.drift_headroom(pool, population(&view.snapshot, pool.name()));
                     (pool.name().to_owned(), headroom)
                 })
                 .collect()
         })
     }
-}
-
-/// Returns the numbers of nodes of a NodePool by their state.
-fn population(view: &View, pool: &str) -> Population {
-    let claims = view.node_claims_of_pool(pool);
-    Population::count(&view.snapshot, claims.iter().map(AsRef::as_ref))
 }

@@ -9,9 +9,8 @@ use std::time::Duration;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::schedule::PlannedNodeClaim;
-use karpenter_core::static_capacity::replicas;
+use karpenter_core::static_capacity::missing;
 
-use super::population;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Next, ObjectKey, Queue, ReconcileError};
 use crate::cooldown::Cooldowns;
@@ -152,20 +151,17 @@ impl Controller for Provisioning {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(pool) = view.node_pool(&key.name).filter(|pool| {
-            self.cx.is_managed(&pool.spec.template.spec.node_class_ref)
-                && !pool.is_deleting()
-                && pool.is_true(types::READY)
-        }) else {
+        let managed =
+            |pool: &&Arc<NodePool>| self.cx.is_managed(&pool.spec.template.spec.node_class_ref);
+        let Some(pool) = view.node_pool(&key.name).filter(managed) else {
             return Ok(Next::Wait);
         };
-        let Some(replicas) = replicas(pool) else {
+        let Some(missing) = missing(&view.snapshot, pool) else {
             return Ok(Next::Wait);
         };
         if !view.is_synced() {
             return Ok(Next::After(UNSYNCED));
         }
-        let missing = population(&view, pool.name()).missing(replicas);
         if missing == 0 {
             return Ok(Next::After(STEADY));
         }
@@ -180,7 +176,7 @@ impl Controller for Provisioning {
             self.record(&view, &[], &[], Some(pool.name()));
             tracing::info!(
                 NodePool = logging::object(None, pool.name()),
-                replicas,
+                replicas = pool.spec.replicas,
                 "nodepool has reached its node limit"
             );
             return Ok(Next::After(AT_LIMIT));

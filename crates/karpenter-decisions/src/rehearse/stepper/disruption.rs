@@ -18,7 +18,7 @@ use karpenter_core::lifecycle::conditions::{
     consolidatable_in, update_consolidatable, update_drifted,
 };
 use karpenter_core::lifecycle::disruption::{Effect, Event, Inputs, Report};
-use karpenter_core::static_capacity::{Population, Reservations, node_limit};
+use karpenter_core::static_capacity::{Reservations, node_limit, population};
 
 use crate::rehearse::plan::{Action, Step};
 use crate::rehearse::stepper::Stepper;
@@ -31,12 +31,6 @@ const DRIFT: Duration = Duration::from_secs(300);
 pub(in crate::rehearse) struct Adopted {
     claims: Vec<String>,
     waiting: BTreeSet<String>,
-}
-
-/// Returns the numbers of nodes of a NodePool by their state.
-fn population(snapshot: &Snapshot, pool: &str) -> Population {
-    let claims = snapshot.node_claims_of_pool(pool);
-    Population::count(snapshot, claims.map(AsRef::as_ref))
 }
 
 impl Stepper {
@@ -161,10 +155,7 @@ impl Stepper {
         if let Ok(Some(reason)) = drift::from_node_pool(pool, claim, names) {
             return Some(Some(reason));
         }
-        let created = claim.metadata.creation_timestamp.as_ref();
-        let old = created
-            .is_some_and(|created| after(created.0, drift::INSTANCE_TYPE_CHECKED_AFTER) < self.now);
-        if old
+        if drift::is_instance_type_checked(claim, self.now)
             && let Some(Ok(types)) = snapshot.instance_types(pool.name())
             && drift::is_instance_type_gone(types, claim, names)
         {

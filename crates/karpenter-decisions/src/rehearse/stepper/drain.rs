@@ -3,12 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use karpenter_api::k8s_openapi::api::core::v1::Node;
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use karpenter_api::labels::taints;
+use karpenter_api::labels::annotations::TERMINATION_TIMESTAMP;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::expires_at;
 use karpenter_core::lifecycle::drain;
+use karpenter_core::lifecycle::termination::{
+    ClaimEffect, ClaimEvent, NodeEffect, NodeEvent, TerminatingNode, deadline, on_node,
+    on_node_claim, taint,
+};
 use karpenter_core::pod::Pod;
 
 use crate::rehearse::stepper::Stepper;
@@ -17,38 +22,62 @@ use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::workloads::pending;
 use crate::workload::Workload;
 
-/// Interval between steps of a drain that waits for a PodDisruptionBudget or a protected pod.
+/// Interval between evictions of a pod that a PodDisruptionBudget or its annotation refuses.
 const RETRY: Duration = Duration::from_secs(10);
+/// How long the volumes of a drained node take to detach.
+const DETACH: Duration = Duration::from_secs(1);
 
 impl Stepper {
     /// Requests the deletion of a NodeClaim; its node is drained.
     pub(super) fn delete_claim(&mut self, name: &str) {
-        let snapshot = self.cluster.snapshot();
-        let Some(claim) = snapshot
-            .node_claim(name)
-            .filter(|claim| !claim.is_deleting())
-        else {
+        let Some(mut claim) = self.live_claim(name) else {
             return;
         };
-        let mut claim = NodeClaim::clone(claim);
         claim.metadata.deletion_timestamp = Some(Time(self.now));
         self.cluster.apply_node_claim(&claim);
         self.launching.remove(name);
-        match self.node_object(name) {
-            Some(mut node) => {
-                node.metadata.deletion_timestamp = Some(Time(self.now));
-                let spec = node.spec.get_or_insert_default();
-                let present = spec.taints.get_or_insert_default();
-                let disrupted = taints::disrupted();
-                if !present.iter().any(|taint| taints::same(taint, &disrupted)) {
-                    present.push(disrupted);
-                }
-                self.cluster.apply_node(&node);
-                self.queue.add(self.now, Event::Drain(name.to_owned()));
-            }
-            None => self.gone(name),
-        }
+        self.finalize(name);
         self.trigger(name);
+    }
+
+    /// Reconciles a NodeClaim that is being deleted.
+    pub(super) fn finalize(&mut self, name: &str) {
+        let mut event = ClaimEvent::Due;
+        loop {
+            let snapshot = self.cluster.snapshot();
+            let claim = snapshot.node_claim(name);
+            let Some(claim) = claim.filter(|claim| claim.is_deleting()) else {
+                return;
+            };
+            let nodes: Vec<Arc<Node>> = self.node_object(name).map(Arc::new).into_iter().collect();
+            for effect in on_node_claim(event, claim, &nodes) {
+                match effect {
+                    ClaimEffect::Announce(deadline) => {
+                        let mut claim = NodeClaim::clone(claim);
+                        let annotations = claim.metadata.annotations.get_or_insert_default();
+                        let deadline = deadline.to_string();
+                        annotations.insert(TERMINATION_TIMESTAMP.to_owned(), deadline);
+                        self.cluster.apply_node_claim(&claim);
+                    }
+                    ClaimEffect::DeleteNodes => return self.delete_node(name),
+                    ClaimEffect::FindNode => event = ClaimEvent::NodeFound(false),
+                    ClaimEffect::Terminate => event = ClaimEvent::Terminated(true),
+                    ClaimEffect::Release => return self.gone(name),
+                    ClaimEffect::Mark(_) => {}
+                    ClaimEffect::Poll(_) => return,
+                }
+            }
+        }
+    }
+
+    fn delete_node(&mut self, name: &str) {
+        let node = self.node_object(name);
+        let staying = |node: &Node| node.metadata.deletion_timestamp.is_none();
+        if let Some(mut node) = node.filter(staying) {
+            node.metadata.deletion_timestamp = Some(Time(self.now));
+            self.cluster.apply_node(&node);
+        }
+        self.terminate_node(name);
     }
 
     pub(super) fn expire(&mut self, name: &str) {
@@ -62,35 +91,66 @@ impl Stepper {
         }
     }
 
-    /// Takes a step of a drain.
-    pub(super) fn drain(&mut self, name: &str) {
+    /// Reconciles the Node of a NodeClaim, both being deleted.
+    fn terminate_node(&mut self, name: &str) {
         self.guards.refresh(&mut self.cluster);
-        let snapshot = self.cluster.snapshot();
-        let Some(claim) = snapshot.node_claim(name) else {
-            return;
-        };
-        let deleted = claim.metadata.deletion_timestamp.as_ref();
-        let Some(deleted) = deleted.map(|deleted| deleted.0) else {
-            return;
-        };
-        let Some(node) = snapshot.node(name).and_then(|state| state.node.clone()) else {
-            self.gone(name);
-            return;
-        };
-        let grace = claim.spec.termination_grace_period.as_ref();
-        let deadline = grace.and_then(|grace| deleted.checked_add(grace.value()).ok());
-        let step = drain::plan(snapshot.pods_on(&node.name), deadline, self.now);
-        if step.waiting == 0 {
-            let earliest = after(deleted, drain::MIN_DRAIN);
-            if self.now < earliest {
-                self.queue.add(earliest, Event::Drain(name.to_owned()));
-            } else {
-                self.gone(name);
+        let mut event = NodeEvent::Due;
+        loop {
+            let snapshot = self.cluster.snapshot();
+            let (Some(claim), Some(mut node)) = (snapshot.node_claim(name), self.node_object(name))
+            else {
+                return;
+            };
+            let of = TerminatingNode {
+                snapshot: &snapshot,
+                node: &node,
+                claim: Some(claim),
+            };
+            let finalize = || Event::Finalize(name.to_owned());
+            for effect in on_node(event, of, self.now) {
+                match effect {
+                    NodeEffect::FindInstance => event = NodeEvent::InstanceFound(true),
+                    NodeEffect::Taint => {
+                        taint(&mut node);
+                        self.cluster.apply_node(&node);
+                    }
+                    NodeEffect::Evict(pods) => self.evict_all(&pods, claim),
+                    NodeEffect::FindPods => event = NodeEvent::PodsFound(false),
+                    NodeEffect::ReportAttached(names) => {
+                        for name in &names {
+                            self.cluster.remove_volume_attachment(name);
+                        }
+                        self.queue.add(after(self.now, DETACH), finalize());
+                    }
+                    NodeEffect::Mark(progress) => {
+                        let Some(known) = self.cluster.snapshot().node_claim(name).cloned() else {
+                            return;
+                        };
+                        let mut claim = NodeClaim::clone(&known);
+                        progress.mark(&mut claim, self.now);
+                        self.cluster.apply_node_claim(&claim);
+                    }
+                    NodeEffect::Terminate => event = NodeEvent::Terminated(true),
+                    // The NodeClaim goes with its Node: the instance is terminated.
+                    NodeEffect::Release => return self.gone(name),
+                    NodeEffect::Wait(wait) => {
+                        return self.queue.add(after(self.now, wait), finalize());
+                    }
+                    // The end of a pod comes as an event.
+                    NodeEffect::Poll(_) => return,
+                    NodeEffect::DeleteNodeClaim
+                    | NodeEffect::ReportDeadline(_)
+                    | NodeEffect::ReportWaiting(_) => {}
+                }
             }
-            return;
         }
+    }
+
+    /// Evicts the pods that allow it; the others are tried again.
+    fn evict_all(&mut self, pods: &[Arc<Pod>], claim: &NodeClaim) {
+        let deadline = deadline(claim);
         let mut blocked = false;
-        for pod in step.evict.iter().filter(|pod| pod.deleted_at.is_none()) {
+        for pod in pods.iter().filter(|pod| pod.deleted_at.is_none()) {
             let forced = drain::needs_force(pod, deadline, self.now);
             let evicted = forced
                 || (drain::is_evictable(pod, self.now) && evictions::take(&mut self.cluster, pod));
@@ -100,10 +160,9 @@ impl Stepper {
                 blocked = true;
             }
         }
-        // Otherwise the end of an evicted pod is the next step.
         if blocked {
-            self.queue
-                .add(after(self.now, RETRY), Event::Drain(name.to_owned()));
+            let again = Event::Finalize(claim.name().to_owned());
+            self.queue.add(after(self.now, RETRY), again);
         }
     }
 
@@ -164,7 +223,7 @@ impl Stepper {
                 self.put_pod(pending(&pod, namespace, name, self.now));
                 self.arrive(namespace, name);
             }
-            self.queue.add(self.now, Event::Drain(claim.to_owned()));
+            self.queue.add(self.now, Event::Finalize(claim.to_owned()));
         }
         self.trigger(&pod.key.uid);
     }

@@ -3,20 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use karpenter_api::labels;
+use karpenter_api::labels::annotations::REQUESTED_DRA_DRIVERS;
 use karpenter_api::v1::{NodeClaim, Operator};
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::expires_at;
+use karpenter_core::lifecycle::node_claim::{
+    Effect, Event as JoiningEvent, HookAnswers, Joining, LaunchFailure, Surroundings,
+};
 use karpenter_core::limits::LimitHeadroom;
 use karpenter_core::offering::Offering;
 use karpenter_core::overlay;
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_core::schedule::PlannedNodeClaim;
+use karpenter_core::static_capacity::{Reservations, missing, node_limit, population, surplus};
 
 use crate::prices::micro_dollars;
 use crate::rehearse::agreement::size_class;
@@ -85,11 +90,11 @@ impl Stepper {
         self.launching.insert(name.clone(), chosen);
         let boot = self.timing.boot(pool);
         let queue = &mut self.queue;
-        queue.add(after(self.now, LAUNCH), Event::Launched(name.clone()));
+        queue.add(after(self.now, LAUNCH), Event::Join(name.clone()));
         let registered = after(self.now, boot.registered.max(LAUNCH));
         queue.add(registered, Event::Registered(name.clone()));
         let initialized = after(self.now, boot.initialized.max(boot.registered).max(LAUNCH));
-        queue.add(initialized, Event::Initialized(name.clone()));
+        queue.add(initialized, Event::Ready(name.clone()));
         if let Some(at) = expires_at(&claim) {
             queue.add(at, Event::Expire(name.clone()));
         }
@@ -111,18 +116,16 @@ impl Stepper {
         let now = self.now;
         let due = |duration| after(created, duration).max(now);
         if !claim.is_true(types::LAUNCHED) {
-            let Some((chosen, _)) = self.choose(snapshot, pool, claim) else {
-                return;
-            };
-            self.launching.insert(name.clone(), chosen);
-            self.queue.add(due(LAUNCH), Event::Launched(name.clone()));
+            if let Some((chosen, _)) = self.choose(snapshot, pool, claim) {
+                self.launching.insert(name.clone(), chosen);
+            }
+            self.queue.add(due(LAUNCH), Event::Join(name.clone()));
         }
         if !claim.is_true(types::REGISTERED) {
             self.queue
                 .add(due(boot.registered), Event::Registered(name.clone()));
         }
-        self.queue
-            .add(due(boot.initialized), Event::Initialized(name));
+        self.queue.add(due(boot.initialized), Event::Ready(name));
     }
 
     fn types_of(&mut self, snapshot: &Snapshot, pool: &str) -> Option<Arc<[InstanceType]>> {
@@ -210,51 +213,81 @@ impl Stepper {
         self.record(step);
     }
 
-    fn live_claim(&self, name: &str) -> Option<NodeClaim> {
+    pub(super) fn live_claim(&self, name: &str) -> Option<NodeClaim> {
         let snapshot = self.cluster.snapshot();
         let claim = snapshot.node_claim(name)?;
         (!claim.is_deleting()).then(|| NodeClaim::clone(claim))
     }
 
-    pub(super) fn launched(&mut self, name: &str) {
-        let (Some(mut claim), Some(chosen)) = (self.live_claim(name), self.launching.remove(name))
-        else {
+    /// Reconciles a NodeClaim that is not being deleted.
+    pub(super) fn join(&mut self, name: &str) {
+        let Some(claim) = self.live_claim(name) else {
             return;
         };
-        claim.metadata.labels = Some(chosen.labels);
-        claim.status.provider_id = Some(format!("rehearsed:///{name}"));
-        claim.status.capacity = chosen.capacity;
-        claim.status.allocatable = chosen.allocatable;
-        claim.set_true(types::LAUNCHED, self.now);
-        self.cluster.apply_node_claim(&claim);
-        self.add_instance(name, chosen.micro_dollars);
+        let was_initialized = claim.is_true(types::INITIALIZED);
+        let mut joining = Joining::new(claim, self.now);
+        let (mut event, mut is_launched) = (JoiningEvent::Due, true);
+        loop {
+            let snapshot = self.cluster.snapshot();
+            let nodes: Vec<Arc<Node>> = self.node_object(name).map(Arc::new).into_iter().collect();
+            let around = Surroundings {
+                snapshot: &snapshot,
+                nodes: &nodes,
+            };
+            let effects = joining.on(event, around, self.now);
+            event = JoiningEvent::Due;
+            for effect in effects {
+                event = match effect {
+                    Effect::Launch => match self.launching.remove(name) {
+                        Some(chosen) => {
+                            self.add_instance(name, chosen.micro_dollars);
+                            JoiningEvent::Launched(Box::new(chosen.answer(joining.claim())))
+                        }
+                        None => {
+                            is_launched = false;
+                            JoiningEvent::NotLaunched(no_offering())
+                        }
+                    },
+                    Effect::WarnOfMissingTaint(_) => JoiningEvent::Due,
+                    Effect::RunHooks => JoiningEvent::HooksRan(HookAnswers::default()),
+                    Effect::Register(_, node) => {
+                        self.cluster.apply_node(&node);
+                        JoiningEvent::Registered(true)
+                    }
+                    Effect::Initialize(_, node) => {
+                        self.cluster.apply_node(&node);
+                        JoiningEvent::Initialized(true)
+                    }
+                    Effect::Delete { .. } => {
+                        self.record_deletion(name, "LaunchTimeout");
+                        return self.delete_claim(name);
+                    }
+                    Effect::Write { next } => {
+                        self.cluster.apply_node_claim(joining.claim());
+                        // The Node of a launched instance is sure to join in time.
+                        if let Some(next) = next.filter(|_| !is_launched) {
+                            let again = Event::Join(name.to_owned());
+                            self.queue.add(after(self.now, next), again);
+                        }
+                        if !was_initialized && joining.claim().is_true(types::INITIALIZED) {
+                            self.became_initialized(name);
+                        }
+                        return;
+                    }
+                };
+            }
+        }
     }
 
+    /// kubelet registers the Node of a NodeClaim.
     pub(super) fn registered(&mut self, name: &str) {
-        let Some(mut claim) = self.live_claim(name) else {
+        let Some(claim) = self.live_claim(name) else {
             return;
         };
-        let snapshot = self.cluster.snapshot();
-        let exists = snapshot
-            .node(name)
-            .is_some_and(|state| state.node.is_some());
-        if !exists {
+        if self.node_object(name).is_none() {
             self.cluster.apply_node(&node_of(&claim));
-            claim.status.node_name = Some(name.to_owned());
-        } else if let Some(node) = self.node_object(name) {
-            let mut node = node;
-            set_label(&mut node, labels::REGISTERED);
-            if let Some(spec) = &mut node.spec
-                && let Some(taints) = &mut spec.taints
-            {
-                let unregistered = labels::taints::unregistered();
-                taints.retain(|taint| !labels::taints::same(taint, &unregistered));
-            }
-            claim.status.node_name.clone_from(&node.metadata.name);
-            self.cluster.apply_node(&node);
         }
-        claim.set_true(types::REGISTERED, self.now);
-        self.cluster.apply_node_claim(&claim);
+        self.join(name);
     }
 
     /// Returns the Node of a NodeClaim, as the API server has it.
@@ -266,15 +299,19 @@ impl Stepper {
             .map(|node| Node::clone(node))
     }
 
-    pub(super) fn initialized(&mut self, name: &str) {
+    /// A Node becomes ready: kubelet and drivers have published its resources, and whoever set startup taints has removed them.
+    pub(super) fn ready(&mut self, name: &str) {
         let (Some(mut claim), Some(mut node)) = (self.live_claim(name), self.node_object(name))
         else {
             return;
         };
-        set_label(&mut node, labels::INITIALIZED);
-        if let Some(spec) = &mut node.spec
-            && let Some(taints) = &mut spec.taints
+        if let Some(annotations) = &mut claim.metadata.annotations
+            && annotations.remove(REQUESTED_DRA_DRIVERS).is_some()
         {
+            self.cluster.apply_node_claim(&claim);
+        }
+        let spec = node.spec.get_or_insert_default();
+        if let Some(taints) = &mut spec.taints {
             let startup = &claim.spec.startup_taints;
             taints.retain(|taint| {
                 !labels::taints::is_known_ephemeral(taint)
@@ -283,8 +320,10 @@ impl Stepper {
                         .any(|other| labels::taints::same(other, taint))
             });
         }
-        let conditions = node.status.get_or_insert_default();
-        let conditions = conditions.conditions.get_or_insert_default();
+        let status = node.status.get_or_insert_default();
+        let allocatable = status.allocatable.get_or_insert_default();
+        allocatable.extend(claim.status.allocatable);
+        let conditions = status.conditions.get_or_insert_default();
         conditions.retain(|condition| condition.type_ != "Ready");
         conditions.push(NodeCondition {
             type_: "Ready".into(),
@@ -292,8 +331,10 @@ impl Stepper {
             ..NodeCondition::default()
         });
         self.cluster.apply_node(&node);
-        claim.set_true(types::INITIALIZED, self.now);
-        self.cluster.apply_node_claim(&claim);
+        self.join(name);
+    }
+
+    fn became_initialized(&mut self, name: &str) {
         self.nominate([name]);
         self.bind_awaited(name);
         self.replacement_ready(name);
@@ -302,27 +343,15 @@ impl Stepper {
 
     /// Launches and deletes nodes of static NodePools, if the feature gate StaticCapacity is on.
     pub(super) fn static_capacity(&mut self) {
-        use karpenter_core::static_capacity::{
-            Population, Reservations, node_limit, removal_order, replicas,
-        };
         if !self.gates.static_capacity {
             return;
         }
         let snapshot = self.cluster.snapshot();
         for pool in snapshot.node_pools() {
-            let Some(wanted) = replicas(pool).filter(|_| !pool.is_deleting()) else {
-                continue;
-            };
-            let claims = || snapshot.node_claims_of_pool(pool.name()).map(AsRef::as_ref);
-            let population = Population::count(&snapshot, claims());
-            let mut reservations = Reservations::default();
-            let missing = reservations.reserve(
-                pool.name(),
-                population,
-                node_limit(pool),
-                population.missing(wanted),
-            );
-            let excess = usize::try_from(population.excess(wanted)).unwrap_or_default();
+            let missing = missing(&snapshot, pool).unwrap_or_default();
+            let population = population(&snapshot, pool.name());
+            let limit = node_limit(pool);
+            let missing = Reservations::default().reserve(pool.name(), population, limit, missing);
             if missing > MAX_STATIC {
                 self.cut_short();
             } else if missing > 0 {
@@ -333,17 +362,33 @@ impl Stepper {
                 let launches = created.into_iter().flatten().map(|(_, launch)| launch);
                 self.record_launches(launches.collect(), 0, "Static");
             }
-            let removed = removal_order(&snapshot, claims(), self.now);
-            let removed: Vec<String> = removed
-                .into_iter()
-                .take(excess)
-                .map(|claim| claim.name().to_owned())
-                .collect();
-            for claim in removed {
-                self.record_deletion(&claim, "Static");
-                self.delete_claim(&claim);
+            let claims = snapshot.node_claims_of_pool(pool.name());
+            let surplus = surplus(&snapshot, pool, claims.map(AsRef::as_ref), self.now);
+            for claim in surplus.unwrap_or_default() {
+                self.record_deletion(claim.name(), "Static");
+                self.delete_claim(claim.name());
             }
         }
+    }
+}
+
+/// What a launch of a NodeClaim of the cluster fails with whose requirements no offering meets.
+fn no_offering() -> LaunchFailure {
+    LaunchFailure::Retryable {
+        reason: reasons::LAUNCH_FAILED.to_owned(),
+        message: "no offering meets the requirements".to_owned(),
+    }
+}
+
+impl Chosen {
+    /// Returns the provider's answer.
+    fn answer(self, claim: &NodeClaim) -> NodeClaim {
+        let mut answer = claim.clone();
+        answer.metadata.labels = Some(self.labels);
+        answer.status.provider_id = Some(format!("rehearsed:///{}", claim.name()));
+        answer.status.capacity = self.capacity;
+        answer.status.allocatable = self.allocatable;
+        answer
     }
 }
 
@@ -399,25 +444,20 @@ fn labels_of(
     all
 }
 
-/// Returns the Node that registers for a NodeClaim.
+/// Returns the Node that kubelet registers for a NodeClaim.
 fn node_of(claim: &NodeClaim) -> Node {
     let name = claim.name().to_owned();
-    let mut all = claim.metadata.labels.clone().unwrap_or_default();
-    all.insert(labels::HOSTNAME.into(), name.clone());
-    all.insert(labels::REGISTERED.into(), "true".into());
-    let taints = claim.spec.taints.iter().chain(&claim.spec.startup_taints);
     Node {
         metadata: ObjectMeta {
             name: Some(name.clone()),
             uid: Some(format!("node/{name}")),
-            labels: Some(all),
-            annotations: claim.metadata.annotations.clone(),
+            labels: Some([(labels::HOSTNAME.to_owned(), name)].into()),
             creation_timestamp: claim.metadata.creation_timestamp.clone(),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec {
             provider_id: claim.status.provider_id.clone(),
-            taints: Some(taints.cloned().collect()),
+            taints: Some(vec![labels::taints::unregistered()]),
             ..NodeSpec::default()
         }),
         status: Some(NodeStatus {
@@ -426,9 +466,4 @@ fn node_of(claim: &NodeClaim) -> Node {
             ..NodeStatus::default()
         }),
     }
-}
-
-fn set_label(node: &mut Node, label: &str) {
-    let all = node.metadata.labels.get_or_insert_default();
-    all.insert(label.to_owned(), "true".to_owned());
 }

@@ -289,7 +289,7 @@ impl Stepper {
     fn resume(&mut self, snapshot: &Snapshot, claim: &Arc<NodeClaim>) {
         let name = claim.name().to_owned();
         if claim.is_deleting() {
-            self.queue.add(self.now, Event::Drain(name));
+            self.queue.add(self.now, Event::Finalize(name));
             return;
         }
         self.resume_launch(snapshot, claim);
@@ -512,10 +512,10 @@ impl Stepper {
         match event {
             Event::Provision => self.provision(),
             Event::Disrupt => self.disrupt(),
-            Event::Launched(claim) => self.launched(&claim),
+            Event::Join(claim) => self.join(&claim),
             Event::Registered(claim) => self.registered(&claim),
-            Event::Initialized(claim) => self.initialized(&claim),
-            Event::Drain(claim) => self.drain(&claim),
+            Event::Ready(claim) => self.ready(&claim),
+            Event::Finalize(claim) => self.finalize(&claim),
             Event::Bind => self.bind_arrived(),
             Event::Expire(claim) => self.expire(&claim),
             Event::PodGone(namespace, name) => self.pod_gone(&namespace, &name),

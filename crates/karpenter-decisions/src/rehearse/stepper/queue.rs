@@ -11,14 +11,14 @@ pub(in crate::rehearse) enum Event {
     Provision,
     /// A disruption pass is due.
     Disrupt,
-    /// The instance of a NodeClaim is launched.
-    Launched(String),
+    /// A NodeClaim that is not being deleted is reconciled.
+    Join(String),
     /// The Node of a NodeClaim registers.
     Registered(String),
-    /// The Node of a NodeClaim is initialized.
-    Initialized(String),
-    /// The drain of a NodeClaim's Node takes a step.
-    Drain(String),
+    /// The Node of a NodeClaim is ready.
+    Ready(String),
+    /// A NodeClaim that is being deleted is reconciled, and its Node.
+    Finalize(String),
     /// kube-scheduler tries pods that are new.
     Bind,
     Expire(String),

@@ -2,13 +2,15 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go (finalize)
 
-use std::time::Duration;
+use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::{annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
+use karpenter_core::lifecycle::termination::{ClaimEffect, ClaimEvent, on_node_claim};
 
 use crate::client::patch::Lock;
 use crate::controller::{Doing, Next, ReconcileError};
@@ -16,37 +18,53 @@ use crate::events::{Event, reference};
 use crate::logging;
 use crate::nodeclaim::lifecycle::Lifecycle;
 
-/// Interval between checks whether the instance is terminated.
-const POLL: Duration = Duration::from_secs(5);
-
 impl Lifecycle {
-    /// Performs one step of the deletion of a NodeClaim.
-    pub(super) async fn finalize(&self, claim: &NodeClaim) -> Result<Next, ReconcileError> {
+    /// Executes the deletion of a NodeClaim as far as it goes now.
+    pub(super) async fn finalize(&self, claim: &Arc<NodeClaim>) -> Result<Next, ReconcileError> {
         if !has_finalizer(claim) {
             return Ok(Next::Wait);
         }
-        let claim = &self.announce_deadline(claim).await?;
-        if claim.is_true(types::REGISTERED) {
-            if self.delete_nodes(claim).await? {
-                // Their deletion comes back as a change of the model.
-                return Ok(Next::Wait);
-            }
-            // The instance is terminated once its Node has drained: the API server was asked for a Node by then.
-            if !claim.is_true(types::INSTANCE_TERMINATING) && self.delete_unseen_node(claim).await?
-            {
-                return Ok(Next::After(POLL));
-            }
-        }
-        if claim.status.provider_id.is_some() {
-            match self.cx.provider.delete(claim).await {
-                Ok(()) => {
-                    self.mark_instance_terminating(claim).await?;
-                    return Ok(Next::After(POLL));
+        let id = claim.status.provider_id.as_deref();
+        let nodes = id.map(|id| self.cx.nodes_of(&self.cx.view(), id));
+        let nodes = nodes.unwrap_or_default();
+        let (mut claim, mut event) = (Arc::clone(claim), ClaimEvent::Due);
+        loop {
+            for effect in on_node_claim(event, &claim, &nodes) {
+                match effect {
+                    ClaimEffect::Announce(deadline) => {
+                        claim = self.announce_deadline(&claim, deadline).await?;
+                    }
+                    ClaimEffect::DeleteNodes => {
+                        for node in nodes.iter().filter(|n| !is_deleting(n)) {
+                            self.delete_node(node).await?;
+                        }
+                        // Their deletion comes back as a change of the model.
+                        return Ok(Next::Wait);
+                    }
+                    ClaimEffect::FindNode => {
+                        event = ClaimEvent::NodeFound(self.delete_unseen_node(&claim).await?);
+                    }
+                    ClaimEffect::Terminate => {
+                        let gone = match self.cx.provider.delete(&claim).await {
+                            Ok(()) => false,
+                            Err(error) if error.is_node_claim_not_found() => true,
+                            Err(error) => return Err(error).doing("terminating instance"),
+                        };
+                        event = ClaimEvent::Terminated(gone);
+                    }
+                    ClaimEffect::Mark(progress) => {
+                        let now = self.cx.clock.now();
+                        let mark = |claim: &mut NodeClaim| progress.mark(claim, now);
+                        claim = self.cx.change_claim_status(&claim, mark).await?;
+                    }
+                    ClaimEffect::Release => return self.release(&claim).await,
+                    ClaimEffect::Poll(wait) => return Ok(Next::After(wait)),
                 }
-                Err(error) if error.is_node_claim_not_found() => {}
-                Err(error) => return Err(error).doing("terminating instance"),
             }
         }
+    }
+
+    async fn release(&self, claim: &NodeClaim) -> Result<Next, ReconcileError> {
         let mut released = claim.clone();
         released
             .metadata
@@ -77,26 +95,14 @@ impl Lifecycle {
         Ok(Next::Wait)
     }
 
-    /// Records the termination deadline in an annotation, once.
-    async fn announce_deadline(&self, claim: &NodeClaim) -> Result<NodeClaim, ReconcileError> {
-        let (Some(grace), Some(deleted)) = (
-            &claim.spec.termination_grace_period,
-            &claim.metadata.deletion_timestamp,
-        ) else {
-            return Ok(claim.clone());
-        };
-        if claim
-            .annotation(annotations::TERMINATION_TIMESTAMP)
-            .is_some()
-        {
-            return Ok(claim.clone());
-        }
-        let deadline = deleted
-            .0
-            .saturating_add(grace.value())
-            .unwrap_or(jiff::Timestamp::MAX);
+    /// Records the termination deadline in an annotation.
+    async fn announce_deadline(
+        &self,
+        claim: &Arc<NodeClaim>,
+        deadline: Timestamp,
+    ) -> Result<Arc<NodeClaim>, ReconcileError> {
         let text = deadline.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let mut annotated = claim.clone();
+        let mut annotated = NodeClaim::clone(claim);
         annotated
             .metadata
             .annotations
@@ -109,20 +115,13 @@ impl Lifecycle {
             .await
             .doing("annotating nodeclaim")?;
         let message = format!("All pods will be deleted by {text}");
-        self.cx.recorder.publish(
-            Event::warning(
-                reference(claim),
-                events::TERMINATION_GRACE_PERIOD_EXPIRING,
-                message,
-            )
-            .dedupe_by_message(),
-        );
-        Ok(written.unwrap_or(annotated))
+        let reason = events::TERMINATION_GRACE_PERIOD_EXPIRING;
+        let event = Event::warning(reference(&**claim), reason, message);
+        self.cx.recorder.publish(event.dedupe_by_message());
+        Ok(Arc::new(written.unwrap_or(annotated)))
     }
 
-    /// Deletes the NodeClaim's Node if the model lacks it but the API server has it; returns whether it has.
-    ///
-    /// The model may lag behind, and the next step terminates the instance with every pod on it.
+    /// Deletes the NodeClaim's Node if the API server has it; returns whether it has.
     async fn delete_unseen_node(&self, claim: &NodeClaim) -> Result<bool, ReconcileError> {
         let Some(name) = claim.status.node_name.as_deref() else {
             return Ok(false);
@@ -132,7 +131,7 @@ impl Lifecycle {
         let Some(node) = node.filter(|node| id(node) == claim.status.provider_id) else {
             return Ok(false);
         };
-        if node.metadata.deletion_timestamp.is_none() {
+        if !is_deleting(&node) {
             self.delete_node(&node).await?;
         }
         Ok(true)
@@ -142,36 +141,6 @@ impl Lifecycle {
         let (api, writes) = (self.cx.nodes(), &self.cx.node_writes);
         let deleted = writes.delete(api, node, Lock::None).await;
         deleted.doing("deleting node")?;
-        Ok(())
-    }
-
-    /// Deletes the NodeClaim's Nodes; returns true while there are any.
-    async fn delete_nodes(&self, claim: &NodeClaim) -> Result<bool, ReconcileError> {
-        let nodes = claim
-            .status
-            .provider_id
-            .as_deref()
-            .map(|id| self.cx.nodes_of(&self.cx.view(), id))
-            .unwrap_or_default();
-        let staying = nodes
-            .iter()
-            .filter(|n| n.metadata.deletion_timestamp.is_none());
-        for node in staying {
-            self.delete_node(node).await?;
-        }
-        Ok(!nodes.is_empty())
-    }
-
-    /// Records that the provider has accepted the termination of the instance.
-    pub(crate) async fn mark_instance_terminating(
-        &self,
-        claim: &NodeClaim,
-    ) -> Result<(), ReconcileError> {
-        let now = self.cx.clock.now();
-        let marked = self.cx.change_claim_status(claim, |claim| {
-            claim.set_true(types::INSTANCE_TERMINATING, now);
-        });
-        marked.await?;
         Ok(())
     }
 
@@ -196,6 +165,10 @@ impl Lifecycle {
                 .observe(&[pool], took);
         }
     }
+}
+
+fn is_deleting(node: &Node) -> bool {
+    node.metadata.deletion_timestamp.is_some()
 }
 
 /// Returns whether the NodeClaim still has our finalizer.

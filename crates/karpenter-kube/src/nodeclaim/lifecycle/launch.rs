@@ -8,20 +8,18 @@
 
 use std::time::Duration;
 
-use karpenter_api::conditions::{HasConditions, Status, reasons, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
+use karpenter_core::lifecycle::node_claim::{Event, LaunchFailure, shorten};
 use karpenter_core::provider::CloudProviderError;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use crate::client::patch::Lock;
-use crate::controller::{Doing, ReconcileError};
-use crate::events::{Event, reference};
+use crate::controller::ReconcileError;
+use crate::events::reference;
 use crate::logging;
-use crate::nodeclaim::lifecycle::{Lifecycle, Step};
-use crate::nodeclaim::removal::count_disrupted;
+use crate::nodeclaim::lifecycle::Lifecycle;
 
 /// Answers of the provider, by uid of the NodeClaim.
 #[derive(Debug, Default)]
@@ -49,63 +47,36 @@ impl Launches {
     }
 }
 
-/// Longest error text in a condition.
-const MAX_ERROR_LENGTH: usize = 300;
-
 impl Lifecycle {
-    /// Launches the instance while the condition Launched is unknown.
-    pub(super) async fn launch(&self, claim: &mut NodeClaim) -> Step {
-        if claim.condition_status(types::LAUNCHED) != Status::Unknown {
-            self.launches.forget(claim.uid());
-            return Step::Continue;
-        }
+    /// Asks the provider for the instance, unless its answer is known; returns the error to retry as well.
+    pub(super) async fn launch(&self, claim: &NodeClaim) -> (Event, Option<ReconcileError>) {
         let answer = match self.launches.get(claim.uid()) {
             Some(answer) => Ok(answer),
             None => self.create(claim).await,
         };
-        let now = self.cx.clock.now();
-        match answer {
+        let error = match answer {
             Ok(answer) => {
                 self.launches.put(claim.uid(), answer.clone());
-                record_launch(claim, &answer);
-                claim.set_true(types::LAUNCHED, now);
-                Step::Continue
+                return (Event::Launched(Box::new(answer)), None);
             }
-            Err(error @ CloudProviderError::InsufficientCapacity(_)) => {
-                let message = format!(
-                    "NodeClaim {} event: {}",
-                    claim.name(),
-                    shorten(&error.to_string())
-                );
-                self.cx.recorder.publish(
-                    Event::warning(
-                        reference(claim),
-                        events::INSUFFICIENT_CAPACITY_ERROR,
-                        message,
-                    )
-                    .dedupe_by_message(),
-                );
-                tracing::error!(NodeClaim = logging::object(None, claim.name()), nodeclaim = claim.name(), error = %error, "failed launching nodeclaim");
-                self.delete_failed(claim, "insufficient_capacity").await
-            }
-            Err(error @ CloudProviderError::NodeClassNotReady(_)) => {
-                tracing::error!(NodeClaim = logging::object(None, claim.name()), nodeclaim = claim.name(), error = %error, "failed launching nodeclaim");
-                self.delete_failed(claim, "nodeclass_not_ready").await
-            }
-            Err(error) => {
-                let (reason, message) = match &error {
-                    CloudProviderError::Create {
-                        reason, message, ..
-                    } => (reason.as_str(), shorten(message)),
-                    other => (reasons::LAUNCH_FAILED, shorten(&other.to_string())),
-                };
-                claim.set_unknown_with_reason(types::LAUNCHED, reason, &message, now);
-                Step::Failed(ReconcileError::Provider {
-                    action: "launching nodeclaim",
-                    source: error,
-                })
-            }
+            Err(error) => error,
+        };
+        let failure = LaunchFailure::from(&error);
+        let failed = Event::NotLaunched(failure.clone());
+        if let LaunchFailure::Retryable { .. } = failure {
+            let action = "launching nodeclaim";
+            let source = error;
+            return (failed, Some(ReconcileError::Provider { action, source }));
         }
+        if error.is_insufficient_capacity() {
+            let message = shorten(&error.to_string());
+            let message = format!("NodeClaim {} event: {message}", claim.name());
+            let reason = events::INSUFFICIENT_CAPACITY_ERROR;
+            let event = crate::events::Event::warning(reference(claim), reason, message);
+            self.cx.recorder.publish(event.dedupe_by_message());
+        }
+        tracing::error!(NodeClaim = logging::object(None, claim.name()), nodeclaim = claim.name(), error = %error, "failed launching nodeclaim");
+        (failed, None)
     }
 
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
@@ -123,80 +94,11 @@ impl Lifecycle {
         );
         Ok(answer)
     }
-
-    /// Deletes a NodeClaim that cannot become a node; the provisioner creates a new one for its pods.
-    pub(super) async fn delete_failed(&self, claim: &NodeClaim, reason: &'static str) -> Step {
-        let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
-        let deleted = writes.delete(api, claim, Lock::None).await;
-        match deleted.doing("deleting nodeclaim") {
-            Ok(true) => {
-                count_disrupted(&self.cx, claim, reason);
-                Step::Stop
-            }
-            Ok(false) => Step::Stop,
-            Err(error) => Step::Failed(error),
-        }
-    }
-}
-
-/// Copies the provider's answer: its labels unless the NodeClaim has them, its annotations over the NodeClaim's.
-fn record_launch(claim: &mut NodeClaim, answer: &NodeClaim) {
-    let own = claim.metadata.labels.take().unwrap_or_default();
-    let mut merged = answer.metadata.labels.clone().unwrap_or_default();
-    merged.extend(own);
-    claim.metadata.labels = Some(merged);
-    claim
-        .metadata
-        .annotations
-        .get_or_insert_default()
-        .extend(answer.metadata.annotations.clone().unwrap_or_default());
-    claim
-        .status
-        .provider_id
-        .clone_from(&answer.status.provider_id);
-    claim.status.image_id.clone_from(&answer.status.image_id);
-    claim.status.capacity.clone_from(&answer.status.capacity);
-    claim
-        .status
-        .allocatable
-        .clone_from(&answer.status.allocatable);
-}
-
-fn shorten(text: &str) -> String {
-    if text.len() <= MAX_ERROR_LENGTH {
-        return text.to_owned();
-    }
-    let cut = (0..=MAX_ERROR_LENGTH)
-        .rev()
-        .find(|at| text.is_char_boundary(*at))
-        .unwrap_or(0);
-    format!("{}...", &text[..cut])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Conformance: API-077
-    #[test]
-    fn the_claims_labels_win_over_the_providers_and_its_annotations_lose() {
-        let mut claim = NodeClaim::new("a", Default::default());
-        claim.metadata.labels = Some([("x".to_owned(), "claim".to_owned())].into());
-        claim.metadata.annotations = Some([("x".to_owned(), "claim".to_owned())].into());
-        let mut answer = claim.clone();
-        answer.metadata.labels = Some(
-            [("x", "provider"), ("y", "provider")]
-                .map(|(k, v)| (k.to_owned(), v.to_owned()))
-                .into(),
-        );
-        answer.metadata.annotations = Some([("x".to_owned(), "provider".to_owned())].into());
-        answer.status.provider_id = Some("kwok://a".into());
-        record_launch(&mut claim, &answer);
-        assert_eq!(claim.label("x"), Some("claim"));
-        assert_eq!(claim.label("y"), Some("provider"));
-        assert_eq!(claim.annotation("x"), Some("provider"));
-        assert_eq!(claim.status.provider_id.as_deref(), Some("kwok://a"));
-    }
 
     /// Conformance: API-196
     #[tokio::test(start_paused = true)]
@@ -212,13 +114,5 @@ mod tests {
         assert!(launches.get("a").is_none() && launches.get("b").is_some());
         launches.forget("b");
         assert!(launches.get("b").is_none());
-    }
-
-    /// Conformance: API-200
-    #[test]
-    fn long_errors_are_cut_at_300_bytes() {
-        assert_eq!(shorten("short"), "short");
-        let long = "é".repeat(200);
-        assert_eq!(shorten(&long), format!("{}...", "é".repeat(150)));
     }
 }

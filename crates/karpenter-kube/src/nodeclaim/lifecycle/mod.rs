@@ -1,20 +1,19 @@
 //! The lifecycle controller: one reconciliation of a NodeClaim.
 //!
-//! Every reconciliation runs every step; a step does nothing once its condition is known. Changes are written at the end:
-//! labels and annotations first, then the status, each only if it differs and only onto the version that was read.
+//! The process is `karpenter_core::lifecycle::node_claim`; its effects are executed here. Changes of the NodeClaim are written at the
+//! end: labels and annotations first, then the status, each only if it differs and only onto the version that was read.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go
 
 mod finalize;
-mod initialization;
+mod joining;
 pub(super) mod launch;
-mod liveness;
 mod registration;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use karpenter_api::conditions::{Condition, HasConditions, Status, types};
+use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::{annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
 use parking_lot::Mutex;
@@ -69,19 +68,6 @@ impl UnreportedMilestones {
     }
 }
 
-/// The result of a step.
-#[derive(Debug)]
-pub(super) enum Step {
-    /// Continues with the next step.
-    Continue,
-    /// Continues with the next step, and requeues after this delay.
-    ContinueAfter(Duration),
-    /// Ends the reconciliation: the NodeClaim is being deleted.
-    Stop,
-    /// Continues with the next step, and requeues with back-off.
-    Failed(ReconcileError),
-}
-
 impl Lifecycle {
     /// Creates the controller. `health` records which registrations succeed.
     #[must_use]
@@ -112,33 +98,11 @@ impl Lifecycle {
                 before = written;
             }
         }
-        let mut after = before.clone();
-        after.initialize_conditions(self.cx.clock.now());
-        restamp(&mut after);
-
-        let mut next = Next::Wait;
-        let mut errors = Vec::new();
-        for step in [
-            self.launch(&mut after).await,
-            self.register(&mut after).await,
-            self.initialize(&mut after).await,
-        ] {
-            match step {
-                Step::Continue => {}
-                Step::ContinueAfter(wait) => next = next.sooner(Next::After(wait)),
-                Step::Stop => return Ok(Next::Wait),
-                Step::Failed(error) => errors.push(error),
-            }
-        }
-        match self.keep_alive(&mut after).await {
-            Step::Continue => {}
-            Step::ContinueAfter(wait) => next = next.sooner(Next::After(wait)),
-            Step::Stop => return Ok(Next::Wait),
-            Step::Failed(error) => errors.push(error),
-        }
-
+        let Some(joined) = self.join(before.clone()).await? else {
+            return Ok(Next::Wait);
+        };
         let was = self.unreported.before(&before);
-        let written = self.write(&mut before, &after).await;
+        let written = self.write(&mut before, &joined.claim).await;
         let written = written.inspect_err(|_| self.unreported.keep(&before, was))?;
         self.unreported.forget(before.uid());
         if !was.registered && written.is_true(types::REGISTERED) {
@@ -147,8 +111,8 @@ impl Lifecycle {
         if !was.initialized && written.is_true(types::INITIALIZED) {
             self.announce_initialization(&written);
         }
-        ReconcileError::collect(errors)?;
-        Ok(next)
+        ReconcileError::collect(joined.errors)?;
+        Ok(joined.next)
     }
 
     /// Writes the changes of a reconciliation; returns the NodeClaim as written.
@@ -176,20 +140,15 @@ impl Lifecycle {
             .await
     }
 
-    pub(super) fn record_registration(&self, claim: &NodeClaim, registered: bool) {
+    /// Records in the health of the NodePool whether a NodeClaim has registered, else reason and message.
+    pub(super) fn record_registration(
+        &self,
+        claim: &NodeClaim,
+        outcome: Result<(), (String, String)>,
+    ) {
         if let Some((pool, uid)) = owner_pool(claim) {
-            self.health.record(pool, uid, registered, None);
-        }
-    }
-
-    pub(super) fn record_failure(&self, claim: &NodeClaim, reason: &str, message: &str) {
-        if let Some((pool, uid)) = owner_pool(claim) {
-            self.health.record(
-                pool,
-                uid,
-                false,
-                Some((reason.to_owned(), message.to_owned())),
-            );
+            self.health
+                .record(pool, uid, outcome.is_ok(), outcome.err());
         }
     }
 }
@@ -221,26 +180,6 @@ fn carry_over(before: &NodeClaim, after: &NodeClaim, latest: &mut NodeClaim) {
         match conditions.iter_mut().find(|c| c.type_ == condition.type_) {
             Some(known) => known.clone_from(condition),
             None => conditions.push(condition.clone()),
-        }
-    }
-}
-
-/// Updates the observed generation of conditions that are known: otherwise a change of the spec would make the NodeClaim
-/// unready forever.
-fn restamp(claim: &mut NodeClaim) {
-    let generation = claim.metadata.generation;
-    let kinds = NodeClaim::TYPES;
-    let is_dependent = |c: &Condition| kinds.dependents.contains(&&*c.type_);
-    let is_known = |c: &Condition| Status::of(c) != Status::Unknown;
-    let all_known = claim
-        .conditions()
-        .iter()
-        .all(|c| !is_dependent(c) || is_known(c));
-    for condition in claim.conditions_mut() {
-        // The root condition stays what it is only if no dependent condition may change it.
-        let is_root = condition.type_ == kinds.root;
-        if (is_dependent(condition) && is_known(condition)) || (is_root && all_known) {
-            condition.observed_generation = generation;
         }
     }
 }
@@ -328,34 +267,6 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// Conformance: DIS-043
-    #[test]
-    fn a_later_generation_leaves_a_ready_claim_ready() {
-        let mut claim = NodeClaim::new("a", Default::default());
-        claim.metadata.generation = Some(1);
-        for dependent in NodeClaim::TYPES.dependents {
-            claim.set_true(dependent, at(10));
-        }
-        assert!(claim.is_true(types::READY));
-        claim.metadata.generation = Some(2);
-        restamp(&mut claim);
-        for condition in claim.conditions() {
-            assert_eq!(
-                condition.observed_generation,
-                Some(2),
-                "{}",
-                condition.type_
-            );
-            assert_eq!(
-                condition.last_transition_time.0,
-                at(10),
-                "{}",
-                condition.type_
-            );
-        }
-        assert!(claim.is_true(types::READY));
-    }
-
     #[test]
     fn milestones_reached_by_a_write_that_failed_are_unreported_until_a_later_write_succeeds() {
         let unreported = UnreportedMilestones::default();
@@ -370,34 +281,6 @@ mod tests {
         assert_eq!(reported(&claim), (false, false));
         unreported.forget("uid");
         assert_eq!(reported(&claim), (true, false));
-    }
-
-    #[test]
-    fn an_unknown_condition_keeps_its_observed_generation() {
-        let mut claim = NodeClaim::new("a", Default::default());
-        claim.metadata.generation = Some(1);
-        claim.set_unknown_with_reason(types::LAUNCHED, "LaunchFailed", "no", at(10));
-        let before = claim.clone();
-        claim.metadata.generation = Some(2);
-        restamp(&mut claim);
-        assert_eq!(claim.status, before.status);
-    }
-
-    #[test]
-    fn a_failed_claim_keeps_its_observed_generation_while_a_dependent_condition_is_unknown() {
-        let mut claim = NodeClaim::new("a", Default::default());
-        claim.metadata.generation = Some(1);
-        claim.set_true(types::LAUNCHED, at(10));
-        claim.set_unknown(types::INITIALIZED, at(10));
-        claim.set_false(types::REGISTERED, "No", "", at(10));
-        assert!(claim.is_false(types::READY));
-        claim.metadata.generation = Some(2);
-        restamp(&mut claim);
-        let observed = |type_| claim.condition(type_).unwrap().observed_generation;
-        assert_eq!(observed(types::LAUNCHED), Some(2));
-        assert_eq!(observed(types::REGISTERED), Some(2));
-        assert_eq!(observed(types::INITIALIZED), Some(1));
-        assert_eq!(observed(types::READY), Some(1));
     }
 
     #[test]

@@ -1,99 +1,23 @@
-//! Initialization: the node is ready for the pods it was launched for.
+//! Whether a node is ready for the pods it was launched for.
 //!
-//! The condition reports the first check that fails: the Node exists, is ready, has no startup taints, no known ephemeral
-//! taints, has every requested resource allocatable, and the devices of every requested DRA driver are published. Once true
-//! it stays true.
-//!
-//! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/initialization.go
+//! The first check that fails is reported: the Node is ready, has no startup taints, no known ephemeral taints, has every requested
+//! resource allocatable, and the devices of every requested DRA driver are published.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Taint};
-use k8s_openapi::api::resource::v1::ResourceSlice;
-use karpenter_api::conditions::{HasConditions, Status, reasons, types};
-use karpenter_api::labels;
+use karpenter_api::conditions::reasons;
+use karpenter_api::k8s_openapi::api::core::v1::{Node, Taint};
+use karpenter_api::k8s_openapi::api::resource::v1::ResourceSlice;
+use karpenter_api::k8s_openapi::apimachinery::pkg::api::resource;
 use karpenter_api::labels::{annotations, taints};
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::quantity::Quantity;
 
-use crate::client::patch::Lock;
-use crate::controller::Doing;
-use crate::logging;
-use crate::nodeclaim::lifecycle::registration::{has_label, node_taints};
-use crate::nodeclaim::lifecycle::{Lifecycle, Step};
-
-impl Lifecycle {
-    pub(super) async fn initialize(&self, claim: &mut NodeClaim) -> Step {
-        if claim.condition_status(types::INITIALIZED) != Status::Unknown {
-            return Step::Continue;
-        }
-        let now = self.cx.clock.now();
-        if !claim.is_true(types::REGISTERED) {
-            claim.set_unknown(types::INITIALIZED, now);
-            return Step::Continue;
-        }
-        let nodes = claim
-            .status
-            .provider_id
-            .as_deref()
-            .map(|id| self.cx.nodes_of(&self.cx.view(), id))
-            .unwrap_or_default();
-        let [node] = nodes.as_slice() else {
-            claim.set_unknown_with_reason(
-                types::INITIALIZED,
-                reasons::NODE_NOT_FOUND,
-                "Node not registered with cluster",
-                now,
-            );
-            return Step::Continue;
-        };
-        // The model may lack the registration yet; its change triggers another reconciliation.
-        if !has_label(node, labels::REGISTERED, "true") {
-            return Step::Continue;
-        }
-        let view = self.cx.view();
-        let ready = initialized(node, claim)
-            .and_then(|()| devices_published(node, claim, view.snapshot.resource_slices()));
-        if let Err((reason, message)) = ready {
-            claim.set_unknown_with_reason(types::INITIALIZED, reason, &message, now);
-            return Step::Continue;
-        }
-        let mut wanted = (**node).clone();
-        wanted
-            .metadata
-            .labels
-            .get_or_insert_default()
-            .insert(labels::INITIALIZED.into(), "true".into());
-        // No other controller writes this label: an optimistic lock would only conflict with kubelet's status writes.
-        let writes = &self.cx.node_writes;
-        let patched = writes.patch_object(self.cx.nodes(), node, &wanted, Lock::None);
-        if let Err(error) = patched.await.doing("initializing node") {
-            return Step::Failed(error);
-        }
-        claim.set_true(types::INITIALIZED, now);
-        Step::Continue
-    }
-
-    /// Reports an initialization that has been written.
-    pub(super) fn announce_initialization(&self, claim: &NodeClaim) {
-        let id = claim.status.provider_id.as_deref().unwrap_or_default();
-        let nodes = self.cx.nodes_of(&self.cx.view(), id);
-        let status = nodes.first().and_then(|node| node.status.as_ref());
-        let name = claim.status.node_name.as_deref().unwrap_or_default();
-        tracing::info!(
-            NodeClaim = logging::object(None, claim.name()),
-            nodeclaim = claim.name(),
-            "provider-id" = id,
-            Node = logging::object(None, name),
-            allocatable = logging::json(&status.and_then(|s| s.allocatable.as_ref())),
-            "initialized nodeclaim"
-        );
-    }
-}
+use super::registration::{has_taint, node_taints};
+use crate::quantity::Quantity;
 
 /// Checks whether the node can run the pods of the NodeClaim; else returns reason and message of the condition.
-fn initialized(node: &Node, claim: &NodeClaim) -> Result<(), (&'static str, String)> {
+pub(super) fn is_initialized(node: &Node, claim: &NodeClaim) -> Result<(), (&'static str, String)> {
     let status = node.status.as_ref();
     let ready = status
         .and_then(|s| s.conditions.as_ref())
@@ -117,7 +41,7 @@ fn initialized(node: &Node, claim: &NodeClaim) -> Result<(), (&'static str, Stri
         .spec
         .startup_taints
         .iter()
-        .find(|s| present.iter().any(|p| taints::same(p, s)))
+        .find(|startup| has_taint(node, startup))
     {
         return Err((
             reasons::STARTUP_TAINTS_EXIST,
@@ -131,7 +55,7 @@ fn initialized(node: &Node, claim: &NodeClaim) -> Result<(), (&'static str, Stri
         ));
     }
     let allocatable = status.and_then(|s| s.allocatable.as_ref());
-    let amount = |q: Option<&k8s_openapi::apimachinery::pkg::api::resource::Quantity>| {
+    let amount = |q: Option<&resource::Quantity>| {
         q.and_then(|q| q.0.parse::<Quantity>().ok())
             .is_some_and(|q| !q.is_zero())
     };
@@ -149,7 +73,7 @@ fn initialized(node: &Node, claim: &NodeClaim) -> Result<(), (&'static str, Stri
 
 /// Returns an error unless every DRA driver that the NodeClaim's pods request has published a complete pool of devices on
 /// the node: as many slices of the pool's latest generation as the slices declare.
-fn devices_published<'a>(
+pub(super) fn devices_published<'a>(
     node: &Node,
     claim: &NodeClaim,
     slices: impl Iterator<Item = &'a Arc<ResourceSlice>>,
@@ -233,7 +157,7 @@ mod tests {
     ) -> &'static str {
         let node = node(json!({"metadata": {"name": "n"}, "spec": spec, "status": {
             "allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]}}));
-        initialized(&node, &claim())
+        is_initialized(&node, &claim())
             .err()
             .map_or("", |(reason, _)| reason)
     }
@@ -291,7 +215,7 @@ mod tests {
                 json!({"metadata": {"name": "n"}, "spec": {"taints": [taint]}, "status": {
                 "allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]}}),
             );
-            initialized(&node, &claim()).unwrap_err().1
+            is_initialized(&node, &claim()).unwrap_err().1
         };
         let full = json!({"cpu": "2", "example.com/gpu": "1"});
         let none = json!({"key": "other", "effect": "NoSchedule"});

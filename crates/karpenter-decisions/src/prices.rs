@@ -60,3 +60,8 @@ impl<'a> Prices<'a> {
 pub(crate) fn finite(amount: f64) -> f64 {
     if amount.is_finite() { amount } else { 0.0 }
 }
+
+/// Returns an amount of millionths of a dollar in dollars.
+pub(crate) fn dollars(micro: i64) -> f64 {
+    micro as f64 / 1e6
+}

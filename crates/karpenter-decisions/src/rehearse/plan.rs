@@ -306,7 +306,7 @@ impl Difference {
                 || changed.evictions != unchanged.evictions
                 || after != before,
             nodes: less(after.nodes, before.nodes),
-            price_per_hour: super::stepper::dollars(price),
+            price_per_hour: crate::prices::dollars(price),
             pending: less(after.pending, before.pending),
             evictions: less(changed.evictions.total, unchanged.evictions.total),
             only_changed: without(&changed.steps, &unchanged.steps),

@@ -9,5 +9,6 @@
 mod buffers;
 mod changes;
 mod gates;
+mod lifecycle;
 mod steps;
 mod world;

@@ -83,14 +83,15 @@ fn a_claim_that_the_provider_cannot_launch_is_deleted_without_being_written() {
 fn time_runs_from_the_conditions_last_transition_not_from_the_creation() {
     let mut claim = NodeClaim::new("a", Default::default());
     claim.metadata.creation_timestamp = Some(Time(at(0)));
+    claim.initialize_conditions(at(0));
+    for condition in claim.conditions_mut() {
+        condition.last_transition_time = Time(at(5000));
+    }
     let mut joining = Joining::new(claim, at(5000));
     let failed = || Event::NotLaunched(retryable());
     let next = Some(Duration::from_secs(1));
-    assert_eq!(
-        on(&mut joining, failed(), &[], 5299),
-        [Effect::Write { next }],
-        "since its condition exists"
-    );
+    let waits = [Effect::Write { next }];
+    assert_eq!(on(&mut joining, failed(), &[], 5299), waits);
     let expected = Effect::Delete {
         reason: "launch_timeout",
         failure: Some(("LaunchFailed".to_owned(), "no".to_owned())),
@@ -103,7 +104,7 @@ fn a_launched_claim_has_fifteen_minutes_to_register_and_no_limit_after_that() {
     let mut joining = Joining::new(launched(), at(100));
     let next = Some(Duration::from_secs(1));
     let waits = [Effect::Write { next }];
-    assert_eq!(on(&mut joining, Event::Due, &[], 100 + 899), waits);
+    assert_eq!(on(&mut joining, Event::Due, &[], 1 + 899), waits);
     assert_eq!(reason(&joining, types::REGISTERED), reasons::NODE_NOT_FOUND);
     let failure = (
         "RegistrationFailed".into(),
@@ -113,7 +114,7 @@ fn a_launched_claim_has_fifteen_minutes_to_register_and_no_limit_after_that() {
         reason: "registration_timeout",
         failure: Some(failure),
     };
-    assert_eq!(on(&mut joining, Event::Due, &[], 100 + 900), [expected]);
+    assert_eq!(on(&mut joining, Event::Due, &[], 1 + 900), [expected]);
     joining.claim.set_true(types::REGISTERED, at(1000));
     let waits = [Effect::Write { next: None }];
     assert_eq!(on(&mut joining, Event::Due, &[], 100_000), waits);

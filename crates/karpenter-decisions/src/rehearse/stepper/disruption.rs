@@ -9,8 +9,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{
-    Candidate, Command, Decision, DisruptionPlan, DisruptionRequest, NotConsolidatable,
-    VerdictKind, plan, validate,
+    Candidate, Command, DisruptionPlan, DisruptionRequest, plan, validate,
 };
 use karpenter_core::drift;
 use karpenter_core::lifecycle::after;
@@ -20,9 +19,7 @@ use karpenter_core::lifecycle::conditions::{
 use karpenter_core::lifecycle::disruption::{Effect, Event, Inputs, Report};
 use karpenter_core::static_capacity::{Reservations, node_limit, population};
 
-use crate::rehearse::plan::{Action, Step};
 use crate::rehearse::stepper::Stepper;
-use crate::rehearse::stepper::launch::grouped;
 
 /// Interval between checks of drift if nothing changes.
 const DRIFT: Duration = Duration::from_secs(300);
@@ -243,7 +240,8 @@ impl Stepper {
                 }
             }
             Effect::Report(Report::Started(command, _)) => {
-                self.record_command(&command);
+                let launches = std::mem::take(&mut self.replacements);
+                self.report.disrupt(self.now, &command, launches);
                 return None;
             }
             Effect::Report(_) | Effect::Release(_) => return None,
@@ -274,22 +272,10 @@ impl Stepper {
         }
         let found = Arc::new(plan(snapshot, &self.request(snapshot, inputs)));
         if self.is_cancelled() {
-            self.cut_short();
+            self.report.cut_short();
             return None;
         }
-        self.count_budgets();
-        self.budget_blocked = found
-            .verdicts
-            .iter()
-            .filter_map(|verdict| match &verdict.kind {
-                VerdictKind::Kept(
-                    NotConsolidatable::Budget { node_pool }
-                    | NotConsolidatable::Paused { node_pool, .. },
-                ) => Some(node_pool.clone()),
-                _ => None,
-            })
-            .collect();
-        self.last_plan = Some(Arc::clone(&found));
+        self.report.planned(self.now, Arc::clone(&found));
         Some(found)
     }
 
@@ -303,27 +289,6 @@ impl Stepper {
         let snapshot = self.cluster.snapshot();
         let claims = names.iter().filter_map(|name| snapshot.node_claim(name));
         claims.cloned().collect()
-    }
-
-    fn record_command(&mut self, command: &Command) {
-        let launches = std::mem::take(&mut self.replacements);
-        let nodes = command.candidates.iter();
-        let step = Step {
-            after: self.seconds(),
-            action: match command.decision() {
-                Decision::Delete => Action::Delete,
-                Decision::Replace => Action::Replace,
-            },
-            reason: command.method.reason().as_str().to_owned(),
-            nodes: nodes.map(|it| it.name().to_owned()).collect(),
-            launches: grouped(launches),
-            pods: command.pods().count(),
-            savings_per_hour: Some(crate::rehearse::stepper::dollars(
-                crate::prices::micro_dollars(command.savings),
-            )),
-            price_per_hour: self.price(),
-        };
-        self.record(step);
     }
 
     /// Deletes the nodes of adopted commands whose replacements are initialized.

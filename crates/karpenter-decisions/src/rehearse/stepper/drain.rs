@@ -20,7 +20,6 @@ use crate::rehearse::stepper::Stepper;
 use crate::rehearse::stepper::evictions;
 use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::workloads::pending;
-use crate::workload::Workload;
 
 /// Interval between evictions of a pod that a PodDisruptionBudget or its annotation refuses.
 const RETRY: Duration = Duration::from_secs(10);
@@ -35,7 +34,7 @@ impl Stepper {
         };
         claim.metadata.deletion_timestamp = Some(Time(self.now));
         self.cluster.apply_node_claim(&claim);
-        self.launching.remove(name);
+        self.cloud.cancel(name);
         self.finalize(name);
         self.trigger(name);
     }
@@ -86,7 +85,7 @@ impl Stepper {
         let due = claim.and_then(|claim| expires_at(claim));
         if due.is_some_and(|due| due <= self.now) && claim.is_some_and(|claim| !claim.is_deleting())
         {
-            self.record_deletion(name, "Expired");
+            self.report.delete(self.now, &snapshot, name, "Expired");
             self.delete_claim(name);
         }
     }
@@ -167,8 +166,7 @@ impl Stepper {
     }
 
     fn evict(&mut self, pod: &Arc<Pod>) {
-        let workload = Workload::of(pod).to_string();
-        *self.evicted.entry(workload).or_default() += 1;
+        self.report.evict(pod);
         let (namespace, name) = (&pod.key.namespace, &pod.key.name);
         self.end_pod(namespace, name);
         let controller = pod.shape.controller.as_ref();
@@ -242,7 +240,7 @@ impl Stepper {
         }
         self.cluster.remove_node_claim(name);
         self.awaited.remove(name);
-        self.remove_instance(name);
+        self.report.remove_instance(name);
         self.replacement_lost(name);
         self.trigger(name);
     }

@@ -64,7 +64,7 @@ impl Stepper {
         let policy = self.scheduling.clone().with_now(self.now);
         let plan = schedule(&question.snapshot, &policy, &query);
         if !plan.undecided.is_empty() {
-            self.cut_short();
+            self.report.cut_short();
             return None;
         }
         Some(Arc::new(plan))
@@ -98,8 +98,9 @@ impl Stepper {
             let keys = keys.map(|pod| (pod.namespace.clone(), pod.name.clone()));
             self.awaited.entry(name).or_default().extend(keys);
         }
-        self.record_launches(for_pods, pods, "Pending");
-        self.record_launches(for_buffers, 0, "CapacityBuffer");
+        self.report.launch(self.now, for_pods, pods, "Pending");
+        self.report
+            .launch(self.now, for_buffers, 0, "CapacityBuffer");
         for placement in plan.existing.iter().filter(|placement| !placement.buffer) {
             let (namespace, name) = (&placement.pod.namespace, &placement.pod.name);
             let Some(node) = snapshot.node(&placement.node) else {

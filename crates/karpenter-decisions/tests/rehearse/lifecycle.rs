@@ -1,0 +1,61 @@
+//! Nodes join and leave in a rehearsal as the controllers let them.
+
+use karpenter_decisions::rehearse::plan::Plan;
+use serde_json::{Value, from_value, json};
+
+use crate::world::{World, told};
+
+fn only_empty() -> World {
+    World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }))
+}
+
+/// Returns after how many seconds the cluster has no node.
+fn gone_after(plan: &Plan) -> i64 {
+    let mut samples = plan.curve.iter();
+    samples.find(|sample| sample.nodes == 0).unwrap().after
+}
+
+#[test]
+fn an_instance_is_terminated_once_its_node_has_drained_and_its_volumes_are_detached() {
+    let mut world = only_empty().node("a", 4);
+    let removal = json!({ "changes": [{ "removeNode": "a" }] });
+    assert_eq!(gone_after(&world.plan(removal.clone())), 5);
+    let attachment = json!({ "metadata": { "name": "v" }, "spec": {
+        "nodeName": "a", "attacher": "csi", "source": { "persistentVolumeName": "v" } }, "status": { "attached": true } });
+    world
+        .0
+        .apply_volume_attachment(&from_value(attachment).unwrap());
+    assert_eq!(gone_after(&world.plan(removal)), 6);
+}
+
+#[test]
+fn a_deleted_node_is_drained_by_the_deadline_in_its_annotation() {
+    let mut world = only_empty().node("a", 4).pods("web", "a", 2);
+    world = world.pdb("web", json!({ "minAvailable": "100%" }));
+    let claim = world.0.snapshot().node_claim("a-claim").unwrap().clone();
+    let mut claim: Value = serde_json::to_value(&*claim).unwrap();
+    claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T11:59:00Z");
+    claim["metadata"]["annotations"]["karpenter.sh/nodeclaim-termination-timestamp"] =
+        json!("2026-01-01T12:01:00Z");
+    world.0.apply_node_claim(&from_value(claim).unwrap());
+    let plan = world.plan(json!({ "for": "10m" }));
+    // The budget's status allows one eviction. The other pod is deleted early enough for its five seconds of grace; the drain is tried
+    // every ten seconds. Then both wait for their nodes.
+    let deleted = plan.curve.iter().filter(|sample| sample.pending == 2);
+    let deleted: Vec<i64> = deleted.map(|sample| sample.after).collect();
+    assert_eq!(deleted, [60], "{:?}", plan.curve);
+}
+
+#[test]
+fn a_claim_that_no_offering_meets_is_deleted_after_five_minutes() {
+    let mut world = only_empty();
+    let claim = json!({
+        "metadata": { "name": "huge", "uid": "huge", "labels": { "karpenter.sh/nodepool": "default" }, "creationTimestamp": "2026-01-01T12:00:00Z" },
+        "spec": { "expireAfter": "Never", "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" },
+            "requirements": [{ "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m-1024"] }] },
+    });
+    world.0.apply_node_claim(&from_value(claim).unwrap());
+    let plan = world.plan(json!({ "for": "10m" }));
+    assert_eq!(told(&plan.steps), ["delete LaunchTimeout huge"]);
+    assert_eq!(plan.steps[0].after, 300);
+}

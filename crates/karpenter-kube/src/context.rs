@@ -16,12 +16,11 @@ use crate::client::patch::Lock;
 use crate::client::writes::Writes;
 use crate::clock::Clock;
 use crate::controller::{Doing, ReconcileError};
-use crate::decisions::Decisions;
 use crate::events::Recorder;
+use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::model::{ModelHandle, Stopped, View};
 use crate::options::Options;
-use crate::shadow::Shadow;
 use crate::static_capacity::StaticCapacity;
 
 /// When this replica began to act as leader. A standby reports no metrics of the cluster, even if its model is warm: sums
@@ -63,10 +62,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// Since when this replica acts as leader.
     pub acting: Acting,
-    /// Records of decisions, if the feature gate is on.
-    pub decisions: Option<Decisions>,
-    /// The comparison with another Karpenter, in a shadow.
-    pub shadow: Option<Shadow>,
+    /// Who is told what passes decided.
+    pub listener: Option<Arc<dyn Listener>>,
     /// Reads and updates the model of the cluster.
     pub model: ModelHandle,
     /// The latest NodeClaims written by this process.

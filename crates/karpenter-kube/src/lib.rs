@@ -94,10 +94,12 @@ pub mod closed_gates;
 pub mod context;
 pub mod controller;
 mod cooldown;
+#[cfg(feature = "decisions")]
 pub mod decisions;
 pub mod disruption;
 pub mod events;
 pub mod lease;
+pub mod listener;
 pub mod logging;
 pub mod metrics;
 pub mod model;
@@ -112,6 +114,7 @@ pub mod process;
 pub mod provider;
 pub mod provisioning;
 mod readiness;
+#[cfg(feature = "decisions")]
 pub mod shadow;
 pub mod static_capacity;
 pub mod watch_failure_log;

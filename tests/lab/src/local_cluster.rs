@@ -11,6 +11,7 @@ use karpenter_kube::context::Context;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::{Operator, OperatorError};
 use karpenter_kube::options::Options;
+use karpenter_kube::shadow::Shadow;
 use karpenter_kwok::{Cloud, KwokProvider, catalogue, controllers, node_class};
 use karpenter_testbed::loops::Loops;
 use karpenter_testbed::loops::node_agent::NodeFaults;
@@ -80,9 +81,16 @@ pub struct Replica {
     ended: CancellationToken,
     running: JoinHandle<Result<(), OperatorError>>,
     context: Arc<Context>,
+    shadow: Option<Arc<Shadow>>,
 }
 
 impl Replica {
+    /// The comparison with another Karpenter, if it is a shadow.
+    #[must_use]
+    pub fn shadow(&self) -> Option<&Arc<Shadow>> {
+        self.shadow.as_ref()
+    }
+
     /// The setup of its controllers.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
@@ -247,7 +255,7 @@ impl LocalCluster {
             operator = operator.identity(name);
         }
         let operator = operator.build();
-        let context = Arc::clone(operator.context());
+        let (context, shadow) = (Arc::clone(operator.context()), operator.shadow().cloned());
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let (stopping, end) = (stop.clone(), ended.clone().drop_guard());
         let running = tokio::spawn(async move {
@@ -259,6 +267,7 @@ impl LocalCluster {
             ended,
             running,
             context,
+            shadow,
         }
     }
 

@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::controller::compute;
 use crate::metrics::Registry;
 
+#[cfg(feature = "decisions")]
 pub(crate) use tls::fingerprint;
 pub use tls::{Certificate, CertificateError};
 

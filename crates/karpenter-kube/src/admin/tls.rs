@@ -54,6 +54,10 @@ pub struct Certificate {
 #[derive(Debug)]
 struct Loaded {
     config: Arc<ServerConfig>,
+    #[cfg_attr(
+        not(feature = "decisions"),
+        allow(dead_code, reason = "for the listener of decisions")
+    )]
     fingerprint: String,
 }
 
@@ -84,6 +88,10 @@ impl Certificate {
     }
 
     /// Returns SHA-256 of the current certificate, in hexadecimal digits.
+    #[cfg_attr(
+        not(feature = "decisions"),
+        allow(dead_code, reason = "for the listener of decisions")
+    )]
     pub(crate) fn fingerprint(&self) -> String {
         self.current().fingerprint.clone()
     }

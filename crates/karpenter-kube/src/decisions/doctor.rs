@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::installation;
-use super::state::{Doctor, ENGINE};
+use super::state::{Decisions, Doctor, ENGINE};
 use crate::context::Context;
 use crate::controller::{ReconcileError, compute};
 use crate::provisioning;
@@ -38,9 +38,9 @@ impl Doctor {
             Some((at, known)) if now.duration_since(at) < REVIEWED => known,
             _ => {
                 // A shadow needs none of the permissions to write.
-                let installation = match &cx.shadow {
-                    Some(_) => Installation::default(),
-                    None => installation::review(cx).await,
+                let installation = match cx.options.shadow {
+                    true => Installation::default(),
+                    false => installation::review(cx).await,
                 };
                 *self.reviewed.lock() = Some((now, installation.clone()));
                 installation
@@ -106,10 +106,11 @@ fn with_subnets(cx: &Context, installation: Installation) -> Installation {
 }
 
 /// Reports for the metrics every few minutes. The installation is not reviewed for them: that takes requests to the API server.
-pub async fn report_regularly(cx: Arc<Context>, stop: CancellationToken) {
-    let Some(decisions) = &cx.decisions else {
-        return;
-    };
+pub async fn report_regularly(
+    cx: Arc<Context>,
+    decisions: Arc<Decisions>,
+    stop: CancellationToken,
+) {
     loop {
         tokio::select! {
             () = cx.clock.sleep(INTERVAL) => {}

@@ -17,13 +17,14 @@ mod state;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
+use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::disruption::{
     Command, CommandId, CommandInvalidated, DisruptionPlan, DisruptionRequest,
 };
-use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy};
+use karpenter_core::lifecycle::disruption::CommandEnd;
+use karpenter_core::schedule::{Plan, PlannedNodeClaim};
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::record::{CommandOutcome, CommandState, clipped};
 use karpenter_decisions::ring::Recorded;
@@ -31,147 +32,146 @@ use karpenter_decisions::ring::Recorded;
 pub use doctor::report_regularly;
 pub use installation::RULES;
 pub use metrics::register;
-pub use server::serve;
+pub use server::{ShadowReports, serve};
 pub use state::Decisions;
 
-use crate::context::Context;
+use crate::listener::{Decided, Listener, Made};
 use crate::model::View;
 
-/// How a pass was made.
-#[derive(Debug, Clone, Copy)]
-pub struct Made<'a> {
-    /// The view that it decided on.
-    pub view: &'a View,
-    /// The policy of the pass.
-    pub policy: &'a Policy,
-    /// How long it took.
-    pub took: Duration,
-}
-
-impl Decisions {
-    /// Records a scheduling pass. `claims` are the NodeClaims of the planned nodes.
-    pub fn provisioned(
-        &self,
-        cx: &Context,
-        made: Made<'_>,
-        plan: &Plan,
-        claims: &[Option<Arc<NodeClaim>>],
-    ) {
-        let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
-        let names: Vec<Option<&str>> = names.collect();
-        *self.scheduled.lock() = Some(made.policy.clone());
-        self.launched(cx, made.view, &plan.new_node_claims, claims);
-        self.record(cx, made, |history, input| {
-            history.provisioned(input, plan, &names)
-        });
+impl Listener for Decisions {
+    fn leads(&self, now: Timestamp) {
+        self.begin(now);
     }
 
-    /// Records a disruption pass.
-    pub fn disrupted(
-        &self,
-        cx: &Context,
-        made: Made<'_>,
-        request: &DisruptionRequest,
-        plan: &DisruptionPlan,
-    ) {
-        let mut kept = request.clone();
-        // Those of the pass belong to it.
-        kept.multi_node.cancel = None;
-        kept.single_node_cancel = None;
-        kept.stopwatch = None;
-        *self.disrupted.lock() = Some(kept);
-        self.record(cx, made, |history, input| history.disrupted(input, plan));
+    fn decided(&self, made: Made<'_>, decided: Decided<'_>) {
+        match decided {
+            Decided::Provisioned {
+                question,
+                query,
+                plan,
+                claims,
+            } => {
+                self.provisioned(made, plan, claims);
+                let standing = &question.standing;
+                let assumed = [
+                    standing.nominated.len(),
+                    standing.backing_off.len(),
+                    standing.deferred.len(),
+                ];
+                self.keep(|recorder| {
+                    let (snapshot, assumed) = (&question.snapshot, assumed.iter().sum());
+                    recorder.provisioned(snapshot, made.policy, query, assumed, plan);
+                });
+            }
+            Decided::Disrupted {
+                request,
+                consolidates,
+                plan,
+            } => {
+                self.disrupted(made, request, plan);
+                self.keep(|recorder| {
+                    recorder.disrupted(&made.view.snapshot, request, consolidates, plan);
+                });
+            }
+            Decided::Rejected { command, why } => self.rejected(made, command, why),
+            Decided::Grew {
+                planned,
+                claims,
+                at_limit,
+            } => {
+                let names: Vec<Option<&str>> = claims.iter().map(Option::as_deref).collect();
+                self.record(made, |history, input| {
+                    history.static_capacity(input, planned, &names, at_limit)
+                });
+            }
+            Decided::Shrank(claims) => {
+                self.record(made, |history, input| history.shrunk(input, claims));
+            }
+            Decided::Repaired { node, condition } => self.record(made, |history, input| {
+                history.repaired(input, node, condition)
+            }),
+        }
     }
 
-    /// Records that a proposed command was not started.
-    pub fn rejected(
-        &self,
-        cx: &Context,
-        made: Made<'_>,
-        command: &Command,
-        why: &CommandInvalidated,
-    ) {
-        self.record(cx, made, |history, input| {
-            history.rejected(input, command, why)
-        });
-    }
-
-    /// Records a pass over a static NodePool that lacks nodes; `at_limit` is the NodePool, if its limit allows none.
-    pub fn static_capacity(
-        &self,
-        cx: &Context,
-        made: Made<'_>,
-        planned: &[PlannedNodeClaim],
-        claims: &[Option<String>],
-        at_limit: Option<&str>,
-    ) {
-        let names: Vec<Option<&str>> = claims.iter().map(Option::as_deref).collect();
-        self.record(cx, made, |history, input| {
-            history.static_capacity(input, planned, &names, at_limit)
-        });
-    }
-
-    /// Records that an unhealthy node is deleted, because of a condition.
-    pub fn repaired(&self, cx: &Context, made: Made<'_>, node: &str, condition: &str) {
-        self.record(cx, made, |history, input| {
-            history.repaired(input, node, condition)
-        });
-    }
-
-    /// Records that surplus nodes of a static NodePool are deleted; by the names of their NodeClaims.
-    pub fn shrunk(&self, cx: &Context, made: Made<'_>, claims: &[&str]) {
-        self.record(cx, made, |history, input| history.shrunk(input, claims));
-    }
-
-    /// Records that a command was started, with its replacements.
-    pub fn started(&self, cx: &Context, command: &Command, replacements: &[Arc<NodeClaim>]) {
+    fn started(&self, view: &View, command: &Command, replacements: &[Arc<NodeClaim>]) {
         let created: Vec<_> = replacements.iter().cloned().map(Some).collect();
-        self.launched(cx, &cx.view(), &command.replacements, &created);
+        self.launched(view, &command.replacements, &created);
         let names = replacements.iter().take(karpenter_decisions::record::NAMED);
         let outcome = CommandOutcome {
             state: CommandState::Started,
-            at: cx.clock.now(),
+            at: self.clock.now(),
             why: None,
             replacements: names.map(|claim| claim.name().to_owned()).collect(),
         };
         self.became(&command.id(), outcome);
     }
 
-    /// Records how a command ended, and why.
-    pub fn ended(&self, cx: &Context, id: &CommandId, state: CommandState, why: Option<String>) {
+    fn ended(&self, command: &CommandId, end: &CommandEnd) {
+        let state = match end {
+            CommandEnd::Succeeded => CommandState::Succeeded,
+            CommandEnd::NotStarted => CommandState::NotStarted,
+            CommandEnd::TimedOut { .. } => CommandState::TimedOut,
+            CommandEnd::ReplacementDeleted { .. } | CommandEnd::NotDeleted { .. } => {
+                CommandState::RolledBack
+            }
+        };
+        let failed = matches!(state, CommandState::TimedOut | CommandState::RolledBack);
         let outcome = CommandOutcome {
             state,
-            at: cx.clock.now(),
-            why: why.map(clipped),
+            at: self.clock.now(),
+            why: failed.then(|| clipped(end.to_string())),
             replacements: Vec::new(),
         };
-        self.became(id, outcome);
+        self.became(command, outcome);
+    }
+}
+
+impl Decisions {
+    /// Records a scheduling pass. `claims` are the NodeClaims of the planned nodes.
+    pub fn provisioned(&self, made: Made<'_>, plan: &Plan, claims: &[Option<Arc<NodeClaim>>]) {
+        let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
+        let names: Vec<Option<&str>> = names.collect();
+        *self.scheduled.lock() = Some(made.policy.clone());
+        self.launched(made.view, &plan.new_node_claims, claims);
+        self.record(made, |history, input| {
+            history.provisioned(input, plan, &names)
+        });
+    }
+
+    /// Records a disruption pass.
+    pub fn disrupted(&self, made: Made<'_>, request: &DisruptionRequest, plan: &DisruptionPlan) {
+        let mut kept = request.clone();
+        // Those of the pass belong to it.
+        kept.multi_node.cancel = None;
+        kept.single_node_cancel = None;
+        kept.stopwatch = None;
+        *self.disrupted.lock() = Some(kept);
+        self.record(made, |history, input| history.disrupted(input, plan));
+    }
+
+    /// Records that a proposed command was not started.
+    pub fn rejected(&self, made: Made<'_>, command: &Command, why: &CommandInvalidated) {
+        self.record(made, |history, input| history.rejected(input, command, why));
     }
 
     /// Keeps what the choice of instance types is worked out from later. Without the server no question can be asked about it.
     fn launched(
         &self,
-        cx: &Context,
         view: &View,
         planned: &[PlannedNodeClaim],
         created: &[Option<Arc<NodeClaim>>],
     ) {
-        if cx.options.decisions_port != 0 {
+        if self.serves {
             self.choices.add(view, planned, created);
         }
     }
 
-    fn record(
-        &self,
-        cx: &Context,
-        made: Made<'_>,
-        record: impl FnOnce(&mut History, Input<'_>) -> Recorded,
-    ) {
+    fn record(&self, made: Made<'_>, record: impl FnOnce(&mut History, Input<'_>) -> Recorded) {
         let input = Input {
             snapshot: &made.view.snapshot,
             policy: made.policy,
             took: made.took,
-            now: cx.clock.now(),
+            now: self.clock.now(),
         };
         // INVARIANT: a decision never fails because of its record.
         let recorded = catch_unwind(AssertUnwindSafe(|| {

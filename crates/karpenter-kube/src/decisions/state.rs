@@ -19,9 +19,10 @@ use super::choices::Unworked;
 use super::feed::{BEHIND, Feed};
 use super::kept::Kept;
 use super::log::Log;
+use crate::clock::Clock;
 use crate::lease::{Announcement, Holder};
 use crate::model::View;
-use crate::options::DecisionLog;
+use crate::options::Options;
 
 /// The version of the engine in answers.
 pub(super) const ENGINE: &str = env!("CARGO_PKG_VERSION");
@@ -62,6 +63,9 @@ pub struct Decisions {
     /// Counts the changes of the history.
     pub(super) revision: AtomicU64,
     pub(super) feed: Feed,
+    pub(super) clock: Clock,
+    /// Whether questions can be asked on the loopback port.
+    pub(super) serves: bool,
 }
 
 impl std::fmt::Debug for Decisions {
@@ -72,14 +76,14 @@ impl std::fmt::Debug for Decisions {
 
 impl Decisions {
     /// Creates an empty history. `holder` is the replica that holds the lease, `announcement` what this one writes into the lease.
-    /// `records_flight` is whether passes are kept with their states.
     #[must_use]
     pub fn new(
-        log: &DecisionLog,
+        options: &Options,
+        clock: Clock,
         holder: Holder,
         announcement: Announcement,
-        records_flight: bool,
     ) -> Self {
+        let records_flight = options.feature_gates.flight_recorder;
         let (new, _) = broadcast::channel(BEHIND);
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
@@ -88,13 +92,15 @@ impl Decisions {
             doctor: Doctor::default(),
             kept: Arc::default(),
             choices: Unworked::default(),
-            log: Log::open(log),
+            log: Log::open(&options.decision_log),
             new,
             holder,
             announcement,
             recorder: records_flight.then(Mutex::default),
             revision: AtomicU64::default(),
             feed: Feed::default(),
+            clock,
+            serves: options.decisions_port != 0,
         }
     }
 

@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{Answer, report};
 use crate::context::Context;
 use crate::controller::{ReconcileError, compute};
-use crate::decisions::Made;
+use crate::listener::{Decided, Made};
 use crate::model::View;
 use crate::provisioning;
 
@@ -94,16 +94,18 @@ pub(super) async fn plan(
         "planned disruption"
     );
     report::planned(&cx, &view, &plan, inputs.consolidates);
-    if let Some(decisions) = &cx.decisions {
+    if let Some(listener) = &cx.listener {
         let made = Made {
             view: &view,
             policy: &asked.policy,
             took: started.elapsed(),
         };
-        decisions.disrupted(&cx, made, &asked, &plan);
-        decisions.keep(|recorder| {
-            recorder.disrupted(&view.snapshot, &asked, inputs.consolidates, &plan);
-        });
+        let decided = Decided::Disrupted {
+            request: &asked,
+            consolidates: inputs.consolidates,
+            plan: &plan,
+        };
+        listener.decided(made, decided);
     }
     Event::Planned(Arc::new(plan)).into()
 }
@@ -130,13 +132,14 @@ pub(super) async fn validate(
         }
         Err(why) => {
             report::rejected(&cx, &view, &command, why);
-            if let Some(decisions) = &cx.decisions {
+            if let Some(listener) = &cx.listener {
                 let made = Made {
                     view: &view,
                     policy: &policy,
                     took: started.elapsed(),
                 };
-                decisions.rejected(&cx, made, &command, why);
+                let command = &command;
+                listener.decided(made, Decided::Rejected { command, why });
             }
         }
     }

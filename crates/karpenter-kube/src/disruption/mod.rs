@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::task::{JoinError, JoinSet};
 use tracing::Instrument;
 
+#[cfg(feature = "decisions")]
 pub(crate) use engine::request;
 
 use crate::context::Context;

@@ -13,7 +13,6 @@ use karpenter_core::disruption::{
     NotDisruptable, VerdictKind,
 };
 use karpenter_core::lifecycle::disruption::{CommandEnd, Report};
-use karpenter_decisions::record::CommandState;
 use serde_json::json;
 
 use crate::context::Context;
@@ -37,28 +36,18 @@ pub(super) fn report(cx: &Context, view: &View, report: Report) {
         Report::Starting(command) => starting(&command),
         Report::Started(command, replacements) => {
             started(cx, &command);
-            if let Some(decisions) = &cx.decisions {
-                decisions.started(cx, &command, &replacements);
+            if let Some(listener) = &cx.listener {
+                listener.started(&cx.view(), &command, &replacements);
             }
         }
         Report::Waiting(replacement, method) => waiting(cx, &replacement, method),
         Report::Terminating(command, candidate) => terminating(cx, view, &command, &candidate),
         Report::Ended(command, end) => {
-            let state = match end {
-                CommandEnd::Succeeded => CommandState::Succeeded,
-                CommandEnd::NotStarted => CommandState::NotStarted,
-                CommandEnd::TimedOut { .. } => CommandState::TimedOut,
-                CommandEnd::ReplacementDeleted { .. } | CommandEnd::NotDeleted { .. } => {
-                    CommandState::RolledBack
-                }
-            };
-            let why = matches!(state, CommandState::TimedOut | CommandState::RolledBack)
-                .then(|| end.to_string());
-            if let Some(why) = &why {
-                failed(cx, &command, why, end.unready());
+            if !matches!(end, CommandEnd::Succeeded | CommandEnd::NotStarted) {
+                failed(cx, &command, &end.to_string(), end.unready());
             }
-            if let Some(decisions) = &cx.decisions {
-                decisions.ended(cx, &command.id(), state, why);
+            if let Some(listener) = &cx.listener {
+                listener.ended(&command.id(), &end);
             }
         }
     }

@@ -21,8 +21,8 @@ use karpenter_core::repair;
 
 use crate::context::Context;
 use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
-use crate::decisions::Made;
 use crate::events::{Event, reference};
+use crate::listener::{Decided, Made};
 use crate::model::{Change, View};
 use crate::nodeclaim::removal::{disrupt, end_grace_period};
 use crate::{logging, provisioning};
@@ -174,7 +174,7 @@ impl Controller for Health {
                 text(labels::CAPACITY_TYPE),
                 claim.status.image_id.as_deref().unwrap_or_default(),
             ]);
-            if let Some(decisions) = &self.cx.decisions {
+            if let Some(listener) = &self.cx.listener {
                 let made = Made {
                     view: &view,
                     policy: &provisioning::policy(&self.cx),
@@ -182,7 +182,8 @@ impl Controller for Health {
                 };
                 let condition = &broken.condition;
                 let why = format!("{} is {}", condition.type_, condition.status);
-                decisions.repaired(&self.cx, made, &key.name, &why);
+                let (node, condition) = (&*key.name, &*why);
+                listener.decided(made, Decided::Repaired { node, condition });
             }
             tracing::info!(
                 Node = logging::object(None, &key.name),

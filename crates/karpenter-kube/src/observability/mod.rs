@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::provisioning::PodLedger;
 
 pub use conditions::{Conditions, Following};
+#[cfg(feature = "decisions")]
 pub(crate) use series::with;
 
 /// Registers the metrics that are derived from views.

@@ -9,6 +9,8 @@
 //! 5. When the lease is lost, all tasks are dropped immediately: another replica acts from now on. The same happens when the
 //!    future of [`Operator::run`] is dropped.
 
+#[cfg(feature = "decisions")]
+mod explanations;
 mod registry;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,13 +23,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admin;
 use crate::admin::{Certificate, CertificateError, Probe, Profiler, Site};
 use crate::capacity_buffer::Buffers;
 use crate::client::Clients;
 use crate::client::writes::Writes;
 use crate::clock::Clock;
 use crate::context::{Acting, Context};
-use crate::decisions::Decisions;
 use crate::events::{EventWriter, Recorder};
 use crate::lease::{Elector, Leadership, LeaseConfig};
 use crate::metrics::{Metrics, Registry, show_build, show_process, show_queues};
@@ -36,11 +38,10 @@ use crate::options::Options;
 use crate::overlay::{Accepted, Evaluation, Overlaid};
 use crate::provider::Metered;
 use crate::readiness::Readiness;
-use crate::shadow::refusal::ReadOnlyProvider;
-use crate::shadow::{Refusals, Shadow};
 use crate::static_capacity::StaticCapacity;
-use crate::{admin, decisions, shadow};
 
+#[cfg(feature = "decisions")]
+use explanations::Explanations;
 pub use registry::ControllerRegistry;
 use registry::Tasks;
 
@@ -95,6 +96,8 @@ pub enum OperatorError {
 /// A complete operator, ready to run.
 pub struct Operator {
     controllers: ControllerRegistry,
+    #[cfg(feature = "decisions")]
+    explanations: Explanations,
     elector: Option<Elector>,
     leadership: watch::Sender<Leadership>,
     readiness: Arc<Readiness>,
@@ -185,89 +188,73 @@ impl Builder {
         self
     }
 
-    /// Takes the rights to act from a shadow: it has no lease, and needs records of decisions.
-    fn restricted(mut self) -> (Self, Option<Refusals>) {
-        if !self.options.shadow {
-            return (self, None);
-        }
-        let refusals = Refusals::new(&self.registry);
-        self.clients = self.clients.read_only(&refusals);
-        self.provider = Arc::new(ReadOnlyProvider::new(self.provider, &refusals));
-        self.options.disable_leader_election = true;
-        self.options.disable_cluster_state_observability = true;
-        self.options.feature_gates.decision_records = true;
-        // Their controllers write status.
-        self.options.feature_gates.node_overlay = false;
-        self.options.feature_gates.capacity_buffer = false;
-        self.options.feature_gates.static_capacity = false;
-        (self, Some(refusals))
-    }
-
     /// Builds the operator. Must be called within a tokio runtime.
     #[must_use]
     pub fn build(self) -> Operator {
-        let (this, refusals) = self.restricted();
-        this.assemble(refusals)
-    }
-
-    fn assemble(self, refusals: Option<Refusals>) -> Operator {
-        let metrics = Metrics::new(&self.registry);
-        show_process(&self.registry);
-        show_build(&self.registry);
-        let profiler = self.profiler.filter(|_| self.options.enable_profiling);
+        #[cfg(feature = "decisions")]
+        let (this, refusals) = explanations::restricted(self);
+        #[cfg(not(feature = "decisions"))]
+        let this = self;
+        let metrics = Metrics::new(&this.registry);
+        show_process(&this.registry);
+        show_build(&this.registry);
+        let profiler = this.profiler.filter(|_| this.options.enable_profiling);
         let metered: Arc<dyn CloudProvider> =
-            Arc::new(Metered::new(self.provider, metrics.clone()));
+            Arc::new(Metered::new(this.provider, metrics.clone()));
         let accepted = Accepted::default();
-        let provider: Arc<dyn CloudProvider> = if self.options.feature_gates.node_overlay {
+        let provider: Arc<dyn CloudProvider> = if this.options.feature_gates.node_overlay {
             Arc::new(Overlaid::new(Arc::clone(&metered), accepted.clone()))
         } else {
             Arc::clone(&metered)
         };
         let kinds = Kinds {
             node_classes: provider.profile().node_classes.clone(),
-            node_overlays: self.options.feature_gates.node_overlay,
-            devices: !self.options.ignore_dra_requests,
-            workload_selectors: !self.options.scheduler_config.default_spread.is_empty(),
+            node_overlays: this.options.feature_gates.node_overlay,
+            devices: !this.options.ignore_dra_requests,
+            workload_selectors: !this.options.scheduler_config.default_spread.is_empty(),
         };
         // NodeOverlays stay off in the model: the provider's instance types already have them applied.
         let config = ClusterConfig::of(provider.profile());
         let (model, handle) = Model::new(config, &kinds.awaited());
-        let (recorder, events) = Recorder::new(self.clients.api.clone(), self.clock);
-        let is_shadow = refusals.is_some();
-        let events = (!is_shadow).then_some(events);
-        let shadow = refusals.map(|refusals| Shadow::new(&self.options, self.clock, refusals));
-        let elector = (!self.options.disable_leader_election).then(|| {
-            let namespace = match self.options.leader_election_namespace.as_str() {
+        let (recorder, events) = Recorder::new(this.clients.api.clone(), this.clock);
+        let elector = (!this.options.disable_leader_election).then(|| {
+            let namespace = match this.options.leader_election_namespace.as_str() {
                 "" => own_namespace(),
                 namespace => namespace.to_owned(),
             };
             let lease = LeaseConfig::new(
                 &namespace,
-                &self.options.leader_election_name,
-                &self.identity,
+                &this.options.leader_election_name,
+                &this.identity,
             );
             let slow = metrics.registry.counter(
                 "leader_election_slowpath_total",
                 "Total number of slow path exercised in renewing leader leases. 'name' is the string used to identify the lease. Please make sure to group by name.",
                 &["name"],
             );
-            slow.add(&[&self.options.leader_election_name], 0.0);
-            Elector::new(self.clients.lease.clone(), lease, slow)
+            slow.add(&[&this.options.leader_election_name], 0.0);
+            Elector::new(this.clients.lease.clone(), lease, slow)
         });
-        let holder = elector.as_ref().map(Elector::holder).unwrap_or_default();
-        let announcement = elector.as_ref().map(Elector::announcement);
-        let announcement = announcement.unwrap_or_default();
-        let decisions = self.options.feature_gates.decision_records.then(|| {
-            let records_flight = self.options.feature_gates.flight_recorder;
-            let log = &self.options.decision_log;
-            Decisions::new(log, holder, announcement, records_flight)
-        });
+        #[cfg(feature = "decisions")]
+        let (is_shadow, explanations) = {
+            let (options, clock) = (&this.options, this.clock);
+            let is_shadow = refusals.is_some();
+            let elector = elector.as_ref();
+            (
+                is_shadow,
+                Explanations::new(options, clock, elector, refusals),
+            )
+        };
+        #[cfg(feature = "decisions")]
+        let listener = explanations.listener();
+        #[cfg(not(feature = "decisions"))]
+        let (is_shadow, listener) = (false, None);
+        let events = (!is_shadow).then_some(events);
         let cx = Arc::new(Context {
-            decisions,
-            shadow,
-            clients: self.clients,
-            clock: self.clock,
-            options: self.options,
+            listener,
+            clients: this.clients,
+            clock: this.clock,
+            options: this.options,
             provider,
             recorder,
             metrics,
@@ -280,8 +267,8 @@ impl Builder {
             static_capacity: StaticCapacity::default(),
             limited: tokio::sync::Mutex::default(),
         });
-        decisions::register(&cx);
-        shadow::register(&cx);
+        #[cfg(feature = "decisions")]
+        explanations.register(&cx);
         let mut controllers = ControllerRegistry {
             cx,
             model,
@@ -291,11 +278,11 @@ impl Builder {
             conditions: None,
             converts: false,
         };
-        if is_shadow {
-            controllers.shadow();
-        } else {
+        if !is_shadow {
             controllers.built_in();
         }
+        #[cfg(feature = "decisions")]
+        explanations.start(&mut controllers);
         if controllers.cx.options.feature_gates.node_overlay {
             controllers.controller(Evaluation::new(
                 Arc::clone(&controllers.cx),
@@ -304,8 +291,8 @@ impl Builder {
             ));
         }
         let extensions = match is_shadow {
-            true => self.shadow_extensions,
-            false => self.extensions,
+            true => this.shadow_extensions,
+            false => this.extensions,
         };
         for extension in extensions {
             extension(&mut controllers);
@@ -321,6 +308,8 @@ impl Builder {
             )),
             probed: controllers.cx.options.health_probe_port != 0,
             controllers,
+            #[cfg(feature = "decisions")]
+            explanations,
             elector,
             leadership,
             events,
@@ -345,6 +334,13 @@ impl Operator {
         self.controllers.context()
     }
 
+    /// Returns the comparison with another Karpenter, in a shadow.
+    #[cfg(feature = "decisions")]
+    #[must_use]
+    pub fn shadow(&self) -> Option<&Arc<crate::shadow::Shadow>> {
+        self.explanations.shadow.as_ref()
+    }
+
     /// Returns the probe behind `/readyz`, for embedders that serve their own probes.
     #[must_use]
     pub fn readiness(&mut self) -> Probe {
@@ -360,6 +356,8 @@ impl Operator {
     pub async fn run(self, stop: CancellationToken) -> Result<(), OperatorError> {
         let Self {
             controllers,
+            #[cfg(feature = "decisions")]
+            explanations,
             elector,
             leadership,
             readiness,
@@ -375,7 +373,8 @@ impl Operator {
         let ready = Arc::clone(&readiness);
         let ready: Probe = Arc::new(move || ready.check());
         serve(&cx, profiler, ready, &outer, &outer_stop).await?;
-        decisions::serve(&cx, &outer, &outer_stop).await;
+        #[cfg(feature = "decisions")]
+        explanations.serve(&cx, &outer, &outer_stop).await;
         let ControllerRegistry {
             model,
             starts,
@@ -414,12 +413,11 @@ impl Operator {
         }
         if leading {
             cx.acting.begin(cx.clock.now());
-            if let Some(decisions) = &cx.decisions {
-                decisions.begin(cx.clock.now());
+            if let Some(listener) = &cx.listener {
+                listener.leads(cx.clock.now());
             }
-            if let Some(shadow) = &cx.shadow {
-                shadow.begin(cx.clock.now());
-            }
+            #[cfg(feature = "decisions")]
+            explanations.begin(cx.clock.now());
             // Events queued before belong to the previous leader.
             if let Some(events) = events {
                 inner.spawn(events.forgetful(warm_up).run(inner.stopping()));

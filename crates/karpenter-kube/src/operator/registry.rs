@@ -28,7 +28,7 @@ use crate::nodeclaim::pod_events::PodEvents;
 use crate::nodepool::{Hash, RegistrationHealth, Status};
 use crate::observability::Conditions;
 use crate::provisioning::{PodLedger, Provisioner, Triggers};
-use crate::{decisions, disruption, observability, shadow, static_capacity};
+use crate::{disruption, observability, static_capacity};
 
 pub(super) type Start = Box<dyn FnOnce(&Tasks) + Send>;
 pub(super) type Always = Box<dyn FnOnce(&TaskTracker, CancellationToken) + Send>;
@@ -183,19 +183,6 @@ impl ControllerRegistry {
         });
     }
 
-    /// Adds what runs in a shadow in place of all controllers: nothing of it writes.
-    pub(super) fn shadow(&mut self) {
-        let observing = Arc::clone(&self.cx);
-        self.observe(move |change, view| {
-            if let Some(shadow) = &observing.shadow {
-                shadow.observe(&observing, change, view);
-            }
-        });
-        let cx = Arc::clone(&self.cx);
-        self.periodic(shadow::Provisioning::new(Arc::clone(&cx)));
-        self.periodic(shadow::Disruption::new(cx));
-    }
-
     /// Adds Karpenter's own controllers, one line each: new ones are added here.
     pub(super) fn built_in(&mut self) {
         let cx = Arc::clone(&self.cx);
@@ -231,6 +218,7 @@ impl ControllerRegistry {
         if let Some(buffers) = buffers {
             self.capacity_buffers(buffers, Arc::clone(&triggers), conditions);
         }
+        #[cfg(feature = "decisions")]
         if cx.options.feature_gates.scheduling_hints {
             let explaining = provisioner.clone();
             self.task(move |stop| async move { explaining.explain_events(stop).await });
@@ -271,10 +259,6 @@ impl ControllerRegistry {
         self.controller_with(Arc::clone(&eviction_queue), evictions);
         self.controller(Termination::new(Arc::clone(&cx), eviction_queue));
 
-        if cx.decisions.is_some() {
-            let cx = Arc::clone(&cx);
-            self.task(move |stop| decisions::report_regularly(cx, stop));
-        }
         self.periodic(disruption::Disruption::new(cx));
     }
 }

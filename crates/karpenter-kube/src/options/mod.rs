@@ -17,10 +17,13 @@ use std::time::Duration;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use karpenter_core::lifecycle::provisioning::BatchWindow;
 pub use karpenter_core::schedule::{MinValuesPolicy, PreferencePolicy};
+#[cfg(feature = "decisions")]
 use karpenter_decisions::change::Change;
 
-use parse::{change_of_copy, log_level, min_values_policy, preference_policy};
+#[cfg(feature = "decisions")]
+use parse::change_of_copy;
 pub use parse::{go_bool, go_duration};
+use parse::{log_level, min_values_policy, preference_policy};
 use scheduler_config::SchedulerConfig;
 
 /// Options of the operator.
@@ -199,9 +202,11 @@ pub struct Options {
         default_value_t = 1
     )]
     pub consolidation_max_replacements: usize,
+    #[cfg(feature = "decisions")]
     /// Decide and record, and write nothing: beside another Karpenter, for a comparison with it.
     #[arg(long, help_heading = "Shadow", env = "SHADOW", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub shadow: bool,
+    #[cfg(feature = "decisions")]
     /// Changes to the shadow's copy of the cluster, separated by `;`, as `--if` of `kubectl karpenter why`.
     #[arg(
         long,
@@ -311,7 +316,9 @@ impl Default for Options {
             min_values_policy: MinValuesPolicy::Strict,
             ignore_dra_requests: true,
             consolidation_max_replacements: 1,
+            #[cfg(feature = "decisions")]
             shadow: false,
+            #[cfg(feature = "decisions")]
             shadow_if: Vec::new(),
             feature_gates: FeatureGates::default(),
             scheduler_config: SchedulerConfig::default(),

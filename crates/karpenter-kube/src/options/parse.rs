@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use karpenter_core::schedule::{MinValuesPolicy, PreferencePolicy};
+#[cfg(feature = "decisions")]
 use karpenter_decisions::change::Change;
 
 use super::LogLevel;
@@ -93,6 +94,7 @@ pub fn go_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(nanos / 1e9).map_err(|_| bad())
 }
 
+#[cfg(feature = "decisions")]
 /// Parses a change of a shadow's copy of the cluster (`--shadow-if`): one that applies to NodePools, nodes or offerings, at any time.
 pub(super) fn change_of_copy(text: &str) -> Result<Change, String> {
     let change: Change = text.trim().parse().map_err(|error| format!("{error}"))?;
@@ -107,6 +109,7 @@ pub(super) fn change_of_copy(text: &str) -> Result<Change, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "decisions")]
     use crate::options::Options;
 
     #[test]
@@ -118,6 +121,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "decisions")]
     #[test]
     fn changes_are_separated_by_semicolons_and_those_of_single_pods_or_times_are_invalid() {
         let changes = "--shadow-if=policy.default=Balanced;budget.default=10%";

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::pod::{PodKey, Shape};
+use karpenter_core::pod::Shape;
 use karpenter_core::schedule::{Cancel, Policy};
 use karpenter_decisions::blocking::Prepared;
 use parking_lot::Mutex;
@@ -16,12 +16,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::report::{Failed, WINDOW};
 use crate::context::Context;
 use crate::controller::compute;
-use crate::events::Event;
 
-/// How long an answer holds, and an event is not repeated.
-pub(super) const WINDOW: Duration = Duration::from_secs(300);
 /// How long one search may take; what is told was verified all the same.
 const SEARCH: Duration = Duration::from_millis(100);
 /// Searches for the events of one pass; further classes of pods have no second line until their event is repeated.
@@ -30,12 +28,6 @@ const SEARCHES: usize = 16;
 const KEPT: usize = 256;
 /// The longest message of an event, in bytes.
 const LONGEST: usize = 1024;
-
-/// An event about a pod that could not be scheduled.
-pub(super) struct Failed {
-    pub(super) pod: PodKey,
-    pub(super) event: Event,
-}
 
 /// The events of a pass.
 struct Batch {
@@ -197,6 +189,7 @@ mod tests {
     use karpenter_fixtures::pod;
 
     use super::*;
+    use crate::events::Event;
 
     #[tokio::test]
     async fn an_answer_is_known_without_a_search_for_the_same_message_of_its_class_only() {

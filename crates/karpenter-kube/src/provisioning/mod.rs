@@ -4,6 +4,7 @@
 //! from drafts.
 
 mod catalogue;
+#[cfg(feature = "decisions")]
 mod hints;
 pub mod launch;
 mod ledger;
@@ -16,6 +17,8 @@ mod triggers;
 pub use catalogue::refresh_instance_types;
 pub use ledger::PodLedger;
 pub use provisioner::Provisioner;
-pub(crate) use provisioner::{SOLVE_DEADLINE, policy};
+#[cfg(feature = "decisions")]
+pub(crate) use provisioner::SOLVE_DEADLINE;
+pub(crate) use provisioner::policy;
 pub(crate) use triggers::Due;
 pub use triggers::Triggers;

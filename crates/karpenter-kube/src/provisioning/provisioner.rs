@@ -21,15 +21,18 @@ use karpenter_core::schedule::{
     Cancel, Plan, Policy, PreferencePolicy, Query, ReservedMode, schedule,
 };
 use tokio::time::Instant;
+#[cfg(feature = "decisions")]
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "decisions")]
 use super::hints::Hints;
 use super::progress::SchedulingSeries;
+use super::report::Failed;
 use super::soft_constraints::SoftConstraints;
 use super::{Due, PodLedger, Triggers, catalogue, launch, report};
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
-use crate::decisions::Made;
+use crate::listener::{Decided, Made};
 use crate::model::{Change, View};
 use crate::process::resident;
 
@@ -43,6 +46,7 @@ pub struct Provisioner {
     triggers: Arc<Triggers>,
     ledger: Arc<PodLedger>,
     soft_constraints: Arc<SoftConstraints>,
+    #[cfg(feature = "decisions")]
     hints: Arc<Hints>,
 }
 
@@ -55,11 +59,27 @@ impl Provisioner {
             triggers,
             ledger,
             soft_constraints: Arc::default(),
+            #[cfg(feature = "decisions")]
             hints: Arc::default(),
         }
     }
 
+    /// Publishes the events about pods that were not placed.
+    fn publish(&self, _view: &View, failed: Vec<Failed>) {
+        #[cfg(feature = "decisions")]
+        if self.cx.options.feature_gates.scheduling_hints {
+            let policy = policy(&self.cx);
+            return self
+                .hints
+                .publish(&self.cx, &_view.snapshot, policy, failed);
+        }
+        for failed in failed {
+            self.cx.recorder.publish(failed.event);
+        }
+    }
+
     /// Explains the events about pods that were not placed, until `stop` (feature gate `SchedulingHints`).
+    #[cfg(feature = "decisions")]
     pub async fn explain_events(&self, stop: CancellationToken) {
         self.hints.run(&self.cx, stop).await;
     }
@@ -210,9 +230,8 @@ impl Provisioner {
         cx.metrics
             .scheduler_scheduling_duration_seconds
             .observe(&["provisioner"], started.elapsed().as_secs_f64());
-        let hints = cx.options.feature_gates.scheduling_hints;
-        let hints = hints.then_some(&*self.hints);
-        report::outcome(cx, view, &plan, &self.ledger, hints);
+        let failed = report::outcome(cx, view, &plan, &self.ledger);
+        self.publish(view, failed);
         report::computed(&plan);
         report::overdue(cx, view, &plan, &question.standing.overdue);
         Ok(Pass {
@@ -228,23 +247,20 @@ impl Provisioner {
 
     /// Reports a pass once its NodeClaims are created.
     fn report(&self, pass: &Pass) {
-        let (cx, plan, standing) = (&self.cx, &pass.plan, &pass.question.standing);
-        if let Some(decisions) = &cx.decisions {
+        let (cx, plan) = (&self.cx, &pass.plan);
+        if let Some(listener) = &cx.listener {
             let made = Made {
                 view: &pass.view,
                 policy: &pass.policy,
                 took: pass.started.elapsed(),
             };
-            decisions.provisioned(cx, made, plan, &pass.claims);
-            decisions.keep(|recorder| {
-                let assumed = [
-                    standing.nominated.len(),
-                    standing.backing_off.len(),
-                    standing.deferred.len(),
-                ];
-                let (snapshot, assumed) = (&pass.question.snapshot, assumed.iter().sum());
-                recorder.provisioned(snapshot, &pass.policy, &pass.query, assumed, plan);
-            });
+            let decided = Decided::Provisioned {
+                question: &pass.question,
+                query: &pass.query,
+                plan,
+                claims: &pass.claims,
+            };
+            listener.decided(made, decided);
         }
         report::nominations(cx, &pass.view, plan, &pass.claims);
     }

@@ -14,7 +14,6 @@ use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{Plan, PoolOutcome, Unschedulable};
 
 use super::PodLedger;
-use super::hints::{self, Failed, Hints};
 use super::ledger::Decided;
 use crate::context::Context;
 use crate::events::{Event, reference};
@@ -105,14 +104,18 @@ fn target_of(node: &NodeState) -> String {
     parts.join(", ")
 }
 
-/// Publishes events for pods that were not placed, and for NodePools that could not be used.
-pub(super) fn outcome(
-    cx: &Context,
-    view: &View,
-    plan: &Plan,
-    ledger: &PodLedger,
-    hints: Option<&Hints>,
-) {
+/// How long the event about a pod that could not be scheduled is not repeated.
+pub(super) const WINDOW: Duration = Duration::from_secs(300);
+
+/// An event about a pod that could not be scheduled.
+pub(super) struct Failed {
+    #[cfg_attr(not(feature = "decisions"), allow(dead_code, reason = "for the hint"))]
+    pub(super) pod: PodKey,
+    pub(super) event: Event,
+}
+
+/// Records what became of pods; returns the events for those that were not placed.
+pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger) -> Vec<Failed> {
     let now = cx.clock.now();
     let healthy = |pool: Option<&str>| {
         let pool = pool.and_then(|name| view.node_pool(name));
@@ -143,19 +146,11 @@ pub(super) fn outcome(
                 events::FAILED_SCHEDULING,
                 message,
             )
-            .every(hints::WINDOW);
-            match hints {
-                None => cx.recorder.publish(event),
-                Some(_) => failed.push(Failed {
-                    pod: unplaced.pod.clone(),
-                    event,
-                }),
-            }
+            .every(WINDOW);
+            let pod = unplaced.pod.clone();
+            failed.push(Failed { pod, event });
             tracing::debug!(Pod = logging::object(Some(&unplaced.pod.namespace), &unplaced.pod.name), error = %unplaced.why, "could not schedule pod");
         }
-    }
-    if let Some(hints) = hints {
-        hints.publish(cx, &view.snapshot, super::policy(cx), failed);
     }
     let (ignored, unschedulable) = counts(plan);
     cx.metrics
@@ -172,6 +167,7 @@ pub(super) fn outcome(
         .scheduler_pending_pods_by_effective_zone_count
         .replace_all(by_zone);
     pools(cx, view, plan);
+    failed
 }
 
 /// Returns how many pods of the plan are invalid, and how many have no place; one that waits for a reservation is neither.

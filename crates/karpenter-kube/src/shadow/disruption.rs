@@ -22,8 +22,8 @@ use tokio_util::sync::DropGuard;
 use super::{Shadow, Taken};
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
-use crate::decisions::Made;
 use crate::disruption::request;
+use crate::listener::Made;
 use crate::model::View;
 use crate::provisioning;
 
@@ -34,6 +34,7 @@ const UNSYNCED: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Disruption {
     cx: Arc<Context>,
+    shadow: Arc<Shadow>,
     process: Process,
 }
 
@@ -82,7 +83,7 @@ impl Question {
 impl Disruption {
     /// Creates the controller of a shadow.
     #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
+    pub fn new(cx: Arc<Context>, shadow: Arc<Shadow>) -> Self {
         let settings = Settings {
             removes_stale_taints: false,
             ..Settings::default()
@@ -90,6 +91,7 @@ impl Disruption {
         Self {
             process: Process::new(settings, cx.clock.now()),
             cx,
+            shadow,
         }
     }
 
@@ -155,10 +157,8 @@ impl Disruption {
             Effect::Plan(inputs) => {
                 let question = Question::new(cx, shadow, &view.snapshot, &inputs, now);
                 let mut plan = question.plan().await?;
-                if let Some(decisions) = &cx.decisions {
-                    let made = question.made(view, started);
-                    decisions.disrupted(cx, made, &question.request, &plan);
-                }
+                let made = question.made(view, started);
+                shadow.decisions.disrupted(made, &question.request, &plan);
                 // What we have decided before, and the other has not followed, counts again once the comparison is over.
                 let is_ours = |command: &Command| {
                     names(command).all(|name| shadow.comparison().is_ours(name))
@@ -175,8 +175,9 @@ impl Disruption {
                 let proposed = command.clone();
                 let check = move || validate(&proposed, &state, &request);
                 let checked = compute("the disruption planner", check).await?;
-                if let (Err(why), Some(decisions)) = (&checked, &cx.decisions) {
-                    decisions.rejected(cx, question.made(view, started), &command, why);
+                if let Err(why) = &checked {
+                    let made = question.made(view, started);
+                    shadow.decisions.rejected(made, &command, why);
                 }
                 Some(Event::Validated(checked))
             }
@@ -209,9 +210,10 @@ impl Periodic for Disruption {
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let cx = Arc::clone(&self.cx);
-        let Some(shadow) = cx.shadow.as_ref().filter(|_| cx.view().is_synced()) else {
+        if !cx.view().is_synced() {
             return Ok(UNSYNCED);
-        };
+        }
+        let shadow = &*Arc::clone(&self.shadow);
         provisioning::refresh_instance_types(&cx).await?;
         self.answer(shadow).await?;
         if self.process.is_due(cx.clock.now()) {

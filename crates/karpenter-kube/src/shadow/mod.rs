@@ -29,6 +29,7 @@ pub use refusal::Refusals;
 
 use crate::clock::Clock;
 use crate::context::Context;
+use crate::decisions::Decisions;
 use crate::model::{Change, View};
 use crate::options::Options;
 use crate::provisioning::Triggers;
@@ -57,12 +58,18 @@ pub struct Shadow {
     triggers: Triggers,
     refusals: Refusals,
     changes: Vec<Hypothesis>,
+    decisions: Arc<Decisions>,
 }
 
 impl Shadow {
     /// Creates the state of a shadow.
     #[must_use]
-    pub fn new(options: &Options, clock: Clock, refusals: Refusals) -> Self {
+    pub fn new(
+        options: &Options,
+        clock: Clock,
+        refusals: Refusals,
+        decisions: Arc<Decisions>,
+    ) -> Self {
         Self {
             comparison: Mutex::new(Comparison::new(Timestamp::UNIX_EPOCH)),
             states: Mutex::default(),
@@ -71,6 +78,7 @@ impl Shadow {
             triggers: Triggers::new(options, clock),
             refusals,
             changes: options.shadow_if.clone(),
+            decisions,
         }
     }
 
@@ -204,18 +212,14 @@ fn is_taken(claim: Option<&NodeClaim>) -> bool {
 }
 
 /// Registers the metrics of a shadow.
-pub fn register(cx: &Arc<Context>) {
-    if cx.shadow.is_none() {
-        return;
-    }
-    let shown = Arc::clone(cx);
+pub fn register(cx: &Arc<Context>, shadow: &Arc<Shadow>) {
+    let (clock, shadow) = (cx.clock, Arc::clone(shadow));
     cx.metrics.registry.live(
         "karpenter_shadow_agreement_ratio",
         "How far this Karpenter agrees with the one that runs the cluster, from 0 to 1.",
         &["decisions"],
         move |emit| {
-            let Some(shadow) = &shown.shadow else { return };
-            let report = shadow.report(None, shown.clock.now());
+            let report = shadow.report(None, clock.now());
             emit.set(&["provisioning"], report.provisioning.agreement);
             emit.set(&["disruption"], report.disruption.agreement);
         },

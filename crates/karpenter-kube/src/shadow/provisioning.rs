@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Shadow;
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
-use crate::decisions::Made;
+use crate::listener::Made;
 use crate::model::View;
 use crate::provisioning::{self, Due, SOLVE_DEADLINE};
 
@@ -20,13 +20,14 @@ use crate::provisioning::{self, Due, SOLVE_DEADLINE};
 #[derive(Debug)]
 pub struct Provisioning {
     cx: Arc<Context>,
+    shadow: Arc<Shadow>,
 }
 
 impl Provisioning {
     /// Creates the controller of a shadow.
     #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
+    pub fn new(cx: Arc<Context>, shadow: Arc<Shadow>) -> Self {
+        Self { cx, shadow }
     }
 
     /// Hands an event to the process, and executes the effects.
@@ -84,14 +85,12 @@ impl Provisioning {
         shadow
             .comparison()
             .provisioned(&question, &plan, cx.clock.now());
-        if let Some(decisions) = &cx.decisions {
-            let made = Made {
-                view,
-                policy: &policy,
-                took: started.elapsed(),
-            };
-            decisions.provisioned(cx, made, &plan, &[]);
-        }
+        let made = Made {
+            view,
+            policy: &policy,
+            took: started.elapsed(),
+        };
+        shadow.decisions.provisioned(made, &plan, &[]);
         Ok(Some(Arc::new(plan)))
     }
 }
@@ -103,9 +102,7 @@ impl Periodic for Provisioning {
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let cx = Arc::clone(&self.cx);
-        let Some(shadow) = &cx.shadow else {
-            return std::future::pending().await;
-        };
+        let shadow = &self.shadow;
         let event = match shadow.triggers.due().await {
             Due::Check => Event::Check,
             Due::Batch => {

@@ -11,7 +11,7 @@ use karpenter_core::static_capacity::surplus;
 
 use crate::context::Context;
 use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
-use crate::decisions::Made;
+use crate::listener::{Decided, Made};
 use crate::model::{Change, View};
 use crate::nodeclaim::removal::delete;
 use crate::options::Options;
@@ -116,13 +116,13 @@ impl Controller for Deprovisioning {
                 Err(error) => errors.push(error),
             }
         }
-        if let Some(decisions) = self.cx.decisions.as_ref().filter(|_| !deleted.is_empty()) {
+        if let Some(listener) = self.cx.listener.as_ref().filter(|_| !deleted.is_empty()) {
             let made = Made {
                 view: &view,
                 policy: &provisioning::policy(&self.cx),
                 took: Duration::ZERO,
             };
-            decisions.shrunk(&self.cx, made, &deleted);
+            listener.decided(made, Decided::Shrank(&deleted));
         }
         ReconcileError::collect(errors)?;
         // The deletions must be in the model before nodes are counted again; they come back as changes.

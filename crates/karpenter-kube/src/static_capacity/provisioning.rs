@@ -14,7 +14,7 @@ use karpenter_core::static_capacity::missing;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Next, ObjectKey, Queue, ReconcileError};
 use crate::cooldown::Cooldowns;
-use crate::decisions::Made;
+use crate::listener::{Decided, Made};
 use crate::logging;
 use crate::model::{Change, View};
 use crate::options::Options;
@@ -65,13 +65,18 @@ impl Provisioning {
         claims: &[Option<String>],
         at_limit: Option<&str>,
     ) {
-        if let Some(decisions) = &self.cx.decisions {
+        if let Some(listener) = &self.cx.listener {
             let made = Made {
                 view,
                 policy: &provisioning::policy(&self.cx),
                 took: Duration::ZERO,
             };
-            decisions.static_capacity(&self.cx, made, planned, claims, at_limit);
+            let decided = Decided::Grew {
+                planned,
+                claims,
+                at_limit,
+            };
+            listener.decided(made, decided);
         }
     }
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_core::schedule::Policy;
 use karpenter_fixtures::{ZONE, pdb};
-use karpenter_kube::decisions::Made;
+use karpenter_kube::listener::{Decided, Made};
 use karpenter_kube::options::{DecisionLog, FeatureGates, Options};
 use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
@@ -370,8 +370,12 @@ fn decide(world: &World, number: usize) {
         took: Duration::ZERO,
     };
     let pool = format!("{number}-{}", "x".repeat(12_000));
-    let decisions = cx.decisions.as_ref().unwrap();
-    decisions.static_capacity(cx, made, &[], &[], Some(&pool));
+    let decided = Decided::Grew {
+        planned: &[],
+        claims: &[],
+        at_limit: Some(&pool),
+    };
+    cx.listener.as_ref().unwrap().decided(made, decided);
 }
 
 /// Conformance: DASH-11

@@ -69,7 +69,7 @@ impl Beside {
 
     fn report(&self) -> ShadowReport {
         let cx = self.shadow.context();
-        let shadow = cx.shadow.as_ref().unwrap();
+        let shadow = self.shadow.shadow().unwrap();
         shadow.report(None, cx.clock.now())
     }
 

@@ -23,7 +23,9 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
+use jiff::Timestamp;
 use karpenter_core::schedule::Cancel;
+use karpenter_decisions::shadow::ShadowReport;
 use karpenter_listener::{Bodies, Connections, Listener};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -52,9 +54,14 @@ const SEARCH: Duration = Duration::from_millis(250);
 /// How long is searched for what all nodes would save.
 const SEARCH_NODES: Duration = Duration::from_secs(1);
 
+/// Returns the report of a shadow on what was compared since a time, at a time.
+pub type ShadowReports = Box<dyn Fn(Option<Timestamp>, Timestamp) -> ShadowReport + Send + Sync>;
+
 /// What all connections share.
 struct Server {
     cx: Arc<Context>,
+    decisions: Arc<Decisions>,
+    shadow: Option<ShadowReports>,
     streams: Arc<Semaphore>,
     questions: Semaphore,
     search: Arc<Semaphore>,
@@ -68,13 +75,21 @@ struct Server {
 
 /// Serves answers on the loopback addresses, and over TLS if there is a port for it, until `stop`. A port that is taken is a log
 /// line: answers are not worth a failed start.
-pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationToken) {
+pub async fn serve(
+    cx: &Arc<Context>,
+    decisions: &Arc<Decisions>,
+    shadow: Option<ShadowReports>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) {
     let port = cx.options.decisions_port;
-    if cx.decisions.is_none() || (port == 0 && cx.options.decisions_tls_port == 0) {
+    if port == 0 && cx.options.decisions_tls_port == 0 {
         return;
     }
     let server = Arc::new(Server {
         cx: Arc::clone(cx),
+        decisions: Arc::clone(decisions),
+        shadow,
         streams: Arc::new(Semaphore::new(STREAMS)),
         questions: Semaphore::new(QUESTIONS),
         search: Arc::new(Semaphore::new(1)),
@@ -83,24 +98,15 @@ pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationTo
         plans: Semaphore::new(1),
         plans_waiting: Semaphore::new(PLANS),
     });
-    let (keeping, until) = (Arc::clone(cx), stop.clone());
+    let (feeding, until) = (Arc::clone(&server), stop.clone());
     tasks.spawn(async move {
-        if let Some(decisions) = &keeping.decisions {
-            decisions.feed.keep(&keeping, decisions, until).await;
-        }
+        let decisions = &feeding.decisions;
+        decisions.feed.keep(&feeding.cx, decisions, until).await;
     });
-    let (keeping, until) = (Arc::clone(cx), stop.clone());
-    tasks.spawn(async move {
-        if let Some(decisions) = &keeping.decisions {
-            decisions.kept.expire(&keeping.clock, until).await;
-        }
-    });
-    let (working, until) = (Arc::clone(cx), stop.clone());
-    tasks.spawn(async move {
-        if let Some(decisions) = &working.decisions {
-            decisions.work(until).await;
-        }
-    });
+    let (keeping, clock, until) = (Arc::clone(decisions), cx.clock, stop.clone());
+    tasks.spawn(async move { keeping.kept.expire(&clock, until).await });
+    let (working, until) = (Arc::clone(decisions), stop.clone());
+    tasks.spawn(async move { working.work(until).await });
     tls::serve(&server, tasks, stop).await;
     if port == 0 {
         return;
@@ -194,9 +200,8 @@ impl Server {
             return Ok(response);
         }
         if let Ask::Shadow { since } = ask {
-            let shadow = self.cx.shadow.as_ref();
-            let shadow = shadow.ok_or_else(Failure::no_shadow)?;
-            let report = shadow.report(since, self.cx.clock.now());
+            let report = self.shadow.as_ref().ok_or_else(Failure::no_shadow)?;
+            let report = report(since, self.cx.clock.now());
             return Ok(json(StatusCode::OK, &report));
         }
         let Ok(_permit) = self.questions.acquire().await else {
@@ -258,26 +263,23 @@ impl Server {
 
     /// Returns the decisions, if this replica leads and its model is in sync.
     fn decisions(&self) -> Result<&Decisions, Failure> {
-        let decisions = self.cx.decisions.as_ref();
-        let decisions = decisions.ok_or_else(|| Failure::not_leading(None))?;
         if self.cx.acting.since().is_none() {
             return Err(self.not_leading());
         }
         if !self.cx.view().is_synced() {
             return Err(Failure::not_synced());
         }
-        Ok(decisions)
+        Ok(&self.decisions)
     }
 
     /// Returns the replica that leads, as far as this one knows.
-    fn leader(&self) -> Option<Arc<HeldBy>> {
-        let decisions = self.cx.decisions.as_ref()?;
-        Some(decisions.holder.load_full())
+    fn leader(&self) -> Arc<HeldBy> {
+        self.decisions.holder.load_full()
     }
 
     /// Returns the refusal of a replica that does not lead.
     fn not_leading(&self) -> Failure {
-        let holder = self.leader().unwrap_or_default();
+        let holder = self.leader();
         // The identity begins with the name of the pod, and ends with a number of the process.
         let pod = holder.identity.rsplit_once('_').map(|(pod, _)| pod);
         Failure::not_leading(pod)

@@ -34,7 +34,7 @@ pub(super) async fn to_leader(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Failure> {
     let holder = server.leader();
-    let endpoint = holder.as_ref().and_then(|holder| holder.endpoint.as_ref());
+    let endpoint = holder.endpoint.as_ref();
     let (Some(endpoint), false) = (endpoint, request.headers().contains_key(FORWARDED)) else {
         return Err(server.not_leading());
     };

@@ -119,7 +119,7 @@ async fn bind(port: u16) -> std::io::Result<TcpListener> {
 impl Listener {
     /// Writes the address and the current certificate into the lease, from its next renewal on.
     fn announce(&self) {
-        let (Some(address), Some(decisions)) = (self.address, &self.server.cx.decisions) else {
+        let (Some(address), decisions) = (self.address, &self.server.decisions) else {
             return;
         };
         let certificate = self.certificate.fingerprint();

@@ -49,8 +49,9 @@
 //! | [`closed_gates`] | which objects have no effect because their gate is off? |
 //! | [`disruption`] | which nodes are disrupted? |
 //! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | what do users and operators see? |
-//! | [`decisions`] | what was decided, and why is a pod pending or a node kept? |
-//! | [`shadow`] | what would be decided beside another Karpenter, without writing anything? |
+//! | [`listener`] | who is told what passes decided? |
+//! | [`decisions`] (feature `decisions`) | what was decided, and why is a pod pending or a node kept? |
+//! | [`shadow`] (feature `decisions`) | what would be decided beside another Karpenter, without writing anything? |
 //! | [`client::writes`] | how do controllers that write the same object avoid conflicts? |
 //! | [`client`], [`watching`], [`watch_failure_log`], [`lease`], [`clock`], [`options`], [`provider`] | the plumbing |
 //!

@@ -19,7 +19,6 @@ use crate::what_if::WhatIf;
 pub struct Requests {
     /// Absent before the first scheduling pass.
     pub scheduling: Option<Policy>,
-    /// The request of disruption.
     pub disruption: DisruptionRequest,
     /// Ends a search early.
     pub cancel: Cancel,

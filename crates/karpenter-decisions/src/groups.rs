@@ -20,7 +20,6 @@ const SAMPLES: usize = 3;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReasonGroup {
-    /// The id of the reason.
     pub reason: &'static str,
     /// The number of objects.
     pub count: usize,
@@ -55,9 +54,7 @@ impl ReasonGroup {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReasonGroupList {
-    /// [`API_VERSION`](crate::API_VERSION).
     pub api_version: &'static str,
-    /// `ReasonGroupList`.
     pub kind: &'static str,
     /// When and on what the answer was made.
     pub observed: Observed,

@@ -37,8 +37,13 @@ impl Classes {
 
 /// Returns the class of pods with a shape.
 pub(crate) fn class(shape: &Shape) -> String {
+    short_hash(shape)
+}
+
+/// Returns eight hexadecimal digits.
+fn short_hash(value: &(impl Hash + ?Sized)) -> String {
     let mut hasher = FxHasher::default();
-    shape.hash(&mut hasher);
+    value.hash(&mut hasher);
     let hash = hasher.finish();
     format!("{:08x}", (hash >> 32) ^ (hash & u64::from(u32::MAX)))
 }
@@ -119,10 +124,7 @@ pub(crate) fn launched(planned: &PlannedNodeClaim, node_claim: Option<&str>) -> 
 
 /// Returns the id of a command in records, by the names of its NodeClaims.
 pub(crate) fn command_id(claims: &[String]) -> String {
-    let mut hasher = FxHasher::default();
-    claims.hash(&mut hasher);
-    let hash = hasher.finish();
-    format!("{:08x}", (hash >> 32) ^ (hash & u64::from(u32::MAX)))
+    short_hash(claims)
 }
 
 /// Returns the reason of a method, as in records.

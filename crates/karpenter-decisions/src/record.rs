@@ -125,7 +125,7 @@ impl Pass {
     }
 }
 
-fn is_zero(number: &usize) -> bool {
+pub(crate) fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
@@ -166,7 +166,6 @@ pub enum Item {
         /// The number of nodes.
         count: usize,
         names: Vec<String>,
-        /// The number of replacements.
         replacements: usize,
         /// The first instance types of the replacements.
         instance_types: Vec<String>,
@@ -186,7 +185,6 @@ pub enum Item {
         /// The NodeClaim; absent if it could not be created.
         #[serde(skip_serializing_if = "Option::is_none")]
         node_claim: Option<String>,
-        /// The number of pods.
         pods: usize,
         names: Vec<String>,
         /// The first instance types, cheapest first.
@@ -206,7 +204,6 @@ pub enum Item {
         /// The number of pods.
         count: usize,
         names: Vec<String>,
-        /// The id of the reason.
         reason: &'static str,
         /// The text of the reason.
         text: String,
@@ -224,7 +221,6 @@ pub enum Item {
     Kept {
         /// The NodePool; empty for nodes without one.
         node_pool: String,
-        /// The id of the reason.
         reason: &'static str,
         /// The number of nodes.
         count: usize,
@@ -354,7 +350,6 @@ pub struct Outcome {
     pub pass: Pass,
     /// The epoch of the snapshot that the pass decided on.
     pub epoch: u64,
-    /// Digest of the input.
     pub input: Digest,
     /// Duration of the pass in milliseconds.
     pub took_ms: u64,
@@ -377,7 +372,6 @@ pub struct DecisionRecord {
     pub pass: Pass,
     /// The epoch of the snapshot that the pass decided on.
     pub epoch: u64,
-    /// Digest of the input.
     pub input_digest: Digest,
     /// Digest of all items, also of those that the record has no room for.
     pub output_digest: Digest,

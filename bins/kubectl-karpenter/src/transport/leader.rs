@@ -6,7 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::ListParams;
 
-use super::ServerFlags;
+use super::flags::ServerFlags;
 use crate::cluster::{Access, Cluster};
 
 /// The namespaces in which Karpenter is usually installed.

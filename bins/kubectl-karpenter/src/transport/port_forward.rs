@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use tokio::sync::oneshot;
 
-use super::ServerFlags;
+use super::flags::ServerFlags;
 use super::leader::Leader;
 use crate::cluster::Access;
 use crate::flags::KubectlFlags;

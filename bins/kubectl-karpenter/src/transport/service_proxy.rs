@@ -12,7 +12,9 @@ use kube::Api;
 use kube::api::{ListParams, PostParams};
 use kube::core::Status;
 
-use super::{GROUP_VERSION, Route, ServerFlags, leader};
+use super::flags::ServerFlags;
+use super::leader;
+use super::route::{GROUP_VERSION, Route, Sender, question};
 use crate::cluster::{Access, Cluster, causes};
 use crate::flags::KubectlFlags;
 
@@ -22,32 +24,6 @@ const AUDIENCE: &str = "decisions.karpenter.sh";
 const PORT: &str = "https-decisions";
 /// How long a token is valid, in seconds: the shortest that can be requested.
 const VALID: i64 = 600;
-
-/// A ServiceAccount whose tokens are sent to the server, as `[NAMESPACE/]NAME`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Viewer {
-    /// Absent for Karpenter's namespace.
-    pub namespace: Option<String>,
-    pub name: String,
-}
-
-impl Viewer {
-    /// Parses `[NAMESPACE/]NAME`.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let (namespace, name) = match text.split_once('/') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (None, text),
-        };
-        let empty = |part: &str| part.is_empty() || part.contains('/');
-        if empty(name) || namespace.is_some_and(empty) {
-            return Err("must be as karpenter-viewer or shop/viewer".to_owned());
-        }
-        Ok(Self {
-            namespace: namespace.map(str::to_owned),
-            name: name.to_owned(),
-        })
-    }
-}
 
 /// Returns the route through the proxy of Karpenter's Service; `None` if no Service has the port.
 pub(super) async fn route(
@@ -73,10 +49,12 @@ pub(super) async fn route(
     let prefix = format!("/api/v1/namespaces/{namespace}/services/{segment}/proxy");
     let url: Uri = format!("{}{prefix}", cluster.url.trim_end_matches('/')).parse()?;
     let route = Route {
-        client: cluster.client.clone(),
+        sender: Sender {
+            client: cluster.client.clone(),
+            prefix,
+            token: Some(token),
+        },
         url,
-        prefix,
-        token: Some(token),
         forward: None,
     };
     probe(
@@ -161,19 +139,16 @@ async fn probe(
     segment: &str,
     account: &str,
 ) -> anyhow::Result<()> {
-    let request = route.request(&Method::GET, &format!("/apis/{GROUP_VERSION}"), Vec::new())?;
     let url = &route.url;
-    let lost = |error: &(dyn std::error::Error + 'static)| {
-        let causes = causes(error);
+    let lost = |causes: String| {
         anyhow!("cannot reach Karpenter at {url}: {causes}; check `kubectl cluster-info`")
     };
-    let answer = route
-        .client
-        .send(request)
-        .await
-        .map_err(|error| lost(&error))?;
-    let (head, body) = answer.into_parts();
-    let body = body.collect().await.map_err(|error| lost(&error))?;
+    let request = question(&Method::GET, &format!("/apis/{GROUP_VERSION}"), Vec::new())?;
+    let answer = route.sender.send(request).await;
+    let (head, body) = answer
+        .map_err(|error| lost(error.to_string()))?
+        .into_parts();
+    let body = body.collect().await.map_err(|error| lost(causes(&error)))?;
     let status: Option<Status> = serde_json::from_slice(&body.to_bytes()).ok();
     let message = status.map(|status| status.message).unwrap_or_default();
     match head.status {
@@ -196,24 +171,5 @@ async fn probe(
         ),
         // The path is none that the server knows, and the token was accepted before that was found.
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_viewer_is_a_name_with_or_without_a_namespace() {
-        let viewer = |namespace: Option<&str>, name: &str| Viewer {
-            namespace: namespace.map(str::to_owned),
-            name: name.to_owned(),
-        };
-        let expected = viewer(None, "karpenter-viewer");
-        assert_eq!(Viewer::parse("karpenter-viewer"), Ok(expected));
-        assert_eq!(Viewer::parse("shop/team"), Ok(viewer(Some("shop"), "team")));
-        for invalid in ["", "/", "shop/", "/team", "a/b/c"] {
-            assert!(Viewer::parse(invalid).is_err(), "{invalid}");
-        }
     }
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 
-use super::ServerFlags;
+use super::flags::ServerFlags;
 use super::leader::Leader;
 use crate::cluster::{Access, Cluster};
 

@@ -43,10 +43,10 @@ pub fn write(bundle: &Bundle, path: &Path) {
 }
 
 /// Runs the plugin without a kubeconfig, in a directory of its own.
-async fn offline(home: &TempDir, args: &[&str]) -> Printed {
+async fn offline(home: &TempDir, line: &str) -> Printed {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
     command
-        .args(args)
+        .args(line.split(' '))
         .current_dir(home.path())
         .env("KUBECONFIG", "/nonexistent")
         .env("HOME", "/nonexistent");
@@ -71,18 +71,8 @@ pub fn files(home: &TempDir) -> Vec<String> {
 #[tokio::test]
 async fn why_and_doctor_answer_from_a_bundle_without_a_cluster() {
     let home = home();
-    let args = [
-        "why",
-        "pod",
-        "-n",
-        "shop",
-        "large",
-        "--bundle",
-        "a.karpenter.zst",
-        "-o",
-        "json",
-    ];
-    let printed = offline(&home, &args).await;
+    let args = "why pod -n shop large --bundle a.karpenter.zst -o json";
+    let printed = offline(&home, args).await;
     assert_eq!(printed.code, Some(0), "{printed:?}");
     let told: Value = serde_json::from_str(&printed.stdout).unwrap();
     assert_eq!(
@@ -90,22 +80,12 @@ async fn why_and_doctor_answer_from_a_bundle_without_a_cluster() {
         (&json!("PodExplanation"), &json!("Pending"))
     );
     assert_eq!(told["pools"][0]["reason"]["id"], "TooLarge", "{told}");
-    let printed = offline(&home, &["why", "pods", "--bundle", "a.karpenter.zst"]).await;
-    assert!(
-        printed.code == Some(0) && printed.stdout.contains("TooLarge"),
-        "{printed:?}"
-    );
-    let printed = offline(
-        &home,
-        &["doctor", "--bundle", "a.karpenter.zst", "-o", "json"],
-    )
-    .await;
-    assert!(
-        printed.code == Some(0) && printed.stdout.contains("BlockerReport"),
-        "{printed:?}"
-    );
-    let args = ["why", "node", "gone", "--bundle", "a.karpenter.zst"];
-    let printed = offline(&home, &args).await;
+    let printed = offline(&home, "why pods --bundle a.karpenter.zst").await;
+    assert!(printed.succeeds().contains("TooLarge"), "{printed:?}");
+    let printed = offline(&home, "doctor --bundle a.karpenter.zst -o json").await;
+    assert!(printed.succeeds().contains("BlockerReport"), "{printed:?}");
+    let args = "why node gone --bundle a.karpenter.zst";
+    let printed = offline(&home, args).await;
     assert_eq!(
         (printed.code, printed.stderr.as_str()),
         (
@@ -118,17 +98,14 @@ async fn why_and_doctor_answer_from_a_bundle_without_a_cluster() {
 #[tokio::test]
 async fn replay_tells_how_many_decisions_are_identical() {
     let home = home();
-    let printed = offline(&home, &["replay", "a.karpenter.zst", "--exit-code"]).await;
+    let printed = offline(&home, "replay a.karpenter.zst --exit-code").await;
     assert_eq!(
         (printed.code, printed.stdout.as_str()),
         (Some(0), "replayed 2 decisions: 2 identical, 0 different\n"),
         "{printed:?}"
     );
-    let printed = offline(&home, &["replay", "a.karpenter.zst", "--decision", "Lunch"]).await;
-    assert!(
-        printed.code == Some(1) && printed.stderr.contains("Provisioning, Disruption"),
-        "{printed:?}"
-    );
+    let printed = offline(&home, "replay a.karpenter.zst --decision Lunch").await;
+    printed.fails("Provisioning, Disruption");
 }
 
 #[tokio::test]
@@ -138,14 +115,8 @@ async fn replay_of_a_different_decision_exits_with_2_and_bisect_keeps_it_alone()
     let of = |decision: &mut Decision| decision.digest = "0".repeat(64);
     of(&mut other.decisions[1]);
     write(&other, &home.path().join("b.karpenter.zst"));
-    let args = [
-        "replay",
-        "b.karpenter.zst",
-        "--exit-code",
-        "--bisect",
-        "c.karpenter.zst",
-    ];
-    let printed = offline(&home, &args).await;
+    let args = "replay b.karpenter.zst --exit-code --bisect c.karpenter.zst";
+    let printed = offline(&home, args).await;
     assert_eq!(printed.code, Some(2), "{printed:?}");
     assert!(
         printed.stdout.contains("1 identical, 1 different")
@@ -160,7 +131,7 @@ async fn replay_of_a_different_decision_exits_with_2_and_bisect_keeps_it_alone()
         .map(|decision| decision.id.as_str())
         .collect();
     assert_eq!(ids, ["Disruption"]);
-    let printed = offline(&home, &["replay", "b.karpenter.zst"]).await;
+    let printed = offline(&home, "replay b.karpenter.zst").await;
     assert_eq!(
         printed.code,
         Some(0),
@@ -176,18 +147,9 @@ async fn a_file_that_is_no_bundle_is_named() {
         ("x", "cannot read x: invalid bundle: "),
         ("missing", "cannot read missing: "),
     ] {
-        for command in [
-            &["replay", file][..],
-            &["why", "nodes", "--bundle", file],
-            &["doctor", "--bundle", file],
-        ] {
-            let printed = offline(&home, command).await;
-            assert_eq!(
-                (printed.code, printed.stdout.as_str()),
-                (Some(1), ""),
-                "{printed:?}"
-            );
-            assert!(printed.stderr.contains(says), "{printed:?}");
+        for command in ["replay", "why nodes --bundle", "doctor --bundle"] {
+            let printed = offline(&home, &format!("{command} {file}")).await;
+            printed.fails(says);
         }
     }
 }
@@ -205,15 +167,10 @@ async fn a_capture_that_fails_leaves_no_file_and_keeps_the_old_one() {
     ] {
         let printed = offline(
             &home,
-            &["capture", "-o", "a.karpenter.zst", "--server", &server],
+            &format!("capture -o a.karpenter.zst --server {server}"),
         )
         .await;
-        assert_eq!(
-            (printed.code, printed.stdout.as_str()),
-            (Some(1), ""),
-            "{printed:?}"
-        );
-        assert!(printed.stderr.contains(says), "{printed:?}");
+        printed.fails(says);
         assert_eq!(files(&home), ["a.karpenter.zst"]);
     }
     assert_eq!(
@@ -222,13 +179,10 @@ async fn a_capture_that_fails_leaves_no_file_and_keeps_the_old_one() {
     );
     let printed = offline(
         &home,
-        &["capture", "-o", "missing/a", "--server", &half.url()],
+        &format!("capture -o missing/a --server {}", half.url()),
     )
     .await;
-    assert!(
-        printed.code == Some(1) && printed.stderr.contains("cannot write missing/a"),
-        "{printed:?}"
-    );
+    printed.fails("cannot write missing/a");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -236,29 +190,16 @@ async fn a_capture_of_the_time_before_asks_for_it_and_tells_its_passes() {
     let home = home();
     let status = json!({ "kind": "Status", "code": 400, "reason": "BadRequest", "message": "cannot look back: the feature gate FlightRecorder is off" });
     let off = Decisions::refusing("400 Bad Request", "", status).await;
-    let args = [
-        "capture",
-        "--last",
-        "30m",
-        "-o",
-        "b",
-        "--server",
-        &off.url(),
-    ];
-    let printed = offline(&home, &args).await;
-    assert_eq!(printed.code, Some(1), "{printed:?}");
-    assert!(printed.stderr.contains("FlightRecorder"), "{printed:?}");
+    let asked = format!("capture --last 30m -o b --server {}", off.url());
+    let printed = offline(&home, &asked).await;
+    printed.fails("FlightRecorder");
     assert!(
         off.heads()[0].contains("/bundle?last=30m "),
         "{:?}",
         off.heads()
     );
-    let printed = offline(&home, &["capture", "--last", "30m", "--redact", "names"]).await;
-    assert_eq!(printed.code, Some(1), "{printed:?}");
-    assert!(
-        printed.stderr.contains("cannot be used with"),
-        "{printed:?}"
-    );
+    let printed = offline(&home, "capture --last 30m --redact names").await;
+    printed.fails("cannot be used with");
 
     // A recorded pass is replayed, and kept alone with the state that it decided on.
     let mut bundle = captured();
@@ -269,7 +210,7 @@ async fn a_capture_of_the_time_before_asks_for_it_and_tells_its_passes() {
     bundle.recording = recorder.since(bundle.at());
     bundle.recording[0].decision.digest = "0".repeat(64);
     write(&bundle, &home.path().join("b"));
-    let printed = offline(&home, &["replay", "b", "--exit-code", "--bisect", "c"]).await;
+    let printed = offline(&home, "replay b --exit-code --bisect c").await;
     assert_eq!(printed.code, Some(2), "{printed:?}");
     let says =
         "replayed 3 decisions: 2 identical, 1 different\nDisruption@2026-01-10T00:00:00Z differs:";
@@ -285,10 +226,10 @@ async fn what_is_whole_of_a_damaged_file_is_asked_with_salvage_only() {
     let text = zstd::decode_all(whole.as_slice()).unwrap();
     let cut = zstd::encode_all(&text[..text.len() - 200], 1).unwrap();
     std::fs::write(home.path().join("cut"), cut).unwrap();
-    let pods = ["why", "pods", "--bundle", "cut", "-o", "json"];
-    let printed = offline(&home, &pods).await;
+    let pods = "why pods --bundle cut -o json";
+    let printed = offline(&home, pods).await;
     assert_eq!(printed.code, Some(1), "{printed:?}");
-    let printed = offline(&home, &[&pods[..], &["--salvage"]].concat()).await;
+    let printed = offline(&home, &format!("{pods} --salvage")).await;
     assert_eq!(printed.code, Some(0), "{printed:?}");
     assert!(
         printed.stderr.starts_with("warning: cut is damaged"),
@@ -296,30 +237,13 @@ async fn what_is_whole_of_a_damaged_file_is_asked_with_salvage_only() {
     );
     let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
     assert_eq!(answer["observed"]["exact"], false, "{answer}");
-    let plan = [
-        "plan",
-        "--bundle",
-        "cut",
-        "--salvage",
-        "--for",
-        "0s",
-        "-o",
-        "json",
-    ];
-    let printed = offline(&home, &plan).await;
+    let plan = "plan --bundle cut --salvage --for 0s -o json";
+    let printed = offline(&home, plan).await;
     assert_eq!(printed.code, Some(0), "{printed:?}");
     let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
     assert_eq!(answer["observed"]["exact"], false, "{answer}");
-    let whole = [
-        "why",
-        "pods",
-        "--bundle",
-        "a.karpenter.zst",
-        "--salvage",
-        "-o",
-        "json",
-    ];
-    let printed = offline(&home, &whole).await;
+    let whole = "why pods --bundle a.karpenter.zst --salvage -o json";
+    let printed = offline(&home, whole).await;
     let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
     assert_eq!(answer["observed"].get("exact"), None, "{answer}");
     assert_eq!(printed.stderr, "");
@@ -344,20 +268,12 @@ async fn without_a_controller_the_objects_are_listed() {
     std::fs::write(&catalogue, types.to_json()).unwrap();
     let file = cluster.home.path().join("a.karpenter.zst");
     let key = cluster.home.path().join("a.key");
-    let (path, catalogue, key_path) = (
-        file.to_str().unwrap(),
-        catalogue.to_str().unwrap(),
-        key.to_str().unwrap(),
-    );
-    let args = [
-        "capture",
-        "--without-controller",
-        "--catalogue",
-        catalogue,
-        "-o",
-        path,
-    ];
-    let printed = cluster.run(&args).await;
+    let (path, catalogue, key_path) = (file.display(), catalogue.display(), key.display());
+    let printed = cluster
+        .run(&format!(
+            "capture --without-controller --catalogue {catalogue} -o {path}"
+        ))
+        .await;
     assert_eq!(printed.code, Some(0), "{printed:?}");
     assert!(
         printed
@@ -382,18 +298,11 @@ async fn without_a_controller_the_objects_are_listed() {
     );
     // With pseudonyms, and their key in a file of its own.
     let printed = cluster
-        .run(&[
-            "capture",
-            "--without-controller",
-            "--redact",
-            "all",
-            "--key",
-            key_path,
-            "-o",
-            path,
-        ])
+        .run(&format!(
+            "capture --without-controller --redact all --key {key_path} -o {path}"
+        ))
         .await;
-    assert_eq!(printed.code, Some(0), "{printed:?}");
+    printed.succeeds();
     assert!(
         printed.stderr.contains("without --catalogue"),
         "{printed:?}"
@@ -408,7 +317,7 @@ async fn without_a_controller_the_objects_are_listed() {
         0o600
     );
     let printed = cluster
-        .run(&["capture", "--key", key_path, "-o", path])
+        .run(&format!("capture --key {key_path} -o {path}"))
         .await;
     assert_eq!(printed.code, Some(1), "a key needs pseudonyms: {printed:?}");
 }

@@ -28,6 +28,20 @@ pub struct Printed {
     pub stderr: String,
 }
 
+impl Printed {
+    /// Asserts that nothing but an error is printed.
+    pub fn fails(&self, says: &str) {
+        assert_eq!((self.code, &*self.stdout), (Some(1), ""), "{self:?}");
+        assert!(self.stderr.contains(says), "{says}: {self:?}");
+    }
+
+    /// Asserts that it succeeds; returns what is printed.
+    pub fn succeeds(&self) -> &str {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        &self.stdout
+    }
+}
+
 impl From<Output> for Printed {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -92,9 +106,10 @@ impl Cluster {
         command
     }
 
-    pub async fn run(&self, args: &[&str]) -> Printed {
+    /// Runs the plugin with the words of a line.
+    pub async fn run(&self, line: &str) -> Printed {
         let mut command = self.plugin();
-        command.args(args);
+        command.args(line.split(' '));
         run(command).await
     }
 

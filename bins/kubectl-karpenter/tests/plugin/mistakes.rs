@@ -312,25 +312,32 @@ macro_rules! golden {
     };
 }
 
+/// Makes a mistake in each walkthrough, and compares what is printed about a pending pod.
+async fn each(mistake: &str, make: impl Fn(&str, Seed) -> Seed) {
+    for (name, seed) in SEEDS {
+        let seed = make(name, seed());
+        let told = seed.why_pod(seed.model(&[])).await;
+        golden!(format!("{mistake}-{name}"), told);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_misspelt_label() {
-    for (name, seed) in SEEDS {
-        let seed = seed().pods(|pods| {
-            let selector = &mut pods["spec"]["nodeSelector"];
-            let (from, to) = match name {
-                "just-in-time" => ("intent", "intend"),
-                "windows" => ("kubernetes.io/os", "kubernetes.io/so"),
-                _ => (ZONE, "topology.kubernetes.io/zones"),
-            };
-            let value = selector[from].take();
-            selector.as_object_mut().unwrap().remove(from);
-            selector[to] = value;
-        });
-        golden!(
-            format!("a_misspelt_label-{name}"),
-            seed.why_pod(seed.model(&[])).await
-        );
-    }
+    let misspell = |name: &str, pods: &mut Value| {
+        let selector = &mut pods["spec"]["nodeSelector"];
+        let (from, to) = match name {
+            "just-in-time" => ("intent", "intend"),
+            "windows" => ("kubernetes.io/os", "kubernetes.io/so"),
+            _ => (ZONE, "topology.kubernetes.io/zones"),
+        };
+        let value = selector[from].take();
+        selector.as_object_mut().unwrap().remove(from);
+        selector[to] = value;
+    };
+    each("a_misspelt_label", |name, seed| {
+        seed.pods(|pods| misspell(name, pods))
+    })
+    .await;
 }
 
 /// Only one of the walkthroughs has Windows.
@@ -339,50 +346,45 @@ async fn a_build_of_windows_that_no_node_pool_has() {
     let seed = Seed::windows().pods(|pods| {
         pods["spec"]["nodeSelector"]["node.kubernetes.io/windows-build"] = json!("10.0.14393");
     });
-    golden!(
-        "a_build_of_windows_that_no_node_pool_has-windows",
-        seed.why_pod(seed.model(&[])).await
-    );
+    let told = seed.why_pod(seed.model(&[])).await;
+    golden!("a_build_of_windows_that_no_node_pool_has-windows", told);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_wrong_architecture() {
-    for (name, seed) in SEEDS {
+async fn mistakes_in_a_pod_or_a_node_pool() {
+    each("the_wrong_architecture", |name, seed| {
         let arch = if name == "layered" { "amd64" } else { "arm64" };
-        let seed = seed().pods(|pods| {
-            pods["spec"]["nodeSelector"]["kubernetes.io/arch"] = json!(arch);
-        });
-        golden!(
-            format!("the_wrong_architecture-{name}"),
-            seed.why_pod(seed.model(&[])).await
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_taint_that_is_not_tolerated() {
-    let taint = json!([{ "key": "team", "value": "search", "effect": "NoSchedule" }]);
-    for (name, seed) in SEEDS {
-        let seed = seed().pools(|pool| pool["template"]["spec"]["taints"] = taint.clone());
-        golden!(
-            format!("a_taint_that_is_not_tolerated-{name}"),
-            seed.why_pod(seed.model(&[])).await
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_is_too_large() {
-    for (name, seed) in SEEDS {
-        let seed = seed().pods(|pods| {
-            pods["spec"]["containers"][0]["resources"]["requests"] =
-                json!({ "cpu": "1", "memory": "100Gi" });
-        });
-        golden!(
-            format!("a_request_that_is_too_large-{name}"),
-            seed.why_pod(seed.model(&[])).await
-        );
-    }
+        seed.pods(|pods| pods["spec"]["nodeSelector"]["kubernetes.io/arch"] = json!(arch))
+    })
+    .await;
+    each("a_taint_that_is_not_tolerated", |_, seed| {
+        let taint = json!([{ "key": "team", "value": "search", "effect": "NoSchedule" }]);
+        seed.pools(|pool| pool["template"]["spec"]["taints"] = taint.clone())
+    })
+    .await;
+    each("a_request_that_is_too_large", |_, seed| {
+        let requests = json!({ "cpu": "1", "memory": "100Gi" });
+        seed.pods(|pods| pods["spec"]["containers"][0]["resources"]["requests"] = requests)
+    })
+    .await;
+    each("min_values_that_are_not_met", |_, seed| {
+        let flexible = json!({ "key": "node.kubernetes.io/instance-type", "operator": "Exists", "minValues": 6 });
+        seed.pools(|pool| {
+            let requirements = &mut pool["template"]["spec"]["requirements"];
+            requirements.as_array_mut().unwrap().push(flexible.clone());
+        })
+    })
+    .await;
+    each("a_spread_over_a_label_that_no_node_has", |_, seed| {
+        seed.pods(|pods| {
+            let labels = pods["metadata"]["labels"].clone();
+            pods["spec"]["topologySpreadConstraints"] = json!([{
+                "topologyKey": "topology.kubernetes.io/zones", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": { "matchLabels": labels },
+            }]);
+        })
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -431,38 +433,6 @@ async fn a_limit_that_is_reached() {
         golden!(
             format!("a_limit_that_is_reached-{name}"),
             seed.why_pod(model).await
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn min_values_that_are_not_met() {
-    for (name, seed) in SEEDS {
-        let seed = seed().pools(|pool| {
-            let flexible = json!({ "key": "node.kubernetes.io/instance-type", "operator": "Exists", "minValues": 6 });
-            let requirements = &mut pool["template"]["spec"]["requirements"];
-            requirements.as_array_mut().unwrap().push(flexible);
-        });
-        golden!(
-            format!("min_values_that_are_not_met-{name}"),
-            seed.why_pod(seed.model(&[])).await
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_spread_over_a_label_that_no_node_has() {
-    for (name, seed) in SEEDS {
-        let seed = seed().pods(|pods| {
-            let labels = pods["metadata"]["labels"].clone();
-            pods["spec"]["topologySpreadConstraints"] = json!([{
-                "topologyKey": "topology.kubernetes.io/zones", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
-                "labelSelector": { "matchLabels": labels },
-            }]);
-        });
-        golden!(
-            format!("a_spread_over_a_label_that_no_node_has-{name}"),
-            seed.why_pod(seed.model(&[])).await
         );
     }
 }

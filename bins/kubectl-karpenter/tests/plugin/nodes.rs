@@ -161,17 +161,8 @@ async fn without_karpenter_the_api_server_is_asked_and_what_is_missing_is_said()
             "status": { "phase": "Running" },
         }),
     ]);
-    let args = [
-        "nodes",
-        "--once",
-        "--node-selector",
-        "team=shop",
-        "--extra-labels",
-        "team",
-        "--resources",
-        "cpu,pods",
-    ];
-    let printed = cluster.run(&args).await;
+    let args = "nodes --once --node-selector team=shop --extra-labels team --resources cpu,pods";
+    let printed = cluster.run(args).await;
     assert_eq!(printed.code, Some(0), "{printed:?}");
     let lines: Vec<&str> = printed.stdout.lines().collect();
     assert!(

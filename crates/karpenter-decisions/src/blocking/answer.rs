@@ -173,6 +173,25 @@ pub struct Patch {
     pub value: Value,
 }
 
+impl Patch {
+    pub(crate) fn merge(target: String, value: Value) -> Self {
+        let kind = "merge";
+        Self {
+            kind,
+            target,
+            value,
+        }
+    }
+
+    pub(crate) fn of_pool(pool: &str, kind: &'static str, value: Value) -> Self {
+        Self {
+            kind,
+            target: format!("NodePool/{pool}"),
+            value,
+        }
+    }
+}
+
 /// Where a pod would go.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -208,7 +227,7 @@ impl NewNode {
 }
 
 /// Escapes a key for a JSON pointer.
-pub(super) fn pointer(key: &str) -> String {
+fn pointer(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 

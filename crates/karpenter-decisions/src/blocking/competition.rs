@@ -31,7 +31,6 @@ pub struct Competition {
 pub struct Taker {
     /// The owner, as `Kind namespace/name`.
     pub owner: String,
-    /// The number of pods.
     pub pods: usize,
     /// Their requests, as quantities.
     pub requests: BTreeMap<String, String>,

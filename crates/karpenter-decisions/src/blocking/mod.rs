@@ -18,7 +18,7 @@ mod wanted;
 use std::sync::Arc;
 
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::pod::Pod;
+use karpenter_core::pod::{Pod, Shape};
 use karpenter_core::schedule::{Cancel, PodSet, Policy, Query};
 
 pub use answer::{Amount, Blocking, BlockingSet, Constraint, Effect, NewNode, Patch, Relaxation};
@@ -29,12 +29,13 @@ pub use existing::Existing;
 pub(crate) use existing::takes;
 pub use prepared::Prepared;
 
+use crate::change::{Changed, InvalidChange};
 use answer::constraint;
-use probe::{Change, Probe};
+use probe::Probe;
 use search::Set;
 
-/// Relaxations that are told.
-const TOLD: usize = 5;
+/// Relaxations of an answer.
+const RELAXATIONS: usize = 5;
 /// Pairs of constraints that are tried.
 const PAIRS: usize = 64;
 
@@ -89,13 +90,61 @@ fn prepared_for(snapshot: &Snapshot, policy: &Policy, pod: &Arc<Pod>) -> Prepare
     Prepared::for_query(snapshot, policy, &query)
 }
 
+impl Prepared {
+    /// Finds what blocks a pending pod alone, and what would help; see [`blocking`].
+    pub fn blocking(&self, cancel: Option<Cancel>, pod: &Arc<Pod>) -> Blocking {
+        let atoms = atom::atoms(self, pod);
+        let mut found = find(Probe::new(self, cancel.clone(), pod.clone(), atoms));
+        if found.fits_alone {
+            let alone = found.effect.as_ref();
+            found.competition = competition::competition(self, cancel, pod, alone);
+        }
+        found
+    }
+
+    /// Like [`Self::blocking`], after the changes that concern the pod itself: what it tolerates in addition, and the constraints
+    /// that are dropped. `self` is prepared from the changed cluster.
+    ///
+    /// # Errors
+    /// If the pod has no constraint of a dropped id.
+    pub fn blocking_after(
+        &self,
+        changed: &Changed,
+        cancel: Option<Cancel>,
+        pod: &Arc<Pod>,
+    ) -> Result<Blocking, InvalidChange> {
+        let mut shape = Shape::clone(&pod.shape);
+        shape
+            .tolerations
+            .extend(changed.tolerations.iter().cloned());
+        let pod = Arc::new(Pod {
+            shape: Arc::new(shape),
+            ..Pod::clone(pod)
+        });
+        let atoms = atom::atoms(self, &pod);
+        let mut probe = Probe::new(self, cancel, pod, atoms);
+        let ids: Vec<String> = (0..probe.atoms.len())
+            .map(|index| constraint(&probe, index).id)
+            .collect();
+        for id in &changed.dropped {
+            let index = ids.iter().position(|known| known == id);
+            let index = index.ok_or_else(|| InvalidChange::NotFound {
+                kind: "constraint",
+                name: id.chars().take(128).collect(),
+            })?;
+            probe.dropped.insert(index);
+        }
+        Ok(find(probe))
+    }
+}
+
 fn find(mut probe: Probe<'_>) -> Blocking {
     let order: Vec<usize> = (0..probe.atoms.len())
         .filter(|index| !probe.dropped.contains(index))
         .collect();
     let existing = existing::existing(probe.snapshot(), &probe.pod);
     if probe.fits(&Set::new()) == Some(true) {
-        let place = probe.verify(&Set::new(), &Change::default());
+        let place = probe.verify(&Set::new());
         let place = place.filter(|outcome| outcome.fits);
         return Blocking {
             fits_alone: true,
@@ -108,25 +157,25 @@ fn find(mut probe: Probe<'_>) -> Blocking {
     }
     let found = search::core(&order, &mut |relaxed: &Set| probe.fits(relaxed));
     let core = found.unwrap_or_default();
-    let sets = search::corrections(&order, &core.set, TOLD, PAIRS, &mut |relaxed: &Set| {
-        probe.fits(relaxed)
-    });
+    let sets = search::corrections(
+        &order,
+        &core.set,
+        RELAXATIONS,
+        PAIRS,
+        &mut |relaxed: &Set| probe.fits(relaxed),
+    );
     let mut relaxations: Vec<Relaxation> = sets
         .iter()
         .filter_map(|set| relax::relaxation(&mut probe, set))
         .collect();
     relaxations.sort_by(Relaxation::order);
-    relaxations.truncate(TOLD);
+    relaxations.truncate(RELAXATIONS);
     let atoms = core
         .set
         .iter()
         .map(|index| with_hint(&probe, *index))
         .collect();
     Blocking {
-        fits_alone: false,
-        competition: None,
-        effect: None,
-        delta_per_hour: None,
         blocking: BlockingSet {
             exact: core.exact,
             minimal: core.minimal,
@@ -136,6 +185,7 @@ fn find(mut probe: Probe<'_>) -> Blocking {
         relaxations,
         existing,
         truncated: probe.is_exhausted(),
+        ..Blocking::default()
     }
 }
 

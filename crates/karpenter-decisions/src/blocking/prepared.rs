@@ -4,14 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::pod::{Pod, Shape};
-use karpenter_core::schedule::{Cancel, Packing, Policy, Query, Solver};
+use karpenter_core::pod::Shape;
+use karpenter_core::schedule::{Packing, Policy, Query, Solver};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::atom::{self, TaintKey};
-use super::probe::Probe;
-use super::{Blocking, competition, constraint, find};
-use crate::change::{Changed, InvalidChange};
 use crate::workload::Workload;
 
 /// A cluster, compiled once for the questions about all its pods.
@@ -73,52 +70,6 @@ impl Prepared {
     pub fn memory(&self) -> usize {
         let terms = self.anti_affinity.capacity() * size_of::<(Workload, Arc<Shape>)>();
         self.solver.memory() + terms
-    }
-
-    /// Finds what blocks a pending pod alone, and what would help; see [`blocking`](super::blocking).
-    pub fn blocking(&self, cancel: Option<Cancel>, pod: &Arc<Pod>) -> Blocking {
-        let atoms = atom::atoms(self, pod);
-        let mut found = find(Probe::new(self, cancel.clone(), pod.clone(), atoms));
-        if found.fits_alone {
-            let alone = found.effect.as_ref();
-            found.competition = competition::competition(self, cancel, pod, alone);
-        }
-        found
-    }
-
-    /// Like [`Self::blocking`], after the changes that concern the pod itself: what it tolerates in addition, and the constraints
-    /// that are dropped. `self` is prepared from the changed cluster.
-    ///
-    /// # Errors
-    /// If the pod has no constraint of a dropped id.
-    pub fn blocking_after(
-        &self,
-        changed: &Changed,
-        cancel: Option<Cancel>,
-        pod: &Arc<Pod>,
-    ) -> Result<Blocking, InvalidChange> {
-        let mut shape = Shape::clone(&pod.shape);
-        shape
-            .tolerations
-            .extend(changed.tolerations.iter().cloned());
-        let pod = Arc::new(Pod {
-            shape: Arc::new(shape),
-            ..Pod::clone(pod)
-        });
-        let atoms = atom::atoms(self, &pod);
-        let mut probe = Probe::new(self, cancel, pod, atoms);
-        let ids: Vec<String> = (0..probe.atoms.len())
-            .map(|index| constraint(&probe, index).id)
-            .collect();
-        for id in &changed.dropped {
-            let index = ids.iter().position(|known| known == id);
-            let index = index.ok_or_else(|| InvalidChange::NotFound {
-                kind: "constraint",
-                name: id.chars().take(128).collect(),
-            })?;
-            probe.dropped.insert(index);
-        }
-        Ok(find(probe))
     }
 }
 

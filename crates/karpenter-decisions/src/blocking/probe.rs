@@ -6,13 +6,13 @@
 //! constraints that concern them. A spread constraint counts the domains of all places, so a pod with one is asked of the whole
 //! cluster. What is told to a user is run once more on the whole cluster, by [`Probe::verify`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_core::cluster::{Cluster, Snapshot};
-use karpenter_core::pod::Pod;
+use karpenter_core::pod::{Pod, Shape};
 use karpenter_core::schedule::{Cancel, Plan, PodSet, Policy, Query, Solver};
 use rustc_hash::FxHashMap;
 
@@ -276,26 +276,45 @@ impl<'a> Probe<'a> {
         cluster.snapshot()
     }
 
-    /// Runs the pod on the whole cluster with relaxed constraints, and with NodePools and the pod changed further.
-    pub(super) fn verify(&mut self, relaxed: &Set, change: &Change) -> Option<Outcome> {
+    /// Runs the pod on the whole cluster with relaxed constraints.
+    pub(super) fn verify(&mut self, relaxed: &Set) -> Option<Outcome> {
+        self.run(relaxed, None, None)
+    }
+
+    /// Runs the pod with another shape on the whole cluster.
+    pub(super) fn with_shape(&mut self, shape: Shape) -> Option<Outcome> {
+        self.run(&Set::new(), Some(shape), None)
+    }
+
+    /// Runs the pod on the whole cluster with a changed NodePool.
+    pub(super) fn with_pool(&mut self, pool: &NodePool) -> Option<Outcome> {
+        self.run(&Set::new(), None, Some(pool))
+    }
+
+    fn run(
+        &mut self,
+        relaxed: &Set,
+        shape: Option<Shape>,
+        pool: Option<&NodePool>,
+    ) -> Option<Outcome> {
         if self.is_exhausted() {
             return None;
         }
         let relaxed: &Set = &relaxed.union(&self.dropped).copied().collect();
         let mut pod = relaxed_pod(&self.pod, self.relaxed(relaxed));
-        if let Some(shape) = &change.shape {
+        if let Some(shape) = shape {
             pod = Arc::new(Pod {
-                shape: shape.clone(),
+                shape: Arc::new(shape),
                 ..Pod::clone(&pod)
             });
         }
         let of_pod = |index: &usize| self.atoms[*index].is_of_pod();
-        let plan = if change.pools.is_empty() && relaxed.iter().all(of_pod) {
+        let plan = if pool.is_none() && relaxed.iter().all(of_pod) {
             self.prepared.solver.solve(&self.query(pod))
         } else {
             let all: Vec<usize> = (0..self.pools.len()).collect();
             let mut cluster = Cluster::from(self.cluster(&all, relaxed));
-            for pool in change.pools.values() {
+            if let Some(pool) = pool {
                 cluster.apply_node_pool(pool);
             }
             let policy = self.policy(self.relaxed(relaxed));
@@ -311,13 +330,6 @@ impl<'a> Probe<'a> {
     pub(super) fn pool(&self, name: &str) -> Option<&Arc<NodePool>> {
         self.pools.iter().find(|pool| pool.name() == name)
     }
-}
-
-/// Changes that go less far than lifting a constraint.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Change {
-    pub(super) shape: Option<Arc<karpenter_core::pod::Shape>>,
-    pub(super) pools: BTreeMap<String, NodePool>,
 }
 
 /// What a run on the whole cluster came to.

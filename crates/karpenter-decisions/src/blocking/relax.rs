@@ -1,18 +1,17 @@
 //! Turns constraints whose relaxation helps into the smallest change that helps, and says what it would cost.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use karpenter_api::labels;
-use karpenter_api::v1::Operator;
+use karpenter_api::v1::{NodePool, Operator};
 use karpenter_core::pod::{Pod, Shape, Toleration};
 use karpenter_core::resources::{in_words, plain};
 use karpenter_core::schedule::PlannedNodeClaim;
 use serde_json::{Value, json};
 
-use super::answer::{Amount, Effect, NewNode, Patch, Relaxation, constraint, pointer, until};
+use super::answer::{Amount, Constraint, Effect, NewNode, Patch, Relaxation, constraint, until};
 use super::atom::{Atom, Side};
-use super::probe::{Change, Outcome, Probe};
+use super::probe::{Outcome, Probe};
 use super::search::Set;
 use crate::workload::Workload;
 
@@ -31,9 +30,7 @@ struct Refined {
 
 /// Returns the change that relaxes these constraints; `None` if a run of the whole cluster does not confirm that it helps.
 pub(super) fn relaxation(probe: &mut Probe<'_>, set: &Set) -> Option<Relaxation> {
-    let lifted = probe
-        .verify(set, &Change::default())
-        .filter(|outcome| outcome.fits)?;
+    let lifted = probe.verify(set).filter(|outcome| outcome.fits)?;
     let single = match set.iter().copied().collect::<Vec<_>>()[..] {
         [index] => Some(probe.atoms[index].clone()),
         _ => None,
@@ -43,9 +40,10 @@ pub(super) fn relaxation(probe: &mut Probe<'_>, set: &Set) -> Option<Relaxation>
         (Vec::new(), Vec::new(), Vec::new(), None, Side::Pod);
     for index in set {
         let atom = &probe.atoms[*index];
-        atoms.push(constraint(probe, *index).id);
-        texts.push(lift_text(probe, atom));
-        patches.extend(lift_patch(probe, atom));
+        let Constraint { id, path, text, .. } = constraint(probe, *index);
+        atoms.push(id);
+        texts.push(lift_text(probe, atom, &text));
+        patches.extend(lift_patch(probe, atom, path.as_deref()));
         side = side.max(atom.side());
         if let Atom::OtherAntiAffinity(workload, _) = atom {
             affects = Some(workload.to_string());
@@ -101,11 +99,7 @@ fn refine(probe: &mut Probe<'_>, atom: &Atom, lifted: &Outcome) -> Option<Refine
 fn with_shape(probe: &mut Probe<'_>, change: impl FnOnce(&mut Shape)) -> Option<Outcome> {
     let mut shape = Shape::clone(&probe.pod.shape);
     change(&mut shape);
-    let change = Change {
-        shape: Some(Arc::new(shape)),
-        ..Change::default()
-    };
-    probe.verify(&Set::new(), &change)
+    probe.with_shape(shape)
 }
 
 /// Finds the smallest of `low + 1 ..= high` for which the run fits. `high` must fit or be out of the question.
@@ -138,7 +132,7 @@ fn max_skew(probe: &mut Probe<'_>, index: usize) -> Option<Refined> {
         high *= 2;
     }
     let (skew, outcome) = smallest(i64::from(now), high, run)?;
-    let path = format!("/topologySpreadConstraints/{index}/maxSkew");
+    let path = format!("/spec/topologySpreadConstraints/{index}/maxSkew");
     Some(Refined {
         text: format!("topologySpreadConstraints[{index}] maxSkew {now} -> {skew}"),
         amount: Some(Amount {
@@ -225,15 +219,11 @@ fn request(probe: &mut Probe<'_>, resource: &str, lifted: &Outcome) -> Option<Re
 fn with_pool(
     probe: &mut Probe<'_>,
     pool: &str,
-    change: impl FnOnce(&mut karpenter_api::v1::NodePool),
+    change: impl FnOnce(&mut NodePool),
 ) -> Option<Outcome> {
     let mut changed = probe.pool(pool)?.as_ref().clone();
     change(&mut changed);
-    let change = Change {
-        shape: None,
-        pools: BTreeMap::from([(pool.to_owned(), changed)]),
-    };
-    probe.verify(&Set::new(), &change)
+    probe.with_pool(&changed)
 }
 
 /// Finds the lowest limit that admits the smallest node that the pod fits on.
@@ -265,7 +255,7 @@ fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) ->
     let to = plain(resource, needed);
     let set = |to: &str| {
         let to = to.to_owned();
-        move |pool: &mut karpenter_api::v1::NodePool| {
+        move |pool: &mut NodePool| {
             if let Some(limit) = pool.spec.limits.get_mut(resource) {
                 limit.0 = to;
             }
@@ -282,11 +272,11 @@ fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) ->
             "NodePool {pool}: limits {resource} {from} -> {}",
             in_words(resource, needed)
         ),
-        patch: pool_patch(
+        patch: Some(Patch::of_pool(
             pool,
             "merge",
             json!({ "spec": { "limits": { resource: to } } }),
-        ),
+        )),
         amount: Some(Amount { from, to }),
         outcome,
     })
@@ -318,11 +308,11 @@ fn min_values(probe: &mut Probe<'_>, pool: &str, index: usize) -> Option<Refined
             from: now.to_string(),
             to: to.to_string(),
         }),
-        patch: pool_patch(
+        patch: Some(Patch::of_pool(
             pool,
             "json",
             json!([{ "op": "replace", "path": path, "value": to }]),
-        ),
+        )),
         outcome,
     })
 }
@@ -390,7 +380,7 @@ fn requirement(
                 requirement.operator.as_str()
             ),
             amount: None,
-            patch: pool_patch(pool, "json", operation),
+            patch: Some(Patch::of_pool(pool, "json", operation)),
             outcome,
         });
     }
@@ -438,13 +428,7 @@ fn values(probe: &Probe<'_>, claim: &PlannedNodeClaim, key: &str) -> Vec<String>
 
 // Lifting a constraint -------------------------------------------------------------------------------------------------
 
-fn lift_text(probe: &Probe<'_>, atom: &Atom) -> String {
-    let index = probe
-        .atoms
-        .iter()
-        .position(|other| other == atom)
-        .unwrap_or_default();
-    let text = constraint(probe, index).text;
+fn lift_text(probe: &Probe<'_>, atom: &Atom, text: &str) -> String {
     match atom {
         Atom::Toleration(taint) => format!("tolerate taint {taint}"),
         Atom::Unavailable(pool, capacity_type, zone) => {
@@ -464,82 +448,48 @@ fn lift_text(probe: &Probe<'_>, atom: &Atom) -> String {
     }
 }
 
-fn lift_patch(probe: &Probe<'_>, atom: &Atom) -> Option<Patch> {
+/// Returns the patch that lifts a constraint, if it is a field of the pod template or of a NodePool.
+fn lift_patch(probe: &Probe<'_>, atom: &Atom, path: Option<&str>) -> Option<Patch> {
     let pod = &probe.pod;
-    let pod_path = |path: &str| template_patch(pod, "remove", path, Value::Null);
-    let affinity = |kind: &str, index: &usize| {
-        format!("/affinity/{kind}/requiredDuringSchedulingIgnoredDuringExecution/{index}")
-    };
     match atom {
-        Atom::NodeSelector(key) => pod_path(&format!("/nodeSelector/{}", pointer(key))),
-        Atom::Spread(index) => pod_path(&format!("/topologySpreadConstraints/{index}")),
-        Atom::Affinity(index) => pod_path(&affinity("podAffinity", index)),
-        Atom::AntiAffinity(index) => pod_path(&affinity("podAntiAffinity", index)),
-        Atom::NodeAffinity(term, index) => {
-            let terms = &pod.shape.required_nodes;
-            // Without its last expression a term would match no node.
-            (terms[*term].expressions.len() > 1).then_some(())?;
-            pod_path(&format!(
-                "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/{term}/matchExpressions/{index}"
-            ))
+        // Without its last expression a term would match no node.
+        Atom::NodeAffinity(term, _) if pod.shape.required_nodes[*term].expressions.len() <= 1 => {
+            None
         }
+        Atom::ResourceClaim(_) => None,
         Atom::Toleration(taint) => {
-            let target = Workload::of(pod).target()?;
-            let mut all: Vec<Value> = pod
-                .shape
-                .tolerations
-                .iter()
-                .filter(|toleration| !is_default(toleration))
-                .map(toleration)
-                .collect();
-            all.push(toleration(&taint.toleration()));
-            let value = json!({ "spec": { "template": { "spec": { "tolerations": all } } } });
+            let tolerations = pod.shape.tolerations.iter();
+            let given = tolerations.filter(|it| !is_default(it)).map(toleration);
+            let all: Vec<Value> = given.chain([toleration(&taint.toleration())]).collect();
             Some(Patch {
                 kind: "strategic",
-                target,
-                value,
+                target: Workload::of(pod).target()?,
+                value: json!({ "spec": { "template": { "spec": { "tolerations": all } } } }),
             })
         }
-        Atom::Limit(pool, resource) => pool_patch(
-            pool,
-            "merge",
-            json!({ "spec": { "limits": { resource: null } } }),
-        ),
+        Atom::Limit(pool, resource) => {
+            let value = json!({ "spec": { "limits": { resource: null } } });
+            Some(Patch::of_pool(pool, "merge", value))
+        }
         Atom::PoolRequirement(pool, index) => {
-            let path = format!("/spec/template/spec/requirements/{index}");
-            let requirement = probe
-                .pool(pool)?
-                .spec
-                .template
-                .spec
-                .requirements
-                .get(*index)?
-                .clone();
-            match requirement.min_values {
-                None => remove(pool, &path),
+            let requirements = &probe.pool(pool)?.spec.template.spec.requirements;
+            let requirement = requirements.get(*index)?;
+            let operation = match requirement.min_values {
+                None => json!({ "op": "remove", "path": path? }),
                 // minValues stays.
-                Some(_) => {
-                    let exists = json!({ "key": requirement.key, "operator": "Exists", "minValues": requirement.min_values });
-                    pool_patch(
-                        pool,
-                        "json",
-                        json!([{ "op": "replace", "path": path, "value": exists }]),
-                    )
-                }
+                Some(min) => json!({ "op": "replace", "path": path?, "value": {
+                    "key": requirement.key, "operator": "Exists", "minValues": min,
+                } }),
+            };
+            Some(Patch::of_pool(pool, "json", json!([operation])))
+        }
+        atom => match atom.pool() {
+            Some(pool) => {
+                let operation = json!([{ "op": "remove", "path": path? }]);
+                Some(Patch::of_pool(pool, "json", operation))
             }
-        }
-        Atom::MinValues(pool, index) => remove(
-            pool,
-            &format!("/spec/template/spec/requirements/{index}/minValues"),
-        ),
-        Atom::PoolLabel(pool, key) => remove(
-            pool,
-            &format!("/spec/template/metadata/labels/{}", pointer(key)),
-        ),
-        Atom::PoolTaint(pool, index) => {
-            remove(pool, &format!("/spec/template/spec/taints/{index}"))
-        }
-        _ => None,
+            None => template_patch(pod, "remove", path?, Value::Null),
+        },
     }
 }
 
@@ -562,10 +512,10 @@ fn toleration(toleration: &Toleration) -> Value {
     value
 }
 
-/// Returns a patch of the pod template of the pod's workload.
+/// Returns a patch of the pod template of the pod's workload; `path` is that of the pod.
 fn template_patch(pod: &Pod, operation: &str, path: &str, value: Value) -> Option<Patch> {
     let target = Workload::of(pod).target()?;
-    let mut step = json!({ "op": operation, "path": format!("/spec/template/spec{path}") });
+    let mut step = json!({ "op": operation, "path": format!("/spec/template{path}") });
     if !value.is_null() {
         step["value"] = value;
     }
@@ -573,17 +523,5 @@ fn template_patch(pod: &Pod, operation: &str, path: &str, value: Value) -> Optio
         kind: "json",
         target,
         value: json!([step]),
-    })
-}
-
-fn remove(pool: &str, path: &str) -> Option<Patch> {
-    pool_patch(pool, "json", json!([{ "op": "remove", "path": path }]))
-}
-
-fn pool_patch(pool: &str, kind: &'static str, value: Value) -> Option<Patch> {
-    Some(Patch {
-        kind,
-        target: format!("NodePool/{pool}"),
-        value,
     })
 }

@@ -3,29 +3,17 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-pub(super) const MAX_LINE: usize = 32 << 20;
+use super::error::ReadError;
+
+const MAX_LINE: usize = 32 << 20;
 /// The most bytes that a bundle may have once it is decompressed: a cluster of 2,000,000 pods has fewer.
-pub(super) const MAX_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 /// The most values of a line, counted by the characters that begin one: `{},` is three bytes, and hundreds in memory.
-pub(super) const MAX_VALUES_OF_LINE: u64 = 2 << 20;
+const MAX_VALUES_OF_LINE: u64 = 2 << 20;
 /// The most values of a bundle. A pod has about twenty.
-pub(super) const MAX_VALUES: u64 = 64 << 20;
+const MAX_VALUES: u64 = 64 << 20;
 /// The largest window of the compressor (2^23 bytes), which the decompressor allocates.
 const WINDOW_LOG: u32 = 23;
-
-/// Why there is no next line.
-#[derive(Debug)]
-pub(super) enum LineError {
-    Io(io::Error),
-    /// The line is longer than [`MAX_LINE`].
-    TooLong,
-    /// The file is larger than [`MAX_BYTES`].
-    TooLarge,
-    /// The line has more values than [`MAX_VALUES_OF_LINE`], or the file than [`MAX_VALUES`].
-    TooManyValues,
-    /// The last line has no end.
-    Unfinished,
-}
 
 /// Lines of a decompressed file, with the digest of those that were read.
 pub(super) struct LineReader<R: Read> {
@@ -57,24 +45,28 @@ impl<R: Read> LineReader<R> {
     }
 
     /// Reads the next line; `false` at the end of the file.
-    pub(super) fn advance(&mut self) -> Result<bool, LineError> {
+    pub(super) fn advance(&mut self) -> Result<bool, ReadError> {
         self.line.clear();
         self.offset = self.next;
         self.number += 1;
+        let line = self.number;
+        let too_large = |problem: String| Err(ReadError::TooLarge { line, problem });
         let before = self.values;
         loop {
-            let read = self.file.fill_buf().map_err(LineError::Io)?;
-            if read.is_empty() {
-                return if self.line.is_empty() {
-                    Ok(false)
-                } else {
-                    Err(LineError::Unfinished)
-                };
-            }
+            let read = match self.file.fill_buf() {
+                Ok([]) if self.line.is_empty() => return Ok(false),
+                Ok([]) => return Err(ReadError::Truncated { line: line - 1 }),
+                Ok(read) => read,
+                // The decompressor says so if the file ends within a block.
+                Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(ReadError::Truncated { line: line - 1 });
+                }
+                Err(source) => return Err(ReadError::Io { line, source }),
+            };
             let end = read.iter().position(|byte| *byte == b'\n');
             let taken = end.map_or(read.len(), |end| end + 1);
             if self.line.len() + taken > MAX_LINE {
-                return Err(LineError::TooLong);
+                return too_large(format!("it is longer than {} MiB", MAX_LINE >> 20));
             }
             self.line.extend_from_slice(&read[..taken]);
             let begins = |byte: &&u8| matches!(**byte, b',' | b'{' | b'[');
@@ -82,10 +74,12 @@ impl<R: Read> LineReader<R> {
             self.file.consume(taken);
             self.next += taken as u64;
             if self.next > MAX_BYTES {
-                return Err(LineError::TooLarge);
+                return too_large(format!("the bundle has more than {} MiB", MAX_BYTES >> 20));
             }
             if self.values > MAX_VALUES || self.values - before > MAX_VALUES_OF_LINE {
-                return Err(LineError::TooManyValues);
+                return too_large(format!(
+                    "a line has more than {MAX_VALUES_OF_LINE} values, or the bundle more than {MAX_VALUES}"
+                ));
             }
             if end.is_some() {
                 return Ok(true);

@@ -1,7 +1,7 @@
 //! Bundles: a snapshot of the cluster with all that its decisions depend on, in one file.
 //!
-//! A bundle is zstd-compressed JSON, one value a line: a manifest, sections in a fixed order, and a trailer with the number of lines
-//! and their BLAKE3 digest. `zstdcat FILE | jq` reads it. It has what the engine reads and nothing else: the writer is handed a
+//! A bundle is zstd-compressed JSON, one value a line: a manifest, what leads from an empty cluster to the state of each pass, and a
+//! trailer with the number of lines and their BLAKE3 digest. `zstdcat FILE | jq` reads it. It has what the engine reads and nothing else: the writer is handed a
 //! [`Snapshot`], whose pods were parsed without environment, arguments and images, and the objects that the model keeps whole are
 //! reduced.
 //!
@@ -26,7 +26,9 @@
 //! ```
 
 pub mod catalogue;
+mod changes;
 mod decision;
+mod error;
 mod lines;
 mod objects;
 mod offline;
@@ -45,17 +47,15 @@ pub use decision::{
     Canonical, CanonicalCommand, CanonicalVerdict, Comparison, Decision, Made, Planned, Replayed,
     make,
 };
+pub use error::ReadError;
 pub use offline::Offline;
-pub use read::{ReadError, read, salvage};
+pub use read::{read, salvage};
 pub use recording::RecordedPass;
-pub use redact::Redaction;
-pub use settings::Settings;
+pub use settings::{Redaction, Settings};
 pub use write::write;
 
-/// The version of the format that this version writes. Version 2 added the section `changes`.
-pub const SCHEMA: u32 = 2;
-/// The oldest version of the format that this version reads.
-const OLDEST: u32 = 1;
+/// The version of the format. The versions before were those of no release, and are not read.
+pub const SCHEMA: u32 = 3;
 /// The usual suffix of the name of the file.
 pub const SUFFIX: &str = ".karpenter.zst";
 

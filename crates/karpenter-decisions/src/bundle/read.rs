@@ -1,7 +1,6 @@
 //! Reading a bundle. Its text is untrusted: whatever it says, reading ends with a bundle or an error. Memory is bounded by the bytes
 //! and the number of values that [`lines`](super::lines) reads: a few hundred bytes for each value at most.
 
-use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
 
@@ -13,78 +12,14 @@ use karpenter_core::resources::Resources;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::lines::{LineError, LineReader, MAX_BYTES, MAX_LINE, MAX_VALUES, MAX_VALUES_OF_LINE};
-use super::recording::{self, MAX_PASSES, RecordedPass};
+use super::error::ReadError;
+use super::lines::LineReader;
+use super::recording::{MAX_PASSES, RecordedPass};
 use super::rows::{
-    Change, DaemonSetRow, Devices, Indexed, Line, Manifest, PassRow, PodRow, PoolTypes, Request,
-    SECTIONS, Selector, Storage, Trailer,
+    DaemonSetRow, Devices, Indexed, Line, Manifest, PassRow, PodRow, PoolTypes, Removed, Request,
+    Selector, Storage, Trailer,
 };
-use super::{Bundle, Decision, OLDEST, SCHEMA, Settings};
-
-/// Why a file cannot be read as a bundle.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// The file cannot be read or decompressed.
-    #[error("cannot read the bundle{}: {source}", At(.line))]
-    Io {
-        /// The line at which it failed, from 1; 0 before the first.
-        line: u64,
-        source: io::Error,
-    },
-    /// The first line is not a manifest: the file is something else.
-    #[error("invalid bundle: the file does not begin with the manifest of a bundle")]
-    NotABundle,
-    /// The bundle is of a later version of the format.
-    #[error(
-        "cannot read schema {schema} of the bundle: this version reads schema {SCHEMA}; use version {engine} or a later one"
-    )]
-    Newer {
-        /// The schema of the bundle.
-        schema: u32,
-        /// The version of the engine that wrote it, and that can read it.
-        engine: String,
-    },
-    /// A line is invalid.
-    #[error("invalid bundle: line {line}, byte {byte}: {field}: {problem}")]
-    Invalid {
-        /// The number of the line, from 1.
-        line: u64,
-        /// The position of the problem in the decompressed file.
-        byte: u64,
-        /// The field of the line.
-        field: String,
-        problem: String,
-    },
-    /// The file ends before its trailer.
-    #[error("invalid bundle: it ends after line {line}, without its trailer")]
-    Truncated {
-        /// The number of the last complete line.
-        line: u64,
-    },
-    /// Trailer and content differ.
-    #[error("invalid bundle: its trailer does not match its content: {problem}")]
-    Trailer { problem: &'static str },
-    /// The bundle is larger than what is read.
-    #[error("invalid bundle: line {line}: {problem}")]
-    TooLarge {
-        /// The number of the line.
-        line: u64,
-        /// What is too large.
-        problem: String,
-    },
-}
-
-struct At<'a>(&'a u64);
-
-impl fmt::Display for At<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => Ok(()),
-            line => write!(f, " at line {line}"),
-        }
-    }
-}
+use super::{Bundle, Decision, SCHEMA, Settings};
 
 /// Reads a bundle.
 ///
@@ -119,29 +54,12 @@ struct AnyManifest {
 }
 
 impl<R: Read> Reader<R> {
+    /// Reads the next line; the file does not end before its trailer.
     fn advance(&mut self) -> Result<(), ReadError> {
-        let line = self.lines.number + 1;
-        match self.lines.advance() {
-            Ok(true) => Ok(()),
-            Ok(false) | Err(LineError::Unfinished) => Err(ReadError::Truncated { line: line - 1 }),
-            // The decompressor says so if the file ends within a block.
-            Err(LineError::Io(source)) if source.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(ReadError::Truncated { line: line - 1 })
-            }
-            Err(LineError::Io(source)) => Err(ReadError::Io { line, source }),
-            Err(LineError::TooLong) => Err(ReadError::TooLarge {
-                line,
-                problem: format!("it is longer than {} MiB", MAX_LINE >> 20),
-            }),
-            Err(LineError::TooLarge) => Err(ReadError::TooLarge {
-                line,
-                problem: format!("the bundle has more than {} MiB", MAX_BYTES >> 20),
-            }),
-            Err(LineError::TooManyValues) => Err(ReadError::TooLarge {
-                line,
-                problem: format!(
-                    "a line has more than {MAX_VALUES_OF_LINE} values, or the bundle more than {MAX_VALUES}"
-                ),
+        match self.lines.advance()? {
+            true => Ok(()),
+            false => Err(ReadError::Truncated {
+                line: self.lines.number - 1,
             }),
         }
     }
@@ -167,22 +85,20 @@ impl<R: Read> Reader<R> {
                 engine: engine.take(64).collect(),
             });
         }
-        let manifest: Manifest = self.json()?;
-        if manifest.schema < OLDEST {
-            return Err(self.invalid("schema", "must be 1 or 2"));
+        if any.schema < SCHEMA {
+            return Err(self.invalid("schema", &format!("must be {SCHEMA}")));
         }
+        let manifest: Manifest = self.json()?;
         self.lines.accept();
         let cluster = Cluster::new(manifest.config.clone());
         let mut content = Content::new(cluster, Settings::at(manifest.at));
-        let damage = match self.content(&mut content) {
+        let read = self.content(&mut content);
+        content.flush();
+        let damage = match read {
             Err(ReadError::TooLarge { line, problem }) => {
                 return Err(ReadError::TooLarge { line, problem });
             }
-            Err(damage) if salvages => {
-                // The pods of a section that does not end.
-                content.flush();
-                Some(damage.to_string())
-            }
+            Err(damage) if salvages => Some(damage.to_string()),
             read => read.map(|()| None)?,
         };
         Ok(Bundle {
@@ -197,29 +113,19 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Reads the sections and the trailer.
+    /// Reads the lines after the manifest, and the trailer.
     fn content(&mut self, content: &mut Content) -> Result<(), ReadError> {
-        let mut section = 0;
         loop {
             self.advance()?;
             if self.lines.line().starts_with(br#"{"kind":"#) {
                 break;
             }
             let line: Line = self.json()?;
-            if line.section() < section {
-                let after = SECTIONS.get(section).copied().unwrap_or_default();
-                return Err(self.invalid("s", &format!("comes after section {after}")));
-            }
-            if line.section() > section {
-                content.ended(section);
-            }
-            section = line.section();
             content
                 .add(line)
                 .map_err(|(field, problem)| self.invalid(field, &problem))?;
             self.lines.accept();
         }
-        content.ended(section);
         let trailer: Trailer = self.json()?;
         let problem = if trailer.lines != self.lines.number - 1 {
             Some("the number of lines")
@@ -231,10 +137,9 @@ impl<R: Read> Reader<R> {
         if let Some(problem) = problem {
             return Err(ReadError::Trailer { problem });
         }
-        let line = self.lines.number;
         match self.lines.advance() {
             Ok(false) => Ok(()),
-            Err(LineError::Io(source)) => Err(ReadError::Io { line, source }),
+            Err(ReadError::Io { line, source }) => Err(ReadError::Io { line, source }),
             _ => {
                 let problem = "lines follow it";
                 Err(ReadError::Trailer { problem })
@@ -335,76 +240,58 @@ impl Content {
         }
     }
 
-    /// Applies what was collected of a section that has ended.
-    pub(super) fn ended(&mut self, section: usize) {
-        if SECTIONS.get(section) == Some(&"pods") {
-            self.flush();
-        }
-    }
-
-    fn flush(&mut self) {
+    /// Adds the pods that were collected: many at once take linear time.
+    pub(super) fn flush(&mut self) {
         self.cluster.insert_pods(std::mem::take(&mut self.pods));
     }
 
     pub(super) fn add(&mut self, line: Line) -> Result<(), Problem> {
+        // Only what pods refer to stands between them.
+        if !matches!(
+            line,
+            Line::Pods(_) | Line::Shapes(_) | Line::Limits(_) | Line::Owners(_)
+        ) {
+            self.flush();
+        }
         match line {
-            Line::Shapes(Indexed { i, v }) => push(&mut self.shapes, i, Arc::new(v)),
-            Line::Limits(Indexed { i, v }) => push(&mut self.limits, i, Arc::new(v)),
-            Line::Owners(Indexed { i, v }) => push(&mut self.owners, i, v.into()),
-            Line::Types(Indexed { i, v }) => push(&mut self.types, i, v),
-            Line::Pods(row) => self.pod_line(*row),
+            Line::Shapes(Indexed { i, v }) => push(&mut self.shapes, i, Arc::new(v))?,
+            Line::Limits(Indexed { i, v }) => push(&mut self.limits, i, Arc::new(v))?,
+            Line::Owners(Indexed { i, v }) => push(&mut self.owners, i, v.into())?,
+            Line::Types(Indexed { i, v }) => push(&mut self.types, i, v)?,
+            Line::Pods(row) => {
+                let pod = self.pod(*row)?;
+                self.pods.push(pod);
+            }
             Line::Nodes(node) => {
                 named(node.metadata.name.as_deref())?;
                 self.cluster.insert_node(Arc::new(*node));
-                Ok(())
             }
             Line::NodeClaims(claim) => {
                 named(claim.metadata.name.as_deref())?;
                 self.cluster.insert_node_claim(Arc::new(*claim));
-                Ok(())
             }
             Line::NodePools(pool) => {
                 named(pool.metadata.name.as_deref())?;
                 self.cluster.apply_node_pool(&pool);
-                Ok(())
             }
-            Line::Overlays(overlay) => {
-                self.cluster.apply_node_overlay(&overlay);
-                Ok(())
-            }
-            Line::Catalogue(row) => self.catalogue(row),
-            Line::DaemonSets(row) => self.daemon_set(*row),
-            Line::Pdbs(budget) => {
-                self.cluster.apply_pdb(&budget);
-                Ok(())
-            }
-            Line::Selectors(row) => {
-                self.selector(row);
-                Ok(())
-            }
-            Line::Storage(row) => {
-                self.storage(row);
-                Ok(())
-            }
-            Line::Devices(row) => {
-                match *row {
-                    Devices::Slice(slice) => drop(self.cluster.apply_resource_slice(&slice)),
-                    Devices::Claim(claim) => drop(self.cluster.apply_resource_claim(&claim)),
-                    Devices::Class(class) => drop(self.cluster.apply_device_class(&class)),
-                }
-                Ok(())
-            }
-            Line::Marks(row) => {
-                self.cluster.insert_marks(&row.into());
-                Ok(())
-            }
-            Line::Requests(row) => self.request(*row),
-            Line::Decisions(decision) => {
-                self.decisions.push(decision);
-                Ok(())
-            }
-            Line::Changes(change) => self.change(*change),
+            Line::Overlays(overlay) => drop(self.cluster.apply_node_overlay(&overlay)),
+            Line::Catalogue(row) => self.catalogue(row)?,
+            Line::DaemonSets(row) => self.daemon_set(*row)?,
+            Line::Pdbs(budget) => drop(self.cluster.apply_pdb(&budget)),
+            Line::Selectors(row) => self.selector(row),
+            Line::Storage(row) => self.storage(row),
+            Line::Devices(row) => match *row {
+                Devices::Slice(slice) => drop(self.cluster.apply_resource_slice(&slice)),
+                Devices::Claim(claim) => drop(self.cluster.apply_resource_claim(&claim)),
+                Devices::Class(class) => drop(self.cluster.apply_device_class(&class)),
+            },
+            Line::Marks(row) => self.cluster.insert_marks(&row.0),
+            Line::Removed(removed) => remove(&mut self.cluster, &removed),
+            Line::Passes(row) => self.pass(*row)?,
+            Line::Requests(row) => self.request(*row)?,
+            Line::Decisions(decision) => self.decisions.push(decision),
         }
+        Ok(())
     }
 
     fn pod(&self, row: PodRow) -> Result<Pod, Problem> {
@@ -412,18 +299,6 @@ impl Content {
         let limits = numbered(&self.limits, row.limits, "v.limits")?;
         let owners = numbered(&self.owners, row.owners, "v.owners")?;
         Ok(row.pod(shape, limits, owners))
-    }
-
-    fn pod_line(&mut self, row: PodRow) -> Result<(), Problem> {
-        let pod = self.pod(row)?;
-        if let Some(last) = self.pods.last()
-            && (&last.key.namespace, &last.key.name) >= (&pod.key.namespace, &pod.key.name)
-        {
-            let problem = "pods must be sorted by namespace and name, each once";
-            return Err(("v.k", problem.to_owned()));
-        }
-        self.pods.push(pod);
-        Ok(())
     }
 
     fn catalogue(&mut self, row: PoolTypes) -> Result<(), Problem> {
@@ -517,53 +392,61 @@ impl Content {
         Ok(settings)
     }
 
-    fn change(&mut self, change: Change) -> Result<(), Problem> {
-        match change {
-            // Pods are sorted in their section only.
-            Change::Set(Line::Pods(row)) => {
-                let pod = self.pod(*row)?;
-                self.cluster.insert_pod(pod);
-                Ok(())
-            }
-            Change::Set(Line::Requests(_) | Line::Decisions(_) | Line::Changes(_)) => {
-                Err(("v.set.s", "must be the section of an object".to_owned()))
-            }
-            Change::Set(line) => self.add(line),
-            Change::Remove(removed) => {
-                recording::remove(&mut self.cluster, &removed);
-                Ok(())
-            }
-            Change::Pass(row) => {
-                if self.recording.len() >= MAX_PASSES {
-                    let problem = format!("a bundle has at most {MAX_PASSES} passes");
-                    return Err(("v.pass", problem));
-                }
-                let PassRow {
-                    decision,
-                    request,
-                    nominated,
-                    consolidates,
-                } = row;
-                let settings = self.settings(request)?;
-                let nominated = nominated.into_iter().map(|([namespace, name, uid], node)| {
-                    let pod = PodKey {
-                        namespace,
-                        name,
-                        uid,
-                    };
-                    (pod, node)
-                });
-                let pass = RecordedPass {
-                    snapshot: self.cluster.snapshot(),
-                    settings,
-                    nominated: nominated.collect(),
-                    consolidates,
-                    decision,
-                };
-                self.recording.push(pass);
-                Ok(())
-            }
+    fn pass(&mut self, row: PassRow) -> Result<(), Problem> {
+        if self.recording.len() >= MAX_PASSES {
+            let problem = format!("a bundle has at most {MAX_PASSES} passes");
+            return Err(("v", problem));
         }
+        let nominated = row.nominated.into_iter();
+        let nominated = nominated.map(|([namespace, name, uid], node)| {
+            let pod = PodKey {
+                namespace,
+                name,
+                uid,
+            };
+            (pod, node)
+        });
+        self.recording.push(RecordedPass {
+            snapshot: self.cluster.snapshot(),
+            settings: self.settings(row.request)?,
+            nominated: nominated.collect(),
+            consolidates: row.consolidates,
+            decision: row.decision,
+        });
+        Ok(())
+    }
+}
+
+/// Removes an object from a cluster.
+fn remove(cluster: &mut Cluster, removed: &Removed) {
+    match removed {
+        Removed::Pod(namespace, name) => drop(cluster.remove_pod(namespace, name)),
+        Removed::Node(name) => drop(cluster.remove_node(name)),
+        Removed::NodeClaim(name) => drop(cluster.remove_node_claim(name)),
+        Removed::NodePool(name) => drop(cluster.remove_node_pool(name)),
+        Removed::NodeOverlay(name) => drop(cluster.remove_node_overlay(name)),
+        Removed::InstanceTypes(pool) => cluster.forget_instance_types(pool),
+        Removed::DaemonSet(namespace, name) => drop(cluster.remove_daemon_set(namespace, name)),
+        Removed::Pdb(namespace, name) => drop(cluster.remove_pdb(namespace, name)),
+        Removed::Service(namespace, name) => drop(cluster.remove_service(namespace, name)),
+        Removed::Controller(kind, namespace, name) => match kind.as_str() {
+            "ReplicaSet" => drop(cluster.remove_replica_set(namespace, name)),
+            "StatefulSet" => drop(cluster.remove_stateful_set(namespace, name)),
+            _ => drop(cluster.remove_replication_controller(namespace, name)),
+        },
+        Removed::Namespace(name) => drop(cluster.remove_namespace(name)),
+        Removed::VolumeClaim(namespace, name) => {
+            drop(cluster.remove_volume_claim(namespace, name));
+        }
+        Removed::Volume(name) => drop(cluster.remove_volume(name)),
+        Removed::StorageClass(name) => drop(cluster.remove_storage_class(name)),
+        Removed::AttachLimits(node) => drop(cluster.remove_csi_node(node)),
+        Removed::VolumeAttachment(name) => drop(cluster.remove_volume_attachment(name)),
+        Removed::ResourceSlice(name) => drop(cluster.remove_resource_slice(name)),
+        Removed::ResourceClaim(namespace, name) => {
+            drop(cluster.remove_resource_claim(namespace, name));
+        }
+        Removed::DeviceClass(name) => drop(cluster.remove_device_class(name)),
     }
 }
 

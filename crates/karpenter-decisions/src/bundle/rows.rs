@@ -21,7 +21,7 @@ use karpenter_core::schedule::Policy;
 use serde::{Deserialize, Serialize};
 
 use super::decision::Decision;
-use super::redact::Redaction;
+use super::settings::Redaction;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -34,7 +34,6 @@ pub(super) struct Manifest {
     pub(super) provider: String,
     pub(super) epoch: u64,
     pub(super) redact: Redaction,
-    pub(super) sections: Vec<String>,
     pub(super) config: ClusterConfig,
 }
 
@@ -58,7 +57,7 @@ pub(super) enum TrailerKind {
     Trailer,
 }
 
-/// A line of a section.
+/// A line between manifest and trailer. Each adds to the state that the lines before have led to, or is decided on it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "s", content = "v", rename_all = "lowercase")]
 #[expect(clippy::large_enum_variant, reason = "one line is in memory at a time")]
@@ -79,59 +78,12 @@ pub(super) enum Line {
     Storage(Storage),
     Devices(Box<Devices>),
     Marks(MarksRow),
+    Removed(Removed),
+    /// A pass that was recorded on the state so far.
+    Passes(Box<PassRow>),
+    /// The settings of the passes on the last state.
     Requests(Box<Request>),
     Decisions(Decision),
-    Changes(Box<Change>),
-}
-
-/// The sections in their order.
-pub(super) const SECTIONS: [&str; 19] = [
-    "shapes",
-    "limits",
-    "owners",
-    "pods",
-    "nodes",
-    "nodeclaims",
-    "nodepools",
-    "overlays",
-    "types",
-    "catalogue",
-    "daemonsets",
-    "pdbs",
-    "selectors",
-    "storage",
-    "devices",
-    "marks",
-    "requests",
-    "decisions",
-    "changes",
-];
-
-impl Line {
-    /// Returns the position of the line's section in [`SECTIONS`].
-    pub(super) fn section(&self) -> usize {
-        match self {
-            Self::Shapes(_) => 0,
-            Self::Limits(_) => 1,
-            Self::Owners(_) => 2,
-            Self::Pods(_) => 3,
-            Self::Nodes(_) => 4,
-            Self::NodeClaims(_) => 5,
-            Self::NodePools(_) => 6,
-            Self::Overlays(_) => 7,
-            Self::Types(_) => 8,
-            Self::Catalogue(_) => 9,
-            Self::DaemonSets(_) => 10,
-            Self::Pdbs(_) => 11,
-            Self::Selectors(_) => 12,
-            Self::Storage(_) => 13,
-            Self::Devices(_) => 14,
-            Self::Marks(_) => 15,
-            Self::Requests(_) => 16,
-            Self::Decisions(_) => 17,
-            Self::Changes(_) => 18,
-        }
-    }
 }
 
 /// A value that other lines refer to by its number.
@@ -309,38 +261,20 @@ pub(super) enum Devices {
     Class(DeviceClass),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct MarksRow {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct MarksRow(#[serde(with = "MarksFields")] pub(super) Marks);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Marks", rename_all = "camelCase", deny_unknown_fields)]
+struct MarksFields {
     #[serde(default, skip_serializing_if = "is_false")]
-    pub(super) claim: bool,
-    pub(super) name: String,
+    claim: bool,
+    name: String,
     #[serde(default, skip_serializing_if = "is_false")]
-    pub(super) for_deletion: bool,
+    for_deletion: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) nominated_until: Option<Timestamp>,
-}
-
-impl From<Marks> for MarksRow {
-    fn from(marks: Marks) -> Self {
-        Self {
-            claim: marks.claim,
-            name: marks.name,
-            for_deletion: marks.for_deletion,
-            nominated_until: marks.nominated_until,
-        }
-    }
-}
-
-impl From<MarksRow> for Marks {
-    fn from(row: MarksRow) -> Self {
-        Self {
-            claim: row.claim,
-            name: row.name,
-            for_deletion: row.for_deletion,
-            nominated_until: row.nominated_until,
-        }
-    }
+    nominated_until: Option<Timestamp>,
 }
 
 /// The settings of the passes.
@@ -361,15 +295,6 @@ pub(super) struct Request {
     pub(super) buffer_pods: Vec<PodRow>,
     pub(super) gates: BTreeMap<String, bool>,
     pub(super) options: BTreeMap<String, String>,
-}
-
-/// A change of the state that the sections before have, or a pass on the state by then.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Change {
-    Set(Line),
-    Remove(Removed),
-    Pass(PassRow),
 }
 
 /// An object that is no longer there, by namespace and name.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use karpenter_core::disruption::DisruptionRequest;
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::Policy;
+use serde::{Deserialize, Serialize};
 
 /// The settings of the passes.
 #[derive(Clone)]
@@ -72,4 +73,16 @@ impl Settings {
     pub fn buffer_pods(&self) -> &[Arc<Pod>] {
         &self.request.query.buffer_pods
     }
+}
+
+/// Which names of a bundle are replaced by pseudonyms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Redaction {
+    #[default]
+    None,
+    /// Names of namespaces, pods, nodes, NodeClaims, owners and other objects, and the keys and values of users' labels.
+    Names,
+    /// Those, and names of NodePools, NodeClasses, zones and regions.
+    All,
 }

@@ -142,9 +142,10 @@ impl Making {
                 self.dropped.push(id.clone());
                 Ok(())
             }
-            Change::Pool(pool) => {
-                self.places = true;
-                self.add_pool(pool)
+            Change::Pool(pool) => self.add_pool(pool),
+            Change::Pdb(budget) => {
+                self.cluster.apply_pdb(budget);
+                Ok(())
             }
             Change::Offer {
                 instance_type,
@@ -217,6 +218,12 @@ impl Making {
         if known.is_none() {
             crate::blocking::set_ready(pool.conditions_mut());
         }
+        // What a NodePool says about disruption does not decide where pods fit.
+        self.places |= known.is_none_or(|known| {
+            let mut spec = known.spec.clone();
+            spec.disruption.clone_from(&pool.spec.disruption);
+            spec != pool.spec || known.metadata != pool.metadata
+        });
         let class = |pool: &NodePool| pool.spec.template.spec.node_class_ref.clone();
         if snapshot.instance_types(&name).is_none()
             || known.is_some_and(|known| class(known) != class(&pool))

@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 use karpenter_api::duration::NillableDuration;
+use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::v1::{Budget, ConsolidationPolicy, NodePool};
 use karpenter_core::quantity::Quantity;
 use karpenter_core::taints::{Effect, Taint};
@@ -54,6 +55,8 @@ pub enum Change {
     Drop(String),
     /// `pool=<NodePool as JSON>`: a NodePool that is added or replaced.
     Pool(Box<NodePool>),
+    /// A PodDisruptionBudget that is replaced. What helps against one is run with it; `--if` has no text for it.
+    Pdb(Box<PodDisruptionBudget>),
     /// `offer=<type>/<zone>/<capacity type>`: the offering is available.
     Offer {
         instance_type: String,
@@ -254,6 +257,11 @@ impl fmt::Display for Change {
             Self::Pool(pool) => {
                 let json = serde_json::to_string(pool).map_err(|_| fmt::Error)?;
                 write!(f, "pool={json}")
+            }
+            Self::Pdb(budget) => {
+                let (meta, none) = (&budget.metadata, String::new());
+                let namespace = meta.namespace.as_ref().unwrap_or(&none);
+                write!(f, "pdb={namespace}/{}", meta.name.as_ref().unwrap_or(&none))
             }
             Self::Offer {
                 instance_type,

@@ -5,8 +5,8 @@
 //! resources, availability, limits. [`choose`] runs them on the snapshot that the NodeClaim was planned on; [`Choices`] keeps the
 //! results of the latest NodeClaims.
 
+mod explanation;
 mod kept;
-mod told;
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ use karpenter_core::resources::{NODES, Resources, plain};
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
+pub use explanation::{ChoiceExplanation, Chosen, RejectedExplanation};
 pub use kept::{Choices, MAX_BYTES, MAX_CHOICES, Waiting};
-pub use told::{ChoiceTold, Chosen, RejectedTold};
 
-/// Offered instance types that are told, cheapest first.
+/// Offered instance types of an answer, cheapest first.
 pub const OPTIONS: usize = 60;
-/// Rejected instance types that are told, cheapest first.
+/// Rejected instance types of an answer, cheapest first.
 pub const REJECTED: usize = 10;
 /// An instance type that was offered to the cloud.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 use karpenter_core::pod::LabelSelector;
+use serde_json::json;
 
-use super::evidence::Evidence;
-use super::savings::Release;
+use super::check::Check;
+use super::finding::{Draft, Release, Subject, plural};
 use super::scan::{Hold, Pdb, Scan};
-use super::{Draft, Subject};
 use crate::pdb::{PdbState, is_current};
 use crate::workload::Workload;
 
@@ -49,36 +49,37 @@ pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         }
     }
     for (index, (pdb, selected)) in scan.pdbs().iter().zip(&selected).enumerate() {
-        if let Some(evidence) = wrong(scan, pdb, selected) {
-            let nodes = match evidence {
-                Evidence::PdbSelectsNothing { .. } | Evidence::PdbSelectsEverything { .. } => {
-                    BTreeSet::new()
-                }
-                _ => scan.kept_by(&Hold::Pdb(index)),
+        if let Some(draft) = wrong(scan, pdb, selected) {
+            let draft = Draft {
+                subjects: [subject(pdb)].into(),
+                since: pdb.created_at(),
+                owner: owner(&selected.workloads, pdb),
+                ..draft
             };
-            found.push(
-                Draft::new(evidence)
-                    .about(subject(pdb))
-                    .since(pdb.created_at())
-                    .owned_by(owner(&selected.workloads, pdb))
-                    .keeps(nodes, Release::Eviction(Hold::Pdb(index))),
-            );
+            found.push(match draft.check {
+                Check::PdbSelection => draft,
+                _ => draft.blocks(
+                    scan.kept_by(&Hold::Pdb(index)),
+                    Release::Eviction(Hold::Pdb(index)),
+                ),
+            });
         }
     }
     for (by, selected) in several {
         let pdbs: Vec<&Pdb<'_>> = by.iter().map(|index| &scan.pdbs()[*index]).collect();
         let Some(first) = pdbs.first() else { continue };
-        let evidence = Evidence::SeveralPdbs {
-            pdbs: pdbs.iter().map(|pdb| pdb.id()).collect(),
-            pods: selected.pods,
-        };
-        let newest = pdbs.iter().filter_map(|pdb| pdb.created_at()).max();
+        let names: Vec<String> = pdbs.iter().map(|pdb| pdb.id()).collect();
         let hold = Hold::SeveralPdbs(by.clone());
-        let mut draft = Draft::new(evidence)
-            .since(newest)
-            .owned_by(owner(&selected.workloads, first));
-        draft.subjects = pdbs.iter().map(|pdb| subject(pdb)).collect();
-        found.push(draft.keeps(scan.kept_by(&hold), Release::Eviction(hold)));
+        let draft = Draft {
+            what: format!("{} PodDisruptionBudgets select the same {}: {}", names.len(), plural(selected.pods, "pod"), names.join(", ")),
+            why: "The API server rejects every eviction of a pod that more than one PodDisruptionBudget selects.".into(),
+            fix: "Keep one of them, or make their selectors distinct.".into(),
+            subjects: pdbs.iter().map(|pdb| subject(pdb)).collect(),
+            since: pdbs.iter().filter_map(|pdb| pdb.created_at()).max(),
+            owner: owner(&selected.workloads, first),
+            ..Draft::of(Check::SeveralPdbs, json!({ "pdbs": names, "pods": selected.pods }))
+        };
+        found.push(draft.blocks(scan.kept_by(&hold), Release::Eviction(hold)));
     }
 }
 
@@ -101,40 +102,85 @@ fn owner(workloads: &BTreeSet<Workload>, pdb: &Pdb<'_>) -> String {
 }
 
 /// Returns what is wrong with one PodDisruptionBudget.
-fn wrong(scan: &Scan<'_>, pdb: &Pdb<'_>, selected: &Selected) -> Option<Evidence> {
+fn wrong(scan: &Scan<'_>, pdb: &Pdb<'_>, selected: &Selected) -> Option<Draft> {
     let created = pdb.created_at();
     let is_young = created.is_some_and(|created| scan.now.duration_since(created) < YOUNG);
-    let id = pdb.id();
     if pdb.selector == LabelSelector::Matching(Vec::new()) && selected.workloads.len() > 1 {
-        // An impossible one is told as such.
-        return impossible(pdb, selected).or_else(|| {
-            Some(Evidence::PdbSelectsEverything {
-                namespace: pdb.namespace().to_owned(),
-                pdb: id,
-            })
-        });
+        return impossible(pdb, selected).or_else(|| Some(selects_everything(pdb)));
     }
     if selected.pods == 0 {
-        return (!is_young).then_some(Evidence::PdbSelectsNothing { pdb: id });
+        return (!is_young).then(|| selects_nothing(pdb));
     }
-    impossible(pdb, selected).or_else(|| {
-        let message = stale(pdb)?;
-        (!is_young).then_some(Evidence::PdbStatusStale { pdb: id, message })
+    impossible(pdb, selected).or_else(|| stale(pdb).filter(|_| !is_young))
+}
+
+fn selects_nothing(pdb: &Pdb<'_>) -> Draft {
+    let id = pdb.id();
+    Draft {
+        what: format!("PodDisruptionBudget {id} selects no pod"),
+        why: "Its selector matches no pod of its namespace: it protects nothing. Often a label is misspelt, or the workload is gone.".into(),
+        fix: "Correct its selector, or delete it.".into(),
+        ..Draft::of(Check::PdbSelection, json!({ "pdb": id }))
+    }
+}
+
+fn selects_everything(pdb: &Pdb<'_>) -> Draft {
+    let (id, namespace) = (pdb.id(), pdb.namespace());
+    Draft {
+        what: format!("PodDisruptionBudget {id} selects every pod of namespace {namespace}"),
+        why: format!(
+            "Its selector is empty. Every pod of namespace {namespace} counts, and one that is not ready can block the eviction of all others."
+        ),
+        fix: "Give each workload a PodDisruptionBudget of its own.".into(),
+        ..Draft::of(
+            Check::PdbSelection,
+            json!({ "pdb": id, "namespace": namespace }),
+        )
+    }
+}
+
+/// Finds a rule by which no number of ready pods allows an eviction.
+fn impossible(pdb: &Pdb<'_>, selected: &Selected) -> Option<Draft> {
+    let state = PdbState::with_pods(pdb.object, pdb.namespace(), || selected.pods);
+    let (id, rule, pods) = (pdb.id(), state.rule(), state.expected);
+    let fix = match pods {
+        ..=1 => {
+            "Run 2 replicas, or set maxUnavailable: 1 in the PodDisruptionBudget (the pod is then restarted elsewhere, with a short outage)."
+        }
+        _ => {
+            "Set maxUnavailable: 1 in the PodDisruptionBudget, or a minAvailable below the number of replicas."
+        }
+    };
+    state.impossible.then(|| Draft {
+        what: format!("PodDisruptionBudget {id} can never allow an eviction"),
+        why: format!("It demands {rule} of {pods}, so that no pod may be evicted, ever. The node of such a pod can neither be removed nor replaced, not even for a security update."),
+        fix: fix.into(),
+        ..Draft::of(Check::PdbImpossible, json!({ "pdb": id, "rule": rule, "pods": pods }))
     })
 }
 
-/// Returns the evidence if no number of ready pods allows an eviction.
-fn impossible(pdb: &Pdb<'_>, selected: &Selected) -> Option<Evidence> {
-    let state = PdbState::with_pods(pdb.object, pdb.namespace(), || selected.pods);
-    state.impossible.then(|| Evidence::PdbImpossible {
-        pdb: pdb.id(),
-        rule: state.rule(),
-        pods: state.expected.into(),
+/// Finds a status that does not follow the specification.
+fn stale(pdb: &Pdb<'_>) -> Option<Draft> {
+    let (id, message) = (pdb.id(), stale_message(pdb)?);
+    let why = match message.is_empty() {
+        true => "Kubernetes' disruption controller has not processed the latest change".to_owned(),
+        false => format!("Kubernetes' disruption controller reports: {message}"),
+    };
+    Some(Draft {
+        what: format!("PodDisruptionBudget {id} has an outdated status"),
+        why: format!(
+            "{why}. Until it has, the number of allowed evictions is not known, and evictions may be rejected."
+        ),
+        fix: "See the PodDisruptionBudget's events, and the log of kube-controller-manager.".into(),
+        ..Draft::of(
+            Check::PdbStatusStale,
+            json!({ "pdb": id, "message": message }),
+        )
     })
 }
 
 /// Returns the message of the disruption controller if it could not follow the specification, which may be empty.
-fn stale(pdb: &Pdb<'_>) -> Option<String> {
+fn stale_message(pdb: &Pdb<'_>) -> Option<String> {
     let status = pdb.object.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_ref());
     let failed = conditions.into_iter().flatten().find(|condition| {

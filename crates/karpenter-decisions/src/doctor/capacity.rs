@@ -8,45 +8,49 @@ use karpenter_core::pod::{NodeTerm, Shape};
 use karpenter_core::requirements::{AllowUndefined, Operator, Requirement, Requirements};
 use karpenter_core::resources::{Resources, plain};
 use karpenter_core::taints::untolerated;
+use serde_json::{Value, json};
 
-use super::evidence::Evidence;
+use super::check::{Check, Severity};
+use super::finding::{Draft, Subject};
 use super::scan::{Pool, Scan};
-use super::{Draft, Subject};
 
 /// The part of a limit from which on it counts as nearly reached, in percent.
 const NEARLY: i128 = 95;
 /// The part of a node that DaemonSets may take, in percent.
 const OVERHEAD: i64 = 30;
-/// Characters of a provider's error that are told.
-const SHOWN: usize = 200;
+/// Characters of a provider's error in a finding.
+const MAX_ERROR: usize = 200;
 
 pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
     let used = usage(scan);
     for pool in scan.pools() {
-        let mut draft = |evidence: Option<Evidence>| {
-            if let Some(evidence) = evidence {
-                let subject = Subject::cluster("NodePool", pool.name());
-                found.push(Draft::new(evidence).about(subject));
-            }
-        };
         let contradictions = contradictions(scan, pool);
         if contradictions.is_empty() {
-            let none = no_instance_types(pool);
-            if none.is_none() {
-                min_values(pool).into_iter().map(Some).for_each(&mut draft);
-                draft(daemon_overhead(scan, pool));
+            match no_instance_types(pool) {
+                Some(draft) => found.push(draft),
+                None => {
+                    found.extend(min_values(pool));
+                    found.extend(daemon_overhead(scan, pool));
+                }
             }
-            draft(none);
         }
-        contradictions.into_iter().map(Some).for_each(&mut draft);
-        let used = used.get(pool.name());
-        limits(pool, used).into_iter().map(Some).for_each(draft);
+        found.extend(contradictions);
+        found.extend(limits(pool, used.get(pool.name())));
     }
     overlapping(scan, found);
 }
 
+/// Returns a draft about a NodePool.
+fn about(pool: &Pool<'_>, check: Check, mut parameters: Value) -> Draft {
+    parameters["nodePool"] = pool.name().into();
+    Draft {
+        subjects: [Subject::pool(pool)].into(),
+        ..Draft::of(check, parameters)
+    }
+}
+
 /// Finds keys of requirements and labels that no value can meet.
-fn contradictions(scan: &Scan<'_>, pool: &Pool<'_>) -> Vec<Evidence> {
+fn contradictions(scan: &Scan<'_>, pool: &Pool<'_>) -> Vec<Draft> {
     let template = &pool.pool.spec.template;
     let names = &scan.snapshot.config().well_known;
     let mut by_key: BTreeMap<String, Vec<Requirement>> = BTreeMap::new();
@@ -70,35 +74,66 @@ fn contradictions(scan: &Scan<'_>, pool: &Pool<'_>) -> Vec<Evidence> {
         }
         let is_never = merged.is_empty() && all.iter().all(|one| !one.is_empty());
         (is_never || (merged.is_never() && !before && all.len() > 1)).then(|| {
-            Evidence::ContradictoryRequirements {
-                node_pool: pool.name().to_owned(),
-                key,
-                requirements: all.iter().map(ToString::to_string).collect(),
+            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+            Draft {
+                severity: Severity::Blocks,
+                what: format!(
+                    "NodePool {} has requirements on {key} that exclude each other",
+                    pool.name()
+                ),
+                why: format!(
+                    "No node can meet all of these, so that none is launched: {}.",
+                    all.join("; ")
+                ),
+                fix: "Keep one of the requirements, or give them common values.".into(),
+                ..about(
+                    pool,
+                    Check::ContradictoryRequirements,
+                    json!({ "key": key, "requirements": all }),
+                )
             }
         })
     };
     by_key.into_iter().filter_map(excluded).collect()
 }
 
-/// Finds a NodePool for which no instance type is left. One whose NodeClass is not ready is told as such.
-fn no_instance_types(pool: &Pool<'_>) -> Option<Evidence> {
+/// Finds a NodePool for which no instance type is left. One whose NodeClass is not ready is a finding of another check.
+fn no_instance_types(pool: &Pool<'_>) -> Option<Draft> {
     if pool.not_ready_class().is_some() || pool.requirements.is_none() {
         return None;
     }
     let (offered, error) = match pool.types.as_ref()? {
         Ok(types) if pool.compatible.is_empty() => (types.len(), String::new()),
         Ok(_) => return None,
-        Err(error) => (0, error.chars().take(SHOWN).collect()),
+        Err(error) => (0, error.chars().take(MAX_ERROR).collect()),
     };
-    Some(Evidence::NoInstanceTypes {
-        node_pool: pool.name().to_owned(),
-        offered,
-        error,
+    let (why, fix) = match error.is_empty() {
+        true => (
+            format!(
+                "Its requirements exclude all {offered} instance types that the provider offers: no node is launched."
+            ),
+            "Relax the requirements of the NodePool: instance types, sizes, zones, architecture.",
+        ),
+        false => (
+            format!("The provider cannot list its instance types: {error}."),
+            "See the events of the NodePool and its NodeClass, and Karpenter's log.",
+        ),
+    };
+    Some(Draft {
+        severity: Severity::Blocks,
+        what: format!("NodePool {} has no instance type to launch", pool.name()),
+        why,
+        fix: fix.into(),
+        ..about(
+            pool,
+            Check::NoInstanceTypes,
+            json!({ "offered": offered, "error": error }),
+        )
     })
 }
 
 /// Finds `minValues` that the instance types of the NodePool do not reach.
-fn min_values(pool: &Pool<'_>) -> Vec<Evidence> {
+fn min_values(pool: &Pool<'_>) -> Vec<Draft> {
     let all = pool.requirements.iter().flat_map(Requirements::iter);
     let unreached = all.filter_map(|requirement| {
         let min_values = requirement.min_values()?;
@@ -109,13 +144,17 @@ fn min_values(pool: &Pool<'_>) -> Vec<Evidence> {
             }
         }
         let available = values.len();
-        (available < usize::try_from(min_values).unwrap_or(usize::MAX)).then(|| {
-            Evidence::MinValuesUnreachable {
-                node_pool: pool.name().to_owned(),
-                key: requirement.key().to_owned(),
-                min_values,
-                available,
-            }
+        let (name, key) = (pool.name(), requirement.key());
+        (available < usize::try_from(min_values).unwrap_or(usize::MAX)).then(|| Draft {
+            severity: Severity::Blocks,
+            what: format!("NodePool {name} requires {min_values} values of {key}, and there are {available}"),
+            why: "It demands a choice among more values than its instance types have: no node is launched.".into(),
+            fix: "Lower minValues, or allow more instance types.".into(),
+            ..about(
+                pool,
+                Check::MinValuesUnreachable,
+                json!({ "key": key, "minValues": min_values, "available": available }),
+            )
         })
     });
     unreached.collect()
@@ -138,18 +177,27 @@ fn usage<'a>(scan: &Scan<'a>) -> BTreeMap<&'a str, Resources> {
 }
 
 /// Finds limits of which less than 5 % is left.
-fn limits(pool: &Pool<'_>, used: Option<&Resources>) -> Vec<Evidence> {
+fn limits(pool: &Pool<'_>, used: Option<&Resources>) -> Vec<Draft> {
     let limits = Resources::allocatable_from(&pool.pool.spec.limits).unwrap_or_default();
     let near = limits.iter().filter_map(|(resource, limit)| {
         let used = used.map_or(0, |used| used.get(resource));
-        let text = |amount| plain(resource, amount);
+        let is_reached = used >= limit;
         (i128::from(used) * 100 >= i128::from(limit) * NEARLY).then(|| {
-            Evidence::LimitNearlyReached {
-                node_pool: pool.name().to_owned(),
-                resource: resource.to_owned(),
-                used: text(used),
-                limit: text(limit),
-                is_reached: used >= limit,
+            let (name, used, limit) = (pool.name(), plain(resource, used), plain(resource, limit));
+            let why = match is_reached {
+                true => "The limit is used up: pods that need another node of this NodePool wait.",
+                false => "Less than 5 % is left: soon pods that need another node of this NodePool will wait.",
+            };
+            Draft {
+                severity: Severity::blocks_if(is_reached),
+                what: format!("NodePool {name} uses {used} of {limit} {resource}, its limit"),
+                why: why.into(),
+                fix: format!("Raise spec.limits.{resource}, or remove workloads."),
+                ..about(
+                    pool,
+                    Check::LimitNearlyReached,
+                    json!({ "resource": resource, "used": used, "limit": limit, "isReached": is_reached }),
+                )
             }
         })
     });
@@ -157,7 +205,7 @@ fn limits(pool: &Pool<'_>, used: Option<&Resources>) -> Vec<Evidence> {
 }
 
 /// Finds DaemonSets that take more than 30 % of the smallest instance type.
-fn daemon_overhead(scan: &Scan<'_>, pool: &Pool<'_>) -> Option<Evidence> {
+fn daemon_overhead(scan: &Scan<'_>, pool: &Pool<'_>) -> Option<Draft> {
     let size = |it: &&InstanceType| {
         let allocatable = it.allocatable();
         (allocatable.get("cpu"), allocatable.get("memory"))
@@ -195,12 +243,16 @@ fn daemon_overhead(scan: &Scan<'_>, pool: &Pool<'_>) -> Option<Evidence> {
         .into_iter()
         .filter_map(|resource| Some((share(resource)?, resource)))
         .max_by_key(|(percent, _)| *percent)?;
-    (percent > OVERHEAD).then(|| Evidence::DaemonSetOverhead {
-        node_pool: pool.name().to_owned(),
-        instance_type: smallest.name.clone(),
-        resource: resource.to_owned(),
-        percent,
-        daemon_sets: names_of,
+    let (name, instance_type) = (pool.name(), &smallest.name);
+    (percent > OVERHEAD).then(|| Draft {
+        what: format!("DaemonSets take {percent}% of the {resource} of {instance_type}, the smallest type of NodePool {name}"),
+        why: format!("Each node runs these, whatever its size: {}. Small nodes have little room left for anything else.", names_of.join(", ")),
+        fix: "Exclude the smallest instance types in the NodePool's requirements, or lower the DaemonSets' requests.".into(),
+        ..about(
+            pool,
+            Check::DaemonSetOverhead,
+            json!({ "instanceType": instance_type, "resource": resource, "percent": percent, "daemonSets": names_of }),
+        )
     })
 }
 
@@ -244,17 +296,17 @@ fn overlapping(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         };
         let mut same: Vec<&Pool<'_>> = pools.iter().filter(overlaps).copied().collect();
         same.sort_by(|a, b| karpenter_api::v1::NodePool::scheduling_order(a.pool, b.pool));
-        if same.is_empty() {
+        let names: Vec<&str> = same.iter().map(|pool| pool.name()).collect();
+        let Some(first) = names.first() else {
             continue;
-        }
-        let evidence = Evidence::OverlappingNodePools {
-            node_pools: same.iter().map(|pool| pool.name().to_owned()).collect(),
-            weight,
         };
-        let mut draft = Draft::new(evidence);
-        let subject = |pool: &&Pool<'_>| Subject::cluster("NodePool", pool.name());
-        draft.subjects = same.iter().map(subject).collect();
-        found.push(draft);
+        found.push(Draft {
+            what: format!("NodePools {} accept the same pods and have the same weight", names.join(", ")),
+            why: format!("A pod that fits several of them gets a node of {first}, because its name comes last in the alphabet. Another NodePool may change that."),
+            fix: "Give them different weights, or taints and requirements that exclude each other.".into(),
+            subjects: same.iter().map(|pool| Subject::pool(pool)).collect(),
+            ..Draft::of(Check::OverlappingNodePools, json!({ "nodePools": names, "weight": weight }))
+        });
     }
 }
 

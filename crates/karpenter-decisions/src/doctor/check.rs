@@ -1,5 +1,6 @@
-//! The ids of checks.
+//! The ids of checks, and what the operator has to look for so that they can run.
 
+use karpenter_core::provider::SubnetAddresses;
 use serde::Serialize;
 
 /// How bad a finding is.
@@ -9,6 +10,15 @@ pub enum Severity {
     Blocks,
     /// It may become a problem, or a setting does not do what its author expects.
     Warns,
+}
+
+impl Severity {
+    pub(super) fn blocks_if(blocks: bool) -> Self {
+        match blocks {
+            true => Self::Blocks,
+            false => Self::Warns,
+        }
+    }
 }
 
 macro_rules! checks {
@@ -80,4 +90,50 @@ checks! {
     CrdMissing,
     /// An annotation that Karpenter reads has a value that it cannot read.
     UnreadableKnob,
+}
+
+/// What is known about the installation; `None` where it was not looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Installation {
+    /// Permissions that Karpenter lacks.
+    pub missing_permissions: Option<Vec<MissingPermission>>,
+    /// Resources of enabled feature gates that are not installed.
+    pub missing_kinds: Option<Vec<MissingKind>>,
+    /// The free addresses of the subnets of NodeClasses.
+    pub subnets: Option<Vec<SubnetAddresses>>,
+}
+
+/// A permission that Karpenter lacks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MissingPermission {
+    pub verb: String,
+    /// The resource, with its group: `pods`, `nodeclaims.karpenter.sh`, `pods/eviction`.
+    pub resource: String,
+}
+
+/// A resource that is not installed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MissingKind {
+    /// The feature gate that needs it.
+    pub gate: String,
+    /// The name of its CustomResourceDefinition.
+    pub crd: String,
+}
+
+impl Installation {
+    /// Returns the number of checks that can be made.
+    pub fn checks(&self) -> usize {
+        let known = Check::ALL.into_iter();
+        known.filter(|check| self.is_known_for(*check)).count()
+    }
+
+    /// Reports whether a check can be made.
+    pub(super) fn is_known_for(&self, check: Check) -> bool {
+        match check {
+            Check::PermissionMissing => self.missing_permissions.is_some(),
+            Check::CrdMissing => self.missing_kinds.is_some(),
+            Check::SubnetAddressesLow => self.subnets.is_some(),
+            _ => true,
+        }
+    }
 }

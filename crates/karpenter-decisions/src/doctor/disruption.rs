@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::cron::Schedule;
+use karpenter_api::duration::format as duration_text;
 use karpenter_api::v1::{Budget, DisruptionReason};
+use serde_json::json;
 
-use super::evidence::{Evidence, text};
-use super::savings::Release;
+use super::check::{Check, Severity};
+use super::finding::{Draft, Release, Subject};
 use super::scan::{Pool, Scan};
-use super::{Draft, Subject};
 
 /// How far ahead budgets are looked at. A month has every weekly and daily window.
 const DAYS: i64 = 32;
@@ -24,45 +25,76 @@ pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         let nodes = scan.nodes();
         let nodes = nodes.filter(|(node, _)| node.node_pool() == Some(pool.name()));
         let nodes: BTreeSet<String> = nodes.map(|(node, _)| node.name().to_owned()).collect();
-        let subject = Subject::cluster("NodePool", pool.name());
-        let disruption = &pool.pool.spec.disruption;
-        let closed: Vec<DisruptionReason> = REASONS
-            .into_iter()
-            .filter(|reason| never_opens(&disruption.budgets, reason, scan.now))
-            .collect();
-        // A static NodePool does not consolidate.
-        let counts = |reason: &&DisruptionReason| {
-            !pool.pool.is_static() || **reason == DisruptionReason::Drifted
-        };
-        if closed.iter().any(|reason| counts(&reason)) {
-            let evidence = Evidence::BudgetNeverOpens {
-                node_pool: pool.name().to_owned(),
-                reasons: closed.iter().map(|it| it.as_str().to_owned()).collect(),
-                days: DAYS,
-            };
-            let pool = pool.name().to_owned();
-            let release = Release::Pool {
-                pool,
-                reasons: closed,
-                is_policy: false,
-            };
-            let draft = Draft::new(evidence).about(subject.clone());
-            found.push(draft.keeps(nodes.clone(), release));
+        found.extend(
+            never_allows(scan, pool).map(|(draft, release)| draft.keeps(nodes.clone(), release)),
+        );
+        if pool
+            .pool
+            .spec
+            .disruption
+            .consolidate_after
+            .value()
+            .is_none()
+            && !pool.pool.is_static()
+        {
+            found.push(never_consolidates(pool, nodes));
         }
-        if disruption.consolidate_after.value().is_none() && !pool.pool.is_static() {
-            let node_pool = pool.name().to_owned();
-            let release = Release::Pool {
-                pool: node_pool.clone(),
-                reasons: vec![DisruptionReason::Empty, DisruptionReason::Underutilized],
-                is_policy: true,
-            };
-            let draft = Draft::new(Evidence::ConsolidationNever { node_pool });
-            found.push(draft.about(subject.clone()).keeps(nodes, release));
-        }
-        if let Some(evidence) = expires_soon(scan, pool) {
-            found.push(Draft::new(evidence).about(subject));
-        }
+        found.extend(expires_soon(scan, pool));
     }
+}
+
+/// Finds budgets that never allow a disruption, and returns what releases its nodes.
+fn never_allows(scan: &Scan<'_>, pool: &Pool<'_>) -> Option<(Draft, Release)> {
+    let budgets = &pool.pool.spec.disruption.budgets;
+    let closed = REASONS
+        .into_iter()
+        .filter(|reason| never_opens(budgets, reason, scan.now));
+    let closed: Vec<DisruptionReason> = closed.collect();
+    let drifts = closed.contains(&DisruptionReason::Drifted);
+    // A static NodePool does not consolidate.
+    let consolidates = closed
+        .iter()
+        .any(|reason| *reason != DisruptionReason::Drifted);
+    if !drifts && (!consolidates || pool.pool.is_static()) {
+        return None;
+    }
+    let name = pool.name();
+    let reasons: Vec<&str> = closed.iter().map(DisruptionReason::as_str).collect();
+    let updates = match drifts {
+        true => " Nodes are not updated to new images or settings either.",
+        false => "",
+    };
+    let draft = Draft {
+        severity: Severity::blocks_if(consolidates),
+        what: format!("NodePool {name} never allows a disruption for {}", reasons.join(", ")),
+        why: format!("Its disruption budgets allow 0 nodes now and at any time of the next {DAYS} days.{updates}"),
+        fix: "Give a budget that allows 0 nodes a schedule and a duration, so that there is a window outside of it.".into(),
+        subjects: [Subject::pool(pool)].into(),
+        ..Draft::of(Check::BudgetNeverOpens, json!({ "nodePool": name, "reasons": reasons, "days": DAYS }))
+    };
+    let release = Release::Pool {
+        pool: name.to_owned(),
+        reasons: closed,
+        is_policy: false,
+    };
+    Some((draft, release))
+}
+
+fn never_consolidates(pool: &Pool<'_>, nodes: BTreeSet<String>) -> Draft {
+    let name = pool.name();
+    let release = Release::Pool {
+        pool: name.to_owned(),
+        reasons: vec![DisruptionReason::Empty, DisruptionReason::Underutilized],
+        is_policy: true,
+    };
+    let draft = Draft {
+        what: format!("NodePool {name} never removes nodes that are not needed"),
+        why: "It has consolidateAfter: Never. Empty nodes and nodes whose pods would fit elsewhere are kept and paid for.".into(),
+        fix: "Set spec.disruption.consolidateAfter to a duration, such as 5m.".into(),
+        subjects: [Subject::pool(pool)].into(),
+        ..Draft::of(Check::ConsolidationNever, json!({ "nodePool": name }))
+    };
+    draft.keeps(nodes, release)
 }
 
 const REASONS: [DisruptionReason; 3] = [
@@ -121,7 +153,7 @@ fn never_opens(budgets: &[Budget], reason: &DisruptionReason, now: Timestamp) ->
 }
 
 /// Finds a lifetime that is shorter than the grace period of termination, or than ten starts of a node.
-fn expires_soon(scan: &Scan<'_>, pool: &Pool<'_>) -> Option<Evidence> {
+fn expires_soon(scan: &Scan<'_>, pool: &Pool<'_>) -> Option<Draft> {
     let spec = &pool.pool.spec.template.spec;
     let expires = spec.expire_after.value()?;
     let grace = spec.termination_grace_period.as_ref().map(|it| it.value());
@@ -133,11 +165,16 @@ fn expires_soon(scan: &Scan<'_>, pool: &Pool<'_>) -> Option<Evidence> {
         .flatten()
         .filter(|(than, _)| expires < *than)
         .max_by_key(|(than, _)| *than)?;
-    Some(Evidence::ExpireAfterShort {
-        node_pool: pool.name().to_owned(),
-        expire_after: text(expires),
-        than: text(than),
-        of,
+    let (name, than, expires) = (pool.name(), duration_text(than), duration_text(expires));
+    Some(Draft {
+        what: format!("nodes of NodePool {name} live for {expires} only"),
+        why: format!("That is shorter than {of} ({than}): its pods are restarted over and over."),
+        fix: "Raise expireAfter.".into(),
+        subjects: [Subject::pool(pool)].into(),
+        ..Draft::of(
+            Check::ExpireAfterShort,
+            json!({ "nodePool": name, "expireAfter": expires, "than": than, "of": of }),
+        )
     })
 }
 

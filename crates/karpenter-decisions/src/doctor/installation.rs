@@ -8,90 +8,63 @@ use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::SubnetAddresses;
 use karpenter_core::requirements::Requirements;
 use karpenter_core::resources::{CPU, PODS};
+use serde_json::json;
 
-use super::check::Check;
-use super::evidence::Evidence;
+use super::check::{Check, Installation, Severity};
+use super::finding::{Draft, Subject};
 use super::scan::{Pool, Scan};
-use super::{Draft, Subject};
-
-/// What is known about the installation; `None` where it was not looked at.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Installation {
-    /// Permissions that Karpenter lacks.
-    pub missing_permissions: Option<Vec<MissingPermission>>,
-    /// Resources of enabled feature gates that are not installed.
-    pub missing_kinds: Option<Vec<MissingKind>>,
-    /// The free addresses of the subnets of NodeClasses.
-    pub subnets: Option<Vec<SubnetAddresses>>,
-}
 
 /// Nodes of the smallest instance type for which a zone should have free addresses.
 const NODES: i64 = 5;
 
-/// A permission that Karpenter lacks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MissingPermission {
-    pub verb: String,
-    /// The resource, with its group: `pods`, `nodeclaims.karpenter.sh`, `pods/eviction`.
-    pub resource: String,
-}
-
-/// A resource that is not installed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MissingKind {
-    /// The feature gate that needs it.
-    pub gate: String,
-    /// The name of its CustomResourceDefinition.
-    pub crd: String,
-}
-
-impl Installation {
-    /// Returns the number of checks that can be made.
-    pub fn checks(&self) -> usize {
-        let known = Check::ALL.into_iter();
-        known.filter(|check| self.is_known_for(*check)).count()
-    }
-
-    /// Reports whether a check can be made.
-    pub(super) fn is_known_for(&self, check: Check) -> bool {
-        match check {
-            Check::PermissionMissing => self.missing_permissions.is_some(),
-            Check::CrdMissing => self.missing_kinds.is_some(),
-            Check::SubnetAddressesLow => self.subnets.is_some(),
-            _ => true,
-        }
-    }
-}
-
 pub(super) fn check(scan: &Scan<'_>, installation: &Installation, found: &mut Vec<Draft>) {
-    for pool in scan.pools() {
-        let condition = pool.not_ready_class();
-        let Some((message, since)) = condition else {
-            continue;
-        };
-        let class = &pool.pool.spec.template.spec.node_class_ref;
-        let evidence = Evidence::NodeClassNotReady {
-            node_pool: pool.name().to_owned(),
-            node_class: format!("{} {}", class.kind, class.name),
-            message,
-        };
-        found.push(
-            Draft::new(evidence)
-                .about(Subject::cluster(&class.kind, &class.name))
-                .since(since),
-        );
-    }
+    found.extend(scan.pools().filter_map(node_class));
     for missing in installation.missing_permissions.iter().flatten() {
-        let (verb, resource) = (missing.verb.clone(), missing.resource.clone());
-        let evidence = Evidence::PermissionMissing { verb, resource };
-        found.push(Draft::new(evidence));
+        let (verb, resource) = (&missing.verb, &missing.resource);
+        let parameters = json!({ "verb": verb, "resource": resource });
+        found.push(Draft {
+            severity: Severity::Blocks,
+            what: format!("Karpenter may not {verb} {resource}"),
+            why: "The API server denies it to Karpenter's ServiceAccount.".into(),
+            fix: "Add the rule to Karpenter's ClusterRole; the chart of this release has it."
+                .into(),
+            ..Draft::of(Check::PermissionMissing, parameters)
+        });
     }
     for missing in installation.missing_kinds.iter().flatten() {
-        let (gate, crd) = (missing.gate.clone(), missing.crd.clone());
-        let subject = Subject::cluster("CustomResourceDefinition", &crd);
-        found.push(Draft::new(Evidence::CrdMissing { gate, crd }).about(subject));
+        let (gate, crd) = (&missing.gate, &missing.crd);
+        found.push(Draft {
+            what: format!("feature gate {gate} is on, but {crd} is not installed"),
+            why: "The feature has no effect.".into(),
+            fix: "Install the chart karpenter-crd, or turn the gate off.".into(),
+            subjects: [Subject::cluster("CustomResourceDefinition", crd)].into(),
+            ..Draft::of(Check::CrdMissing, json!({ "gate": gate, "crd": crd }))
+        });
     }
     addresses(scan, installation, found);
+}
+
+fn node_class(pool: &Pool<'_>) -> Option<Draft> {
+    let (message, since) = pool.not_ready_class()?;
+    let class = &pool.pool.spec.template.spec.node_class_ref;
+    let (name, node_class) = (pool.name(), format!("{} {}", class.kind, class.name));
+    Some(Draft {
+        severity: Severity::Blocks,
+        what: format!("NodePool {name} cannot launch nodes: {node_class} is not ready"),
+        why: match message.is_empty() {
+            true => "Its condition NodeClassReady is not True.".into(),
+            false => format!("Its condition NodeClassReady says: {message}"),
+        },
+        fix:
+            "Correct what the message says; kubectl describe shows all conditions of the NodeClass."
+                .into(),
+        subjects: [Subject::cluster(&class.kind, &class.name)].into(),
+        since,
+        ..Draft::of(
+            Check::NodeClassNotReady,
+            json!({ "nodePool": name, "nodeClass": node_class, "message": message }),
+        )
+    })
 }
 
 /// Finds zones of NodeClasses in which the subnet with the most free addresses has too few for the next nodes. A launch uses that
@@ -116,23 +89,32 @@ fn addresses(scan: &Scan<'_>, installation: &Installation, found: &mut Vec<Draft
             let mut offerings = it.offerings.iter();
             offerings.any(|offering| offering.zone() == Some(zone))
         };
-        let pods = |it: &InstanceType| it.capacity.get(PODS);
+        let pods_of = |it: &InstanceType| it.capacity.get(PODS);
         let pools = scan.pools().filter(launches_there);
         let types = pools.flat_map(Pool::launchable).filter(is_offered);
-        let Some(smallest) = types.min_by_key(|it| (pods(it), it.capacity.get(CPU))) else {
+        let Some(smallest) = types.min_by_key(|it| (pods_of(it), it.capacity.get(CPU))) else {
             continue;
         };
-        if i64::from(subnet.free) >= pods(smallest).saturating_mul(NODES) {
+        let (instance_type, pods, free) = (&smallest.name, pods_of(smallest), subnet.free);
+        if i64::from(free) >= pods.saturating_mul(NODES) {
             continue;
         }
-        let evidence = Evidence::SubnetAddressesLow {
-            node_class: node_class.to_owned(),
-            zone: zone.to_owned(),
-            subnet: subnet.subnet.clone(),
-            free: subnet.free,
-            instance_type: smallest.name.clone(),
-            pods: pods(smallest),
+        let left = match free {
+            0 => "no address".to_owned(),
+            1 => "1 address".to_owned(),
+            several => format!("{several} addresses"),
         };
-        found.push(Draft::new(evidence).about(Subject::cluster("Subnet", &subnet.subnet)));
+        let subnet = &subnet.subnet;
+        found.push(Draft {
+            severity: Severity::blocks_if(free == 0),
+            what: format!("NodeClass {node_class} has {left} left in {zone}"),
+            why: format!("{subnet} has the most free addresses of the subnets there. A node of {instance_type}, the smallest type, may take {pods}, one for each pod: fewer than five nodes can be launched, or pods on them wait for an address."),
+            fix: "Let the NodeClass select a larger subnet of the zone, or add one from another address range to the network.".into(),
+            subjects: [Subject::cluster("Subnet", subnet)].into(),
+            ..Draft::of(
+                Check::SubnetAddressesLow,
+                json!({ "nodeClass": node_class, "zone": zone, "subnet": subnet, "free": free, "instanceType": instance_type, "pods": pods }),
+            )
+        });
     }
 }

@@ -1,6 +1,7 @@
 //! What blocks nodes: a list of findings that names, for each, the evidence, the owner, the fix, and what it costs.
 //!
-//! [`examine`] runs all checks on a snapshot. A check is a pure function; what only the operator can know, such as a missing
+//! [`examine`] runs all checks on a snapshot. A check is a pure function that returns drafts of findings: a new one is a variant of
+//! [`Check`] and the function that fills a `Draft` with its sentences. What only the operator can know, such as a missing
 //! permission, is handed in as [`Installation`]. The dollars of a finding are the savings of the consolidation that becomes
 //! possible once it is fixed, found by running the engine on a cluster in which it is.
 //!
@@ -17,28 +18,27 @@ mod budgets;
 mod capacity;
 mod check;
 mod disruption;
-mod evidence;
+mod finding;
 mod installation;
 mod pods;
 mod savings;
 mod scan;
-mod sentences;
 mod volumes;
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use karpenter_core::cluster::Snapshot;
-use karpenter_core::schedule::{Cancel, Policy};
 use serde::Serialize;
+use serde_json::Value;
 
-pub use check::{Check, Severity};
-pub use evidence::Evidence;
-pub use installation::{Installation, MissingKind, MissingPermission};
+pub use check::{Check, Installation, MissingKind, MissingPermission, Severity};
+pub use finding::Subject;
+pub use scan::Examination;
 
 use crate::explain::Observed;
-use savings::{Release, Savings};
+use finding::Draft;
+use savings::Savings;
 use scan::Scan;
 
 /// Subjects and nodes that a finding names; further ones are counted.
@@ -48,31 +48,10 @@ const FINDINGS: usize = 500;
 /// Hours of a day.
 const HOURS: f64 = 24.0;
 
-#[derive(Clone)]
-pub struct Examination<'a> {
-    pub snapshot: &'a Snapshot,
-    /// The settings of scheduling simulations. Their time is that of the examination.
-    pub policy: &'a Policy,
-    /// Ends the search for savings.
-    pub cancel: Option<Cancel>,
-    /// Whether spot nodes may be replaced by spot nodes (feature gate).
-    pub spot_to_spot: bool,
-    /// What is known about the installation.
-    pub installation: &'a Installation,
-}
-
-impl Examination<'_> {
-    fn now(&self) -> Timestamp {
-        self.policy.now
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockerReport {
-    /// [`API_VERSION`](crate::API_VERSION).
     pub api_version: &'static str,
-    /// `BlockerReport`.
     pub kind: &'static str,
     /// When and on what the answer was made.
     pub observed: Observed,
@@ -97,10 +76,10 @@ pub struct Finding {
     /// The objects that have to be changed, or that are affected; at most five.
     pub subjects: Vec<Subject>,
     /// The number of further subjects.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::record::is_zero")]
     pub more_subjects: usize,
     /// What was found, as parameters and as text.
-    pub evidence: Told,
+    pub evidence: Evidence,
     /// Nodes that it keeps; at most five.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
@@ -113,9 +92,9 @@ pub struct Finding {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub at_least: bool,
     /// The number of its nodes that something else keeps as well, so that they are not part of the savings.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::record::is_zero")]
     pub also_blocked: usize,
-    /// Since when it can have been so: the age of the oldest object that it takes, or of a condition.
+    /// The earliest time at which the problem can have existed: the age of the oldest object in it, or of a condition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Who can fix it: a workload, or the administrators of the cluster.
@@ -123,123 +102,12 @@ pub struct Finding {
     pub fix: String,
 }
 
-fn is_zero(number: &usize) -> bool {
-    *number == 0
-}
-
 /// Evidence as parameters and as text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Told {
-    pub parameters: Evidence,
+pub struct Evidence {
+    pub parameters: Value,
     /// A sentence for readers who do not know Karpenter.
     pub text: String,
-}
-
-/// An object that a finding is about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Subject {
-    pub kind: String,
-    /// The namespace, unless the object belongs to none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    pub name: String,
-}
-
-impl Subject {
-    fn cluster(kind: &str, name: &str) -> Self {
-        Self {
-            kind: kind.to_owned(),
-            namespace: None,
-            name: name.to_owned(),
-        }
-    }
-
-    fn namespaced(kind: &str, namespace: &str, name: &str) -> Self {
-        Self {
-            kind: kind.to_owned(),
-            namespace: Some(namespace.to_owned()),
-            name: name.to_owned(),
-        }
-    }
-}
-
-/// A finding before its savings are known.
-#[derive(Clone, Debug)]
-struct Draft {
-    evidence: Evidence,
-    subjects: BTreeSet<Subject>,
-    /// Nodes that it keeps.
-    nodes: BTreeSet<String>,
-    release: Release,
-    since: Option<Timestamp>,
-    owner: String,
-}
-
-/// The owner of what only administrators change.
-const ADMINISTRATORS: &str = "cluster administrators";
-
-impl Draft {
-    fn new(evidence: Evidence) -> Self {
-        Self {
-            evidence,
-            subjects: BTreeSet::new(),
-            nodes: BTreeSet::new(),
-            release: Release::Nothing,
-            since: None,
-            owner: ADMINISTRATORS.to_owned(),
-        }
-    }
-
-    fn about(mut self, subject: Subject) -> Self {
-        self.subjects.insert(subject);
-        self
-    }
-
-    fn since(mut self, since: Option<Timestamp>) -> Self {
-        self.since = since;
-        self
-    }
-
-    fn owned_by(mut self, owner: String) -> Self {
-        self.owner = owner;
-        self
-    }
-
-    fn keeps(mut self, nodes: BTreeSet<String>, release: Release) -> Self {
-        if !nodes.is_empty() {
-            (self.nodes, self.release) = (nodes, release);
-        }
-        self
-    }
-
-    fn severity(&self) -> Severity {
-        self.evidence.severity(!self.nodes.is_empty())
-    }
-
-    fn finding(self, savings: &mut Savings<'_>, number: usize) -> Finding {
-        let severity = self.severity();
-        let amount = savings.of(number, &self);
-        let named = |all: &BTreeSet<String>| all.iter().take(NAMED).cloned().collect();
-        Finding {
-            id: self.evidence.check().id(),
-            severity,
-            what: self.evidence.what(),
-            more_subjects: self.subjects.len().saturating_sub(NAMED),
-            nodes: named(&self.nodes),
-            node_count: self.nodes.len(),
-            cost_per_day: amount.as_ref().map(|amount| amount.per_hour * HOURS),
-            at_least: amount.as_ref().is_some_and(|amount| amount.at_least),
-            also_blocked: amount.map_or(0, |amount| amount.also_blocked),
-            since: self.since,
-            owner: self.owner,
-            fix: self.evidence.fix(),
-            evidence: Told {
-                text: self.evidence.why(),
-                parameters: self.evidence,
-            },
-            subjects: self.subjects.into_iter().take(NAMED).collect(),
-        }
-    }
 }
 
 /// Runs all checks.
@@ -250,7 +118,7 @@ pub fn examine(
     observed: Observed,
     namespace: Option<&str>,
 ) -> BlockerReport {
-    let scan = Scan::new(examination.snapshot, examination.now());
+    let scan = Scan::new(examination.snapshot, examination.policy.now);
     let mut drafts = Vec::new();
     budgets::check(&scan, &mut drafts);
     pods::check(&scan, &mut drafts);
@@ -269,7 +137,7 @@ pub fn examine(
         .into_iter()
         .enumerate()
         .filter(|(_, draft)| of_namespace(draft))
-        .map(|(number, draft)| draft.finding(&mut savings, number))
+        .map(|(number, draft)| Finding::new(draft, &mut savings, number))
         .collect();
     checks.sort_by(Finding::order);
     let is_cut = checks.len() > FINDINGS;
@@ -295,6 +163,29 @@ pub fn examine(
 }
 
 impl Finding {
+    fn new(draft: Draft, savings: &mut Savings<'_>, number: usize) -> Self {
+        let amount = savings.of(number, &draft);
+        Self {
+            id: draft.check.id(),
+            severity: draft.severity,
+            what: draft.what,
+            more_subjects: draft.subjects.len().saturating_sub(NAMED),
+            subjects: draft.subjects.into_iter().take(NAMED).collect(),
+            evidence: Evidence {
+                parameters: draft.parameters,
+                text: draft.why,
+            },
+            node_count: draft.nodes.len(),
+            nodes: draft.nodes.into_iter().take(NAMED).collect(),
+            cost_per_day: amount.as_ref().map(|amount| amount.per_hour * HOURS),
+            at_least: amount.as_ref().is_some_and(|amount| amount.at_least),
+            also_blocked: amount.map_or(0, |amount| amount.also_blocked),
+            since: draft.since,
+            owner: draft.owner,
+            fix: draft.fix,
+        }
+    }
+
     /// Orders by severity, dollars, number of nodes, check, text.
     fn order(a: &Self, b: &Self) -> Ordering {
         let cost = |it: &Self| it.cost_per_day.unwrap_or_default();

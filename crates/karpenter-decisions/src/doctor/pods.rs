@@ -8,17 +8,17 @@ use karpenter_api::pause::Pause;
 use karpenter_core::cluster::NodeState;
 use karpenter_core::disruption::cost::POD_DELETION_COST;
 use karpenter_core::pod::{DoNotDisrupt, Pod, UnixSecond, do_not_disrupt};
+use serde_json::json;
 
-use super::evidence::Evidence;
-use super::savings::Release;
+use super::check::Check;
+use super::finding::{Draft, Release, Subject, plural};
 use super::scan::{Hold, Protection, Scan};
-use super::{Draft, Subject};
 use crate::workload::Workload;
 
 /// How long after its end an object counts as stuck.
 const STUCK: SignedDuration = SignedDuration::from_mins(15);
-/// Characters of a value that are told.
-const SHOWN: usize = 40;
+/// Characters of a value in a finding.
+const MAX_VALUE: usize = 40;
 
 /// Pods that share a finding.
 #[derive(Default)]
@@ -35,14 +35,8 @@ impl Group {
         self.count(pod, since);
     }
 
-    /// Adds a pod by its workload.
     fn add_workload(&mut self, pod: &Pod) {
-        let workload = Workload::of(pod);
-        self.subjects.insert(Subject::namespaced(
-            &workload.kind,
-            &workload.namespace,
-            &workload.name,
-        ));
+        self.subjects.insert(Subject::workload(&Workload::of(pod)));
         self.count(pod, pod.created_at.map(UnixSecond::time));
     }
 
@@ -55,10 +49,14 @@ impl Group {
         };
     }
 
-    fn draft(self, evidence: Evidence, owner: String) -> Draft {
-        let mut draft = Draft::new(evidence).since(self.oldest).owned_by(owner);
-        draft.subjects = self.subjects;
-        draft
+    /// Returns the draft about the group.
+    fn of(self, draft: Draft, owner: String) -> Draft {
+        Draft {
+            subjects: self.subjects,
+            since: self.oldest,
+            owner,
+            ..draft
+        }
     }
 }
 
@@ -82,15 +80,19 @@ fn protected(scan: &Scan<'_>, found: &mut Vec<Draft>) {
             continue;
         };
         if holds.contains(&Hold::ProtectedNode) {
-            let created = node.node.as_ref().and_then(|node| node.created_at);
-            let evidence = Evidence::ProtectedNode {
-                node: node.name().to_owned(),
+            let name = node.name();
+            let draft = Draft {
+                what: format!("node {name} must not be disrupted, without an end"),
+                why: "Annotation karpenter.sh/do-not-disrupt: \"true\" of the node keeps it until it expires or is deleted by hand.".into(),
+                fix: format!("kubectl annotate node {name} karpenter.sh/do-not-disrupt-"),
+                subjects: [Subject::cluster("Node", name)].into(),
+                since: node.node.as_ref().and_then(|node| node.created_at),
+                ..Draft::of(Check::DoNotDisruptWithoutEnd, json!({ "node": name }))
             };
-            let draft = Draft::new(evidence)
-                .about(Subject::cluster("Node", node.name()))
-                .since(created);
-            let kept = [node.name().to_owned()].into();
-            found.push(draft.keeps(kept, Release::Eviction(Hold::ProtectedNode)));
+            found.push(draft.blocks(
+                [name.to_owned()].into(),
+                Release::Eviction(Hold::ProtectedNode),
+            ));
         }
         for pod in pods {
             if let Some(Hold::Protected(workload, Protection::Endless(key))) = scan.hold_of(pod) {
@@ -100,16 +102,22 @@ fn protected(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         }
     }
     for ((workload, annotation), group) in groups {
-        let evidence = Evidence::ProtectedPods {
-            workload: workload.to_string(),
-            annotation,
-            pods: group.pods,
+        let (name, pods) = (workload.to_string(), group.pods);
+        let draft = Draft {
+            what: format!("{} of {name} must not be disrupted, without an end", plural(pods, "pod")),
+            why: format!("Annotation {annotation}: \"true\" keeps the nodes of these pods for as long as the pods exist."),
+            fix: "Give the annotation a duration, such as \"4h\", or remove it from the pod template.".into(),
+            ..Draft::of(
+                Check::DoNotDisruptWithoutEnd,
+                json!({ "workload": name, "annotation": annotation, "pods": pods }),
+            )
         };
-        let owner = workload.to_string();
         let hold = Hold::Protected(workload, Protection::Endless(annotation));
-        let nodes = scan.kept_by(&hold);
-        let draft = group.draft(evidence, owner);
-        found.push(draft.keeps(nodes, Release::Eviction(hold)));
+        found.push(
+            group
+                .of(draft, name)
+                .blocks(scan.kept_by(&hold), Release::Eviction(hold)),
+        );
     }
 }
 
@@ -134,19 +142,50 @@ fn on_nodes(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         }
     }
     for (namespace, group) in bare {
-        let evidence = Evidence::BarePods {
-            namespace: namespace.to_owned(),
-            pods: group.pods,
+        let pods = group.pods;
+        let draft = Draft {
+            what: format!(
+                "{} in namespace {namespace} without a controller",
+                plural(pods, "pod")
+            ),
+            why: "Nothing creates such a pod again. It is gone once its node is removed.".into(),
+            fix: "Create them by a Deployment or a Job.".into(),
+            ..Draft::of(
+                Check::BarePods,
+                json!({ "namespace": namespace, "pods": pods }),
+            )
         };
-        found.push(group.draft(evidence, format!("namespace {namespace}")));
+        found.push(group.of(draft, format!("namespace {namespace}")));
     }
     for (namespace, group) in unlimited {
-        let evidence = Evidence::NoMemoryLimit {
-            namespace: namespace.to_owned(),
-            workloads: group.workloads.len(),
-            pods: group.pods,
+        let (workloads, pods) = (group.workloads.len(), group.pods);
+        let draft = Draft {
+            what: format!(
+                "{} in namespace {namespace} without a memory limit",
+                plural(workloads, "workload")
+            ),
+            why: format!(
+                "{} can use more memory than requested. When a node runs out of memory, the kernel kills processes, perhaps of another team; nodes that are packed tightly make that more likely.",
+                plural(pods, "pod")
+            ),
+            fix: "Set limits.memory, best equal to requests.memory; a LimitRange sets a default."
+                .into(),
+            ..Draft::of(
+                Check::NoMemoryLimit,
+                json!({ "namespace": namespace, "workloads": workloads, "pods": pods }),
+            )
         };
-        found.push(group.draft(evidence, format!("namespace {namespace}")));
+        found.push(group.of(draft, format!("namespace {namespace}")));
+    }
+}
+
+/// Returns minutes as a duration: `3h20m`.
+fn minutes_text(minutes: i64) -> String {
+    let hours = minutes / 60;
+    match hours {
+        0 => format!("{minutes}m"),
+        1..48 => format!("{hours}h{}m", minutes % 60),
+        _ => format!("{}d", hours / 24),
     }
 }
 
@@ -167,12 +206,18 @@ fn stuck_pods(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         }
     }
     for (namespace, group) in groups {
-        let evidence = Evidence::StuckPods {
-            namespace: namespace.to_owned(),
-            pods: group.pods,
-            minutes: group.oldest.map_or(0, |oldest| minutes_since(scan, oldest)),
+        let pods = group.pods;
+        let minutes = group.oldest.map_or(0, |oldest| minutes_since(scan, oldest));
+        let draft = Draft {
+            what: format!("{} in namespace {namespace} stuck terminating, the oldest for {}", plural(pods, "pod"), minutes_text(minutes)),
+            why: "They were deleted and their grace period is over, but they still exist: a finalizer is not removed, or the kubelet of their node does not answer.".into(),
+            fix: "Find out who has to remove their finalizers (kubectl get pod -o yaml); if their node is gone, kubectl delete pod --force.".into(),
+            ..Draft::of(
+                Check::StuckTerminating,
+                json!({ "namespace": namespace, "pods": pods, "minutes": minutes }),
+            )
         };
-        found.push(group.draft(evidence, format!("namespace {namespace}")));
+        found.push(group.of(draft, format!("namespace {namespace}")));
     }
 }
 
@@ -191,18 +236,46 @@ fn stuck_nodes(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         let claim = node.claim.as_ref();
         let of_claim = claim.and_then(|claim| claim.metadata.finalizers.clone());
         let finalizers: BTreeSet<String> = of_node.into_iter().chain(of_claim).flatten().collect();
-        let evidence = Evidence::StuckNode {
-            node: node.name().to_owned(),
-            minutes: minutes_since(scan, since),
-            finalizers: finalizers.into_iter().collect(),
-            pods: pods.filter(|pod| pod.is_reschedulable()).count(),
+        let finalizers: Vec<String> = finalizers.into_iter().collect();
+        let pods = pods.filter(|pod| pod.is_reschedulable()).count();
+        let (name, minutes) = (node.name(), minutes_since(scan, since));
+        let mut why = String::from("It was deleted but still exists, and is still paid for");
+        if pods > 0 {
+            why.push_str(&format!(
+                "; {} on it would have to be moved",
+                plural(pods, "pod")
+            ));
+        }
+        if !finalizers.is_empty() {
+            why.push_str(&format!("; finalizers: {}", finalizers.join(", ")));
+        }
+        let fix = match pods {
+            0 => {
+                "Find out who has to remove its finalizers, and whether volumes are still attached (kubectl get volumeattachments)."
+            }
+            _ => {
+                "Look at what keeps its pods (kubectl karpenter why node); a terminationGracePeriod of the NodePool bounds the wait in future."
+            }
         };
         let subject = match (&node.node, node.claim_name()) {
             (None, Some(claim)) => Subject::cluster("NodeClaim", claim),
-            _ => Subject::cluster("Node", node.name()),
+            _ => Subject::cluster("Node", name),
         };
-        let draft = Draft::new(evidence).about(subject).since(Some(since));
-        found.push(draft.keeps([node.name().to_owned()].into(), Release::Deleted));
+        let draft = Draft {
+            what: format!(
+                "node {name} stuck terminating for {}",
+                minutes_text(minutes)
+            ),
+            why: why + ".",
+            fix: fix.into(),
+            subjects: [subject].into(),
+            since: Some(since),
+            ..Draft::of(
+                Check::StuckTerminating,
+                json!({ "node": name, "minutes": minutes, "finalizers": finalizers, "pods": pods }),
+            )
+        };
+        found.push(draft.blocks([name.to_owned()].into(), Release::Deleted));
     }
 }
 
@@ -223,39 +296,45 @@ fn knobs(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         if let Err(error) = Pause::of(pool.pool, scan.now) {
             let annotations = pool.pool.metadata.annotations.as_ref();
             let value = annotations.and_then(|all| all.get(annotations::PAUSED));
-            let evidence = unreadable(
+            let draft = unreadable(
                 format!("NodePool {}", pool.name()),
                 annotations::PAUSED,
                 value.map_or("", String::as_str),
-                error.to_string(),
+                &error.to_string(),
             );
-            found.push(Draft::new(evidence).about(Subject::cluster("NodePool", pool.name())));
+            found.push(Draft {
+                subjects: [Subject::pool(pool)].into(),
+                ..draft
+            });
         }
     }
     for (node, _) in scan.nodes() {
         let value = node.annotations().get(annotations::DO_NOT_DISRUPT);
         if let Some(value) = value.filter(|value| !matches!(*value, "true" | "false")) {
-            let why = "it must be true".to_owned();
             let object = format!("node {}", node.name());
-            let evidence = unreadable(object, annotations::DO_NOT_DISRUPT, value, why);
-            found.push(Draft::new(evidence).about(Subject::cluster("Node", node.name())));
+            let draft = unreadable(
+                object,
+                annotations::DO_NOT_DISRUPT,
+                value,
+                "it must be true",
+            );
+            found.push(Draft {
+                subjects: [Subject::cluster("Node", node.name())].into(),
+                ..draft
+            });
         }
     }
-    let mut of_workloads: BTreeMap<(Workload, &'static str, String), (String, Group)> =
-        BTreeMap::new();
+    let mut of_workloads: BTreeMap<(Workload, &str, &str, &str), Group> = BTreeMap::new();
     for pod in scan.snapshot.pods().filter(|pod| pod.is_active()) {
         for (key, value, why) in unreadable_of(scan, pod) {
-            let key = (Workload::of(pod), key, value.to_owned());
-            let (_, group) = of_workloads
-                .entry(key)
-                .or_insert_with(|| (why.to_owned(), Group::default()));
-            group.add_workload(pod);
+            let key = (Workload::of(pod), key, value, why);
+            of_workloads.entry(key).or_default().add_workload(pod);
         }
     }
-    for ((workload, key, value), (why, group)) in of_workloads {
+    for ((workload, key, value, why), group) in of_workloads {
         let owner = workload.to_string();
-        let evidence = unreadable(owner.clone(), key, &value, why);
-        found.push(group.draft(evidence, owner));
+        let draft = unreadable(owner.clone(), key, value, why);
+        found.push(group.of(draft, owner));
     }
 }
 
@@ -281,11 +360,15 @@ fn unreadable_of<'p>(
     protects.into_iter().chain(cost)
 }
 
-fn unreadable(object: String, annotation: &str, value: &str, why: String) -> Evidence {
-    Evidence::UnreadableKnob {
-        object,
-        annotation: annotation.to_owned(),
-        value: value.chars().take(SHOWN).collect(),
-        why,
+fn unreadable(object: String, annotation: &str, value: &str, why: &str) -> Draft {
+    let value: String = value.chars().take(MAX_VALUE).collect();
+    Draft {
+        what: format!("annotation {annotation} of {object} cannot be read"),
+        why: format!("The value \"{value}\" counts as absent: {why}."),
+        fix: "Correct the value, or remove the annotation.".into(),
+        ..Draft::of(
+            Check::UnreadableKnob,
+            json!({ "object": object, "annotation": annotation, "value": value, "why": why }),
+        )
     }
 }

@@ -15,36 +15,15 @@ use karpenter_core::disruption::simulation::Simulator;
 use karpenter_core::disruption::{Candidate, Candidates, Surroundings};
 use karpenter_core::schedule::Query;
 
-use super::scan::{Hold, Scan};
-use super::{Draft, Examination};
+use super::finding::{Draft, Release};
+use super::scan::{Examination, Hold, Scan};
 use crate::change::without_annotation;
-use crate::prices::Prices;
-use crate::prices::finite;
+use crate::prices::{Prices, finite};
 
 /// Simulations of one report.
 const SIMULATIONS: usize = 256;
 /// Nodes of one finding that are simulated.
 const NODES: usize = 16;
-
-/// What releases the nodes of a finding.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Release {
-    /// It keeps no node.
-    Nothing,
-    /// Evictions that this blocks are allowed.
-    Eviction(Hold),
-    /// The NodePool may disrupt nodes for these reasons.
-    Pool {
-        pool: String,
-        reasons: Vec<DisruptionReason>,
-        /// Whether `consolidateAfter: Never` keeps them, and not a budget.
-        is_policy: bool,
-    },
-    /// The deletion of the nodes ends.
-    Deleted,
-    /// What a fix saves depends on more than the fix.
-    Unknown,
-}
 
 /// Savings in dollars per hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

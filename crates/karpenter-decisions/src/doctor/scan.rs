@@ -15,13 +15,28 @@ use karpenter_core::instance_type::InstanceType;
 use karpenter_core::overlay::offered;
 use karpenter_core::pod::{DoNotDisrupt, LabelSelector, Pod, SelectorOp, Shape, do_not_disrupt};
 use karpenter_core::requirements::{Requirement, Requirements};
+use karpenter_core::schedule::{Cancel, Policy};
 use karpenter_core::taints::Taint;
 use rustc_hash::FxHashMap;
 
+use super::check::Installation;
 use crate::workload::Workload;
 
 /// The age at which a pod of a Job that is protected counts as protected without an end.
 const JOB: SignedDuration = SignedDuration::from_hours(24);
+
+#[derive(Clone)]
+pub struct Examination<'a> {
+    pub snapshot: &'a Snapshot,
+    /// The settings of scheduling simulations. Their time is that of the examination.
+    pub policy: &'a Policy,
+    /// Ends the search for savings.
+    pub cancel: Option<Cancel>,
+    /// Whether spot nodes may be replaced by spot nodes (feature gate).
+    pub spot_to_spot: bool,
+    /// What is known about the installation.
+    pub installation: &'a Installation,
+}
 
 /// The cluster, arranged for the checks.
 pub(super) struct Scan<'a> {

@@ -6,11 +6,11 @@ use karpenter_api::labels;
 use karpenter_core::cluster::Volume;
 use karpenter_core::pod::{Pod, VolumeRef};
 use karpenter_core::taints::untolerated;
+use serde_json::json;
 
-use super::evidence::Evidence;
-use super::savings::Release;
+use super::check::Check;
+use super::finding::{Draft, Release, Subject};
 use super::scan::Scan;
-use super::{Draft, Subject};
 use crate::workload::Workload;
 
 /// The volumes of a workload on nodes of Karpenter.
@@ -55,30 +55,63 @@ pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         }
     }
     for (workload, of) in workloads {
-        let subject = Subject::namespaced(&workload.kind, &workload.namespace, &workload.name);
-        let name = workload.to_string();
         if !of.gone.is_empty() {
-            let evidence = Evidence::ZoneGone {
-                workload: name.clone(),
-                zones: of.gone.into_iter().collect(),
-                offered: of.offered.into_iter().collect(),
-            };
-            // The node is not released by a fix alone: its pods need room in that zone first.
-            found.push(
-                Draft::new(evidence)
-                    .about(subject.clone())
-                    .keeps(of.nodes, Release::Unknown),
-            );
+            found.push(zone_gone(&workload, of.gone, &of.offered, of.nodes));
         }
         if !of.local.is_empty() {
-            let evidence = Evidence::LocalVolume {
-                workload: name.clone(),
-                volumes: of.local.into_iter().collect(),
-            };
-            found.push(Draft::new(evidence).about(subject).owned_by(name));
+            found.push(local(&workload, of.local));
         }
     }
     one_zone(scan, &locked, found);
+}
+
+fn zone_gone(
+    workload: &Workload,
+    zones: BTreeSet<String>,
+    offered: &BTreeSet<String>,
+    nodes: BTreeSet<String>,
+) -> Draft {
+    let zones: Vec<String> = zones.into_iter().collect();
+    let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
+    let (name, in_zones) = (workload.to_string(), zones.join(", "));
+    let elsewhere = match offered.is_empty() {
+        true => "no zone".to_owned(),
+        false => offered.join(", "),
+    };
+    let draft = Draft {
+        what: format!("volumes of {name} are in {in_zones}, where no NodePool launches nodes"),
+        why: format!(
+            "A volume can be attached in its zone only. The NodePools launch nodes in {elsewhere}: once the pods leave their nodes, they cannot run anywhere else."
+        ),
+        fix: format!(
+            "Add zone {} to the requirements of a NodePool, or move the data.",
+            zones.first().map_or("", String::as_str)
+        ),
+        subjects: [Subject::workload(workload)].into(),
+        ..Draft::of(
+            Check::ZoneLockedVolume,
+            json!({ "workload": name, "zones": zones, "offered": offered }),
+        )
+    };
+    // The node is not released by a fix alone: its pods need room in that zone first.
+    draft.blocks(nodes, Release::Unknown)
+}
+
+fn local(workload: &Workload, volumes: BTreeSet<String>) -> Draft {
+    let name = workload.to_string();
+    let volumes: Vec<String> = volumes.into_iter().collect();
+    let exist = match volumes.len() {
+        1 => format!("Volume {} exists", volumes.join(", ")),
+        _ => format!("Volumes {} exist", volumes.join(", ")),
+    };
+    Draft {
+        what: format!("{name} keeps data on the disk of a node"),
+        why: format!("{exist} on one node. When that node is removed the data is lost, and the pod waits until its claim is deleted."),
+        fix: "Use a network volume, or protect the pods while they need the data (karpenter.sh/do-not-disrupt).".into(),
+        subjects: [Subject::workload(workload)].into(),
+        owner: name.clone(),
+        ..Draft::of(Check::LocalVolume, json!({ "workload": name, "volumes": volumes }))
+    }
 }
 
 /// Finds the only zone of all NodePools, if volumes are there.
@@ -94,17 +127,18 @@ fn one_zone(
     let Some(workloads) = locked.get(*zone) else {
         return;
     };
-    let evidence = Evidence::OneZoneLeft {
-        zone: (*zone).clone(),
-        workloads: workloads.len(),
+    let have = match workloads.len() {
+        1 => "1 workload has volumes".to_owned(),
+        several => format!("{several} workloads have volumes"),
     };
-    let mut draft = Draft::new(evidence);
-    draft.subjects = scan
-        .pools()
-        .filter(|pool| !pool.zones.is_empty())
-        .map(|pool| Subject::cluster("NodePool", pool.name()))
-        .collect();
-    found.push(draft);
+    let pools = scan.pools().filter(|pool| !pool.zones.is_empty());
+    found.push(Draft {
+        what: format!("all NodePools together launch nodes in {zone} only, and {have} there"),
+        why: "A volume can be attached in its zone only. If capacity in this zone runs out, these workloads wait.".into(),
+        fix: "Add a zone to a NodePool.".into(),
+        subjects: pools.map(Subject::pool).collect(),
+        ..Draft::of(Check::ZoneLockedVolume, json!({ "zone": zone, "workloads": workloads.len() }))
+    });
 }
 
 /// Returns the bound volumes of a pod.

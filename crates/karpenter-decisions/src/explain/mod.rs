@@ -6,19 +6,19 @@
 mod node;
 mod pod;
 mod pool;
+mod reason;
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::reason::Reason;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 pub(crate) use node::state as node_state;
 pub use node::{NodeClaimExplanation, NodeExplanation, Usage, explain_node, explain_node_claim};
 pub use pod::{Alike, PodExplanation, PoolReason, Stage, explain_pod};
 pub use pool::{BudgetNow, LimitNow, NodePoolExplanation, explain_node_pool};
+pub use reason::CurrentReason;
 
 use crate::history::History;
 use crate::index::Entry;
@@ -34,7 +34,6 @@ pub struct Question<'a> {
     pub history: &'a History,
     pub messages: SchedulerMessages<'a>,
     pub now: Timestamp,
-    /// The version of the engine.
     pub engine: &'a str,
 }
 
@@ -53,7 +52,6 @@ pub struct Observed {
     pub at: Timestamp,
     /// The epoch of the snapshot.
     pub epoch: u64,
-    /// The version of the engine.
     pub engine: String,
     /// Whether the answer is incomplete, because a bound was reached.
     pub truncated: bool,
@@ -93,7 +91,6 @@ impl Question<'_> {
     }
 }
 
-/// Name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ObjectName {
     /// The namespace, unless the object belongs to none.
@@ -130,49 +127,6 @@ pub struct Metadata {
     /// The uid, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-}
-
-/// A reason, with the time since when it holds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Told {
-    pub id: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub since: Option<Timestamp>,
-    /// Whether `since` is a time of the object, which may have had another reason at first.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub at_least: bool,
-    /// The parameters; absent if only the id is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub parameters: Option<Value>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub text: String,
-}
-
-impl Told {
-    /// Returns a reason without its age.
-    pub fn of(reason: &Reason) -> Self {
-        Self::with_id(reason.id(), Some(reason), None, false)
-    }
-
-    fn with_id(
-        id: &'static str,
-        reason: Option<&Reason>,
-        since: Option<Timestamp>,
-        at_least: bool,
-    ) -> Self {
-        let parameters = reason.and_then(|reason| {
-            let mut value = serde_json::to_value(reason).ok()?;
-            value.get_mut("parameters").map(Value::take)
-        });
-        Self {
-            id,
-            since,
-            at_least,
-            parameters,
-            text: reason.map(ToString::to_string).unwrap_or_default(),
-        }
-    }
 }
 
 /// Amounts by resource, as Kubernetes quantities.

@@ -8,9 +8,9 @@ use karpenter_core::reason::Reason;
 use karpenter_core::resources::{Resources, plain};
 use serde::Serialize;
 
-use super::{Metadata, Observed, Question, Told};
+use super::{CurrentReason, Metadata, Observed, Question};
 use crate::change::Change;
-use crate::choice::ChoiceTold;
+use crate::choice::ChoiceExplanation;
 use crate::history::node_key;
 use crate::index::{Entry, Known};
 use crate::prices::Prices;
@@ -22,9 +22,7 @@ use crate::what_if::NodeWhatIf;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeExplanation {
-    /// [`API_VERSION`](crate::API_VERSION).
     pub api_version: &'static str,
-    /// `NodeExplanation`.
     pub kind: &'static str,
     pub metadata: Metadata,
     /// When and on what the answer was made.
@@ -55,9 +53,7 @@ impl NodeExplanation {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClaimExplanation {
-    /// [`API_VERSION`](crate::API_VERSION).
     pub api_version: &'static str,
-    /// `NodeClaimExplanation`.
     pub kind: &'static str,
     pub metadata: Metadata,
     /// When and on what the answer was made.
@@ -70,7 +66,7 @@ pub struct NodeClaimExplanation {
     pub launch: Option<Launch>,
     /// Why it has its instance type; absent if its NodePool or the instance types are not known.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub choice: Option<ChoiceTold>,
+    pub choice: Option<ChoiceExplanation>,
 }
 
 /// The state of a node.
@@ -89,7 +85,7 @@ pub struct NodeNow {
     pub state: &'static str,
     /// Why the last disruption pass kept the node.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Told>,
+    pub reason: Option<CurrentReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,7 +101,6 @@ pub struct NodeNow {
     pub price_per_hour: f64,
     /// The part of the price that no pod uses: price × (1 − dominant share).
     pub waste_per_hour: f64,
-    /// The number of pods.
     pub pods: usize,
     /// The usage of each resource that pods request.
     pub usage: BTreeMap<String, Usage>,
@@ -182,7 +177,7 @@ pub fn explain_node_claim(question: &Question<'_>, name: &str) -> Option<NodeCla
     let now = now(question, node);
     let kept = question.history.choices().get(claim.uid());
     Some(NodeClaimExplanation {
-        choice: ChoiceTold::of(question.snapshot, claim, now.price_per_hour, kept),
+        choice: ChoiceExplanation::of(question.snapshot, claim, now.price_per_hour, kept),
         api_version: crate::API_VERSION,
         kind: "NodeClaimExplanation",
         metadata: Metadata {
@@ -218,7 +213,7 @@ fn now(question: &Question<'_>, node: &NodeState) -> NodeNow {
         node_pool: node.node_pool().map(str::to_owned),
         state: state(node, entry),
         reason: entry.and_then(|entry| match &**entry.known() {
-            Known::Reason { id, reason, .. } => Some(Told::with_id(
+            Known::Reason { id, reason, .. } => Some(CurrentReason::with_id(
                 id,
                 reason.as_ref(),
                 Some(entry.since()),

@@ -7,7 +7,7 @@ use karpenter_core::pod::{Pod, UnixSecond};
 use karpenter_core::reason::Reason;
 use serde::Serialize;
 
-use super::{Metadata, Observed, Question, Told};
+use super::{CurrentReason, Metadata, Observed, Question};
 use crate::blocking::Blocking;
 use crate::change::Change;
 use crate::index::{Key, Known};
@@ -19,9 +19,7 @@ use crate::stage::{Standing, standing};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodExplanation {
-    /// [`API_VERSION`](crate::API_VERSION).
     pub api_version: &'static str,
-    /// `PodExplanation`.
     pub kind: &'static str,
     pub metadata: Metadata,
     /// When and on what the answer was made.
@@ -33,7 +31,7 @@ pub struct PodExplanation {
     pub node: Option<String>,
     /// Why the pod is pending.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Told>,
+    pub reason: Option<CurrentReason>,
     /// What has happened so far, in order.
     pub stages: Vec<Stage>,
     /// Pending pods of the same workload and specification.
@@ -54,7 +52,8 @@ pub struct PodExplanation {
 impl PodExplanation {
     /// Reports whether the last decision left the pod without a place, so that [`blocking`](crate::blocking::blocking) has an answer.
     pub fn is_unschedulable(&self) -> bool {
-        let of_pools = |reason: &Told| matches!(reason.id, "NoNodePools" | "NoInstanceTypes");
+        let of_pools =
+            |reason: &CurrentReason| matches!(reason.id, "NoNodePools" | "NoInstanceTypes");
         self.state == "Pending"
             && (!self.pools.is_empty() || self.reason.as_ref().is_some_and(of_pools))
     }
@@ -79,7 +78,12 @@ impl PodExplanation {
                 None => (None, false),
             };
             let reason = Reason::Competition { takers };
-            self.reason = Some(Told::with_id(reason.id(), Some(&reason), since, least));
+            self.reason = Some(CurrentReason::with_id(
+                reason.id(),
+                Some(&reason),
+                since,
+                least,
+            ));
         }
         self.blocking = Some(blocking);
         self
@@ -110,7 +114,7 @@ pub struct Alike {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolReason {
     pub name: String,
-    pub reason: Told,
+    pub reason: CurrentReason,
 }
 
 /// Explains a pod; `None` if it does not exist.
@@ -132,7 +136,7 @@ pub fn explain_pod(question: &Question<'_>, namespace: &str, name: &str) -> Opti
         .iter()
         .map(|(name, reason)| PoolReason {
             name: name.clone(),
-            reason: Told::of(&with_until(snapshot, std::slice::from_ref(name), reason)),
+            reason: CurrentReason::of(&with_until(snapshot, std::slice::from_ref(name), reason)),
         })
         .collect();
     let of_pools: Vec<String> = pools.iter().map(|pool| pool.name.clone()).collect();
@@ -168,7 +172,7 @@ pub fn explain_pod(question: &Question<'_>, namespace: &str, name: &str) -> Opti
                 ..
             } = standing;
             let reason = reason.map(|reason| with_until(snapshot, &of_pools, &reason));
-            Told::with_id(id, reason.as_ref(), since, at_least)
+            CurrentReason::with_id(id, reason.as_ref(), since, at_least)
         }),
         pools,
         records,

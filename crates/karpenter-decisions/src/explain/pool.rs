@@ -4,24 +4,21 @@ use karpenter_core::disruption::Budgets;
 use karpenter_core::resources::{NODES, Resources, plain};
 use serde::Serialize;
 
-use super::{Metadata, Observed, Question, Told};
+use super::{CurrentReason, Metadata, Observed, Question};
 use crate::groups::{ReasonGroup, kept_nodes};
 
 /// What a NodePool did, and what its limits and budgets allow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodePoolExplanation {
-    /// [`API_VERSION`](crate::API_VERSION).
     pub api_version: &'static str,
-    /// `NodePoolExplanation`.
     pub kind: &'static str,
     pub metadata: Metadata,
     /// When and on what the answer was made.
     pub observed: Observed,
     /// Whether the last scheduling pass used the NodePool, or why not; absent before the first pass.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Told>,
-    /// The number of nodes.
+    pub reason: Option<CurrentReason>,
     pub nodes: usize,
     /// Price of the nodes in dollars per hour.
     pub price_per_hour: f64,
@@ -84,7 +81,7 @@ pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePool
             uid: pool.metadata.uid.clone(),
         },
         observed: question.observed(false),
-        reason: history.pool(name).map(Told::of),
+        reason: history.pool(name).map(CurrentReason::of),
         nodes: nodes().count(),
         price_per_hour: nodes()
             .map(|node| crate::prices::finite(prices.of(node)))

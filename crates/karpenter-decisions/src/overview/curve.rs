@@ -16,7 +16,6 @@ const WINDOW: i64 = 24 * 60 * 60;
 pub struct Point {
     /// Seconds of Unix time.
     pub at: i64,
-    /// The number of nodes.
     pub nodes: usize,
     /// The number of bound pods.
     pub pods: usize,

@@ -85,7 +85,6 @@ pub struct Totals {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingGroup {
-    /// The id of the reason.
     pub reason: &'static str,
     /// The text of the reason.
     pub text: String,
@@ -140,7 +139,6 @@ pub struct Row {
     pub created: i64,
     /// Price in millionths of a dollar per hour; 0 if it is not known.
     pub price: i64,
-    /// The number of pods.
     pub pods: i64,
     /// The number of pods that it can have.
     pub pods_allocatable: i64,

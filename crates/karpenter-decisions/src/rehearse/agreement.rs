@@ -1,10 +1,9 @@
 //! How far a plan agrees with what happened.
-//!
-//! The agreement of plan A and reality B is `2·|A ∩ B| / (|A| + |B|)` over multisets of actions.
 
-use std::collections::BTreeMap;
+use karpenter_core::resources::Resources;
 
 use super::plan::{Action, Plan, is_planned};
+use crate::shadow::action::{self, Agreement};
 
 /// Something that was done, without its time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,16 +23,10 @@ pub enum Done {
     },
 }
 
-/// Returns the size class of a node: its cores, or a quarter of its GiB of memory if that is more, rounded up to a power of two.
+/// Returns the [size class](crate::shadow::action::size_class) of a node.
 pub fn size_class(milli_cores: i64, bytes: i64) -> u64 {
-    let cores = u64::try_from(milli_cores).unwrap_or_default();
-    let cores = cores.div_ceil(1000);
-    let memory = u64::try_from(bytes).unwrap_or_default().div_ceil(4 << 30);
-    cores
-        .max(memory)
-        .max(1)
-        .checked_next_power_of_two()
-        .unwrap_or(u64::MAX)
+    let resources = Resources::new().with("cpu", milli_cores);
+    action::size_class(&resources.with("memory", bytes))
 }
 
 /// Returns what a plan does.
@@ -62,7 +55,7 @@ pub fn actions(plan: &Plan) -> Vec<Done> {
     done
 }
 
-/// Returns the agreement of two multisets of actions, from 0 to 1; 1 if nothing was done in both.
+/// Returns the [`Agreement`] of two multisets of actions, from 0 to 1; 1 if nothing was done in both.
 ///
 /// ```
 /// use karpenter_decisions::rehearse::agreement::{Done, agreement};
@@ -72,22 +65,7 @@ pub fn actions(plan: &Plan) -> Vec<Done> {
 /// assert_eq!(agreement(&[], &[]), 1.0);
 /// ```
 pub fn agreement(planned: &[Done], happened: &[Done]) -> f64 {
-    let all = planned.len() + happened.len();
-    if all == 0 {
-        return 1.0;
-    }
-    let mut left: BTreeMap<&Done, usize> = BTreeMap::new();
-    for done in planned {
-        *left.entry(done).or_default() += 1;
-    }
-    let mut common = 0_usize;
-    for done in happened {
-        if let Some(count) = left.get_mut(done).filter(|count| **count > 0) {
-            *count -= 1;
-            common += 1;
-        }
-    }
-    2.0 * common as f64 / all as f64
+    Agreement::of(planned, happened).ratio()
 }
 
 #[cfg(test)]
@@ -101,24 +79,5 @@ mod tests {
         assert_eq!(size_class(100, 0), 1);
         assert_eq!(size_class(-5, -5), 1);
         assert_eq!(size_class(15_890, 0), 16);
-    }
-
-    #[test]
-    fn equal_actions_count_as_often_as_they_occur_on_both_sides() {
-        let launch = |pool: &str| Done::Launch {
-            node_pool: pool.into(),
-            capacity_type: "spot".into(),
-            size_class: 4,
-        };
-        assert_eq!(
-            agreement(&[launch("a"), launch("a")], &[launch("a"), launch("a")]),
-            1.0
-        );
-        assert_eq!(
-            agreement(&[launch("a"), launch("a")], &[launch("a")]),
-            2.0 / 3.0
-        );
-        assert_eq!(agreement(&[launch("a")], &[launch("b")]), 0.0);
-        assert_eq!(agreement(&[], &[launch("b")]), 0.0);
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use karpenter_api::hash;
 use karpenter_api::k8s_openapi::api::apps::v1 as apps;
+use karpenter_api::k8s_openapi::api::core::v1::PodTemplateSpec;
 use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::v1::{NodeClassReference, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_api::validation;
@@ -117,7 +119,7 @@ impl Making {
     }
 
     fn tell(&mut self, of: &str, what: &str) {
-        self.intended.changed |= what != "unchanged";
+        self.intended.changed |= what != UNCHANGED;
         self.intended.told.push(format!("{of}: {what}"));
     }
 
@@ -203,13 +205,14 @@ impl Making {
             self.tell(&of, "created");
             return Ok(());
         };
-        if pool.spec == known.spec && pool.metadata == known.metadata {
-            self.tell(&of, "unchanged");
-            return Ok(());
+        let what = match pool.metadata == known.metadata {
+            true => difference(Some(&known.spec), &pool.spec),
+            false => changed_fields(&json(&known.spec), &json(&pool.spec)),
+        };
+        if what != UNCHANGED {
+            self.add_pool(&of, pool)?;
         }
-        let fields = changed_fields(&json(&known.spec), &json(&pool.spec));
-        self.add_pool(&of, pool)?;
-        self.tell(&of, &fields);
+        self.tell(&of, &what);
         Ok(())
     }
 
@@ -281,18 +284,11 @@ impl Making {
             return Err(InvalidPlan::field(&of, "spec", findings.message()));
         }
         self.note_overlays();
-        match known {
-            Some(known) if known.spec == overlay.spec => self.tell(&of, "unchanged"),
-            Some(known) => {
-                let fields = changed_fields(&json(&known.spec), &json(&overlay.spec));
-                self.cluster.apply_node_overlay(&overlay);
-                self.tell(&of, &fields);
-            }
-            None => {
-                self.cluster.apply_node_overlay(&overlay);
-                self.tell(&of, "created");
-            }
+        let what = difference(known.map(|known| &known.spec), &overlay.spec);
+        if what != UNCHANGED {
+            self.cluster.apply_node_overlay(&overlay);
         }
+        self.tell(&of, &what);
         Ok(())
     }
 
@@ -327,12 +323,8 @@ impl Making {
         let snapshot = self.cluster.snapshot();
         let mut budgets = snapshot.pdbs_of(namespace);
         let known = budgets.find(|known| known.metadata.name.as_deref() == Some(name));
-        let what = match known {
-            Some(known) if json(&known.spec) == json(&budget.spec) => "unchanged".to_owned(),
-            Some(known) => changed_fields(&json(&known.spec), &json(&budget.spec)),
-            None => "created".to_owned(),
-        };
-        if what != "unchanged" {
+        let what = difference(known.map(|known| &known.spec), &budget.spec);
+        if what != UNCHANGED {
             self.cluster.apply_pdb(&budget);
             self.intended.budgets.insert(namespace.to_owned());
         }
@@ -349,24 +341,21 @@ impl Making {
         let workload = workload("Deployment", namespace, name);
         let deployment: apps::Deployment = admission::read(&workload.to_string(), object)?;
         let spec = deployment.spec.unwrap_or_default();
-        let set = apps::ReplicaSet {
-            metadata: karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-                name: Some(format!("{name}-plan")),
-                namespace: Some(namespace.to_owned()),
-                ..Default::default()
-            },
-            spec: Some(apps::ReplicaSetSpec {
-                selector: spec.selector.clone(),
-                ..Default::default()
-            }),
-            status: None,
-        };
-        let (snapshot, workloads) = (self.cluster.snapshot(), &mut self.intended.workloads);
-        let applied = workloads.apply(&snapshot, &workload, spec.replicas, &spec.template)?;
-        if applied.new_template {
+        if self.apply_workload(&workload, spec.replicas, &spec.template)? {
+            let set = apps::ReplicaSet {
+                metadata: ObjectMeta {
+                    name: Some(format!("{name}-plan")),
+                    namespace: Some(namespace.to_owned()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(apps::ReplicaSetSpec {
+                    selector: spec.selector,
+                    ..apps::ReplicaSetSpec::default()
+                }),
+                status: None,
+            };
             self.cluster.apply_replica_set(&set);
         }
-        self.applied(&workload, applied);
         Ok(())
     }
 
@@ -379,10 +368,22 @@ impl Making {
         let workload = workload("StatefulSet", namespace, name);
         let set: apps::StatefulSet = admission::read(&workload.to_string(), object)?;
         let spec = set.spec.unwrap_or_default();
-        let (snapshot, workloads) = (self.cluster.snapshot(), &mut self.intended.workloads);
-        let applied = workloads.apply(&snapshot, &workload, spec.replicas, &spec.template)?;
-        self.applied(&workload, applied);
+        self.apply_workload(&workload, spec.replicas, &spec.template)?;
         Ok(())
+    }
+
+    /// Applies replicas and template of a workload; returns whether the template is new.
+    fn apply_workload(
+        &mut self,
+        workload: &Workload,
+        replicas: Option<i32>,
+        template: &PodTemplateSpec,
+    ) -> Result<bool, InvalidPlan> {
+        let (snapshot, workloads) = (self.cluster.snapshot(), &mut self.intended.workloads);
+        let applied = workloads.apply(&snapshot, workload, replicas, template)?;
+        let is_new = applied.new_template;
+        self.applied(workload, applied);
+        Ok(is_new)
     }
 
     fn applied(&mut self, workload: &Workload, applied: super::workloads::Applied) {
@@ -545,6 +546,18 @@ fn workload(kind: &str, namespace: &str, name: &str) -> Workload {
         kind: kind.to_owned(),
         namespace: namespace.to_owned(),
         name: name.to_owned(),
+    }
+}
+
+const UNCHANGED: &str = "unchanged";
+
+/// Returns what differs between a specification and the known one.
+fn difference<T: Serialize>(known: Option<&T>, new: &T) -> String {
+    let (known, new) = (known.map(json), json(new));
+    match known {
+        None => "created".to_owned(),
+        Some(known) if known == new => UNCHANGED.to_owned(),
+        Some(known) => changed_fields(&known, &new),
     }
 }
 

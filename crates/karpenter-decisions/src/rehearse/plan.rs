@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::stepper::Outcome;
 use crate::digest::Digest;
 use crate::explain::Observed;
 
@@ -14,7 +13,6 @@ use crate::explain::Observed;
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
     pub api_version: String,
-    /// `Plan`.
     pub kind: String,
     /// When and on what it was made.
     pub observed: Observed,
@@ -96,9 +94,7 @@ pub struct Totals {
 pub struct Peak {
     /// Seconds after the start.
     pub after: i64,
-    /// The number of nodes.
     pub nodes: usize,
-    /// Their price.
     pub price_per_hour: f64,
 }
 
@@ -108,9 +104,7 @@ pub struct Peak {
 pub struct Sample {
     /// Seconds after the start.
     pub after: i64,
-    /// The number of nodes.
     pub nodes: usize,
-    /// Their price.
     pub price_per_hour: f64,
     /// The number of pods without a node.
     pub pending: usize,
@@ -173,7 +167,6 @@ pub struct Launch {
     /// The zone; empty for several.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub zone: String,
-    /// The price of one.
     pub price_per_hour: f64,
     /// The number of instance types that the cloud may choose from.
     pub instance_types: usize,
@@ -195,13 +188,11 @@ pub struct Evictions {
 /// The number of workloads that an answer names.
 pub const WORKLOADS: usize = 50;
 
-/// The evictions of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadEvictions {
     /// `Deployment shop/web`.
     pub workload: String,
-    /// The number of evictions.
     pub evictions: usize,
     /// The number of its pods at the end.
     pub pods: usize,
@@ -237,11 +228,8 @@ impl Evictions {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocked {
-    /// The id of the reason.
     pub reason: String,
-    /// The number of nodes.
     pub nodes: usize,
-    /// Their price.
     pub price_per_hour: f64,
     /// At most three of them.
     pub names: Vec<String>,
@@ -264,9 +252,7 @@ pub struct Unchanged {
     pub after: Totals,
     /// When it is most expensive.
     pub peak: Peak,
-    /// The number of steps.
     pub steps: usize,
-    /// The number of evictions.
     pub evictions: usize,
     /// Nodes, dollars and pending pods over time.
     pub curve: Vec<Sample>,
@@ -290,74 +276,6 @@ pub struct Difference {
     pub only_changed: Vec<Step>,
     /// Steps that happen only without them.
     pub only_unchanged: Vec<Step>,
-}
-
-impl Difference {
-    pub(super) fn of(changed: &Outcome, unchanged: &Outcome) -> Self {
-        let less = |a: usize, b: usize| {
-            let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-            signed(a) - signed(b)
-        };
-        let (after, before) = (&changed.after, &unchanged.after);
-        let price = changed.micro_dollars - unchanged.micro_dollars;
-        Self {
-            differs: changed.steps != unchanged.steps
-                || changed.curve != unchanged.curve
-                || changed.evictions != unchanged.evictions
-                || after != before,
-            nodes: less(after.nodes, before.nodes),
-            price_per_hour: crate::prices::dollars(price),
-            pending: less(after.pending, before.pending),
-            evictions: less(changed.evictions.total, unchanged.evictions.total),
-            only_changed: without(&changed.steps, &unchanged.steps),
-            only_unchanged: without(&unchanged.steps, &changed.steps),
-        }
-    }
-}
-
-/// Returns the steps of `these` that are not in `those`, whenever they happen.
-fn without(these: &[Step], those: &[Step]) -> Vec<Step> {
-    let mut known: BTreeMap<String, usize> = BTreeMap::new();
-    for step in those {
-        *known.entry(signature(step)).or_default() += 1;
-    }
-    let is_new = |step: &&Step| match known.get_mut(&signature(step)) {
-        Some(count) if *count > 0 => {
-            *count -= 1;
-            false
-        }
-        _ => true,
-    };
-    these.iter().filter(is_new).cloned().collect()
-}
-
-/// Identifies a step without its time. Names that the rehearsal gave are left out, because they differ between two rehearsals.
-fn signature(step: &Step) -> String {
-    let nodes: Vec<&str> = step
-        .nodes
-        .iter()
-        .map(|name| if is_planned(name) { "+" } else { name.as_str() })
-        .collect();
-    let launches: Vec<(&str, usize, &str, &str)> = step
-        .launches
-        .iter()
-        .map(|launch| {
-            let Launch {
-                node_pool,
-                count,
-                instance_type,
-                capacity_type,
-                ..
-            } = launch;
-            (
-                node_pool.as_str(),
-                *count,
-                instance_type.as_str(),
-                capacity_type.as_str(),
-            )
-        })
-        .collect();
-    format!("{:?} {} {nodes:?} {launches:?}", step.action, step.reason)
 }
 
 /// Reports whether a node's name was given by the rehearsal.

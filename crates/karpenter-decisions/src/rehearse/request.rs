@@ -76,7 +76,6 @@ pub struct Scale {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     pub name: String,
-    /// The number of replicas.
     pub replicas: u32,
 }
 

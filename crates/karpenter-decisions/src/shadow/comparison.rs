@@ -26,7 +26,6 @@ const LAUNCHES: usize = 20_000;
 /// A pod that needed a node since the comparison began.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// The number of its window.
     window: u64,
     /// Whether we decided about it.
     decided: bool,

@@ -5,9 +5,9 @@ use karpenter_api::budget;
 use karpenter_api::cron::Schedule;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{ConsolidationPolicy, DisruptionReason, NodePool};
-use karpenter_core::cluster::{Cluster, NodeState};
+use karpenter_core::cluster::NodeState;
 use karpenter_core::disruption::{
-    Assessor, Budgets, DisruptionRequest, NotConsolidatable, NotDisruptable, VerdictKind,
+    Assessor, Budgets, NotConsolidatable, NotDisruptable, VerdictKind,
 };
 use karpenter_core::pod::protected_until;
 use serde::Serialize;
@@ -42,20 +42,6 @@ pub struct Help {
     pub exact: bool,
 }
 
-/// A change to the cluster in the form in which it is told.
-enum Edit {
-    Change(Change),
-    /// A PodDisruptionBudget with this specification, which then allows one eviction.
-    Pdb {
-        namespace: String,
-        name: String,
-        spec: Value,
-    },
-    Pool(Box<NodePool>),
-    /// It cannot be run: it concerns pods that do not exist yet.
-    None,
-}
-
 /// Returns what would help against a blocker. `all` releases all blockers.
 pub(super) fn help(
     asked: &WhatIf,
@@ -66,9 +52,9 @@ pub(super) fn help(
 ) -> Vec<Help> {
     let released = super::releases(node, why);
     let others: Vec<Change> = distinct(all.iter().filter(|change| !released.contains(change)));
-    let told = edits(asked, node, why, pdb);
-    let told = told.into_iter().map(|(text, patch, edit)| {
-        let run = run(asked, node, &others, &edit);
+    let advice = advice(asked, node, why, pdb).into_iter();
+    let help = advice.map(|Advice(text, patch, change)| {
+        let run = change.and_then(|change| run(asked, node, &others, change));
         Help {
             text,
             patch,
@@ -76,47 +62,23 @@ pub(super) fn help(
             savings_per_hour: run.flatten(),
         }
     });
-    told.collect()
+    help.collect()
 }
 
-/// Returns what the node's command would save after an edit; `None` if it was not run.
+/// Returns what the node's command would save after a change; `None` if it was not run.
 fn run(
     asked: &WhatIf,
     node: &NodeState,
     others: &[Change],
-    edit: &Edit,
+    change: Change,
 ) -> Option<Option<Savings>> {
-    let mut changes = others.to_vec();
-    if let Edit::Change(change) = edit {
-        changes.push(change.clone());
-    }
+    let changes = [others, &[change]].concat();
     let changed = change::apply(&changes, &asked.snapshot, &asked.request).ok()?;
-    let mut cluster = Cluster::from(changed.snapshot);
-    match edit {
-        Edit::None => return None,
-        Edit::Change(_) => {}
-        Edit::Pool(pool) => {
-            cluster.apply_node_pool(pool);
-        }
-        Edit::Pdb {
-            namespace,
-            name,
-            spec,
-        } => {
-            let mut budget = pdb::find(&asked.snapshot, namespace, name)?.clone();
-            let mut value = serde_json::to_value(&budget).ok()?;
-            merge(&mut value["spec"], spec);
-            value["status"]["disruptionsAllowed"] = json!(1);
-            budget.clone_from(&serde_json::from_value(value).ok()?);
-            cluster.apply_pdb(&budget);
-        }
-    }
     if asked.is_cancelled() || changed.places {
         return None;
     }
-    let simulator = asked.simulator.with_policies_of(&cluster.snapshot());
-    let request: DisruptionRequest = changed.request;
-    let assessed = Assessor::new(simulator, &request).assess(node.name())?;
+    let simulator = asked.simulator.with_policies_of(&changed.snapshot);
+    let assessed = Assessor::new(simulator, &changed.request).assess(node.name())?;
     if asked.is_cancelled() {
         return None;
     }
@@ -131,24 +93,31 @@ fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
-type Told = (String, Option<Patch>, Edit);
+/// A text, its patch, and the change that is run. Without a change it concerns pods that do not exist yet.
+struct Advice(String, Option<Patch>, Option<Change>);
 
-fn edits(asked: &WhatIf, node: &NodeState, why: &VerdictKind, pdb: Option<&PdbState>) -> Vec<Told> {
+fn advice(
+    asked: &WhatIf,
+    node: &NodeState,
+    why: &VerdictKind,
+    pdb: Option<&PdbState>,
+) -> Vec<Advice> {
     let by_change = |text: String, patch: Option<Patch>| {
         let change = super::releases(node, why).into_iter().next();
-        let edit = change.map_or(Edit::None, Edit::Change);
-        vec![(text, patch, edit)]
+        vec![Advice(text, patch, change)]
     };
-    let without = |target: String, key: &str| Patch {
-        kind: "merge",
-        target,
-        value: json!({ "metadata": { "annotations": { key: null } } }),
+    let without = |target: String, key: &str| {
+        Patch::merge(
+            target,
+            json!({ "metadata": { "annotations": { key: null } } }),
+        )
     };
     let pool = node.node_pool().unwrap_or_default();
     match why {
         VerdictKind::NotDisruptable(NotDisruptable::Pdb { pod, budget }) => {
             let pod = asked.snapshot.pod(&pod.namespace, &pod.name);
-            pdb.map(|pdb| of_pdb(pdb, budget, pod.map(|pod| Workload::of(pod))))
+            let owner = pod.map(|pod| Workload::of(pod));
+            pdb.map(|pdb| of_pdb(asked, pdb, budget, owner))
                 .unwrap_or_default()
         }
         VerdictKind::NotDisruptable(NotDisruptable::SeveralPdbs { pod, budgets }) => {
@@ -157,7 +126,7 @@ fn edits(asked: &WhatIf, node: &NodeState, why: &VerdictKind, pdb: Option<&PdbSt
                 pod.namespace,
                 budgets.join(", ")
             );
-            vec![(text, None, Edit::None)]
+            vec![Advice(text, None, None)]
         }
         VerdictKind::NotDisruptable(NotDisruptable::PodDoNotDisrupt { pod }) => {
             let found = asked.snapshot.pod(&pod.namespace, &pod.name);
@@ -192,7 +161,7 @@ fn edits(asked: &WhatIf, node: &NodeState, why: &VerdictKind, pdb: Option<&PdbSt
             let value = json!({ "spec": { "disruption": { "consolidationPolicy": policy } } });
             by_change(
                 format!("NodePool {pool}: consolidationPolicy {policy}"),
-                of_pool(pool, "merge", value),
+                Some(Patch::of_pool(pool, "merge", value)),
             )
         }
         VerdictKind::Kept(NotConsolidatable::Budget { .. }) => {
@@ -206,52 +175,39 @@ fn edits(asked: &WhatIf, node: &NodeState, why: &VerdictKind, pdb: Option<&PdbSt
     }
 }
 
-fn of_pool(pool: &str, kind: &'static str, value: Value) -> Option<Patch> {
-    Some(Patch {
-        kind,
-        target: format!("NodePool/{pool}"),
-        value,
-    })
-}
-
-fn of_pdb(state: &PdbState, name: &str, owner: Option<Workload>) -> Vec<Told> {
-    let edit = |spec: Value| Edit::Pdb {
-        namespace: state.namespace.clone(),
-        name: name.to_owned(),
-        spec,
+fn of_pdb(asked: &WhatIf, state: &PdbState, name: &str, owner: Option<Workload>) -> Vec<Advice> {
+    let of = format!("PodDisruptionBudget {}/{name}", state.namespace);
+    // With this specification it allows one eviction.
+    let with = |spec: &Value| {
+        let budget = pdb::find(&asked.snapshot, &state.namespace, name)?;
+        let mut value = serde_json::to_value(budget).ok()?;
+        merge(&mut value["spec"], spec);
+        value["status"]["disruptionsAllowed"] = json!(1);
+        let budget = serde_json::from_value(value).ok()?;
+        Some(Change::Pdb(Box::new(budget)))
     };
     if !state.impossible {
-        let text = format!(
-            "wait until {} of {} pods of PodDisruptionBudget {}/{name} are healthy",
-            state.desired.saturating_add(1),
-            state.expected,
-            state.namespace
-        );
-        return vec![(text, None, edit(json!({})))];
+        let (healthy, all) = (state.desired.saturating_add(1), state.expected);
+        let text = format!("wait until {healthy} of {all} pods of {of} are healthy");
+        return vec![Advice(text, None, with(&json!({})))];
     }
-    let mut told = Vec::new();
+    let mut advice = Vec::new();
     let scalable = owner.and_then(|owner| Some((owner.target()?, owner)));
     if let (Some(replicas), Some((target, owner))) = (state.replicas_needed(), scalable) {
         let text = format!("{owner}: replicas {} -> {replicas}", state.expected);
-        let patch = Patch {
-            kind: "merge",
-            target,
-            value: json!({ "spec": { "replicas": replicas } }),
-        };
-        told.push((text, Some(patch), Edit::None));
+        let patch = Patch::merge(target, json!({ "spec": { "replicas": replicas } }));
+        advice.push(Advice(text, Some(patch), None));
     }
     let spec = json!({ "minAvailable": null, "maxUnavailable": 1 });
-    let patch = Patch {
-        kind: "merge",
-        target: format!("PodDisruptionBudget/{}/{name}", state.namespace),
-        value: json!({ "spec": spec }),
-    };
-    let text = format!(
-        "PodDisruptionBudget {}/{name}: maxUnavailable 1",
-        state.namespace
-    );
-    told.push((text, Some(patch), edit(spec)));
-    told
+    let change = with(&spec);
+    let target = format!("PodDisruptionBudget/{}/{name}", state.namespace);
+    let patch = Patch::merge(target, json!({ "spec": spec }));
+    advice.push(Advice(
+        format!("{of}: maxUnavailable 1"),
+        Some(patch),
+        change,
+    ));
+    advice
 }
 
 /// The disruption reason that the node's budget is for.
@@ -272,7 +228,7 @@ fn budget_reason(asked: &WhatIf, node: &NodeState) -> DisruptionReason {
 }
 
 /// Returns the NodePool with the budgets that bind now raised so that they allow one more node.
-fn budget_edit(asked: &WhatIf, node: &NodeState) -> Option<Told> {
+fn budget_edit(asked: &WhatIf, node: &NodeState) -> Option<Advice> {
     let name = node.node_pool()?;
     let mut pool = NodePool::clone(asked.snapshot.node_pool(name)?);
     let (reason, now) = (budget_reason(asked, node), asked.request.now());
@@ -294,8 +250,8 @@ fn budget_edit(asked: &WhatIf, node: &NodeState) -> Option<Told> {
         "NodePool {name}: budget for {reason} {} -> {needed} nodes",
         before.join(", ")
     );
-    let patch = of_pool(name, "json", json!(operations));
-    (!before.is_empty()).then(|| (text, patch, Edit::Pool(Box::new(pool))))
+    let patch = Patch::of_pool(name, "json", json!(operations));
+    (!before.is_empty()).then(|| Advice(text, Some(patch), Some(Change::Pool(Box::new(pool)))))
 }
 
 /// Returns when a blocker ends by itself, if time alone ends it.

@@ -28,7 +28,7 @@ pub use help::Help;
 
 use crate::blocking::{NewNode, Prepared};
 use crate::change::{self, Change, Changed, InvalidChange, without_annotation};
-use crate::explain::Told;
+use crate::explain::CurrentReason;
 use crate::passes::disruption_reason;
 use crate::pdb::PdbState;
 use crate::prices::finite;
@@ -101,7 +101,7 @@ pub struct Outcome {
     pub command: Option<WouldBe>,
     /// Why the node would be kept.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Told>,
+    pub reason: Option<CurrentReason>,
 }
 
 impl Outcome {
@@ -121,7 +121,7 @@ impl Outcome {
                 .err()
                 .and_then(reason)
                 .as_ref()
-                .map(Told::of),
+                .map(CurrentReason::of),
         }
     }
 }
@@ -131,7 +131,7 @@ impl Outcome {
 #[serde(rename_all = "camelCase")]
 pub struct Blocker {
     #[serde(flatten)]
-    pub reason: Told,
+    pub reason: CurrentReason,
     /// The owner of the pod that blocks, as `Kind namespace/name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -161,7 +161,7 @@ pub struct NodeWhatIf {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub what_if: Option<Outcome>,
     /// What would keep the node next, if each reason were released in turn.
-    pub ladder: Vec<Told>,
+    pub ladder: Vec<CurrentReason>,
     /// The search ended early.
     #[serde(skip)]
     pub truncated: bool,
@@ -309,13 +309,13 @@ impl WhatIf {
     }
 
     /// Returns what keeps the node once what keeps it now is released, and so on.
-    fn ladder(&self, name: &str, node: &NodeState) -> Vec<Told> {
+    fn ladder(&self, name: &str, node: &NodeState) -> Vec<CurrentReason> {
         let (mut changes, mut ladder) = (Vec::new(), Vec::new());
         while ladder.len() <= LADDER {
             let Some(Err(why)) = self.assess(name, &changes).ok().flatten() else {
                 break;
             };
-            ladder.extend(reason(&why).as_ref().map(Told::of));
+            ladder.extend(reason(&why).as_ref().map(CurrentReason::of));
             let before = changes.len();
             changes = distinct(changes.iter().chain(&releases(node, &why)));
             if changes.len() == before {
@@ -342,7 +342,7 @@ impl WhatIf {
             _ => None,
         };
         Some(Blocker {
-            reason: Told::of(&reason(why)?),
+            reason: CurrentReason::of(&reason(why)?),
             owner: pod.map(|pod| Workload::of(pod).to_string()),
             until: help::until(self, node, why),
             help: help::help(self, node, why, pdb.as_ref(), all),

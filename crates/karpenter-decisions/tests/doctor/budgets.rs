@@ -15,12 +15,11 @@ fn a_budget_that_demands_all_pods_is_impossible_and_one_that_waits_for_an_unread
             json!({ "minAvailable": 1 }),
             status(1, 1, 0),
         );
-    let found = one.one("PdbImpossible");
-    assert!(blocks(&found));
-    assert_eq!(
-        found.what,
-        "PodDisruptionBudget shop/payments can never allow an eviction"
+    let found = one.says(
+        "PdbImpossible",
+        "PodDisruptionBudget shop/payments can never allow an eviction",
     );
+    assert!(blocks(&found));
     assert!(
         found.evidence.text.contains("minAvailable 1 of 1"),
         "{found:?}"
@@ -103,10 +102,9 @@ fn a_budget_that_selects_no_pod_or_all_pods_protects_the_wrong_ones() {
         .none("PdbSelection");
 
     let all = world().pdb_for("all", json!({}), rule(), status(2, 2, 1));
-    let found = all.one("PdbSelection");
-    assert_eq!(
-        found.what,
-        "PodDisruptionBudget shop/all selects every pod of namespace shop"
+    let found = all.says(
+        "PdbSelection",
+        "PodDisruptionBudget shop/all selects every pod of namespace shop",
     );
     assert!(!blocks(&found));
     let exists = json!({ "matchExpressions": [{ "key": "app", "operator": "Exists" }] });
@@ -132,12 +130,11 @@ fn two_budgets_over_one_pod_block_it_and_two_over_different_pods_do_not() {
         rule(),
         status(1, 1, 1),
     );
-    let found = both.one("SeveralPdbs");
-    assert!(blocks(&found));
-    assert_eq!(
-        found.what,
-        "2 PodDisruptionBudgets select the same 1 pod: shop/one, shop/two"
+    let found = both.says(
+        "SeveralPdbs",
+        "2 PodDisruptionBudgets select the same 1 pod: shop/one, shop/two",
     );
+    assert!(blocks(&found));
     assert_eq!(
         (found.subjects.len(), found.nodes.as_slice()),
         (2, ["a".to_owned()].as_slice())

@@ -220,6 +220,13 @@ impl World {
         found.remove(0)
     }
 
+    /// Returns the only finding of a check, which says this.
+    pub fn says(&self, id: &str, what: &str) -> Finding {
+        let found = self.one(id);
+        assert_eq!(found.what, what);
+        found
+    }
+
     /// Asserts that a check finds nothing.
     pub fn none(&self, id: &str) {
         assert_eq!(self.found(id), [], "{id}");

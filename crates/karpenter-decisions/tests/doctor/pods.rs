@@ -27,12 +27,11 @@ fn owned_by_job(pod: Value, created: &str) -> Value {
 fn a_protection_without_an_end_blocks_and_one_with_a_duration_does_not() {
     let world =
         |value: &str| World::new().node("a", "m-4", vec![annotated(pod("p0", "web", "1"), value)]);
-    let found = world("true").one("DoNotDisruptWithoutEnd");
-    assert!(blocks(&found));
-    assert_eq!(
-        found.what,
-        "1 pod of Deployment shop/web must not be disrupted, without an end"
+    let found = world("true").says(
+        "DoNotDisruptWithoutEnd",
+        "1 pod of Deployment shop/web must not be disrupted, without an end",
     );
+    assert!(blocks(&found));
     assert_eq!(
         (found.owner.as_str(), found.node_count),
         ("Deployment shop/web", 1)
@@ -80,8 +79,7 @@ fn a_pod_without_a_controller_is_lost_with_its_node() {
     );
     let found = World::new()
         .node("a", "m-4", vec![bare.clone()])
-        .one("BarePods");
-    assert_eq!(found.what, "1 pod in namespace shop without a controller");
+        .says("BarePods", "1 pod in namespace shop without a controller");
     assert!(!blocks(&found));
     // A pod that has ended is not lost, and neither is one with a controller.
     let ended = with(bare, &[("/status/phase", json!("Succeeded"))]);
@@ -100,10 +98,9 @@ fn a_pod_is_stuck_15_minutes_after_the_end_of_its_grace_period() {
         );
         World::new().node("a", "m-4", vec![pod])
     };
-    let found = world("2026-01-09T23:44:00Z").one("StuckTerminating");
-    assert_eq!(
-        found.what,
-        "1 pod in namespace shop stuck terminating, the oldest for 16m"
+    world("2026-01-09T23:44:00Z").says(
+        "StuckTerminating",
+        "1 pod in namespace shop stuck terminating, the oldest for 16m",
     );
     world("2026-01-09T23:46:00Z").none("StuckTerminating");
 }
@@ -118,9 +115,9 @@ fn a_node_is_stuck_15_minutes_after_its_deletion_and_is_paid_for() {
         ];
         World::new().node_with("a", "m-4", vec![pod("p0", "web", "1")], &fields, &fields)
     };
-    let found = world("2026-01-09T23:44:00Z").one("StuckTerminating");
+    let found =
+        world("2026-01-09T23:44:00Z").says("StuckTerminating", "node a stuck terminating for 16m");
     assert!(blocks(&found));
-    assert_eq!(found.what, "node a stuck terminating for 16m");
     assert_eq!(
         found.evidence.text,
         "It was deleted but still exists, and is still paid for; 1 pod on it would have to be moved; finalizers: karpenter.sh/termination."
@@ -172,12 +169,11 @@ fn a_volume_in_a_zone_without_node_pools_ties_its_pods_to_their_nodes() {
         let world = World::empty().pool("default", &[zones(of_pool)]);
         with_volume(world, Some(of_volume))
     };
-    let found = world(&["test-zone-2", "test-zone-3"], "test-zone-1").one("ZoneLockedVolume");
-    assert!(blocks(&found));
-    assert_eq!(
-        found.what,
-        "volumes of Deployment shop/db are in test-zone-1, where no NodePool launches nodes"
+    let found = world(&["test-zone-2", "test-zone-3"], "test-zone-1").says(
+        "ZoneLockedVolume",
+        "volumes of Deployment shop/db are in test-zone-1, where no NodePool launches nodes",
     );
+    assert!(blocks(&found));
     assert_eq!(found.cost_per_day, None);
     world(&["test-zone-1", "test-zone-2"], "test-zone-1").none("ZoneLockedVolume");
 }
@@ -189,22 +185,20 @@ fn volumes_in_the_only_zone_of_all_node_pools_have_no_second_choice() {
         let world = World::empty().pool("default", &[zones(of_pool)]);
         with_volume(world, Some("test-zone-1"))
     };
-    let found = world(&["test-zone-1"]).one("ZoneLockedVolume");
-    assert!(!blocks(&found));
-    assert_eq!(
-        found.what,
-        "all NodePools together launch nodes in test-zone-1 only, and 1 workload has volumes there"
+    let found = world(&["test-zone-1"]).says(
+        "ZoneLockedVolume",
+        "all NodePools together launch nodes in test-zone-1 only, and 1 workload has volumes there",
     );
+    assert!(!blocks(&found));
     world(&["test-zone-1", "test-zone-2"]).none("ZoneLockedVolume");
 }
 
 /// Conformance: SURGE-12
 #[test]
 fn a_volume_on_the_disk_of_a_node_is_lost_with_it() {
-    let found = with_volume(World::new(), None).one("LocalVolume");
-    assert_eq!(
-        found.what,
-        "Deployment shop/db keeps data on the disk of a node"
+    with_volume(World::new(), None).says(
+        "LocalVolume",
+        "Deployment shop/db keeps data on the disk of a node",
     );
     with_volume(World::new(), Some("test-zone-1")).none("LocalVolume");
 }
@@ -217,12 +211,9 @@ fn pods_without_a_memory_limit_are_told_by_namespace() {
         json!({ "requests": { "memory": "1Gi" } }),
     );
     let unlimited = with(pod("p0", "web", "1"), &[request]);
-    let found = World::new()
-        .node("a", "m-4", vec![unlimited])
-        .one("NoMemoryLimit");
-    assert_eq!(
-        found.what,
-        "1 workload in namespace shop without a memory limit"
+    World::new().node("a", "m-4", vec![unlimited]).says(
+        "NoMemoryLimit",
+        "1 workload in namespace shop without a memory limit",
     );
     World::new()
         .node("a", "m-4", vec![pod("p0", "web", "1")])
@@ -234,10 +225,9 @@ fn pods_without_a_memory_limit_are_told_by_namespace() {
 fn an_annotation_that_cannot_be_read_counts_as_absent_and_is_told() {
     let of_pod =
         |value: &str| World::new().node("a", "m-4", vec![annotated(pod("p0", "web", "1"), value)]);
-    let found = of_pod("yes").one("UnreadableKnob");
-    assert_eq!(
-        found.what,
-        "annotation karpenter.sh/do-not-disrupt of Deployment shop/web cannot be read"
+    let found = of_pod("yes").says(
+        "UnreadableKnob",
+        "annotation karpenter.sh/do-not-disrupt of Deployment shop/web cannot be read",
     );
     assert!(
         found.evidence.text.contains("\"yes\" counts as absent"),

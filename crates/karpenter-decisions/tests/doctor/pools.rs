@@ -21,12 +21,11 @@ fn within(key: &str, values: &[&str]) -> Value {
 #[test]
 fn a_budget_of_zero_without_a_window_never_opens() {
     let budgets = |budgets: Value| pool(&[("/spec/disruption/budgets", budgets)]);
-    let found = budgets(json!([{ "nodes": "0" }])).one("BudgetNeverOpens");
-    assert!(blocks(&found));
-    assert_eq!(
-        found.what,
-        "NodePool default never allows a disruption for Drifted, Empty, Underutilized"
+    let found = budgets(json!([{ "nodes": "0" }])).says(
+        "BudgetNeverOpens",
+        "NodePool default never allows a disruption for Drifted, Empty, Underutilized",
     );
+    assert!(blocks(&found));
     let drift = budgets(json!([{ "nodes": "0", "reasons": ["Drifted"] }, { "nodes": "10%" }]));
     let found = drift.one("BudgetNeverOpens");
     assert!(!blocks(&found), "nodes are removed, only not updated");
@@ -54,12 +53,11 @@ fn requirements_that_exclude_each_other_are_told_with_their_key() {
             json!([within(ZONE, &[a]), within(ZONE, &[b, "test-zone-3"])]),
         )])
     };
-    let found = zones("test-zone-1", "test-zone-2").one("ContradictoryRequirements");
-    assert!(blocks(&found));
-    assert_eq!(
-        found.what,
-        "NodePool default has requirements on topology.kubernetes.io/zone that exclude each other"
+    let found = zones("test-zone-1", "test-zone-2").says(
+        "ContradictoryRequirements",
+        "NodePool default has requirements on topology.kubernetes.io/zone that exclude each other",
     );
+    assert!(blocks(&found));
     assert_eq!(
         zones("test-zone-1", "test-zone-2").found("NoInstanceTypes"),
         [],
@@ -96,8 +94,10 @@ fn a_node_pool_without_an_instance_type_can_never_launch() {
 fn a_limit_is_nearly_reached_at_95_percent() {
     let world =
         |limit: &str| pool(&[("/spec/limits", json!({ "cpu": limit }))]).node("a", "m-4", vec![]);
-    let found = world("4200m").one("LimitNearlyReached");
-    assert_eq!(found.what, "NodePool default uses 4 of 4.2 cpu, its limit");
+    let found = world("4200m").says(
+        "LimitNearlyReached",
+        "NodePool default uses 4 of 4.2 cpu, its limit",
+    );
     assert!(!blocks(&found));
     assert!(
         blocks(&world("4").one("LimitNearlyReached")),
@@ -110,10 +110,9 @@ fn a_limit_is_nearly_reached_at_95_percent() {
 #[test]
 fn node_pools_of_equal_weight_overlap_unless_something_tells_them_apart() {
     let two = |fields: &[(&str, Value)]| World::new().pool("other", fields);
-    let found = two(&[]).one("OverlappingNodePools");
-    assert_eq!(
-        found.what,
-        "NodePools other, default accept the same pods and have the same weight"
+    two(&[]).says(
+        "OverlappingNodePools",
+        "NodePools other, default accept the same pods and have the same weight",
     );
     two(&[("/spec/weight", json!(10))]).none("OverlappingNodePools");
     let taints = json!([{ "key": "team", "value": "search", "effect": "NoSchedule" }]);
@@ -133,12 +132,11 @@ fn min_values_are_unreachable_with_fewer_values() {
         requirement["minValues"] = json!(count);
         pool(&[(REQUIREMENTS, json!([requirement]))])
     };
-    let found = world(4).one("MinValuesUnreachable");
-    assert!(blocks(&found));
-    assert_eq!(
-        found.what,
-        "NodePool default requires 4 values of node.kubernetes.io/instance-type, and there are 3"
+    let found = world(4).says(
+        "MinValuesUnreachable",
+        "NodePool default requires 4 values of node.kubernetes.io/instance-type, and there are 3",
     );
+    assert!(blocks(&found));
     world(3).none("MinValuesUnreachable");
 }
 
@@ -212,12 +210,11 @@ fn a_node_class_that_is_not_ready_is_told_with_its_message() {
         }]);
         pool(&[("/status/conditions", conditions)])
     };
-    let found = world("False").one("NodeClassNotReady");
-    assert!(blocks(&found));
-    assert_eq!(
-        found.what,
-        "NodePool default cannot launch nodes: Rack any is not ready"
+    let found = world("False").says(
+        "NodeClassNotReady",
+        "NodePool default cannot launch nodes: Rack any is not ready",
     );
+    assert!(blocks(&found));
     assert!(found.evidence.text.contains("SubnetsNotFound"));
     assert_eq!(found.since.unwrap().to_string(), "2026-01-05T00:00:00Z");
     world("True").none("NodeClassNotReady");

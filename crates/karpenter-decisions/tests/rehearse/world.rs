@@ -127,23 +127,39 @@ impl World {
     pub fn pods_of(mut self, app: &str, node: &str, count: usize, cpu: &str) -> Self {
         for index in 0..count {
             let name = format!("{app}-x-{node}-{index}");
-            let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:02Z" });
-            self.0.apply_pod(&read(json!({
-                "metadata": { "name": name, "namespace": "shop", "uid": name, "labels": { "app": app, "pod-template-hash": "x" },
-                    "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{app}-x"), "uid": "rs", "controller": true }] },
-                "spec": { "nodeName": node, "terminationGracePeriodSeconds": 5, "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] },
-                "status": { "phase": "Running", "conditions": [ready] },
-            })));
+            self = self.pod(&name, node, (app, cpu), json!({}));
         }
         self
     }
 
-    pub fn pdb(mut self, app: &str, spec: Value) -> Self {
-        let mut spec = spec;
+    /// Adds a running pod of Deployment shop/<app> that requests that many cores.
+    pub fn pod(
+        mut self,
+        name: &str,
+        node: &str,
+        (app, cpu): (&str, &str),
+        annotations: Value,
+    ) -> Self {
+        let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:02Z" });
+        self.0.apply_pod(&read(json!({
+            "metadata": { "name": name, "namespace": "shop", "uid": name, "labels": { "app": app, "pod-template-hash": "x" }, "annotations": annotations,
+                "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{app}-x"), "uid": "rs", "controller": true }] },
+            "spec": { "nodeName": node, "terminationGracePeriodSeconds": 5, "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] },
+            "status": { "phase": "Running", "conditions": [ready] },
+        })));
+        self
+    }
+
+    pub fn pdb(self, app: &str, spec: Value) -> Self {
+        let status = json!({ "disruptionsAllowed": 1, "currentHealthy": 3, "desiredHealthy": 2, "expectedPods": 3 });
+        self.pdb_with(app, spec, status)
+    }
+
+    /// Adds a PodDisruptionBudget for the pods of an app.
+    pub fn pdb_with(mut self, app: &str, mut spec: Value, status: Value) -> Self {
         spec["selector"] = json!({ "matchLabels": { "app": app } });
         self.0.apply_pdb(&read(json!({
-            "metadata": { "name": app, "namespace": "shop" }, "spec": spec,
-            "status": { "disruptionsAllowed": 1, "currentHealthy": 3, "desiredHealthy": 2, "expectedPods": 3 },
+            "metadata": { "name": app, "namespace": "shop" }, "spec": spec, "status": status,
         })));
         self
     }

@@ -9,32 +9,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use karpenter_core::schedule::Cancel;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::read::Content;
 use super::rows::Line;
+use super::settings::Redaction;
 use super::{Bundle, write};
 use walk::{Role, Walk};
 
-/// Which names of a bundle are replaced by pseudonyms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Redaction {
-    #[default]
-    None,
-    /// Names of namespaces, pods, nodes, NodeClaims, owners and other objects, and the keys and values of users' labels.
-    Names,
-    /// Those, and names of NodePools, NodeClasses, zones and regions.
-    All,
-}
-
-impl Redaction {
-    fn covers(self, role: Role) -> bool {
-        match role {
-            Role::Name | Role::Key => self != Self::None,
-            Role::Shared => self == Self::All,
-        }
+fn covers(redaction: Redaction, role: Role) -> bool {
+    match role {
+        Role::Name | Role::Key => redaction != Redaction::None,
+        Role::Shared => redaction == Redaction::All,
     }
 }
 
@@ -62,18 +49,18 @@ pub fn redact(
         return Err(io::Error::other("a recording cannot be redacted"));
     }
     let mut found = (BTreeSet::new(), BTreeSet::new());
-    lines(bundle, |value, section| {
+    lines(bundle, |value| {
         let mut collect = |role: Role, name: &str| {
             let names = match role {
                 Role::Key => &mut found.1,
                 Role::Name | Role::Shared => &mut found.0,
             };
-            if redaction.covers(role) && !names.contains(name) {
+            if covers(redaction, role) && !names.contains(name) {
                 names.insert(name.to_owned());
             }
             None
         };
-        Walk::new(bundle.snapshot.config(), &mut collect).line(section, value);
+        Walk::new(bundle.snapshot.config(), &mut collect).line(value);
         Ok(())
     })?;
     let key = Key {
@@ -84,29 +71,23 @@ pub fn redact(
         karpenter_core::cluster::Cluster::new(bundle.snapshot.config().clone()),
         super::Settings::at(bundle.at()),
     );
-    let mut last = 0;
-    lines(bundle, |value, section| {
+    lines(bundle, |value| {
         let mut replace = |role: Role, name: &str| {
             let names = match role {
                 Role::Key => &key.keys,
                 Role::Name | Role::Shared => &key.names,
             };
-            redaction
-                .covers(role)
+            covers(redaction, role)
                 .then(|| names.get(name).cloned())
                 .flatten()
         };
-        Walk::new(bundle.snapshot.config(), &mut replace).line(section, value);
+        Walk::new(bundle.snapshot.config(), &mut replace).line(value);
         let line: Line = serde_json::from_value(value.take())?;
-        if section > last {
-            content.ended(last);
-            last = section;
-        }
         content
             .add(line)
             .map_err(|(field, problem)| io::Error::other(format!("{field}: {problem}")))
     })?;
-    content.ended(last);
+    content.flush();
     let cluster = content.cluster.with_epoch(bundle.snapshot.epoch());
     let mut redacted = Bundle::new(
         &bundle.provider,
@@ -119,16 +100,10 @@ pub fn redact(
 }
 
 /// Calls `see` with each line of a bundle but the decisions, as a value.
-fn lines(
-    bundle: &Bundle,
-    mut see: impl FnMut(&mut Value, usize) -> io::Result<()>,
-) -> io::Result<()> {
-    write::sections(bundle, &mut |line: Line| {
-        if matches!(line, Line::Decisions(_)) {
-            return Ok(());
-        }
-        let mut value = serde_json::to_value(&line)?;
-        see(&mut value, line.section())
+fn lines(bundle: &Bundle, mut see: impl FnMut(&mut Value) -> io::Result<()>) -> io::Result<()> {
+    write::lines(bundle, &mut |line: Line| match line {
+        Line::Decisions(_) => Ok(()),
+        line => see(&mut serde_json::to_value(&line)?),
     })
 }
 

@@ -4,8 +4,6 @@ use karpenter_api::labels;
 use karpenter_core::cluster::ClusterConfig;
 use serde_json::{Map, Value};
 
-use crate::bundle::rows::SECTIONS;
-
 /// What a name names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -62,11 +60,13 @@ impl<'a, 'r> Walk<'a, 'r> {
         Self { config, rename }
     }
 
-    pub(super) fn line(&mut self, section: usize, line: &mut Value) {
+    pub(super) fn line(&mut self, line: &mut Value) {
+        let Value::Object(line) = line else { return };
+        let section = line.get("s").and_then(Value::as_str).map(str::to_owned);
         let Some(value) = line.get_mut("v") else {
             return;
         };
-        match SECTIONS.get(section).copied() {
+        match section.as_deref() {
             // Names of resources.
             Some("limits") => {}
             // The name of an instance type is the provider's, and so are the names of its devices.

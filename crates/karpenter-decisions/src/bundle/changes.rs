@@ -1,56 +1,34 @@
-//! What changed between two snapshots of a cluster, as lines, and how a removal is made again.
+//! What changed between two snapshots of a cluster, as lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use karpenter_core::cluster::{Cluster, Snapshot};
+use karpenter_core::cluster::{Marks, Snapshot};
 use karpenter_core::pod::Pod;
 
-use super::super::objects;
-use super::super::rows::{Change, Devices, Line, MarksRow, Removed, Selector, Storage};
-use super::super::write::{Sink, Tables, daemon_set};
+use super::objects;
+use super::rows::{Devices, Line, MarksRow, Removed, Selector, Storage};
+use super::write::Out;
 
 /// Passes on what leads from one snapshot to another of the same cluster. Objects are compared by address: what the model did not
 /// replace has not changed.
 pub(super) fn between(
     before: &Snapshot,
     after: &Snapshot,
-    tables: &mut Tables,
-    sink: &mut Sink<'_>,
+    out: &mut Out<'_, '_>,
 ) -> io::Result<()> {
-    let mut out = Out { sink, tables };
-    pods(before, after, &mut out)?;
-    nodes(before, after, &mut out)?;
-    pools(before, after, &mut out)?;
-    daemon_sets(before, after, &mut out)?;
-    selectors(before, after, &mut out)?;
-    storage(before, after, &mut out)?;
-    devices(before, after, &mut out)?;
-    marks(before, after, &mut out)
-}
-
-/// The lines of changes.
-struct Out<'a, 'b> {
-    sink: &'a mut Sink<'b>,
-    tables: &'a mut Tables,
+    pods(before, after, out)?;
+    nodes(before, after, out)?;
+    pools(before, after, out)?;
+    daemon_sets(before, after, out)?;
+    selectors(before, after, out)?;
+    storage(before, after, out)?;
+    devices(before, after, out)?;
+    marks(before, after, out)
 }
 
 impl Out<'_, '_> {
-    fn set(&mut self, line: Line) -> io::Result<()> {
-        (self.sink)(Line::Changes(Box::new(Change::Set(line))))
-    }
-
-    fn removed(&mut self, removed: Removed) -> io::Result<()> {
-        (self.sink)(Line::Changes(Box::new(Change::Remove(removed))))
-    }
-
-    fn introduce(&mut self, pod: &Arc<Pod>) -> io::Result<()> {
-        let sink = &mut *self.sink;
-        let mut set = |line| sink(Line::Changes(Box::new(Change::Set(line))));
-        self.tables.introduce(pod, &mut set)
-    }
-
     /// Passes on which objects of a kind are gone, and which are new or have another address.
     fn kind<'a, K: Ord, T: ?Sized + 'a>(
         &mut self,
@@ -64,14 +42,14 @@ impl Out<'_, '_> {
         for (key, object) in &after {
             let was = before.get(key);
             if was.is_none_or(|was| !std::ptr::addr_eq(*was, *object)) {
-                self.set(set(key, object))?;
+                self.line(set(key, object))?;
             }
         }
         let gone = before
             .into_iter()
             .filter(|(key, _)| !after.contains_key(key));
         gone.map(|(key, _)| removed(key))
-            .try_for_each(|gone| self.removed(gone))
+            .try_for_each(|gone| self.line(Line::Removed(gone)))
     }
 }
 
@@ -90,7 +68,10 @@ fn pods(before: &Snapshot, after: &Snapshot, out: &mut Out<'_, '_>) -> io::Resul
         .map(|it| name_of(it))
         .collect();
     for (namespace, name) in gone {
-        out.removed(Removed::Pod(namespace.to_owned(), name.to_owned()))?;
+        out.line(Line::Removed(Removed::Pod(
+            namespace.to_owned(),
+            name.to_owned(),
+        )))?;
     }
     let changed = after.pods().filter(|pod| {
         let (namespace, name) = name_of(pod);
@@ -99,9 +80,8 @@ fn pods(before: &Snapshot, after: &Snapshot, out: &mut Out<'_, '_>) -> io::Resul
     });
     let changed: BTreeMap<_, _> = changed.map(|pod| (name_of(pod), pod)).collect();
     for pod in changed.into_values() {
-        out.introduce(pod)?;
-        let row = out.tables.row(pod);
-        out.set(Line::Pods(Box::new(row)))?;
+        let row = out.pod(pod)?;
+        out.line(Line::Pods(Box::new(row)))?;
     }
     Ok(())
 }
@@ -174,7 +154,7 @@ fn pools(before: &Snapshot, after: &Snapshot, out: &mut Out<'_, '_>) -> io::Resu
     )?;
     for pool in before.instance_type_pools() {
         if after.instance_types(pool).is_none() {
-            out.removed(Removed::InstanceTypes(pool.to_owned()))?;
+            out.line(Line::Removed(Removed::InstanceTypes(pool.to_owned())))?;
         }
     }
     for pool in after.instance_type_pools() {
@@ -187,10 +167,8 @@ fn pools(before: &Snapshot, after: &Snapshot, out: &mut Out<'_, '_>) -> io::Resu
             _ => false,
         };
         if !same {
-            let sink = &mut *out.sink;
-            let mut set = |line| sink(Line::Changes(Box::new(Change::Set(line))));
-            let row = out.tables.pool_types(pool, types, &mut set)?;
-            out.set(Line::Catalogue(row))?;
+            let row = out.pool_types(pool, types)?;
+            out.line(Line::Catalogue(row))?;
         }
     }
     Ok(())
@@ -207,7 +185,10 @@ fn daemon_sets(before: &Snapshot, after: &Snapshot, out: &mut Out<'_, '_>) -> io
     };
     let (before, after) = (all(before), all(after));
     for (namespace, name) in before.keys().filter(|key| !after.contains_key(*key)) {
-        out.removed(Removed::DaemonSet(namespace.clone(), name.clone()))?;
+        out.line(Line::Removed(Removed::DaemonSet(
+            namespace.clone(),
+            name.clone(),
+        )))?;
     }
     for (key, (set, newest)) in &after {
         let same = before.get(key).is_some_and(|(was, old)| {
@@ -215,11 +196,8 @@ fn daemon_sets(before: &Snapshot, after: &Snapshot, out: &mut Out<'_, '_>) -> io
             Arc::ptr_eq(was, set) && address(old) == address(newest)
         });
         if !same {
-            for pod in std::iter::once(&set.template).chain(newest) {
-                out.introduce(pod)?;
-            }
-            let row = daemon_set(set, newest.as_deref(), out.tables);
-            out.set(Line::DaemonSets(Box::new(row)))?;
+            let row = out.daemon_set(set, newest.as_deref())?;
+            out.line(Line::DaemonSets(Box::new(row)))?;
         }
     }
     Ok(())
@@ -339,59 +317,25 @@ fn devices(before: &Snapshot, after: &Snapshot, out: &mut Out<'_, '_>) -> io::Re
 
 /// Marks come last: they are those of nodes that exist by then.
 fn marks(before: &Snapshot, after: &Snapshot, out: &mut Out<'_, '_>) -> io::Result<()> {
-    let of = |snapshot: &Snapshot| -> BTreeMap<(bool, String), MarksRow> {
+    let of = |snapshot: &Snapshot| -> BTreeMap<(bool, String), Marks> {
         let all = snapshot.marks();
-        all.map(|marks| ((marks.claim, marks.name.clone()), MarksRow::from(marks)))
+        all.map(|marks| ((marks.claim, marks.name.clone()), marks))
             .collect()
     };
     let (before, after) = (of(before), of(after));
-    for (claim, name) in before.keys() {
-        if !after.contains_key(&(*claim, name.clone())) {
-            out.set(Line::Marks(MarksRow {
-                claim: *claim,
-                name: name.clone(),
+    for (key, marks) in &before {
+        if !after.contains_key(key) {
+            out.line(Line::Marks(MarksRow(Marks {
                 for_deletion: false,
                 nominated_until: None,
-            }))?;
+                ..marks.clone()
+            })))?;
         }
     }
-    for (key, row) in after {
-        if before.get(&key) != Some(&row) {
-            out.set(Line::Marks(row))?;
+    for (key, marks) in after {
+        if before.get(&key) != Some(&marks) {
+            out.line(Line::Marks(MarksRow(marks)))?;
         }
     }
     Ok(())
-}
-
-/// Removes an object from a cluster.
-pub(super) fn remove(cluster: &mut Cluster, removed: &Removed) {
-    match removed {
-        Removed::Pod(namespace, name) => drop(cluster.remove_pod(namespace, name)),
-        Removed::Node(name) => drop(cluster.remove_node(name)),
-        Removed::NodeClaim(name) => drop(cluster.remove_node_claim(name)),
-        Removed::NodePool(name) => drop(cluster.remove_node_pool(name)),
-        Removed::NodeOverlay(name) => drop(cluster.remove_node_overlay(name)),
-        Removed::InstanceTypes(pool) => cluster.forget_instance_types(pool),
-        Removed::DaemonSet(namespace, name) => drop(cluster.remove_daemon_set(namespace, name)),
-        Removed::Pdb(namespace, name) => drop(cluster.remove_pdb(namespace, name)),
-        Removed::Service(namespace, name) => drop(cluster.remove_service(namespace, name)),
-        Removed::Controller(kind, namespace, name) => match kind.as_str() {
-            "ReplicaSet" => drop(cluster.remove_replica_set(namespace, name)),
-            "StatefulSet" => drop(cluster.remove_stateful_set(namespace, name)),
-            _ => drop(cluster.remove_replication_controller(namespace, name)),
-        },
-        Removed::Namespace(name) => drop(cluster.remove_namespace(name)),
-        Removed::VolumeClaim(namespace, name) => {
-            drop(cluster.remove_volume_claim(namespace, name));
-        }
-        Removed::Volume(name) => drop(cluster.remove_volume(name)),
-        Removed::StorageClass(name) => drop(cluster.remove_storage_class(name)),
-        Removed::AttachLimits(node) => drop(cluster.remove_csi_node(node)),
-        Removed::VolumeAttachment(name) => drop(cluster.remove_volume_attachment(name)),
-        Removed::ResourceSlice(name) => drop(cluster.remove_resource_slice(name)),
-        Removed::ResourceClaim(namespace, name) => {
-            drop(cluster.remove_resource_claim(namespace, name));
-        }
-        Removed::DeviceClass(name) => drop(cluster.remove_device_class(name)),
-    }
 }

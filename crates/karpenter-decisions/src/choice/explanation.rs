@@ -7,7 +7,7 @@ use karpenter_core::resources::Resources;
 use serde::Serialize;
 
 use super::{Choice, Launch, Offered, Rejected, choose};
-use crate::explain::Told;
+use crate::explain::CurrentReason;
 
 /// What the cloud chose for a NodeClaim.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -55,17 +55,17 @@ impl Chosen {
 /// Why a NodeClaim has its instance type, in an answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ChoiceTold {
+pub struct ChoiceExplanation {
     /// The instance types that were offered to the cloud, cheapest first.
     pub options: Vec<Offered>,
     /// The number of further offered instance types.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::record::is_zero")]
     pub more_options: usize,
     /// What the cloud chose; absent before the launch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chosen: Option<Chosen>,
     /// The cheapest instance types that were not offered, as far as they are cheaper than the chosen one.
-    pub rejected: Vec<RejectedTold>,
+    pub rejected: Vec<RejectedExplanation>,
     /// The record was gone: it was worked out again, on the cluster and with the prices of now.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recomputed: bool,
@@ -74,21 +74,17 @@ pub struct ChoiceTold {
 /// An instance type that was not offered, in an answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RejectedTold {
+pub struct RejectedExplanation {
     pub instance_type: String,
     /// Price in dollars per hour.
     pub price_per_hour: f64,
     /// The first test that it fails.
     #[serde(flatten)]
-    pub reason: Told,
+    pub reason: CurrentReason,
 }
 
-fn is_zero(number: &usize) -> bool {
-    *number == 0
-}
-
-impl ChoiceTold {
-    /// Tells the choice for a NodeClaim; without a kept one it is worked out on the snapshot. `price` is that of the node.
+impl ChoiceExplanation {
+    /// Explains the choice for a NodeClaim; without a kept one it is worked out on the snapshot. `price` is that of the node.
     pub fn of(
         snapshot: &Snapshot,
         claim: &NodeClaim,
@@ -113,10 +109,10 @@ impl ChoiceTold {
         let below = below.filter(|price| *price > 0.0);
         let cheaper = |it: &&Rejected| below.is_none_or(|price| it.price_per_hour < price);
         let rejected = choice.rejected.iter().filter(cheaper);
-        let rejected = rejected.map(|it| RejectedTold {
+        let rejected = rejected.map(|it| RejectedExplanation {
             instance_type: it.instance_type.clone(),
             price_per_hour: it.price_per_hour,
-            reason: Told::of(&it.reason),
+            reason: CurrentReason::of(&it.reason),
         });
         Some(Self {
             rejected: rejected.collect(),

@@ -1,27 +1,21 @@
 //! The flight recorder: the passes of the last half hour, each with the state that it decided on, so that a bundle can have them all.
 //!
-//! A snapshot costs what was replaced since, because snapshots share the rest. A file has the state of the oldest pass, and then what
-//! changed between the passes.
-
-mod changes;
+//! A snapshot costs what was replaced since, because snapshots share the rest.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use karpenter_core::cluster::{Cluster, Snapshot};
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{self, DisruptionPlan, DisruptionRequest};
 use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{self, Plan, PodSet, Policy, Query};
 
 use super::decision::{Canonical, Comparison, Decision, Made, Replayed};
-use super::rows::{Change, Line, PassRow, Removed};
-use super::write::{self, Sink};
 use super::{Bundle, Settings};
 
-/// How long passes are kept.
-pub const KEPT: SignedDuration = SignedDuration::from_mins(30);
+/// The age beyond which passes are dropped.
+pub const MAX_AGE: SignedDuration = SignedDuration::from_mins(30);
 /// How much memory the passes may need.
 pub const MEMORY: u64 = 32 << 20;
 /// The largest number of passes in a bundle.
@@ -102,44 +96,6 @@ impl RecordedPass {
         alone.recording = vec![self.clone()];
         alone
     }
-
-    fn row(&self, request: super::rows::Request) -> PassRow {
-        let nominated = self.nominated.iter().cloned();
-        PassRow {
-            decision: self.decision.clone(),
-            request,
-            nominated: nominated
-                .map(|(pod, node)| ([pod.namespace, pod.name, pod.uid], node))
-                .collect(),
-            consolidates: self.consolidates,
-        }
-    }
-}
-
-/// Removes an object from a cluster.
-pub(super) fn remove(cluster: &mut Cluster, removed: &Removed) {
-    changes::remove(cluster, removed);
-}
-
-/// Passes on the lines of a bundle with a recording: the state of its first pass, then what leads to the next pass and the pass, and
-/// at last what leads to the bundle's own state.
-pub(super) fn sections(bundle: &Bundle, out: &mut Sink<'_>) -> io::Result<()> {
-    let Some(first) = bundle.recording.first() else {
-        return write::sections(bundle, out);
-    };
-    let mut before = &first.snapshot;
-    let mut tables = write::state(bundle, before, out)?;
-    for pass in &bundle.recording {
-        changes::between(before, &pass.snapshot, &mut tables, out)?;
-        before = &pass.snapshot;
-        for pod in pass.settings.buffer_pods() {
-            let mut set = |line| out(Line::Changes(Box::new(Change::Set(line))));
-            tables.introduce(pod, &mut set)?;
-        }
-        let row = pass.row(write::request(&pass.settings, &mut tables));
-        out(Line::Changes(Box::new(Change::Pass(row))))?;
-    }
-    changes::between(before, &bundle.snapshot, &mut tables, out)
 }
 
 /// The last passes, within bounds of time, memory and number.
@@ -210,7 +166,7 @@ impl Recorder {
         self.cost = self.cost.saturating_add(cost);
         self.passes.push_back((pass, cost));
         while let Some((first, cost)) = self.passes.front() {
-            let old = now.duration_since(first.at()) > KEPT;
+            let old = now.duration_since(first.at()) > MAX_AGE;
             if !old && self.cost <= MEMORY && self.passes.len() <= MAX_PASSES {
                 break;
             }

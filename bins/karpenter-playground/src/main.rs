@@ -269,10 +269,7 @@ fn break_things(cluster: &LocalCluster, profile: FaultProfile) {
     if matches!(profile, FaultProfile::Api | FaultProfile::Chaos) {
         let faults = cluster.testbed.faults();
         faults.add(
-            Rule::new(Fault::Error {
-                code: 503,
-                retry_after: None,
-            })
+            Rule::new(Fault::Error(503))
             .rate(0.02),
         );
         faults.add(Rule::new(Fault::Conflict).rate(0.02));

@@ -364,10 +364,7 @@ async fn a_provider_s_reason_is_that_of_the_drift_and_an_unknown_instance_has_no
 async fn a_claim_that_cannot_be_created_keeps_no_other_from_being_made() {
     let world = quiet(node_pool("default")).await;
     world.pass(5).await;
-    let refused = Fault::Error {
-        code: 403,
-        retry_after: None,
-    };
+    let refused = Fault::Error(403);
     let rule = Rule::new(refused)
         .verb("create")
         .resource("nodeclaims")

@@ -113,10 +113,7 @@ async fn a_pod_that_replaced_an_unprotected_one_is_not_evicted_for_it() {
 async fn a_deletion_that_the_api_server_refuses_is_tried_again() {
     let world = running().await;
     let known = bound(&world, "p").await;
-    let refused = Fault::Error {
-        code: 403,
-        retry_after: None,
-    };
+    let refused = Fault::Error(403);
     let rule = Rule::new(refused).verb("delete").resource("pods");
     world.cluster.testbed.faults().add(rule.times(1));
     let cx = Arc::clone(world.cluster.context().unwrap());
@@ -157,7 +154,7 @@ async fn the_end_of_a_pod_s_protection_is_published_while_it_blocks_a_drain() {
 async fn an_invalid_do_not_disrupt_annotation_is_reported_at_once_about_its_pod() {
     // No other controller changes the pods.
     let mut settings = settings();
-    settings.loops.scheduler = None;
+    settings.loops.scheduler = false;
     let world = World::bare(settings).await;
     let protected = |name: &str, value: &str| {
         let pod = pod(name);

@@ -143,10 +143,7 @@ async fn an_unreliable_api_server_delays_controllers_without_losing_objects() {
     let world = World::new().await;
     let faults = world.cluster.testbed.faults();
     faults.add(
-        Rule::new(Fault::Error {
-            code: 503,
-            retry_after: None,
-        })
+        Rule::new(Fault::Error(503))
         .rate(0.1),
     );
     faults.add(Rule::new(Fault::Conflict).rate(0.1));

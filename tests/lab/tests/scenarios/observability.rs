@@ -316,10 +316,7 @@ async fn a_command_that_cannot_delete_does_not_count_as_failed_replacement() {
     let world = World::new().await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    let fails = Fault::Error {
-        code: 500,
-        retry_after: None,
-    };
+    let fails = Fault::Error(500);
     let rule = Rule::new(fails).verb("delete").resource("nodeclaims");
     world.cluster.testbed.faults().add(rule);
     world.scale("app", 0).await;

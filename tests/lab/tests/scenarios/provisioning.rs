@@ -272,7 +272,7 @@ async fn a_pod_whose_nodeclaim_is_deleted_before_it_registers_gets_another_witho
 #[tokio::test(start_paused = true)]
 async fn a_node_is_not_empty_while_kube_scheduler_has_yet_to_bind_a_pod_to_it() {
     let mut settings = settings();
-    settings.loops.scheduler = None;
+    settings.loops.scheduler = false;
     let world = World::bare(settings).await;
     world.create(&KwokNodeClass::new("default")).await;
     world.add(node_pool("default")).await;

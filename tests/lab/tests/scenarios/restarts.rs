@@ -189,10 +189,7 @@ async fn a_drain_waits_for_pods_that_the_controllers_have_not_observed() {
     world.scale("first", 0).await;
     world.pass(10).await;
     world.cluster.stop_controllers().await;
-    let broken = Rule::new(Fault::Error {
-        code: 500,
-        retry_after: None,
-    });
+    let broken = Rule::new(Fault::Error(500));
     let broken = broken.verb("watch").resource("pods");
     world.cluster.testbed.faults().set(vec![broken]);
     world.cluster.start_controllers();

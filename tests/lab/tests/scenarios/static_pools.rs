@@ -172,10 +172,7 @@ async fn a_nodepool_of_another_provider_launches_no_nodes() {
 async fn a_nodeclaim_that_cannot_be_created_is_an_error_and_does_not_count_against_limits() {
     let world = world().await;
     let faults = world.cluster.testbed.faults();
-    let refused = Fault::Error {
-        code: 403,
-        retry_after: None,
-    };
+    let refused = Fault::Error(403);
     faults.add(Rule::new(refused).verb("create").resource("nodeclaims"));
     let limited = node_pool("fixed").replicas(2).limit("nodes", "2");
     world.add(limited).await;

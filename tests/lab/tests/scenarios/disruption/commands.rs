@@ -205,10 +205,7 @@ async fn while_the_creation_of_a_replacement_hangs_no_other_is_launched() {
 #[tokio::test(start_paused = true)]
 async fn nodes_with_initialized_replacements_are_deleted_once_the_api_server_accepts_it() {
     let (world, old) = oversized().await;
-    let fails = Fault::Error {
-        code: 500,
-        retry_after: None,
-    };
+    let fails = Fault::Error(500);
     let rule = Rule::new(fails).verb("delete").resource("nodeclaims");
     world.cluster.testbed.faults().add(rule);
     world.scale("app", 2).await;
@@ -275,10 +272,7 @@ async fn a_replacement_is_launched_only_if_all_its_nodes_were_marked() {
     world.pass(60).await;
     assert_eq!(instance_types(&world.claims().await), [SMALL, SMALL, SMALL]);
     // The first patch of a NodeClaim from now on marks it for disruption.
-    let refused = Fault::Error {
-        code: 403,
-        retry_after: None,
-    };
+    let refused = Fault::Error(403);
     let rule = Rule::new(refused).verb("patch").times(1);
     let faults = world.cluster.testbed.faults();
     faults.add(rule.resource("nodeclaims/status"));

@@ -5,10 +5,7 @@ use karpenter_testbed::faults::{Fault, Rule};
 use super::{oversized, tainted};
 use crate::world::World;
 
-const REFUSED: Fault = Fault::Error {
-    code: 403,
-    retry_after: None,
-};
+const REFUSED: Fault = Fault::Error(403);
 
 /// The requests that mark a node: its taint, and the condition of its NodeClaim.
 const MARKS: [&str; 2] = ["nodes", "nodeclaims/status"];

@@ -94,10 +94,7 @@ async fn one_node_that_never_consolidates() -> World {
 #[tokio::test(start_paused = true)]
 async fn a_nodepool_cools_down_after_a_replacement_could_not_be_created() {
     let world = one_node_that_never_consolidates().await;
-    let refused = Fault::Error {
-        code: 403,
-        retry_after: None,
-    };
+    let refused = Fault::Error(403);
     let rule = Rule::new(refused).verb("create").resource("nodeclaims");
     world.cluster.testbed.faults().add(rule.times(1));
     drift(&world).await;

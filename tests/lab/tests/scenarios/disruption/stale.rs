@@ -144,10 +144,7 @@ async fn no_command_starts_before_the_taints_of_an_earlier_process_are_removed()
 async fn a_taint_that_cannot_be_removed_is_an_error_and_is_removed_later() {
     let never = |pool: Object<NodePool>| pool.consolidate_after("Never");
     let (world, [one, _]) = two_nodes(never).await;
-    let refused = Fault::Error {
-        code: 403,
-        retry_after: None,
-    };
+    let refused = Fault::Error(403);
     let rule = Rule::new(refused).verb("patch").resource("nodes");
     world.cluster.testbed.faults().add(rule.times(1));
     taint(&world, &one, DISRUPTED).await;

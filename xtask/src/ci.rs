@@ -36,9 +36,7 @@ pub(crate) fn run(root: &Path, quick: bool) -> anyhow::Result<()> {
     let mut checks = Checks::default();
     checks.step("format", || cargo(root, &["fmt", "--all", "--check"]));
     checks.step("crds", || crds::run(root, true).map(silent));
-    checks.step("conformance", || {
-        conformance::run(root, true, false).map(silent)
-    });
+    checks.step("conformance", || conformance::run(root, true).map(silent));
     checks.step("reference", || docs::run(root, true).map(silent));
     checks.step("plots", || plots::run(root, true).map(silent));
     checks.step("dependencies", || dependencies(root));

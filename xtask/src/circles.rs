@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_through_a_re_export_counts_for_the_file_that_defines_the_item() {
+    fn an_import_through_a_re_export_counts_for_the_defining_file() {
         let circle = found(&[
             ("", "mod a; mod b;"),
             ("a", "mod inner;\npub use inner::Item;"),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_more_than_three_files_fails_unless_it_is_known_with_that_size() {
+    fn a_circle_of_more_than_three_files_fails_unless_known_with_that_size() {
         let circle = |files: &[&str]| {
             let names = files.iter().map(|file| (*file).to_owned()).collect();
             vec![("crates/a".to_owned(), names)]

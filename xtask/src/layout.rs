@@ -1,7 +1,6 @@
 //! Part of `cargo xtask ci`: no file is so long, and no folder so full, that a reader has to search in it.
 //!
-//! A long file is split by its subjects, a full folder by the parts of the architecture. Tables are read by looking up, not from top
-//! to bottom: those are listed below, each with its reason.
+//! A long file is split by its subjects, a full folder by the parts of the architecture.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +14,6 @@ const MOST_LINES: usize = 600;
 /// How many Rust files a folder of sources may have, beside the head of the module and its tests. A folder of tests is a list
 /// without a structure: any number of subjects, a file for each.
 const MOST_FILES: usize = 14;
-/// Files that are tables, and what they list.
-const TABLES: [(&str, &str); 0] = [];
 
 /// Fails if a file is too long or a folder too full.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
@@ -51,11 +48,7 @@ fn scan(root: &Path, folder: &Path, found: &mut Vec<String>) -> anyhow::Result<(
             let text = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
             let name = path.strip_prefix(root).unwrap_or(&path);
-            found.extend(too_long(
-                &name.to_string_lossy(),
-                text.lines().count(),
-                &TABLES,
-            ));
+            found.extend(too_long(&name.to_string_lossy(), text.lines().count()));
             files.push(name.to_string_lossy().into_owned());
         }
     }
@@ -66,9 +59,8 @@ fn scan(root: &Path, folder: &Path, found: &mut Vec<String>) -> anyhow::Result<(
 }
 
 /// Returns the complaint about a file with this number of lines.
-fn too_long(file: &str, lines: usize, tables: &[(&str, &str)]) -> Option<String> {
-    let is_table = tables.iter().any(|(table, _)| *table == file);
-    (lines > MOST_LINES && !is_table)
+fn too_long(file: &str, lines: usize) -> Option<String> {
+    (lines > MOST_LINES)
         .then(|| format!("{file} has {lines} lines, more than {MOST_LINES}: split it by subject"))
 }
 
@@ -90,18 +82,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_more_than_600_lines_is_too_long_unless_it_is_a_table() {
-        let tables = [("a/src/prices.rs", "prices")];
-        assert_eq!(too_long("a/src/lib.rs", 600, &tables), None);
-        assert_eq!(too_long("a/src/prices.rs", 6000, &tables), None);
+    fn a_file_of_more_than_600_lines_is_too_long() {
+        assert_eq!(too_long("a/src/lib.rs", 600), None);
         assert_eq!(
-            too_long("a/src/lib.rs", 601, &tables).as_deref(),
+            too_long("a/src/lib.rs", 601).as_deref(),
             Some("a/src/lib.rs has 601 lines, more than 600: split it by subject")
         );
     }
 
     #[test]
-    fn a_folder_of_sources_is_too_full_with_15_files_beside_its_head_and_tests() {
+    fn a_folder_is_too_full_with_15_files_beside_its_head_and_tests() {
         let files = |number: usize| -> Vec<String> {
             let numbered = (0..number).map(|number| format!("a/src/b/f{number}.rs"));
             let beside = ["a/src/b/mod.rs", "a/src/b/tests.rs"].map(str::to_owned);

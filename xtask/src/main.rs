@@ -44,9 +44,6 @@ enum Command {
         /// Only check that the file is up to date.
         #[arg(long)]
         check: bool,
-        /// Print a summary line per catalogue instead of writing the file.
-        #[arg(long)]
-        summary: bool,
     },
     /// Write the generated pages of docs/reference. Those about flags and metrics are written by tests: `UPDATE_REFERENCE=1 cargo
     /// test --workspace reference_page`.
@@ -139,7 +136,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     let root = workspace_root()?;
     match command {
         Command::Crds { check } => crds::run(&root, check),
-        Command::Conformance { check, summary } => conformance::run(&root, check, summary),
+        Command::Conformance { check } => conformance::run(&root, check),
         Command::Docs { check } => docs::run(&root, check),
         Command::Circles => circles::run(&root).map(|_| ()),
         Command::Plots { check } => plots::run(&root, check),

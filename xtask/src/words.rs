@@ -8,7 +8,6 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
-/// The list of words.
 const LIST: &str = "tests/words.toml";
 /// What is read, from the workspace's root.
 const ROOTS: [&str; 10] = [

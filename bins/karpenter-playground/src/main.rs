@@ -268,13 +268,7 @@ async fn idle(cluster: &LocalCluster, started: jiff::Timestamp) -> Result<bool> 
 fn break_things(cluster: &LocalCluster, profile: FaultProfile) {
     if matches!(profile, FaultProfile::Api | FaultProfile::Chaos) {
         let faults = cluster.testbed.faults();
-        faults.add(
-            Rule::new(Fault::Error {
-                code: 503,
-                retry_after: None,
-            })
-            .rate(0.02),
-        );
+        faults.add(Rule::new(Fault::Error(503)).rate(0.02));
         faults.add(Rule::new(Fault::Conflict).rate(0.02));
         faults.add(Rule::new(Fault::LostAnswer).rate(0.01));
         faults.add(Rule::new(Fault::Latency(Duration::from_millis(200))).rate(0.05));

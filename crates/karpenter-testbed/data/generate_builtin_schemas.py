@@ -19,7 +19,6 @@ import sys
 ROOTS = """
 api.core.v1: Pod Node Namespace Event PersistentVolumeClaim PersistentVolume ConfigMap Secret Service ServiceAccount
 api.core.v1: Endpoints PodTemplate ReplicationController LimitRange ResourceQuota Binding
-api.events.v1: Event
 api.coordination.v1: Lease
 api.storage.v1: StorageClass CSINode CSIDriver VolumeAttachment
 api.apps.v1: DaemonSet Deployment ReplicaSet StatefulSet ControllerRevision

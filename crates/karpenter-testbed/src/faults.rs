@@ -21,13 +21,8 @@ pub struct Exempt;
 /// A fault of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// The server responds with this status instead of handling the request.
-    Error {
-        /// HTTP status: 429, 500, 503, 504, …
-        code: u16,
-        /// `Retry-After` in seconds.
-        retry_after: Option<u32>,
-    },
+    /// The server responds with this HTTP status instead of handling the request.
+    Error(u16),
     /// The server handles the request but responds with 500: the client cannot know the outcome.
     LostAnswer,
     /// A write is answered with 409 `Conflict`.

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::Client;
 use serde_json::Value;
@@ -10,7 +9,6 @@ use serde_json::Value;
 use crate::clock::Clock;
 use crate::faults::Faults;
 use crate::server::{ApiServer, PodMutation, ServeError, ServedOverHttps, ServerSettings, VERSION};
-use crate::store::DEFAULT_HISTORY;
 
 /// Settings of a control plane that is not started yet.
 #[derive(Debug, Clone)]
@@ -18,8 +16,6 @@ pub struct Builder {
     clock: Option<Clock>,
     faults: Option<Faults>,
     seed: u64,
-    history: usize,
-    bookmark_interval: Duration,
     version: String,
     pod_mutation: Option<PodMutation>,
 }
@@ -30,8 +26,6 @@ impl Default for Builder {
             clock: None,
             faults: None,
             seed: 0,
-            history: DEFAULT_HISTORY,
-            bookmark_interval: Duration::from_secs(60),
             version: VERSION.to_owned(),
             pod_mutation: None,
         }
@@ -60,20 +54,6 @@ impl Builder {
         self
     }
 
-    /// Sets the number of changes of each resource that the watch history keeps.
-    #[must_use]
-    pub fn history(mut self, changes: usize) -> Self {
-        self.history = changes;
-        self
-    }
-
-    /// Sets the interval of watch bookmarks (in tokio's time).
-    #[must_use]
-    pub fn bookmark_interval(mut self, interval: Duration) -> Self {
-        self.bookmark_interval = interval;
-        self
-    }
-
     /// Sets the reported version of Kubernetes, such as `1.28`. The behavior does not depend on it.
     #[must_use]
     pub fn version(mut self, version: &str) -> Self {
@@ -99,8 +79,6 @@ impl Builder {
                 clock: self.clock.unwrap_or_else(Clock::real),
                 faults: self.faults.unwrap_or_else(|| Faults::new(self.seed)),
                 seed: self.seed,
-                history: self.history,
-                bookmark_interval: self.bookmark_interval,
                 version: self.version,
                 pod_mutation: self.pod_mutation,
             }),

@@ -187,7 +187,7 @@ async fn a_role_bound_in_a_namespace_applies_only_there() {
 }
 
 #[tokio::test]
-async fn a_rule_with_resource_names_applies_to_these_objects_and_to_lists_of_one_of_them() {
+async fn a_rule_with_resource_names_is_for_these_and_lists_of_one_of_them() {
     let rules = json!([{
         "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["mine"], "verbs": ["*"],
     }]);

@@ -172,7 +172,7 @@ fn helm_lint_accepts_the_charts() {
 }
 
 #[test]
-fn dashboards_are_config_maps_for_the_sidecar_of_grafana_and_explain_each_panel() {
+fn dashboards_are_config_maps_for_grafana_and_explain_each_panel() {
     if is_missing("helm", "version") {
         return;
     }

@@ -263,10 +263,7 @@ mod faults {
         let testbed = Testbed::builder().start().await;
         let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
         let observer: Api<Pod> = Api::namespaced(testbed.admin_client(), "default");
-        let error = Fault::Error {
-            code: 500,
-            retry_after: None,
-        };
+        let error = Fault::Error(500);
         testbed
             .faults()
             .add(Rule::new(error).verb("create").resource("pods"));

@@ -233,20 +233,6 @@ async fn an_unschedulable_pod_has_a_reason_until_a_node_is_created() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_spread_over_zones() {
-    let world = World::new().await;
-    for (name, zone) in [("a", "x"), ("b", "x"), ("c", "y"), ("d", "z")] {
-        world.node(name, zone).await;
-    }
-    let spread = deployment("web", 9).spread(ZONE, 1, ("app", "web"));
-    world.create(spread.into_json()).await;
-    world.pass(10).await;
-    let zones = BTreeMap::from([("a", "x"), ("b", "x"), ("c", "y"), ("d", "z")]);
-    let counts = per(&world.pods().await, |p| zones[node_of(p).as_str()]);
-    assert_eq!(counts, BTreeMap::from([("x", 3), ("y", 3), ("z", 3)]));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_budget_blocks_and_allows_evictions() {
     let world = World::new().await;
     world.node("a", "x").await;
@@ -546,10 +532,7 @@ async fn errors_conflicts_and_dropped_watches_only_delay() {
         times: None,
         fault,
     };
-    let failure = Fault::Error {
-        code: 500,
-        retry_after: None,
-    };
+    let failure = Fault::Error(500);
     world.testbed.faults().set(vec![
         rule("create", 0.2, failure.clone()),
         rule("patch", 0.2, Fault::Conflict),

@@ -194,7 +194,6 @@ impl Builder {
             faults: self.faults,
             policy: self.policy,
             calls: vec![],
-            price_list: None,
         };
         AwsFake {
             inner: Arc::new(Inner {

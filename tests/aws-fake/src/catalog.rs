@@ -67,7 +67,6 @@ impl InstanceType {
         })
     }
 
-    /// Returns the memory in MiB.
     pub(crate) fn memory_mib(&self) -> u64 {
         let size = self.wire.pointer("/memoryInfo/sizeInMiB");
         size.and_then(Value::as_u64).unwrap_or(0)

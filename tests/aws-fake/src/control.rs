@@ -69,7 +69,6 @@ impl AwsFake {
         })
     }
 
-    /// Returns an instance by ID.
     #[must_use]
     pub fn instance(&self, id: &str) -> Option<Instance> {
         self.with(|r| r.ec2.instances.get(id).cloned())
@@ -88,7 +87,6 @@ impl AwsFake {
         })
     }
 
-    /// Returns an image by ID.
     #[must_use]
     pub fn image(&self, id: &str) -> Option<Image> {
         self.with(|r| r.ec2.images.get(id).cloned())
@@ -106,13 +104,11 @@ impl AwsFake {
         self.current().iam.profiles.values().cloned().collect()
     }
 
-    /// Returns a subnet by ID.
     #[must_use]
     pub fn subnet(&self, id: &str) -> Option<Subnet> {
         self.with(|r| r.ec2.subnets.get(id).cloned())
     }
 
-    /// Returns a capacity reservation by ID.
     #[must_use]
     pub fn capacity_reservation(&self, id: &str) -> Option<CapacityReservation> {
         self.with(|r| r.ec2.reservations.get(id).cloned())
@@ -207,14 +203,6 @@ impl AwsFake {
     /// Sets the on-demand price of an instance type.
     pub fn set_price(&self, instance_type: &str, price: f64) {
         self.change(|r, _| r.ec2.catalog.set_price(instance_type, price));
-    }
-
-    /// Sets the spot price of a pool; `None` removes the spot offering.
-    pub fn set_spot_price(&self, instance_type: &str, zone: &str, price: Option<f64>) {
-        let key = (instance_type.to_owned(), zone.to_owned());
-        self.change(|r, now| {
-            r.ec2.spot_prices.insert(key, (price, now));
-        });
     }
 
     /// Adds or replaces a subnet; its VPC is created when missing.
@@ -371,11 +359,6 @@ impl AwsFake {
         });
     }
 
-    /// Replaces the entries of the price list, or resets it to the catalog's.
-    pub fn set_price_list(&self, list: Option<Vec<Value>>) {
-        self.state().price_list = list;
-    }
-
     // --- triggering events -----------------------------------------------------------------------
 
     /// Sends an interruption warning for a spot instance and terminates it two minutes later. Returns whether it was
@@ -384,21 +367,9 @@ impl AwsFake {
         self.change(|r, now| r.ec2.interrupt(id, Reclaim::Spot, now))
     }
 
-    /// Sends an interruption warning for an instance in an interruptible reservation and terminates it two minutes
-    /// later. Returns whether it was alive.
-    pub fn interrupt_reservation(&self, id: &str) -> bool {
-        self.change(|r, now| r.ec2.interrupt(id, Reclaim::CapacityReservation, now))
-    }
-
     /// Sends a rebalance recommendation for a spot instance.
     pub fn recommend_rebalance(&self, id: &str) {
         self.change(|r, now| r.ec2.emit_rebalance(id, now));
-    }
-
-    /// Sends an AWS Health event about a scheduled change of instances, such as
-    /// `AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED`.
-    pub fn announce_maintenance(&self, ids: &[&str], code: &str, start: Timestamp) {
-        self.change(|r, now| r.ec2.emit_health(ids, code, start, now));
     }
 
     /// Schedules an event that DescribeInstanceStatus returns.
@@ -415,19 +386,6 @@ impl AwsFake {
         self.change(|r, _| {
             if let Some(instance) = r.ec2.instances.get_mut(id) {
                 instance.status = status;
-            }
-        });
-    }
-
-    /// Stops an instance, as its user or a failing host would: stopping and, immediately, stopped.
-    pub fn stop_instance(&self, id: &str) {
-        self.change(|r, now| {
-            for state in [InstanceState::Stopping, InstanceState::Stopped] {
-                if let Some(instance) = r.ec2.instances.get_mut(id) {
-                    instance.state = state;
-                    instance.touch();
-                }
-                r.ec2.emit_state(id, now);
             }
         });
     }

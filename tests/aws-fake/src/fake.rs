@@ -81,7 +81,6 @@ pub(crate) struct AwsState {
     pub(crate) faults: Vec<Fault>,
     pub(crate) policy: Option<Policy>,
     pub(crate) calls: Vec<Call>,
-    pub(crate) price_list: Option<Vec<Value>>,
 }
 
 /// The connection was lost before a response.
@@ -362,7 +361,6 @@ impl AwsState {
             ids,
             settings,
             policy,
-            price_list,
             ..
         } = self;
         let region_name = incoming.region.clone().unwrap_or_else(|| home.clone());
@@ -403,7 +401,6 @@ impl AwsState {
                         .iter()
                         .map(|(name, r)| (name.as_str(), &r.ec2.catalog))
                         .collect(),
-                    replacement: price_list.as_deref(),
                     settings,
                     auth,
                 };

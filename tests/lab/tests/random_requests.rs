@@ -302,7 +302,7 @@ async fn last_write(cluster: &LocalCluster) -> String {
 
 /// Conformance: DASH-10
 #[tokio::test(start_paused = true)]
-async fn random_requests_are_refused_as_documented_with_flat_memory_and_without_a_write() {
+async fn random_requests_are_refused_with_flat_memory_and_without_a_write() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);

@@ -104,10 +104,7 @@ impl Simulation {
         let share = self.chance.one([0.02, 0.1, 0.3]);
         let code = self.chance.one([429, 500, 503, 504]);
         let mut faults = vec![
-            Fault::Error {
-                code,
-                retry_after: None,
-            },
+            Fault::Error(code),
             Fault::Conflict,
             Fault::LostAnswer,
             Fault::Latency(Duration::from_millis(self.chance.between(10, 4000))),

@@ -183,7 +183,6 @@ impl Simulation {
         Ok(simulation)
     }
 
-    /// Creates the initial objects.
     async fn create_initial_objects(&mut self) {
         self.create(&KwokNodeClass::new("default")).await;
         let mut pools = vec![world::fallback_pool(&mut self.chance)];

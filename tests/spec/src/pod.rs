@@ -24,9 +24,7 @@ impl fmt::Debug for PodId {
 /// Namespace and name of a pod.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodId {
-    /// The namespace.
     pub namespace: String,
-    /// The name.
     pub name: String,
 }
 
@@ -199,6 +197,15 @@ pub fn all_requirements(pod: &Pod) -> Result<Requirements, InvalidRequirement> {
 
 pub(crate) fn selector_requirements(pod: &Pod) -> Requirements {
     Requirements::from_labels(&spec(pod).node_selector.unwrap_or_default(), &Unaliased)
+}
+
+/// Returns whether the requirements of the node selector and those of some required term fit.
+pub(crate) fn accepts(pod: &Pod, fits: &dyn Fn(&Requirements) -> bool) -> bool {
+    let terms = required_terms(pod);
+    let term_fits = |term| {
+        Requirements::from_node_selector_term(term, &Unaliased).is_ok_and(|wanted| fits(&wanted))
+    };
+    fits(&selector_requirements(pod)) && (terms.is_empty() || terms.iter().any(term_fits))
 }
 
 pub(crate) fn required_terms(pod: &Pod) -> Vec<NodeSelectorTerm> {

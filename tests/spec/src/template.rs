@@ -1,13 +1,13 @@
 //! What can be launched: NodePools as templates, their daemon overhead, and their launchable offerings (sections 6, 7 and 14).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Pod, Taint, Toleration};
 use karpenter_api::conditions::types::READY;
 use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::offering::Offering;
+use karpenter_core::offering::{DEFAULT_RESERVATION_ID, Offering};
 use karpenter_core::requirements::{AllowUndefined, Requirement, Requirements, Unaliased};
 use karpenter_core::resources::Resources;
 
@@ -24,6 +24,20 @@ pub(crate) struct Template<'w> {
     pub types: &'w [InstanceType],
     /// The rest of the limits; only resources that have a limit.
     pub remaining: Resources,
+}
+
+/// Returns how many instances each capacity reservation has left: the least that an offering says.
+pub(crate) fn reservations(templates: &[Template<'_>]) -> BTreeMap<String, u32> {
+    let types = templates.iter().flat_map(|template| template.types);
+    let mut capacity: BTreeMap<String, u32> = BTreeMap::new();
+    for offering in types.flat_map(|instance_type| &instance_type.offerings) {
+        if let Some(id) = offering.single(DEFAULT_RESERVATION_ID) {
+            let left = offering.reservation_capacity;
+            let least = capacity.entry(id.to_owned()).or_insert(left);
+            *least = left.min(*least);
+        }
+    }
+    capacity
 }
 
 /// Returns the NodePools that can launch, in the order in which they are tried (section 6).

@@ -424,12 +424,5 @@ fn alternatives(pod: &Pod) -> Vec<Requirements> {
 
 /// Returns whether the pod's node selector and some required term match a node with these labels.
 fn accepts(pod: &Pod, host: &Requirements, undefined: AllowUndefined<'_>) -> bool {
-    let terms = pod::required_terms(pod);
-    let accepted = |wanted: &Requirements| host.is_compatible(wanted, undefined);
-    let term_accepted = |term| {
-        Requirements::from_node_selector_term(term, &Unaliased)
-            .is_ok_and(|wanted| accepted(&wanted))
-    };
-    accepted(&pod::selector_requirements(pod))
-        && (terms.is_empty() || terms.iter().any(term_accepted))
+    pod::accepts(pod, &|wanted| host.is_compatible(wanted, undefined))
 }

@@ -21,7 +21,6 @@ use crate::pod;
 pub struct World {
     /// Bound and unbound pods.
     pub pods: Vec<Pod>,
-    /// Nodes.
     pub nodes: Vec<Node>,
     /// NodeClaims, matched with their Node by provider id.
     pub node_claims: Vec<NodeClaim>,
@@ -31,19 +30,14 @@ pub struct World {
     pub instance_types: BTreeMap<String, Vec<InstanceType>>,
     /// DaemonSets.
     pub daemon_sets: Vec<DaemonSet>,
-    /// Namespaces.
     pub namespaces: Vec<Namespace>,
-    /// Volume claims.
     pub volume_claims: Vec<PersistentVolumeClaim>,
-    /// Volumes.
     pub volumes: Vec<PersistentVolume>,
-    /// Storage classes.
     pub storage_classes: Vec<StorageClass>,
     /// Attach limits of nodes.
     pub csi_nodes: Vec<CSINode>,
     /// Device classes. The naive solver ignores devices; the checker verifies them.
     pub device_classes: Vec<DeviceClass>,
-    /// Resource claims.
     pub resource_claims: Vec<ResourceClaim>,
     /// Resource slices, which publish devices.
     pub resource_slices: Vec<ResourceSlice>,
@@ -186,7 +180,6 @@ impl World {
         all
     }
 
-    /// Returns the labels of a namespace.
     pub(crate) fn namespace_labels(&self, name: &str) -> pod::Labels {
         let found = self
             .namespaces

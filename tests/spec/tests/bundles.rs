@@ -304,16 +304,16 @@ fn essence(made: &bundle::Canonical, name: &dyn Fn(&str) -> String) -> Value {
 }
 
 /// Collects the texts of a line, and the keys of its labels.
-fn texts(value: &Value, told: &mut BTreeSet<String>) {
+fn texts(value: &Value, names: &mut BTreeSet<String>) {
     match value {
         Value::String(text) => {
-            told.insert(text.clone());
+            names.insert(text.clone());
         }
-        Value::Array(all) => all.iter().for_each(|value| texts(value, told)),
+        Value::Array(all) => all.iter().for_each(|value| texts(value, names)),
         Value::Object(fields) => {
             for (field, value) in fields {
                 if ["labels", "matchLabels", "nodeSelector", "selector"].contains(&field.as_str()) {
-                    told.extend(
+                    names.extend(
                         value
                             .as_object()
                             .into_iter()
@@ -321,7 +321,7 @@ fn texts(value: &Value, told: &mut BTreeSet<String>) {
                             .map(|(key, _)| key.clone()),
                     );
                 }
-                texts(value, told);
+                texts(value, names);
             }
         }
         _ => {}
@@ -330,7 +330,7 @@ fn texts(value: &Value, told: &mut BTreeSet<String>) {
 
 /// Conformance: PLAN-05
 #[test]
-fn a_redacted_bundle_is_decided_on_as_the_original_and_has_none_of_its_names() {
+fn a_redacted_bundle_decides_as_the_original_and_has_none_of_its_names() {
     for seed in seeds(30) {
         let bundle = captured(seed);
         let (redacted, key) = redact(&bundle, Redaction::All, None).unwrap();
@@ -350,13 +350,13 @@ fn a_redacted_bundle_is_decided_on_as_the_original_and_has_none_of_its_names() {
         }
         let text = zstd::decode_all(written(&redacted).as_slice()).unwrap();
         let text = String::from_utf8(text).unwrap();
-        let mut told = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for line in text.lines() {
-            texts(&serde_json::from_str(line).unwrap(), &mut told);
+            texts(&serde_json::from_str(line).unwrap(), &mut names);
         }
         let all = key.names.keys().chain(key.keys.keys());
         let mut long = all.filter(|name| name.len() > 3);
-        let found = long.find(|name| told.contains(*name));
+        let found = long.find(|name| names.contains(*name));
         assert_eq!(found, None, "seed {seed}");
         assert!(
             ["zone-a", "claim-0", "node-0", "pool-", "example.com/team"]

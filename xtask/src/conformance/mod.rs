@@ -88,24 +88,9 @@ impl Coverage {
     }
 }
 
-pub(crate) fn run(root: &Path, check: bool, summary: bool) -> anyhow::Result<()> {
+pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let catalogues = read_catalogues(root)?;
     let coverage = collect(root, &catalogues)?;
-    if summary {
-        for catalogue in &catalogues {
-            let Counts {
-                tests,
-                benches,
-                differences,
-                missing,
-            } = coverage.counts(catalogue);
-            println!(
-                "{} tests={tests} benches={benches} differences={differences} missing={missing}",
-                catalogue.catalogue
-            );
-        }
-        return Ok(());
-    }
     let mut text = render(&catalogues, &coverage);
     text.push_str(&render_scores(&mutants::scores(root)?));
     let path = root.join("docs/conformance.md");
@@ -386,7 +371,7 @@ mod tests {
             "/// TAG: XYZ-1\n#[test]\nfn one() {}\n",
             "- we differ [XYZ-2]\n",
         );
-        run(root.path(), false, false).unwrap();
+        run(root.path(), false).unwrap();
         let text = fs::read_to_string(root.path().join("docs/conformance.md")).unwrap();
         assert!(text.contains("| XYZ | 4 | 1 | 1 | 1 | 1 |"), "{text}");
         assert!(
@@ -396,14 +381,14 @@ mod tests {
         assert!(text.contains("| XYZ-2 | two | *difference* |"), "{text}");
         assert!(text.contains("### T\n\n| Id | Line | Covered by |\n|---|---|---|\n| UVW-3 | three | **missing** |"), "{text}");
         assert!(text.contains("| UVW-4 | fast | *bench* `b` |"), "{text}");
-        run(root.path(), true, false).unwrap();
+        run(root.path(), true).unwrap();
     }
 
     #[test]
     fn a_line_whose_bench_does_not_exist_is_an_error() {
         let root = workspace("", "");
         fs::remove_file(root.path().join("crates/a/Cargo.toml")).unwrap();
-        let error = run(root.path(), false, false).unwrap_err().to_string();
+        let error = run(root.path(), false).unwrap_err().to_string();
         assert_eq!(error, "UVW-4: no package has a bench `b`");
     }
 
@@ -412,7 +397,7 @@ mod tests {
         let root = workspace("", "");
         let records = "[[score]]\nmodule = \"api\"\ncommit = \"abc\"\nsample = \"1/8\"\ncaught = 3\nmissed = [\"lib.rs:1: replace f with ()\"]\nunviable = 2\n";
         fs::write(root.path().join("tests/mutants.toml"), records).unwrap();
-        run(root.path(), false, false).unwrap();
+        run(root.path(), false).unwrap();
         let text = fs::read_to_string(root.path().join("docs/conformance.md")).unwrap();
         assert!(
             text.contains("| api | 1/8 | abc | 4 | 3 | 75.0 % |"),
@@ -425,7 +410,7 @@ mod tests {
     fn a_stale_file_fails_the_check() {
         let root = workspace("", "");
         assert!(
-            run(root.path(), true, false)
+            run(root.path(), true)
                 .unwrap_err()
                 .to_string()
                 .contains("out of date")
@@ -438,7 +423,7 @@ mod tests {
             "/// TAG: XYZ-9\n#[test]\nfn one() {}\n\n/// TAG: XYZ-1\nfn two() {}\n",
             "[XYZ-8]\n",
         );
-        let error = run(root.path(), false, false).unwrap_err().to_string();
+        let error = run(root.path(), false).unwrap_err().to_string();
         for expected in [
             "lib.rs:1: unknown catalogue id `XYZ-9`",
             "lib.rs:5: `two` is not a test",

@@ -250,7 +250,7 @@ mod tests {
         | 1,000, 20,000 | 10 ms | 1 s |\n| 10,000, 9 | 0.1 to 0.2 s | 3 s |\n| 100,000, 9 | | 9 s |\n";
 
     #[test]
-    fn the_points_of_a_curve_are_the_values_of_its_column_over_the_first_number_of_the_rows() {
+    fn a_curve_s_points_are_its_column_over_the_first_number_of_the_rows() {
         let points = points(&CHART, TABLE).unwrap();
         assert_eq!(points[0], [(1000.0, 10.0), (10_000.0, 200.0)]);
         assert_eq!(

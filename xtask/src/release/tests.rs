@@ -13,7 +13,6 @@ fn read(file: &Path) -> Value {
     serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
 }
 
-/// Returns the blob of a descriptor.
 fn blob(layout: &Path, descriptor: &Value) -> PathBuf {
     let digest = descriptor["digest"].as_str().unwrap();
     let file = layout.join("blobs").join(digest.replace(':', "/"));
@@ -166,7 +165,7 @@ fn the_image_starts_as_another_user_than_root_with_nothing_but_its_files() {
 }
 
 #[test]
-fn charts_are_the_same_in_each_run_and_helm_s_archive_is_the_layer_of_the_artifact() {
+fn charts_are_reproducible_and_helm_s_archive_is_the_artifact_s_layer() {
     let home = tempfile::tempdir().unwrap();
     let archives = ["a", "b"].map(|run| {
         let release = release(&home.path().join(run));
@@ -204,7 +203,7 @@ fn checksums_are_of_every_file_outside_of_layouts() {
 }
 
 #[test]
-fn the_crates_of_the_publish_command_are_published_with_all_that_they_depend_on() {
+fn crates_are_published_with_all_that_they_depend_on() {
     let page = fs::read_to_string(root().join("docs/releasing.md")).unwrap();
     let command = page.split("cargo publish --dry-run").nth(1).unwrap();
     let command = command.split("```").next().unwrap();

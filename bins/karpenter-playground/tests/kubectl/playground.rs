@@ -43,7 +43,6 @@ impl Playground {
         Self { child, home }
     }
 
-    /// Returns the path of the kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.home.path().join("kubeconfig")
     }

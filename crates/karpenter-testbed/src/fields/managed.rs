@@ -1,15 +1,10 @@
-//! Reads, writes, orders and limits `metadata.managedFields`.
+//! Reads, writes and orders `metadata.managedFields`.
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::set::FieldSet;
-
-/// Maximum number of entries of operation Update; beyond it the oldest are merged into [`ANCIENT`].
-const MAX_UPDATERS: usize = 10;
-/// Manager that inherits the fields of the oldest updaters.
-const ANCIENT: &str = "ancient-changes";
 
 /// A manager and its operation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,16 +92,6 @@ pub(super) fn read(object: &Value) -> Option<Managers> {
     Some(managers)
 }
 
-/// Whether a request resets the managers: `managedFields: [{}]`.
-pub(super) fn is_reset(object: &Value) -> bool {
-    let entries = object
-        .pointer("/metadata/managedFields")
-        .and_then(Value::as_array);
-    entries.is_some_and(|entries| {
-        entries.len() == 1 && entries[0].as_object().is_some_and(Map::is_empty)
-    })
-}
-
 /// Writes the managers into an object: ordered by operation, time, name.
 pub(super) fn write(object: &mut Value, managers: &Managers) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
@@ -155,43 +140,4 @@ fn entry(manager: &Manager, owned: &Owned) -> Value {
         entry["subresource"] = json!(manager.subresource);
     }
     entry
-}
-
-/// Merges the oldest updaters when there are too many.
-///
-/// UPSTREAM: apimachinery managedfields/internal/capmanagers.go.
-pub(super) fn cap(managers: &mut Managers) {
-    let mut updaters: Vec<(Option<String>, Manager)> = managers
-        .iter()
-        .filter(|(manager, _)| manager.operation == "Update" && manager.name != ANCIENT)
-        .map(|(manager, owned)| (owned.time.clone(), manager.clone()))
-        .collect();
-    let others = managers
-        .keys()
-        .filter(|manager| manager.operation == "Update" && manager.name == ANCIENT)
-        .count();
-    if updaters.len() + others <= MAX_UPDATERS {
-        return;
-    }
-    updaters.sort();
-    // The merged entry counts itself.
-    let surplus = updaters.len() + 1 - MAX_UPDATERS.min(updaters.len());
-    for (_, manager) in updaters.into_iter().take(surplus) {
-        let Some(owned) = managers.remove(&manager) else {
-            continue;
-        };
-        let ancient = Manager {
-            name: ANCIENT.to_owned(),
-            subresource: String::new(),
-            ..manager
-        };
-        let joined = match managers.get(&ancient) {
-            Some(before) => Owned {
-                fields: before.fields.union(&owned.fields),
-                ..owned
-            },
-            None => owned,
-        };
-        managers.insert(ancient, joined);
-    }
 }

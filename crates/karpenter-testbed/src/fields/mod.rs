@@ -159,8 +159,6 @@ pub fn track_update(live: Option<&Value>, new: &mut Value, schema: &Schema, writ
     let of_live = || live.and_then(managed::read).unwrap_or_default();
     let mut managers = if !writer.subresource.is_empty() {
         of_live()
-    } else if managed::is_reset(new) {
-        Managers::new()
     } else {
         managed::read(new)
             .filter(|managers| !managers.is_empty())
@@ -180,7 +178,6 @@ pub fn track_update(live: Option<&Value>, new: &mut Value, schema: &Schema, writ
             &updater(writer),
             writer,
         );
-        managed::cap(&mut managers);
     }
     managed::write(new, &managers);
 }

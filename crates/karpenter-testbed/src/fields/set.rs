@@ -111,7 +111,6 @@ impl FieldSet {
         at.is_some_and(|node| node.member)
     }
 
-    /// Returns the union of the sets.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut out = self.clone();
@@ -126,7 +125,6 @@ impl FieldSet {
         out
     }
 
-    /// Returns the intersection of the sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let mut out = Self {

@@ -315,38 +315,6 @@ fn kubectls_server_side_apply_takes_over_from_its_client_side_apply() {
 }
 
 #[test]
-fn an_empty_entry_resets_all_managers() {
-    let schema = node_pool();
-    let live = recorded(CR_GOLDEN, 7)["response"].clone();
-    let mut new = live.clone();
-    new["metadata"]["managedFields"] = json!([{}]);
-    track_update(
-        Some(&live),
-        &mut new,
-        &schema,
-        &writer("me", "karpenter.sh/v1", ""),
-    );
-    assert_eq!(new["metadata"].get("managedFields"), None);
-    // The next apply finds an untracked object and assigns its fields to a separate manager.
-    let config = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "a"}, "spec": {"weight": 5}});
-    let applied = apply(
-        Some(&new),
-        &config,
-        &schema,
-        &writer("me", "karpenter.sh/v1", ""),
-        false,
-    )
-    .unwrap();
-    let names: Vec<&Value> = applied["metadata"]["managedFields"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|entry| &entry["manager"])
-        .collect();
-    assert_eq!(names, ["me", BEFORE_FIRST_APPLY]);
-}
-
-#[test]
 fn ignored_fields_are_neither_applied_nor_owned() {
     let config = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "a"}, "spec": {"weight": 5}, "status": {"nodes": 3}});
     let me = Writer {
@@ -376,49 +344,6 @@ fn duplicate_list_items_are_rejected() {
     assert_eq!(
         error.to_string(),
         "failed to create typed patch object (n/d; apps/v1, Kind=Deployment): .spec.template.spec.containers: duplicate entries for key {\"name\":\"a\"}"
-    );
-}
-
-#[test]
-fn the_oldest_updaters_are_merged_with_the_eleventh() {
-    let schema = node_pool();
-    let mut live = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "a", "labels": {}}});
-    track_update(
-        None,
-        &mut live,
-        &schema,
-        &writer("creator", "karpenter.sh/v1", ""),
-    );
-    for index in 0..12 {
-        let now = format!("2026-01-01T00:00:{index:02}Z");
-        let manager = format!("m{index:02}");
-        let mut new = live.clone();
-        new["metadata"]["labels"][&manager] = json!("x");
-        track_update(
-            Some(&live),
-            &mut new,
-            &schema,
-            &Writer {
-                now: &now,
-                ..writer(&manager, "karpenter.sh/v1", "")
-            },
-        );
-        live = new;
-    }
-    let entries = live["metadata"]["managedFields"].as_array().unwrap();
-    assert_eq!(entries.len(), 10);
-    assert!(
-        entries
-            .iter()
-            .any(|entry| entry["manager"] == "ancient-changes")
-    );
-    assert_eq!(
-        managed::read(&live)
-            .unwrap()
-            .values()
-            .map(|owned| owned.fields.paths().len())
-            .sum::<usize>(),
-        12 + 1
     );
 }
 

@@ -330,7 +330,6 @@ trait Cached:
 {
     /// Stores (or removes) the object and returns the change.
     fn store(cache: &Cache, key: &Key, object: Option<Self>) -> Change;
-    /// Returns the keys in the cache.
     fn keys(cache: &Cache) -> Vec<Key>;
 }
 
@@ -471,7 +470,6 @@ impl Cache {
         }
     }
 
-    /// The pod of this key.
     pub(crate) fn pod(&self, key: &Key) -> Option<Arc<PodRecord>> {
         self.pods.read().by_key.get(key).cloned()
     }
@@ -488,7 +486,6 @@ impl Cache {
         pods.pick(pods.by_owner.get(uid))
     }
 
-    /// The pods of a namespace.
     pub(crate) fn pods_in(&self, namespace: &str) -> Vec<Arc<PodRecord>> {
         let pods = self.pods.read();
         pods.pick(pods.by_namespace.get(namespace))

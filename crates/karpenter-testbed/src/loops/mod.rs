@@ -6,7 +6,7 @@
 //!
 //! | module | replaces |
 //! |---|---|
-//! | [`scheduler`] | kube-scheduler |
+//! | `scheduler` | kube-scheduler |
 //! | `workloads` | the Deployment, ReplicaSet, StatefulSet, DaemonSet and Job controllers |
 //! | `disruption` | the disruption controller: PodDisruptionBudget status |
 //! | [`node_lifecycle`] | the node lifecycle controller, the taint manager, pod garbage collection |
@@ -22,7 +22,7 @@ mod garbage;
 pub mod node_agent;
 pub mod node_lifecycle;
 mod outcome;
-pub mod scheduler;
+mod scheduler;
 mod volume_binder;
 mod workloads;
 
@@ -38,14 +38,13 @@ use driver::{Context, Controller, DebugClient, Names};
 use events::Recorder;
 use node_agent::NodeAgentOptions;
 use node_lifecycle::NodeLifecycleOptions;
-use scheduler::SchedulerOptions;
 
 /// The loops to run, and their settings.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Seed of the suffixes of pod names.
     pub seed: u64,
-    pub scheduler: Option<SchedulerOptions>,
+    pub scheduler: bool,
     /// Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs.
     pub workloads: bool,
     pub disruption: bool,
@@ -63,7 +62,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             seed: 0,
-            scheduler: Some(SchedulerOptions::default()),
+            scheduler: true,
             workloads: true,
             disruption: true,
             node_lifecycle: Some(NodeLifecycleOptions::default()),
@@ -136,7 +135,7 @@ struct Launch<'a> {
 impl Launch<'_> {
     fn all(&mut self, options: Options) {
         let context = self.context.clone();
-        if let Some(scheduler) = options.scheduler {
+        if options.scheduler {
             let recorder = Recorder::start(
                 context.client(),
                 context.clock,
@@ -147,7 +146,6 @@ impl Launch<'_> {
             let changes = context.cache.subscribe();
             self.tasks.spawn(scheduler::run(
                 context.clone(),
-                scheduler,
                 recorder,
                 changes,
                 self.token.clone(),

@@ -229,24 +229,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_patch_operation_offers_field_validation() {
-        let document = document(&Registry::builtin(), "apps", "v1").unwrap();
-        let patch =
-            &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
-        assert_eq!(
-            patch["x-kubernetes-group-version-kind"],
-            json!({"group": "apps", "version": "v1", "kind": "Deployment"})
-        );
-        assert!(
-            patch["parameters"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .any(|parameter| parameter["name"] == "fieldValidation")
-        );
-    }
-
-    #[test]
     fn every_reference_of_a_document_resolves_in_it() {
         fn references<'a>(node: &'a Value, found: &mut Vec<&'a str>) {
             match node {

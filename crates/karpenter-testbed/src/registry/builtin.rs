@@ -67,7 +67,6 @@ impl Row {
 type Package = (&'static str, &'static str, &'static str);
 const CORE: Package = ("", "v1", "io.k8s.api.core.v1");
 const APPS: Package = ("apps", "v1", "io.k8s.api.apps.v1");
-const EVENTS: Package = ("events.k8s.io", "v1", "io.k8s.api.events.v1");
 const AUTHENTICATION: Package = (
     "authentication.k8s.io",
     "v1",
@@ -190,18 +189,6 @@ const ROWS: &[Row] = &[
     row(APPS, "StatefulSet", "statefulsets", &["sts"], true)
         .all()
         .sub(WORKLOAD),
-    row(EVENTS, "Event", "events", &["ev"], true).fields(&[
-        "regarding.kind",
-        "regarding.namespace",
-        "regarding.name",
-        "regarding.uid",
-        "regarding.apiVersion",
-        "regarding.resourceVersion",
-        "regarding.fieldPath",
-        "reason",
-        "reportingController",
-        "type",
-    ]),
     row(AUTHENTICATION, "TokenReview", "tokenreviews", &[], false),
     row(
         AUTHORIZATION,
@@ -319,12 +306,6 @@ fn resource(row: &Row) -> Resource {
             .map(|item| (*item).to_owned())
             .collect::<Vec<_>>()
     };
-    // events.k8s.io/v1 and core/v1 events are two views of the same objects.
-    let storage_group = if row.plural == "events" {
-        ""
-    } else {
-        row.group
-    };
     let create_only = [AUTHENTICATION.0, AUTHORIZATION.0].contains(&row.group);
     let mut categories = Vec::new();
     if row.all {
@@ -356,7 +337,7 @@ fn resource(row: &Row) -> Resource {
             .collect(),
         field_selectors: row.fields.iter().map(|spec| field_selector(spec)).collect(),
         storage: StorageKey {
-            group: storage_group.to_owned(),
+            group: row.group.to_owned(),
             plural: row.plural.to_owned(),
         },
         storage_version: row.version.to_owned(),

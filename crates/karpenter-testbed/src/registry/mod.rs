@@ -50,7 +50,6 @@ pub const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 /// The verb of a subresource that only supports POST.
 pub const CREATE_VERB: &[&str] = &["create"];
 
-/// A group, version and kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupVersionKind {
     /// API group, empty for the core group.
@@ -165,7 +164,6 @@ pub struct Resource {
     pub version: String,
     /// Kind of one object.
     pub kind: String,
-    /// Kind of a list.
     pub list_kind: String,
     pub plural: String,
     /// Singular name kubectl accepts.
@@ -207,7 +205,6 @@ impl Resource {
         api_version(&self.group, &self.version)
     }
 
-    /// Group, version and kind.
     pub fn gvk(&self) -> GroupVersionKind {
         GroupVersionKind::new(&self.group, &self.version, &self.kind)
     }
@@ -240,7 +237,6 @@ impl Resource {
         self.verbs.contains(&verb)
     }
 
-    /// Returns the subresource `name`.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|sub| sub.name == name)
     }
@@ -437,29 +433,6 @@ mod tests {
                 "{} has no schema",
                 resource.kind
             );
-        }
-    }
-
-    #[test]
-    fn events_of_both_groups_share_their_storage() {
-        let registry = Registry::builtin();
-        let core = registry.find("", "v1", "events").unwrap();
-        let new = registry.find("events.k8s.io", "v1", "events").unwrap();
-        assert_eq!(core.storage, new.storage);
-        assert_eq!(
-            core.find_label("involvedObject.name"),
-            Some("involvedObject")
-        );
-        assert_eq!(new.find_label("regarding.name"), Some("regarding"));
-    }
-
-    impl Resource {
-        fn find_label(&self, label: &str) -> Option<&str> {
-            self.field_selectors
-                .iter()
-                .find(|selector| selector.label == label)
-                .and_then(|s| s.path.first())
-                .map(String::as_str)
         }
     }
 

@@ -50,7 +50,7 @@ impl Served {
     /// Whether the stored version differs from this one.
     #[must_use]
     pub fn converts(&self) -> bool {
-        self.version != self.storage_version || self.group != self.storage.group
+        self.version != self.storage_version
     }
 }
 

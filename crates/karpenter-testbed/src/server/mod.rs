@@ -16,7 +16,6 @@ mod write;
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -28,7 +27,7 @@ use crate::clock::Clock;
 use crate::faults::{EXEMPT_HEADER, Exempt, Fault, Faults};
 use crate::present::table;
 use crate::present::table::IncludeObject;
-use crate::store::Store;
+use crate::store::{DEFAULT_HISTORY, Store};
 pub use access::authorization::ServiceAccount;
 use access::tokens::Tokens;
 use catalog::{Catalog, Served};
@@ -48,7 +47,6 @@ pub struct Inner {
     pub(crate) clock: Clock,
     pub(crate) faults: Faults,
     identity: Identity,
-    bookmark_interval: Duration,
     version: RwLock<String>,
     pod_mutation: Option<PodMutation>,
     refusals: Mutex<Vec<String>>,
@@ -80,7 +78,6 @@ impl std::fmt::Debug for PodMutation {
     }
 }
 
-/// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
     /// The source of timestamps.
@@ -88,10 +85,6 @@ pub struct ServerSettings {
     pub faults: Faults,
     /// Seeds UIDs and generated names.
     pub seed: u64,
-    /// Number of changes of each resource that the watch history keeps.
-    pub history: usize,
-    /// Interval of watch bookmarks.
-    pub bookmark_interval: Duration,
     /// The version of Kubernetes, such as `1.36`.
     pub version: String,
     /// Changes of new pods.
@@ -102,14 +95,13 @@ impl ApiServer {
     /// Returns a server with the namespaces of every cluster.
     #[must_use]
     pub fn new(settings: ServerSettings) -> Self {
-        let store = Arc::new(Store::new(settings.history));
+        let store = Arc::new(Store::new(DEFAULT_HISTORY));
         let server = Self(Arc::new(Inner {
             catalog: Catalog::new(Arc::clone(&store)),
             store,
             clock: settings.clock,
             faults: settings.faults,
             identity: Identity::new(settings.seed),
-            bookmark_interval: settings.bookmark_interval,
             version: RwLock::new(settings.version),
             pod_mutation: settings.pod_mutation,
             refusals: Mutex::default(),
@@ -184,7 +176,7 @@ impl ApiServer {
         for fault in &call.faults {
             match fault {
                 Fault::Latency(time) => self.clock.sleep(*time).await,
-                Fault::Error { code, retry_after } => return Err(injected(*code, *retry_after)),
+                Fault::Error(code) => return Err(injected(*code)),
                 Fault::Conflict if matches!(verb, "update" | "patch" | "delete") => {
                     return Err(ApiError::modified(
                         &served,
@@ -197,7 +189,7 @@ impl ApiServer {
         }
         let reply = self.dispatch(&served, call).await?;
         if lost {
-            return Err(injected(500, None));
+            return Err(injected(500));
         }
         Ok(reply)
     }
@@ -343,7 +335,7 @@ impl ApiServer {
     }
 }
 
-fn injected(code: u16, retry_after: Option<u32>) -> ApiError {
+fn injected(code: u16) -> ApiError {
     let (reason, message) = match code {
         429 => (
             "TooManyRequests",
@@ -361,12 +353,7 @@ fn injected(code: u16, retry_after: Option<u32>) -> ApiError {
         409 => ("Conflict", "conflict by fault injection"),
         _ => ("InternalError", "an error by fault injection"),
     };
-    let mut error = ApiError::new(code, reason, message);
-    if let Some(seconds) = retry_after {
-        error = error.with_details(json!({"retryAfterSeconds": seconds}));
-        error.retry_after = Some(seconds);
-    }
-    error
+    ApiError::new(code, reason, message)
 }
 
 /// Returns the verb of a call, as in discovery and RBAC.

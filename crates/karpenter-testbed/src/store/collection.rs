@@ -104,7 +104,6 @@ impl Collection {
         self.len() == 0
     }
 
-    /// Returns the object at `key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Arc<Object>> {
         self.state.lock().objects.get(key).cloned()

@@ -7,7 +7,6 @@ use tokio::sync::Notify;
 
 use super::{Collection, Object};
 
-/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
     Added,

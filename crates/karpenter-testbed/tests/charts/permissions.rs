@@ -95,7 +95,7 @@ pub(super) fn listed(lines: &[&str]) -> BTreeSet<[String; 4]> {
 ///
 /// Conformance: API-195
 #[test]
-fn the_controller_may_read_and_write_what_the_reference_lists_and_writes_nothing_else() {
+fn the_controller_may_do_what_the_reference_lists_and_nothing_else() {
     if is_missing("helm", "version") {
         return;
     }

@@ -258,10 +258,6 @@ impl Ec2 {
         instance_type: &str,
         zone: &str,
     ) -> Option<(f64, Timestamp)> {
-        let key = (instance_type.to_owned(), zone.to_owned());
-        if let Some((price, since)) = self.spot_prices.get(&key) {
-            return price.map(|price| (price, *since));
-        }
         if !self.catalog.offers(instance_type, zone) {
             return None;
         }

@@ -16,8 +16,6 @@ pub enum EventKind {
     StateChange,
     /// An instance in a capacity reservation is reclaimed.
     CapacityReservationInterruption,
-    /// AWS Health announces a scheduled change.
-    Health,
 }
 
 impl EventKind {
@@ -31,16 +29,6 @@ impl EventKind {
             Self::CapacityReservationInterruption => {
                 "EC2 Capacity Reservation Instance Interruption Warning"
             }
-            Self::Health => "AWS Health Event",
-        }
-    }
-
-    /// Returns EventBridge's `source`.
-    #[must_use]
-    pub fn source(self) -> &'static str {
-        match self {
-            Self::Health => "aws.health",
-            _ => "aws.ec2",
         }
     }
 }
@@ -62,7 +50,7 @@ impl Ec2 {
                 "version": "0",
                 "id": format!("00000000-0000-4000-8000-{:012x}", self.events),
                 "detail-type": kind.detail_type(),
-                "source": kind.source(),
+                "source": "aws.ec2",
                 "account": self.account,
                 "time": time,
                 "region": self.region,
@@ -119,28 +107,5 @@ impl Ec2 {
             &detail,
             at,
         );
-    }
-
-    pub(crate) fn emit_health(
-        &mut self,
-        ids: &[&str],
-        code: &str,
-        start: Timestamp,
-        at: Timestamp,
-    ) {
-        let affected: Vec<Value> = ids.iter().map(|id| json!({"entityValue": id})).collect();
-        let time = |t: Timestamp| t.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
-        let detail = json!({
-            "eventArn": format!("arn:aws:health:{}::event/EC2/{code}/{code}_{}", self.region, self.events + 1),
-            "service": "EC2",
-            "eventTypeCode": code,
-            "eventTypeCategory": "scheduledChange",
-            "startTime": time(start),
-            "endTime": time(crate::clock::later(start, std::time::Duration::from_secs(7200))),
-            "eventDescription": [{"language": "en_US", "latestDescription": "AWS has scheduled maintenance for an instance."}],
-            "affectedEntities": affected,
-        });
-        let resources = ids.iter().map(|id| (*id).to_owned()).collect();
-        self.emit(EventKind::Health, resources, &detail, at);
     }
 }

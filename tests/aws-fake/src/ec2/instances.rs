@@ -24,7 +24,6 @@ use crate::wire::params::Params;
 /// How long a terminated instance stays listed.
 const VISIBLE_AFTER_TERMINATION: Duration = Duration::from_secs(3600);
 
-/// State of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InstanceState {
@@ -138,7 +137,6 @@ pub struct Instance {
     pub architecture: String,
     /// Name of the zone.
     pub zone: String,
-    /// ID of the zone.
     pub zone_id: String,
     /// ID of the subnet.
     pub subnet: String,
@@ -152,7 +150,6 @@ pub struct Instance {
     /// Tags of the instance.
     pub tags: Tags,
     pub launched: Timestamp,
-    /// State of the instance.
     pub state: InstanceState,
     /// Whether termination protection is enabled (`disableApiTermination`).
     pub protected: bool,

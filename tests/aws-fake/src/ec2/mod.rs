@@ -53,8 +53,6 @@ pub(crate) struct Ec2 {
     pub(crate) warned: HashSet<String>,
     pub(crate) placement_groups: BTreeMap<String, PlacementGroup>,
     pub(crate) pools: Pools,
-    /// Spot prices that were set (`None` without spot offering), and when.
-    pub(crate) spot_prices: HashMap<(String, String), (Option<f64>, Timestamp)>,
     /// Responses by action and client token, with the parameters they were for.
     tokens: HashMap<(String, String), (Value, Reply)>,
     /// Number of events sent so far; used in their IDs.
@@ -80,7 +78,6 @@ impl Ec2 {
             warned: HashSet::new(),
             placement_groups: BTreeMap::new(),
             pools: Pools::default(),
-            spot_prices: HashMap::new(),
             tokens: HashMap::new(),
             events: 0,
             outbox: Vec::new(),

@@ -24,7 +24,6 @@ pub(crate) struct Vpc {
 pub struct Subnet {
     /// ID of the subnet, `subnet-…`.
     pub id: String,
-    /// ID of its VPC.
     pub vpc_id: String,
     /// Name of its zone.
     pub zone: String,
@@ -133,7 +132,6 @@ pub struct SecurityGroup {
     pub id: String,
     /// Name of the group (not its `Name` tag).
     pub name: String,
-    /// ID of its VPC.
     pub vpc_id: String,
     pub tags: Tags,
 }

@@ -27,10 +27,8 @@ pub struct Cluster {
     pub endpoint: String,
     /// Certificate authority in PEM.
     pub ca: String,
-    /// IPv4 CIDR of services.
     #[serde(default)]
     pub service_ipv4_cidr: Option<String>,
-    /// IPv6 CIDR of services.
     #[serde(default)]
     pub service_ipv6_cidr: Option<String>,
     /// Status: `ACTIVE`, `CREATING`, `UPDATING`, …

@@ -82,7 +82,6 @@ impl Iam {
     }
 }
 
-/// A call to IAM.
 #[derive(Debug)]
 pub(crate) struct IamCall<'a> {
     pub(crate) action: String,

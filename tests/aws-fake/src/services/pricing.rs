@@ -25,8 +25,6 @@ pub(crate) struct PricingCall<'a> {
     pub(crate) endpoint_region: Option<&'a str>,
     /// Catalogs of the regions of the stand-in.
     pub(crate) catalogs: Vec<(&'a str, &'a Catalog)>,
-    /// Price list entries to return instead of the catalog's.
-    pub(crate) replacement: Option<&'a [Value]>,
     pub(crate) settings: &'a AwsFakeSettings,
     pub(crate) auth: Auth<'a>,
 }
@@ -119,14 +117,6 @@ impl PricingCall<'_> {
     /// Iterates over the products whose key comes after `after`, by key.
     fn products(&self, after: &str) -> Box<dyn Iterator<Item = (String, Value)> + '_> {
         let after = after.to_owned();
-        if let Some(list) = self.replacement {
-            let numbered = list.iter().enumerate();
-            return Box::new(
-                numbered
-                    .map(|(i, product)| (format!("{i:08}"), product.clone()))
-                    .filter(move |(key, _)| *key > after),
-            );
-        }
         let mut all: BTreeMap<String, (&str, &str, f64)> = BTreeMap::new();
         for (region, catalog) in &self.catalogs {
             for (name, price) in catalog.prices() {

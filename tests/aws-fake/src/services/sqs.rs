@@ -177,7 +177,6 @@ pub(crate) enum Outcome {
     Wait(Duration),
 }
 
-/// A call to SQS.
 #[derive(Debug)]
 pub(crate) struct SqsCall<'a> {
     pub(crate) action: String,

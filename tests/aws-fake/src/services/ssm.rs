@@ -39,13 +39,6 @@ impl Ssm {
         self.find(name).map(|(_, _, (value, _))| value.as_str())
     }
 
-    pub(crate) fn all(&self) -> BTreeMap<&str, &str> {
-        self.0
-            .iter()
-            .filter_map(|(name, p)| Some((name.as_str(), p.values.last()?.0.as_str())))
-            .collect()
-    }
-
     /// Returns the parameter's name, version and value.
     fn find(&self, selector: &str) -> Option<(&str, usize, &(String, Timestamp))> {
         if let Some((name, parameter)) = self.0.get_key_value(selector) {
@@ -62,7 +55,6 @@ impl Ssm {
     }
 }
 
-/// A call to SSM.
 #[derive(Debug)]
 pub(crate) struct SsmCall<'a> {
     pub(crate) action: String,

@@ -2,7 +2,6 @@
 
 use serde_json::json;
 
-/// An error of AWS.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct AwsError {

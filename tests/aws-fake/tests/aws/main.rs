@@ -145,7 +145,7 @@ async fn rate_limits_throttle_until_the_bucket_refills() {
 }
 
 #[tokio::test]
-async fn a_policy_decides_by_tags_and_passed_roles_and_errors_name_the_missing_permission() {
+async fn a_policy_decides_by_tags_and_roles_and_errors_name_the_permission() {
     let aws = Aws::new();
     aws.fake
         .add_instance_profile("p", Some("KarpenterNodeRole-test"));
@@ -196,7 +196,7 @@ async fn a_policy_decides_by_tags_and_passed_roles_and_errors_name_the_missing_p
 }
 
 #[tokio::test]
-async fn one_resource_may_be_denied_and_the_error_about_a_missing_reservation_may_omit_its_id() {
+async fn one_resource_may_be_denied_and_a_reservation_s_id_omitted() {
     let aws = Aws::with(|b| b.unlimited());
     aws.template(&[]).await;
     let (denied, other) = (aws.launch("on-demand").await, aws.launch("on-demand").await);

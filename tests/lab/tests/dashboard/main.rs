@@ -51,7 +51,7 @@ const LOST: &str =
 
 /// Conformance: DASH-02, DASH-05
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn squares_follow_the_nodes_and_a_restart_of_the_controllers_without_a_reload() {
+async fn squares_follow_the_nodes_and_a_restart_without_a_reload() {
     let Some(browser) = browser().await else {
         return;
     };
@@ -316,7 +316,7 @@ async fn hostile_text_stays_text_and_no_request_leaves_the_origin() {
 
 /// Conformance: DASH-07
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_view_is_reachable_by_keyboard_readable_and_without_serious_faults() {
+async fn every_view_is_readable_by_keyboard_and_without_serious_faults() {
     let Some(browser) = browser().await else {
         return;
     };

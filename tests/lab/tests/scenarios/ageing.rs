@@ -15,11 +15,10 @@ use karpenter_fixtures::Object;
 use karpenter_kube::context::Context;
 use karpenter_kube::operator::{Operator, OperatorError};
 use karpenter_kube::provisioning::launch::create_claims;
-use karpenter_kwok::{KwokNodeClass, KwokProvider};
+use karpenter_kwok::KwokProvider;
 use karpenter_testbed::loops::node_agent::NodeFault;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::Scripted;
@@ -27,11 +26,7 @@ use crate::world::{World, node_pool, settings};
 
 /// A world with pods on one node of a NodePool that never consolidates.
 async fn with_node(pods: i32, pool: Object<NodePool>) -> World {
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world
-        .add(pool.consolidate_after("Never").budgets(&["0"]))
-        .await;
+    let world = World::with(pool.consolidate_after("Never").budgets(&["0"])).await;
     world.deploy("app", pods).await;
     let pods = usize::try_from(pods).unwrap();
     world.until_running(pods, 60).await;
@@ -42,16 +37,6 @@ async fn with_node(pods: i32, pool: Object<NodePool>) -> World {
         })
         .await;
     world
-}
-
-async fn patch<K>(world: &World, name: &str, patch: Value)
-where
-    K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + Clone + std::fmt::Debug,
-{
-    let api: Api<K> = world.api();
-    api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .unwrap();
 }
 
 async fn drifted(world: &World) -> Option<String> {
@@ -75,21 +60,21 @@ async fn the_first_drift_reason_counts_and_a_reverted_change_ends_drift() {
     assert_eq!(drifted(&world).await, None);
     let zone =
         json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["nowhere"]}]);
-    patch::<NodePool>(
-        &world,
-        "default",
-        json!({"spec": {"template": {"spec": {"requirements": zone}}}}),
-    )
-    .await;
+    world
+        .patch::<NodePool>(
+            "default",
+            json!({"spec": {"template": {"spec": {"requirements": zone}}}}),
+        )
+        .await;
     until_drifted(&world, Some("RequirementsDrifted")).await;
     let label = json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}});
-    patch::<NodePool>(&world, "default", label).await;
+    world.patch::<NodePool>("default", label).await;
     until_drifted(&world, Some("NodePoolDrifted")).await;
     let back = json!({"spec": {"template": {"metadata": {"labels": {"team": null}}, "spec": {"requirements": []}}}});
-    patch::<NodePool>(&world, "default", back).await;
+    world.patch::<NodePool>("default", back).await;
     // For upstream's hash an empty map of labels differs from none.
     let none = json!({"spec": {"template": {"metadata": null}}});
-    patch::<NodePool>(&world, "default", none).await;
+    world.patch::<NodePool>("default", none).await;
     until_drifted(&world, None).await;
 }
 
@@ -109,7 +94,9 @@ async fn every_static_field_of_the_template_makes_nodes_drift() {
         json!({"spec": {"nodeClassRef": {"name": "other"}}}),
     ];
     for change in changes {
-        patch::<NodePool>(&world, "default", json!({"spec": {"template": change}})).await;
+        world
+            .patch::<NodePool>("default", json!({"spec": {"template": change}}))
+            .await;
         until_drifted(&world, Some("NodePoolDrifted")).await;
         let mut back: NodePool = world.api().get("default").await.unwrap();
         back.spec.template = original.spec.template.clone();
@@ -121,43 +108,6 @@ async fn every_static_field_of_the_template_makes_nodes_drift() {
     }
 }
 
-/// Conformance: DIS-063, API-068
-#[tokio::test(start_paused = true)]
-async fn nodeclaims_with_another_hash_version_are_rehashed_before_they_can_drift() {
-    let world = with_node(1, node_pool("default")).await;
-    let claim = world.claims().await.remove(0);
-    let old = json!({"metadata": {"annotations": {
-        annotations::NODE_POOL_HASH: "1", annotations::NODE_POOL_HASH_VERSION: "v0"}}});
-    patch::<NodeClaim>(&world, claim.name(), old.clone()).await;
-    world.pass(5).await;
-    assert_eq!(
-        drifted(&world).await,
-        None,
-        "hashes of different versions are not compared"
-    );
-    patch::<NodePool>(&world, "default", old).await;
-    world
-        .until(30, "the claim has the pool's hash again", async |w| {
-            let claims = w.claims().await;
-            claims[0].annotation(annotations::NODE_POOL_HASH)
-                == claim.annotation(annotations::NODE_POOL_HASH)
-        })
-        .await;
-    world
-        .until(5, "the pool has its hash and version again", async |w| {
-            let pool = w.list::<NodePool>().await.remove(0);
-            let annotations = pool.metadata.annotations.unwrap_or_default();
-            [
-                annotations::NODE_POOL_HASH,
-                annotations::NODE_POOL_HASH_VERSION,
-            ]
-            .iter()
-            .all(|key| annotations.get(*key).map(String::as_str) == claim.annotation(key))
-        })
-        .await;
-    assert_eq!(drifted(&world).await, None);
-}
-
 /// Conformance: DIS-051, API-172, DIS-206
 #[tokio::test(start_paused = true)]
 async fn nodes_expire_despite_budgets_and_are_counted_once() {
@@ -165,11 +115,7 @@ async fn nodes_expire_despite_budgets_and_are_counted_once() {
     let claim = world.claims().await.remove(0);
     world.pass(3500).await;
     assert!(!world.claims().await[0].is_deleting());
-    world
-        .until(300, "the claim has expired", async |w| {
-            w.claims().await.iter().all(|c| c.uid() != claim.uid())
-        })
-        .await;
+    world.until_gone::<NodeClaim>(claim.name(), 300).await;
     world.until_running(1, 120).await;
     let counted = world.metric(
         "karpenter_nodeclaims_disrupted_total{reason=\"expired\",nodepool=\"default\",capacity_type=\"spot\",consolidation_policy=\"\",termination_mode=\"graceful\"}",
@@ -194,13 +140,9 @@ async fn a_nodeclaim_without_an_instance_is_deleted_once_its_node_is_not_ready()
         world.claims().await.iter().any(is_kept),
         "the node is still ready"
     );
-    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let node = world.node_name().await;
     world.cluster.node_faults.set(&node, NodeFault::Dead);
-    world
-        .until(400, "the claim is garbage-collected", async |w| {
-            w.claims().await.iter().all(|c| c.uid() != claim.uid())
-        })
-        .await;
+    world.until_gone::<NodeClaim>(claim.name(), 400).await;
     let series = world.cluster.registry.render();
     assert!(series.contains("karpenter_nodeclaims_disrupted_total{reason=\"garbage_collected\""));
     world.until_running(1, 120).await;
@@ -285,41 +227,6 @@ async fn an_instance_whose_nodeclaim_is_still_launching_is_not_terminated() {
     );
 }
 
-/// Conformance: DIS-147
-#[tokio::test(start_paused = true)]
-async fn an_instance_without_a_nodeclaim_is_terminated_and_its_node_deleted() {
-    let mut world = with_node(1, node_pool("default")).await;
-    world.cluster.stop_controllers().await;
-    // A user removes the NodeClaim's finalizer while no controller runs to terminate the instance.
-    let claim = world.claims().await.remove(0);
-    patch::<NodeClaim>(
-        &world,
-        claim.name(),
-        json!({"metadata": {"finalizers": null}}),
-    )
-    .await;
-    world.delete::<NodeClaim>(claim.name()).await;
-    world
-        .until(30, "the claim is gone", async |w| {
-            w.claims().await.is_empty()
-        })
-        .await;
-    let id = claim.status.provider_id.clone().unwrap();
-    let lost = |w: &World| {
-        let instances = w.cluster.cloud.instances();
-        instances
-            .iter()
-            .any(|m| m.answer.status.provider_id.as_ref() == Some(&id))
-    };
-    assert!(lost(&world));
-    world.cluster.start_controllers();
-    world
-        .until(120, "the instance is terminated", async |w| !lost(w))
-        .await;
-    world.until_running(1, 300).await;
-    world.assert_no_orphans().await;
-}
-
 /// Controllers in addition to those of the world, whose context a scenario can inspect.
 fn operator(
     world: &World,
@@ -365,7 +272,7 @@ async fn a_nodeclaim_has_the_hash_that_its_nodepool_had_when_it_was_planned() {
     let planned = known(None).await;
     let draft = PlannedNodeClaim::from_template(&planned, &cx.provider.profile().well_known);
     let label = json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}});
-    patch::<NodePool>(&world, "default", label).await;
+    world.patch::<NodePool>("default", label).await;
     let edited = known(Some("a")).await;
     assert_ne!(hash::node_pool(&planned), hash::node_pool(&edited));
     let created = create_claims(&cx, &[draft], &BTreeSet::new(), "provisioned").await;
@@ -423,12 +330,10 @@ async fn a_node_smaller_than_its_instance_type_gets_an_event() {
             found(w).await == Status::True
         })
         .await;
-    let node = world.nodes().await.remove(0).metadata.name.unwrap();
-    let api: Api<Node> = world.api();
-    let small = Patch::Merge(json!({"status": {"capacity": {"cpu": "1m"}}}));
-    api.patch_status(&node, &PatchParams::default(), &small)
-        .await
-        .unwrap();
+    let node = world.node_name().await;
+    world
+        .patch_status::<Node>(&node, json!({"status": {"capacity": {"cpu": "1m"}}}))
+        .await;
     world
         .until(1300, "the node is inconsistent", async |w| {
             found(w).await == Status::False
@@ -444,9 +349,11 @@ async fn the_nodeclass_label_is_restored_on_nodeclaims_and_nodes() {
     let label = "karpenter.kwok.sh/kwoknodeclass";
     let without = json!({"metadata": {"labels": {label: null}}});
     let claim = world.claims().await.remove(0);
-    patch::<NodeClaim>(&world, claim.name(), without.clone()).await;
-    let node = world.nodes().await.remove(0).metadata.name.unwrap();
-    patch::<Node>(&world, &node, without).await;
+    world
+        .patch::<NodeClaim>(claim.name(), without.clone())
+        .await;
+    let node = world.node_name().await;
+    world.patch::<Node>(&node, without).await;
     world
         .until(10, "the label is back", async |w| {
             let node = w.nodes().await.remove(0).metadata.labels.unwrap();

@@ -9,7 +9,6 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::resources::Resources;
 use karpenter_decisions::rehearse::agreement::{Done, actions, agreement, size_class};
 use karpenter_kwok::KwokNodeClass;
-use kube::api::{Patch, PatchParams};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
@@ -145,11 +144,8 @@ async fn measure(seed: u64) -> Measured {
     };
     let mut pods = names(world.pods().await);
     let before = pods.len();
-    let api = world.api::<NodePool>();
-    let patch = Patch::Merge(json!({ "spec": spec("WhenEmptyOrUnderutilized") }));
-    api.patch("default", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let patch = json!({ "spec": spec("WhenEmptyOrUnderutilized") });
+    world.patch::<NodePool>("default", patch).await;
     for _ in 0..720 {
         world.pass(5).await;
         watched.see(&world.claims().await);

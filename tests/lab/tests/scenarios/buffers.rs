@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::PodTemplate;
 use karpenter_api::autoscaling::{CapacityBuffer, conditions};
-use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_kwok::CapacityPool;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
@@ -12,10 +12,7 @@ use crate::world::{World, node_pool, settings};
 async fn world() -> World {
     let mut settings = settings();
     settings.options.feature_gates.capacity_buffer = true;
-    let world = World::bare(settings).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(node_pool("default")).await;
-    world
+    World::with_settings(settings, node_pool("default")).await
 }
 
 fn buffers(world: &World) -> Api<CapacityBuffer> {
@@ -83,11 +80,7 @@ async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
         "NotReadyForProvisioning",
     )
     .await;
-    let everything = CapacityPool {
-        instance_type: None,
-        zone: None,
-        capacity_type: None,
-    };
+    let everything = CapacityPool::default();
     world.cluster.cloud.exhaust(everything);
     template(&world, "1").await;
     until(
@@ -203,40 +196,4 @@ async fn a_missing_or_unsupported_workload_is_reported() {
         "ResolutionFailed",
     )
     .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_buffer_keeps_a_bounded_number_of_chunks_and_says_so() {
-    let mut settings = settings();
-    settings.options.feature_gates.capacity_buffer = true;
-    let world = World::bare(settings).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(node_pool("default").limit("nodes", "1")).await;
-    template(&world, "1n").await;
-    let chunk = json!({"name": "chunk"});
-    for (spec, wanted) in [
-        (json!({"replicas": i32::MAX}), 2_147_483_647_u32),
-        (json!({"limits": {"cpu": "9223372036854775"}}), u32::MAX),
-    ] {
-        let mut spec = spec;
-        spec["podTemplateRef"] = chunk.clone();
-        buffer(&world, spec).await;
-        let (ready, requires) = (conditions::READY_FOR_PROVISIONING, "RequiresNewCapacity");
-        until(&world, ready, "True", "Resolved").await;
-        until(&world, conditions::PROVISIONING, "False", requires).await;
-        let status = buffers(&world).get("spare").await.unwrap().status;
-        assert_eq!(status.replicas, Some(10_000));
-        let condition = status.conditions.iter().find(|c| c.type_ == ready);
-        assert_eq!(
-            condition.unwrap().message,
-            format!(
-                "keeps 10000 of {wanted} chunks: a buffer has at most 10000, and all buffers together 50000"
-            )
-        );
-        buffers(&world)
-            .delete("spare", &DeleteParams::default())
-            .await
-            .unwrap();
-        world.pass(1).await;
-    }
 }

@@ -103,7 +103,7 @@ async fn a_bundle_answers_as_the_leader_does_and_its_decisions_are_reproduced() 
         pod.name
     );
     let live = get(port, &path).await;
-    let told = explain(&Subject::Pod {
+    let answer = explain(&Subject::Pod {
         namespace: "default".to_owned(),
         name: pod.name,
     });
@@ -113,9 +113,9 @@ async fn a_bundle_answers_as_the_leader_does_and_its_decisions_are_reproduced() 
         chosen.map(without_times).collect()
     };
     let fields = ["kind", "state", "reason", "pools", "blocking"];
-    assert_eq!(of(&told, &fields), of(&live, &fields));
+    assert_eq!(of(&answer, &fields), of(&live, &fields));
     let live = get(port, &format!("nodes/{node}/explanation?timeout=5s")).await;
-    let told = explain(&Subject::Node(node));
+    let answer = explain(&Subject::Node(node));
     let fields = [
         "kind",
         "metadata",
@@ -124,7 +124,7 @@ async fn a_bundle_answers_as_the_leader_does_and_its_decisions_are_reproduced() 
         "reason",
         "blockers",
     ];
-    assert_eq!(of(&told, &fields), of(&live, &fields));
+    assert_eq!(of(&answer, &fields), of(&live, &fields));
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +146,7 @@ async fn a_bundle_with_pseudonyms_is_not_made_by_the_server() {
 
 /// Conformance: PLAN-14
 #[tokio::test(start_paused = true)]
-async fn the_flight_recorder_has_every_pass_of_the_last_half_hour_and_each_is_reproduced() {
+async fn every_recorded_pass_of_the_last_half_hour_is_reproduced() {
     let port = free_port();
     let settings = serving(port, |options| options.feature_gates.flight_recorder = true);
     let world = World::bare(settings).await;
@@ -172,7 +172,7 @@ async fn the_flight_recorder_has_every_pass_of_the_last_half_hour_and_each_is_re
     world.scale("api", 1).await;
     world.scale("old", 0).await;
     world.pass(300).await;
-    let told = get(port, "decisions?limit=5000").await;
+    let answer = get(port, "decisions?limit=5000").await;
 
     let read = bundle::read(captured(port, "?last=15m").await.as_slice()).unwrap();
     let recorded = |pass: &str| -> Vec<String> {
@@ -182,20 +182,20 @@ async fn the_flight_recorder_has_every_pass_of_the_last_half_hour_and_each_is_re
     let since = read.at() - jiff::SignedDuration::from_mins(15);
     // Each record of such a pass begins with one.
     for pass in ["Provisioning", "Disruption"] {
-        let all = told["items"].as_array().unwrap().iter();
+        let all = answer["items"].as_array().unwrap().iter();
         let made = all.filter(|record| {
             let at: jiff::Timestamp = record["at"].as_str().unwrap().parse().unwrap();
             record["pass"] == pass && at >= began
         });
         let made = made.count();
-        assert!(made > 0, "{told}");
+        assert!(made > 0, "{answer}");
         assert!(recorded(pass).len() >= made, "{pass}: {made} records");
     }
-    let records = told["items"].as_array().unwrap().iter();
+    let records = answer["items"].as_array().unwrap().iter();
     let mut times = records.map(|it| it["at"].as_str().unwrap().parse::<jiff::Timestamp>());
     assert!(
         times.any(|at| at.unwrap() < since),
-        "no earlier pass: {told}"
+        "no earlier pass: {answer}"
     );
     assert!(read.recording.iter().all(|pass| pass.at() >= since));
     let counted = |what: &str| -> usize {

@@ -11,21 +11,17 @@ use karpenter_core::provider::{CloudProviderError, HookOutcome};
 use karpenter_fixtures::{HOSTNAME, Object, pod};
 use karpenter_kube::controller::{Controller, Queue};
 use karpenter_kube::node::eviction::EvictionQueue;
-use karpenter_kwok::{CapacityPool, KwokNodeClass};
 use karpenter_testbed::faults::{Fault, Rule};
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use serde_json::json;
 
 use crate::cloud::{Hook, Scripted};
-use crate::world::{World, deployment, node_pool, settings};
+use crate::world::{World, deployment, node_pool};
 
 /// A cluster whose NodePool never consolidates.
 async fn quiet(pool: Object<NodePool>) -> World {
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(pool.consolidate_after("Never")).await;
-    world
+    World::with(pool.consolidate_after("Never")).await
 }
 
 async fn claim(world: &World, uid: &str) -> Option<NodeClaim> {
@@ -108,46 +104,6 @@ async fn a_create_error_says_its_own_reason_on_the_claim_until_the_launch_works(
         "the same NodeClaim"
     );
     assert_eq!(cloud.calls("create").len(), 4);
-}
-
-/// Conformance: API-172
-#[tokio::test(start_paused = true)]
-async fn claims_that_are_given_up_are_counted_by_reason() {
-    let world = quiet(node_pool("default")).await;
-    let everything = CapacityPool {
-        instance_type: None,
-        zone: None,
-        capacity_type: None,
-    };
-    world.cluster.cloud.exhaust(everything);
-    world.deploy("app", 1).await;
-    world
-        .until(60, "a claim is given up", async |w| {
-            disrupted(w, "insufficient_capacity", "").is_some()
-        })
-        .await;
-
-    let world = quiet(node_pool("default")).await;
-    world.cluster.cloud.fail_launches(u32::MAX);
-    world.deploy("app", 1).await;
-    world.pass(290).await;
-    assert_eq!(disrupted(&world, "launch_timeout", ""), None);
-    world
-        .until(120, "its launch is given up", async |w| {
-            disrupted(w, "launch_timeout", "") == Some(1.0)
-        })
-        .await;
-
-    let world = quiet(node_pool("default")).await;
-    world.cluster.cloud.never_register(true);
-    world.deploy("app", 1).await;
-    world.pass(890).await;
-    assert_eq!(disrupted(&world, "registration_timeout", "spot"), None);
-    world
-        .until(60, "its registration is given up", async |w| {
-            disrupted(w, "registration_timeout", "spot") == Some(1.0)
-        })
-        .await;
 }
 
 /// Conformance: DIS-142
@@ -239,7 +195,7 @@ async fn of_several_hooks_that_wait_the_shortest_time_counts() {
 
 /// Conformance: DIS-160
 #[tokio::test(start_paused = true)]
-async fn a_change_of_the_pool_makes_its_registration_health_unknown_until_another_node_registers() {
+async fn a_changed_pool_s_registration_health_is_unknown_until_a_registration() {
     let world = quiet(node_pool("default")).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
@@ -258,12 +214,9 @@ async fn a_change_of_the_pool_makes_its_registration_health_unknown_until_anothe
             health(w).await == healthy
         })
         .await;
-    let weight = Patch::Merge(json!({"spec": {"weight": 7}}));
-    let pools: Api<NodePool> = world.api();
-    pools
-        .patch("default", &PatchParams::default(), &weight)
-        .await
-        .unwrap();
+    world
+        .patch::<NodePool>("default", json!({"spec": {"weight": 7}}))
+        .await;
     world.pass(60).await;
     assert_eq!(
         health(&world).await,
@@ -289,22 +242,14 @@ async fn drifted(world: &World) -> Option<(String, String)> {
 /// Conformance: DIS-165
 #[tokio::test(start_paused = true)]
 async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
-    let world = quiet(node_pool("default").without_requirements()).await;
     // The budget keeps the drifted node.
-    let shut = Patch::Merge(json!({"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}}));
-    let pools: Api<NodePool> = world.api();
-    pools
-        .patch("default", &PatchParams::default(), &shut)
-        .await
-        .unwrap();
+    let shut = node_pool("default").without_requirements().budgets(&["0"]);
+    let world = quiet(shut).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     let claim = world.claims().await.remove(0);
     let gone = json!({"metadata": {"labels": {"node.kubernetes.io/instance-type": "gone"}}});
-    let api: Api<NodeClaim> = world.api();
-    api.patch(claim.name(), &PatchParams::default(), &Patch::Merge(gone))
-        .await
-        .unwrap();
+    world.patch::<NodeClaim>(claim.name(), gone).await;
     let age = |w: &World| {
         let created = claim
             .metadata
@@ -329,14 +274,8 @@ async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
 
 /// Conformance: DIS-166
 #[tokio::test(start_paused = true)]
-async fn a_provider_s_reason_is_that_of_the_drift_and_an_unknown_instance_has_not_drifted() {
-    let mut world = quiet(node_pool("default")).await;
-    let shut = Patch::Merge(json!({"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}}));
-    let pools: Api<NodePool> = world.api();
-    pools
-        .patch("default", &PatchParams::default(), &shut)
-        .await
-        .unwrap();
+async fn the_provider_gives_the_reason_and_unknown_instances_have_not_drifted() {
+    let mut world = quiet(node_pool("default").budgets(&["0"])).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
@@ -364,10 +303,7 @@ async fn a_provider_s_reason_is_that_of_the_drift_and_an_unknown_instance_has_no
 async fn a_claim_that_cannot_be_created_keeps_no_other_from_being_made() {
     let world = quiet(node_pool("default")).await;
     world.pass(5).await;
-    let refused = Fault::Error {
-        code: 403,
-        retry_after: None,
-    };
+    let refused = Fault::Error(403);
     let rule = Rule::new(refused)
         .verb("create")
         .resource("nodeclaims")
@@ -375,37 +311,9 @@ async fn a_claim_that_cannot_be_created_keeps_no_other_from_being_made() {
     world.cluster.testbed.faults().add(rule);
     let alone = deployment("app", 3).anti_affinity(HOSTNAME, ("app", "app"));
     world.add(alone).await;
-    world
-        .until(5, "the others are made", async |w| {
-            w.claims().await.len() == 2
-        })
-        .await;
+    world.until_claims(2, 5).await;
     world.until_running(3, 120).await;
     assert_eq!(world.claims().await.len(), 3);
-}
-
-/// Conformance: DIS-163
-#[tokio::test(start_paused = true)]
-async fn a_static_pool_is_scaled_down_whatever_its_budgets_say() {
-    let mut settings = settings();
-    settings.options.feature_gates.static_capacity = true;
-    let world = World::bare(settings).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world
-        .add(node_pool("fixed").replicas(3).budgets(&["0"]))
-        .await;
-    let are = async |w: &World, count: usize| {
-        let claims = w.claims().await;
-        claims.len() == count && claims.iter().all(|claim| claim.is_true(types::INITIALIZED))
-    };
-    world.until(120, "three", async |w| are(w, 3).await).await;
-    let fewer = Patch::Merge(json!({"spec": {"replicas": 1}}));
-    let pools: Api<NodePool> = world.api();
-    pools
-        .patch("fixed", &PatchParams::default(), &fewer)
-        .await
-        .unwrap();
-    world.until(120, "one", async |w| are(w, 1).await).await;
 }
 
 /// Conformance: DIS-155
@@ -415,7 +323,7 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     let cx = Arc::clone(world.cluster.context().unwrap());
-    let on = world.nodes().await.remove(0).metadata.name.unwrap();
+    let on = world.node_name().await;
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
     let protected = pod("protected").do_not_disrupt().grace_period(30);
     let protected = protected.set("/spec/nodeName", on.as_str()).build();
@@ -460,7 +368,7 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
 
 /// Conformance: DIS-134
 #[tokio::test(start_paused = true)]
-async fn launches_that_fail_are_tried_again_after_one_second_and_a_minute_at_most() {
+async fn failed_launches_are_tried_again_after_one_to_sixty_seconds() {
     let mut world = quiet(node_pool("default")).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let errors = (0..12).map(|_| CloudProviderError::other("the cloud is away"));

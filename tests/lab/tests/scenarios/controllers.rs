@@ -63,7 +63,7 @@ fn all_gates() -> FeatureGates {
 
 /// Conformance: API-164, DIS-132
 #[tokio::test(start_paused = true)]
-async fn controllers_have_their_names_and_run_as_many_reconciliations_as_cores_allow() {
+async fn controllers_have_their_names_and_as_many_workers_as_cores_allow() {
     let expected = CONTROLLERS.map(|(name, most)| (name.to_owned(), most));
     assert_eq!(running(1000, all_gates()).await, expected.into());
     let sixty = running(60_000, all_gates()).await;
@@ -98,7 +98,7 @@ async fn what_a_gate_closes_does_not_run() {
 
 /// Conformance: DIS-135
 #[tokio::test(start_paused = true)]
-async fn instances_are_listed_every_ten_seconds_at_first_and_then_every_two_minutes() {
+async fn instances_are_listed_every_ten_seconds_then_every_two_minutes() {
     let mut world = World::new().await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.pass(20 * 10 + 5 * 120).await;

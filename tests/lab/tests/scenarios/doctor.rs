@@ -34,7 +34,7 @@ fn finding<'a>(report: &'a Value, id: &str) -> Option<&'a Value> {
 
 /// Conformance: SURGE-13, DEC-014
 #[tokio::test(start_paused = true)]
-async fn an_impossible_budget_is_told_with_what_consolidation_saves_once_it_is_gone() {
+async fn an_impossible_budget_is_reported_with_what_it_costs() {
     let port = free_port();
     let world = world(port).await;
     world.deploy("big", 12).await;
@@ -94,7 +94,7 @@ async fn an_impossible_budget_is_told_with_what_consolidation_saves_once_it_is_g
 
 /// Conformance: DEC-015
 #[tokio::test(start_paused = true)]
-async fn with_the_feature_gate_an_event_says_in_a_second_line_what_blocks_the_pod() {
+async fn with_the_feature_gate_an_event_s_second_line_is_what_blocks_the_pod() {
     let message = async |hints: bool| {
         let settings = serving(0, |options| options.feature_gates.scheduling_hints = hints);
         let world = World::bare(settings).await;

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Event;
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::v1::NodePool;
-use karpenter_fixtures::{ARCH, CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, Object};
-use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_fixtures::{ARCH, CAPACITY_TYPE, INSTANCE_TYPE, Object};
+use karpenter_kwok::CapacityPool;
 use serde_json::json;
 
 use crate::lines::Lines;
-use crate::world::{World, deployment, node_pool, settings};
+use crate::world::{World, deployment, node_pool};
 
 /// Not kube-scheduler's.
 fn is_ours(event: &Event) -> bool {
@@ -57,12 +57,7 @@ async fn assert_said(world: &World, reason: &str, type_: &str, kinds: &[&str], t
 }
 
 async fn on_demand(pool: Object<NodePool>) -> World {
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world
-        .add(pool.requires(CAPACITY_TYPE, "In", &["on-demand"]))
-        .await;
-    world
+    World::with(pool.requires(CAPACITY_TYPE, "In", &["on-demand"])).await
 }
 
 /// A NodePool that no instance type meets.
@@ -183,18 +178,10 @@ async fn events_of_scheduling_and_consolidation_have_their_type_object_and_text(
     )
     .await;
 
-    let everything = CapacityPool {
-        instance_type: None,
-        zone: None,
-        capacity_type: None,
-    };
+    let everything = CapacityPool::default();
     world.cluster.cloud.exhaust(everything);
     world.scale("app", 100).await;
-    world
-        .until(60, "launches fail for lack of capacity", async |w| {
-            w.has_event("InsufficientCapacityError").await
-        })
-        .await;
+    world.until_event("InsufficientCapacityError", 60).await;
     let all = said(&world, "InsufficientCapacityError").await;
     for [type_, kind, text] in all {
         assert_eq!((&*type_, &*kind), ("Warning", "NodeClaim"));
@@ -213,14 +200,8 @@ async fn events_of_a_termination_have_their_type_object_and_text() {
     let world = on_demand(quiet).await;
     world.add(deployment("app", 1).grace_period(30)).await;
     world.until_running(1, 60).await;
-    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> =
-        kube::Api::namespaced(world.client.clone(), "default");
-    let pod = world.pods().await.remove(0).metadata.name.unwrap();
     let refuses = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
-    let refuses = kube::api::Patch::Merge(refuses);
-    pods.patch(&pod, &kube::api::PatchParams::default(), &refuses)
-        .await
-        .unwrap();
+    world.patch_pods(refuses).await;
     world.pass(20).await;
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
@@ -243,14 +224,7 @@ async fn events_of_a_termination_have_their_type_object_and_text() {
         "Node is deleting or marked for deletion",
     )
     .await;
-    world
-        .until(400, "the claim is gone", async |w| {
-            w.claims()
-                .await
-                .iter()
-                .all(|other| other.uid() != claim.uid())
-        })
-        .await;
+    world.until_gone::<NodeClaim>(claim.name(), 400).await;
     let early = "Deleted the pod to accommodate the terminationTime *This bypasses the PDB of the pod and the do-not-disrupt annotation.";
     assert_said(&world, "Disrupted", "Normal", &["Pod"], early).await;
     let all = said(&world, "Disrupted").await;
@@ -310,31 +284,6 @@ async fn the_milestones_of_a_node_are_lines_of_the_log() {
     assert_eq!(tainted["taint.Effect"], "NoSchedule");
 }
 
-/// Conformance: SCH-261
-#[tokio::test(start_paused = true)]
-async fn pods_whose_preferences_can_prevent_consolidation_are_named_in_the_log_once() {
-    let lines = Lines::taken();
-    let world = World::new().await;
-    let soft = json!({"whenUnsatisfiable": "ScheduleAnyway"});
-    // It waits for a node that there is not, so that it is planned again and again.
-    let waits = deployment("app", 1)
-        .select(ARCH, "s390x")
-        .prefer_anti_affinity(1, HOSTNAME, ("app", "app"))
-        .spread_with(HOSTNAME, 1, ("app", "app"), soft);
-    world.add(waits).await;
-    world.pass(120).await;
-    let pod = world.pods().await.remove(0).metadata.name.unwrap();
-    for message in [
-        "pod(s) have a preferred Anti-Affinity which can prevent consolidation",
-        "pod(s) have a preferred TopologySpreadConstraint which can prevent consolidation",
-    ] {
-        let all = lines.of("INFO").into_iter();
-        let own: Vec<_> = all.filter(|line| line["message"] == message).collect();
-        assert_eq!(own.len(), 1, "{message}");
-        assert_eq!(own[0]["pods"], format!("default/{pod}"));
-    }
-}
-
 /// Returns how often events of a reason were published.
 async fn count(world: &World, reason: &str) -> i32 {
     let events = world.events().await.into_iter();
@@ -350,11 +299,7 @@ async fn what_stays_as_it_is_is_told_again_after_its_time() {
     world
         .add(deployment("nowhere", 1).select(ARCH, "s390x"))
         .await;
-    world
-        .until(30, "the event is published", async |w| {
-            w.has_event("FailedScheduling").await
-        })
-        .await;
+    world.until_event("FailedScheduling", 30).await;
     world.pass(285).await;
     assert_eq!(
         count(&world, "FailedScheduling").await,
@@ -371,11 +316,7 @@ async fn what_stays_as_it_is_is_told_again_after_its_time() {
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
     world.scale("app", 2).await;
-    world
-        .until(120, "the event is published", async |w| {
-            w.has_event("Unconsolidatable").await
-        })
-        .await;
+    world.until_event("Unconsolidatable", 120).await;
     let published = count(&world, "Unconsolidatable").await;
     world.pass(14 * 60).await;
     assert_eq!(

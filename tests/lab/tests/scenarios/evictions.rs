@@ -9,7 +9,6 @@ use karpenter_core::pod::Pod as ModelPod;
 use karpenter_fixtures::{Object, pod};
 use karpenter_kube::controller::{Controller, Next, Queue};
 use karpenter_kube::node::eviction::EvictionQueue;
-use karpenter_kwok::KwokNodeClass;
 use karpenter_testbed::faults::{Fault, Rule};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -18,17 +17,11 @@ use crate::world::{World, node_pool, settings};
 
 /// A cluster with one pod on one node that is not consolidated.
 async fn running() -> World {
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
     let pool = node_pool("default").consolidate_after("Never");
-    world.add(pool).await;
+    let world = World::with(pool).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
     world
-}
-
-async fn only_node(world: &World) -> String {
-    world.nodes().await.remove(0).metadata.name.unwrap()
 }
 
 fn pods(world: &World) -> Api<Pod> {
@@ -43,7 +36,7 @@ async fn create(world: &World, pod: Object<Pod>) -> Pod {
 
 /// Creates a pod `name` on the only node, and waits until the controllers know it.
 async fn bound(world: &World, name: &str) -> Pod {
-    let on = only_node(world).await;
+    let on = world.node_name().await;
     let created = create(world, pod(name).set("/spec/nodeName", on.as_str())).await;
     world.pass(5).await;
     created
@@ -63,7 +56,7 @@ fn ago(world: &World, seconds: i64) -> Option<Timestamp> {
 
 /// Conformance: DIS-072
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_was_deleted_or_replaced_before_its_deadline_counts_as_deleted() {
+async fn a_pod_deleted_or_replaced_before_its_deadline_counts_as_deleted() {
     let mut world = running().await;
     let gone = bound(&world, "gone").await;
     let replaced = bound(&world, "replaced").await;
@@ -113,10 +106,7 @@ async fn a_pod_that_replaced_an_unprotected_one_is_not_evicted_for_it() {
 async fn a_deletion_that_the_api_server_refuses_is_tried_again() {
     let world = running().await;
     let known = bound(&world, "p").await;
-    let refused = Fault::Error {
-        code: 403,
-        retry_after: None,
-    };
+    let refused = Fault::Error(403);
     let rule = Rule::new(refused).verb("delete").resource("pods");
     world.cluster.testbed.faults().add(rule.times(1));
     let cx = Arc::clone(world.cluster.context().unwrap());
@@ -138,7 +128,7 @@ async fn a_deletion_that_the_api_server_refuses_is_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_pod_s_protection_is_published_while_it_blocks_a_drain() {
     let world = running().await;
-    let on = only_node(&world).await;
+    let on = world.node_name().await;
     let protected = pod("p").annotation("karpenter.sh/do-not-disrupt", "1h");
     create(&world, protected.set("/spec/nodeName", on.as_str())).await;
     world.pass(30).await;
@@ -157,7 +147,7 @@ async fn the_end_of_a_pod_s_protection_is_published_while_it_blocks_a_drain() {
 async fn an_invalid_do_not_disrupt_annotation_is_reported_at_once_about_its_pod() {
     // No other controller changes the pods.
     let mut settings = settings();
-    settings.loops.scheduler = None;
+    settings.loops.scheduler = false;
     let world = World::bare(settings).await;
     let protected = |name: &str, value: &str| {
         let pod = pod(name);

@@ -51,8 +51,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 
 /// Conformance: EXP-05
 #[tokio::test(start_paused = true)]
-async fn the_anti_affinity_of_another_namespace_is_named_and_blanked_for_a_caller_without_rights_there()
- {
+async fn anti_affinity_of_another_namespace_is_named_to_callers_with_rights() {
     let port = free_port();
     let one_zone = requirements(&[(ZONE, &["test-zone-a"])]);
     let world = world(port, KwokNodeClass::new("default"), one_zone).await;
@@ -77,16 +76,16 @@ async fn the_anti_affinity_of_another_namespace_is_named_and_blanked_for_a_calle
         .find(|name| name.starts_with("web"))
         .unwrap();
     let path = format!("namespaces/default/pods/{web}/explanation?timeout=5s");
-    let told = get(port, &path).await;
-    let atoms = told["blocking"]["atoms"].as_array().unwrap();
+    let answer = get(port, &path).await;
+    let atoms = answer["blocking"]["atoms"].as_array().unwrap();
     let of_others = |atom: &&Value| atom["side"] == "Cluster";
     let atom = atoms
         .iter()
         .find(of_others)
-        .unwrap_or_else(|| panic!("{told}"));
+        .unwrap_or_else(|| panic!("{answer}"));
     assert_eq!(text(atom, "text"), "anti-affinity of Deployment bank/vault");
 
-    let mut shown = told.clone();
+    let mut shown = answer.clone();
     blank(&mut shown, &|namespace| namespace == "bank");
     let atom = shown["blocking"]["atoms"]
         .as_array()
@@ -101,18 +100,18 @@ async fn the_anti_affinity_of_another_namespace_is_named_and_blanked_for_a_calle
     assert!(!all.contains("vault") && !all.contains("bank"), "{all}");
     assert_eq!(
         shown["relaxations"].as_array().map(Vec::len),
-        told["relaxations"].as_array().map(Vec::len)
+        answer["relaxations"].as_array().map(Vec::len)
     );
     // Who may ask about both sees both.
-    let mut same = told.clone();
+    let mut same = answer.clone();
     blank(&mut same, &|namespace| namespace == "other");
-    assert_eq!(same, told);
+    assert_eq!(same, answer);
     world.cluster.shutdown().await;
 }
 
 /// Conformance: EXP-08
 #[tokio::test(start_paused = true)]
-async fn capacity_that_is_out_is_told_with_its_end_and_the_pod_is_placed_once_it_is_back() {
+async fn capacity_that_is_out_has_an_end_after_which_the_pod_is_placed() {
     let port = free_port();
     let spot = requirements(&[
         (TYPE, &["c-4x-amd64-linux"]),
@@ -127,21 +126,21 @@ async fn capacity_that_is_out_is_told_with_its_end_and_the_pod_is_placed_once_it
     });
     let in_zone = json!({ "nodeSelector": { ZONE: "test-zone-a" } });
     world.deploy_with("web", 1, in_zone).await;
-    let mut told = Value::Null;
+    let mut answer = Value::Null;
     for _ in 0..60 {
         world.pass(1).await;
-        told = explain_first_pod(&world, port).await;
-        if told["reason"]["id"] == "OfferingUnavailable" {
+        answer = explain_first_pod(&world, port).await;
+        if answer["reason"]["id"] == "OfferingUnavailable" {
             break;
         }
     }
-    assert_eq!(told["reason"]["id"], "OfferingUnavailable", "{told}");
-    let until = time(&told["reason"]["parameters"]["until"]);
-    let now = time(&told["observed"]["at"]);
-    assert!(until > now, "{told}");
-    let wait = told["relaxations"].as_array().unwrap().iter();
+    assert_eq!(answer["reason"]["id"], "OfferingUnavailable", "{answer}");
+    let until = time(&answer["reason"]["parameters"]["until"]);
+    let now = time(&answer["observed"]["at"]);
+    assert!(until > now, "{answer}");
+    let wait = answer["relaxations"].as_array().unwrap().iter();
     let wait = wait.into_iter().find(|one| one["side"] == "Offer");
-    let wait = wait.unwrap_or_else(|| panic!("{told}"));
+    let wait = wait.unwrap_or_else(|| panic!("{answer}"));
     assert_eq!(
         text(wait, "text"),
         format!(
@@ -155,11 +154,11 @@ async fn capacity_that_is_out_is_told_with_its_end_and_the_pod_is_placed_once_it
     world.cluster.cloud.restock();
     world.until_running(1, 120).await;
     world.pass(30).await;
-    let told = explain_first_pod(&world, port).await;
+    let answer = explain_first_pod(&world, port).await;
     assert_eq!(
-        (&told["state"], &told["reason"]),
+        (&answer["state"], &answer["reason"]),
         (&json!("Bound"), &Value::Null),
-        "{told}"
+        "{answer}"
     );
     world.cluster.shutdown().await;
 }
@@ -203,12 +202,12 @@ async fn a_pod_goes_through_its_stages_in_order_and_never_back() {
     };
     let mut stages: Vec<(String, Timestamp)> = Vec::new();
     for _ in 0..400 {
-        let told = explain_first_pod(&world, port).await;
-        if told["state"] == "Bound" {
+        let answer = explain_first_pod(&world, port).await;
+        if answer["state"] == "Bound" {
             break;
         }
-        let id = text(&told["reason"], "id").to_owned();
-        let since = time(&told["reason"]["since"]);
+        let id = text(&answer["reason"], "id").to_owned();
+        let since = time(&answer["reason"]["since"]);
         if stages.last().is_none_or(|(last, _)| *last != id) {
             match id.as_str() {
                 // Without the taint the node is initialized; the cordon delays the binding.
@@ -251,17 +250,17 @@ async fn a_pod_goes_through_its_stages_in_order_and_never_back() {
         ]
     );
     assert!(stages.is_sorted_by_key(|(_, since)| *since), "{stages:?}");
-    let told = explain_first_pod(&world, port).await;
-    assert_eq!(told["state"], "Bound", "{told}");
-    let reached = told["stages"].as_array().unwrap().iter();
+    let answer = explain_first_pod(&world, port).await;
+    assert_eq!(answer["state"], "Bound", "{answer}");
+    let reached = answer["stages"].as_array().unwrap().iter();
     let reached: Vec<&str> = reached.map(|stage| text(stage, "stage")).collect();
-    assert_eq!(reached[0], "Created", "{told}");
+    assert_eq!(reached[0], "Created", "{answer}");
     world.cluster.shutdown().await;
 }
 
 /// Conformance: EXP-12
 #[tokio::test(start_paused = true)]
-async fn a_nodeclaim_tells_what_was_offered_what_was_chosen_and_why_three_cheaper_types_were_not() {
+async fn a_nodeclaim_explains_its_type_and_why_three_cheaper_were_not_chosen() {
     let port = free_port();
     let amd64 = requirements(&[
         ("kubernetes.io/arch", &["amd64"]),
@@ -276,23 +275,23 @@ async fn a_nodeclaim_tells_what_was_offered_what_was_chosen_and_why_three_cheape
     world.pass(5).await;
 
     let claim = world.claims().await.remove(0);
-    let told = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
-    assert_eq!(told["recomputed"], Value::Null, "{told}");
-    assert_eq!(told["launch"]["planned"]["pods"], 1);
+    let answer = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
+    assert_eq!(answer["recomputed"], Value::Null, "{answer}");
+    assert_eq!(answer["launch"]["planned"]["pods"], 1);
     // The list is the launched one, in the order of the plan, and so is the rank.
     let mut requirements = claim.spec.requirements.iter();
     let requirement = requirements.find(|it| it.key == TYPE).unwrap();
-    let options = told["options"].as_array().unwrap();
+    let options = answer["options"].as_array().unwrap();
     let offered: Vec<&str> = options.iter().map(|it| text(it, "instanceType")).collect();
     let mut sorted = offered.clone();
     sorted.sort_unstable();
     assert_eq!(sorted, requirement.values);
-    let planned = told["launch"]["planned"]["instanceTypes"]
+    let planned = answer["launch"]["planned"]["instanceTypes"]
         .as_array()
         .unwrap();
     assert_eq!(json!(offered[..planned.len()]), json!(planned));
     let label = |key: &str| claim.label(key).unwrap();
-    let chosen = &told["chosen"];
+    let chosen = &answer["chosen"];
     assert_eq!(text(chosen, "instanceType"), label(TYPE));
     assert_eq!(text(chosen, "zone"), label(ZONE));
     assert_eq!(
@@ -311,7 +310,7 @@ async fn a_nodeclaim_tells_what_was_offered_what_was_chosen_and_why_three_cheape
 
     // Each rejected type is cheaper, and its reason is true by the catalogue.
     let catalogue = generate();
-    let rejected = told["rejected"].as_array().unwrap();
+    let rejected = answer["rejected"].as_array().unwrap();
     let mut ids: Vec<&str> = Vec::new();
     for one in rejected {
         assert!(price(one) < price(chosen), "{one}");
@@ -336,7 +335,7 @@ async fn a_nodeclaim_tells_what_was_offered_what_was_chosen_and_why_three_cheape
     assert_eq!(
         ids,
         ["PodRequirement", "PoolRequirement", "TooSmall"],
-        "{told}"
+        "{answer}"
     );
 
     // The record of the pass knows by now what the cloud chose.
@@ -353,7 +352,7 @@ async fn a_nodeclaim_tells_what_was_offered_what_was_chosen_and_why_three_cheape
     world.pass(30).await;
     let again = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
     assert_eq!(again["recomputed"], true, "{again}");
-    assert_eq!(again["options"], told["options"]);
+    assert_eq!(again["options"], answer["options"]);
     assert_eq!(again["launch"], Value::Null);
     world.cluster.shutdown().await;
 }
@@ -385,7 +384,7 @@ async fn outcome(port: u16) -> Option<Value> {
 
 /// Conformance: DEC-018
 #[tokio::test(start_paused = true)]
-async fn the_record_of_a_command_says_that_it_succeeded_and_its_replacement_names_it() {
+async fn a_command_s_record_says_that_it_succeeded_and_replacements_name_it() {
     let port = free_port();
     let (world, old) = oversized(port).await;
     world
@@ -395,20 +394,20 @@ async fn the_record_of_a_command_says_that_it_succeeded_and_its_replacement_name
         })
         .await;
     world.pass(5).await;
-    let told = outcome(port).await.unwrap();
-    assert_eq!(told["outcome"]["state"], "Succeeded", "{told}");
-    assert_eq!(told["outcome"]["why"], Value::Null);
+    let answer = outcome(port).await.unwrap();
+    assert_eq!(answer["outcome"]["state"], "Succeeded", "{answer}");
+    assert_eq!(answer["outcome"]["why"], Value::Null);
     let new = world.claims().await.remove(0);
     assert_eq!(
-        told["outcome"]["replacements"],
+        answer["outcome"]["replacements"],
         json!([new.name()]),
-        "{told}"
+        "{answer}"
     );
     let claim = get(port, &format!("nodeclaims/{}/explanation", new.name())).await;
     let planned = &claim["launch"]["planned"];
     assert_eq!(
         (&planned["type"], &planned["command"]),
-        (&json!("Disrupted"), &told["command"]),
+        (&json!("Disrupted"), &answer["command"]),
         "{claim}"
     );
     assert!(
@@ -422,7 +421,7 @@ async fn the_record_of_a_command_says_that_it_succeeded_and_its_replacement_name
 
 /// Conformance: DEC-018
 #[tokio::test(start_paused = true)]
-async fn the_record_of_a_command_says_that_and_why_it_was_rolled_back() {
+async fn a_command_s_record_says_why_it_was_rolled_back() {
     let port = free_port();
     let (world, old) = oversized(port).await;
     world.cluster.cloud.never_register(true);
@@ -439,17 +438,17 @@ async fn the_record_of_a_command_says_that_and_why_it_was_rolled_back() {
     api.delete(new.name(), &DeleteParams::default())
         .await
         .unwrap();
-    let mut told = Value::Null;
+    let mut answer = Value::Null;
     for _ in 0..120 {
         world.pass(1).await;
-        told = outcome(port).await.unwrap();
-        if told["outcome"]["state"] != "Started" {
+        answer = outcome(port).await.unwrap();
+        if answer["outcome"]["state"] != "Started" {
             break;
         }
     }
-    assert_eq!(told["outcome"]["state"], "RolledBack", "{told}");
+    assert_eq!(answer["outcome"]["state"], "RolledBack", "{answer}");
     let why = format!("replacement was deleted, {}", new.name());
-    assert_eq!(text(&told["outcome"], "why"), why);
+    assert_eq!(text(&answer["outcome"], "why"), why);
     world.cluster.shutdown().await;
 }
 
@@ -477,14 +476,12 @@ async fn deleted_claims(world: &World) -> Vec<String> {
 async fn the_repair_of_a_node_is_recorded_and_told() {
     let port = free_port();
     let settings = serving(port, |options| options.feature_gates.node_repair = true);
-    let world = World::bare(settings).await;
-    world.create(&KwokNodeClass::new("default")).await;
     let never = node_pool("default").consolidate_after("Never");
-    world.add(never).await;
+    let world = World::with_settings(settings, never).await;
     world.deploy("app", 1).await;
     world.until_running(1, 120).await;
     hold_claims(&world).await;
-    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let node = world.node_name().await;
     world.cluster.node_faults.set(&node, NodeFault::Dead);
     world
         .until(900, "the node is repaired", async |w| {
@@ -497,10 +494,10 @@ async fn the_repair_of_a_node_is_recorded_and_told() {
     let record = &records["items"][0];
     assert_eq!(record["totals"]["disrupted"], 1, "{records}");
     let claim = deleted_claims(&world).await.remove(0);
-    let told = get(port, &format!("nodeclaims/{claim}/explanation")).await;
-    assert_eq!(told["state"], "Terminating", "{told}");
-    assert_eq!(told["removal"]["record"], record["id"], "{told}");
-    let disrupted = &told["removal"]["disrupted"];
+    let answer = get(port, &format!("nodeclaims/{claim}/explanation")).await;
+    assert_eq!(answer["state"], "Terminating", "{answer}");
+    assert_eq!(answer["removal"]["record"], record["id"], "{answer}");
+    let disrupted = &answer["removal"]["disrupted"];
     assert_eq!(*disrupted, record["items"][0]);
     assert_eq!(disrupted["reason"], "unhealthy");
     assert_eq!(disrupted["names"], json!([node]));
@@ -511,12 +508,10 @@ async fn the_repair_of_a_node_is_recorded_and_told() {
 
 /// Conformance: DEC-020
 #[tokio::test(start_paused = true)]
-async fn each_surplus_node_of_a_static_nodepool_tells_the_decision_and_the_others_do_not() {
+async fn surplus_nodes_of_a_static_nodepool_name_the_decision() {
     let port = free_port();
     let settings = serving(port, |options| options.feature_gates.static_capacity = true);
-    let world = World::bare(settings).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(node_pool("fixed").replicas(6)).await;
+    let world = World::with_settings(settings, node_pool("fixed").replicas(6)).await;
     world
         .until(120, "all nodes are initialized", async |w| {
             w.nodes().await.len() == 6
@@ -524,10 +519,10 @@ async fn each_surplus_node_of_a_static_nodepool_tells_the_decision_and_the_other
         .await;
     world.pass(60).await;
     hold_claims(&world).await;
-    let pools: Api<karpenter_api::v1::NodePool> = world.api();
-    let fewer = Patch::Merge(json!({ "spec": { "replicas": 1 } }));
-    let to = PatchParams::default();
-    pools.patch("fixed", &to, &fewer).await.unwrap();
+    let fewer = json!({ "spec": { "replicas": 1 } });
+    world
+        .patch::<karpenter_api::v1::NodePool>("fixed", fewer)
+        .await;
     world
         .until(120, "five are deleted", async |w| {
             deleted_claims(w).await.len() == 5
@@ -536,14 +531,14 @@ async fn each_surplus_node_of_a_static_nodepool_tells_the_decision_and_the_other
     world.pass(1).await;
 
     for claim in world.claims().await {
-        let told = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
-        let reason = &told["removal"]["disrupted"]["reason"];
+        let answer = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
+        let reason = &answer["removal"]["disrupted"]["reason"];
         let expected = if claim.is_deleting() {
             json!("surplus")
         } else {
             Value::Null
         };
-        assert_eq!(*reason, expected, "{told}");
+        assert_eq!(*reason, expected, "{answer}");
     }
     let records = get(port, "decisions?kind=StaticCapacity").await;
     let disrupted = records["items"].as_array().unwrap().iter();

@@ -17,22 +17,24 @@ fn out_of(zone: Option<&str>, capacity_type: Option<&str>) -> CapacityPool {
     }
 }
 
-/// Conformance: DIS-027
+/// How many NodeClaims were deleted for a reason.
+fn disrupted(world: &World, reason: &str) -> f64 {
+    let text = world.cluster.registry.render();
+    let series = format!("karpenter_nodeclaims_disrupted_total{{reason=\"{reason}\",");
+    let own = text.lines().filter(|line| line.starts_with(&series));
+    own.filter_map(|line| line.split(' ').next_back()?.parse::<f64>().ok())
+        .sum()
+}
+
+/// Conformance: DIS-027, API-172
 #[tokio::test(start_paused = true)]
-async fn without_capacity_nodeclaims_are_deleted_and_created_until_there_is_some() {
+async fn without_capacity_nodeclaims_are_created_again_until_there_is_some() {
     let world = World::new().await;
     world.cluster.cloud.exhaust(out_of(None, None));
     world.deploy("inflate", 3).await;
-    world
-        .until(60, "the event is published", async |w| {
-            w.has_event("InsufficientCapacityError").await
-        })
-        .await;
-    world
-        .until(30, "the claim is deleted", async |w| {
-            w.claims().await.is_empty()
-        })
-        .await;
+    world.until_event("InsufficientCapacityError", 60).await;
+    world.until_claims(0, 30).await;
+    assert!(disrupted(&world, "insufficient_capacity") >= 1.0);
     assert!(world.cluster.cloud.instances().is_empty());
     world.cluster.cloud.restock();
     world.until_running(3, 120).await;
@@ -78,7 +80,7 @@ async fn a_failed_launch_is_retried_and_its_error_is_in_the_condition() {
     assert_eq!(world.claims().await.len(), 1);
 }
 
-/// Conformance: DIS-029, DIS-032
+/// Conformance: DIS-029, DIS-032, API-172
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
     let world = World::new().await;
@@ -103,6 +105,7 @@ async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
         "{}",
         world.describe().await
     );
+    assert_eq!(disrupted(&world, "launch_timeout"), 1.0);
     // The next NodeClaim fails as well, and two failures make the NodePool's registration unhealthy.
     world.pass(360).await;
     assert!(
@@ -113,7 +116,7 @@ async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
     assert!(world.cluster.cloud.instances().is_empty());
 }
 
-/// Conformance: DIS-031, DIS-048
+/// Conformance: DIS-031, DIS-048, API-172
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_that_is_not_registered_for_fifteen_minutes_is_deleted() {
     let world = World::new().await;
@@ -134,6 +137,7 @@ async fn a_nodeclaim_that_is_not_registered_for_fifteen_minutes_is_deleted() {
         "{}",
         world.describe().await
     );
+    assert_eq!(disrupted(&world, "registration_timeout"), 1.0);
     world.until_running(1, 60).await;
     world.assert_no_orphans().await;
 }
@@ -142,13 +146,7 @@ async fn a_nodeclaim_that_is_not_registered_for_fifteen_minutes_is_deleted() {
 async fn an_unreliable_api_server_delays_controllers_without_losing_objects() {
     let world = World::new().await;
     let faults = world.cluster.testbed.faults();
-    faults.add(
-        Rule::new(Fault::Error {
-            code: 503,
-            retry_after: None,
-        })
-        .rate(0.1),
-    );
+    faults.add(Rule::new(Fault::Error(503)).rate(0.1));
     faults.add(Rule::new(Fault::Conflict).rate(0.1));
     faults.add(Rule::new(Fault::LostAnswer).rate(0.05));
     faults.add(Rule::new(Fault::Latency(Duration::from_millis(500))).rate(0.2));

@@ -7,23 +7,14 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_api::v1::NodePool;
 use karpenter_core::provider::HookOutcome;
 use karpenter_fixtures::Object;
-use karpenter_kwok::KwokNodeClass;
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::cloud::{Hook, Scripted};
-use crate::world::{World, deployment, node_pool, settings};
+use crate::world::{World, deployment, node_pool};
 
 /// A NodePool that never consolidates nodes.
 fn never() -> Object<NodePool> {
     node_pool("default").consolidate_after("Never")
-}
-
-async fn quiet(pool: Object<NodePool>) -> World {
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(pool).await;
-    world
 }
 
 async fn claim(world: &World) -> Option<NodeClaim> {
@@ -61,7 +52,7 @@ async fn until_initialized(world: &World) {
 
 /// Conformance: API-074, API-079
 #[tokio::test(start_paused = true)]
-async fn a_nodeclaim_matches_the_template_and_has_its_finalizer_before_the_launch() {
+async fn a_nodeclaim_matches_its_template_and_has_its_finalizer_early() {
     let own = json!([{"key": "example.com/own", "value": "x", "effect": "NoSchedule"}]);
     let starting = json!([{"key": "example.com/starting", "effect": "NoSchedule"}]);
     let pool = never()
@@ -71,7 +62,7 @@ async fn a_nodeclaim_matches_the_template_and_has_its_finalizer_before_the_launc
         .startup_taint("example.com/starting", "NoSchedule")
         .expire_after("100h")
         .termination_grace_period("7m");
-    let mut world = quiet(pool).await;
+    let mut world = World::with(pool).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let tolerant = deployment("app", 1).tolerate(json!({"operator": "Exists"}));
     world.add(tolerant).await;
@@ -108,7 +99,7 @@ async fn a_nodeclaim_matches_the_template_and_has_its_finalizer_before_the_launc
 /// Conformance: DIS-036, API-078
 #[tokio::test(start_paused = true)]
 async fn a_startup_taint_that_is_removed_does_not_come_back() {
-    let world = quiet(never().startup_taint("example.com/starting", "NoSchedule")).await;
+    let world = World::with(never().startup_taint("example.com/starting", "NoSchedule")).await;
     world.deploy("app", 1).await;
     world
         .until(60, "the node is registered", async |w| {
@@ -133,12 +124,9 @@ async fn a_startup_taint_that_is_removed_does_not_come_back() {
     let mut left = taints(&registered);
     left.retain(|t| t.key != "example.com/starting");
     let name = registered.metadata.name.unwrap();
-    let patch = Patch::Merge(json!({"spec": {"taints": left}}));
     world
-        .api::<Node>()
-        .patch(&name, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+        .patch::<Node>(&name, json!({"spec": {"taints": left}}))
+        .await;
     until_initialized(&world).await;
     world.until_running(1, 60).await;
     world.pass(600).await;
@@ -152,7 +140,7 @@ async fn a_startup_taint_that_is_removed_does_not_come_back() {
 /// Conformance: DIS-037
 #[tokio::test(start_paused = true)]
 async fn a_node_without_the_unregistered_taint_registers_and_gets_an_event() {
-    let world = quiet(never()).await;
+    let world = World::with(never()).await;
     world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
     world
@@ -178,7 +166,7 @@ async fn a_node_without_the_unregistered_taint_registers_and_gets_an_event() {
 /// Conformance: DIS-038, API-208
 #[tokio::test(start_paused = true)]
 async fn registration_waits_for_every_hook_and_names_the_pending_ones() {
-    let mut world = quiet(never().node_label("team", "a")).await;
+    let mut world = World::with(never().node_label("team", "a")).await;
     let hooks = vec![
         Hook::waiting("network"),
         Hook::waiting("storage"),
@@ -233,7 +221,7 @@ async fn registration_waits_for_every_hook_and_names_the_pending_ones() {
 /// Conformance: DIS-039
 #[tokio::test(start_paused = true)]
 async fn a_label_that_a_hook_adds_reaches_the_claim_and_the_node() {
-    let mut world = quiet(never()).await;
+    let mut world = World::with(never()).await;
     let hook = Hook::waiting("rack");
     let cloud = Scripted::in_world(&mut world, vec![hook]).await;
     world.deploy("app", 1).await;
@@ -262,7 +250,7 @@ fn small() -> Object<Deployment> {
 /// Conformance: DIS-053
 #[tokio::test(start_paused = true)]
 async fn pod_events_are_recorded_every_ten_seconds_at_most() {
-    let world = quiet(never()).await;
+    let world = World::with(never()).await;
     world.add(small()).await;
     world.until_running(1, 60).await;
     world.pass(30).await;
@@ -295,7 +283,7 @@ async fn pod_events_are_recorded_every_ten_seconds_at_most() {
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_is_consolidatable_after_a_time_without_pod_events() {
     let slowly = never().consolidate_after("60s").budgets(&["0"]);
-    let world = quiet(slowly).await;
+    let world = World::with(slowly).await;
     let is = async |w: &World| {
         claim(w)
             .await
@@ -322,12 +310,8 @@ async fn a_nodeclaim_is_consolidatable_after_a_time_without_pod_events() {
     world
         .until(90, "it is quiet again", async |w| is(w).await)
         .await;
-    let never = Patch::Merge(json!({"spec": {"disruption": {"consolidateAfter": "Never"}}}));
-    world
-        .api::<karpenter_api::v1::NodePool>()
-        .patch("default", &PatchParams::default(), &never)
-        .await
-        .unwrap();
+    let never = json!({"spec": {"disruption": {"consolidateAfter": "Never"}}});
+    world.patch::<NodePool>("default", never).await;
     world.until(10, "never", async |w| !is(w).await).await;
     world.pass(300).await;
     assert!(!is(&world).await);
@@ -340,7 +324,7 @@ async fn a_nodepool_of_another_provider_is_ignored() {
     let foreign = node_pool("foreign").class("other.cloud", "OtherNodeClass", "default");
     world.add(foreign).await;
     world.pass(60).await;
-    let pools = world.list::<karpenter_api::v1::NodePool>().await;
+    let pools = world.list::<NodePool>().await;
     let foreign = pools.iter().find(|p| p.name() == "foreign").unwrap();
     assert!(foreign.status.conditions.is_empty() && foreign.status.resources.is_empty());
     assert!(foreign.metadata.annotations.is_none(), "not even a hash");
@@ -350,7 +334,7 @@ async fn a_nodepool_of_another_provider_is_ignored() {
 
 /// Conformance: SCH-009
 #[tokio::test(start_paused = true)]
-async fn the_termination_grace_period_is_that_of_the_nodepool_or_the_provider_or_unset() {
+async fn the_grace_period_is_that_of_the_nodepool_or_provider_or_unset() {
     for (of_pool, of_provider, expected) in [
         (Some("7m"), Some("3m"), json!("7m")),
         (None, Some("3m"), json!("3m")),
@@ -360,7 +344,7 @@ async fn the_termination_grace_period_is_that_of_the_nodepool_or_the_provider_or
             Some(period) => never().termination_grace_period(period),
             None => never(),
         };
-        let mut world = quiet(pool).await;
+        let mut world = World::with(pool).await;
         let cloud = Scripted::in_world(&mut world, Vec::new()).await;
         if let Some(text) = of_provider {
             cloud.set_grace(text.parse().unwrap());

@@ -8,7 +8,6 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_core::provider::CloudProvider;
 use karpenter_kwok::catalogue::{INSTANCE_CPU, INSTANCE_FAMILY, INSTANCE_MEMORY, INSTANCE_SIZE};
 use karpenter_kwok::{CapacityPool, KwokNodeClass, KwokProvider};
-use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::world::{World, settings};
@@ -63,25 +62,20 @@ async fn sizes_are_labels_of_the_providers_own_domain() {
 
 /// Conformance: API-125
 #[tokio::test(start_paused = true)]
-async fn the_cheapest_compatible_offering_is_launched_if_the_node_class_is_ready() {
+async fn the_cheapest_offering_is_launched_if_the_node_class_is_ready() {
     let (world, provider) = provider().await;
     let missing = provider.create(&claim("a", linux())).await.unwrap_err();
     assert!(missing.is_insufficient_capacity(), "{missing}");
     world.create(&KwokNodeClass::new("default")).await;
     let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "No", "message": "not yet",
         "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
-    let classes = world.api::<KwokNodeClass>();
-    classes
-        .patch_status("default", &PatchParams::default(), &Patch::Merge(unready))
-        .await
-        .unwrap();
+    world
+        .patch_status::<KwokNodeClass>("default", unready)
+        .await;
     let not_ready = provider.create(&claim("a", linux())).await.unwrap_err();
     assert!(not_ready.is_node_class_not_ready(), "{not_ready}");
     let ready = json!({"status": {"conditions": null}});
-    classes
-        .patch_status("default", &PatchParams::default(), &Patch::Merge(ready))
-        .await
-        .unwrap();
+    world.patch_status::<KwokNodeClass>("default", ready).await;
     let launched = provider.create(&claim("a", linux())).await.unwrap();
     let offering = |claim: &NodeClaim| {
         let label = |key: &str| claim.label(key).unwrap_or_default().to_owned();

@@ -7,43 +7,27 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::v1::NodePool;
-use karpenter_core::pod::Pod as ModelPod;
 use karpenter_core::provider::CloudProviderError;
 use karpenter_fixtures::Object;
 use karpenter_kube::controller::{Controller, Next, ObjectKey, Queue};
 use karpenter_kube::node::eviction::EvictionQueue;
 use karpenter_kube::node::termination::Termination;
-use karpenter_kwok::KwokNodeClass;
 use karpenter_testbed::loops::node_agent::NodeFault;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use serde_json::json;
 
 use crate::cloud::Scripted;
-use crate::world::{World, deployment, node_pool, settings};
+use crate::world::{World, deployment, node_pool};
 
 /// A cluster with this many pods on one node that is not consolidated.
 async fn running(pods: i32, pool: Object<NodePool>) -> World {
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(pool.consolidate_after("Never")).await;
+    let world = World::with(pool.consolidate_after("Never")).await;
     world.deploy("app", pods).await;
     world
         .until_running(usize::try_from(pods).unwrap(), 60)
         .await;
     world
-}
-
-async fn node(world: &World, name: &str) -> Option<Node> {
-    world.api::<Node>().get_opt(name).await.unwrap()
-}
-
-async fn claim(world: &World, name: &str) -> Option<NodeClaim> {
-    world.api::<NodeClaim>().get_opt(name).await.unwrap()
-}
-
-async fn only_node(world: &World) -> String {
-    world.nodes().await.remove(0).metadata.name.unwrap()
 }
 
 /// A Node as a kubelet would create it; managed by Karpenter if it has a finalizer.
@@ -57,12 +41,9 @@ fn by_hand(name: &str, provider_id: Option<&str>, finalizers: &[&str]) -> Node {
 }
 
 async fn release(world: &World, name: &str) {
-    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     world
-        .api::<Node>()
-        .patch(name, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+        .patch::<Node>(name, json!({"metadata": {"finalizers": null}}))
+        .await;
 }
 
 /// Conformance: DIS-045
@@ -79,14 +60,14 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
         Ok(()),
     ]);
     let name = world.claims().await.remove(0).name().to_owned();
-    let on = only_node(&world).await;
+    let on = world.node_name().await;
     world.delete::<NodeClaim>(&name).await;
     world
         .until(
             60,
             "the claim says that its instance terminates",
             async |w| {
-                let claim = claim(w, &name).await;
+                let claim = w.get::<NodeClaim>(&name).await;
                 claim.is_some_and(|claim| claim.is_true(types::INSTANCE_TERMINATING))
             },
         )
@@ -94,14 +75,10 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
     let asked = cloud.calls("delete").len();
     assert!(asked >= 2, "the deletion that failed is not recorded");
     assert!(
-        node(&world, &on).await.is_some(),
+        world.get::<Node>(&on).await.is_some(),
         "its instance is not terminated"
     );
-    world
-        .until(120, "the claim is gone", async |w| {
-            claim(w, &name).await.is_none()
-        })
-        .await;
+    world.until_gone::<NodeClaim>(&name, 120).await;
     let calls: Vec<_> = cloud
         .calls("delete")
         .into_iter()
@@ -124,42 +101,6 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
     world.assert_no_orphans().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_instance_that_never_registered_is_said_to_terminate_too() {
-    let mut world = running(1, node_pool("default")).await;
-    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    let class = json!({"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"});
-    let launched: NodeClaim = serde_json::from_value(json!({
-        "metadata": {"name": "launched", "finalizers": ["karpenter.sh/termination"]},
-        "spec": {"nodeClassRef": class, "requirements": []}}))
-    .unwrap();
-    world.cluster.cloud.fail_launches(u32::MAX);
-    world.create(&launched).await;
-    let status = Patch::Merge(json!({"status": {"providerID": "kwok://launched"}}));
-    world
-        .api::<NodeClaim>()
-        .patch_status("launched", &PatchParams::default(), &status)
-        .await
-        .unwrap();
-    cloud.deletions.lock().extend([Ok(()), Ok(())]);
-    world.delete::<NodeClaim>("launched").await;
-    world
-        .until(
-            60,
-            "the claim says that its instance terminates",
-            async |w| {
-                let claim = claim(w, "launched").await;
-                claim.is_some_and(|claim| claim.is_true(types::INSTANCE_TERMINATING))
-            },
-        )
-        .await;
-    world
-        .until(60, "the claim is gone", async |w| {
-            claim(w, "launched").await.is_none()
-        })
-        .await;
-}
-
 /// Conformance: DIS-046
 #[tokio::test(start_paused = true)]
 async fn every_node_of_a_nodeclaim_is_deleted_before_its_instance_is_terminated() {
@@ -177,32 +118,28 @@ async fn every_node_of_a_nodeclaim_is_deleted_before_its_instance_is_terminated(
     world
         .until(60, "the Node of the instance is deleted", async |w| {
             let deleting = async |name: &str| {
-                let node = node(w, name).await;
+                let node = w.get::<Node>(name).await;
                 node.is_some_and(|n| n.metadata.deletion_timestamp.is_some())
             };
             deleting("second").await && deleting("third").await
         })
         .await;
     world.pass(60).await;
-    assert!(claim(&world, first.name()).await.is_some());
+    assert!(world.get::<NodeClaim>(first.name()).await.is_some());
     release(&world, "second").await;
     world.pass(30).await;
     assert!(
-        claim(&world, first.name()).await.is_some(),
+        world.get::<NodeClaim>(first.name()).await.is_some(),
         "one Node is left"
     );
     release(&world, "third").await;
-    world
-        .until(30, "the claim is gone", async |w| {
-            claim(w, first.name()).await.is_none()
-        })
-        .await;
+    world.until_gone::<NodeClaim>(first.name(), 30).await;
     assert!(!cloud.calls("delete").is_empty());
 }
 
 /// Conformance: DIS-047
 #[tokio::test(start_paused = true)]
-async fn a_nodeclaim_that_was_never_launched_is_deleted_without_cloud_calls_or_node_changes() {
+async fn a_nodeclaim_never_launched_is_deleted_without_cloud_calls() {
     let mut world = World::new().await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.cluster.cloud.fail_launches(u32::MAX);
@@ -216,14 +153,11 @@ async fn a_nodeclaim_that_was_never_launched_is_deleted_without_cloud_calls_or_n
     let name = world.claims().await.remove(0).name().to_owned();
     world.scale("app", 0).await;
     world.delete::<NodeClaim>(&name).await;
-    world
-        .until(30, "the claim is gone", async |w| {
-            claim(w, &name).await.is_none()
-        })
-        .await;
+    world.until_gone::<NodeClaim>(&name, 30).await;
     assert_eq!(cloud.calls("delete").len(), 0);
     assert!(
-        node(&world, "stranger")
+        world
+            .get::<Node>("stranger")
             .await
             .unwrap()
             .metadata
@@ -242,11 +176,7 @@ async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
         .await;
     world.pass(5).await;
     world.delete::<Node>("orphan").await;
-    world
-        .until(60, "the orphan is gone", async |w| {
-            node(w, "orphan").await.is_none()
-        })
-        .await;
+    world.until_gone::<Node>("orphan", 60).await;
 
     // Two NodeClaims with the same provider id.
     world.cluster.cloud.fail_launches(u32::MAX);
@@ -256,25 +186,18 @@ async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
             "metadata": {"name": name}, "spec": {"nodeClassRef": class, "requirements": []}}))
         .unwrap();
         world.create(&twin).await;
-        let status = Patch::Merge(json!({"status": {"providerID": "kwok://shared"}}));
         world
-            .api::<NodeClaim>()
-            .patch_status(name, &PatchParams::default(), &status)
-            .await
-            .unwrap();
+            .patch_status::<NodeClaim>(name, json!({"status": {"providerID": "kwok://shared"}}))
+            .await;
     }
     world
         .create(&by_hand("shared", Some("kwok://shared"), &held))
         .await;
     world.pass(5).await;
     world.delete::<Node>("shared").await;
-    world
-        .until(60, "the shared Node is gone", async |w| {
-            node(w, "shared").await.is_none()
-        })
-        .await;
+    world.until_gone::<Node>("shared", 60).await;
     for name in ["one", "two"] {
-        let twin = claim(&world, name).await.unwrap();
+        let twin = world.get::<NodeClaim>(name).await.unwrap();
         assert!(
             twin.metadata.deletion_timestamp.is_none(),
             "the owner of the Node is ambiguous"
@@ -283,7 +206,7 @@ async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_nodes_that_are_deleted_and_have_our_finalizer_and_a_nodeclass_are_terminated() {
+async fn only_deleted_nodes_with_our_finalizer_and_class_are_terminated() {
     let world = running(1, node_pool("default")).await;
     let ours = "karpenter.sh/termination";
     let staying = by_hand("staying", Some("kwok://staying"), &[ours]);
@@ -305,49 +228,13 @@ async fn only_nodes_that_are_deleted_and_have_our_finalizer_and_a_nodeclass_are_
     for name in ["staying", "held", "classless"] {
         let next = termination.reconcile(ObjectKey::cluster(name)).await;
         assert_eq!(next.unwrap(), Next::Wait, "{name}");
-        let taints = node(&world, name).await.unwrap().spec.unwrap().taints;
+        let taints = world.get::<Node>(name).await.unwrap().spec.unwrap().taints;
         let keys: Vec<_> = taints.iter().flatten().map(|t| &*t.key).collect();
         assert!(
             !keys.contains(&"karpenter.sh/disrupted"),
             "{name}: {keys:?}"
         );
     }
-}
-
-/// Conformance: DIS-072
-#[tokio::test(start_paused = true)]
-async fn a_new_pod_of_the_same_name_is_not_evicted_for_a_deleted_pod() {
-    let world = running(1, node_pool("default")).await;
-    let cx = Arc::clone(world.cluster.context().unwrap());
-    let on = only_node(&world).await;
-    let pod = |uid: &str| -> Pod {
-        serde_json::from_value(json!({
-            "metadata": {"name": "solo", "namespace": "default", "uid": uid},
-            "spec": {"nodeName": on, "containers": [{"name": "c", "image": "pause"}]},
-        }))
-        .unwrap()
-    };
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
-    let first = pods.create(&PostParams::default(), &pod("")).await.unwrap();
-    let queue = Queue::new();
-    let evictions = EvictionQueue::new(Arc::clone(&cx), queue.clone());
-    evictions.add(&[Arc::new(ModelPod::parse(&first))], None);
-
-    let at_once = DeleteParams {
-        grace_period_seconds: Some(0),
-        ..DeleteParams::default()
-    };
-    pods.delete("solo", &at_once).await.unwrap();
-    let second = pods.create(&PostParams::default(), &pod("")).await.unwrap();
-    assert_ne!(first.metadata.uid, second.metadata.uid);
-    world.pass(2).await;
-    let key = queue.next().unwrap();
-    evictions.reconcile(key.clone()).await.unwrap();
-    queue.done(key, None);
-    world.pass(5).await;
-    let alive = pods.get("solo").await.unwrap();
-    assert_eq!(alive.metadata.uid, second.metadata.uid);
-    assert!(alive.metadata.deletion_timestamp.is_none());
 }
 
 async fn attach(world: &World, name: &str, node: &str) {
@@ -359,20 +246,12 @@ async fn attach(world: &World, name: &str, node: &str) {
     world.create(&attachment).await;
 }
 
-async fn until_node_is_gone(world: &World, name: &str, seconds: u64) {
-    world
-        .until(seconds, "the node is gone", async |w| {
-            node(w, name).await.is_none()
-        })
-        .await;
-}
-
 /// Conformance: DIS-077, DIS-207
 #[tokio::test(start_paused = true)]
-async fn termination_waits_for_volumes_except_those_of_pods_that_are_not_drained() {
+async fn termination_waits_for_volumes_of_pods_that_are_drained() {
     let world = running(1, node_pool("default")).await;
     let (name, owner) = (
-        only_node(&world).await,
+        world.node_name().await,
         world.claims().await.remove(0).name().to_owned(),
     );
     // A pod that tolerates the disruption taint keeps its volume attached.
@@ -402,8 +281,8 @@ async fn termination_waits_for_volumes_except_those_of_pods_that_are_not_drained
     world.pass(5).await;
     world.delete::<Node>(&name).await;
     world.pass(120).await;
-    assert!(node(&world, &name).await.is_some());
-    let waiting = claim(&world, &owner).await.unwrap();
+    assert!(world.get::<Node>(&name).await.is_some());
+    let waiting = world.get::<NodeClaim>(&owner).await.unwrap();
     let condition = waiting.condition(types::VOLUMES_DETACHED).unwrap();
     assert_eq!(
         (&*condition.status, &*condition.reason),
@@ -419,7 +298,7 @@ async fn termination_waits_for_volumes_except_those_of_pods_that_are_not_drained
         "{message}"
     );
     world.delete::<VolumeAttachment>("attachment-moving").await;
-    until_node_is_gone(&world, &name, 30).await;
+    world.until_gone::<Node>(&name, 30).await;
 }
 
 /// Conformance: DIS-077, DIS-207
@@ -427,16 +306,16 @@ async fn termination_waits_for_volumes_except_those_of_pods_that_are_not_drained
 async fn termination_does_not_wait_for_volumes_beyond_the_deadline() {
     let world = running(1, node_pool("default").termination_grace_period("90s")).await;
     let (name, owner) = (
-        only_node(&world).await,
+        world.node_name().await,
         world.claims().await.remove(0).name().to_owned(),
     );
     attach(&world, "stuck", &name).await;
     world.pass(5).await;
     world.delete::<NodeClaim>(&owner).await;
     world.pass(60).await;
-    assert!(node(&world, &name).await.is_some());
+    assert!(world.get::<Node>(&name).await.is_some());
     let detached = async |w: &World| {
-        let claim = claim(w, &owner).await?;
+        let claim = w.get::<NodeClaim>(&owner).await?;
         let condition = claim.condition(types::VOLUMES_DETACHED)?;
         Some((condition.status.clone(), condition.reason.clone()))
     };
@@ -450,24 +329,7 @@ async fn termination_does_not_wait_for_volumes_beyond_the_deadline() {
             })
         })
         .await;
-    until_node_is_gone(&world, &name, 30).await;
-}
-
-/// Conformance: DIS-077
-#[tokio::test(start_paused = true)]
-async fn a_deadline_for_volumes_that_passed_while_no_controller_ran_counts() {
-    let mut world = running(1, node_pool("default").termination_grace_period("90s")).await;
-    let name = only_node(&world).await;
-    let owner = world.claims().await.remove(0).name().to_owned();
-    attach(&world, "stuck", &name).await;
-    world.pass(5).await;
-    world.delete::<NodeClaim>(&owner).await;
-    world.pass(60).await;
-    world.cluster.stop_controllers().await;
-    world.pass(60).await;
-    assert!(node(&world, &name).await.is_some());
-    world.cluster.start_controllers();
-    until_node_is_gone(&world, &name, 30).await;
+    world.until_gone::<Node>(&name, 30).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -476,7 +338,7 @@ async fn a_volume_that_is_attached_after_all_were_detached_is_not_waited_for() {
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.pass(5).await;
     cloud.deletions.lock().extend([Ok(()), Ok(()), Ok(())]);
-    let name = only_node(&world).await;
+    let name = world.node_name().await;
     world.delete::<Node>(&name).await;
     world
         .until(60, "its instance terminates", async |_| {
@@ -484,22 +346,21 @@ async fn a_volume_that_is_attached_after_all_were_detached_is_not_waited_for() {
         })
         .await;
     attach(&world, "late", &name).await;
-    until_node_is_gone(&world, &name, 60).await;
+    world.until_gone::<Node>(&name, 60).await;
 }
 
 /// Conformance: DIS-070
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_not_ready_keeps_its_pods_while_the_cloud_cannot_tell_its_instance_is_gone()
-{
+async fn an_unready_node_keeps_its_pods_while_the_cloud_does_not_answer() {
     let mut world = running(0, node_pool("default")).await;
     world.add(deployment("protected", 1).do_not_disrupt()).await;
     world.until_running(1, 60).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    let name = only_node(&world).await;
+    let name = world.node_name().await;
     world.cluster.node_faults.set(&name, NodeFault::Dead);
     world.pass(90).await;
     *cloud.unknown.lock() = Some("the cloud is away");
     world.delete::<Node>(&name).await;
     world.pass(30).await;
-    assert!(node(&world, &name).await.is_some());
+    assert!(world.get::<Node>(&name).await.is_some());
 }

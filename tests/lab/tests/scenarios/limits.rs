@@ -3,28 +3,24 @@
 use std::time::Duration;
 
 use karpenter_api::v1::NodePool;
-use karpenter_kwok::KwokNodeClass;
 use karpenter_testbed::faults::{Fault, Rule};
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::disruption::{INSTANCE_TYPE, MIDDLE, SMALL, drift};
-use crate::world::{World, deployment, node_pool, settings};
+use crate::world::{World, deployment, node_pool};
 
 /// The provisioner and disruption decide concurrently, and neither knows the NodeClaims that the other is about to create.
 ///
 /// Conformance: SCH-264
 #[tokio::test(start_paused = true)]
-async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepool() {
+async fn provisioner_and_disruption_together_respect_a_nodepool_s_limits() {
     let types = |types: &[&str]| {
         node_pool("default")
             .limit("cpu", "12")
             .without_requirements()
             .requires(INSTANCE_TYPE, "In", types)
     };
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(types(&[SMALL])).await;
+    let world = World::with(types(&[SMALL])).await;
     world.deploy("app", 2).await;
     world.until_running(2, 60).await;
     world.pass(60).await;
@@ -34,12 +30,7 @@ async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepoo
     let slow = slow.verb("create").resource("nodeclaims");
     world.cluster.testbed.faults().add(slow);
     let changed = json!({"spec": types(&[MIDDLE]).json()["spec"]});
-    let pools = world.api::<NodePool>();
-    let changed = Patch::Merge(changed);
-    pools
-        .patch("default", &PatchParams::default(), &changed)
-        .await
-        .unwrap();
+    world.patch::<NodePool>("default", changed).await;
     drift(&world).await;
     world.add(deployment("more", 1).cpu("3")).await;
     for _ in 0..180 {

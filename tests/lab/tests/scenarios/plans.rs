@@ -3,17 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
-use k8s_openapi::api::apps::v1::Deployment;
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_decisions::rehearse::plan::Plan;
-use karpenter_fixtures::HOSTNAME;
 use karpenter_kwok::KwokNodeClass;
-use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::decisions::{Answer, blocking, connect, free_port, request, send, serving};
-use crate::world::{World, deployment, pool};
+use crate::world::{World, pool};
 
 /// Asks for a rehearsal.
 pub(crate) async fn post(port: u16, body: &str) -> Answer {
@@ -60,8 +57,7 @@ fn example<K: serde::de::DeserializeOwned>(file: &str) -> K {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_static_nodepool_of_the_examples_is_planned_as_it_is_launched_with_its_feature_gate_and_without()
- {
+async fn a_static_nodepool_is_planned_as_launched_with_and_without_its_gate() {
     for (is_on, nodes) in [(false, 0), (true, 3)] {
         let port = free_port();
         let world = World::bare(serving(port, |options| {
@@ -91,7 +87,7 @@ async fn a_static_nodepool_of_the_examples_is_planned_as_it_is_launched_with_its
 
 /// Conformance: PLAN-10
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_rehearsed_is_refused_with_its_field_and_nothing_is_planned() {
+async fn what_cannot_be_rehearsed_is_refused_with_its_field() {
     let port = free_port();
     let world = world(port, quiet()).await;
     world.deploy("app", 2).await;
@@ -184,89 +180,6 @@ async fn bodies_that_stall_keep_no_rehearsal_waiting_and_end() {
         );
     }
     world.cluster.shutdown().await;
-}
-
-/// Conformance: PLAN-02
-#[tokio::test(start_paused = true)]
-async fn an_unchanged_manifest_makes_no_difference_and_a_changed_label_replaces_every_node_as_budgets_allow()
- {
-    let port = free_port();
-    let spec = json!({ "disruption": { "consolidationPolicy": "WhenEmpty", "budgets": [{ "nodes": "1" }] } });
-    let world = world(port, spec.clone()).await;
-    let app = deployment("app", 4).spread(HOSTNAME, 1, ("app", "app"));
-    let spread_over_nodes: Deployment = app.clone().build();
-    world.add(app).await;
-    world.until_running(4, 120).await;
-    world.pass(30).await;
-    assert_eq!(world.nodes().await.len(), 4);
-
-    let same = plan(port, apply(&pool("default", spec.clone()))).await;
-    assert!(!same.differs(), "{same:#?}");
-    assert_eq!(same.changes, ["NodePool default: unchanged"]);
-    let same = plan(port, apply(&spread_over_nodes)).await;
-    assert!(!same.differs(), "{:?}", same.changes);
-
-    let mut labeled = pool("default", spec);
-    let labels = [("team".to_owned(), "a".to_owned())];
-    labeled.spec.template.metadata.labels = Some(labels.into());
-    let planned = plan(port, apply(&labeled)).await;
-    let drifted = planned.steps.iter().filter(|step| step.reason == "Drifted");
-    let replaced: Vec<&String> = drifted.flat_map(|step| &step.nodes).collect();
-    assert_eq!(replaced.len(), 4, "{:#?}", planned.steps);
-    let before = world.nodes().await;
-    let before: Vec<String> = before
-        .into_iter()
-        .filter_map(|node| node.metadata.name)
-        .collect();
-    assert!(
-        replaced.iter().all(|name| before.contains(name)),
-        "{replaced:?} {before:?}"
-    );
-    assert!(
-        planned.steps.iter().all(|step| step.nodes.len() <= 1),
-        "one at a time"
-    );
-    assert_eq!((planned.after.nodes, planned.after.pending), (4, 0));
-
-    // And so it happens.
-    let api = world.api::<NodePool>();
-    let patch = Patch::Merge(
-        json!({ "spec": { "template": { "metadata": { "labels": { "team": "a" } } } } }),
-    );
-    api.patch("default", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
-    world.pass(3600).await;
-    let now = world.nodes().await;
-    assert_eq!(now.len(), 4, "{}", world.describe().await);
-    let team = |node: &k8s_openapi::api::core::v1::Node| {
-        node.metadata.labels.as_ref()?.get("team").cloned()
-    };
-    assert!(now.iter().all(|node| team(node).as_deref() == Some("a")));
-}
-
-/// Conformance: PLAN-09
-#[tokio::test(start_paused = true)]
-async fn nothing_is_disrupted_in_a_closed_window_and_a_minute_after_it_opens_there_is() {
-    let port = free_port();
-    // Closed from 08:00 to 18:00. The scenario begins at midnight.
-    let budgets =
-        json!([{ "nodes": "0", "schedule": "0 8 * * *", "duration": "10h" }, { "nodes": "100%" }]);
-    let spec = json!({ "disruption": { "consolidationPolicy": "WhenEmpty", "consolidateAfter": "2h", "budgets": budgets } });
-    let world = world(port, spec).await;
-    world.deploy("app", 3).await;
-    world.until_running(3, 120).await;
-    world.scale("app", 0).await;
-    world.pass(60).await;
-    assert!(!world.nodes().await.is_empty());
-    let inside = plan(port, json!({ "at": "2026-01-01T09:00:00Z", "for": "1h" })).await;
-    assert!(inside.steps.is_empty(), "{:#?}", inside.steps);
-    assert_eq!(inside.budgets[0].node_pool, "default");
-    let across = plan(port, json!({ "at": "2026-01-01T17:30:00Z", "for": "1h" })).await;
-    let first = &across.steps[0];
-    assert_eq!(first.reason, "Empty");
-    assert!((1800..=1860).contains(&first.after), "{first:?}");
-    assert_eq!(across.after.nodes, 0);
 }
 
 /// Returns how many nodes there are of each NodePool and capacity type.

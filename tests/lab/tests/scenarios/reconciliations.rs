@@ -16,25 +16,20 @@ use karpenter_kube::nodeclaim::consistency::Consistency;
 use karpenter_kube::nodeclaim::drift::Drift;
 use karpenter_kube::nodeclaim::expiration::Expiration;
 use karpenter_kube::nodeclaim::lifecycle::Lifecycle;
-use karpenter_kube::nodeclaim::pod_events::PodEvents;
 use karpenter_kube::nodeclaim::removal;
 use karpenter_kube::nodepool::RegistrationHealth;
-use karpenter_kwok::KwokNodeClass;
 use karpenter_testbed::loops::node_agent::NodeFault;
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::cloud::Scripted;
-use crate::world::{World, deployment, node_pool, settings};
+use crate::world::{World, deployment, node_pool};
 
 /// A cluster with one pod, which blocks the drain of its node, and the cloud's script.
 async fn cluster(
     change: impl FnOnce(Object<NodePool>) -> Object<NodePool>,
 ) -> (World, Arc<Scripted>) {
-    let mut world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
     let pool = node_pool("default").consolidate_after("Never");
-    world.add(change(pool)).await;
+    let mut world = World::with(change(pool)).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.add(deployment("app", 1).do_not_disrupt()).await;
     world.until_running(1, 60).await;
@@ -64,7 +59,7 @@ fn minutes(count: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodeclaims_are_checked_again_after_their_intervals_until_they_are_deleted() {
+async fn nodeclaims_are_checked_after_their_intervals_until_deleted() {
     let (world, _) = cluster(|pool| pool.expire_after("720h").consolidate_after("1h")).await;
     let cx = context(&world);
     let key = ObjectKey::cluster(only_claim(&world).await.name());
@@ -123,37 +118,6 @@ async fn a_nodeclaim_stays_drifted_while_the_cloud_cannot_be_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_events_are_recorded_every_ten_seconds_at_most() {
-    let (world, _) = cluster(|pool| pool).await;
-    let clock = world.cluster.clock;
-    // The recorded time has no fraction of a second.
-    let fraction = u64::try_from(clock.now().subsec_nanosecond()).unwrap();
-    clock
-        .sleep(Duration::from_nanos(1_000_000_000 - fraction))
-        .await;
-    let claim = only_claim(&world).await;
-    let start = clock.now();
-    let event = json!({"status": {"lastPodEventTime": start.to_string()}});
-    let api = world.api::<NodeClaim>();
-    api.patch_status(claim.name(), &PatchParams::default(), &Patch::Merge(event))
-        .await
-        .unwrap();
-    let events = PodEvents::new(context(&world));
-    let recorded_after = async |seconds| {
-        clock
-            .sleep(Duration::from_secs(seconds).saturating_sub(clock.since(start)))
-            .await;
-        let key = ObjectKey::cluster(claim.name());
-        events.reconcile(key).await.unwrap();
-        let claim = only_claim(&world).await;
-        let at = claim.status.last_pod_event_time.unwrap().0;
-        at.duration_since(start).as_secs()
-    };
-    assert_eq!(recorded_after(5).await, 0);
-    assert_eq!(recorded_after(10).await, 10);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_deadline_that_is_ended_is_now_unless_it_has_passed() {
     let (world, _) = cluster(|pool| pool).await;
     let cx = context(&world);
@@ -176,49 +140,7 @@ async fn a_deadline_that_is_ended_is_now_unless_it_has_passed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nodeclaim_that_does_not_register_is_looked_at_again_when_its_time_is_over() {
-    let world = World::new().await;
-    world.cluster.cloud.never_register(true);
-    world.deploy("app", 1).await;
-    world.pass(60).await;
-    let claim = only_claim(&world).await;
-    assert!(claim.is_true(types::LAUNCHED));
-    let key = ObjectKey::cluster(claim.name());
-    let since = claim.condition(types::REGISTERED).unwrap();
-    let passed = world.cluster.clock.since(since.last_transition_time.0);
-    let next = lifecycle(&context(&world)).reconcile(key).await.unwrap();
-    assert_eq!(next, Next::After(minutes(15) - passed));
-}
-
-/// Conformance: DIS-031, DIS-160
-#[tokio::test(start_paused = true)]
-async fn a_nodepool_whose_nodes_do_not_register_says_so() {
-    let world = World::new().await;
-    world.cluster.cloud.never_register(true);
-    world.deploy("app", 1).await;
-    world
-        .until(2000, "the registration is unhealthy", async |w| {
-            w.list::<NodePool>().await[0].is_false(types::NODE_REGISTRATION_HEALTHY)
-        })
-        .await;
-    let pool = world.list::<NodePool>().await.remove(0);
-    let condition = pool.condition(types::NODE_REGISTRATION_HEALTHY).unwrap();
-    assert_eq!(
-        (&*condition.reason, &*condition.message),
-        ("RegistrationFailed", "Failed to register node")
-    );
-}
-
-/// Conformance: DIS-037
-#[tokio::test(start_paused = true)]
-async fn a_node_with_the_unregistered_taint_registers_without_a_warning() {
-    let (world, _) = cluster(|pool| pool).await;
-    assert!(only_claim(&world).await.is_true(types::REGISTERED));
-    assert!(!world.has_event("UnregisteredTaintMissing").await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_that_the_model_lacks_is_deleted_before_its_instance_is_terminated() {
+async fn a_node_unknown_to_the_model_is_deleted_before_its_instance() {
     let (mut world, cloud) = cluster(|pool| pool).await;
     let claim = only_claim(&world).await;
     let name = claim.status.node_name.clone().unwrap();
@@ -267,7 +189,7 @@ async fn a_node_that_the_model_lacks_is_deleted_before_its_instance_is_terminate
 
 /// Conformance: DIS-147
 #[tokio::test(start_paused = true)]
-async fn the_node_of_an_instance_without_a_nodeclaim_is_deleted_once_the_instance_is() {
+async fn the_node_of_an_instance_without_a_nodeclaim_is_deleted_after_it() {
     let (world, cloud) = cluster(|pool| pool).await;
     let mut stray = only_claim(&world).await;
     stray.metadata.name = Some("stray".to_owned());
@@ -315,11 +237,7 @@ async fn a_deleted_nodeclaim_that_has_lost_its_instance_is_not_collected() {
     world.patch::<NodeClaim>(claim.name(), held).await;
     world.delete::<NodeClaim>(claim.name()).await;
     let node = claim.status.node_name.clone().unwrap();
-    world
-        .until(120, "the node is gone", async |w| {
-            w.api::<Node>().get_opt(&node).await.unwrap().is_none()
-        })
-        .await;
+    world.until_gone::<Node>(&node, 120).await;
     cloud.listed(&world, 2).await;
     assert!(
         world

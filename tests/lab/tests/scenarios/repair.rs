@@ -7,7 +7,6 @@ use karpenter_api::labels::annotations;
 use karpenter_fixtures::HOSTNAME;
 use karpenter_kube::controller::{Controller, Next, ObjectKey};
 use karpenter_kube::node::health::Health;
-use karpenter_kwok::KwokNodeClass;
 use karpenter_testbed::loops::node_agent::NodeFault;
 use serde_json::json;
 
@@ -17,11 +16,8 @@ use crate::world::{World, deployment, node_pool, settings};
 async fn with_nodes(nodes: usize) -> World {
     let mut settings = settings();
     settings.options.feature_gates.node_repair = true;
-    let world = World::bare(settings).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world
-        .add(node_pool("default").consolidate_after("Never"))
-        .await;
+    let world =
+        World::with_settings(settings, node_pool("default").consolidate_after("Never")).await;
     let stays = |key: &str| json!({"key": key, "operator": "Exists"});
     let apart = deployment("app", i32::try_from(nodes).unwrap())
         .spread(HOSTNAME, 1, ("app", "app"))
@@ -89,7 +85,7 @@ async fn the_pods_of_an_unhealthy_node_get_no_grace_period() {
 
 /// Conformance: API-194, DIS-159
 #[tokio::test(start_paused = true)]
-async fn when_too_many_nodes_are_unhealthy_none_is_replaced_and_one_event_each_is_published() {
+async fn with_too_many_unhealthy_nodes_none_is_replaced_and_each_has_an_event() {
     let world = with_nodes(5).await;
     let names = node_names(&world).await;
     for victim in &names[..2] {

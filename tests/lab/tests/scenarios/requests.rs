@@ -13,7 +13,6 @@ use http::{Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use karpenter_fixtures::HOSTNAME;
-use karpenter_kwok::KwokNodeClass;
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
@@ -21,7 +20,7 @@ use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use crate::lines::Lines;
-use crate::world::{World, deployment, node_pool, settings};
+use crate::world::{World, deployment, node_pool};
 
 /// The latency of a request, and of its response.
 const WAY: Duration = Duration::from_millis(20);
@@ -116,9 +115,7 @@ where
 
 /// A cluster whose controllers have a slow connection to the API server, and a record of their requests.
 async fn world() -> (World, Arc<Mutex<Vec<Asked>>>) {
-    let mut world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(node_pool("default")).await;
+    let mut world = World::with(node_pool("default")).await;
     let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
     let tapped = Tapped {
         inner: world.cluster.testbed.server().service(false),
@@ -144,7 +141,7 @@ fn table(asked: &[Asked]) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_undisturbed_cluster_has_no_conflicts_no_redundant_requests_and_no_duplicate_events() {
+async fn an_undisturbed_cluster_has_no_conflict_and_nothing_redundant() {
     const NODES: usize = 40;
     let (world, asked) = world().await;
     let lines = Lines::taken();

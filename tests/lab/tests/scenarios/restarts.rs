@@ -10,14 +10,13 @@ use http::{Method, Request};
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::NodeClaim;
 use karpenter_fixtures::pdb;
-use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::local_cluster::LocalCluster;
 use karpenter_testbed::faults::{Fault, Rule};
 use kube::Client;
 use kube::client::Body;
 use tower::Service;
 
-use crate::world::{World, node_pool, settings};
+use crate::world::{World, node_pool};
 
 /// What happens to the last write before the kill.
 #[derive(Debug, Clone, Copy)]
@@ -122,30 +121,6 @@ async fn a_kill_after_a_write_loses_no_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_graceful_restart_changes_no_object() {
-    let mut world = World::new().await;
-    world.deploy("inflate", 10).await;
-    world.until_running(10, 60).await;
-    let before: Vec<_> = world
-        .claims()
-        .await
-        .into_iter()
-        .map(|c| c.metadata.uid)
-        .collect();
-    world.cluster.stop_controllers().await;
-    world.cluster.start_controllers();
-    world.pass(120).await;
-    let after: Vec<_> = world
-        .claims()
-        .await
-        .into_iter()
-        .map(|c| c.metadata.uid)
-        .collect();
-    assert_eq!(before, after);
-    assert_eq!(world.progress().await.running, 10);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_draining_instance_survives_a_restart_in_every_order_of_lists() {
     let mut world = World::new().await;
     world.deploy("app", 2).await;
@@ -181,33 +156,24 @@ async fn pods(world: &World) -> Vec<(Option<String>, Option<String>)> {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_waits_for_pods_that_the_controllers_have_not_observed() {
-    let mut world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(node_pool("default").budgets(&["0"])).await;
+    let mut world = World::with(node_pool("default").budgets(&["0"])).await;
     world.deploy("first", 1).await;
     world.until_running(1, 60).await;
     world.scale("first", 0).await;
     world.pass(10).await;
     world.cluster.stop_controllers().await;
-    let broken = Rule::new(Fault::Error {
-        code: 500,
-        retry_after: None,
-    });
+    let broken = Rule::new(Fault::Error(500));
     let broken = broken.verb("watch").resource("pods");
     world.cluster.testbed.faults().set(vec![broken]);
     world.cluster.start_controllers();
     world.pass(10).await;
     world.deploy("second", 1).await;
     world.until_running(1, 60).await;
-    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let node = world.node_name().await;
     world.delete::<Node>(&node).await;
     world.pass(60).await;
     assert_eq!(world.progress().await.running, 1, "its instance is running");
     world.cluster.testbed.faults().clear();
-    world
-        .until(120, "the node is gone", async |w| {
-            w.api::<Node>().get_opt(&node).await.unwrap().is_none()
-        })
-        .await;
+    world.until_gone::<Node>(&node, 120).await;
     world.until_running(1, 120).await;
 }

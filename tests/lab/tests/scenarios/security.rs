@@ -2,28 +2,9 @@
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_fixtures::Object;
-use karpenter_kwok::KwokNodeClass;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::world::{World, node_pool, settings};
-
-async fn world(pool: Object<NodePool>) -> World {
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(pool).await;
-    world
-}
-
-async fn patch_node(world: &World, name: &str, patch: Value) {
-    let nodes: Api<Node> = world.api();
-    nodes
-        .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
-        .await
-        .unwrap();
-}
+use crate::world::{World, node_pool};
 
 /// The node of a NodePool with `expireAfter: 20m` exists until then, and not much longer.
 async fn expires(world: &World, name: &str) {
@@ -43,7 +24,7 @@ async fn expires(world: &World, name: &str) {
 /// Nodes are not matched to NodeClaims by labels: a node without a NodeClaim is not changed, whatever its labels are.
 #[tokio::test(start_paused = true)]
 async fn an_unmanaged_node_with_karpenters_labels_is_not_changed() {
-    let world = world(node_pool("default")).await;
+    let world = World::with(node_pool("default")).await;
     let foreign: Node = serde_json::from_value(json!({
         "metadata": { "name": "foreign", "labels": {
             "karpenter.sh/nodepool": "default", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
@@ -75,14 +56,14 @@ async fn an_unmanaged_node_with_karpenters_labels_is_not_changed() {
 /// A kubelet may write the labels of its own Node; its node is still deleted with its NodeClaim.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_hides_its_labels_still_expires() {
-    let world = world(node_pool("default").expire_after("20m")).await;
+    let world = World::with(node_pool("default").expire_after("20m")).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let node = world.node_name().await;
     let hidden = json!({ "metadata": { "labels": {
         "karpenter.sh/nodepool": null, "karpenter.sh/registered": null, "karpenter.sh/initialized": null,
     } } });
-    patch_node(&world, &node, hidden).await;
+    world.patch::<Node>(&node, hidden).await;
     expires(&world, &node).await;
     world.until_running(1, 120).await;
     world.assert_no_orphans().await;
@@ -93,19 +74,19 @@ async fn a_node_that_hides_its_labels_still_expires() {
 /// not the expiration that the NodePool's owner has set.
 #[tokio::test(start_paused = true)]
 async fn a_node_with_do_not_disrupt_still_expires() {
-    let world = world(node_pool("default").expire_after("20m")).await;
+    let world = World::with(node_pool("default").expire_after("20m")).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let node = world.node_name().await;
     let keep = json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": "true" } } });
-    patch_node(&world, &node, keep).await;
+    world.patch::<Node>(&node, keep).await;
     expires(&world, &node).await;
 }
 
 /// Pods cannot launch an unlimited number of nodes.
 #[tokio::test(start_paused = true)]
 async fn pods_launch_no_more_nodes_than_the_limits_allow() {
-    let world = world(node_pool("default").limit("cpu", "20")).await;
+    let world = World::with(node_pool("default").limit("cpu", "20")).await;
     world.deploy("app", 100).await;
     world.pass(300).await;
     let pool: NodePool = world.api().get("default").await.unwrap();

@@ -111,7 +111,7 @@ async fn a_shadow_agrees_with_controllers_of_equal_options_and_writes_nothing() 
     let (mut ours, mut theirs, mut both) = (0.0, 0.0, 0.0);
     let mut differences = Vec::new();
     let seeds = std::env::var("KARPENTER_SHADOW_SEEDS").ok();
-    let told = seeds.is_some();
+    let measuring = seeds.is_some();
     let seeds: u64 = seeds.map_or(2, |seeds| seeds.parse().unwrap());
     for seed in 2..2 + seeds {
         let mut draws = Draws(seed * 7919);
@@ -148,7 +148,7 @@ async fn a_shadow_agrees_with_controllers_of_equal_options_and_writes_nothing() 
         ours += (of_nodes.ours + moved.ours) as f64;
         theirs += (of_nodes.theirs + moved.theirs) as f64;
         both += agreed + report.disruption.both as f64;
-        if told {
+        if measuring {
             println!(
                 "seed {seed}: provisioning {:.3}, disruption {:.3}, so far {:.4}",
                 report.provisioning.agreement,
@@ -183,8 +183,7 @@ fn of_types(types: &[&str]) -> Value {
 
 /// Conformance: PLAN-13
 #[tokio::test(start_paused = true)]
-async fn a_shadow_with_another_policy_tells_the_evictions_and_dollars_of_a_plan_from_the_same_state()
- {
+async fn a_shadow_with_another_policy_reports_evictions_and_dollars() {
     const CHANGE: &str = "policy.default=Balanced";
     const LARGE: &str = "c-16x-amd64-linux";
     let beside = Beside::new(of_types(&[LARGE]), &[CHANGE]).await;
@@ -223,11 +222,11 @@ async fn a_shadow_with_another_policy_tells_the_evictions_and_dollars_of_a_plan_
     let balanced = totals(&plan(&changed.snapshot, &changed.request).commands);
     assert!(without.0 > 50, "{without:?}");
     assert_eq!(balanced.0, 1);
-    let told = &report.disruption;
-    let evictions = (told.evictions.theirs, told.evictions.ours);
+    let disruption = &report.disruption;
+    let evictions = (disruption.evictions.theirs, disruption.evictions.ours);
     assert_eq!(evictions, (without.0, balanced.0), "{}", shown(&report));
     let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
-    let savings = &told.savings_per_hour;
+    let savings = &disruption.savings_per_hour;
     assert!(close(savings.theirs, without.1), "{}", shown(&report));
     assert!(close(savings.ours, balanced.1), "{}", shown(&report));
     assert_eq!(report.changes, [CHANGE]);
@@ -238,7 +237,7 @@ async fn a_shadow_with_another_policy_tells_the_evictions_and_dollars_of_a_plan_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_report_is_served_by_a_shadow_and_refused_by_the_karpenter_that_runs_the_cluster() {
+async fn the_report_is_served_by_a_shadow_alone() {
     let (port, of_shadow) = (free_port(), free_port());
     let world = World::bare(serving(port, |_| ())).await;
     world.create(&KwokNodeClass::new("default")).await;

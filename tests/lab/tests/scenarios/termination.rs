@@ -6,17 +6,14 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::{Object, pdb};
-use karpenter_kwok::KwokNodeClass;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::world::{World, deployment, node_pool, settings};
+use crate::world::{World, deployment, node_pool};
 
 async fn running(deployment: Object<Deployment>, pool: Object<NodePool>) -> World {
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.add(pool).await;
+    let world = World::with(pool).await;
     let pods = deployment.json()["spec"]["replicas"].as_u64().unwrap();
     world.add(deployment).await;
     world
@@ -33,16 +30,9 @@ async fn budget(world: &World, min_available: i32) {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_node_is_drained_replaced_and_terminated() {
     let world = running(deployment("app", 3), node_pool("default")).await;
-    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let node = world.node_name().await;
     world.delete::<Node>(&node).await;
-    world
-        .until(120, "the node is gone", async |w| {
-            w.nodes()
-                .await
-                .iter()
-                .all(|n| n.metadata.name.as_ref() != Some(&node))
-        })
-        .await;
+    world.until_gone::<Node>(&node, 120).await;
     world.until_running(3, 120).await;
     world.assert_no_orphans().await;
     assert!(world.has_event("Evicted").await);
@@ -54,11 +44,7 @@ async fn a_deleted_nodeclaim_deletes_its_node_and_instance() {
     let world = running(deployment("app", 3), node_pool("default")).await;
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
-    world
-        .until(120, "the claim is gone", async |w| {
-            w.claims().await.iter().all(|c| c.uid() != claim.uid())
-        })
-        .await;
+    world.until_gone::<NodeClaim>(claim.name(), 120).await;
     world.until_running(3, 120).await;
     world.assert_no_orphans().await;
 }
@@ -84,7 +70,7 @@ async fn an_empty_node_drains_for_five_seconds_however_often_it_is_reconciled() 
         .until(60, "the pod is gone", async |w| w.pods().await.is_empty())
         .await;
     let name = world.claims().await[0].name().to_owned();
-    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let node = world.node_name().await;
     let is_drained = async |world: &World| {
         let claim = world.api::<NodeClaim>().get_opt(&name).await.unwrap()?;
         let condition = claim.condition(types::DRAINED)?;
@@ -99,10 +85,7 @@ async fn an_empty_node_drains_for_five_seconds_however_often_it_is_reconciled() 
     for second in 1..4 {
         assert_eq!(is_drained(&world).await, Some(false), "second {second}");
         let looked_at = json!({"metadata": {"annotations": {"second": second.to_string()}}});
-        let api: Api<Node> = world.api();
-        api.patch(&node, &PatchParams::default(), &Patch::Merge(looked_at))
-            .await
-            .unwrap();
+        world.patch::<Node>(&node, looked_at).await;
         world.pass(1).await;
     }
     assert_eq!(is_drained(&world).await, Some(false), "before five seconds");
@@ -115,7 +98,7 @@ async fn a_pdb_that_allows_no_eviction_blocks_the_drain_until_it_does() {
     let world = running(deployment("app", 2), node_pool("default")).await;
     budget(&world, 2).await;
     world.pass(5).await;
-    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let node = world.node_name().await;
     world.delete::<Node>(&node).await;
     world.pass(600).await;
     assert!(
@@ -139,14 +122,7 @@ async fn a_pdb_that_allows_no_eviction_blocks_the_drain_until_it_does() {
         .delete("app", &DeleteParams::default())
         .await
         .unwrap();
-    world
-        .until(120, "the node is gone", async |w| {
-            w.nodes()
-                .await
-                .iter()
-                .all(|n| n.metadata.name.as_ref() != Some(&node))
-        })
-        .await;
+    world.until_gone::<Node>(&node, 120).await;
 }
 
 /// Conformance: DIS-049, DIS-073
@@ -169,11 +145,7 @@ async fn a_grace_period_overrides_do_not_disrupt_and_is_recorded() {
         .unwrap();
     assert!(deadline.ends_with('Z'));
     assert!(world.has_event("TerminationGracePeriodExpiring").await);
-    world
-        .until(200, "the claim is gone", async |w| {
-            w.claims().await.iter().all(|c| c.uid() != claim.uid())
-        })
-        .await;
+    world.until_gone::<NodeClaim>(claim.name(), 200).await;
     assert!(world.has_event("Disrupted").await);
     world.until_running(1, 120).await;
 }
@@ -219,12 +191,5 @@ async fn a_node_without_an_instance_is_deleted_without_draining() {
             .any(|n| n.metadata.name.as_ref() == Some(&name)),
         "still Ready in the API server"
     );
-    world
-        .until(300, "the node is gone", async |w| {
-            w.nodes()
-                .await
-                .iter()
-                .all(|n| n.metadata.name.as_ref() != Some(&name))
-        })
-        .await;
+    world.until_gone::<Node>(&name, 300).await;
 }

@@ -47,9 +47,18 @@ impl World {
 
     /// A cluster with the NodePool `default` of simulated nodes.
     pub async fn new() -> Self {
-        let world = Self::bare(settings()).await;
+        Self::with(node_pool("default")).await
+    }
+
+    /// A cluster with this NodePool of simulated nodes.
+    pub async fn with(pool: Object<NodePool>) -> Self {
+        Self::with_settings(settings(), pool).await
+    }
+
+    pub async fn with_settings(settings: LocalClusterSettings, pool: Object<NodePool>) -> Self {
+        let world = Self::bare(settings).await;
         world.create(&KwokNodeClass::new("default")).await;
-        world.add(node_pool("default")).await;
+        world.add(pool).await;
         world
     }
 
@@ -58,15 +67,33 @@ impl World {
     }
 
     /// Merges a patch into an object.
-    pub async fn patch<K>(&self, name: &str, patch: serde_json::Value)
+    pub async fn patch<K>(&self, name: &str, patch: Value)
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
     {
-        let patch = Patch::Merge(patch);
-        self.api::<K>()
-            .patch(name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
+        let (patch, params) = (Patch::Merge(patch), PatchParams::default());
+        let patched = self.api::<K>().patch(name, &params, &patch).await;
+        patched.unwrap();
+    }
+
+    /// Merges a patch into the status of an object.
+    pub async fn patch_status<K>(&self, name: &str, patch: Value)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let (patch, params) = (Patch::Merge(patch), PatchParams::default());
+        let patched = self.api::<K>().patch_status(name, &params, &patch).await;
+        patched.unwrap();
+    }
+
+    /// Merges a patch into each pod of the namespace `default`.
+    pub async fn patch_pods(&self, patch: Value) {
+        let (patch, params) = (Patch::Merge(patch), PatchParams::default());
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), "default");
+        for pod in self.pods().await {
+            let name = pod.metadata.name.unwrap();
+            api.patch(&name, &params, &patch).await.unwrap();
+        }
     }
 
     pub async fn create<K>(&self, object: &K)
@@ -95,6 +122,18 @@ impl World {
             None => Api::all_with(self.client.clone(), &kind),
         };
         api.create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    pub async fn get<K>(&self, name: &str) -> Option<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        self.api::<K>().get_opt(name).await.unwrap()
+    }
+
+    /// Returns the name of the only node, or of one of them.
+    pub async fn node_name(&self) -> String {
+        self.nodes().await.remove(0).metadata.name.unwrap()
     }
 
     pub async fn list<K>(&self) -> Vec<K>
@@ -189,6 +228,27 @@ impl World {
             world.progress().await.running == pods
         })
         .await;
+    }
+
+    pub async fn until_claims(&self, count: usize, seconds: u64) {
+        let what = format!("there are {count} nodeclaims");
+        self.until(seconds, &what, async |w| w.claims().await.len() == count)
+            .await;
+    }
+
+    pub async fn until_event(&self, reason: &str, seconds: u64) {
+        self.until(seconds, reason, async |w| w.has_event(reason).await)
+            .await;
+    }
+
+    /// Advances the world until there is no object of this name.
+    pub async fn until_gone<K>(&self, name: &str, seconds: u64)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let what = format!("{name} is gone");
+        self.until(seconds, &what, async |w| w.get::<K>(name).await.is_none())
+            .await;
     }
 
     /// Advances the world until there are no NodeClaims, no Nodes and no instances.

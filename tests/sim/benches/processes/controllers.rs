@@ -19,9 +19,7 @@ use super::{Outcome, Process, commands, report, serve};
 /// How the controllers run.
 #[derive(Debug, Clone, Copy)]
 pub struct Manner {
-    /// Factor by which time is accelerated.
-    pub speed: f64,
-    /// Requests per second to the API server, and twice as many in a burst, per second of the cluster's time.
+    /// Requests per second to the API server, and half as many again in a burst.
     pub qps: u32,
     /// The port of the server of decisions; 0: none.
     pub decisions: u16,
@@ -31,7 +29,6 @@ impl Default for Manner {
     /// Returns the defaults of a real cluster.
     fn default() -> Self {
         Self {
-            speed: 1.0,
             qps: Options::default().kube_client_qps,
             decisions: 0,
         }
@@ -50,7 +47,6 @@ impl Controllers {
     pub fn start(cluster: &Value, manner: Manner) -> Outcome<Self> {
         let arguments = [
             "--controllers".to_owned(),
-            manner.speed.to_string(),
             manner.qps.to_string(),
             manner.decisions.to_string(),
         ];
@@ -66,11 +62,10 @@ impl Controllers {
 
 /// Runs controllers until standard input ends.
 pub fn run(arguments: &[String]) {
-    let number = |at: usize| arguments.get(at).and_then(|a| a.parse::<f64>().ok());
+    let number = |at: usize| arguments.get(at).and_then(|a| a.parse::<u32>().ok());
     let manner = Manner {
-        speed: number(0).unwrap_or(1.0),
-        qps: number(1).map_or(200, |qps| qps as u32),
-        decisions: number(2).map_or(0, |port| port as u16),
+        qps: number(0).unwrap_or(200),
+        decisions: number(1).map_or(0, |port| port as u16),
     };
     serve(operate(manner));
 }
@@ -79,7 +74,7 @@ async fn operate(manner: Manner) -> Outcome<()> {
     let mut commands = commands();
     let cluster: Value = serde_json::from_str(&commands.recv().await.ok_or("no cluster")?)?;
     let now: Timestamp = cluster["now"].as_str().unwrap_or_default().parse()?;
-    let clock = Clock::new(now, manner.speed);
+    let clock = Clock::new(now, 1.0);
     let kubeconfig = Kubeconfig::from_yaml(cluster["kubeconfig"].as_str().ok_or("no kubeconfig")?)?;
     let config =
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
@@ -90,15 +85,14 @@ async fn operate(manner: Manner) -> Outcome<()> {
         disable_leader_election: true,
         ..Options::default()
     };
-    let qps = (f64::from(manner.qps) * manner.speed) as u32;
-    let (cloud, registry) = (Cloud::new(), Registry::new());
+    let (qps, registry) = (manner.qps, Registry::new());
     let clients = Clients::connect(&config, qps, qps.saturating_mul(3) / 2, &registry)?;
     let types = catalogue::generate();
     let types = types
         .iter()
         .filter_map(|t| t.instance_type().ok())
         .collect();
-    let provider = KwokProvider::new(clients.api.clone(), clock, types, cloud.clone());
+    let provider = KwokProvider::new(clients.api.clone(), clock, types, Cloud::new());
     let provider = Arc::new(provider);
     let kwok = Arc::clone(&provider);
     let started = Instant::now();
@@ -115,13 +109,7 @@ async fn operate(manner: Manner) -> Outcome<()> {
         changes.changed().await?;
     }
     report(&json!({"synced_seconds": started.elapsed().as_secs_f64()}))?;
-    while let Some(command) = commands.recv().await {
-        match command.as_str() {
-            "metrics" => report(&json!({"text": registry.render()}))?,
-            "price" => report(&json!({"hourly": cloud.hourly_price()}))?,
-            other => report(&json!({"unknown": other}))?,
-        }
-    }
+    while commands.recv().await.is_some() {}
     stop.cancel();
     running.await??;
     Ok(())

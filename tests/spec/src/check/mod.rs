@@ -231,14 +231,7 @@ impl<'w> Judge<'w> {
     /// Checks the node selector, that one required term fits, and that one alternative of the volumes fits.
     fn requirements(&mut self, subject: &str, pod: &Pod, fits: &dyn Fn(&Requirements) -> bool) {
         let name = pod.metadata.name.clone().unwrap_or_default();
-        let terms = pod::required_terms(pod);
-        let term_fits = |term| {
-            Requirements::from_node_selector_term(term, &Unaliased)
-                .is_ok_and(|wanted| fits(&wanted))
-        };
-        let accepted = fits(&pod::selector_requirements(pod))
-            && (terms.is_empty() || terms.iter().any(term_fits));
-        self.demand(accepted, subject, || {
+        self.demand(pod::accepts(pod, fits), subject, || {
             format!("{name} requires other labels")
         });
         let volumes = volume::volumes(self.world, pod)
@@ -368,21 +361,7 @@ impl<'w> Judge<'w> {
             };
             solution.claims.iter().filter(holds).count()
         };
-        let mut capacity: BTreeMap<String, u32> = BTreeMap::new();
-        for offering in self
-            .templates
-            .iter()
-            .flat_map(|template| template.types)
-            .flat_map(|t| &t.offerings)
-        {
-            if let Some(id) = offering.single(DEFAULT_RESERVATION_ID) {
-                let least = capacity
-                    .entry(id.to_owned())
-                    .or_insert(offering.reservation_capacity);
-                *least = offering.reservation_capacity.min(*least);
-            }
-        }
-        for (id, slots) in capacity {
+        for (id, slots) in template::reservations(&self.templates) {
             self.demand(held(&id) <= slots as usize, &id, || {
                 format!("held more than {slots} times")
             });

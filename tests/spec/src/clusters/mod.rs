@@ -100,7 +100,6 @@ impl Dice {
     }
 }
 
-/// Returns the cluster of a seed.
 pub fn cluster(seed: u64, shape: Shape) -> World {
     let mut dice = Dice(seed.wrapping_mul(0x2545_F491_4F6C_DD1D));
     let bounds = shape.bounds && dice.one_in(3);

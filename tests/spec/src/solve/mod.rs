@@ -15,7 +15,7 @@ use karpenter_core::requirements::{
 use karpenter_core::resources::{CPU, MEMORY, Resources};
 
 use crate::pod::{HostPort, PodId};
-use crate::template::{Template, launchable, sum_daemons, templates};
+use crate::template::{Template, launchable, reservations, sum_daemons, templates};
 use crate::topology::{Located, Source, Topology};
 use crate::world::{SpecNode, World};
 use crate::{pod, volume};
@@ -205,19 +205,7 @@ impl<'w> Solver<'w> {
             offerings: vec![],
         });
         let sources = potential.chain(existing).collect();
-        let mut reservations: BTreeMap<String, u32> = BTreeMap::new();
-        for offering in templates
-            .iter()
-            .flat_map(|template| template.types)
-            .flat_map(|instance_type| &instance_type.offerings)
-        {
-            if let Some(id) = offering.single(DEFAULT_RESERVATION_ID) {
-                let least = reservations
-                    .entry(id.to_owned())
-                    .or_insert(offering.reservation_capacity);
-                *least = offering.reservation_capacity.min(*least);
-            }
-        }
+        let reservations = reservations(&templates);
         Solver {
             world,
             settings,

@@ -358,9 +358,9 @@ fn check(world: &World) -> Result<bool, String> {
         .pod(&id.namespace, &id.name)
         .ok_or("the pod is not in the snapshot")?;
     let answer = blocking(&snapshot, &policy, None, key);
-    let told = |text: &str| format!("{text}\n{answer:#?}\n{world:?}");
+    let failure = |text: &str| format!("{text}\n{answer:#?}\n{world:?}");
     if answer.fits_alone != fits(world) {
-        return Err(told(
+        return Err(failure(
             "the naive solver does not agree that the pod fits alone",
         ));
     }
@@ -375,7 +375,7 @@ fn check(world: &World) -> Result<bool, String> {
         };
         let kept: Vec<&Constraint> = core.iter().collect();
         if fits(&relax(world, others(&kept))) {
-            return Err(told("what is told to block does not"));
+            return Err(failure("what is told to block does not"));
         }
         // To relax fewer constraints may leave more room: without its taint DaemonSets may run on the nodes of a NodePool, and without
         // its requirement for a label of the user its nodes do not have the label.
@@ -391,7 +391,7 @@ fn check(world: &World) -> Result<bool, String> {
         for one in core.iter().filter(|_| answer.blocking.minimal) {
             let rest: Vec<&Constraint> = core.iter().filter(|other| *other != one).collect();
             if !fits_without(&rest) {
-                return Err(told(&format!(
+                return Err(failure(&format!(
                     "without {} the rest blocks all the same",
                     one.id
                 )));
@@ -404,12 +404,12 @@ fn check(world: &World) -> Result<bool, String> {
             all.iter().filter(|one| relaxation.atoms.contains(&one.id)),
         );
         if !fits(&lifted) {
-            return Err(told(&format!("does not help: {}", relaxation.text)));
+            return Err(failure(&format!("does not help: {}", relaxation.text)));
         }
         if let Some(patched) = apply(world, relaxation) {
             let solution = solve(&patched, SETTINGS);
             if !solution.unplaced.is_empty() {
-                return Err(told(&format!(
+                return Err(failure(&format!(
                     "the patch does not help: {:?}",
                     relaxation.patch
                 )));
@@ -425,7 +425,7 @@ fn check(world: &World) -> Result<bool, String> {
                 || naive.is_nan()
                 || (naive < price - 1e-9 && !may_leave_a_domain_open(&patched, pod))
             {
-                return Err(told(&format!(
+                return Err(failure(&format!(
                     "{} costs {price}, or {naive}",
                     relaxation.text
                 )));

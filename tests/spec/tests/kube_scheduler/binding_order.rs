@@ -17,7 +17,7 @@ fn assert_all_bound(seed: u64, launch: Launch) {
 
 /// The pod that is spread over zones cannot wait until those that are spread over capacity types are bound.
 #[test]
-fn a_pod_that_cannot_be_bound_last_has_a_fixed_domain_where_a_spread_counts_it() {
+fn a_pod_that_cannot_be_bound_last_has_a_fixed_domain_for_a_spread() {
     let world = case::world("counted-by-a-spread");
     let solution = crate::plan(&world);
     assert_eq!(solution.unplaced.len(), 0, "{solution:#?}");
@@ -56,7 +56,7 @@ fn pods_that_the_spread_of_a_counted_pod_relies_on_have_a_fixed_domain() {
 
 /// Its affinity selects all pods, so that none may be bound before it, and the others are on other nodes.
 #[test]
-fn the_first_pod_of_an_affinity_group_has_a_fixed_domain_where_a_spread_counts_it() {
+fn the_first_pod_of_an_affinity_group_has_a_fixed_domain_for_a_spread() {
     let world = case::world("first-of-its-affinity-group");
     let solution = crate::plan(&world);
     assert_eq!(solution.unplaced.len(), 0, "{solution:#?}");

@@ -69,7 +69,7 @@ fn assert_unplaced(id: &str) {
 }
 
 #[test]
-fn a_pool_s_soft_taint_does_not_hide_its_domains_from_a_spread_that_honors_taints() {
+fn a_soft_taint_of_a_pool_hides_no_domain_from_a_spread() {
     assert_placed("ours-1-soft-taint-honor", 1, 0.04867);
 }
 
@@ -79,7 +79,7 @@ fn min_values_do_not_keep_a_pod_from_the_pods_of_its_affinity() {
 }
 
 #[test]
-fn a_pod_with_zonal_anti_affinity_on_a_planned_node_pins_its_cheapest_zone() {
+fn zonal_anti_affinity_on_a_planned_node_pins_its_cheapest_zone() {
     assert_placed("ours-3-dearer-zone-anti", 1, 0.10631);
 }
 
@@ -104,7 +104,7 @@ fn a_pod_does_not_start_its_affinity_group_where_it_cannot_join_it() {
 }
 
 #[test]
-fn existing_nodes_with_a_soft_taint_are_domains_of_a_spread_that_honors_taints() {
+fn a_soft_taint_of_an_existing_node_hides_no_domain_from_a_spread() {
     assert_placed("both-3-soft-taint-honor-existing", 0, 0.0);
 }
 
@@ -115,7 +115,7 @@ fn a_spread_that_ignores_node_affinity_counts_domains_the_pod_cannot_use() {
 
 /// The pod in the other zone is the smaller one, so that first fit would place it last.
 #[test]
-fn a_spread_that_ignores_node_affinity_counts_the_domains_of_nodes_that_are_planned_later() {
+fn a_spread_that_ignores_node_affinity_counts_later_domains() {
     let id = "spread-counts-a-domain-planned-later";
     let world = case::world(id);
     let solution = plan(&world);
@@ -125,7 +125,7 @@ fn a_spread_that_ignores_node_affinity_counts_the_domains_of_nodes_that_are_plan
 
 /// The reason counts the domains of planned nodes, of which repacking left fewer.
 #[test]
-fn why_a_spread_refuses_a_pod_is_told_after_its_planned_nodes_were_repacked() {
+fn a_spread_s_refusal_is_explained_after_its_planned_nodes_were_repacked() {
     let world = clusters::cluster(7124, Shape::SMALL);
     assert_binds("7124", &world, &plan(&world));
 }
@@ -137,7 +137,7 @@ fn host_ports_of_daemons_that_do_not_run_yet_stay_free_on_existing_nodes() {
 }
 
 #[test]
-fn an_existing_node_of_any_alternative_of_the_node_affinity_is_used_before_a_node_is_planned() {
+fn existing_nodes_of_any_alternative_term_come_before_planned_ones() {
     assert_placed("existing-node-of-any-alternative", 0, 0.0);
 }
 
@@ -165,7 +165,7 @@ fn assert_no_fewer_placed_and_no_more_expensive(seed: u64) {
 }
 
 #[test]
-fn the_cheapest_zone_for_the_first_pod_is_not_kept_if_it_is_expensive_for_later_pods() {
+fn a_zone_cheap_for_the_first_pod_and_expensive_for_later_ones_is_left() {
     assert_no_more_expensive_than_first_fit(185);
     assert_no_more_expensive_than_first_fit(380);
 }
@@ -176,7 +176,7 @@ fn a_preferred_affinity_does_not_pin_the_capacity_type_of_a_planned_node() {
 }
 
 #[test]
-fn a_domain_that_required_anti_affinity_leaves_open_is_left_open_if_that_costs_less() {
+fn a_domain_that_anti_affinity_leaves_open_stays_open_if_cheaper() {
     assert_no_more_expensive_than_first_fit(973);
 }
 
@@ -187,7 +187,7 @@ fn a_preference_that_pods_placed_later_break_is_not_paid_for() {
 }
 
 #[test]
-fn alternatives_of_the_node_affinity_are_given_up_before_preferences_if_that_costs_less() {
+fn alternative_terms_are_given_up_before_preferences_if_cheaper() {
     assert_no_more_expensive_than_first_fit(151);
 }
 
@@ -198,28 +198,27 @@ fn preferences_are_dropped_that_first_fit_drops_if_that_costs_less() {
 
 /// In 3623 the pods with the spread have places, in 2182 no node has room for them.
 #[test]
-fn what_a_node_filter_admits_is_not_decided_before_the_other_pods_are_placed_if_that_costs_more() {
+fn what_a_node_filter_admits_is_decided_last_if_cheaper() {
     assert_no_more_expensive_than_first_fit(3623);
     assert_no_more_expensive_than_first_fit(2182);
 }
 
 /// In 6820 the only node of the NodePool would be on spot, which has no instance type with room for all four pods.
 #[test]
-fn the_domain_of_a_node_is_fixed_when_a_pod_with_the_spread_is_placed_not_as_soon_as_it_is_planned()
-{
+fn a_node_s_domain_is_fixed_when_a_pod_with_the_spread_is_placed() {
     assert_no_fewer_placed_and_no_more_expensive(6820);
     assert_no_more_expensive_than_first_fit(7918);
 }
 
 /// Its planned node can only use reserved capacity, so that another capacity type is free for a third pod that prefers to be alone.
 #[test]
-fn no_node_is_planned_for_a_preference_that_upstream_drops_beside_reserved_capacity() {
+fn no_node_is_planned_for_a_preference_that_upstream_drops() {
     assert_no_more_expensive_than_first_fit(3906);
 }
 
 /// The zone of a node is fixed when an affinity group starts, and pods that must be near it are refused there by its capacity type.
 #[test]
-fn an_affinity_group_is_not_started_beside_another_if_that_costs_much_more() {
+fn an_affinity_group_is_not_started_beside_another_if_much_dearer() {
     let world = clusters::cluster(1312, Shape::SMALL);
     let (ours, first_fit) = (plan(&world), solve(&world, SolveSettings::default()));
     assert_eq!(ours.unplaced, first_fit.unplaced);
@@ -238,21 +237,20 @@ fn pseudo_random_orders_keep_the_pods_of_a_workload_with_volumes_together() {
 
 /// None of the first 64 pseudo-random orders costs as little as first fit.
 #[test]
-fn an_order_of_few_pods_is_found_that_shares_reserved_capacity_as_well_as_first_fit() {
+fn a_few_pods_share_reserved_capacity_as_well_as_with_first_fit() {
     assert_no_more_expensive_than_first_fit(6296);
 }
 
 /// They have no room beside the others in a zone, once another zone without such pods has a node.
 #[test]
-fn pods_with_a_spread_over_zones_they_cannot_use_are_placed_before_others_if_first_fit_places_them()
-{
+fn pods_spread_over_zones_they_cannot_use_come_first_as_in_first_fit() {
     let world = clusters::cluster(3632, Shape::SMALL);
     let (ours, first_fit) = (plan(&world), solve(&world, SolveSettings::default()));
     assert!(ours.unplaced.len() <= first_fit.unplaced.len());
 }
 
 #[test]
-fn an_order_of_pods_is_found_in_which_no_fewer_are_placed_at_no_higher_price() {
+fn an_order_is_found_that_places_no_fewer_pods_at_no_higher_price() {
     for seed in [299, 405, 741] {
         assert_no_fewer_placed_and_no_more_expensive(seed);
     }

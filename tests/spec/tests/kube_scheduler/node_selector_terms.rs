@@ -15,7 +15,7 @@ fn a_domain_that_no_term_reaches_with_an_offering_does_not_count() {
 
 /// Only another term reaches the capacity type, and no node has it.
 #[test]
-fn an_existing_node_is_not_passed_over_for_a_domain_that_another_term_would_open() {
+fn no_existing_node_is_passed_over_for_a_domain_of_another_term() {
     assert_placed("ours-orterms-spread-existing-node", 0, 0.0);
 }
 

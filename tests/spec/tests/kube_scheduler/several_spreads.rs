@@ -61,7 +61,7 @@ fn cluster(cpu_in_b: &str) -> World {
 }
 
 #[test]
-fn a_spread_does_not_count_pods_on_nodes_without_the_label_of_another_spread() {
+fn a_spread_counts_no_pods_on_nodes_without_another_spread_s_label() {
     // The pod in zone b does not count, so zone a is one ahead.
     let full = cluster("500m");
     let solution = crate::plan(&full);

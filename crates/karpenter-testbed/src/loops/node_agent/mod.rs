@@ -33,7 +33,6 @@ pub mod annotations {
     pub const STOP_SECONDS: &str = "testbed.karpenter.sh/stop-seconds";
 }
 
-/// A fault of a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum NodeFault {
     /// The instance boots but the node never becomes ready.
@@ -49,7 +48,6 @@ pub enum NodeFault {
 pub struct NodeFaults(Arc<Mutex<FxHashMap<String, NodeFault>>>);
 
 impl NodeFaults {
-    /// Sets the fault of a node.
     pub fn set(&self, node: &str, fault: NodeFault) {
         self.0.lock().insert(node.to_owned(), fault);
     }
@@ -59,7 +57,6 @@ impl NodeFaults {
         self.0.lock().remove(node);
     }
 
-    /// Returns the fault of a node.
     #[must_use]
     pub fn of(&self, node: &str) -> Option<NodeFault> {
         self.0.lock().get(node).copied()
@@ -88,7 +85,6 @@ pub struct NodeAgentOptions {
     pub startup_taints: Vec<String>,
     /// Time from `Ready` to the removal of startup taints.
     pub startup_taint_delay: Duration,
-    /// The faults of nodes.
     pub faults: NodeFaults,
 }
 

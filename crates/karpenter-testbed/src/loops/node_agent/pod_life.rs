@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_pod_of_a_node_that_is_well_again_is_ready_again_once_its_gates_are_open() {
+    fn pods_of_a_recovered_node_are_ready_once_their_gates_are_open() {
         let running = |ready: &str, gate: &str| {
             pod(json!({
                 "spec": {"containers": [], "readinessGates": [{"conditionType": "lb"}]},

@@ -15,7 +15,6 @@ use crate::selector::Labels;
 
 type Domains = FxHashMap<Arc<str>, i64>;
 
-/// Labels of all namespaces.
 pub(crate) type Namespaces = BTreeMap<String, Labels>;
 
 /// The counters of one class.

@@ -1,4 +1,4 @@
-//! kube-scheduler: places pods of one scheduler name, or reports why they stay pending.
+//! kube-scheduler: places pods, or reports why they stay pending.
 //!
 //! Filters and scores are kube-scheduler's default plugins: NodeUnschedulable, NodeName, TaintToleration, NodeAffinity,
 //! NodePorts, NodeResourcesFit, VolumeRestrictions (ReadWriteOncePod), NodeVolumeLimits (CSI), VolumeBinding, VolumeZone,
@@ -34,7 +34,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::engine::{Decision, Engine, PodInput, Uid};
-pub use self::node::Scoring;
 use self::volumes::ClaimBinding;
 use super::cache::{Change, Diff, Key, PodRecord, api};
 use super::driver::{Context, until};
@@ -45,23 +44,8 @@ use super::volume_binder;
 const IN_FLIGHT: usize = 128;
 const BATCH: usize = 8192;
 
-/// Settings of the scheduler.
-#[derive(Debug, Clone)]
-pub struct SchedulerOptions {
-    /// Pods with this `spec.schedulerName` are placed.
-    pub name: String,
-    /// The scoring of nodes.
-    pub scoring: Scoring,
-}
-
-impl Default for SchedulerOptions {
-    fn default() -> Self {
-        Self {
-            name: "default-scheduler".to_owned(),
-            scoring: Scoring::default(),
-        }
-    }
-}
+/// Pods with this `spec.schedulerName` are placed.
+const NAME: &str = "default-scheduler";
 
 /// The result of a write.
 enum Effect {
@@ -72,7 +56,6 @@ enum Effect {
 
 struct Scheduler {
     context: Context,
-    options: SchedulerOptions,
     engine: Engine,
     recorder: Recorder,
     pods: FxHashMap<Uid, Key>,
@@ -83,7 +66,6 @@ struct Scheduler {
 /// Runs the scheduler until canceled. `changes` must start with all objects.
 pub(crate) async fn run(
     context: Context,
-    options: SchedulerOptions,
     recorder: Recorder,
     mut changes: mpsc::UnboundedReceiver<Change>,
     token: CancellationToken,
@@ -95,9 +77,8 @@ pub(crate) async fn run(
     }
     let clock = context.clock;
     let mut scheduler = Scheduler {
-        engine: Engine::new(options.scoring),
+        engine: Engine::new(),
         context,
-        options,
         recorder,
         pods: FxHashMap::default(),
         marks: Vec::new(),
@@ -225,12 +206,8 @@ impl Scheduler {
             .scheduling_gates
             .as_ref()
             .is_some_and(|g| !g.is_empty());
-        let name = pod
-            .spec
-            .scheduler_name
-            .as_deref()
-            .unwrap_or("default-scheduler");
-        let ours = name == self.options.name;
+        let name = pod.spec.scheduler_name.as_deref().unwrap_or(NAME);
+        let ours = name == NAME;
         let key = pod.key();
         let condition = pod.condition("PodScheduled");
         if ours && pod.node.is_none() && !pod.is_terminating() {

@@ -57,15 +57,6 @@ impl NodeFacts {
     }
 }
 
-/// The scoring of feasible nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Scoring {
-    /// Spread pods: kube-scheduler's default.
-    #[default]
-    LeastAllocated,
-    MostAllocated,
-}
-
 /// A node with its pods.
 #[derive(Debug)]
 pub(crate) struct NodeInfo {
@@ -220,7 +211,7 @@ impl NodeInfo {
     /// Utilization (weight 1), preferred node affinity (2) and `PreferNoSchedule` taints (3), each 0 to 1000. Unlike
     /// kube-scheduler's, the parts are not normalized over the feasible nodes: that would make the scores of nodes depend on each
     /// other.
-    pub(crate) fn score(&self, shape: &Shape, scoring: Scoring) -> i64 {
+    pub(crate) fn score(&self, shape: &Shape) -> i64 {
         let mut score = 0;
         for id in [Resources::CPU, Resources::MEMORY] {
             let total = self.allocatable(id);
@@ -231,11 +222,7 @@ impl NodeInfo {
                     .find(|(r, _)| *r == id)
                     .map_or(0, |(_, a)| *a);
                 let left = self.free(id).saturating_sub(own).max(0);
-                let free = i64::try_from(i128::from(left) * 500 / i128::from(total)).unwrap_or(0);
-                score += match scoring {
-                    Scoring::LeastAllocated => free,
-                    Scoring::MostAllocated => 500 - free,
-                };
+                score += i64::try_from(i128::from(left) * 500 / i128::from(total)).unwrap_or(0);
             }
         }
         let total: i64 = shape

@@ -172,7 +172,6 @@ fn push_histogram(text: &mut String, lines: impl Iterator<Item = String>) {
     }
 }
 
-/// Returns the reason for an insufficient resource.
 pub(crate) fn insufficient(resources: &Resources, id: usize, never: bool) -> Reason {
     if id == Resources::PODS {
         Reason::TooManyPods

@@ -1,6 +1,6 @@
 //! The DaemonSet controller: one pod on every eligible node, pinned by name and placed by the scheduler.
 //!
-//! Not implemented: `maxSurge`, ControllerRevision objects.
+//! Not implemented: `OnDelete`, `maxSurge`, ControllerRevision objects.
 //!
 //! UPSTREAM: pkg/controller/daemon
 
@@ -220,9 +220,6 @@ fn replace(
     now: jiff::Timestamp,
 ) -> Vec<Arc<PodRecord>> {
     let strategy = set.update_strategy.clone().unwrap_or_default();
-    if strategy.type_.as_deref() == Some("OnDelete") {
-        return Vec::new();
-    }
     let limit = strategy.rolling_update.and_then(|r| r.max_unavailable);
     let limit = scaled(&limit.unwrap_or(IntOrString::Int(1)), desired, true).max(1);
     let min_ready = set.min_ready_seconds.unwrap_or(0);

@@ -1,27 +1,19 @@
 //! The Job controller: runs pods until enough of them have succeeded or too many have failed.
 //!
-//! Not implemented: pod failure and success policies, per-index back-off, tracking finalizers (results of deleted pods are kept
-//! in the job's status), selectors (pods are found by owner).
+//! Not implemented: suspension, indexes, deadlines, removal some time after the end, pod failure and success policies, tracking
+//! finalizers (results of deleted pods are kept in the job's status), selectors (pods are found by owner).
 //!
 //! UPSTREAM: pkg/controller/job
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
-
-use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::pods::{PodControl, deletion_order, from_template, label, labeled, owner_reference};
-use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
-use crate::loops::driver::{Context, Controller, Next, after, until};
-use crate::loops::outcome::ignore_not_found;
-
-const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+use super::pods::{PodControl, deletion_order, from_template, label, owner_reference};
+use crate::loops::cache::{Change, Key, api, controller_of};
+use crate::loops::driver::{Context, Controller, Next};
 
 /// The actions of a pass.
 #[derive(Debug, Default, PartialEq)]
@@ -32,22 +24,12 @@ struct Plan {
     end: Option<(&'static str, &'static str, String)>,
 }
 
-fn plan(spec: &JobSpec, active: usize, succeeded: i32, failed: i32, timed_out: bool) -> Plan {
-    if spec.suspend == Some(true) {
-        return Plan {
-            delete: active,
-            ..Plan::default()
-        };
-    }
+fn plan(spec: &JobSpec, active: usize, succeeded: i32, failed: i32) -> Plan {
     let end = |type_, reason, message: &str| Plan {
         delete: active,
         end: Some((type_, reason, message.to_owned())),
         ..Plan::default()
     };
-    if timed_out {
-        let message = "Job was active longer than specified deadline";
-        return end("Failed", "DeadlineExceeded", message);
-    }
     if failed > spec.backoff_limit.unwrap_or(6) {
         let message = "Job has reached the specified backoff limit";
         return end("Failed", "BackoffLimitExceeded", message);
@@ -81,19 +63,9 @@ fn plan(spec: &JobSpec, active: usize, succeeded: i32, failed: i32, timed_out: b
     }
 }
 
-fn finished(status: &JobStatus) -> Option<&JobCondition> {
-    status
-        .conditions
-        .iter()
-        .flatten()
-        .find(|c| matches!(c.type_.as_str(), "Complete" | "Failed") && c.status == "True")
-}
-
-fn add_seconds(since: Timestamp, seconds: i64) -> Timestamp {
-    after(
-        since,
-        Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
-    )
+fn is_finished(status: &JobStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|c| matches!(c.type_.as_str(), "Complete" | "Failed") && c.status == "True")
 }
 
 #[derive(Debug)]
@@ -110,30 +82,13 @@ impl Jobs {
         }
     }
 
-    async fn start(
-        &self,
-        job: &Job,
-        spec: &JobSpec,
-        count: usize,
-        pods: &[Arc<PodRecord>],
-    ) -> Result<(), kube::Error> {
+    async fn start(&self, job: &Job, spec: &JobSpec, count: usize) -> Result<(), kube::Error> {
         let uid = job.metadata.uid.as_deref().unwrap_or_default();
         let name = job.metadata.name.as_deref().unwrap_or_default();
         let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
-        let indexed = spec.completion_mode.as_deref() == Some("Indexed");
-        let taken: BTreeSet<i32> = pods
-            .iter()
-            .filter(|p| p.phase() != "Failed")
-            .filter_map(|p| labeled(&p.meta, INDEX)?.parse().ok())
-            .collect();
-        let mut free = (0..spec.completions.unwrap_or(0)).filter(|i| !taken.contains(i));
         let mut new = Vec::new();
         for _ in 0..count {
-            let index = if indexed { free.next() } else { None };
-            let prefix = match index {
-                Some(index) => format!("{name}-{index}-"),
-                None => format!("{name}-"),
-            };
+            let prefix = format!("{name}-");
             let pod_name = format!("{prefix}{}", self.context.names.suffix());
             let owner = owner_reference(job);
             let mut pod = from_template(&spec.template, namespace, pod_name, Some(prefix), owner);
@@ -141,11 +96,6 @@ impl Jobs {
             for prefix in ["batch.kubernetes.io/", ""] {
                 label(meta, &format!("{prefix}job-name"), name);
                 label(meta, &format!("{prefix}controller-uid"), uid);
-            }
-            if let Some(index) = index {
-                label(meta, INDEX, &index.to_string());
-                let annotations = meta.annotations.get_or_insert_default();
-                annotations.insert(INDEX.to_owned(), index.to_string());
             }
             new.push(pod);
         }
@@ -170,22 +120,6 @@ impl Jobs {
         jobs.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
             .await?;
         Ok(())
-    }
-
-    async fn clean_up(&self, job: &Job, end: &JobCondition) -> Result<Next, kube::Error> {
-        let ttl = job.spec.as_ref().and_then(|s| s.ttl_seconds_after_finished);
-        let (Some(ttl), Some(ended)) = (ttl, &end.last_transition_time) else {
-            return Ok(Next::Wait);
-        };
-        let now = self.context.clock.now();
-        let at = add_seconds(ended.0, i64::from(ttl));
-        if at > now {
-            return Ok(Next::After(until(now, at)));
-        }
-        let key = Key::of(&job.metadata);
-        let jobs: Api<Job> = api(&self.context.client(), &key);
-        ignore_not_found(jobs.delete(&key.name, &DeleteParams::background()).await)?;
-        Ok(Next::Wait)
     }
 }
 
@@ -212,11 +146,8 @@ impl Controller for Jobs {
             return Ok(Next::Wait);
         };
         let old = job.status.clone().unwrap_or_default();
-        if job.metadata.deletion_timestamp.is_some() {
+        if job.metadata.deletion_timestamp.is_some() || is_finished(&old) {
             return Ok(Next::Wait);
-        }
-        if let Some(end) = finished(&old) {
-            return self.clean_up(&job, end).await;
         }
         let now = self.context.clock.now();
         let spec = job.spec.clone().unwrap_or_default();
@@ -234,14 +165,9 @@ impl Controller for Jobs {
         let succeeded = count("Succeeded").max(old.succeeded.unwrap_or(0));
         let failed = count("Failed").max(old.failed.unwrap_or(0));
         let mut active: Vec<_> = pods.iter().filter(|p| p.is_active()).cloned().collect();
-        let started = old.start_time.as_ref().map(|t| t.0);
-        let deadline = spec
-            .active_deadline_seconds
-            .and_then(|s| Some(add_seconds(started?, s)));
-        let timed_out = deadline.is_some_and(|at| at <= now);
-        let plan = plan(&spec, active.len(), succeeded, failed, timed_out);
+        let plan = plan(&spec, active.len(), succeeded, failed);
         if self.control.expectations_met(uid, now) {
-            self.start(&job, &spec, plan.create, &pods).await?;
+            self.start(&job, &spec, plan.create).await?;
             deletion_order(&mut active);
             let surplus = &active[..plan.delete.min(active.len())];
             self.control.delete(&self.context, uid, surplus).await?;
@@ -257,7 +183,7 @@ impl Controller for Jobs {
             failed: optional(failed),
             ..old.clone()
         };
-        if new.start_time.is_none() && spec.suspend != Some(true) {
+        if new.start_time.is_none() {
             new.start_time = Some(Time(now));
         }
         if let Some((type_, reason, message)) = plan.end {
@@ -281,10 +207,7 @@ impl Controller for Jobs {
             }
         }
         self.report(&job, &new).await?;
-        Ok(match deadline.filter(|at| *at > now) {
-            Some(at) => Next::After(until(now, at)),
-            None => Next::Wait,
-        })
+        Ok(Next::Wait)
     }
 }
 
@@ -302,32 +225,21 @@ mod tests {
 
     #[test]
     fn no_more_pods_run_than_are_needed() {
-        assert_eq!(plan(&spec(3, Some(5)), 0, 0, 0, false).create, 3);
-        assert_eq!(plan(&spec(3, Some(5)), 1, 4, 0, false).create, 0);
-        assert_eq!(plan(&spec(1, None), 0, 0, 2, false).create, 1);
+        assert_eq!(plan(&spec(3, Some(5)), 0, 0, 0).create, 3);
+        assert_eq!(plan(&spec(3, Some(5)), 1, 4, 0).create, 0);
+        assert_eq!(plan(&spec(1, None), 0, 0, 2).create, 1);
     }
 
     #[test]
     fn jobs_end_complete_or_failed() {
         let end = |p: Plan| p.end.map(|(type_, reason, _)| (type_, reason));
         assert_eq!(
-            end(plan(&spec(1, Some(1)), 0, 1, 0, false)),
+            end(plan(&spec(1, Some(1)), 0, 1, 0)),
             Some(("Complete", "CompletionsReached"))
         );
         assert_eq!(
-            end(plan(&spec(1, Some(1)), 0, 0, 7, false)),
+            end(plan(&spec(1, Some(1)), 0, 0, 7)),
             Some(("Failed", "BackoffLimitExceeded"))
         );
-        assert_eq!(
-            end(plan(&spec(1, Some(1)), 1, 0, 0, true)),
-            Some(("Failed", "DeadlineExceeded"))
-        );
-    }
-
-    #[test]
-    fn a_suspended_job_stops_its_pods() {
-        let mut spec = spec(2, Some(2));
-        spec.suspend = Some(true);
-        assert_eq!(plan(&spec, 2, 0, 0, false).delete, 2);
     }
 }

@@ -1,7 +1,7 @@
 //! The StatefulSet controller: numbered pods with their own claims, in order or in parallel.
 //!
-//! Not implemented: ControllerRevision objects (the revision is a hash of the template, so a pod that is recreated below the
-//! partition gets the new template), claim retention policies, `maxUnavailable`.
+//! Not implemented: ControllerRevision objects (the revision is a hash of the template), claim retention policies, update strategies
+//! other than the default one, a first ordinal other than 0.
 //!
 //! UPSTREAM: pkg/controller/statefulset
 
@@ -43,11 +43,10 @@ struct Member {
 }
 
 fn plan(spec: &StatefulSetSpec, members: &BTreeMap<i32, Member>) -> Plan {
-    let start = spec.ordinals.as_ref().and_then(|o| o.start).unwrap_or(0);
-    let end = start.saturating_add(spec.replicas.unwrap_or(1));
+    let end = spec.replicas.unwrap_or(1);
     let ordered = spec.pod_management_policy.as_deref() != Some("Parallel");
     let mut plan = Plan::default();
-    for ordinal in start..end {
+    for ordinal in 0..end {
         match members.get(&ordinal) {
             None => plan.create.push(ordinal),
             Some(m) if m.ended && !m.terminating => plan.delete.push(ordinal),
@@ -62,7 +61,7 @@ fn plan(spec: &StatefulSetSpec, members: &BTreeMap<i32, Member>) -> Plan {
         .keys()
         .rev()
         .copied()
-        .filter(|o| *o < start || *o >= end)
+        .filter(|o| *o >= end)
         .collect();
     for ordinal in condemned {
         if !members[&ordinal].terminating {
@@ -72,16 +71,10 @@ fn plan(spec: &StatefulSetSpec, members: &BTreeMap<i32, Member>) -> Plan {
             return plan;
         }
     }
-    let strategy = spec.update_strategy.clone().unwrap_or_default();
-    if strategy.type_.as_deref() == Some("OnDelete") || !plan.create.is_empty() {
+    if !plan.create.is_empty() {
         return plan;
     }
-    let partition = strategy
-        .rolling_update
-        .and_then(|r| r.partition)
-        .unwrap_or(0)
-        .max(start);
-    for ordinal in (partition..end).rev() {
+    for ordinal in (0..end).rev() {
         let Some(member) = members.get(&ordinal) else {
             return plan;
         };
@@ -378,16 +371,13 @@ mod tests {
     }
 
     #[test]
-    fn updates_go_from_the_top_and_stop_at_the_partition() {
+    fn updates_go_from_the_top() {
         let old = Member {
             current: false,
             ..UP
         };
-        let mut spec = spec(2, "OrderedReady");
+        let spec = spec(2, "OrderedReady");
         assert_eq!(plan(&spec, &members(&[(0, old), (1, old)])).delete, [1]);
         assert_eq!(plan(&spec, &members(&[(0, old), (1, UP)])).delete, [0]);
-        spec.update_strategy =
-            serde_json::from_value(json!({"rollingUpdate": {"partition": 1}})).unwrap();
-        assert_eq!(plan(&spec, &members(&[(0, old), (1, UP)])), Plan::default());
     }
 }

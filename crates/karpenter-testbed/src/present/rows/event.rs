@@ -1,4 +1,4 @@
-//! Events, of the core group and of `events.k8s.io`.
+//! Events.
 //!
 //! UPSTREAM: pkg/printers/internalversion/printers.go printEvent
 
@@ -13,12 +13,12 @@ pub(super) const EVENT: &[Column] = &[
     field("Reason", "reason"),
     computed("Object", "involvedObject", |view| json!(target(view))),
     computed("Subobject", "involvedObject.fieldPath", |view| {
-        json!(object(view).map_or_else(String::new, |object| string(object, "fieldPath")))
+        json!(view.str("/involvedObject/fieldPath"))
     })
     .wide(),
     computed("Source", "source", |view| json!(source(view))).wide(),
     computed("Message", "message", |view| {
-        json!(either_text(view, "/message", "/note").trim())
+        json!(view.str("/message").trim())
     }),
     computed("First Seen", "firstTimestamp", |view| {
         json!(first_seen(view))
@@ -28,35 +28,19 @@ pub(super) const EVENT: &[Column] = &[
     NAME.wide(),
 ];
 
-/// Events of both groups: `regarding`, `note`, `deprecated…` are the new names of the same fields.
-fn either<'a>(view: &View<'a>, old: &str, new: &str) -> Option<&'a Value> {
-    view.at(old).or_else(|| view.at(new))
-}
-
-fn either_text<'a>(view: &View<'a>, old: &str, new: &str) -> &'a str {
-    let found = either(view, old, new);
-    found.and_then(Value::as_str).unwrap_or_default()
-}
-
 fn first_seen(view: &View<'_>) -> String {
-    let first = either(view, "/firstTimestamp", "/deprecatedFirstTimestamp");
-    let first = first.or_else(|| view.at("/eventTime"));
+    let first = view.at("/firstTimestamp").or_else(|| view.at("/eventTime"));
     age(first.and_then(Value::as_str), view.now)
 }
 
 fn last_seen(view: &View<'_>) -> String {
-    let last = view
-        .at("/series/lastObservedTime")
-        .or_else(|| either(view, "/lastTimestamp", "/deprecatedLastTimestamp"));
+    let last = view.at("/series/lastObservedTime");
+    let last = last.or_else(|| view.at("/lastTimestamp"));
     last.map_or_else(|| first_seen(view), |last| age(last.as_str(), view.now))
 }
 
-fn object<'a>(view: &View<'a>) -> Option<&'a Value> {
-    either(view, "/involvedObject", "/regarding")
-}
-
 fn target(view: &View<'_>) -> String {
-    let Some(object) = object(view) else {
+    let Some(object) = view.at("/involvedObject") else {
         return String::new();
     };
     let (kind, name) = (
@@ -71,29 +55,19 @@ fn target(view: &View<'_>) -> String {
 }
 
 fn source(view: &View<'_>) -> String {
-    let first = |texts: [&'static str; 4]| {
-        let [old, deprecated, new, newest] = texts;
-        Some(either_text(view, old, deprecated))
-            .filter(|text| !text.is_empty())
-            .unwrap_or_else(|| either_text(view, new, newest))
+    let first = |source: &'static str, reporting: &'static str| match view.str(source) {
+        "" => view.str(reporting),
+        source => source,
     };
-    let component = first([
-        "/source/component",
-        "/deprecatedSource/component",
-        "/reportingComponent",
-        "/reportingController",
-    ]);
-    let instance = "/reportingInstance";
-    match first(["/source/host", "/deprecatedSource/host", instance, instance]) {
+    let component = first("/source/component", "/reportingComponent");
+    match first("/source/host", "/reportingInstance") {
         "" => component.to_owned(),
         host => format!("{component}, {host}"),
     }
 }
 
 fn count(view: &View<'_>) -> i64 {
-    let count = view
-        .at("/series/count")
-        .or_else(|| either(view, "/count", "/deprecatedCount"));
+    let count = view.at("/series/count").or_else(|| view.at("/count"));
     count
         .and_then(Value::as_i64)
         .filter(|count| *count > 0)
@@ -106,19 +80,13 @@ mod tests {
     use crate::present::rows::column::tests::cells;
 
     #[test]
-    fn events_of_both_groups_show_the_same() {
-        let core = json!({"metadata": {"name": "e"}, "type": "Normal", "reason": "Launched", "message": "hello\n", "count": 2,
+    fn an_event_shows_its_object_source_and_count() {
+        let event = json!({"metadata": {"name": "e"}, "type": "Normal", "reason": "Launched", "message": "hello\n", "count": 2,
             "involvedObject": {"kind": "NodeClaim", "name": "c"}, "source": {"component": "karpenter"},
             "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:59:30Z"});
         assert_eq!(
-            cells(EVENT, &core),
+            cells(EVENT, &event),
             "30s | Normal | Launched | nodeclaim/c |  | karpenter | hello | 60m | 2 | e"
-        );
-        let new = json!({"metadata": {"name": "e"}, "type": "Normal", "reason": "Launched", "note": "hello", "reportingController": "karpenter",
-            "regarding": {"kind": "NodeClaim", "name": "c"}, "eventTime": "2026-01-01T00:59:00.000000Z"});
-        assert_eq!(
-            cells(EVENT, &new),
-            "60s | Normal | Launched | nodeclaim/c |  | karpenter | hello | 60s | 1 | e"
         );
     }
 }

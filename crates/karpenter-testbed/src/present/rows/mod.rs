@@ -18,7 +18,7 @@ pub(super) fn columns(group: &str, kind: &str) -> &'static [Column] {
     match (group, kind) {
         ("", "Pod") => pod::POD,
         ("", "Node") => node::NODE,
-        ("" | "events.k8s.io", "Event") => event::EVENT,
+        ("", "Event") => event::EVENT,
         ("", "Namespace") => NAMESPACE,
         ("", "Service") => SERVICE,
         ("", "PersistentVolumeClaim") => CLAIM,

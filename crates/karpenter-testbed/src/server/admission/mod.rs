@@ -98,7 +98,6 @@ pub fn default(served: &Served, object: &mut Value, now: &Value) {
     decode::fill_zero_values(object, &served.schema);
 }
 
-/// Validates a new object.
 #[must_use]
 pub fn validate_create(served: &Served, object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();

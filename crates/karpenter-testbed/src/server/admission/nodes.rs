@@ -23,7 +23,6 @@ pub fn prepare(node: &mut Value) {
     }
 }
 
-/// Defaults of a node.
 pub fn default(node: &mut Value) {
     let status = object_of(node, "status");
     // Allocatable defaults to the capacity.

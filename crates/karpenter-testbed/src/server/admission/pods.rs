@@ -86,7 +86,6 @@ pub fn resolve_priority(
     Ok(())
 }
 
-/// Defaults of a pod.
 pub fn default(pod: &mut Value) {
     default_spec(&mut pod["spec"]);
 }

@@ -1,4 +1,4 @@
-//! Conversion between the versions of a kind: none, by webhook, and the two event APIs.
+//! Conversion between the versions of a kind: none, or by webhook.
 
 use kube::{Client, Config};
 use serde_json::{Value, json};
@@ -31,11 +31,6 @@ impl ApiServer {
                 return self.ask_webhook(served, custom, value, &wanted).await;
             }
             value["apiVersion"] = wanted.into();
-            return Ok(value);
-        }
-        if served.kind == "Event" && served.group == "events.k8s.io" {
-            let stored = value["apiVersion"] == "v1";
-            rename_event(&mut value, stored);
             return Ok(value);
         }
         value["apiVersion"] = api_version(&served.group, version).into();
@@ -195,51 +190,4 @@ async fn post(
         .body(body)
         .map_err(kube::Error::HttpError)?;
     client.request(request).await
-}
-
-/// Renames an event's fields between core/v1 (as stored) and events.k8s.io/v1.
-fn rename_event(event: &mut Value, to_events_api: bool) {
-    const PAIRS: [(&str, &str); 7] = [
-        ("involvedObject", "regarding"),
-        ("message", "note"),
-        ("reportingComponent", "reportingController"),
-        ("source", "deprecatedSource"),
-        ("firstTimestamp", "deprecatedFirstTimestamp"),
-        ("lastTimestamp", "deprecatedLastTimestamp"),
-        ("count", "deprecatedCount"),
-    ];
-    let map = map_of(event);
-    for (core, new) in PAIRS {
-        let (from, to) = if to_events_api {
-            (core, new)
-        } else {
-            (new, core)
-        };
-        if let Some(value) = map.remove(from) {
-            map.insert(to.to_owned(), value);
-        }
-    }
-    let version = if to_events_api {
-        "events.k8s.io/v1"
-    } else {
-        "v1"
-    };
-    map.insert("apiVersion".into(), version.into());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_event_survives_the_way_through_the_other_api() {
-        let event = json!({"apiVersion": "v1", "kind": "Event", "involvedObject": {"name": "a"}, "message": "m",
-            "reportingComponent": "", "count": 2});
-        let mut turned = event.clone();
-        rename_event(&mut turned, true);
-        assert_eq!(turned["regarding"]["name"], "a");
-        assert_eq!(turned["note"], "m");
-        rename_event(&mut turned, false);
-        assert_eq!(turned, event);
-    }
 }

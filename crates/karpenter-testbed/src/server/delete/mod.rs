@@ -242,7 +242,6 @@ impl ApiServer {
         }
     }
 
-    /// DELETE of a collection.
     pub(in crate::server) async fn delete_collection(
         &self,
         served: &Served,

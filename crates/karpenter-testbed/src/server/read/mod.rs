@@ -209,7 +209,7 @@ impl ApiServer {
     ) -> Result<Selectors, ApiError> {
         let mut selectors = Selectors::parse(
             &call.options.label_selector,
-            &stored_labels(served, &call.options.field_selector),
+            &call.options.field_selector,
             served.collection.fields(),
         )?;
         if let Some(name) = &call.target.name {
@@ -249,16 +249,6 @@ impl ApiServer {
         error.retry_after = Some(1);
         Err(error)
     }
-}
-
-/// Both event APIs serve the same stored objects; selectors are matched against the stored form.
-fn stored_labels(served: &Served, selector: &str) -> String {
-    if served.group == "events.k8s.io" {
-        return selector
-            .replace("regarding.", "involvedObject.")
-            .replace("reportingController", "reportingComponent");
-    }
-    selector.to_owned()
 }
 
 fn token(revision: u64, last: &str) -> String {

@@ -20,6 +20,8 @@ use crate::store::{Change, ChangeKind, Cursor, Expired, Matcher, Object};
 
 /// Maximum number of changes per chunk.
 const BATCH: usize = 256;
+/// Time between bookmarks.
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// Default duration of a watch.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);
 
@@ -101,7 +103,7 @@ impl ApiServer {
             initial: initial.into_iter(),
             announce: send_initial && options.bookmarks,
             deadline: now + timeout,
-            next_bookmark: now + self.bookmark_interval,
+            next_bookmark: now + BOOKMARK_INTERVAL,
             first_table: true,
             ended: false,
             dropped_after: call.faults.iter().find_map(|f| match f {
@@ -166,7 +168,7 @@ impl Watch {
                     if now >= self.deadline {
                         return None;
                     }
-                    self.next_bookmark = now + self.server.bookmark_interval;
+                    self.next_bookmark = now + BOOKMARK_INTERVAL;
                     self.bookmark(&mut out, false);
                     return Some(out.freeze());
                 }

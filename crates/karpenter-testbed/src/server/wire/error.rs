@@ -203,7 +203,6 @@ impl ApiError {
         .with_details(details(resource, name, &resource.plural))
     }
 
-    /// 422 with its causes.
     pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Self {
         Self::invalid_kind(&resource.group, &resource.kind, name, causes)
     }

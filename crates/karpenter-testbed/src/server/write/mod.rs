@@ -445,6 +445,6 @@ impl From<ApiError> for Failed {
 fn creates_on_update(served: &Served) -> bool {
     matches!(
         (served.group.as_str(), served.kind.as_str()),
-        ("coordination.k8s.io", "Lease") | ("" | "events.k8s.io", "Event") | ("", "Endpoints")
+        ("coordination.k8s.io", "Lease") | ("", "Event") | ("", "Endpoints")
     )
 }

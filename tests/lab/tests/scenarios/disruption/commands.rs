@@ -5,13 +5,9 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::Object;
 use karpenter_kwok::CapacityPool;
 use karpenter_testbed::faults::{Fault, Rule};
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{
-    MIDDLE, ON_DEMAND, SMALL, claim, instance_types, on_demand, oversized, running_pods, tainted,
-};
-use crate::world::deployment;
+use super::{on_demand, oversized, running_pods, tainted};
 
 /// Conformance: DIS-125
 #[tokio::test(start_paused = true)]
@@ -46,60 +42,15 @@ async fn an_oversized_node_is_deleted_once_its_replacement_is_initialized() {
     world.assert_no_orphans().await;
 }
 
-/// Conformance: DIS-125, API-185
-#[tokio::test(start_paused = true)]
-async fn a_command_whose_replacement_never_joins_is_rolled_back_after_ten_minutes() {
-    let (world, old) = oversized().await;
-    world.cluster.cloud.never_register(true);
-    world.scale("app", 2).await;
-    world
-        .until(60, "the node is tainted", async |w| tainted(w).await == 1)
-        .await;
-    world.pass(580).await;
-    let waiting = claim(&world, old.name()).await.unwrap();
-    assert!(
-        waiting.is_true(types::DISRUPTION_REASON) && waiting.metadata.deletion_timestamp.is_none()
-    );
-    assert_eq!((tainted(&world).await, running_pods(&world).await), (1, 2));
-    assert!(world.has_event("DisruptionWaitingReadiness").await);
-    world
-        .until(60, "the node is untainted", async |w| {
-            tainted(w).await == 0
-                && claim(w, old.name())
-                    .await
-                    .is_some_and(|c| c.condition(types::DISRUPTION_REASON).is_none())
-        })
-        .await;
-    let failures = "karpenter_voluntary_disruption_queue_failures_total{decision=\"replace\",reason=\"underutilized\",consolidation_type=\"single\"} 1";
-    assert!(world.cluster.registry.render().contains(failures));
-    assert_eq!(running_pods(&world).await, 2);
-
-    // The next attempt works, and the replacement that never joined is deleted, too.
-    world.cluster.cloud.never_register(false);
-    world
-        .until(2400, "one small node is left", async |w| {
-            let claims = w.claims().await;
-            claims.len() == 1 && claims[0].uid() != old.uid()
-        })
-        .await;
-    world.until_running(2, 60).await;
-}
-
-/// Conformance: DIS-126
+/// Conformance: DIS-126, API-185
 #[tokio::test(start_paused = true)]
 async fn a_command_whose_replacement_cannot_be_launched_is_rolled_back() {
     let (world, old) = oversized().await;
-    world.cluster.cloud.exhaust(CapacityPool {
-        instance_type: None,
-        zone: None,
-        capacity_type: None,
-    });
+    world.cluster.cloud.exhaust(CapacityPool::default());
     world.scale("app", 2).await;
     world
         .until(120, "the command fails", async |w| {
-            w.cluster.registry.render().contains(
-                "karpenter_voluntary_disruption_queue_failures_total{decision=\"replace\"",
-            )
+            w.metric("karpenter_voluntary_disruption_queue_failures_total{decision=\"replace\",reason=\"underutilized\",consolidation_type=\"single\"}") == Some(1.0)
         })
         .await;
     world
@@ -125,26 +76,16 @@ async fn after_a_restart_taints_without_a_command_are_removed() {
         .await;
     world.cluster.stop_controllers().await;
     let never = json!({"spec": {"disruption": {"consolidateAfter": "Never"}}});
-    world
-        .api::<NodePool>()
-        .patch("default", &PatchParams::default(), &Patch::Merge(never))
-        .await
-        .unwrap();
+    world.patch::<NodePool>("default", never).await;
     world.cluster.start_controllers();
     world
         .until(30, "the taints are removed", async |w| {
-            let current = claim(w, old.name()).await.unwrap();
+            let current = w.get::<NodeClaim>(old.name()).await.unwrap();
             tainted(w).await == 0 && current.condition(types::DISRUPTION_REASON).is_none()
         })
         .await;
-    world
-        .until(
-            1200,
-            "the replacement that never joined is deleted",
-            async |w| w.claims().await.len() == 1,
-        )
-        .await;
-    assert!(claim(&world, old.name()).await.is_some());
+    world.until_claims(1, 1200).await;
+    assert!(world.get::<NodeClaim>(old.name()).await.is_some());
     assert_eq!(running_pods(&world).await, 2);
     world.assert_no_orphans().await;
 }
@@ -158,11 +99,7 @@ async fn of_two_empty_nodes_the_one_that_gets_a_pod_fails_validation_alone() {
     world.scale("app", 0).await;
     world.pass(12).await;
     world.scale("app", 1).await;
-    world
-        .until(60, "the other node is deleted", async |w| {
-            w.claims().await.len() == 1
-        })
-        .await;
+    world.until_claims(1, 60).await;
     assert_eq!(running_pods(&world).await, 1);
     let failed =
         "karpenter_voluntary_disruption_failed_validations_total{consolidation_type=\"empty\"}";
@@ -203,12 +140,9 @@ async fn while_the_creation_of_a_replacement_hangs_no_other_is_launched() {
 ///
 /// Conformance: DIS-191
 #[tokio::test(start_paused = true)]
-async fn nodes_with_initialized_replacements_are_deleted_once_the_api_server_accepts_it() {
+async fn replaced_nodes_are_deleted_once_the_api_server_accepts_it() {
     let (world, old) = oversized().await;
-    let fails = Fault::Error {
-        code: 500,
-        retry_after: None,
-    };
+    let fails = Fault::Error(500);
     let rule = Rule::new(fails).verb("delete").resource("nodeclaims");
     world.cluster.testbed.faults().add(rule);
     world.scale("app", 2).await;
@@ -222,11 +156,7 @@ async fn nodes_with_initialized_replacements_are_deleted_once_the_api_server_acc
     world.pass(180).await;
     assert_eq!(tainted(&world).await, 1, "{}", world.describe().await);
     world.cluster.testbed.faults().clear();
-    world
-        .until(60, "the old node is deleted", async |w| {
-            claim(w, old.name()).await.is_none()
-        })
-        .await;
+    world.until_gone::<NodeClaim>(old.name(), 60).await;
     assert_eq!(world.cluster.cloud.launched(), 2);
     world.until_running(2, 60).await;
 }
@@ -236,7 +166,7 @@ async fn nodes_with_initialized_replacements_are_deleted_once_the_api_server_acc
 ///
 /// Conformance: DIS-190
 #[tokio::test(start_paused = true)]
-async fn a_node_whose_taint_failed_without_a_response_counts_until_it_is_untainted() {
+async fn a_node_whose_taint_has_no_response_counts_until_it_is_untainted() {
     let shut = |pool: Object<NodePool>| pool.budgets(&["0"]);
     let world = on_demand(&["c-2x-amd64-linux"], shut).await;
     world.deploy("app", 5).await;
@@ -249,10 +179,7 @@ async fn a_node_whose_taint_failed_without_a_response_counts_until_it_is_untaint
     let faults = world.cluster.testbed.faults();
     faults.add(lost.resource("nodeclaims/status").times(1));
     let open = json!({"spec": {"disruption": {"budgets": [{"nodes": "2"}]}}});
-    let api = world.api::<NodePool>();
-    api.patch("default", &PatchParams::default(), &Patch::Merge(open))
-        .await
-        .unwrap();
+    world.patch::<NodePool>("default", open).await;
     let most = std::cell::Cell::new(0);
     world
         .until(300, "all nodes are deleted", async |w| {
@@ -261,57 +188,4 @@ async fn a_node_whose_taint_failed_without_a_response_counts_until_it_is_untaint
         })
         .await;
     assert_eq!(most.get(), 2, "as many at a time as the budget allows");
-}
-
-/// Only together can three nodes be replaced by a cheaper one, and a NodeClaim that could not be marked is kept.
-///
-/// Conformance: DIS-190
-#[tokio::test(start_paused = true)]
-async fn a_replacement_is_launched_only_if_all_its_nodes_were_marked() {
-    let shut = |pool: Object<NodePool>| pool.budgets(&["0"]);
-    let world = on_demand(&[SMALL], shut).await;
-    world.add(deployment("app", 3).cpu("2300m")).await;
-    world.until_running(3, 60).await;
-    world.pass(60).await;
-    assert_eq!(instance_types(&world.claims().await), [SMALL, SMALL, SMALL]);
-    // The first patch of a NodeClaim from now on marks it for disruption.
-    let refused = Fault::Error {
-        code: 403,
-        retry_after: None,
-    };
-    let rule = Rule::new(refused).verb("patch").times(1);
-    let faults = world.cluster.testbed.faults();
-    faults.add(rule.resource("nodeclaims/status"));
-    let open = json!({"spec": {
-        "template": {"spec": {"requirements": [
-            {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [ON_DEMAND]},
-            {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [SMALL, MIDDLE]},
-        ]}},
-        "disruption": {"budgets": [{"nodes": "100%"}]},
-    }});
-    let api = world.api::<NodePool>();
-    api.patch("default", &PatchParams::default(), &Patch::Merge(open))
-        .await
-        .unwrap();
-    world
-        .until(600, "one larger node is left", async |w| {
-            instance_types(&w.claims().await) == [MIDDLE]
-        })
-        .await;
-    let decisions = |decision: &str, kind: &str| {
-        let series = format!(
-            "karpenter_voluntary_disruption_decisions_total{{decision=\"{decision}\",reason=\"underutilized\",consolidation_type=\"{kind}\"}}"
-        );
-        world.metric(&series).unwrap_or_default()
-    };
-    assert_eq!(
-        [
-            decisions("replace", "multi"),
-            decisions("delete", "multi"),
-            decisions("delete", "single")
-        ],
-        [1.0, 0.0, 0.0],
-        "all three were deleted by one command"
-    );
-    assert_eq!(world.cluster.cloud.launched(), 4);
 }

@@ -5,10 +5,7 @@ use karpenter_testbed::faults::{Fault, Rule};
 use super::{oversized, tainted};
 use crate::world::World;
 
-const REFUSED: Fault = Fault::Error {
-    code: 403,
-    retry_after: None,
-};
+const REFUSED: Fault = Fault::Error(403);
 
 /// The requests that mark a node: its taint, and the condition of its NodeClaim.
 const MARKS: [&str; 2] = ["nodes", "nodeclaims/status"];
@@ -18,11 +15,7 @@ async fn due(verb: &str, resource: &str, fault: Fault, times: u64) -> World {
     let (world, _) = oversized().await;
     world.pass(60).await;
     world.scale("app", 2).await;
-    world
-        .until(60, "a replacement is proposed", async |w| {
-            w.has_event("ConsolidationCandidate").await
-        })
-        .await;
+    world.until_event("ConsolidationCandidate", 60).await;
     let rule = Rule::new(fault).verb(verb).resource(resource);
     world.cluster.testbed.faults().add(rule.times(times));
     world.pass(18).await;
@@ -49,13 +42,4 @@ async fn a_mark_that_is_refused_is_not_tried_again_by_the_same_command() {
         let world = due("patch", resource, REFUSED, 1).await;
         assert_eq!(world.cluster.cloud.launched(), 1, "{resource}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_whose_replacement_cannot_be_created_is_kept() {
-    let world = due("create", "nodeclaims", REFUSED, 1).await;
-    let claims = world.claims().await;
-    assert_eq!(claims.len(), 1, "{}", world.describe().await);
-    assert!(!claims[0].is_deleting());
-    assert_eq!(tainted(&world).await, 0, "rolled back");
 }

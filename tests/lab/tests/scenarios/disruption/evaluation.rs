@@ -2,8 +2,6 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::v1::NodePool;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::{on_demand, oversized, tainted};
@@ -29,24 +27,7 @@ async fn evaluations_once_idle(world: &World) -> f64 {
 
 async fn protect_pods(world: &World, value: &str) {
     let annotation = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": value}}});
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
-    for pod in world.pods().await {
-        let name = pod.metadata.name.unwrap();
-        pods.patch(&name, &PatchParams::default(), &Patch::Merge(&annotation))
-            .await
-            .unwrap();
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_that_must_never_be_disrupted_causes_no_additional_consolidation_passes() {
-    let world = on_demand(&["c-2x-amd64-linux"], |pool| pool).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
-    protect_pods(&world, "true").await;
-    let before = evaluations_once_idle(&world).await;
-    world.pass(180).await;
-    assert_eq!(evaluations(&world), before, "three minutes later");
+    world.patch_pods(annotation).await;
 }
 
 /// No object of the cluster changes when the protection of a pod ends.
@@ -68,7 +49,7 @@ async fn a_node_is_consolidated_as_soon_as_the_protection_of_its_pods_ends() {
 
 /// Conformance: DIS-012
 #[tokio::test(start_paused = true)]
-async fn consolidation_without_a_result_is_evaluated_again_after_five_minutes_or_a_change() {
+async fn consolidation_is_evaluated_again_after_five_minutes_or_a_change() {
     let world = on_demand(&["c-2x-amd64-linux"], |pool| pool).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
@@ -77,12 +58,9 @@ async fn consolidation_without_a_result_is_evaluated_again_after_five_minutes_or
     assert_eq!(evaluations(&world), before, "three minutes later");
     world.pass(130).await;
     assert_eq!(evaluations(&world), before + 1.0, "five minutes later");
-    let weight = Patch::Merge(json!({"spec": {"weight": 7}}));
     world
-        .api::<NodePool>()
-        .patch("default", &PatchParams::default(), &weight)
-        .await
-        .unwrap();
+        .patch::<NodePool>("default", json!({"spec": {"weight": 7}}))
+        .await;
     world.pass(20).await;
     assert!(evaluations(&world) > before + 1.0, "the pool has changed");
 }

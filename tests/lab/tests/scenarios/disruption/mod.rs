@@ -14,7 +14,6 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::{CAPACITY_TYPE, Object};
 use karpenter_kwok::KwokNodeClass;
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::world::{World, node_pool, settings};
@@ -49,10 +48,6 @@ async fn tainted(world: &World) -> usize {
     world.nodes().await.iter().filter(|n| is_tainted(n)).count()
 }
 
-async fn claim(world: &World, name: &str) -> Option<NodeClaim> {
-    world.api::<NodeClaim>().get_opt(name).await.unwrap()
-}
-
 async fn running_pods(world: &World) -> usize {
     world.progress().await.running
 }
@@ -70,11 +65,7 @@ pub async fn oversized() -> (World, NodeClaim) {
 /// Changes the template of the NodePool and waits until its nodes have drifted.
 pub async fn drift(world: &World) {
     let template = json!({"spec": {"template": {"metadata": {"labels": {"generation": "two"}}}}});
-    world
-        .api::<NodePool>()
-        .patch("default", &PatchParams::default(), &Patch::Merge(template))
-        .await
-        .unwrap();
+    world.patch::<NodePool>("default", template).await;
     for claim in world.claims().await {
         let mut drifted = claim.clone();
         drifted.set_true_with_reason(
@@ -85,14 +76,8 @@ pub async fn drift(world: &World) {
         );
         let conditions = json!({"status": {"conditions": drifted.status.conditions}});
         world
-            .api::<NodeClaim>()
-            .patch_status(
-                claim.name(),
-                &PatchParams::default(),
-                &Patch::Merge(conditions),
-            )
-            .await
-            .unwrap();
+            .patch_status::<NodeClaim>(claim.name(), conditions)
+            .await;
     }
 }
 

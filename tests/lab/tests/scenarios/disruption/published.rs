@@ -2,15 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::NodePool;
 use karpenter_fixtures::Object;
-use karpenter_kwok::KwokNodeClass;
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::{count, on_demand, oversized};
-use crate::world::{World, node_pool, settings};
+use crate::world::{World, node_pool};
 
 /// Three nodes of a NodePool with this policy, each with a third of its capacity used.
 async fn loose(change: impl FnOnce(Object<NodePool>) -> Object<NodePool>) -> World {
@@ -29,13 +26,9 @@ async fn loose(change: impl FnOnce(Object<NodePool>) -> Object<NodePool>) -> Wor
 
 /// Conformance: API-183, API-193
 #[tokio::test(start_paused = true)]
-async fn a_balanced_move_of_several_nodes_has_one_event_on_the_nodepool_and_is_counted_once() {
+async fn a_balanced_move_of_several_nodes_has_one_event_and_one_count() {
     let world = loose(|pool| pool.consolidation_policy("Balanced")).await;
-    world
-        .until(300, "one node is left", async |w| {
-            w.claims().await.len() == 1
-        })
-        .await;
+    world.until_claims(1, 300).await;
     world.until_running(3, 60).await;
     let events = world.events().await;
     let approved: Vec<_> = events
@@ -80,11 +73,7 @@ async fn a_balanced_move_of_one_node_has_events_on_node_and_nodeclaim() {
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
     world.scale("app", 2).await;
-    world
-        .until(120, "the move is approved", async |w| {
-            w.has_event("ConsolidationApproved").await
-        })
-        .await;
+    world.until_event("ConsolidationApproved", 120).await;
     let approved = events_of(&world, "ConsolidationApproved").await;
     assert!(
         is_published_on_both(&approved, &["score ", ">= threshold 0.50"]),
@@ -98,11 +87,7 @@ async fn a_balanced_move_of_one_node_has_events_on_node_and_nodeclaim() {
 #[tokio::test(start_paused = true)]
 async fn a_disruption_is_counted_by_reason_pool_policy_and_mode() {
     let world = loose(|pool| pool).await;
-    world
-        .until(300, "one node is left", async |w| {
-            w.claims().await.len() == 1
-        })
-        .await;
+    world.until_claims(1, 300).await;
     world.until_running(3, 60).await;
     let labels = "{reason=\"underutilized\",nodepool=\"default\",capacity_type=\"on-demand\",consolidation_policy=\"when_empty_or_underutilized\",termination_mode=\"graceful\"}";
     assert_eq!(
@@ -193,11 +178,7 @@ fn is_published_on_both(events: &[(String, String)], parts: &[&str]) -> bool {
 async fn a_rejected_consolidation_has_events_on_node_and_nodeclaim() {
     let (world, before) = oversized().await;
     world.scale("app", 2).await;
-    world
-        .until(60, "a replacement is proposed", async |w| {
-            w.has_event("ConsolidationCandidate").await
-        })
-        .await;
+    world.until_event("ConsolidationCandidate", 60).await;
     world.scale("app", 12).await;
     world.pass(30).await;
     let rejected = events_of(&world, "ConsolidationRejected").await;
@@ -223,68 +204,12 @@ async fn why_a_spot_node_is_kept_is_published_on_node_and_nodeclaim() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_is_reported_as_blocked_unless_its_own_command_is_the_reason() {
-    let (world, claim) = oversized().await;
-    let protect = async |value: Option<&str>| {
-        let patch = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": value}}});
-        let name = claim.status.node_name.as_deref().unwrap();
-        world
-            .api::<Node>()
-            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
-            .unwrap();
-    };
-    protect(Some("true")).await;
-    world
-        .until(60, "the protection is reported", async |w| {
-            let blocked = events_of(w, "DisruptionBlocked").await;
-            is_published_on_both(&blocked, &["through the \"karpenter.sh/do-not-disrupt\""])
-        })
-        .await;
-    protect(None).await;
-    world.scale("app", 2).await;
-    world
-        .until(60, "a replacement is proposed", async |w| {
-            w.has_event("ConsolidationCandidate").await
-        })
-        .await;
-    world.pass(10).await;
-    let blocked = events_of(&world, "DisruptionBlocked").await;
-    let own = |(_, message): &&(String, String)| message.contains("already being disrupted");
-    assert_eq!(blocked.iter().find(own), None);
-}
-
-/// A proposal that waits for its validation delays consolidation alone.
-#[tokio::test(start_paused = true)]
-async fn durations_are_observed_of_the_methods_that_were_evaluated() {
-    let (world, _) = oversized().await;
-    world.scale("app", 2).await;
-    world
-        .until(60, "a replacement is proposed", async |w| {
-            w.has_event("ConsolidationCandidate").await
-        })
-        .await;
-    world.pass(14).await;
-    let evaluated = |reason: &str, kind: &str| {
-        let series = format!(
-            "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count{{reason=\"{reason}\",consolidation_type=\"{kind}\"}}"
-        );
-        count(&world, &series)
-    };
-    let empty = evaluated("empty", "empty");
-    let single = evaluated("underutilized", "single");
-    assert!(empty > single, "{empty} passes, {single} of consolidation");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_budget_of_0_is_reported_for_a_nodepool_with_nodes_that_is_not_paused() {
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
     let paused = node_pool("paused").annotation(
         "operations.karpenter.sh/paused",
         "until=2026-01-02T00:00:00Z",
     );
-    world.add(paused).await;
+    let world = World::with(paused).await;
     world.add(node_pool("unused").budgets(&["0"])).await;
     for (name, budget) in [("shut", "0"), ("open", "100%")] {
         world.add(node_pool(name).budgets(&[budget])).await;

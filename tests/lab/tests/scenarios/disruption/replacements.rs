@@ -2,8 +2,7 @@
 
 use karpenter_api::v1::NodePool;
 use karpenter_fixtures::{CAPACITY_TYPE, HOSTNAME};
-use karpenter_kwok::{CapacityPool, KwokNodeClass};
-use kube::api::{Patch, PatchParams};
+use karpenter_kwok::CapacityPool;
 use serde_json::json;
 
 use super::{INSTANCE_TYPE, LARGE, MIDDLE, ON_DEMAND, SMALL, count, instance_types, on_demand};
@@ -51,7 +50,7 @@ async fn a_node_launched_by_consolidation_is_kept_for_ten_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_launched_by_consolidation_may_be_consolidated_once_pods_have_left_it() {
+async fn a_consolidated_node_may_be_consolidated_once_pods_have_left_it() {
     let world = second_best().await;
     // Its pods are recorded every ten seconds.
     world.pass(20).await;
@@ -69,25 +68,19 @@ async fn a_node_launched_by_consolidation_may_be_consolidated_once_pods_have_lef
 async fn several_nodes_replace_several_where_that_is_allowed() {
     let mut settings = settings();
     settings.options.consolidation_max_replacements = 2;
-    let world = World::bare(settings).await;
-    world.create(&KwokNodeClass::new("default")).await;
     let of_types = |types: &[&str]| {
         node_pool("default")
             .without_requirements()
             .requires(CAPACITY_TYPE, "In", &[ON_DEMAND])
             .requires(INSTANCE_TYPE, "In", types)
     };
-    world.add(of_types(&[LARGE])).await;
+    let world = World::with_settings(settings, of_types(&[LARGE])).await;
     let alone = deployment("app", 2).anti_affinity(HOSTNAME, ("app", "app"));
     world.add(alone).await;
     world.until_running(2, 60).await;
     assert_eq!(instance_types(&world.claims().await), [LARGE, LARGE]);
-    let spec = Patch::Merge(json!({"spec": of_types(&[SMALL, LARGE]).json()["spec"]}));
-    world
-        .api::<NodePool>()
-        .patch("default", &PatchParams::default(), &spec)
-        .await
-        .unwrap();
+    let spec = json!({"spec": of_types(&[SMALL, LARGE]).json()["spec"]});
+    world.patch::<NodePool>("default", spec).await;
     world
         .until(300, "two small nodes are left", async |w| {
             instance_types(&w.claims().await) == [SMALL, SMALL]

@@ -247,7 +247,7 @@ impl Engine {
             .map(|at| {
                 let node = &self.nodes[at];
                 let liking = context.counters.map_or(0, |c| c.liking(shape, node));
-                (at, node.score(shape, self.scoring), liking)
+                (at, node.score(shape), liking)
             })
             .collect();
         best_of(&scored)

@@ -22,7 +22,7 @@ use k8s_openapi::api::core::v1::{Namespace, PodSpec};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::counters::{AntiGroup, Counters, Namespaces};
-use super::node::{NodeInfo, Scoring};
+use super::node::NodeInfo;
 use super::shape::{PodTerm, Resources, Shape};
 use super::volumes::{ClaimBinding, VolumeCatalog};
 use crate::selector::Labels;
@@ -102,7 +102,6 @@ struct Class {
 
 #[derive(Debug)]
 pub(crate) struct Engine {
-    scoring: Scoring,
     resources: Resources,
     nodes: Vec<NodeInfo>,
     by_name: FxHashMap<Arc<str>, usize>,
@@ -133,9 +132,8 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Returns an empty engine.
-    pub(crate) fn new(scoring: Scoring) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            scoring,
             resources: Resources::default(),
             nodes: Vec::new(),
             by_name: FxHashMap::default(),

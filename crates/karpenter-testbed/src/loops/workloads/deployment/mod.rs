@@ -1,6 +1,6 @@
 //! The Deployment controller: one ReplicaSet per template, rolled out within `maxSurge` and `maxUnavailable`.
 //!
-//! Not implemented: proportional scaling during a rollout (the rollout itself reaches the new number).
+//! Not implemented: `Recreate`, proportional scaling during a rollout (the rollout itself reaches the new number).
 //!
 //! UPSTREAM: pkg/controller/deployment
 

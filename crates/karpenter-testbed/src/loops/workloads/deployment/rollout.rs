@@ -47,10 +47,6 @@ pub(super) fn limits(spec: &DeploymentSpec) -> (i32, i32) {
     )
 }
 
-fn recreates(spec: &DeploymentSpec) -> bool {
-    spec.strategy.as_ref().and_then(|s| s.type_.as_deref()) == Some("Recreate")
-}
-
 /// Returns the new sizes of ReplicaSets, by name; only changed ones. `new` is the ReplicaSet of the current template.
 pub(super) fn sizes(
     spec: &DeploymentSpec,
@@ -64,17 +60,6 @@ pub(super) fn sizes(
             sizes.insert(of.metadata.name.clone().unwrap_or_default(), size);
         }
     };
-    if recreates(spec) {
-        let mut running = 0;
-        for of in old {
-            set(of, 0);
-            running += of.status.as_ref().map_or(0, |s| s.replicas);
-        }
-        if running == 0 && old.iter().all(|o| wanted(o) == 0) {
-            set(new, replicas);
-        }
-        return sizes;
-    }
     let (surge, max_unavailable) = limits(spec);
     let total = wanted(new) + old.iter().map(|o| wanted(o)).sum::<i32>();
     if wanted(new) > replicas {
@@ -115,7 +100,7 @@ pub(super) fn sizes(
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::apps::v1::{DeploymentStrategy, ReplicaSetSpec, ReplicaSetStatus};
+    use k8s_openapi::api::apps::v1::{ReplicaSetSpec, ReplicaSetStatus};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
@@ -138,26 +123,14 @@ mod tests {
         }
     }
 
-    fn spec(replicas: i32, strategy: &str) -> DeploymentSpec {
-        DeploymentSpec {
-            replicas: Some(replicas),
-            strategy: Some(DeploymentStrategy {
-                type_: Some(strategy.to_owned()),
-                rolling_update: None,
-            }),
-            ..DeploymentSpec::default()
-        }
-    }
-
     fn roll(replicas: i32, new: (i32, i32), old: (i32, i32)) -> Vec<(String, i32)> {
         let old = Arc::new(set("old", old.0, old.1));
-        sizes(
-            &spec(replicas, "RollingUpdate"),
-            &set("new", new.0, new.1),
-            &[old],
-        )
-        .into_iter()
-        .collect()
+        let spec = DeploymentSpec {
+            replicas: Some(replicas),
+            ..DeploymentSpec::default()
+        };
+        let sizes = sizes(&spec, &set("new", new.0, new.1), &[old]);
+        sizes.into_iter().collect()
     }
 
     fn to(name: &str, size: i32) -> Vec<(String, i32)> {
@@ -181,16 +154,5 @@ mod tests {
     #[test]
     fn scaling_down_applies_to_the_new_set() {
         assert_eq!(roll(2, (5, 5), (0, 0)), to("new", 2));
-    }
-
-    #[test]
-    fn recreate_waits_for_the_old_pods() {
-        let spec = spec(3, "Recreate");
-        let old = Arc::new(set("old", 3, 3));
-        let expected = BTreeMap::from([("old".to_owned(), 0)]);
-        assert_eq!(sizes(&spec, &set("new", 0, 0), &[old]), expected);
-        let gone = Arc::new(set("old", 0, 0));
-        let expected = BTreeMap::from([("new".to_owned(), 3)]);
-        assert_eq!(sizes(&spec, &set("new", 0, 0), &[gone]), expected);
     }
 }

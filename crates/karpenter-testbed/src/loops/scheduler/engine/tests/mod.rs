@@ -27,7 +27,7 @@ fn merge(into: &mut Value, from: &Value) {
 impl World {
     fn new() -> Self {
         Self {
-            engine: Engine::new(Scoring::LeastAllocated),
+            engine: Engine::new(),
             now: Timestamp::UNIX_EPOCH,
         }
     }
@@ -128,18 +128,6 @@ fn least_allocated_spreads_and_a_full_cluster_rejects() {
     assert_eq!(world.engine.pending(), 1);
     world.node("c", json!({}));
     assert_eq!(world.run(), ["p3 -> c"]);
-}
-
-#[test]
-fn most_allocated_packs() {
-    let mut world = World::new();
-    world.engine = Engine::new(Scoring::MostAllocated);
-    world.node("a", json!({}));
-    world.node("b", json!({}));
-    for name in ["p1", "p2", "p3"] {
-        world.pod(name, cpu("1"));
-    }
-    assert_eq!(world.run(), ["p1 -> a", "p2 -> a", "p3 -> a"]);
 }
 
 #[test]

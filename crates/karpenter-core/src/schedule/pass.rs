@@ -8,50 +8,39 @@
 //! Ties: existing nodes are ordered by name (initialized first), planned nodes by number of pods and then by age, NodePools by
 //! weight and then by name descending, domains by count, then by price for a new planned node, then by name.
 //!
-//! The state has owners, which do what needs no other: [`RowCache`] the requirements and the instance types that meet them,
-//! [`PodQueue`] the pods and their classes, [`Topology`] the constraints and counts, [`ExistingNodes`] and [`PlannedNodes`] the
-//! nodes, [`PoolBudgets`] limits and reservations, [`Devices`] the allocations. The pass calls them in order.
+//! What a pass knows has owners: [`PodQueue`] the pods and their classes, [`RowCache`] the requirements and the instance types that
+//! meet them, [`Topology`] the constraints and counts, [`ExistingNodes`] and [`PlannedNodes`] the nodes, [`PoolBudgets`] limits and
+//! reservations, [`Devices`] the allocations. The pass creates them and hands each step those that it needs: [`Placement`] changes
+//! them, the [`Repacker`] replaces planned nodes, the [`Report`] reads.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go
 
 use std::collections::BTreeMap;
 
+use index_vec::IndexVec;
+
+use crate::schedule::compile::algebra::Algebra;
+use crate::schedule::compile::ids::{ClassId, Target};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::Devices;
 use crate::schedule::place::existing_nodes::ExistingNodes;
+use crate::schedule::place::placement::Placement;
+use crate::schedule::place::placer::Placer;
 use crate::schedule::place::planned_node::PlannedNodes;
 use crate::schedule::place::row_cache::RowCache;
+use crate::schedule::place::variant::Variant;
+use crate::schedule::pods::class::{Class, PodState};
 use crate::schedule::pods::queue::{Outcome, PodQueue};
-use crate::schedule::report::plan::Plan;
+use crate::schedule::repack::dissolve::Repacker;
+use crate::schedule::report::Report;
+use crate::schedule::report::plan::{EffectiveZone, Plan};
 use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
-use crate::schedule::request::{PodSet, Query};
+use crate::schedule::report::zones::pending_by_zone;
+use crate::schedule::request::{Packing, PodSet, Query};
 use crate::schedule::strategy::{MOST_PODS, Strategy};
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::trace::TracedPod;
-
-/// The state of a scheduling pass; see the module documentation.
-pub(crate) struct SchedulingPass<'a> {
-    pub(crate) solver: &'a Solver,
-    pub(crate) query: &'a Query,
-    pub(crate) strategy: Strategy,
-    pub(crate) rows: RowCache<'a>,
-    pub(crate) queue: PodQueue,
-    pub(crate) topology: Topology<'a>,
-    pub(crate) nodes: ExistingNodes<'a>,
-    pub(crate) planned: PlannedNodes,
-    pub(crate) budgets: PoolBudgets<'a>,
-    /// Incremented by each change that can make a refused pod placeable.
-    pub(crate) epoch: u64,
-    /// Set if no NodePool can be used.
-    pub(crate) no_usable_pool: Option<Unschedulable>,
-    /// A pod requests a resource that the solver was not compiled for, so that no node was checked for it.
-    pub(crate) unknown_resources: bool,
-    /// Allocates devices for resource claims, if some pod has any.
-    pub(crate) devices: Option<Box<Devices<'a>>>,
-    /// Whether the result has a trace.
-    pub(crate) traced: bool,
-}
 
 /// A plan, and the numbers that rank it beside its price.
 #[derive(Default)]
@@ -70,107 +59,168 @@ pub(crate) struct Attempt {
     pub(crate) classes: usize,
     /// Number of shapes: fewer if pods of a shape have classes of their own.
     pub(crate) shapes: usize,
-    /// The pass was not run: the solver was not compiled for a resource that a pod of the query requests.
-    pub(crate) unknown_resources: bool,
 }
 
-impl<'a> SchedulingPass<'a> {
-    pub(crate) fn new(solver: &'a Solver, query: &'a Query, strategy: Strategy) -> Self {
-        Self {
-            solver,
-            query,
-            strategy,
-            rows: RowCache::new(solver),
-            queue: PodQueue::default(),
-            topology: Topology::new(solver),
-            nodes: ExistingNodes::new(solver, query),
-            planned: PlannedNodes::default(),
-            budgets: PoolBudgets::new(solver, query),
-            epoch: 1,
-            no_usable_pool: None,
-            unknown_resources: false,
-            devices: None,
-            traced: false,
-        }
-    }
+/// What a pass knows once its pods are placed.
+pub(crate) struct Placed<'a> {
+    rows: RowCache<'a>,
+    queue: PodQueue,
+    topology: Topology<'a>,
+    planned: PlannedNodes,
+    budgets: PoolBudgets<'a>,
+    /// The variant of each class that was refused last.
+    refused: IndexVec<ClassId, Option<Box<Variant>>>,
+    /// Why no NodePool can be used, if none can.
+    no_usable_pool: Option<Unschedulable>,
+    pending_by_zone: BTreeMap<EffectiveZone, usize>,
+    /// Number of classes whose order can be changed: 0 if devices are allocated for some pod.
+    classes: usize,
+}
 
-    /// Returns why no NodePool has instance types.
-    fn no_instance_types(&self) -> Unschedulable {
-        let mut misspelt = self.solver.pools.iter().filter_map(|pool| {
-            let PoolOutcome::NotFound { similar } = &pool.outcome else {
-                return None;
-            };
-            Some(Unschedulable::UnknownNodePool {
-                name: pool.node_pool.clone(),
-                similar: similar.clone(),
-            })
-        });
-        let has_types = self
-            .solver
-            .pools
-            .iter()
-            .any(|pool| matches!(pool.outcome, PoolOutcome::NoCompatibleInstanceTypes { .. }));
-        let misspelt = if has_types { None } else { misspelt.next() };
-        misspelt.unwrap_or(Unschedulable::NoInstanceTypes)
-    }
+/// Runs a pass. Returns `None` if the solver was not compiled for a resource that a pod of the query requests.
+pub(crate) fn run(
+    solver: &Solver,
+    query: &Query,
+    strategy: Strategy,
+    traced: bool,
+) -> Option<Attempt> {
+    let mut placed = Placed::new(solver, query, strategy)?;
+    let hasty = !query.is_cancelled() && placed.repack(strategy);
+    let queue = &placed.queue;
+    let report = Report {
+        solver,
+        rows: &mut placed.rows,
+        queue,
+        planned: &placed.planned,
+        topology: &placed.topology,
+        budgets: &placed.budgets,
+        refused: &placed.refused,
+        no_usable_pool: placed.no_usable_pool.as_ref(),
+    };
+    Some(Attempt {
+        plan: Plan {
+            pending_by_zone: placed.pending_by_zone,
+            ..report.into_plan()
+        },
+        strategy,
+        pods: queue.outcome(false),
+        buffers: queue.outcome(true),
+        hasty,
+        trace: traced.then(|| queue.trace()),
+        classes: placed.classes,
+        shapes: queue.shapes(),
+    })
+}
 
-    /// Runs the steps of the pass: collects the pods and counts those of the cluster, places, repacks, reports.
-    pub(crate) fn solve(mut self) -> Attempt {
-        self.collect();
-        if self.unknown_resources {
-            return Attempt {
-                unknown_resources: true,
-                ..Attempt::default()
-            };
-        }
-        let any_dynamic = self.solver.pools.iter().any(|pool| {
-            matches!(
-                pool.outcome,
-                PoolOutcome::Used
-                    | PoolOutcome::NoCompatibleInstanceTypes { .. }
-                    | PoolOutcome::Unknown(_)
-                    | PoolOutcome::Unevaluated
-            )
-        });
-        if !any_dynamic {
-            self.no_usable_pool = Some(Unschedulable::NoNodePools);
-        } else if self.solver.templates.is_empty() {
-            self.no_usable_pool = Some(self.no_instance_types());
-        }
-        let pending_by_zone = if matches!(self.query.pods, PodSet::Waiting) {
-            self.pending_by_zone()
-        } else {
-            BTreeMap::new()
+impl<'a> Placed<'a> {
+    /// Collects the pods, counts those of the cluster, and places.
+    pub(crate) fn new(solver: &'a Solver, query: &Query, strategy: Strategy) -> Option<Self> {
+        let existing = ExistingNodes::new(solver, query);
+        let mut rows = RowCache::new(solver);
+        let algebra = &mut rows.algebra;
+        let mut topology = Topology::new(solver, strategy, existing.present().clone());
+        let link = |algebra: &mut Algebra, class: &mut Class| topology.constrain(algebra, class);
+        let mut queue = PodQueue::collect(solver, query, algebra, link)?;
+        let devices = Devices::new(solver, &queue, existing.present());
+        topology.count_existing_pods(algebra, &queue, existing.deleted());
+        topology.link(&mut queue.classes);
+        let pending_by_zone = match query.pods {
+            PodSet::Waiting => pending_by_zone(solver, &queue, &mut topology, algebra),
+            _ => BTreeMap::new(),
         };
-        self.place_all();
-        if self.queue.pods.len() <= MOST_PODS {
-            self.count_unmet();
-        }
-        let hasty = self.repack();
-        let strategy = self.strategy;
-        let (pods, buffers) = (self.queue.outcome(false), self.queue.outcome(true));
-        let trace = self.traced.then(|| self.trace());
-        let classes = match self.devices {
+        let no_usable_pool = no_usable_pool(solver);
+        let classes = match devices {
             Some(_) => 0,
-            None => self.queue.classes.len(),
+            None => queue.classes.len(),
         };
-        let shapes = self.queue.shapes();
-        let plan = Plan {
-            pending_by_zone,
-            ..self.into_plan()
-        };
-        Attempt {
-            plan,
+        let mut planned = PlannedNodes::new(queue.least_requests(solver.width()));
+        let mut budgets = PoolBudgets::new(solver, query);
+        let placement = Placement::new(
             strategy,
-            pods,
-            buffers,
-            hasty,
-            trace,
+            &mut rows,
+            &mut topology,
+            &mut planned,
+            &mut budgets,
+            existing,
+            devices,
+        );
+        let order = queue.order(strategy.order);
+        let mut placer = Placer::new(placement, &mut queue, query, no_usable_pool.is_none());
+        placer.place_all(order);
+        let refused = placer.finish();
+        Some(Self {
+            rows,
+            queue,
+            topology,
+            planned,
+            budgets,
+            refused,
+            no_usable_pool,
+            pending_by_zone,
             classes,
-            shapes,
-            unknown_resources: false,
-        }
+        })
     }
+
+    /// Repacks wasteful planned nodes. Returns whether pods were repacked, but not thoroughly.
+    fn repack(&mut self, strategy: Strategy) -> bool {
+        let Packing::LowestCost { from_pods } = self.rows.solver().policy.packing else {
+            return false;
+        };
+        // Plans for many pods are made once, so thoroughly; of several plans, only the best is repacked thoroughly.
+        let thorough = strategy.thorough || self.queue.pods.len() > MOST_PODS;
+        let repacked = self.repacker(thorough).repack(from_pods);
+        if !repacked.added.is_empty() {
+            self.planned.replace(&repacked.replaced, repacked.added);
+            for (index, node) in self.planned.all().iter_enumerated() {
+                for pod in &node.pods {
+                    self.queue.pods[*pod].state = PodState::Placed(Target::Planned(index));
+                }
+            }
+        }
+        repacked.hasty
+    }
+
+    pub(crate) fn repacker(&mut self, thorough: bool) -> Repacker<'_, 'a> {
+        Repacker::new(
+            thorough,
+            &self.queue,
+            &self.topology,
+            &mut self.rows,
+            &self.planned,
+            &mut self.budgets,
+        )
+    }
+}
+
+/// Returns why no NodePool can be used, if none can.
+fn no_usable_pool(solver: &Solver) -> Option<Unschedulable> {
+    let any = |test: fn(&PoolOutcome) -> bool| solver.pools.iter().any(|pool| test(&pool.outcome));
+    let any_dynamic = any(|outcome| {
+        matches!(
+            outcome,
+            PoolOutcome::Used
+                | PoolOutcome::NoCompatibleInstanceTypes { .. }
+                | PoolOutcome::Unknown(_)
+                | PoolOutcome::Unevaluated
+        )
+    });
+    if !any_dynamic {
+        return Some(Unschedulable::NoNodePools);
+    }
+    if !solver.templates.is_empty() {
+        return None;
+    }
+    if any(|outcome| matches!(outcome, PoolOutcome::NoCompatibleInstanceTypes { .. })) {
+        return Some(Unschedulable::NoInstanceTypes);
+    }
+    let mut misspelt = solver.pools.iter().filter_map(|pool| match &pool.outcome {
+        PoolOutcome::NotFound { similar } => Some(Unschedulable::UnknownNodePool {
+            name: pool.node_pool.clone(),
+            similar: similar.clone(),
+        }),
+        _ => None,
+    });
+    Some(misspelt.next().unwrap_or(Unschedulable::NoInstanceTypes))
 }
 
 #[cfg(test)]

@@ -24,9 +24,9 @@
 //! the additional savings do not justify the time.
 
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::pass::{Attempt, SchedulingPass};
+use crate::schedule::pass::{self, Attempt};
 use crate::schedule::pods::queue::Outcome;
-use crate::schedule::repack::dissolve::{MANY_PODS, NODE_OVERHEAD_FEW};
+use crate::schedule::repack::dissolve::{FEW_PODS_OVERHEAD, MANY_PODS_FROM};
 use crate::schedule::report::plan::{IgnoredPod, Plan};
 use crate::schedule::request::{Packing, PodSet, Query};
 use crate::schedule::strategy::{DomainOrder, MOST_PODS, Order, Strategy};
@@ -35,16 +35,16 @@ use crate::schedule::strategy::{DomainOrder, MOST_PODS, Order, Strategy};
 const MOST_COMPARED: usize = 600;
 /// The most strategies with pseudo-random orders, and the most pods placed by all of them together. They lower the price of plans for up
 /// to 40 pods by 8 % on average, and place more pods in one of seven clusters.
-const MOST_SHUFFLED: usize = 100;
+const MOST_SHUFFLES: usize = 100;
 /// The same for two classes of pods, which have two orders: one class has nothing to shuffle.
-const SHUFFLED_OF_TWO: usize = 8;
+const SHUFFLES_OF_TWO_CLASSES: usize = 8;
 const MOST_SHUFFLED_PODS: usize = 2_600;
 /// The most pseudo-random orders of shapes, if some pods of a shape have classes of their own.
-const MOST_SHUFFLED_SHAPES: usize = 8;
+const MOST_SHAPE_SHUFFLES: usize = 8;
 /// The most strategies that are added if some order places more pods than first fit: these plans are 3 % cheaper on average with them.
-const MOST_VARIED: usize = 12;
+const MOST_VARIATIONS: usize = 12;
 /// The factor by which the cost of a plan with fewer nodes may exceed the lowest cost.
-const FEWER_IF: f64 = 1.01;
+const FEWER_NODES_FACTOR: f64 = 1.01;
 
 /// The strategies tried in addition to first fit: upstream's, which is a bound for the others, and two of which each
 /// lowers the price over first fit: by 12 and 4 % on average for up to 40 pods, by 1.3 and 2.6 % for hundreds.
@@ -88,11 +88,8 @@ impl Solver {
 
 /// Returns the best plan; `None` if the solver was not compiled for a resource that a pod of the query requests.
 fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
-    let attempt = |query: &Query, strategy| SchedulingPass::new(solver, query, strategy).solve();
-    let first = attempt(query, Strategy::default());
-    if first.unknown_resources {
-        return None;
-    }
+    let attempt = |query: &Query, strategy| pass::run(solver, query, strategy, false);
+    let first = attempt(query, Strategy::default())?;
     let cancelled = || query.is_cancelled();
     let pods = pods(&first.plan);
     let is_worth_it = matches!(solver.policy.packing, Packing::LowestCost { .. })
@@ -108,44 +105,41 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
     };
     let useful = match first.classes {
         0 | 1 => 0,
-        2 => SHUFFLED_OF_TWO,
-        _ => MOST_SHUFFLED,
+        2 => SHUFFLES_OF_TWO_CLASSES,
+        _ => MOST_SHUFFLES,
     };
     let shuffled = (MOST_SHUFFLED_PODS / pods).min(useful);
     let of_shapes = match first.shapes < first.classes {
-        true => shuffled.min(MOST_SHUFFLED_SHAPES),
+        true => shuffled.min(MOST_SHAPE_SHUFFLES),
         false => 0,
     };
     let shuffled = (1..=shuffled as u32).map(Strategy::shuffled);
-    let shuffled = shuffled.chain((1..=of_shapes as u32).map(Strategy::shuffled_shapes));
+    let shuffled = shuffled.chain(
+        (1..=of_shapes as u32)
+            .map(|number| Strategy::pseudo_random(Order::ShuffledShapes(number), number)),
+    );
     let all = |strategies: Vec<Strategy>| -> Vec<Attempt> {
         let compared = |strategy: &Strategy| !strategy.least_increase || pods <= MOST_COMPARED;
         let strategies = strategies.into_iter().filter(compared);
-        let attempts = strategies.map(|strategy| attempt(&quiet, strategy));
+        let attempts = strategies.filter_map(|strategy| attempt(&quiet, strategy));
         attempts.take_while(|_| !cancelled()).collect()
     };
     let mut attempts = vec![first];
     attempts.extend(all(STRATEGIES.into_iter().chain(shuffled).collect()));
     if useful > 0 && !cancelled() {
-        let most = (MOST_SHUFFLED_PODS / pods).min(MOST_VARIED);
+        let most = (MOST_SHUFFLED_PODS / pods).min(MOST_VARIATIONS);
         attempts.extend(all(variations(&attempts, most)));
     }
     let best = choose(attempts);
     if best.hasty && !cancelled() {
-        let thorough = true;
-        let again = attempt(
-            &quiet,
-            Strategy {
-                thorough,
-                ..best.strategy
-            },
-        );
-        // Of two with one price the first.
-        let mut plans = vec![best.plan];
-        plans.extend((!cancelled()).then_some(again.plan));
-        return plans
-            .into_iter()
-            .min_by(|a, b| a.hourly_price().total_cmp(&b.hourly_price()));
+        let thorough = Strategy {
+            thorough: true,
+            ..best.strategy
+        };
+        let again = attempt(&quiet, thorough)?.plan;
+        if !cancelled() && again.hourly_price() < best.plan.hourly_price() {
+            return Some(again);
+        }
     }
     Some(best.plan)
 }
@@ -231,9 +225,9 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
         others.retain(|attempt| attempt.buffers.leaves_out_no_more_than(&first.buffers));
     }
     let nodes = first.plan.new_node_claims.len();
-    let few = on_planned_nodes(&first.plan) < nodes * MANY_PODS;
+    let few = on_planned_nodes(&first.plan) < nodes * MANY_PODS_FROM;
     let mean = first.plan.hourly_price() / nodes.max(1) as f64;
-    let node_overhead = if few { mean * NODE_OVERHEAD_FEW } else { 0.0 };
+    let node_overhead = if few { mean * FEW_PODS_OVERHEAD } else { 0.0 };
     let by_name = others
         .iter()
         .find(|attempt| attempt.strategy.is_upstreams());
@@ -258,7 +252,7 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
     let least = costs.min_by(f64::total_cmp).unwrap_or_default();
     let cheap = attempts
         .into_iter()
-        .filter(|attempt| cost(attempt) <= least * FEWER_IF);
+        .filter(|attempt| cost(attempt) <= least * FEWER_NODES_FACTOR);
     let nodes = |attempt: &Attempt| attempt.plan.new_node_claims.len();
     let best =
         cheap.min_by(|a, b| (nodes(a).cmp(&nodes(b))).then_with(|| cost(a).total_cmp(&cost(b))));

@@ -86,12 +86,8 @@ impl Strategy {
         Self::pseudo_random(Order::Shuffled(number), number)
     }
 
-    /// The same with an order of shapes.
-    pub(crate) const fn shuffled_shapes(number: u32) -> Self {
-        Self::pseudo_random(Order::ShuffledShapes(number), number)
-    }
-
-    const fn pseudo_random(order: Order, number: u32) -> Self {
+    /// Returns a strategy with this order, and in half of the cases a pseudo-random order of domains.
+    pub(crate) const fn pseudo_random(order: Order, number: u32) -> Self {
         let domains = if number % 4 < 2 {
             DomainOrder::Price
         } else {
@@ -107,9 +103,16 @@ impl Strategy {
 
 /// Returns the rank of an id in the pseudo-random order of a number (splitmix64).
 pub(crate) fn shuffled_rank(id: u32, number: u32) -> u64 {
-    let seed = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mut mixed = seed.wrapping_add(u64::from(id));
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let seed = u64::from(number).wrapping_mul(GOLDEN_RATIO);
+    mixed(seed.wrapping_add(u64::from(id)))
+}
+
+/// The step between the states of a pseudo-random sequence (splitmix64).
+pub(crate) const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Returns the number that follows from a state of the sequence.
+pub(crate) fn mixed(state: u64) -> u64 {
+    let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     mixed ^ (mixed >> 31)
 }

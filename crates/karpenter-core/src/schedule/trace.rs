@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::pod::Shape;
-use crate::schedule::compile::ids::NodeIdx;
+use crate::schedule::compile::ids::{NodeIdx, Target};
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::pass::SchedulingPass;
+use crate::schedule::pass;
 use crate::schedule::pods::class::PodState;
+use crate::schedule::pods::queue::PodQueue;
 use crate::schedule::report::plan::Plan;
 use crate::schedule::request::{Packing, Query};
 use crate::schedule::strategy::Strategy;
-use crate::schedule::topology::group::Target;
 
 /// Where a pass looked for a pod's place on existing nodes.
 ///
@@ -25,10 +25,10 @@ pub(crate) struct TracedPod {
     pub(crate) scanned: bool,
 }
 
-impl SchedulingPass<'_> {
+impl PodQueue {
     /// Returns the trace of all pods of the pass, once they are placed.
     pub(crate) fn trace(&self) -> Vec<TracedPod> {
-        let traced = self.queue.pods.iter().map(|queued| {
+        let traced = self.pods.iter().map(|queued| {
             let node = match queued.state {
                 PodState::Placed(Target::Node(node)) => Some(node),
                 _ => None,
@@ -50,12 +50,9 @@ impl Solver {
         if self.policy.packing != Packing::FewestNodes || !query.nominated.is_empty() {
             return (self.solve(query), None);
         }
-        let mut pass = SchedulingPass::new(self, query, Strategy::default());
-        pass.traced = true;
-        let attempt = pass.solve();
-        if attempt.unknown_resources {
+        let Some(attempt) = pass::run(self, query, Strategy::default(), true) else {
             return (self.solve(query), None);
-        }
+        };
         let is_complete = attempt.plan.undecided.is_empty() && !query.is_cancelled();
         let trace = attempt.trace.filter(|_| is_complete);
         (attempt.plan, trace)

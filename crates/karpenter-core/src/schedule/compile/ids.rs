@@ -56,5 +56,12 @@ impl PlannedId {
     }
 }
 
+/// An existing node, or a planned node of this pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Node(NodeIdx),
+    Planned(PlannedId),
+}
+
 /// The row of a planned node before a pod is placed on it.
 pub(crate) const NO_ROW: RowId = RowId(u32::MAX);

@@ -29,7 +29,7 @@ fn attempt(cluster: &Cluster, query: &Query, domains: DomainOrder) -> Attempt {
         domains,
         ..Strategy::default()
     };
-    SchedulingPass::new(&solver, query, strategy).solve()
+    run(&solver, query, strategy, false).unwrap()
 }
 
 /// Returns a pod with two terms of required node affinity: the first zone or the second.

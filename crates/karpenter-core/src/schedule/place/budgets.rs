@@ -12,7 +12,8 @@ use crate::schedule::compile::ids::{
     CatalogueId, NO_ROW, OfferingKindId, ReservationId, RowId, TemplateId,
 };
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::place::planned_node::{PlannedNode, Refusal};
+use crate::schedule::place::planned_node::PlannedNode;
+use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::request::{Query, ReservedMode};
 
@@ -20,9 +21,9 @@ use crate::schedule::request::{Query, ReservedMode};
 pub(crate) struct PoolBudgets<'a> {
     solver: &'a Solver,
     /// The remaining limits of each template.
-    pub(crate) limits: IndexVec<TemplateId, Vec<i64>>,
+    limits: IndexVec<TemplateId, Vec<i64>>,
     /// Rows within the limits of each template; `None` is all.
-    pub(crate) within_limits: IndexVec<TemplateId, Option<Rc<Bits<RowId>>>>,
+    within_limits: IndexVec<TemplateId, Option<Rc<Bits<RowId>>>>,
     reservations_left: IndexVec<ReservationId, u32>,
     reserved_mode: ReservedMode,
 }
@@ -78,6 +79,30 @@ impl<'a> PoolBudgets<'a> {
             costs.zip(left).all(|(cost, left)| cost <= left)
         };
         self.within_limits[template] = Some(Rc::new(compiled.rows.iter().filter(within).collect()));
+    }
+
+    /// Reports whether the limits of a NodePool admit another node.
+    pub(crate) fn admit(&self, template: TemplateId) -> Result<(), Refusal> {
+        let compiled = &self.solver.templates[template];
+        if let Some(place) = compiled.node_limit
+            && self.limits[template][place] <= 0
+        {
+            return Err(Refusal::NodeLimit);
+        }
+        match &self.within_limits[template] {
+            Some(within) if within.is_empty() => Err(Refusal::Limits),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the remaining limits of a NodePool.
+    pub(crate) fn left(&self, template: TemplateId) -> &[i64] {
+        &self.limits[template]
+    }
+
+    /// Returns the rows of a NodePool within its remaining limits; `None` is all.
+    pub(crate) fn within(&self, template: TemplateId) -> Option<&Rc<Bits<RowId>>> {
+        self.within_limits[template].as_ref()
     }
 
     /// Charges a planned node to the limits of its NodePool, with the largest amount of any of its rows. Reports whether that
@@ -198,16 +223,16 @@ impl<'a> PoolBudgets<'a> {
         released
     }
 
-    /// Returns the reservations that a planned node of the rows `fitting` would hold, given that it holds `held` now.
+    /// Returns the reservations that a planned node would hold with these requirements and the rows `fitting`.
     pub(crate) fn reservations_of(
         &self,
-        template: TemplateId,
-        held: &BTreeSet<ReservationId>,
+        node: &PlannedNode,
         set: SetId,
         fitting: &Bits<RowId>,
         rows: &mut RowCache<'_>,
     ) -> Result<BTreeSet<ReservationId>, Refusal> {
-        let catalogue_index = self.solver.templates[template].catalogue;
+        let held = &node.reservations;
+        let catalogue_index = self.solver.templates[node.template].catalogue;
         let kinds = rows.kinds(catalogue_index, set);
         let catalogue = &self.solver.catalogues[catalogue_index];
         let is_offered = |kind: OfferingKindId| {

@@ -15,7 +15,6 @@ use karpenter_api::labels;
 use rustc_hash::FxHashSet;
 
 use crate::dra::{Allocation, Allocator, Candidate, Failure, Host, TypeKey};
-use crate::pod::Shape;
 use crate::requirements::{AllowUndefined, Requirement, Requirements};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
@@ -41,34 +40,6 @@ pub(crate) struct Served {
     pub(crate) set: SetId,
     pub(crate) allowed: Option<Rc<Bits<RowId>>>,
     pub(crate) allocation: Rc<Allocation>,
-}
-
-/// Returns the names of the resource claims that pods of a shape use.
-fn claims_of(shape: &Shape) -> Result<Vec<String>, Failure> {
-    let names = shape.resource_claims.iter().filter_map(|entry| {
-        if entry.claim.is_none() && !entry.made {
-            let entry = entry.name.clone();
-            return Some(Err(Failure::ClaimNotMade { entry }));
-        }
-        entry.claim.clone().map(Ok)
-    });
-    names.collect()
-}
-
-/// Returns the resource claims that pods of a shape use; an error if one does not exist.
-pub(crate) fn existing_claims(solver: &Solver, shape: &Shape) -> Result<Vec<String>, Failure> {
-    let claims = claims_of(shape)?;
-    let known = &solver.inventory().claims;
-    let exists = |claim: &&String| {
-        let key = (shape.namespace.clone(), (*claim).clone());
-        known.contains_key(&key)
-    };
-    match claims.iter().find(|claim| !exists(claim)) {
-        Some(claim) => Err(Failure::ClaimMissing {
-            claim: claim.clone(),
-        }),
-        None => Ok(claims),
-    }
 }
 
 impl<'a> Devices<'a> {
@@ -169,8 +140,8 @@ impl<'a> Devices<'a> {
         }
     }
 
-    /// Returns the instance types of a planned node that have devices for a class, and the requirements of those devices. `fitting`
-    /// are the rows with room that meet `set`.
+    /// Returns the instance types of a planned node that have devices for a class, and the requirements of those devices. `fitting` are
+    /// the rows with room that meet `set`.
     pub(crate) fn find_on_planned(
         &mut self,
         index: PlannedId,

@@ -29,13 +29,13 @@ struct Load {
 pub(crate) struct ExistingNodes<'a> {
     solver: &'a Solver,
     /// Nodes treated as deleted.
-    pub(crate) deleted: SmallVec<[NodeIdx; 4]>,
+    deleted: SmallVec<[NodeIdx; 4]>,
     /// All other nodes.
-    pub(crate) present: Bits<NodeIdx>,
+    present: Arc<Bits<NodeIdx>>,
     /// Nodes that pods may be placed on.
-    pub(crate) usable: Bits<NodeIdx>,
+    usable: Bits<NodeIdx>,
     /// Nodes that only waiting pods may be placed on.
-    pub(crate) avoid: Arc<Bits<NodeIdx>>,
+    avoid: Arc<Bits<NodeIdx>>,
     /// The nodes that the pass placed pods on, or looked at the volumes of. The others are as in the solver: a simulation with a
     /// hundred thousand nodes copies a few of them.
     loads: FxHashMap<NodeIdx, Load>,
@@ -54,17 +54,34 @@ impl<'a> ExistingNodes<'a> {
         Self {
             solver,
             deleted,
-            present,
+            present: Arc::new(present),
             usable,
             avoid: solver.nodes_named(&query.avoid),
             loads: FxHashMap::default(),
         }
     }
 
+    /// Returns the nodes treated as deleted.
+    pub(crate) fn deleted(&self) -> &[NodeIdx] {
+        &self.deleted
+    }
+
+    /// Returns all other nodes.
+    pub(crate) fn present(&self) -> &Arc<Bits<NodeIdx>> {
+        &self.present
+    }
+
+    /// Returns the nodes that a pod may be placed on, 64 at a time.
+    pub(crate) fn usable(&self, waiting: bool, index: usize) -> u64 {
+        let avoid = if waiting { 0 } else { self.avoid.word(index) };
+        self.usable.word(index) & !avoid
+    }
+
     /// Checks conditions that stay false once they are false: resources, ports, attachments.
     pub(crate) fn accepts(&mut self, node: NodeIdx, class: &Class) -> bool {
         self.fits(node, &class.requests)
-            && (class.ports.is_empty() || self.ports_are_free(node, &class.ports))
+            && (class.shape.host_ports.is_empty()
+                || self.ports_are_free(node, &class.shape.host_ports))
             && (class.attached.is_empty() || self.attachments_fit(node, class))
     }
 
@@ -119,7 +136,7 @@ impl<'a> ExistingNodes<'a> {
     pub(crate) fn place(&mut self, node: NodeIdx, class: &Class) {
         let load = load_of(&mut self.loads, self.solver, node);
         subtract(&mut load.remaining, &class.requests);
-        load.ports.extend(class.ports.iter().cloned());
+        load.ports.extend(class.shape.host_ports.iter().cloned());
         if let Some(attached) = load.attached.as_mut() {
             for (driver, claim) in &class.attached {
                 let of_driver = attached.entry(driver.clone()).or_default();

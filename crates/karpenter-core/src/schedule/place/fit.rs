@@ -6,128 +6,99 @@
 //! 3. Topology narrows to one domain per key: among those with the lowest count, the cheapest.
 //! 4. minValues and reservations are checked where there are any.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::dra::Failure;
 use crate::pod::ports_conflict;
 use crate::schedule::compile::algebra::{ANYTHING, SetId};
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{
-    ClassId, DomainId, NO_ROW, PlannedId, ReservationId, RowId, TemplateId,
-};
-use crate::schedule::compile::pools::template::{distinct_values, unmet_min_values};
+use crate::schedule::compile::ids::{DomainId, NO_ROW, PlannedId, RowId, TemplateId};
+use crate::schedule::compile::pools::template::distinct_values;
+use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::{Vector, add};
-use crate::schedule::pass::SchedulingPass;
-use crate::schedule::place::devices::Served;
-use crate::schedule::place::planned_node::{Fit, Refusal};
-use crate::schedule::pods::class::Variant;
+use crate::schedule::place::budgets::PoolBudgets;
+use crate::schedule::place::devices::{Devices, Served};
+use crate::schedule::place::planned_node::{Fit, PlannedNode};
+use crate::schedule::place::refusal::Refusal;
+use crate::schedule::place::row_cache::RowCache;
+use crate::schedule::place::variant::Variant;
+use crate::schedule::pods::class::Class;
 use crate::schedule::request::MinValuesPolicy;
 use crate::schedule::strategy::{DomainOrder, shuffled_rank};
 use crate::schedule::topology::choices::{Choices, Domains, Fixed};
+use crate::schedule::topology::domains::Topology;
 
 /// For each alternative of a pod's volumes that is compatible: its requirements, and those of a planned node with the pod.
-pub(crate) type JoinedSets = SmallVec<[(SetId, SetId); 2]>;
+pub(super) type JoinedSets = SmallVec<[(SetId, SetId); 2]>;
 
-/// A planned node that a pod is tried on.
-pub(crate) struct CandidateNode<'t> {
-    pub(crate) template: TemplateId,
-    pub(crate) set: SetId,
-    pub(crate) used: &'t [i64],
-    pub(crate) alive: &'t [RowId],
-    pub(crate) witness: RowId,
-    pub(crate) allowed: Option<Rc<Bits<RowId>>>,
-    pub(crate) held: &'t BTreeSet<ReservationId>,
-    pub(crate) is_new: bool,
-    /// The index of the planned node, or the one it would get.
-    pub(crate) index: PlannedId,
+/// Some rows; `None` is all.
+type Allowed = Option<Rc<Bits<RowId>>>;
+
+/// Checks whether and how pods of a class fit on a planned node. Changes nothing but caches.
+pub(super) struct Fitter<'f, 'a> {
+    pub(super) solver: &'a Solver,
+    pub(super) class: &'f Class,
+    pub(super) order: DomainOrder,
+    pub(super) rows: &'f mut RowCache<'a>,
+    pub(super) topology: &'f mut Topology<'a>,
+    pub(super) budgets: &'f PoolBudgets<'a>,
+    pub(super) devices: Option<&'f mut Devices<'a>>,
+    /// The id of the planned node, or the one it would get.
+    pub(super) index: PlannedId,
 }
 
-impl SchedulingPass<'_> {
-    pub(crate) fn try_template(
+impl Fitter<'_, '_> {
+    /// Tries a new planned node of a NodePool.
+    pub(super) fn try_new(
         &mut self,
         template: TemplateId,
-        class: ClassId,
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Fit, Refusal> {
-        let joined = self.admit(template, class, variant)?;
-        let compiled = &self.solver.templates[template];
-        let used: Vector = smallvec![0; self.solver.width()];
-        let held = BTreeSet::new();
-        let candidate = CandidateNode {
-            template,
-            set: compiled.set,
-            used: &used,
-            alive: &compiled.order,
-            witness: NO_ROW,
-            allowed: self.budgets.within_limits[template].clone(),
-            held: &held,
-            is_new: true,
-            index: self.planned.nodes.next_idx(),
-        };
-        self.fit(&candidate, class, &joined, choices)
+        let joined = self.admit(template, variant)?;
+        let mut node = PlannedNode::new(template, self.solver);
+        node.allowed = self.budgets.within(template).cloned();
+        self.fit(&node, &joined, choices)
     }
 
     /// Checks what a NodePool decides before topology constraints do: its limits, taints and requirements.
-    pub(crate) fn admit(
+    pub(super) fn admit(
         &mut self,
         template: TemplateId,
-        class: ClassId,
         variant: &Variant,
     ) -> Result<JoinedSets, Refusal> {
-        let compiled = &self.solver.templates[template];
-        if let Some(place) = compiled.node_limit
-            && self.budgets.limits[template][place] <= 0
-        {
-            return Err(Refusal::NodeLimit);
-        }
-        let within = self.budgets.within_limits[template].as_ref();
-        if within.is_some_and(|within| within.is_empty()) {
-            return Err(Refusal::Limits);
-        }
+        self.budgets.admit(template)?;
         if !variant.tolerated_templates.contains(template) {
             return Err(Refusal::Taints);
         }
-        self.joined_sets(compiled.set, class, variant)
+        self.join(self.solver.templates[template].set, variant)
     }
 
-    /// Joins the requirements of a planned node with those of a pod, for each alternative of its volumes.
-    pub(crate) fn joined_sets(
+    /// Tries a planned node whose taints the pod tolerates.
+    pub(super) fn try_on(
         &mut self,
-        set: SetId,
-        class: ClassId,
+        node: &PlannedNode,
         variant: &Variant,
-    ) -> Result<JoinedSets, Refusal> {
-        let joined = self.rows.algebra.join(set, variant.set);
-        let joined = joined.ok_or(Refusal::Requirements)?;
-        let alternatives = &self.queue.classes[class].volumes;
-        let sets: JoinedSets = alternatives
-            .iter()
-            .filter_map(|volume| Some((*volume, self.rows.algebra.join(joined, *volume)?)))
-            .collect();
-        if sets.is_empty() {
-            return Err(Refusal::Volumes);
-        }
-        Ok(sets)
+        choices: &Choices,
+    ) -> Result<Fit, Refusal> {
+        let joined = self.join(node.set, variant)?;
+        self.fit(node, &joined, choices)
     }
 
-    /// Checks whether and how a pod fits on a planned node, with the result of [`Self::joined_sets`].
-    pub(crate) fn fit(
+    fn fit(
         &mut self,
-        candidate: &CandidateNode<'_>,
-        class: ClassId,
+        node: &PlannedNode,
         joined: &JoinedSets,
         choices: &Choices,
     ) -> Result<Fit, Refusal> {
-        let allowed = self.without_port_conflicts(candidate, class);
+        let allowed = self.without_port_conflicts(node);
         let mut refusal: Option<Refusal> = None;
         for (alternative, set) in joined.iter().copied() {
             let (mut set, mut allowed, mut devices) = (set, allowed.clone(), None);
-            if !self.queue.classes[class].resource_claims.is_empty() {
-                match self.find_devices(candidate, class, set, &allowed, choices) {
+            if !self.class.resource_claims.is_empty() {
+                match self.find_devices(node, set, &allowed, choices) {
                     Ok(served) => {
                         (set, allowed) = (served.set, served.allowed);
                         devices = Some(served.allocation);
@@ -138,14 +109,13 @@ impl SchedulingPass<'_> {
                     }
                 }
             }
-            let base = match self.fit_set(candidate, class, set, allowed.clone()) {
-                Ok(fit) if choices.domains.is_empty() => {
-                    return Ok(Fit {
-                        volume: alternative,
-                        devices,
-                        ..fit
-                    });
-                }
+            let found = |fit: Fit| Fit {
+                volume: alternative,
+                devices: devices.clone(),
+                ..fit
+            };
+            let base = match self.fit_set(node, set, &allowed) {
+                Ok(fit) if choices.domains.is_empty() => return Ok(found(fit)),
                 Ok(fit) => fit.set,
                 // The reserved capacity may be in a domain that is excluded. Without domains this is refused again.
                 Err(Refusal::Reserved) => set,
@@ -159,14 +129,8 @@ impl SchedulingPass<'_> {
             {
                 refusal = Some(Refusal::Topology(domains.order));
             }
-            match self.fit_domains(candidate, class, base, &choices.domains, &allowed) {
-                Ok(fit) => {
-                    return Ok(Fit {
-                        volume: alternative,
-                        devices,
-                        ..fit
-                    });
-                }
+            match self.fit_domains(node, base, &choices.domains, &allowed) {
+                Ok(fit) => return Ok(found(fit)),
                 Err(Refusal::Reserved) => refusal = Some(Refusal::Reserved),
                 Err(_) => {}
             }
@@ -174,17 +138,31 @@ impl SchedulingPass<'_> {
         Err(refusal.unwrap_or(Refusal::Volumes))
     }
 
+    /// Joins the requirements of a planned node with those of a pod, for each alternative of its volumes.
+    fn join(&mut self, set: SetId, variant: &Variant) -> Result<JoinedSets, Refusal> {
+        let algebra = &mut self.rows.algebra;
+        let joined = algebra.join(set, variant.set);
+        let joined = joined.ok_or(Refusal::Requirements)?;
+        let alternatives = self.class.volumes.iter();
+        let sets: JoinedSets = alternatives
+            .filter_map(|volume| Some((*volume, algebra.join(joined, *volume)?)))
+            .collect();
+        match sets.is_empty() {
+            true => Err(Refusal::Volumes),
+            false => Ok(sets),
+        }
+    }
+
     /// Narrows to domains, axis by axis, and takes the cheapest fit among those with the lowest count.
     fn fit_domains(
         &mut self,
-        candidate: &CandidateNode<'_>,
-        class: ClassId,
+        node: &PlannedNode,
         set: SetId,
         axes: &[Domains],
-        allowed: &Option<Rc<Bits<RowId>>>,
+        allowed: &Allowed,
     ) -> Result<Fit, Refusal> {
         let Some((domains, rest)) = axes.split_first() else {
-            return self.fit_set(candidate, class, set, allowed.clone());
+            return self.fit_set(node, set, allowed);
         };
         let reach = self
             .topology
@@ -199,38 +177,35 @@ impl SchedulingPass<'_> {
         if domains.fixed == Fixed::Open {
             let within = self.within(set, domains, &open);
             let within = within.ok_or(Refusal::Topology(domains.order))?;
-            return self.fit_domains(candidate, class, within, rest, allowed);
+            return self.fit_domains(node, within, rest, allowed);
         }
-        let order = &self.topology.groups[domains.order];
-        let names = self.topology.axes[domains.axis].domains();
+        let order = &self.topology[domains.order];
+        let names = self.topology[domains.axis].domains();
         let mut ordered: SmallVec<[(u32, DomainId); 8]> = open
             .iter()
             .map(|domain| (order.in_domain(domain), domain))
             .collect();
         ordered.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| names[a.1].cmp(&names[b.1])));
-        if let DomainOrder::Shuffled(number) = self.strategy.domains {
+        if let DomainOrder::Shuffled(number) = self.order {
             ordered.sort_by_key(|(count, domain)| (*count, shuffled_rank(domain.0, number)));
         }
-        let by_price = self.strategy.domains == DomainOrder::Price;
+        let by_price = self.order == DomainOrder::Price;
         let mut best: Option<(u32, Fit)> = None;
         let mut refusal = Refusal::Topology(domains.order);
         for (count, domain) in ordered {
             if best.as_ref().is_some_and(|(least, _)| *least < count) {
                 break;
             }
-            let one: Bits<DomainId> = [domain].into_iter().collect();
-            let req = self
-                .topology
-                .requirement_for(&mut self.rows.algebra, domains.axis, &one);
-            let Some(narrowed) = self.rows.algebra.narrow(set, req) else {
+            let one = [domain].into_iter().collect();
+            let Some(narrowed) = self.within(set, domains, &one) else {
                 continue;
             };
-            match self.fit_domains(candidate, class, narrowed, rest, allowed) {
+            match self.fit_domains(node, narrowed, rest, allowed) {
                 Ok(mut fit) => {
                     if !by_price {
                         return Ok(fit);
                     }
-                    fit.price = self.price_of(candidate, class, &fit);
+                    fit.price = self.price_of(node, &fit);
                     if best.as_ref().is_none_or(|(_, best)| fit.price < best.price) {
                         best = Some((count, fit));
                     }
@@ -246,7 +221,7 @@ impl SchedulingPass<'_> {
             && open.len() > 1
             && let Some(within) = self.within(set, domains, &open)
         {
-            return self.fit_domains(candidate, class, within, rest, allowed);
+            return self.fit_domains(node, within, rest, allowed);
         }
         Err(refusal)
     }
@@ -258,45 +233,31 @@ impl SchedulingPass<'_> {
         algebra.narrow(set, req)
     }
 
-    /// Returns the price of the cheapest row on which a class fits as described by `fit`, beside the pods already there.
-    fn price_of(&mut self, candidate: &CandidateNode<'_>, class: ClassId, fit: &Fit) -> f64 {
-        let template = candidate.template;
-        let mask = self.rows.mask(template, fit.set);
-        let need = &self.queue.classes[class].requests;
-        let fits = |row: RowId| {
-            fit.allowed
-                .as_ref()
-                .is_none_or(|allowed| allowed.contains(row))
-                && self.rows.row_fits(template, row, candidate.used, need)
-        };
+    /// Returns the price of the cheapest row on which a pod fits as described by `fit`.
+    fn price_of(&mut self, node: &PlannedNode, fit: &Fit) -> f64 {
+        let total = self.total(node);
+        let allowed = fit.allowed.as_deref();
         self.rows
-            .by_price(template, fit.set, &mask)
-            .iter()
-            .find(|(_, row)| fits(*row))
-            .map_or(f64::MAX, |(price, _)| *price)
+            .lowest_price(node.template, fit.set, &total, allowed)
+    }
+
+    /// Returns the resources of the pods of a planned node with one more.
+    fn total(&self, node: &PlannedNode) -> Vector {
+        let mut total = node.used.clone();
+        add(&mut total, &self.class.requests);
+        total
     }
 
     /// Returns the rows whose DaemonSets do not conflict with the host ports of the class.
-    fn without_port_conflicts(
-        &self,
-        candidate: &CandidateNode<'_>,
-        class: ClassId,
-    ) -> Option<Rc<Bits<RowId>>> {
-        let ports = &self.queue.classes[class].ports;
+    fn without_port_conflicts(&self, node: &PlannedNode) -> Allowed {
+        let ports = &self.class.shape.host_ports;
         if ports.is_empty() {
-            return candidate.allowed.clone();
+            return node.allowed.clone();
         }
-        let template = &self.solver.templates[candidate.template];
-        let mut rows = candidate
-            .allowed
-            .as_deref()
-            .cloned()
-            .unwrap_or_else(|| template.rows.clone());
-        for group in template
-            .groups
-            .iter()
-            .filter(|group| ports_conflict(ports, &group.ports))
-        {
+        let template = &self.solver.templates[node.template];
+        let mut rows = node.allowed.as_deref().unwrap_or(&template.rows).clone();
+        let groups = template.groups.iter();
+        for group in groups.filter(|group| ports_conflict(ports, &group.ports)) {
             rows.subtract(&group.rows);
         }
         Some(Rc::new(rows))
@@ -305,70 +266,50 @@ impl SchedulingPass<'_> {
     /// Checks that a row meets a set and has room, minValues and reservations included.
     fn fit_set(
         &mut self,
-        candidate: &CandidateNode<'_>,
-        class: ClassId,
+        node: &PlannedNode,
         set: SetId,
-        allowed: Option<Rc<Bits<RowId>>>,
+        allowed: &Allowed,
     ) -> Result<Fit, Refusal> {
-        let mask = self.rows.mask(candidate.template, set);
-        let need = &self.queue.classes[class].requests;
-        let passes = |row: RowId| {
-            mask.rows.contains(row)
-                && allowed.as_ref().is_none_or(|allowed| allowed.contains(row))
-                && self
-                    .rows
-                    .row_fits(candidate.template, row, candidate.used, need)
+        let template = node.template;
+        let mask = self.rows.mask(template, set);
+        let need = &self.class.requests;
+        let passes = |row: &RowId| {
+            mask.rows.contains(*row)
+                && allowed
+                    .as_ref()
+                    .is_none_or(|allowed| allowed.contains(*row))
+                && self.rows.row_fits(template, *row, &node.used, need)
         };
-        let witness = if candidate.witness != NO_ROW && passes(candidate.witness) {
-            candidate.witness
+        let witness = if node.witness != NO_ROW && passes(&node.witness) {
+            node.witness
         } else {
-            let too_much = candidate
-                .used
-                .iter()
-                .zip(need.iter())
-                .zip(mask.peak.iter())
-                .any(|((used, need), peak)| used.saturating_add(*need) > *peak);
-            if too_much {
+            let wanted = node.used.iter().zip(need).zip(mask.peak.iter());
+            let mut sums = wanted.map(|((used, need), peak)| (used.saturating_add(*need), peak));
+            if sums.any(|(sum, peak)| sum > *peak) {
                 return Err(Refusal::InstanceTypes(set));
             }
-            candidate
-                .alive
-                .iter()
-                .copied()
-                .find(|row| passes(*row))
-                .ok_or(Refusal::InstanceTypes(set))?
+            let witness = node.alive.iter().copied().find(passes);
+            witness.ok_or(Refusal::InstanceTypes(set))?
         };
         let mut fit = Fit {
             set,
             witness,
-            allowed,
+            allowed: allowed.clone(),
             reservations: None,
             min_values_relaxed: false,
             price: 0.0,
             volume: ANYTHING,
             devices: None,
         };
-        let catalogue = self.solver.templates[candidate.template].catalogue;
+        let catalogue = self.solver.templates[template].catalogue;
         let tracked = self.budgets.tracks_reservations(catalogue);
         if self.rows.algebra.has_min_values(set) || tracked {
-            let total: Vector = candidate
-                .used
-                .iter()
-                .zip(self.queue.classes[class].requests.iter())
-                .map(|(used, need)| used.saturating_add(*need))
-                .collect();
-            let rows =
-                self.rows
-                    .rows_with_room(candidate.template, set, &total, fit.allowed.as_deref());
-            self.check_min_values(candidate, &mut fit, &rows)?;
+            let (total, allowed) = (self.total(node), allowed.as_deref());
+            let rows = self.rows.rows_with_room(template, set, &total, allowed);
+            self.check_min_values(node, &mut fit, &rows)?;
             if tracked {
-                fit.reservations = Some(self.budgets.reservations_of(
-                    candidate.template,
-                    candidate.held,
-                    set,
-                    &rows,
-                    &mut self.rows,
-                )?);
+                let held = self.budgets.reservations_of(node, set, &rows, self.rows)?;
+                fit.reservations = Some(held);
             }
         }
         Ok(fit)
@@ -376,69 +317,60 @@ impl SchedulingPass<'_> {
 
     fn check_min_values(
         &mut self,
-        candidate: &CandidateNode<'_>,
+        node: &PlannedNode,
         fit: &mut Fit,
         rows: &Bits<RowId>,
     ) -> Result<(), Refusal> {
-        let catalogue =
-            &self.solver.catalogues[self.solver.templates[candidate.template].catalogue];
-        let Some(unmet) = unmet_min_values(catalogue, &self.rows.algebra, fit.set, rows) else {
+        let Some(unmet) = self.rows.unmet_min_values(node.template, fit.set, rows) else {
             return Ok(());
         };
-        if !candidate.is_new || self.solver.policy.min_values_policy == MinValuesPolicy::Strict {
+        let is_new = node.pods.is_empty();
+        if !is_new || self.solver.policy.min_values_policy == MinValuesPolicy::Strict {
             return Err(Refusal::MinValues(unmet));
         }
-        let mut relaxed = self.rows.algebra.requirements(fit.set);
-        for (key, req) in self.rows.algebra.members(fit.set) {
-            let requirement = self.rows.algebra.requirement(*req);
+        let catalogue = &self.solver.catalogues[self.solver.templates[node.template].catalogue];
+        let algebra = &mut self.rows.algebra;
+        let mut relaxed = algebra.requirements(fit.set);
+        for (key, req) in algebra.members(fit.set) {
+            let requirement = algebra.requirement(*req);
             if let Some(minimum) = requirement.min_values() {
-                let found = distinct_values(catalogue, &self.rows.algebra, *key, rows);
+                let found = distinct_values(catalogue, algebra, *key, rows);
                 if found < minimum {
                     relaxed.replace(requirement.as_ref().clone().with_min_values(Some(found)));
                 }
             }
         }
         let names = &self.solver.snapshot.config().well_known;
-        fit.set = self.rows.algebra.set(&relaxed, |key| names.contains(key));
+        fit.set = algebra.set(&relaxed, |key| names.contains(key));
         fit.min_values_relaxed = true;
         Ok(())
     }
 
-    /// Returns the instance types of a planned node that have devices for a class, and the requirements of those devices.
+    /// Returns the instance types of a planned node that have devices for a pod, and the requirements of those devices.
     fn find_devices(
         &mut self,
-        candidate: &CandidateNode<'_>,
-        class: ClassId,
-        set: SetId,
-        allowed: &Option<Rc<Bits<RowId>>>,
+        node: &PlannedNode,
+        mut set: SetId,
+        allowed: &Allowed,
         choices: &Choices,
     ) -> Result<Served, Refusal> {
-        let algebra = &mut self.rows.algebra;
-        let mut set = set;
         for domains in &choices.domains {
+            let algebra = &mut self.rows.algebra;
             let mut open = domains.allowed.clone();
             if let Some(reach) = self.topology.domains_of(algebra, domains.axis, set) {
                 open.intersect(&reach);
             }
-            let req = self.topology.requirement_for(algebra, domains.axis, &open);
-            let narrowed = algebra.narrow(set, req);
+            let narrowed = self.within(set, domains, &open);
             set = narrowed.ok_or(Refusal::Topology(domains.order))?;
         }
-        let class = &self.queue.classes[class];
-        let mut total: Vector = candidate.used.into();
-        add(&mut total, &class.requests);
+        let (template, total) = (node.template, self.total(node));
         let rows = self
             .rows
-            .rows_with_room(candidate.template, set, &total, allowed.as_deref());
+            .rows_with_room(template, set, &total, allowed.as_deref());
         let found = match &mut self.devices {
-            Some(devices) => devices.find_on_planned(
-                candidate.index,
-                candidate.template,
-                set,
-                &rows,
-                class,
-                &mut self.rows,
-            ),
+            Some(devices) => {
+                devices.find_on_planned(self.index, template, set, &rows, self.class, self.rows)
+            }
             None => Err(Failure::NoDevices),
         };
         found.map_err(|failure| Refusal::Devices(Box::new(failure)))

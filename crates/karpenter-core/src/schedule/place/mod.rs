@@ -1,17 +1,18 @@
 //! Step 4: places the pods one by one: on an existing node, else on a planned node, else on a new planned node.
 //!
-//! `queue` goes through the pods; `on_existing` and `on_planned` try nodes; `fit` decides about a planned node, and returns a
-//! `Refusal` with its cause; `narrowing` and `affinity_seed` do what follows from a placement. The other files are the owners of
-//! the state.
+//! `placer` goes through the pods and their variants; `placement` tries nodes and does what follows from placing a pod; `fit` decides
+//! about a planned node, and returns a [`Refusal`](crate::schedule::place::refusal::Refusal) with its cause; `narrowing` decides labels
+//! that topology constraints have to know. The other files are the owners of the state.
 
-pub(crate) mod affinity_seed;
 pub(crate) mod budgets;
 pub(crate) mod devices;
 pub(crate) mod existing_nodes;
-pub(crate) mod fit;
-pub(crate) mod narrowing;
-pub(crate) mod on_existing;
-pub(crate) mod on_planned;
+mod fit;
+mod narrowing;
+pub(crate) mod placement;
+pub(crate) mod placer;
 pub(crate) mod planned_node;
-pub(crate) mod queue;
+mod preferences;
+pub(crate) mod refusal;
 pub(crate) mod row_cache;
+pub(crate) mod variant;

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use index_vec::IndexVec;
 use smallvec::smallvec;
 
-use crate::dra::{Allocation, Failure};
+use crate::dra::Allocation;
 use crate::pod::HostPort;
-use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::algebra::{ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{
-    GroupId, NO_ROW, PlannedId, PodIdx, ReservationId, RowId, TemplateId,
-};
-use crate::schedule::compile::pools::template::{Template, UnmetMinValues};
+use crate::schedule::compile::ids::{NO_ROW, PlannedId, PodIdx, ReservationId, RowId, TemplateId};
+use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::Vector;
+use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::row_cache::RowCache;
 
 /// A planned node of this pass. Its requirements only narrow and its load only grows.
@@ -41,21 +40,18 @@ pub(crate) struct PlannedNode {
     pub(crate) charged: Vec<i64>,
     /// For each limit, a row that uses the charged amount.
     pub(crate) charged_for: Vec<RowId>,
-    /// Pods of groups whose domain is still open: group and number.
-    pub(crate) pending: Vec<(GroupId, u32)>,
-    /// Pods that a group does not count yet, because the planned node may still fail its node filter: group and number.
-    pub(crate) uncounted: Vec<(GroupId, u32)>,
     /// Drivers of the devices of its pods, if any pod has resource claims.
     pub(crate) drivers: Option<BTreeSet<String>>,
 }
 
 impl PlannedNode {
     /// Returns a planned node without pods.
-    pub(crate) fn new(template: TemplateId, compiled: &Template, set: SetId, width: usize) -> Self {
+    pub(crate) fn new(template: TemplateId, solver: &Solver) -> Self {
+        let compiled = &solver.templates[template];
         Self {
             template,
-            set,
-            used: smallvec![0; width],
+            set: compiled.set,
+            used: smallvec![0; solver.width()],
             pods: Vec::new(),
             witness: NO_ROW,
             alive: compiled.order.clone(),
@@ -65,37 +61,75 @@ impl PlannedNode {
             min_values_relaxed: false,
             charged: vec![0; compiled.limit_names.len()],
             charged_for: Vec::new(),
-            pending: Vec::new(),
-            uncounted: Vec::new(),
             drivers: None,
         }
     }
 
-    /// Reports whether its pods need another row than before: it then is worth the time to look for others without room. Either
-    /// answer is right, because rows are checked for room where they are used.
-    pub(crate) fn moves_to(&self, witness: RowId) -> bool {
-        self.witness != witness && self.witness != NO_ROW
+    /// Returns the lowest price of an instance type that fits its pods.
+    pub(crate) fn lowest_price(&self, rows: &mut RowCache<'_>) -> f64 {
+        let allowed = self.allowed.as_deref();
+        rows.lowest_price(self.template, self.set, &self.used, allowed)
     }
 
-    /// Removes the rows that have no room for the pods already on it.
-    pub(crate) fn prune(&mut self, rows: &mut RowCache<'_>) {
-        let mask = rows.mask(self.template, self.set);
-        let fits = |row: &RowId| {
-            mask.rows.contains(*row) && rows.has_room(self.template, *row, &self.used)
+    /// Sets its requirements and the row that fits.
+    pub(crate) fn narrow(&mut self, set: SetId, witness: RowId, rows: &mut RowCache<'_>) {
+        self.set = set;
+        let before = std::mem::replace(&mut self.witness, witness);
+        // Rows are checked for room where they are used. Once the pods need another row, others without room are worth looking for.
+        if before != witness && before != NO_ROW {
+            let mask = rows.mask(self.template, set);
+            let fits = |row: &RowId| {
+                mask.rows.contains(*row) && rows.has_room(self.template, *row, &self.used)
+            };
+            self.alive = Arc::new(self.alive.iter().copied().filter(fits).collect());
+        }
+    }
+
+    /// Returns its state under one more requirement; `None` if it cannot meet it: its pods do not fit, minValues are unmet, or the
+    /// reserved capacity it relies on is used up.
+    pub(crate) fn narrowed_by(
+        &self,
+        req: ReqId,
+        rows: &mut RowCache<'_>,
+        budgets: &PoolBudgets<'_>,
+    ) -> Option<Narrowed> {
+        let Self {
+            template, witness, ..
+        } = *self;
+        let set = rows.algebra.narrow(self.set, req)?;
+        let counts_types = rows.algebra.has_min_values(self.set);
+        let is_free = !counts_types && self.reservations.is_empty();
+        if set == self.set || (is_free && rows.mask(template, set).rows.contains(witness)) {
+            return Some(Narrowed {
+                set,
+                witness,
+                reservations: None,
+            });
+        }
+        let left = rows.rows_with_room(template, set, &self.used, self.allowed.as_deref());
+        let first = left.iter().next()?;
+        if counts_types && rows.unmet_min_values(template, set, &left).is_some() {
+            return None;
+        }
+        let reservations = match self.reservations.is_empty() {
+            true => None,
+            false => Some(budgets.reservations_of(self, set, &left, rows).ok()?),
         };
-        self.alive = Arc::new(self.alive.iter().copied().filter(fits).collect());
+        Some(Narrowed {
+            set,
+            witness: if left.contains(witness) {
+                witness
+            } else {
+                first
+            },
+            reservations,
+        })
     }
 
     /// Reports whether a request fits beside its pods.
     fn has_room_for(&self, requests: &[i64], rows: &RowCache<'_>) -> bool {
         let fits = |row: RowId| rows.row_fits(self.template, row, &self.used, requests);
         fits(self.witness) || self.alive.iter().copied().any(fits)
-    }
-
-    /// Returns the groups that do not count all its pods yet: its domain is open, or it might fail their node filter.
-    pub(crate) fn not_counted(&self) -> impl Iterator<Item = GroupId> {
-        let groups = self.pending.iter().chain(&self.uncounted);
-        groups.map(|(group, _)| *group)
     }
 
     /// Returns the drivers of the devices of its pods, sorted and joined; empty without any.
@@ -107,24 +141,35 @@ impl PlannedNode {
 }
 
 /// The planned nodes of a pass.
-#[derive(Default)]
 pub(crate) struct PlannedNodes {
-    pub(crate) nodes: IndexVec<PlannedId, PlannedNode>,
+    nodes: IndexVec<PlannedId, PlannedNode>,
     /// Planned nodes with free resources, by number of pods.
-    pub(crate) levels: BTreeMap<u32, Bits<PlannedId>>,
-    /// Planned nodes whose pods one required spread counts and a related one by another label does not yet, in the order in which pods
-    /// joined them, so that a node may be listed several times.
-    pub(crate) counted_in_part: Vec<PlannedId>,
-    /// Planned nodes whose domain is fixed before a pod with a required spread is placed, because the spread counts pods on them that
-    /// may have to be bound before.
-    pub(crate) early: BTreeMap<GroupId, BTreeSet<PlannedId>>,
-    /// Planned nodes with pods that a group does not count, because the planned node may still fail its node filter.
-    pub(crate) unfiltered: BTreeSet<PlannedId>,
+    pub(super) levels: BTreeMap<u32, Bits<PlannedId>>,
     /// The smallest request of any class, by resource: a planned node without this much room is closed.
-    pub(crate) least: Box<[i64]>,
+    least: Box<[i64]>,
 }
 
 impl PlannedNodes {
+    pub(crate) fn new(least: Box<[i64]>) -> Self {
+        Self {
+            nodes: IndexVec::new(),
+            levels: BTreeMap::new(),
+            least,
+        }
+    }
+
+    pub(crate) fn all(&self) -> &IndexVec<PlannedId, PlannedNode> {
+        &self.nodes
+    }
+
+    /// Replaces some planned nodes by others, which get the last ids. Nothing is placed on any of them afterwards.
+    pub(crate) fn replace(&mut self, replaced: &Bits<PlannedId>, added: Vec<PlannedNode>) {
+        let old = std::mem::take(&mut self.nodes).into_iter_enumerated();
+        let kept = old.filter(|(index, _)| !replaced.contains(*index));
+        self.nodes = kept.map(|(_, node)| node).chain(added).collect();
+        self.levels.clear();
+    }
+
     /// Adds a planned node without pods.
     pub(crate) fn push(&mut self, node: PlannedNode) -> PlannedId {
         let index = self.nodes.push(node);
@@ -147,15 +192,6 @@ impl PlannedNodes {
             self.levels.entry(level).or_default().insert(index);
         }
     }
-
-    /// Returns the planned nodes with pods that a group counts once their domain is known.
-    pub(crate) fn undecided(&self, group: GroupId) -> Vec<PlannedId> {
-        let nodes = self.nodes.iter_enumerated();
-        nodes
-            .filter(|(_, node)| node.pending.iter().any(|(waiting, _)| *waiting == group))
-            .map(|(index, _)| index)
-            .collect()
-    }
 }
 
 impl Index<PlannedId> for PlannedNodes {
@@ -174,6 +210,15 @@ impl IndexMut<PlannedId> for PlannedNodes {
     }
 }
 
+/// The state of a planned node under one more requirement.
+pub(crate) struct Narrowed {
+    pub(crate) set: SetId,
+    /// A row that fits.
+    pub(crate) witness: RowId,
+    /// Reservations it would hold, if it holds any.
+    pub(crate) reservations: Option<BTreeSet<ReservationId>>,
+}
+
 /// The state of a planned node if a pod were placed on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Fit {
@@ -188,44 +233,4 @@ pub(crate) struct Fit {
     pub(crate) volume: SetId,
     /// Devices the pod would be allocated, if it has resource claims.
     pub(crate) devices: Option<Rc<Allocation>>,
-}
-
-/// Why a pod does not fit on a planned node. Ids only: the report turns them into values for the pods that end unplaced.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Refusal {
-    /// The NodePool's limit on `nodes` is reached.
-    NodeLimit,
-    /// No instance type is within the NodePool's limits.
-    Limits,
-    /// A taint is not tolerated.
-    Taints,
-    /// The requirements are incompatible.
-    Requirements,
-    /// A host port is in use.
-    HostPorts,
-    /// The requirements of the volumes are incompatible with the others.
-    Volumes,
-    /// No row that is left meets these requirements and has room.
-    InstanceTypes(SetId),
-    /// The rows that are left have fewer different values than minValues requires.
-    MinValues(UnmetMinValues),
-    /// A topology constraint leaves no domain for the pod, wherever it is placed.
-    NoDomain(GroupId),
-    /// A topology constraint leaves only domains, or no others, in which the pod does not fit.
-    Topology(GroupId),
-    /// No devices can be allocated.
-    Devices(Box<Failure>),
-    /// Only reserved capacity is compatible, and it is used up.
-    Reserved,
-}
-
-impl Refusal {
-    /// Reports whether the planned node, or a new one of the NodePool, refuses the pod in the rest of the pass too. Domains,
-    /// devices and reservations can become available again.
-    pub(crate) fn is_permanent(&self) -> bool {
-        !matches!(
-            self,
-            Self::NoDomain(_) | Self::Topology(_) | Self::Devices(_) | Self::Reserved
-        )
-    }
 }

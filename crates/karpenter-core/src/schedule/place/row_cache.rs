@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::schedule::compile::algebra::{Algebra, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{CatalogueId, OfferingKindId, RowId, TemplateId};
+use crate::schedule::compile::pools::template::{UnmetMinValues, unmet_min_values};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::fits;
 
@@ -38,6 +39,10 @@ impl<'a> RowCache<'a> {
             meeting: FxHashMap::default(),
             kinds: FxHashMap::default(),
         }
+    }
+
+    pub(crate) fn solver(&self) -> &'a Solver {
+        self.solver
     }
 
     /// Returns the rows of a template that meet a set.
@@ -146,6 +151,17 @@ impl<'a> RowCache<'a> {
         rows
     }
 
+    /// Returns a minValues of a set that the rows do not meet.
+    pub(crate) fn unmet_min_values(
+        &self,
+        template: TemplateId,
+        set: SetId,
+        rows: &Bits<RowId>,
+    ) -> Option<UnmetMinValues> {
+        let catalogue = &self.solver.catalogues[self.solver.templates[template].catalogue];
+        unmet_min_values(catalogue, &self.algebra, set, rows)
+    }
+
     /// Returns the price of the cheapest row that meets a set and has room.
     pub(crate) fn lowest_price(
         &mut self,
@@ -155,13 +171,9 @@ impl<'a> RowCache<'a> {
         allowed: Option<&Bits<RowId>>,
     ) -> f64 {
         let mask = self.mask(template, set);
-        let compiled = &self.solver.templates[template];
         let fits = |row: RowId| {
             allowed.is_none_or(|allowed| allowed.contains(row))
-                && used
-                    .iter()
-                    .zip(compiled.row_room(row))
-                    .all(|(used, room)| used <= room)
+                && self.has_room(template, row, used)
         };
         self.by_price(template, set, &mask)
             .iter()

@@ -119,16 +119,11 @@ impl PodQueue {
 
     /// Returns the smallest request of any class, by resource; `width` is the number of resources.
     pub(crate) fn least_requests(&self, width: usize) -> Box<[i64]> {
-        let mut least: Option<Box<[i64]>> = None;
-        for class in self.classes.iter().filter(|class| class.problem.is_none()) {
-            match &mut least {
-                None => least = Some(class.requests.clone()),
-                Some(least) => least
-                    .iter_mut()
-                    .zip(class.requests.iter())
-                    .for_each(|(least, request)| *least = (*least).min(*request)),
-            }
-        }
-        least.unwrap_or_else(|| vec![0; width].into())
+        let least = |place: usize| {
+            let classes = self.classes.iter();
+            let requests = classes.filter(|class| class.problem.is_none());
+            requests.map(|class| class.requests[place]).min()
+        };
+        (0..width).map(|place| least(place).unwrap_or(0)).collect()
     }
 }

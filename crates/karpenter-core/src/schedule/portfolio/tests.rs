@@ -29,7 +29,7 @@ fn planned(price: f64, pods: usize) -> PlannedNodeClaim {
 
 /// Returns an attempt with planned nodes of these prices, with so many pods each that the number of nodes does not count.
 fn at(prices: &[f64]) -> Attempt {
-    with_pods(prices, MANY_PODS)
+    with_pods(prices, MANY_PODS_FROM)
 }
 
 fn with_pods(prices: &[f64], pods: usize) -> Attempt {
@@ -229,7 +229,7 @@ fn preferences_are_not_given_up_for_a_lower_price_unless_upstreams_strategy_drop
 
 #[test]
 fn where_nodes_have_few_pods_each_node_more_than_first_fit_has_costs_a_fifth_of_the_mean_price() {
-    let few = MANY_PODS - 1;
+    let few = MANY_PODS_FROM - 1;
     let first = || with_pods(&[4.0], few);
     // The second node costs 0.8 more than its price.
     assert_eq!(

@@ -28,29 +28,30 @@ use rustc_hash::FxHashMap;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{ClassId, PlannedId, PodIdx, RowId, TemplateId};
+use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::Vector;
-use crate::schedule::pass::SchedulingPass;
-use crate::schedule::place::planned_node::PlannedNode;
-use crate::schedule::pods::class::{Class, PodState};
+use crate::schedule::place::budgets::PoolBudgets;
+use crate::schedule::place::planned_node::{PlannedNode, PlannedNodes};
+use crate::schedule::place::row_cache::RowCache;
+use crate::schedule::pods::queue::PodQueue;
 use crate::schedule::repack::packing::{
-    Bin, Kind, Offer, Packer, RequirementGroup, choose, learn, node_count, price,
+    Bins, Kind, Offer, Packer, RequirementGroup, choose, learn, node_count, price,
 };
-use crate::schedule::request::Packing;
-use crate::schedule::strategy::MOST_PODS;
-use crate::schedule::topology::group::{GroupKind, Target};
+use crate::schedule::topology::domains::Topology;
+use crate::schedule::topology::group::GroupKind;
 
 /// How often a chunk is packed from each of two starts; each round sets the worth of a pod from the price of the round before.
 const ROUNDS: usize = 3;
 /// A planned node is kept if it costs at most this many times the worth of its pods.
-const GOOD_ENOUGH: f64 = 1.02;
+const WASTEFUL_FROM: f64 = 1.02;
 /// The largest cost of a new packing that replaces the old one, relative to the old one.
-const WORTH_IT: f64 = 0.95;
+const LARGEST_NEW_COST: f64 = 0.95;
 /// Cost added for each node, as a share of the cheapest instance type: its disk, its address, its DaemonSets.
 const NODE_OVERHEAD: f64 = 0.5;
-/// Planned nodes with fewer pods count as nodes with few pods.
-pub(crate) const MANY_PODS: usize = 11;
+/// Planned nodes with fewer pods count as nodes with few.
+pub(crate) const MANY_PODS_FROM: usize = 11;
 /// Cost added for each node with few pods, as a share of the mean price of the nodes in the plan.
-pub(crate) const NODE_OVERHEAD_FEW: f64 = 0.2;
+pub(crate) const FEW_PODS_OVERHEAD: f64 = 0.2;
 /// The largest number of instance types considered for one set of requirements.
 const MOST_OFFERS: usize = 64;
 /// The largest number of different pod groups that are packed together.
@@ -95,98 +96,110 @@ type Requested = (ClassId, SetId, SetId, SetId);
 /// The requirements of a pod on a node of its own, and whether it is under a hostname constraint.
 type Own = (SetId, bool);
 
-/// The state of a repacking.
-#[derive(Default)]
-struct Ledger {
+/// Repacks wasteful planned nodes, NodePool by NodePool.
+pub(crate) struct Repacker<'p, 'a> {
+    solver: &'a Solver,
+    queue: &'p PodQueue,
+    topology: &'p Topology<'a>,
+    rows: &'p mut RowCache<'a>,
+    planned: &'p PlannedNodes,
+    budgets: &'p mut PoolBudgets<'a>,
     /// Packs several rounds, and improves the result.
     thorough: bool,
+    /// The work done so far: to pack, and to improve plans.
+    work: usize,
+    improving: usize,
+    /// The NodePool.
+    template: TemplateId,
     offer_lists: FxHashMap<SetId, OfferList>,
     /// Requirements of pods on nodes of their own.
     sets: FxHashMap<Requested, Option<Own>>,
-    work: usize,
-    improving: usize,
     /// Cost added to the price of each node.
     node_overhead: f64,
 }
 
-impl<'a> SchedulingPass<'a> {
-    /// Repacks wasteful planned nodes. Returns whether pods were repacked, but not thoroughly.
-    pub(crate) fn repack(&mut self) -> bool {
-        let Packing::LowestCost { from_pods } = self.solver.policy.packing else {
-            return false;
-        };
-        if self.query.is_cancelled() {
-            return false;
+/// The planned nodes to replace, and what replaces them.
+#[derive(Default)]
+pub(crate) struct Repacked {
+    pub(crate) replaced: Bits<PlannedId>,
+    pub(crate) added: Vec<PlannedNode>,
+    /// Some were packed, but not thoroughly.
+    pub(crate) hasty: bool,
+}
+
+impl<'p, 'a> Repacker<'p, 'a> {
+    pub(crate) fn new(
+        thorough: bool,
+        queue: &'p PodQueue,
+        topology: &'p Topology<'a>,
+        rows: &'p mut RowCache<'a>,
+        planned: &'p PlannedNodes,
+        budgets: &'p mut PoolBudgets<'a>,
+    ) -> Self {
+        Self {
+            solver: rows.solver(),
+            queue,
+            topology,
+            rows,
+            planned,
+            budgets,
+            thorough,
+            work: 0,
+            improving: 0,
+            template: TemplateId(0),
+            offer_lists: FxHashMap::default(),
+            sets: FxHashMap::default(),
+            node_overhead: 0.0,
         }
-        // Plans for many pods are made once, so thoroughly; of several plans, only the best is repacked thoroughly.
-        let thorough = self.strategy.thorough || self.queue.pods.len() > MOST_PODS;
-        let mut replaced = Bits::default();
-        let mut added: Vec<PlannedNode> = Vec::new();
-        let mut hasty = false;
-        let (mut work, mut improving) = (0, 0);
-        for template in self.solver.templates.indices() {
-            let mut ledger = Ledger {
-                thorough,
-                work,
-                improving,
-                ..Ledger::default()
-            };
-            let compiled = &self.solver.templates[template];
+    }
+
+    /// Repacks planned nodes with at least so many pods.
+    pub(crate) fn repack(mut self, from_pods: usize) -> Repacked {
+        let mut found = Repacked::default();
+        for (template, compiled) in self.solver.templates.iter_enumerated() {
             let tracked = self.budgets.tracks_reservations(compiled.catalogue);
             if tracked || self.rows.algebra.has_min_values(compiled.set) {
                 continue;
             }
-            let set = compiled.set;
-            let mask = self.rows.mask(template, set);
-            let cheapest = self.rows.by_price(template, set, &mask).first();
-            ledger.node_overhead = cheapest.map_or(0.0, |(price, _)| price * NODE_OVERHEAD);
-            for chunk in self.wasteful(template, from_pods, &mut ledger) {
-                if ledger.work > MOST_WORK {
+            self.template = template;
+            self.offer_lists.clear();
+            self.sets.clear();
+            let mask = self.rows.mask(template, compiled.set);
+            let cheapest = self.rows.by_price(template, compiled.set, &mask).first();
+            self.node_overhead = cheapest.map_or(0.0, |(price, _)| price * NODE_OVERHEAD);
+            for chunk in self.wasteful(from_pods) {
+                if self.work > MOST_WORK {
                     break;
                 }
-                hasty |= !thorough;
-                if let Some(planned) = self.repack_chunk(template, &chunk, &mut ledger) {
-                    replaced.unite(&chunk.planned);
-                    added.extend(planned);
+                found.hasty |= !self.thorough;
+                if let Some(planned) = self.repack_chunk(&chunk) {
+                    found.replaced.unite(&chunk.planned);
+                    found.added.extend(planned);
                 }
             }
-            (work, improving) = (ledger.work, ledger.improving);
         }
-        if !added.is_empty() {
-            self.replace_planned_nodes(&replaced, added);
-        }
-        hasty
+        found
     }
 
     /// Returns planned nodes that cost clearly more than the worth of their pods, in chunks to be packed together.
-    fn wasteful(
-        &mut self,
-        template: TemplateId,
-        from_pods: usize,
-        ledger: &mut Ledger,
-    ) -> Vec<Chunk> {
+    fn wasteful(&mut self, from_pods: usize) -> Vec<Chunk> {
         let mut found: Vec<Wasteful> = Vec::new();
-        for index in self.planned.nodes.indices() {
+        for index in self.planned.all().indices() {
             let planned = &self.planned[index];
-            if planned.template != template || planned.pods.len() < from_pods {
+            if planned.template != self.template || planned.pods.len() < from_pods {
                 continue;
             }
-            let few = planned.pods.len() < MANY_PODS;
-            let Some(pod_groups) = self.pod_groups(index, ledger) else {
+            let Some(pod_groups) = self.pod_groups(index) else {
                 continue;
             };
-            let worth: f64 = pod_groups
-                .iter()
-                .map(|pod_group| pod_group.worth * pod_group.pods.len() as f64)
+            let worths = pod_groups.iter();
+            let worth = worths
+                .map(|group| group.worth * group.pods.len() as f64)
                 .sum();
-            let planned = &self.planned[index];
-            let (set, used, allowed) = (planned.set, planned.used.clone(), planned.allowed.clone());
-            let price = self
-                .rows
-                .lowest_price(template, set, &used, allowed.as_deref());
-            if price > worth * GOOD_ENOUGH {
+            let price = planned.lowest_price(self.rows);
+            if price > worth * WASTEFUL_FROM {
                 found.push(Wasteful {
-                    few,
+                    few: planned.pods.len() < MANY_PODS_FROM,
                     index,
                     price,
                     worth,
@@ -198,31 +211,19 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Returns the pods of a planned node by kind; `None` if it must be left unchanged.
-    fn pod_groups(&mut self, index: PlannedId, ledger: &mut Ledger) -> Option<Vec<PodGroup>> {
+    fn pod_groups(&mut self, index: PlannedId) -> Option<Vec<PodGroup>> {
         let planned = &self.planned[index];
-        let (template, planned_set) = (planned.template, planned.set);
         // Pods with host ports have no set of their own, and nodes with reservations are not repacked at all.
         if planned.min_values_relaxed {
             return None;
         }
         let mut pod_groups: Vec<PodGroup> = Vec::new();
         let mut place: FxHashMap<(SetId, &[i64], bool), usize> = FxHashMap::default();
-        let classes = std::mem::take(&mut self.queue.classes);
-        let pods = std::mem::take(&mut self.planned[index].pods);
-        let mut movable = true;
-        for pod in &pods {
+        for pod in &planned.pods {
             let queued = &self.queue.pods[*pod];
-            let key = (
-                queued.class,
-                queued.requirements,
-                queued.volumes,
-                planned_set,
-            );
-            let class = &classes[queued.class];
-            let Some((set, apart)) = self.own_set(template, class, key, ledger) else {
-                movable = false;
-                break;
-            };
+            let (own, volumes) = (queued.requirements, queued.volumes);
+            let (set, apart) = self.own_set((queued.class, own, volumes, planned.set))?;
+            let class = &self.queue.classes[queued.class];
             let at = *place
                 .entry((set, &class.requests, apart))
                 .or_insert_with(|| {
@@ -231,31 +232,22 @@ impl<'a> SchedulingPass<'a> {
                         requests: class.requests.iter().copied().collect(),
                         origin: apart.then_some(index),
                         pods: Vec::new(),
-                        worth: 0.0,
-                        balanced: 0.0,
+                        worth: f64::MAX,
+                        balanced: f64::MAX,
                     });
                     pod_groups.len() - 1
                 });
             pod_groups[at].pods.push(*pod);
         }
-        drop(place);
-        self.queue.classes = classes;
-        self.planned[index].pods = pods;
-        if !movable {
-            return None;
-        }
-        for pod_group in &mut pod_groups {
-            let offer_list = self.offer_list(template, pod_group.set, ledger);
-            let compiled = &self.solver.templates[template];
-            (pod_group.worth, pod_group.balanced) = (f64::MAX, f64::MAX);
-            for (price, row) in offer_list.iter() {
-                let room = compiled.row_room(*row);
-                if let Some((most, mean)) = shares(&pod_group.requests, room) {
-                    pod_group.worth = pod_group.worth.min(price * most);
-                    pod_group.balanced = pod_group.balanced.min(price * mean);
+        let compiled = &self.solver.templates[self.template];
+        for group in &mut pod_groups {
+            for (price, row) in self.offer_list(group.set).iter() {
+                if let Some((most, mean)) = shares(&group.requests, compiled.row_room(*row)) {
+                    group.worth = group.worth.min(price * most);
+                    group.balanced = group.balanced.min(price * mean);
                 }
             }
-            if pod_group.worth == f64::MAX {
+            if group.worth == f64::MAX {
                 return None;
             }
         }
@@ -263,39 +255,28 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Returns the requirements of a pod on a node of its own; `None` if the pod must keep its node.
-    fn own_set(
-        &mut self,
-        template: TemplateId,
-        class: &Class,
-        key: Requested,
-        ledger: &mut Ledger,
-    ) -> Option<Own> {
-        if let Some(known) = ledger.sets.get(&key) {
+    fn own_set(&mut self, key: Requested) -> Option<Own> {
+        if let Some(known) = self.sets.get(&key) {
             return *known;
         }
-        let set = self.compute_own_set(template, class, key);
-        ledger.sets.insert(key, set);
+        let set = self.compute_own_set(key);
+        self.sets.insert(key, set);
         set
     }
 
-    fn compute_own_set(
-        &mut self,
-        template: TemplateId,
-        class: &Class,
-        (_, requirements, volumes, planned_set): Requested,
-    ) -> Option<Own> {
-        if !class.ports.is_empty() || !class.shape.resource_claims.is_empty() {
+    fn compute_own_set(&mut self, requested: Requested) -> Option<Own> {
+        let (class, requirements, volumes, planned_set) = requested;
+        let class = &self.queue.classes[class];
+        if !class.shape.host_ports.is_empty() || !class.shape.resource_claims.is_empty() {
             return None;
         }
-        let set = self
-            .rows
-            .algebra
-            .join(self.solver.templates[template].set, requirements)?;
-        let mut set = self.rows.algebra.join(set, volumes)?;
+        let algebra = &mut self.rows.algebra;
+        let set = algebra.join(self.solver.templates[self.template].set, requirements)?;
+        let mut set = algebra.join(set, volumes)?;
         let mut apart = false;
         for group in class.groups() {
-            let group = &self.topology.groups[group];
-            let axis = &self.topology.axes[group.axis];
+            let group = &self.topology[group];
+            let axis = &self.topology[group.axis];
             if axis.is_hostname {
                 if group.kind() == GroupKind::Affinity {
                     return None;
@@ -307,23 +288,22 @@ impl<'a> SchedulingPass<'a> {
             if group.filter_sets.is_some() {
                 return None;
             }
-            if let Some(req) = self.rows.algebra.get(planned_set, axis.key) {
-                set = self.rows.algebra.narrow(set, req)?;
+            if let Some(req) = algebra.get(planned_set, axis.key) {
+                set = algebra.narrow(set, req)?;
             }
         }
         Some((set, apart))
     }
 
     /// Returns the offers under a set of requirements that no other offer dominates, thinned out if there are many.
-    fn offer_list(&mut self, template: TemplateId, set: SetId, ledger: &mut Ledger) -> OfferList {
-        if let Some(offer_list) = ledger.offer_lists.get(&set) {
+    fn offer_list(&mut self, set: SetId) -> OfferList {
+        if let Some(offer_list) = self.offer_lists.get(&set) {
             return offer_list.clone();
         }
-        let mask = self.rows.mask(template, set);
-        let priced = self.rows.by_price(template, set, &mask);
-        let compiled = &self.solver.templates[template];
+        let mask = self.rows.mask(self.template, set);
+        let compiled = &self.solver.templates[self.template];
         let mut kept: Vec<(f64, RowId)> = Vec::new();
-        for (price, row) in priced {
+        for (price, row) in self.rows.by_price(self.template, set, &mask) {
             let room = compiled.row_room(*row);
             let beaten = |(_, other): &(f64, RowId)| {
                 let more = compiled.row_room(*other);
@@ -334,67 +314,48 @@ impl<'a> SchedulingPass<'a> {
             }
         }
         let step = kept.len().div_ceil(MOST_OFFERS).max(1);
-        let offer_list: Vec<(f64, RowId)> = kept.into_iter().rev().step_by(step).collect();
-        let offer_list = Rc::new(offer_list);
-        ledger.offer_lists.insert(set, offer_list.clone());
+        let offer_list = Rc::new(kept.into_iter().rev().step_by(step).collect());
+        self.offer_lists.insert(set, Rc::clone(&offer_list));
         offer_list
     }
 
     /// Packs the pods of a chunk again; `None` if the saving is too small.
-    fn repack_chunk(
-        &mut self,
-        template: TemplateId,
-        chunk: &Chunk,
-        ledger: &mut Ledger,
-    ) -> Option<Vec<PlannedNode>> {
-        let node_overhead = chunk.node_overhead(ledger.node_overhead);
+    fn repack_chunk(&mut self, chunk: &Chunk) -> Option<Vec<PlannedNode>> {
+        let template = self.template;
+        let node_overhead = chunk.node_overhead(self.node_overhead);
         let mut packer = Packer {
-            groups: self.requirement_groups(template, chunk, ledger),
+            groups: self.requirement_groups(chunk),
             node_overhead,
             width: self.solver.width(),
-            work: ledger.work,
+            work: self.work,
             most_work: MOST_WORK,
         };
-        let rounds = if ledger.thorough { ROUNDS } else { 1 };
+        let kinds = |worth: fn(&PodGroup) -> f64| -> Vec<Kind> {
+            let groups = chunk.pod_groups.iter();
+            groups.map(|group| group.kind(worth(group))).collect()
+        };
+        let rounds = if self.thorough { ROUNDS } else { 1 };
         let mut plans = Vec::new();
-        for balanced in [false, true] {
-            let worth = |pod_group: &PodGroup| {
-                if balanced {
-                    pod_group.balanced
-                } else {
-                    pod_group.worth
-                }
-            };
-            let pod_groups = chunk.pod_groups.iter();
-            let mut kinds: Vec<Kind> = pod_groups
-                .map(|pod_group| pod_group.kind(worth(pod_group)))
-                .collect();
+        let worths: [fn(&PodGroup) -> f64; 2] = [|group| group.worth, |group| group.balanced];
+        for mut kinds in worths.map(kinds) {
             for _ in 0..rounds {
                 let Some(mut bins) = packer.pack(&kinds) else {
                     break;
                 };
-                for (bin, _) in &mut bins {
-                    bin.price = self.rows.lowest_price(template, bin.set, &bin.used, None);
-                }
+                self.price(&mut bins);
                 learn(&mut kinds, &bins);
                 plans.push(bins);
             }
         }
-        ledger.work = packer.work;
+        self.work = packer.work;
         let mut bins = choose(plans)?;
-        if ledger.thorough {
-            let mut kinds: Vec<Kind> = chunk
-                .pod_groups
-                .iter()
-                .map(|pod_group| pod_group.kind(pod_group.worth))
-                .collect();
+        if self.thorough {
+            let mut kinds = kinds(|group| group.worth);
             learn(&mut kinds, &bins);
-            let left = MOST_IMPROVING.saturating_sub(ledger.improving);
+            let left = MOST_IMPROVING.saturating_sub(self.improving);
             bins = packer.improve(&kinds, bins, left);
-            ledger.improving += packer.work - ledger.work;
-            for (bin, _) in &mut bins {
-                bin.price = self.rows.lowest_price(template, bin.set, &bin.used, None);
-            }
+            self.improving += packer.work - self.work;
+            self.price(&mut bins);
         }
         let new = (price(&bins), node_count(&bins));
         let old = (chunk.price, chunk.planned.len());
@@ -406,45 +367,38 @@ impl<'a> SchedulingPass<'a> {
         for (bin, copies) in bins {
             for _ in 0..copies {
                 let mut pods: Vec<PodIdx> = Vec::new();
-                for (pod_group, count) in &bin.counts {
-                    let from = next[*pod_group];
-                    pods.extend(&chunk.pod_groups[*pod_group].pods[from..from + count]);
-                    next[*pod_group] += count;
+                for (group, count) in &bin.counts {
+                    let from = next[*group];
+                    pods.extend(&chunk.pod_groups[*group].pods[from..from + count]);
+                    next[*group] += count;
                 }
                 pods.sort_unstable();
-                planned.push(self.planned_node_of(template, &bin, pods));
+                planned.push(PlannedNode {
+                    set: bin.set,
+                    used: bin.used.clone(),
+                    pods,
+                    witness: bin.row,
+                    ..PlannedNode::new(template, self.solver)
+                });
             }
         }
         let freed = chunk.planned.iter().map(|index| &self.planned[index]);
         self.budgets
-            .charge_instead(template, freed, &mut planned, &mut self.rows)
+            .charge_instead(template, freed, &mut planned, self.rows)
             .then_some(planned)
     }
 
-    fn planned_node_of(&self, template: TemplateId, bin: &Bin, pods: Vec<PodIdx>) -> PlannedNode {
-        let compiled = &self.solver.templates[template];
-        PlannedNode {
-            used: bin.used.clone(),
-            pods,
-            witness: bin.row,
-            ..PlannedNode::new(template, compiled, bin.set, self.solver.width())
+    fn price(&mut self, bins: &mut Bins) {
+        for (bin, _) in bins {
+            let rows = &mut *self.rows;
+            bin.price = rows.lowest_price(self.template, bin.set, &bin.used, None);
         }
     }
 
     /// Returns the requirement groups of a chunk's pods, with their offers.
-    fn requirement_groups(
-        &mut self,
-        template: TemplateId,
-        chunk: &Chunk,
-        ledger: &mut Ledger,
-    ) -> Vec<RequirementGroup<'a>> {
-        let solver = self.solver;
-        let compiled = &solver.templates[template];
-        let sets: BTreeSet<SetId> = chunk
-            .pod_groups
-            .iter()
-            .map(|pod_group| pod_group.set)
-            .collect();
+    fn requirement_groups(&mut self, chunk: &Chunk) -> Vec<RequirementGroup<'a>> {
+        let compiled = &self.solver.templates[self.template];
+        let sets: BTreeSet<SetId> = chunk.pod_groups.iter().map(|group| group.set).collect();
         let mut groups = Vec::with_capacity(sets.len());
         for set in sets {
             let offer = |(price, row): &(f64, RowId)| Offer {
@@ -452,44 +406,15 @@ impl<'a> SchedulingPass<'a> {
                 row: *row,
                 room: compiled.row_room(*row),
             };
-            let offer_list = self.offer_list(template, set, ledger);
-            let offers = offer_list.iter().map(offer).collect();
+            let offers = self.offer_list(set).iter().map(offer).collect();
             let pod_groups = chunk.pod_groups.iter().enumerate();
             let takes = pod_groups
-                .filter(|(_, pod_group)| self.rows.algebra.join(set, pod_group.set) == Some(set))
+                .filter(|(_, group)| self.rows.algebra.join(set, group.set) == Some(set))
                 .map(|(index, _)| index)
                 .collect();
             groups.push(RequirementGroup { set, offers, takes });
         }
         groups
-    }
-
-    /// Appends new planned nodes to the remaining ones, and updates the placements of the pods.
-    fn replace_planned_nodes(&mut self, replaced: &Bits<PlannedId>, added: Vec<PlannedNode>) {
-        let old = std::mem::take(&mut self.planned.nodes);
-        let stay = old.into_iter_enumerated();
-        self.planned.nodes = stay
-            .filter(|(index, _)| !replaced.contains(*index))
-            .map(|(_, planned)| planned)
-            .chain(added)
-            .collect();
-        // Explanations of unplaced pods look up the nodes of a domain.
-        for axis in &mut self.topology.axes {
-            axis.planned
-                .iter_mut()
-                .for_each(|nodes| *nodes = Bits::default());
-        }
-        for index in self.planned.nodes.indices() {
-            let set = self.planned[index].set;
-            self.topology
-                .add_planned_node(&mut self.rows.algebra, index, set);
-        }
-        self.planned.levels.clear();
-        for (index, planned) in self.planned.nodes.iter_enumerated() {
-            for pod in &planned.pods {
-                self.queue.pods[*pod].state = PodState::Placed(Target::Planned(index));
-            }
-        }
     }
 }
 
@@ -549,7 +474,7 @@ impl Chunk {
             return usual;
         }
         let mean = self.price / self.planned.len().max(1) as f64;
-        usual.max(mean * NODE_OVERHEAD_FEW)
+        usual.max(mean * FEW_PODS_OVERHEAD)
     }
 
     fn take(&mut self, node: Wasteful) {
@@ -571,7 +496,7 @@ impl Chunk {
 /// Reports whether a packing replaces an old one, each with its price and its number of nodes.
 fn pays(new: (f64, usize), old: (f64, usize), node_overhead: f64) -> bool {
     let cost = |(price, nodes): (f64, usize)| price + node_overhead * nodes as f64;
-    cost(new) <= cost(old) * WORTH_IT
+    cost(new) <= cost(old) * LARGEST_NEW_COST
 }
 
 /// Returns the largest and the mean share of a node's resources that a pod uses; `None` if it does not fit.

@@ -5,29 +5,27 @@
 //! sequence is fixed, and the work is bounded by a count, so that equal inputs give equal plans.
 
 use crate::schedule::repack::packing::{Bin, Bins, Kind, Offer, Packer, node_count};
+use crate::schedule::strategy::{GOLDEN_RATIO, mixed};
 
 /// Plans with more nodes are not improved: the waste of a few nodes is a small share of their price.
 const MOST_NODES: usize = 100;
 /// The number of failed attempts in a row after which the search ends.
-const PATIENCE: usize = 300;
+const MOST_FAILURES: usize = 300;
 /// The largest number of nodes that are dissolved at once; the smallest is two.
-const AT_ONCE: usize = 6;
+const MOST_DISSOLVED: usize = 6;
 /// The largest relative change of the worth of a kind.
 const MOST_VARIATION: f64 = 0.2;
 /// Per-node overhead during the search, as a share of that in other searches: a slightly cheaper plan may have one more node.
 const SEARCH_OVERHEAD: f64 = 0.5;
 
-/// A pseudorandom sequence: splitmix64.
+/// A pseudo-random sequence.
 struct Random(u64);
 
 impl Random {
     /// Returns a number below `end`.
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((mixed ^ (mixed >> 31)) % end.max(1) as u64) as usize
+        self.0 = self.0.wrapping_add(GOLDEN_RATIO);
+        (mixed(self.0) % end.max(1) as u64) as usize
     }
 
     /// Returns a number between 1 - `variation` and 1 + `variation`.
@@ -47,9 +45,9 @@ impl Packer<'_> {
         self.most_work = self.work.saturating_add(work);
         let mut random = Random(1);
         let mut in_vain = 0;
-        while in_vain < PATIENCE && self.work < self.most_work && node_count(&bins) > 1 {
+        while in_vain < MOST_FAILURES && self.work < self.most_work && node_count(&bins) > 1 {
             in_vain += 1;
-            let number = 2 + random.below(AT_ONCE - 1);
+            let number = 2 + random.below(MOST_DISSOLVED - 1);
             let taken = self.draw(&bins, kinds, number, &mut random);
             let mut some: Vec<Kind> = kinds.to_vec();
             some.iter_mut().for_each(|kind| kind.count = 0);

@@ -11,9 +11,9 @@ use crate::schedule::compile::ids::{PlannedId, RowId};
 use crate::schedule::compile::vectors::Vector;
 
 /// The factor by which a smaller node's worth per price must exceed that of a larger one.
-const SMALLER_IF: f64 = 1.01;
+const SMALLER_NODE_FACTOR: f64 = 1.01;
 /// The factor by which the price of a plan with fewer nodes may exceed the lowest price.
-const FEWER_IF: f64 = 1.01;
+const FEWER_NODES_FACTOR: f64 = 1.01;
 
 /// Pods that are alike for packing.
 #[derive(Clone, Debug)]
@@ -161,7 +161,11 @@ impl Packer<'_> {
                         let gain = worth / (offer.price + self.node_overhead);
                         let better = |(most, at): &(f64, [usize; 3])| {
                             let same = at[..2] == [place, index];
-                            gain > if same { *most } else { most * SMALLER_IF }
+                            gain > if same {
+                                *most
+                            } else {
+                                most * SMALLER_NODE_FACTOR
+                            }
                         };
                         if gain > 0.0 && best.as_ref().is_none_or(better) {
                             best = Some((gain, [place, index, way]));
@@ -262,7 +266,7 @@ pub(crate) fn choose(plans: Vec<Bins>) -> Option<Bins> {
         .min_by(f64::total_cmp)?;
     let cheap = plans
         .into_iter()
-        .filter(|(price, _)| *price <= least * FEWER_IF);
+        .filter(|(price, _)| *price <= least * FEWER_NODES_FACTOR);
     let best = cheap.min_by(|a, b| {
         node_count(&a.1)
             .cmp(&node_count(&b.1))

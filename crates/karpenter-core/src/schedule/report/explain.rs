@@ -1,7 +1,5 @@
-//! Why the pods of a class were not placed, for the pods that are unplaced at the end of a pass.
-//!
-//! The decision is that of [`place`](crate::schedule::place): the class is tried once more, with its most relaxed constraints, on
-//! a new planned node of each NodePool, in the state at the end of the pass. Here the [`Refusal`] is turned into values.
+//! Why the pods of a class were not placed: turns the refusals that [`place`](crate::schedule::place) recorded when it last tried the
+//! class into values.
 
 use std::collections::BTreeSet;
 
@@ -14,78 +12,50 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{ClassId, GroupId, RowId, TemplateId};
 use crate::schedule::compile::pools::similar_pool;
 use crate::schedule::compile::pools::template::UnmetMinValues;
-use crate::schedule::pass::SchedulingPass;
-use crate::schedule::place::planned_node::Refusal;
-use crate::schedule::pods::class::Variant;
+use crate::schedule::place::refusal::Refusal;
+use crate::schedule::place::variant::{RefusedBy, Variant};
+use crate::schedule::pods::class::Class;
+use crate::schedule::report::Report;
 use crate::schedule::report::reasons::{
     ExceededLimit, Incompatibility, InstanceTypeMismatch, PoolIncompatibility, Requested, Shortage,
     Unschedulable,
 };
-use crate::schedule::topology::choices::{Among, Choices};
 use crate::taints::Taint;
 
 /// A million cores, in millicores.
 const SUSPICIOUS_CPU: i64 = 1_000_000_000;
 
-impl SchedulingPass<'_> {
+impl Report<'_, '_> {
     /// Returns why no pod of the class was placed, or why the last ones were not.
-    pub(crate) fn explain(&mut self, class: ClassId) -> Unschedulable {
-        if let Some(problem) = &self.queue.classes[class].problem {
-            return problem.clone();
+    pub(super) fn explain(&mut self, class: ClassId) -> Unschedulable {
+        let (refused, class) = (self.refused[class].as_deref(), &self.queue.classes[class]);
+        if let Some(why) = class.problem.as_ref().or(self.no_usable_pool) {
+            return why.clone();
         }
-        if let Some(no_usable_pool) = &self.no_usable_pool {
-            return no_usable_pool.clone();
-        }
-        let last = self.queue.classes[class].variant_count() - 1;
-        let variant = self.form_variant(class, last);
         let mut reasons = Vec::new();
-        for template in self.solver.templates.indices() {
-            let reason = self.explain_template(template, class, &variant);
-            let waits = reason == Incompatibility::Reserved;
-            let compiled = &self.solver.templates[template];
+        for (template, compiled) in self.solver.templates.iter_enumerated() {
+            let by =
+                refused.and_then(|variant| Some((variant, variant.refused_by[template].as_ref()?)));
+            let Some((variant, by)) = by else {
+                continue;
+            };
+            let refused = Refused {
+                template,
+                class,
+                variant,
+                by,
+                wanted: self.rows.algebra.requirements(variant.set),
+            };
             reasons.push(PoolIncompatibility {
                 node_pool: compiled.name.clone(),
                 daemon_overhead: compiled.least_overhead(None),
-                reason,
+                reason: self.render(&refused),
             });
-            if waits {
+            if by.refusal == Refusal::Reserved {
                 return Unschedulable::ReservationWait(reasons.into());
             }
         }
         Unschedulable::NoFit(reasons.into())
-    }
-
-    fn explain_template(
-        &mut self,
-        template: TemplateId,
-        class: ClassId,
-        variant: &Variant,
-    ) -> Incompatibility {
-        let refused = Refused {
-            template,
-            class,
-            variant,
-            wanted: self.rows.algebra.requirements(variant.set),
-        };
-        let joined = match self.admit(template, class, variant) {
-            Ok(joined) => joined,
-            Err(refusal) => return self.render(&refused, refusal, None),
-        };
-        let choices = match self.choices(class, variant, Among::Planned) {
-            Ok(choices) => choices,
-            Err(refusal) => return self.render(&refused, refusal, None),
-        };
-        match self.try_template(template, class, variant, &choices) {
-            Err(refusal) => self.render(&refused, refusal, Some(&choices)),
-            Ok(_) => match choices.no_new_node {
-                Some(group) => self.topology(group, None),
-                // Room was made since: for its other constraints the class was not tried again.
-                None => match self.first_constraint(class) {
-                    Some(group) => self.topology(group, None),
-                    None => self.no_instance_type(&refused, joined[0].1),
-                },
-            },
-        }
     }
 
     /// Marks a conflict about the NodePool as a misspelt name if no NodePool has a required name.
@@ -111,22 +81,17 @@ impl SchedulingPass<'_> {
     }
 
     /// Turns a refusal into values.
-    fn render(
-        &mut self,
-        refused: &Refused<'_>,
-        refusal: Refusal,
-        choices: Option<&Choices>,
-    ) -> Incompatibility {
+    fn render(&mut self, refused: &Refused<'_>) -> Incompatibility {
         let compiled = &self.solver.templates[refused.template];
-        match refusal {
+        match &refused.by.refusal {
             Refusal::NodeLimit => {
                 let place = compiled.node_limit.unwrap_or_default();
                 let limit = compiled.limits[place];
-                let used = limit.saturating_sub(self.budgets.limits[refused.template][place]);
+                let used = limit.saturating_sub(refused.by.limits_left[place]);
                 Incompatibility::NodeLimit { limit, used }
             }
             Refusal::Limits => {
-                Incompatibility::Limits(self.exceeded_limits(refused.template, &compiled.rows))
+                Incompatibility::Limits(self.exceeded_limits(refused, &compiled.rows))
             }
             Refusal::Taints => {
                 let taints = compiled.taints.iter();
@@ -147,9 +112,7 @@ impl SchedulingPass<'_> {
                 let joined = self.rows.algebra.join(compiled.set, refused.variant.set);
                 let joined = joined.unwrap_or(compiled.set);
                 let all = self.rows.algebra.requirements(joined);
-                let first = self.queue.classes[refused.class]
-                    .volume_requirements
-                    .first();
+                let first = refused.class.volume_requirements.first();
                 let undefined = AllowUndefined::Keys(&self.known_labels());
                 match first.map(|first| all.compatible(first, undefined)) {
                     Some(Err(incompatible)) => Incompatibility::Volumes(incompatible),
@@ -157,19 +120,16 @@ impl SchedulingPass<'_> {
                 }
             }
             Refusal::InstanceTypes(set) => {
-                let requests = self.queue.classes[refused.class].requests.clone();
-                let rows = self
-                    .rows
-                    .rows_with_room(refused.template, set, &requests, None);
-                let within = self.budgets.within_limits[refused.template].clone();
-                let mut left = rows.clone();
-                if let Some(within) = within {
-                    left.intersect(&within);
-                }
-                if !rows.is_empty() && left.is_empty() {
-                    Incompatibility::Limits(self.exceeded_limits(refused.template, &rows))
-                } else {
-                    self.no_instance_type(refused, set)
+                let (template, requests) = (refused.template, &refused.class.requests);
+                let rows = self.rows.rows_with_room(template, *set, requests, None);
+                let left = &refused.by.limits_left;
+                let within = |row: RowId| {
+                    let mut costs = compiled.limit_costs(row).iter().zip(left);
+                    costs.all(|(cost, left)| cost <= left)
+                };
+                match rows.is_empty() || rows.iter().any(within) {
+                    true => self.no_instance_type(refused, *set),
+                    false => Incompatibility::Limits(self.exceeded_limits(refused, &rows)),
                 }
             }
             Refusal::MinValues(UnmetMinValues {
@@ -177,34 +137,29 @@ impl SchedulingPass<'_> {
                 min_values,
                 found,
             }) => Incompatibility::MinValues {
-                key: self.rows.algebra.key_name(key).to_string(),
-                min_values,
-                found,
+                key: self.rows.algebra.key_name(*key).to_string(),
+                min_values: *min_values,
+                found: *found,
                 requested: self.requested(refused),
             },
-            Refusal::NoDomain(group) => self.topology(group, None),
-            Refusal::Topology(group) => self.topology(group, choices),
-            Refusal::Devices(failure) => Incompatibility::Devices(*failure),
+            Refusal::NoDomain(group) | Refusal::Topology(group) => {
+                self.topology(*group, refused.variant)
+            }
+            Refusal::Devices(failure) => Incompatibility::Devices(failure.as_ref().clone()),
             Refusal::Reserved => Incompatibility::Reserved,
             // Only on a planned node that has pods.
             Refusal::HostPorts => self.no_instance_type(refused, compiled.set),
         }
     }
 
-    /// Returns the group of the first constraint of a class.
-    fn first_constraint(&self, class: ClassId) -> Option<GroupId> {
-        let first = self.queue.classes[class].variants.first()?.as_ref()?;
-        first.owned.first().map(|owned| owned.group)
-    }
-
-    /// Returns the topology constraint of a group, with the domains it admits according to `choices`.
-    fn topology(&self, group: GroupId, choices: Option<&Choices>) -> Incompatibility {
-        let axis = &self.topology.axes[self.topology.groups[group].axis];
-        let mut admitted = choices.iter().flat_map(|choices| &choices.domains);
+    /// Returns the topology constraint of a group, with the domains that it admitted for a variant.
+    fn topology(&self, group: GroupId, variant: &Variant) -> Incompatibility {
+        let axis = &self.topology[self.topology[group].axis];
+        let mut admitted = variant.choices.iter().flat_map(|choices| &choices.domains);
         let admitted = admitted.find(|domains| domains.order == group);
         let domains = admitted.iter().flat_map(|domains| domains.allowed.iter());
         Incompatibility::Topology {
-            constraint: self.topology.groups[group].constraint(),
+            constraint: self.topology[group].constraint(),
             key: axis.name.clone(),
             domains: domains
                 .map(|domain| axis.domains()[domain].to_string())
@@ -213,21 +168,19 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns the limits of a NodePool that exclude any of `rows`.
-    fn exceeded_limits(&self, template: TemplateId, rows: &Bits<RowId>) -> Vec<ExceededLimit> {
-        let compiled = &self.solver.templates[template];
-        let count = compiled.limit_names.len();
-        let left = &self.budgets.limits[template];
-        let exceeded = |place: usize| {
+    fn exceeded_limits(&self, refused: &Refused<'_>, rows: &Bits<RowId>) -> Vec<ExceededLimit> {
+        let compiled = &self.solver.templates[refused.template];
+        let left = refused.by.limits_left.iter().enumerate();
+        let exceeded = left.filter_map(|(place, left)| {
             let costs = rows.iter().map(|row| compiled.limit_costs(row)[place]);
-            let needed = costs.filter(|cost| *cost > left[place]).min()?;
             Some(ExceededLimit {
                 resource: compiled.limit_names[place].clone(),
                 limit: compiled.limits[place],
-                used: compiled.limits[place].saturating_sub(left[place]),
-                needed,
+                used: compiled.limits[place].saturating_sub(*left),
+                needed: costs.filter(|cost| cost > left).min()?,
             })
-        };
-        (0..count).filter_map(exceeded).collect()
+        });
+        exceeded.collect()
     }
 
     /// Returns the labels that a planned node may have although no requirement defines them.
@@ -248,7 +201,7 @@ impl SchedulingPass<'_> {
         for kind in catalogue.kinds_in(&mut self.rows.algebra, set).iter() {
             offered.unite(&catalogue.kinds[kind].rows);
         }
-        let requests = &self.queue.classes[refused.class].requests;
+        let requests = &refused.class.requests;
         let none = vec![0; self.solver.width()];
         let roomy: Bits<RowId> = catalogue
             .row_type
@@ -263,7 +216,7 @@ impl SchedulingPass<'_> {
         };
         let any = |bits: &Bits<RowId>| within(bits, bits);
         let resources = any(&roomy);
-        let shape = &self.queue.classes[refused.class].shape;
+        let shape = &refused.class.shape;
         Incompatibility::InstanceTypes(InstanceTypeMismatch {
             requirements: any(&meeting),
             resources,
@@ -284,7 +237,7 @@ impl SchedulingPass<'_> {
     fn shortage(&self, refused: &Refused<'_>, meeting: &Bits<RowId>) -> Option<Shortage> {
         let compiled = &self.solver.templates[refused.template];
         let catalogue = &self.solver.catalogues[compiled.catalogue];
-        let requests = &self.queue.classes[refused.class].requests;
+        let requests = &refused.class.requests;
         let mut rows = compiled.rows.clone();
         rows.intersect(meeting);
         let rows = if rows.is_empty() {
@@ -312,7 +265,7 @@ impl SchedulingPass<'_> {
     /// Returns the requirements and total resources of a class together with the DaemonSets of a template.
     fn requested(&self, refused: &Refused<'_>) -> Requested {
         let compiled = &self.solver.templates[refused.template];
-        let own = &self.queue.classes[refused.class].shape.requests;
+        let own = &refused.class.shape.requests;
         let with = |daemons: Resources| {
             let mut all = own.clone();
             all.add_assign(&daemons);
@@ -331,8 +284,9 @@ impl SchedulingPass<'_> {
 /// A class that a NodePool refused.
 struct Refused<'v> {
     template: TemplateId,
-    class: ClassId,
+    class: &'v Class,
     variant: &'v Variant,
+    by: &'v RefusedBy,
     /// The requirements of the variant.
     wanted: Requirements,
 }

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use index_vec::{IndexVec, index_vec};
 use karpenter_api::labels;
 use rustc_hash::FxHashMap;
 
@@ -14,16 +13,14 @@ use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{
-    ClassId, OfferingKindId, PlannedId, ReservationId, RowId, TemplateId,
+    ClassId, OfferingKindId, PlannedId, ReservationId, RowId, Target, TemplateId,
 };
-use crate::schedule::compile::pools::template::unmet_min_values;
-use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::PodState;
+use crate::schedule::report::Report;
 use crate::schedule::report::plan::{Placement, Plan, Unplaced};
 use crate::schedule::report::planned_node_claim::{CheapestOffering, PlannedNodeClaim, Shape};
 use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::MinValuesPolicy;
-use crate::schedule::topology::group::Target;
 
 /// Summary of the instance types left for a planned node.
 struct Options {
@@ -42,7 +39,7 @@ struct Options {
 type Shapes =
     FxHashMap<(TemplateId, SetId, Bits<RowId>, Rc<BTreeSet<ReservationId>>), Option<Arc<Shape>>>;
 
-impl SchedulingPass<'_> {
+impl Report<'_, '_> {
     /// Builds the plan from the placements.
     pub(crate) fn into_plan(mut self) -> Plan {
         let mut plan = Plan {
@@ -50,47 +47,35 @@ impl SchedulingPass<'_> {
             ..Plan::default()
         };
         let mut shapes = Shapes::default();
-        let mut dropped: IndexVec<PlannedId, bool> = index_vec![false; self.planned.nodes.len()];
-        for (index, dropped) in dropped.iter_mut_enumerated() {
+        let mut dropped: Bits<PlannedId> = Bits::default();
+        for index in self.planned.all().indices() {
             match self.node_claim(index, &mut shapes) {
                 Some(claim) => plan.new_node_claims.push(claim),
-                None => *dropped = true,
+                None => dropped.insert(index),
             }
         }
-        let mut reasons: IndexVec<ClassId, Option<Unschedulable>> =
-            index_vec![None; self.queue.classes.len()];
-        for index in self.queue.pods.indices() {
-            let queued = &self.queue.pods[index];
-            let (buffer, class, state) = (queued.buffer, queued.class, queued.state);
-            let pod = || queued.pod.key.clone();
-            let why = match state {
+        let queue = self.queue;
+        let mut reasons: FxHashMap<ClassId, Unschedulable> = FxHashMap::default();
+        for queued in &queue.pods {
+            let (pod, buffer) = (queued.pod.key.clone(), queued.buffer);
+            let why = match queued.state {
                 PodState::Placed(Target::Node(index)) => {
                     let node = self.solver.nodes[index].name.clone();
-                    plan.existing.push(Placement {
-                        pod: pod(),
-                        node,
-                        buffer,
-                    });
+                    plan.existing.push(Placement { pod, node, buffer });
                     continue;
                 }
-                PodState::Placed(Target::Planned(planned)) if dropped[planned] => {
+                PodState::Placed(Target::Planned(planned)) if dropped.contains(planned) => {
                     Unschedulable::MinValuesAfterTruncation
                 }
                 PodState::Placed(Target::Planned(_)) => continue,
                 PodState::Waiting => {
-                    plan.undecided.push(pod());
+                    plan.undecided.push(pod);
                     continue;
                 }
                 PodState::Refused | PodState::Deferred => {
-                    let why = match &reasons[class] {
-                        Some(why) => why.clone(),
-                        None => {
-                            let why = self.explain(class);
-                            reasons[class] = Some(why.clone());
-                            why
-                        }
-                    };
-                    match (state, why) {
+                    let why = reasons.entry(queued.class);
+                    let why = why.or_insert_with(|| self.explain(queued.class)).clone();
+                    match (queued.state, why) {
                         (PodState::Deferred, Unschedulable::NoFit(reasons)) => {
                             Unschedulable::ReservationWait(reasons)
                         }
@@ -98,7 +83,6 @@ impl SchedulingPass<'_> {
                     }
                 }
             };
-            let pod = self.queue.pods[index].pod.key.clone();
             plan.unplaced.push(Unplaced { pod, buffer, why });
         }
         plan
@@ -107,12 +91,11 @@ impl SchedulingPass<'_> {
     /// Returns the NodeClaim of a planned node; `None` if truncating the list of instance types breaks minValues.
     fn node_claim(&mut self, index: PlannedId, shapes: &mut Shapes) -> Option<PlannedNodeClaim> {
         let planned = &self.planned[index];
-        let (template, set, allowed) = (planned.template, planned.set, planned.allowed.clone());
-        let (used, reservations) = (planned.used.clone(), planned.reservations.clone());
+        let (template, set, allowed) = (planned.template, planned.set, planned.allowed.as_deref());
         let rows = self
             .rows
-            .rows_with_room(template, set, &used, allowed.as_deref());
-        let key = (template, set, rows, reservations);
+            .rows_with_room(template, set, &planned.used, allowed);
+        let key = (template, set, rows, planned.reservations.clone());
         let shape = match shapes.get(&key) {
             Some(shape) => shape.clone(),
             None => {
@@ -121,19 +104,17 @@ impl SchedulingPass<'_> {
                 shape
             }
         }?;
-        let planned = &self.planned[index];
-        let key = |buffer: bool| {
+        let keys = |buffer: bool| {
             let pods = planned.pods.iter().map(|queued| &self.queue.pods[*queued]);
-            pods.filter(move |queued| queued.buffer == buffer)
-                .map(|queued| queued.pod.key.clone())
-                .collect()
+            let pods = pods.filter(|queued| queued.buffer == buffer);
+            pods.map(|queued| queued.pod.key.clone()).collect()
         };
         let pool = self.solver.templates[template].name.as_str();
         let mut requests = self.solver.dimensions.resources(&planned.used);
         requests.add_assign(&shape.overhead);
         let mut claim = PlannedNodeClaim::of_shape(pool, shape, planned.drivers());
-        claim.pods = key(false);
-        claim.buffer_pods = key(true);
+        claim.pods = keys(false);
+        claim.buffer_pods = keys(true);
         claim.requests = requests;
         claim.min_values_relaxed = planned.min_values_relaxed;
         Some(claim)
@@ -191,9 +172,10 @@ impl SchedulingPass<'_> {
                 .map(|(_, row)| *row)
                 .filter(kept)
                 .collect();
-            let unmet =
-                unmet_min_values(catalogue, &self.rows.algebra, planned_set, &left).is_some();
-            if unmet && self.solver.policy.min_values_policy == MinValuesPolicy::Strict {
+            let unmet = self
+                .rows
+                .unmet_min_values(template_index, planned_set, &left);
+            if unmet.is_some() && self.solver.policy.min_values_policy == MinValuesPolicy::Strict {
                 return None;
             }
         }

@@ -6,11 +6,11 @@
 
 use smallvec::SmallVec;
 
+use crate::schedule::compile::algebra::Algebra;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId};
-use crate::schedule::pass::SchedulingPass;
-use crate::schedule::place::planned_node::Refusal;
-use crate::schedule::pods::class::{Owned, Variant};
+use crate::schedule::compile::ids::{AxisId, DomainId, GroupId};
+use crate::schedule::pods::class::Owned;
+use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::{DomainQuery, GroupKind};
 
 /// The domains of an axis that all constraints admit, before a particular node is considered.
@@ -47,21 +47,6 @@ pub(crate) struct Choices {
     pub(crate) undecided_groups: SmallVec<[GroupId; 1]>,
 }
 
-/// Whether the choices are for existing nodes or for planned ones: a spread may count other domains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Among {
-    Existing,
-    Planned,
-}
-
-impl Choices {
-    fn exclude_new_node(&mut self, group: GroupId, excluded: bool) {
-        if excluded {
-            self.no_new_node.get_or_insert(group);
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostnameRule {
     NotFull,
@@ -70,124 +55,103 @@ pub(crate) enum HostnameRule {
     OnlyPopulated,
 }
 
-impl SchedulingPass<'_> {
-    /// Returns the choices that the topology constraints of a variant leave; the error names the group that leaves none.
+impl Topology<'_> {
+    /// Returns the choices that these constraints of a pod leave, and those of other pods that select it; the error is the group that
+    /// leaves none.
     pub(crate) fn choices(
         &mut self,
-        class: ClassId,
-        variant: &Variant,
-        among: Among,
-    ) -> Result<Choices, Refusal> {
+        algebra: &mut Algebra,
+        query: &DomainQuery<'_>,
+        all: &[Owned],
+    ) -> Result<Choices, GroupId> {
         let mut choices = Choices::default();
         // kube-scheduler lets a pod start its affinity group only if no pod anywhere matches all of its terms.
-        let joins = variant.owned.iter().any(|owned| {
-            let group = &self.topology.groups[owned.group];
+        let joins = all.iter().any(|owned| {
+            let group = &self.groups[owned.group];
             !owned.soft && group.kind() == GroupKind::Affinity && group.is_populated()
         });
-        for owned in &variant.owned {
-            self.choose(&mut choices, (class, among), variant, *owned, joins)?;
+        for owned in all {
+            self.choose(&mut choices, algebra, query, *owned, joins)?;
         }
-        for index in 0..self.queue.classes[class].kept_away.len() {
+        for group in &query.class.links.kept_away {
             let kept_away = Owned {
-                group: self.queue.classes[class].kept_away[index],
+                group: *group,
                 own: false,
                 soft: false,
             };
-            self.choose(&mut choices, (class, among), variant, kept_away, false)?;
+            self.choose(&mut choices, algebra, query, kept_away, false)?;
         }
         Ok(choices)
     }
 
-    /// Reports whether a pod may start an affinity group although another of its groups has pods: pods of the group are on planned nodes
-    /// whose domain is open and becomes that of the pod.
-    fn starts_beside_others(&self, group: GroupId) -> bool {
-        !self.strategy.is_upstreams() && !self.planned.undecided(group).is_empty()
-    }
-
+    /// Adds the choices that one constraint leaves; `joins` if pods match a required affinity term.
     fn choose(
         &mut self,
         choices: &mut Choices,
-        (class, among): (ClassId, Among),
-        variant: &Variant,
+        algebra: &mut Algebra,
+        query: &DomainQuery<'_>,
         owned: Owned,
         joins: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), GroupId> {
         let Owned {
-            group: group_id,
+            group: id,
             own,
             soft,
         } = owned;
-        let group = &self.topology.groups[group_id];
-        // Pods of the group may be on planned nodes whose domain is open: these get the domain of this pod.
+        let group = &self.groups[id];
+        let (kind, axis) = (group.kind(), group.axis);
+        // A pod may start its group although another of its groups has pods, if pods of the group are on planned nodes whose domain is
+        // open: they get the domain of the pod.
+        let beside_others = || !self.upstreams && !self.undecided(id).is_empty();
         let starts = own
-            && group.kind() == GroupKind::Affinity
+            && kind == GroupKind::Affinity
             && !group.is_populated()
-            && (soft || !joins || self.starts_beside_others(group_id));
-        let axis = self.topology.groups[group_id].axis;
-        if self.topology.axes[axis].is_hostname {
-            let group = &self.topology.groups[group_id];
-            let rule = match group.kind() {
+            && (soft || !joins || beside_others());
+        if self.axes[axis].is_hostname {
+            let rule = match kind {
                 GroupKind::Spread if own => {
-                    choices.exclude_new_node(group_id, group.identity.max_skew < 1);
+                    if group.identity.max_skew < 1 {
+                        choices.no_new_node.get_or_insert(id);
+                    }
                     HostnameRule::NotFull
                 }
                 GroupKind::Spread => HostnameRule::NotOver,
                 GroupKind::Affinity if starts => return Ok(()),
-                GroupKind::Affinity if !group.any => return Err(Refusal::NoDomain(group_id)),
+                GroupKind::Affinity if !group.any => return Err(id),
                 GroupKind::Affinity => {
-                    choices.exclude_new_node(group_id, true);
+                    choices.no_new_node.get_or_insert(id);
                     HostnameRule::OnlyPopulated
                 }
                 GroupKind::Anti | GroupKind::Inverse => HostnameRule::NotPopulated,
             };
-            choices.hostname_rules.push((group_id, rule));
+            choices.hostname_rules.push((id, rule));
             return Ok(());
         }
-        let key = self.topology.axes[axis].key;
-        let pod = self
-            .rows
-            .algebra
-            .get(variant.strict, key)
-            .map(|req| self.topology.admitted(&mut self.rows.algebra, axis, req));
-        let counted = self.topology.counted_domains(
-            &mut self.rows.algebra,
-            (&self.queue.classes[class], variant.alternative),
-            group_id,
-            (&self.nodes.present, &self.planned),
-            among,
-        );
-        let group = &self.topology.groups[group_id];
-        let mut valid = group.valid_domains(&DomainQuery {
-            reach: pod.as_deref(),
-            counted: counted.as_ref(),
+        let query = DomainQuery {
             own,
-            along: 0,
             starts,
-            assumes_empty: self.topology.assumed_empty.contains(group_id),
-        });
-        let kind = group.kind();
+            ..*query
+        };
+        let valid = self.valid_domains(algebra, id, &query);
         // DIFFERS: a pod with required anti-affinity is fixed to one domain, so that the next pod has the others. A pod that only
         // prefers anti-affinity is not: a node for each such pod costs more than a preference is worth.
         let fixed = match kind {
             _ if starts => Fixed::Required,
             GroupKind::Spread => Fixed::Required,
-            GroupKind::Anti if !soft && !self.strategy.is_upstreams() => Fixed::Preferred,
+            GroupKind::Anti if !soft && !self.upstreams => Fixed::Preferred,
             GroupKind::Anti | GroupKind::Affinity | GroupKind::Inverse => Fixed::Open,
         };
         // A preference does not fix the domain of nodes with other pods: the extra price may be many times that of its pod.
-        if starts && !soft && self.narrow_to_undecided(group_id, &mut valid) {
-            choices.undecided_groups.push(group_id);
+        if starts && !soft && !self.undecided(id).is_empty() {
+            choices.undecided_groups.push(id);
         }
-        let allowed = match choices
-            .domains
-            .iter_mut()
-            .find(|domains| domains.axis == axis)
-        {
+        let mut known = choices.domains.iter_mut();
+        let allowed = match known.find(|domains| domains.axis == axis) {
             Some(domains) => {
                 domains.allowed.intersect(&valid);
                 let first = fixed != Fixed::Open && domains.fixed == Fixed::Open;
                 if first || kind == GroupKind::Spread {
-                    domains.order = group_id;
+                    domains.order = id;
                 }
                 domains.fixed = domains.fixed.max(fixed);
                 &domains.allowed
@@ -195,17 +159,16 @@ impl SchedulingPass<'_> {
             None => {
                 choices.domains.push(Domains {
                     axis,
-                    allowed: valid,
+                    allowed: valid.clone(),
                     fixed,
-                    order: group_id,
+                    order: id,
                 });
-                &choices.domains[choices.domains.len() - 1].allowed
+                &valid
             }
         };
-        if allowed.is_empty() {
-            Err(Refusal::NoDomain(group_id))
-        } else {
-            Ok(())
+        match allowed.is_empty() {
+            true => Err(id),
+            false => Ok(()),
         }
     }
 }

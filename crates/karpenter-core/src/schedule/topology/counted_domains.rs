@@ -2,15 +2,31 @@
 
 use crate::schedule::compile::algebra::Algebra;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{DomainId, GroupId, NodeIdx, PlannedId};
-use crate::schedule::place::planned_node::{PlannedNode, PlannedNodes};
-use crate::schedule::pods::class::Class;
-use crate::schedule::topology::choices::{Among, Choices, HostnameRule};
+use crate::schedule::compile::ids::{DomainId, GroupId, PlannedId};
+use crate::schedule::topology::choices::{Choices, HostnameRule};
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::{Group, GroupKind, Targets};
-use crate::taints::untolerated;
+use crate::schedule::topology::group::{Among, DomainQuery, Group, GroupKind, Targets};
 
 impl Topology<'_> {
+    /// Returns the domains of a group that a pod may be placed in, before a particular node is considered.
+    pub(crate) fn valid_domains(
+        &mut self,
+        algebra: &mut Algebra,
+        group: GroupId,
+        query: &DomainQuery<'_>,
+    ) -> Bits<DomainId> {
+        let axis = self.groups[group].axis;
+        let own = algebra.get(
+            query.class.term_sets[query.alternative],
+            self.axes[axis].key,
+        );
+        let reach = own.map(|req| self.admitted(algebra, axis, req));
+        let counted = self.counted_domains(algebra, group, query);
+        let assumes_empty = self.assumed_empty.contains(group);
+        let group = &self.groups[group];
+        group.valid_domains(query, reach.as_deref(), counted.as_ref(), assumes_empty)
+    }
+
     /// Returns the domains whose lowest count bounds a spread by another label than the hostname, as far as the node affinity of a
     /// class decides; `None` means all domains of the group.
     ///
@@ -22,13 +38,11 @@ impl Topology<'_> {
     /// With node affinity policy Ignore they are those that an alternative admits, and those of existing or planned nodes.
     ///
     /// DIFFERS: upstream takes the domains of the alternative that is being tried.
-    pub(crate) fn counted_domains(
+    fn counted_domains(
         &mut self,
         algebra: &mut Algebra,
-        (class, alternative): (&Class, usize),
         group: GroupId,
-        nodes: (&Bits<NodeIdx>, &PlannedNodes),
-        among: Among,
+        query: &DomainQuery<'_>,
     ) -> Option<Bits<DomainId>> {
         let Group {
             axis,
@@ -39,12 +53,11 @@ impl Topology<'_> {
         if identity.kind != GroupKind::Spread {
             return None;
         }
-        let (present, planned) = nodes;
         if identity.filter.honors_affinity {
-            let tried = terms.get(alternative).filter(|_| terms.len() > 1)?;
-            let mut counted = self.occupied_domains(group, present, planned);
+            let tried = terms.get(query.alternative).filter(|_| terms.len() > 1)?;
+            let mut counted = self.occupied_domains(group);
             counted.unite(&tried.offered);
-            if among == Among::Planned || !planned.nodes.is_empty() {
+            if query.among == Among::Planned || !self.planned.is_empty() {
                 terms
                     .iter()
                     .for_each(|term| counted.unite(&term.launchable));
@@ -54,39 +67,30 @@ impl Topology<'_> {
         let axis = *axis;
         let key = self.axes[axis].key;
         let mut counted = Bits::default();
-        for term in 0..class.term_sets.len() {
-            let req = algebra.get(class.term_sets[term], key)?;
+        for term in &query.class.term_sets {
+            let req = algebra.get(*term, key)?;
             counted.unite(&self.admitted(algebra, axis, req));
         }
-        counted.unite(&self.occupied_domains(group, present, planned));
+        counted.unite(&self.occupied_domains(group));
         Some(counted)
     }
 
     /// Returns the domains of the nodes that a group counts: existing nodes, deleting ones with counted pods, and planned nodes with a
     /// fixed domain.
-    pub(crate) fn occupied_domains(
-        &self,
-        group: GroupId,
-        present: &Bits<NodeIdx>,
-        planned: &PlannedNodes,
-    ) -> Bits<DomainId> {
+    pub(crate) fn occupied_domains(&self, group: GroupId) -> Bits<DomainId> {
         let axis = &self.axes[self.groups[group].axis];
-        let passing = self.groups[group].passing().map_or(present, |nodes| nodes);
-        let mut occupied = Bits::default();
-        for domain in axis.domains().indices() {
+        let passing = self.groups[group].passing().unwrap_or(&self.present);
+        let is_occupied = |domain: &DomainId| {
             let elsewhere = |node: PlannedId| {
                 let mut others = axis.planned.iter_enumerated();
-                others.any(|(other, planned)| other != domain && planned.contains(node))
+                others.any(|(other, planned)| other != *domain && planned.contains(node))
             };
-            let mut there = axis.planned[domain].iter();
-            if self.groups[group].in_domain(domain) > 0
-                || Bits::meet(&[&axis.labels.nodes[domain], present, passing])
-                || there.any(|node| !elsewhere(node) && self.taints_pass(&planned[node], group))
-            {
-                occupied.insert(domain);
-            }
-        }
-        occupied
+            let mut there = axis.planned[*domain].iter();
+            self.groups[group].in_domain(*domain) > 0
+                || Bits::meet(&[&axis.labels.nodes[*domain], &self.present, passing])
+                || there.any(|node| !elsewhere(node) && self.taints_pass(node, group))
+        };
+        axis.domains().indices().filter(is_occupied).collect()
     }
 
     /// Returns the nodes that hostname constraints admit, 64 at a time.
@@ -108,13 +112,5 @@ impl Topology<'_> {
                     HostnameRule::OnlyPopulated => of(&group.populated).word(index),
                 }
             })
-    }
-
-    /// Reports whether a planned node's taints, which never change, pass the node filter of a group.
-    pub(crate) fn taints_pass(&self, planned: &PlannedNode, group: GroupId) -> bool {
-        let taints = &self.solver.templates[planned.template].taints;
-        let filter = &self.groups[group].identity.filter;
-        let tolerations = filter.tolerations.as_ref();
-        tolerations.is_none_or(|tolerations| untolerated(taints, tolerations).is_none())
     }
 }

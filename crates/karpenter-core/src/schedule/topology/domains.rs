@@ -1,79 +1,78 @@
 //! The labels of topology constraints: their domains, and the requirements that admit them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Index;
 use std::sync::Arc;
 
 use index_vec::IndexVec;
 use rustc_hash::FxHashMap;
 
-use crate::pod::Shape;
 use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::{Algebra, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId};
+use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, NodeIdx, PlannedId};
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::pods::class::Owned;
+use crate::schedule::strategy::Strategy;
 use crate::schedule::topology::group::{Axis, Group, GroupIdentity, is_hostname};
+use crate::schedule::topology::on_planned::OnPlanned;
 
 /// The topology constraints of a pass, and the pods counted by them.
 pub(crate) struct Topology<'a> {
-    pub(crate) solver: &'a Solver,
-    pub(crate) axes: IndexVec<AxisId, Axis>,
+    pub(super) solver: &'a Solver,
+    pub(super) axes: IndexVec<AxisId, Axis>,
     axis_ids: FxHashMap<String, AxisId>,
-    pub(crate) groups: IndexVec<GroupId, Group>,
-    pub(crate) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
+    pub(super) groups: IndexVec<GroupId, Group>,
+    pub(super) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
+    /// Whether choices are those of upstream; see [`Strategy::is_upstreams`].
+    pub(super) upstreams: bool,
+    /// The existing nodes, without those treated as deleted.
+    pub(super) present: Arc<Bits<NodeIdx>>,
     /// The groups of required constraints.
-    pub(crate) required: Bits<GroupId>,
+    pub(super) required: Bits<GroupId>,
     /// The spreads that are bounded as if some domain had no pods: those of a pod that is placed before all nodes are planned.
-    pub(crate) assumed_empty: Bits<GroupId>,
-    /// The pairs of [`Class::relies_on`](crate::schedule::pods::class::Class) of all classes, by the first spread.
-    pub(crate) together: FxHashMap<GroupId, BTreeSet<GroupId>>,
+    pub(super) assumed_empty: Bits<GroupId>,
+    /// The [chains](crate::schedule::pods::class::BindOrder::chains) of all classes, by the first spread.
+    pub(super) chains: FxHashMap<GroupId, BTreeSet<GroupId>>,
+    /// The planned nodes as the groups see them.
+    pub(super) planned: IndexVec<PlannedId, OnPlanned>,
+    /// The planned nodes that get one domain before a pod with a required spread is placed, by spread.
+    pub(super) due: BTreeMap<GroupId, BTreeSet<PlannedId>>,
+    /// The planned nodes with pods that some group does not count, because they may still fail its node filter.
+    pub(super) unfiltered: BTreeSet<PlannedId>,
+    /// The planned nodes whose pods the second spread of a chain counts and the first does not yet, in the order in which pods joined
+    /// them, so that a node may be listed several times.
+    pub(super) partly_counted: Vec<PlannedId>,
 }
 
 impl<'a> Topology<'a> {
-    pub(crate) fn new(solver: &'a Solver) -> Self {
+    pub(crate) fn new(solver: &'a Solver, strategy: Strategy, present: Arc<Bits<NodeIdx>>) -> Self {
         Self {
             solver,
             axes: IndexVec::new(),
             axis_ids: FxHashMap::default(),
             groups: IndexVec::new(),
             group_ids: FxHashMap::default(),
+            upstreams: strategy.is_upstreams(),
+            present,
             required: Bits::default(),
             assumed_empty: Bits::default(),
-            together: FxHashMap::default(),
+            chains: FxHashMap::default(),
+            planned: IndexVec::new(),
+            due: BTreeMap::new(),
+            unfiltered: BTreeSet::new(),
+            partly_counted: Vec::new(),
         }
     }
 
-    /// Returns the group of a constraint of a pod, creating it if it does not exist.
-    pub(crate) fn group(
-        &mut self,
-        algebra: &mut Algebra,
-        shape: &Shape,
-        identity: GroupIdentity,
-    ) -> Owned {
-        let own = identity.selects(&shape.namespace, &shape.labels, &self.solver.snapshot);
-        if let Some(group) = self.group_ids.get(&identity) {
-            let group = *group;
-            return Owned {
-                group,
-                own,
-                soft: false,
-            };
-        }
-        let group = self.add_group(algebra, Arc::new(identity));
-        Owned {
-            group,
-            own,
-            soft: false,
-        }
-    }
-
-    /// Adds a group. Its pods are not counted yet.
-    pub(crate) fn add_group(
+    /// Returns the group of a constraint, creating it if it does not exist. The pods of a new one are not counted yet.
+    pub(super) fn group_of(
         &mut self,
         algebra: &mut Algebra,
         identity: Arc<GroupIdentity>,
     ) -> GroupId {
+        if let Some(group) = self.group_ids.get(&identity) {
+            return *group;
+        }
         let axis = self.axis(algebra, &identity.key);
         let base = self.solver.base_counts(&identity);
         let mut group = Group::new(identity.clone(), axis, base);
@@ -90,7 +89,7 @@ impl<'a> Topology<'a> {
     }
 
     /// Returns the axis of a label, creating it with its domains over nodes and templates if it does not exist.
-    pub(crate) fn axis(&mut self, algebra: &mut Algebra, name: &str) -> AxisId {
+    fn axis(&mut self, algebra: &mut Algebra, name: &str) -> AxisId {
         if let Some(axis) = self.axis_ids.get(name) {
             return *axis;
         }
@@ -114,6 +113,16 @@ impl<'a> Topology<'a> {
         axis
     }
 
+    /// Returns the axis of a label, if it has one.
+    pub(crate) fn find_axis(&self, name: &str) -> Option<AxisId> {
+        self.axis_ids.get(name).copied()
+    }
+
+    /// Bounds these spreads as if some domain had no pods.
+    pub(crate) fn assume_empty(&mut self, groups: Bits<GroupId>) {
+        self.assumed_empty = groups;
+    }
+
     /// Returns the domains of an axis that a set admits; `None` is all.
     pub(crate) fn domains_of(
         &mut self,
@@ -130,6 +139,18 @@ impl<'a> Topology<'a> {
             };
         };
         Some(self.admitted(algebra, axis, req))
+    }
+
+    /// Returns the domains of an axis that a node with the requirements of a set can be in.
+    pub(crate) fn reach(
+        &mut self,
+        algebra: &mut Algebra,
+        axis: AxisId,
+        set: SetId,
+    ) -> Arc<Bits<DomainId>> {
+        let all = self.axes[axis].domains().len();
+        let reach = self.domains_of(algebra, axis, set);
+        reach.unwrap_or_else(|| Arc::new(Bits::full(all)))
     }
 
     pub(crate) fn admitted(
@@ -160,32 +181,33 @@ impl<'a> Topology<'a> {
         axis: AxisId,
         domains: &Bits<DomainId>,
     ) -> ReqId {
-        if let Some(req) = self.axes[axis].requirements.get(domains) {
+        let axis = &mut self.axes[axis];
+        if let Some(req) = axis.requirements.get(domains) {
             return *req;
         }
-        let names: Vec<Arc<str>> = domains
-            .iter()
-            .map(|domain| self.axes[axis].domains()[domain].clone())
-            .collect();
+        let names = domains.iter().map(|domain| axis.domains()[domain].clone());
+        let requirement = Requirement::new(&axis.name, Operator::In, names.collect::<Vec<_>>());
         let well_known = &self.solver.snapshot.config().well_known;
-        let requirement = Requirement::new(&self.axes[axis].name, Operator::In, names);
         let req = algebra.req(&requirement, || well_known.contains(requirement.key()));
-        self.axes[axis].requirements.insert(domains.clone(), req);
+        axis.requirements.insert(domains.clone(), req);
         req
     }
+}
 
-    /// Adds a new planned node to the domains it can be in.
-    pub(crate) fn add_planned_node(&mut self, algebra: &mut Algebra, index: PlannedId, set: SetId) {
-        for axis in self.axes.indices() {
-            if self.axes[axis].is_hostname {
-                continue;
-            }
-            let reach = self.domains_of(algebra, axis, set);
-            let count = self.axes[axis].domains().len();
-            let reach = reach.unwrap_or_else(|| Arc::new(Bits::full(count)));
-            for domain in reach.iter() {
-                self.axes[axis].planned[domain].insert(index);
-            }
-        }
+impl Index<GroupId> for Topology<'_> {
+    type Output = Group;
+
+    #[inline]
+    fn index(&self, group: GroupId) -> &Group {
+        &self.groups[group]
+    }
+}
+
+impl Index<AxisId> for Topology<'_> {
+    type Output = Axis;
+
+    #[inline]
+    fn index(&self, axis: AxisId) -> &Axis {
+        &self.axes[axis]
     }
 }

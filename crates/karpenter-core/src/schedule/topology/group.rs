@@ -21,7 +21,8 @@ use crate::pod::{AffinityTerm, LabelSelector, Pod, Toleration};
 use crate::requirements::{LabelNames, Requirements};
 use crate::schedule::compile::algebra::{KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId};
+use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId, Target};
+use crate::schedule::pods::class::Class;
 use crate::schedule::report::reasons::TopologyConstraint;
 use crate::schedule::topology::label_domains::{LabelDomains, TermDomains};
 
@@ -32,6 +33,13 @@ pub(crate) enum GroupKind {
     Affinity,
     Anti,
     Inverse,
+}
+
+impl GroupKind {
+    /// Reports whether the pods of the group exclude others from their domain.
+    pub(crate) fn keeps_away(self) -> bool {
+        matches!(self, Self::Anti | Self::Inverse)
+    }
 }
 
 /// Namespaces by name and by label.
@@ -282,28 +290,40 @@ impl Targets {
     }
 }
 
-/// An existing node, or a planned node of this pass.
+/// Whether a pod asks for existing nodes or for planned ones: a spread may count other domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    Node(NodeIdx),
-    Planned(PlannedId),
+pub(crate) enum Among {
+    Existing,
+    Planned,
 }
 
-/// The properties of a pod that decide in which domains of a group it may be placed.
-#[derive(Clone, Copy, Debug, Default)]
+/// A pod that asks in which domains of a group it may be placed.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct DomainQuery<'a> {
-    /// The domains that its other constraints admit; `None` is all.
-    pub(crate) reach: Option<&'a Bits<DomainId>>,
-    /// The domains whose lowest count bounds a spread, as far as the pod's node affinity decides; `None` is all.
-    pub(crate) counted: Option<&'a Bits<DomainId>>,
+    pub(crate) class: &'a Class,
+    /// The alternative of its node affinity.
+    pub(crate) alternative: usize,
+    pub(crate) among: Among,
     /// Whether the group counts the pod itself.
     pub(crate) own: bool,
     /// The number of counted pods on the same planned node whose domain is still open.
     pub(crate) along: u32,
     /// Whether it may start the affinity group: there is no pod that it could join.
     pub(crate) starts: bool,
-    /// Whether a spread is bounded as if some domain had no pods.
-    pub(crate) assumes_empty: bool,
+}
+
+impl<'a> DomainQuery<'a> {
+    /// Returns the query of a pod that the group does not count, on a node of its own.
+    pub(crate) fn new(class: &'a Class, alternative: usize, among: Among) -> Self {
+        Self {
+            class,
+            alternative,
+            among,
+            own: false,
+            along: 0,
+            starts: false,
+        }
+    }
 }
 
 /// The counters of a group.
@@ -443,41 +463,46 @@ impl Group {
         self.counts.get(domain).copied().unwrap_or(0)
     }
 
-    /// Returns the domains that a pod may be placed in, before a particular node is considered.
-    pub(crate) fn valid_domains(&self, asker: &DomainQuery<'_>) -> Bits<DomainId> {
+    /// Returns the domains that a pod may be placed in, before a particular node is considered: of those that it can `reach`, where the
+    /// lowest count among the `counted` domains bounds a spread, or zero if `assumes_empty`. `None` is all domains.
+    pub(crate) fn valid_domains(
+        &self,
+        query: &DomainQuery<'_>,
+        reach: Option<&Bits<DomainId>>,
+        counted: Option<&Bits<DomainId>>,
+        assumes_empty: bool,
+    ) -> Bits<DomainId> {
         let mut reachable = self.known.clone();
-        if let Some(reach) = asker.reach {
+        if let Some(reach) = reach {
             reachable.intersect(reach);
         }
         match self.kind() {
             GroupKind::Spread => {
-                let mut counted = self.known.clone();
-                if let Some(included) = asker.counted {
-                    counted.intersect(included);
+                let mut bounding = self.known.clone();
+                if let Some(counted) = counted {
+                    bounding.intersect(counted);
                 }
-                let fewest = counted
-                    .iter()
-                    .map(|domain| self.in_domain(domain))
-                    .min()
-                    .unwrap_or(0);
+                let counts = bounding.iter().map(|domain| self.in_domain(domain));
                 let too_few = self
                     .identity
                     .min_domains
-                    .is_some_and(|least| (counted.len() as i64) < i64::from(least));
-                let is_zero = too_few || asker.assumes_empty;
-                let fewest = i64::from(if is_zero { 0 } else { fewest });
-                let more = i64::from(asker.along) + i64::from(asker.own) - fewest;
+                    .is_some_and(|least| (bounding.len() as i64) < i64::from(least));
+                let fewest = match too_few || assumes_empty {
+                    true => 0,
+                    false => i64::from(counts.min().unwrap_or(0)),
+                };
+                let more = i64::from(query.along) + i64::from(query.own) - fewest;
                 let fits = |domain: &DomainId| {
                     i64::from(self.in_domain(*domain)) + more <= i64::from(self.identity.max_skew)
                 };
                 reachable.iter().filter(fits).collect()
             }
             GroupKind::Affinity => {
-                let populated: Bits<DomainId> = reachable
-                    .iter()
-                    .filter(|domain| self.in_domain(*domain) > 0)
-                    .collect();
-                if asker.starts { reachable } else { populated }
+                let is_populated = |domain: &DomainId| self.in_domain(*domain) > 0;
+                match query.starts {
+                    true => reachable,
+                    false => reachable.iter().filter(is_populated).collect(),
+                }
             }
             GroupKind::Anti | GroupKind::Inverse => reachable
                 .iter()

@@ -2,7 +2,7 @@
 
 use karpenter_api::validation::WellKnown;
 
-use crate::pod::{Shape, SpreadConstraint, Toleration};
+use crate::pod::{Shape, SpreadConstraint, Toleration, Weighted};
 use crate::requirements::{LabelNames, Operator, Requirement, Requirements};
 use crate::schedule::compile::node_affinity::alternatives;
 use crate::schedule::compile::solver::Solver;
@@ -92,38 +92,60 @@ fn with_soft_taints(tolerations: &[Toleration]) -> Vec<Toleration> {
     all
 }
 
+/// Returns the constraints of a pod, each with whether it is required; `keys` are labels that nodes have that its spreads count. Those
+/// that are preferred come in the order in which they are dropped.
+pub(crate) fn own_constraints(
+    solver: &Solver,
+    shape: &Shape,
+    terms: &[Requirements],
+    spreads: &[SpreadConstraint],
+    keys: &[String],
+) -> Vec<(GroupIdentity, bool)> {
+    let names = &solver.snapshot.config().well_known;
+    let respect = solver.policy.preference_policy == PreferencePolicy::Respect;
+    let affinity = &shape.required_affinity;
+    let of = |kind, term| GroupIdentity::affinity(kind, term, names);
+    let spread = |constraint: &SpreadConstraint| {
+        let keys = if constraint.hard { keys } else { &[] };
+        let identity = GroupIdentity::spread(solver, shape, terms, constraint, keys);
+        (identity, constraint.hard)
+    };
+    let required = |term| {
+        (
+            GroupIdentity::required_affinity(term, affinity, names),
+            true,
+        )
+    };
+    let anti = |term| (of(GroupKind::Anti, term), true);
+    let mut constraints: Vec<(GroupIdentity, bool)> = spreads.iter().map(spread).collect();
+    constraints.extend(affinity.iter().map(required));
+    constraints.extend(shape.required_anti_affinity.iter().map(anti));
+    let preferred = [
+        (GroupKind::Affinity, &shape.preferred_affinity),
+        (GroupKind::Anti, &shape.preferred_anti_affinity),
+    ];
+    for (kind, preferred) in preferred {
+        let terms = heaviest_first(preferred).into_iter();
+        constraints.extend(terms.map(|preferred| (of(kind, &preferred.term), false)));
+    }
+    constraints.retain(|(_, required)| *required || respect);
+    constraints
+}
+
 /// Returns the groups of a pod's own constraints: those that hold, and those that it prefers.
 pub(crate) fn own_groups(solver: &Solver, shape: &Shape) -> Vec<GroupIdentity> {
     let names = &solver.snapshot.config().well_known;
-    let respect = solver.policy.preference_policy == PreferencePolicy::Respect;
     let terms = alternatives(shape, &shape.required_nodes, names);
-    let spread = spread_of(shape, &solver.policy.default_spread, &solver.snapshot);
-    let keys = keys_of_counted_nodes(&spread, names);
-    let keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
-    let spread = spread
-        .iter()
-        .filter(|constraint| constraint.hard || respect);
-    let mut groups: Vec<GroupIdentity> = spread
-        .map(|constraint| {
-            let keys = if constraint.hard {
-                keys.as_slice()
-            } else {
-                &[]
-            };
-            GroupIdentity::spread(solver, shape, &terms, constraint, keys)
-        })
-        .collect();
-    let affinity = &shape.required_affinity;
-    let required = |term| GroupIdentity::required_affinity(term, affinity, names);
-    groups.extend(affinity.iter().map(required));
-    let of = |kind, term| GroupIdentity::affinity(kind, term, names);
-    let anti = shape.required_anti_affinity.iter();
-    groups.extend(anti.map(|term| of(GroupKind::Anti, term)));
-    if respect {
-        let preferred = shape.preferred_affinity.iter();
-        groups.extend(preferred.map(|preferred| of(GroupKind::Affinity, &preferred.term)));
-        let preferred = shape.preferred_anti_affinity.iter();
-        groups.extend(preferred.map(|preferred| of(GroupKind::Anti, &preferred.term)));
-    }
-    groups
+    let spreads = spread_of(shape, &solver.policy.default_spread, &solver.snapshot);
+    let keys = keys_of_counted_nodes(&spreads, names).into_iter();
+    let keys: Vec<String> = keys.map(str::to_owned).collect();
+    let constraints = own_constraints(solver, shape, &terms, &spreads, &keys).into_iter();
+    constraints.map(|(identity, _)| identity).collect()
+}
+
+/// Sorts by weight, heaviest first; equal weights keep their order.
+pub(crate) fn heaviest_first<T>(preferred: &[Weighted<T>]) -> Vec<&Weighted<T>> {
+    let mut sorted: Vec<&Weighted<T>> = preferred.iter().collect();
+    sorted.sort_by_key(|preferred| std::cmp::Reverse(preferred.weight));
+    sorted
 }

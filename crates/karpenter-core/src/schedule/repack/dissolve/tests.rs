@@ -7,7 +7,9 @@ use crate::fake;
 use crate::instance_type::InstanceType;
 use crate::schedule::compile::algebra::ANYTHING;
 use crate::schedule::compile::solver::Solver;
+use crate::schedule::pass::{self, Placed};
 use crate::schedule::request::{Policy, Query};
+use crate::schedule::strategy::MOST_PODS;
 use crate::schedule::strategy::Strategy;
 
 #[test]
@@ -133,13 +135,8 @@ fn sized(cores: i64, price: f64) -> InstanceType {
     sized.offerings(offerings.into()).build()
 }
 
-/// Returns what `read` finds in a pass with these pods that has not started.
-fn with_pass<R>(
-    types: Vec<InstanceType>,
-    pods: Vec<Object<Pod>>,
-    strategy: Strategy,
-    read: impl FnOnce(SchedulingPass<'_>) -> R,
-) -> R {
+/// Returns a solver for these pods, all of which are pending.
+fn solver(types: Vec<InstanceType>, pods: Vec<Object<Pod>>) -> Solver {
     let mut cluster = Cluster::new(fake::cluster_config());
     let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]);
     cluster.apply_node_pool(&pool.build());
@@ -147,23 +144,19 @@ fn with_pass<R>(
     for pod in pods {
         cluster.apply_pod(&pod.build());
     }
-    let query = Query::default();
     let policy = Policy::at(Timestamp::UNIX_EPOCH);
-    let solver = Solver::prepare_for(&cluster.snapshot(), &policy, &query);
-    read(SchedulingPass::new(&solver, &query, strategy))
+    Solver::prepare_for(&cluster.snapshot(), &policy, &Query::default())
 }
 
-/// Does the same once the pods are placed, but not repacked.
+/// Returns what `read` finds once the pods are placed, but not repacked.
 fn placed<R>(
     types: Vec<InstanceType>,
     pods: Vec<Object<Pod>>,
-    read: impl FnOnce(&mut SchedulingPass<'_>) -> R,
+    read: impl FnOnce(&mut Repacker<'_, '_>) -> R,
 ) -> R {
-    with_pass(types, pods, Strategy::default(), |mut pass| {
-        pass.collect();
-        pass.place_all();
-        read(&mut pass)
-    })
+    let solver = solver(types, pods);
+    let placed = Placed::new(&solver, &Query::default(), Strategy::default());
+    read(&mut placed.unwrap().repacker(true))
 }
 
 /// Returns pods that first fit puts on one node: an on-demand pod that keeps the others off spot.
@@ -179,12 +172,12 @@ const POOL: TemplateId = TemplateId(0);
 #[test]
 fn the_worth_of_a_pod_is_the_price_of_its_share_of_a_node() {
     let pods = vec![pod("p").cpu("2").memory("1Gi")];
-    placed(vec![sized(8, 3.0)], pods, |pass| {
-        let groups = pass.pod_groups(PlannedId(0), &mut Ledger::default());
+    placed(vec![sized(8, 3.0)], pods, |repacker| {
+        let groups = repacker.pod_groups(PlannedId(0));
         let [group] = groups.as_deref().unwrap_or_default() else {
             panic!("the node has pods of one kind");
         };
-        let room = pass.solver.templates[POOL].row_room(RowId(0));
+        let room = repacker.solver.templates[POOL].row_room(RowId(0));
         let (most, mean) = shares(&group.requests, room).unwrap_or_default();
         assert!(mean < most);
         assert_eq!((group.worth, group.balanced), (most, mean), "spot costs 1");
@@ -194,9 +187,9 @@ fn the_worth_of_a_pod_is_the_price_of_its_share_of_a_node() {
 #[test]
 fn an_offer_with_less_room_than_a_cheaper_one_is_left_out() {
     let types = vec![sized(2, 0.6), sized(4, 2.7), sized(8, 2.4)];
-    placed(types, vec![], |pass| {
-        let set = pass.solver.templates[POOL].set;
-        let offers = pass.offer_list(POOL, set, &mut Ledger::default());
+    placed(types, vec![], |repacker| {
+        let set = repacker.solver.templates[POOL].set;
+        let offers = repacker.offer_list(set);
         let kept: Vec<u32> = offers.iter().map(|(_, row)| row.0).collect();
         assert_eq!(kept, [2, 0]);
     });
@@ -208,7 +201,8 @@ fn is_hasty(types: Vec<InstanceType>, pods: Vec<Object<Pod>>, thorough: bool) ->
         thorough,
         ..Strategy::default()
     };
-    with_pass(types, pods, strategy, |pass| pass.solve().hasty)
+    let attempt = pass::run(&solver(types, pods), &Query::default(), strategy, false);
+    attempt.unwrap().hasty
 }
 
 #[test]
@@ -242,34 +236,26 @@ fn nodes_are_wasteful_if_they_cost_clearly_more_than_the_worth_of_their_pods() {
     assert!(!full("950m", 4));
 }
 
-/// The limit is shared by all planned nodes of a pass.
+/// The limit is shared by all planned nodes of a repacker.
 #[test]
 fn no_plan_is_improved_once_the_work_for_it_is_done() {
     let types = vec![sized(2, 0.2), sized(4, 0.4), sized(16, 1.6)];
-    placed(types, one_keeps_many_off_spot(9), |pass| {
-        let mut ledger = Ledger {
-            thorough: true,
-            improving: MOST_IMPROVING,
-            ..Ledger::default()
-        };
-        let chunks = pass.wasteful(POOL, 1, &mut ledger);
+    placed(types, one_keeps_many_off_spot(9), |repacker| {
+        repacker.improving = MOST_IMPROVING;
+        let chunks = repacker.wasteful(1);
         assert_eq!(chunks.len(), 1);
-        assert!(pass.repack_chunk(POOL, &chunks[0], &mut ledger).is_some());
-        assert!(ledger.work > 0);
-        assert_eq!(ledger.improving, MOST_IMPROVING);
+        assert!(repacker.repack_chunk(&chunks[0]).is_some());
+        assert!(repacker.work > 0);
+        assert_eq!(repacker.improving, MOST_IMPROVING);
     });
 }
 
 #[test]
 fn the_work_of_improving_a_plan_is_counted() {
     let types = vec![sized(2, 0.2), sized(4, 0.4), sized(16, 1.6)];
-    placed(types, one_keeps_many_off_spot(9), |pass| {
-        let mut ledger = Ledger {
-            thorough: true,
-            ..Ledger::default()
-        };
-        let chunks = pass.wasteful(POOL, 1, &mut ledger);
-        pass.repack_chunk(POOL, &chunks[0], &mut ledger);
-        assert!(ledger.improving > 0);
+    placed(types, one_keeps_many_off_spot(9), |repacker| {
+        let chunks = repacker.wasteful(1);
+        repacker.repack_chunk(&chunks[0]);
+        assert!(repacker.improving > 0);
     });
 }

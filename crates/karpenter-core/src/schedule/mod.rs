@@ -11,7 +11,7 @@
 //! 5. `repack`: planned nodes that cost more than their pods need are replaced by cheaper ones.
 //! 6. `report`: the placements become a [`Plan`], with the reason for every pod that was not placed.
 //!
-//! `pass` is the state of steps 2 to 6; `portfolio` runs several passes that differ in what the constraints leave open, and
+//! `pass` takes steps 2 to 6; `portfolio` runs several passes that differ in what the constraints leave open, and
 //! takes the best plan.
 
 mod compile;

@@ -109,7 +109,7 @@ impl Topology<'_> {
     fn missing_keys(&self, algebra: &Algebra, constraints: &[SpreadConstraint]) -> Vec<String> {
         let solver = self.solver;
         let is_missing = |key: &&str| {
-            let exists = Requirement::new(*key, Operator::Exists, [""; 0]);
+            let exists = Requirement::new(key, Operator::Exists, [""; 0]);
             let with_label = solver.nodes_meeting(&exists);
             let mut nodes = solver.nodes.iter();
             let mut templates = solver.templates.iter();

@@ -97,6 +97,14 @@ pub fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// Returns a count with its noun: `1 pod`, `3 pods`.
+pub(crate) fn plural(count: u64, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}
+
 /// How tables are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {

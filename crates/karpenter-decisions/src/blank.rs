@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_an_object_of_another_namespace_is_blanked_but_its_kind_and_amounts() {
+    fn an_object_of_a_hidden_namespace_keeps_its_kind_and_amounts() {
         let told = json!({ "blockers": [
             { "kind": "Pod", "namespace": "bank", "name": "ledger-0", "count": 2, "owner": { "kind": "ReplicaSet", "name": "ledger" } },
             { "kind": "Pod", "namespace": "shop", "name": "web-0", "owner": { "name": "web" } },
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_name_objects_of_other_namespaces_are_blanked_and_their_values_stay() {
+    fn keys_that_name_hidden_objects_are_blanked_and_values_stay() {
         let told = json!({ "bank/ledger": 1, "bank/vault": 2, "shop/web": 3, "topology.kubernetes.io/zone": 4 });
         let shown = blanked(told);
         assert_eq!(shown["shop/web"], 3);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_names_another_namespace_in_a_command_or_a_longer_path_is_blanked_as_a_whole() {
+    fn a_command_or_path_with_a_hidden_namespace_is_blanked_as_a_whole() {
         for (text, expected) in [
             (
                 "kubectl patch deployment -n bank ledger --type json -p '[]'",

@@ -282,7 +282,7 @@ fn a_misspelt_architecture_is_told_with_the_one_that_was_meant() {
 }
 
 #[test]
-fn one_prepared_cluster_answers_about_each_of_its_pods_as_one_prepared_for_it() {
+fn a_prepared_cluster_answers_as_one_prepared_for_the_pod() {
     let mut world = World::new().pool(in_zones("default", &[Z1]));
     let asked = [
         web("zone").select(ZONE, Z3),
@@ -444,7 +444,7 @@ fn without_node_pools_nothing_that_can_be_changed_blocks() {
 }
 
 #[test]
-fn a_label_that_only_the_node_pool_gives_is_not_in_the_way_of_a_pod_that_asks_for_it() {
+fn a_label_of_the_node_pool_does_not_block_a_pod_that_asks_for_it() {
     let labelled = || {
         default_pool()
             .node_label("intent", "apps")

@@ -193,7 +193,7 @@ fn shown(report: &ShadowReport) -> String {
 }
 
 #[test]
-fn a_node_is_planned_for_pods_whose_nodeclaim_was_created_before_the_decision() {
+fn a_nodeclaim_created_before_our_decision_is_hidden_from_it() {
     let mut beside = Beside::new();
     beside.waits("a", 3, 10);
     beside.writes(created("theirs", 11), 11);
@@ -235,7 +235,7 @@ fn within_a_window_our_planned_nodes_stand_in_for_those_of_the_other() {
 }
 
 #[test]
-fn a_nodeclaim_that_is_like_our_planned_node_stays_with_the_pods_that_are_bound_there() {
+fn a_nodeclaim_like_our_planned_node_stays_with_its_pods() {
     let mut beside = Beside::new();
     beside.waits("a", 2, 10);
     beside.decide(12);
@@ -298,7 +298,7 @@ fn pods_that_the_other_launches_nothing_for_are_decided_once_and_told() {
 }
 
 #[test]
-fn a_launch_that_fails_is_not_counted_and_its_pods_are_decided_about_again() {
+fn a_failed_launch_is_not_counted_and_its_pods_are_decided_again() {
     let mut beside = Beside::new();
     beside.waits("a", 3, 10);
     beside.decide(12);
@@ -382,7 +382,7 @@ fn a_node_that_both_disrupt_within_ten_minutes_agrees() {
 }
 
 #[test]
-fn a_node_that_the_other_keeps_for_ten_minutes_is_a_difference_that_counts_for_as_long() {
+fn a_node_that_the_other_keeps_counts_for_ten_minutes() {
     let mut beside = idle(Some(0));
     assert!(beside.report(599).differences.is_empty());
     let report = beside.report(600);
@@ -431,7 +431,7 @@ fn the_replacement_of_a_node_is_no_launch_and_its_price_is_deducted() {
 }
 
 #[test]
-fn a_nodeclaim_for_pods_is_no_replacement_of_a_node_that_is_deleted_before_it_is_initialized() {
+fn a_nodeclaim_does_not_replace_a_node_deleted_before_its_initialization() {
     let mut beside = idle(None);
     beside.waits("c", 3, 19);
     beside.disrupts("one", "Underutilized", 20);
@@ -447,7 +447,7 @@ fn a_nodeclaim_for_pods_is_no_replacement_of_a_node_that_is_deleted_before_it_is
 }
 
 #[test]
-fn a_node_that_only_the_other_disrupts_is_told_with_the_reason_why_we_keep_it() {
+fn a_node_that_only_the_other_disrupts_has_the_reason_why_we_keep_it() {
     let mut beside = idle(None);
     let mut request = DisruptionRequest::at(at(0));
     request

@@ -160,7 +160,7 @@ fn a_budget_that_can_never_allow_an_eviction_is_impossible_one_that_waits_for_a_
 }
 
 #[test]
-fn an_exhausted_budget_is_raised_by_as_much_as_it_takes_and_says_when_it_opens() {
+fn an_exhausted_budget_is_raised_by_what_it_takes_and_says_when_it_opens() {
     let budgets = json!([
         { "nodes": "100%" },
         { "nodes": "0", "reasons": ["Underutilized"], "schedule": "0 9 * * *", "duration": "8h" },

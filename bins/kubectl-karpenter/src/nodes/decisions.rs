@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::output::escaped;
+use crate::output::{escaped, plural};
 use crate::why::text::{list, text};
 
 /// How far back decisions are asked for.
@@ -52,10 +52,6 @@ fn item(item: &Value) -> String {
             0 => names.join(", "),
             more => format!("{} and {more} more", names.join(", ")),
         }
-    };
-    let plural = |count: u64, one: &str| match count {
-        1 => format!("1 {one}"),
-        _ => format!("{count} {one}s"),
     };
     let (count, pods) = (number("count"), number("pods"));
     match item["type"].as_str() {

@@ -28,12 +28,12 @@ use crate::flags::KubectlFlags;
 use crate::output::escaped;
 use crate::transport::{GROUP_VERSION, Server, ServerFlags};
 
-/// The longest event that is read.
-const LONGEST: usize = 64 << 20;
+/// The longest event that is read, in bytes.
+const MAX_EVENT: usize = 64 << 20;
 /// How many objects are listed at a time.
 const PAGE: u32 = 500;
-/// How long after the stream has ended it is opened again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// How long after its end the stream is opened again.
+const RECONNECT: Duration = Duration::from_secs(1);
 
 /// How the cluster is reached, and which nodes are shown.
 #[derive(Clone)]
@@ -109,7 +109,7 @@ impl Source {
             } else {
                 *shared.trouble.borrow_mut() = format!("reconnecting: {trouble}");
                 shared.changed.notify_one();
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RECONNECT).await;
             }
         }
     }
@@ -268,10 +268,10 @@ struct Events {
 
 impl Events {
     fn add(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        if self.bytes.len() + bytes.len() > LONGEST {
+        if self.bytes.len() + bytes.len() > MAX_EVENT {
             bail!(
                 "an event of the stream is longer than {} MiB",
-                LONGEST >> 20
+                MAX_EVENT >> 20
             );
         }
         self.bytes.extend_from_slice(bytes);

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::output::plural;
 use crate::why::text::{list, text};
 
 /// Renders the report: totals, the largest differences, and what the dollars mean.
@@ -62,12 +63,12 @@ fn provisioning(out: &mut String, totals: &Value) {
         out,
         "\nProvisioning   agreement {}   {}, {} for {}",
         percent(&totals["agreement"]),
-        plural(count(&totals["windows"]), "window", "windows"),
+        plural(count(&totals["windows"]), "window"),
         match count(&totals["waiting"]) {
             0 => "all compared".to_owned(),
             waiting => format!("{waiting} more not compared yet"),
         },
-        plural(count(&totals["pods"]), "pod", "pods"),
+        plural(count(&totals["pods"]), "pod"),
     );
     let sides = |name: &str, of: &dyn Fn(&Value) -> String| {
         let both = &totals[name];
@@ -113,7 +114,7 @@ fn disruption(out: &mut String, totals: &Value) {
         out,
         "\nDisruption     agreement {}   {} by both{waiting}",
         percent(&totals["agreement"]),
-        plural(count(&totals["both"]), "node", "nodes"),
+        plural(count(&totals["both"]), "node"),
     );
     let sides = |name: &str, of: &dyn Fn(&Value) -> String| {
         let both = &totals[name];
@@ -204,7 +205,7 @@ fn disrupted(decided: &Value) -> String {
     format!(
         "{replacements} it, {}: evicts {}, saves ${:.4}/h",
         text(&decided["reason"]),
-        plural(count(&decided["evictions"]), "pod", "pods"),
+        plural(count(&decided["evictions"]), "pod"),
         number(&decided["savingsPerHour"]),
     )
 }
@@ -222,11 +223,6 @@ fn percent(value: &Value) -> String {
     format!("{:.1} %", (number(value) * 1000.0).floor() / 10.0)
 }
 
-fn plural(count: u64, one: &str, several: &str) -> String {
-    let noun = if count == 1 { one } else { several };
-    format!("{count} {noun}")
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -234,8 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_report_tells_totals_both_decisions_of_a_difference_and_that_dollars_are_not_compounded()
-    {
+    fn the_report_has_totals_and_both_decisions_of_a_difference() {
         let report = json!({
             "since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z", "agreement": 0.98765, "dollars": 12.5, "refused": 0,
             "changes": ["policy.default=Balanced"],

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodeclaim_tells_what_it_is_for_what_was_offered_and_why_cheaper_types_were_not() {
+    fn a_nodeclaim_says_what_was_offered_and_why_cheaper_types_were_not() {
         let expected =
             "  Launched for 5 pods: shop/web-1, shop/web-2, shop/web-3 and 2 more  record mic0-7
   Offered to the cloud: 2 instance types: m-8 $0.3000/h, m-16 $0.6000/h
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_names_the_nodes_that_it_replaces_and_how_the_command_ended() {
+    fn a_replacement_names_its_nodes_and_how_the_command_ended() {
         let answer = json!({ "launch": { "record": "mic0-9", "planned": { "type": "Disrupted", "reason": "underutilized", "count": 2,
             "names": ["ip-1", "ip-2"], "savingsPerHour": 0.25,
             "outcome": { "state": "RolledBack", "at": "2026-11-23T09:14:02Z", "why": "replacement was deleted, default-\u{1b}x" } } } });

@@ -59,7 +59,7 @@ async fn an_object_that_does_not_exist_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_of_any_kind_that_does_not_exist_is_one_line_and_nothing_is_written() {
+async fn an_object_of_any_kind_that_does_not_exist_is_one_line() {
     for (question, kind) in [
         (["why", "node", "gone"], "Node"),
         (["why", "nodeclaim", "gone"], "NodeClaim"),
@@ -83,7 +83,7 @@ async fn an_object_of_any_kind_that_does_not_exist_is_one_line_and_nothing_is_wr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_down_not_leading_or_of_another_version_is_said_in_a_line() {
+async fn a_server_that_is_down_or_of_another_version_is_one_line() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let down = format!("http://{}", free.local_addr().unwrap());
     drop(free);
@@ -167,7 +167,7 @@ fn report(severity: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_exit_code_says_whether_something_blocks_and_no_format_passes_control_characters() {
+async fn the_exit_code_says_whether_something_blocks_in_every_format() {
     for (severity, code) in [("Blocks", 2), ("Warns", 0)] {
         let server = Decisions::answering("200 OK", "", &report(severity).to_string()).await;
         assert_eq!(ask(&server.url(), &["doctor"]).await.code, Some(0));

@@ -176,7 +176,7 @@ fn runs(pid: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_given_server_is_asked_below_the_group_and_version_without_credentials() {
+async fn a_given_server_is_asked_below_its_group_without_credentials() {
     let decisions = Decisions::new().await;
     let kubectl = KubectlFlags::default();
     let mut server = Server::connect(&kubectl, &to(&decisions.url()))

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_class_is_the_power_of_two_above_cores_or_a_quarter_of_the_memory() {
+    fn a_size_class_is_a_power_of_two_of_cores_or_a_quarter_of_memory() {
         assert_eq!(size_class(3920, 15 << 30), 4);
         assert_eq!(size_class(3920, 30 << 30), 8);
         assert_eq!(size_class(100, 0), 1);

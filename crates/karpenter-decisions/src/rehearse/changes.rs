@@ -15,8 +15,8 @@ use karpenter_core::disruption::DisruptionRequest;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::fields::changed_fields;
 use super::request::{Intent, ObjectReference, PlanRequest, Scale};
-use super::told::changed_fields;
 use super::workloads::{Workloads, same_shape};
 use super::{Gates, InvalidPlan, Settings, admission, buffers};
 use crate::change::{self, Change, InvalidChange};

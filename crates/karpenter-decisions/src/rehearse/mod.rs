@@ -18,11 +18,11 @@ pub mod agreement;
 mod buffers;
 mod changes;
 mod difference;
+mod fields;
 pub mod plan;
 pub mod request;
 mod settings;
 mod stepper;
-mod told;
 mod workloads;
 
 use jiff::{SignedDuration, Timestamp};

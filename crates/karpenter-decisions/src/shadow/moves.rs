@@ -12,12 +12,12 @@ use crate::passes::disruption_reason;
 use crate::prices::finite;
 use crate::record::clipped;
 
-/// How far the decisions of both may be apart. Each decision counts for as long: then the state is the other's again.
+/// Decisions within this window count as the same decision. Each counts for as long: then the state is the other's again.
 pub const MATCH: SignedDuration = SignedDuration::from_secs(600);
 /// How long after its last node a command of the other may launch replacements.
 const REPLACING: SignedDuration = SignedDuration::from_secs(10);
-/// How many compared nodes are kept.
-const KEPT: usize = 2048;
+/// The number of compared nodes in memory.
+const MAX_COMPARED: usize = 2048;
 
 /// The disruption of one node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -248,7 +248,7 @@ impl Moves {
             .collect();
         old.sort_by(|a, b| (a.at, &a.node).cmp(&(b.at, &b.node)));
         self.closed.extend(old);
-        while self.closed.len() > KEPT {
+        while self.closed.len() > MAX_COMPARED {
             self.closed.pop_front();
         }
     }

@@ -410,7 +410,7 @@ impl Write for Disk {
 }
 
 #[test]
-fn a_bundle_that_a_disk_has_no_room_for_is_an_error_and_what_was_written_is_no_bundle() {
+fn a_bundle_without_room_on_the_disk_is_an_error_and_not_readable() {
     let (bundle, whole) = (captured(), file(&captured()));
     let last = whole.len().saturating_sub(3)..=whole.len();
     for room in (0..whole.len()).step_by(41).chain(last) {

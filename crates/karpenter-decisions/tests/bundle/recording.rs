@@ -28,7 +28,7 @@ fn disrupted(recorder: &mut Recorder, cluster: &Cluster, at: Timestamp) {
 
 /// Every kind of object is changed, removed and added again between the passes.
 #[test]
-fn a_recording_has_the_state_of_each_pass_and_ends_with_that_of_the_bundle() {
+fn a_recording_has_the_state_of_each_pass_and_of_the_bundle() {
     let mut recorder = Recorder::default();
     let mut changing = cluster();
     let minute = |minutes: i64| now() + SignedDuration::from_mins(minutes);

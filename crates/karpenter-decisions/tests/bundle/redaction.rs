@@ -50,7 +50,7 @@ fn redacted() -> String {
 }
 
 #[test]
-fn labels_of_karpenter_and_its_provider_stay_and_those_of_a_domain_that_looks_like_it_do_not() {
+fn only_labels_of_karpenter_and_its_provider_stay() {
     let text = redacted();
     for kept in [
         "\"karpenter.sh/capacity-type\":\"spot\"",

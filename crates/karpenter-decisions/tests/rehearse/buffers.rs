@@ -78,7 +78,7 @@ fn of_web(more: Value) -> Value {
 }
 
 #[test]
-fn pods_that_use_the_room_of_a_buffer_make_room_for_it_elsewhere_and_it_stays() {
+fn pods_that_use_the_room_of_a_buffer_make_room_for_it_elsewhere() {
     let plan = plan(&half_full(), &with_room(), json!([scaled(4)]));
     assert_eq!(told(&plan.steps), ["launch CapacityBuffer 1xm-4"]);
     assert_eq!((plan.after.nodes, plan.after.pending), (2, 0));
@@ -173,7 +173,7 @@ fn a_buffer_of_a_pod_template_needs_the_template_before_it() {
 }
 
 #[test]
-fn a_changed_buffer_replaces_its_pods_and_a_deleted_one_gives_its_node_back() {
+fn a_changed_buffer_replaces_its_pods_and_a_deleted_one_frees_its_node() {
     let world = half_full();
     let mut settings = with_room();
     let others = room("other", 1);

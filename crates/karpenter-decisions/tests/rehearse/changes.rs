@@ -112,7 +112,7 @@ fn a_second_node_pool_of_the_same_class_has_its_instance_types() {
 }
 
 #[test]
-fn a_new_template_replaces_the_pods_and_says_that_the_rollout_is_approximate() {
+fn a_new_template_replaces_the_pods_by_an_approximate_rollout() {
     let plan =
         world().plan(json!({ "for": "10m", "changes": [{ "apply": deployment("web", 4, "3") }] }));
     assert_eq!(plan.changes, ["Deployment shop/web: template changed"]);
@@ -127,7 +127,7 @@ fn a_new_template_replaces_the_pods_and_says_that_the_rollout_is_approximate() {
 }
 
 #[test]
-fn replicas_that_are_removed_leave_the_node_with_most_of_them_and_count_as_pod_events() {
+fn removed_replicas_leave_the_fullest_node_and_count_as_pod_events() {
     let world = World::new(
         json!({ "disruption": { "consolidationPolicy": "WhenEmpty", "consolidateAfter": "1m" } }),
     )

@@ -24,8 +24,7 @@ fn a_cluster_in_which_nothing_is_due_stays_as_it_is() {
 }
 
 #[test]
-fn a_policy_that_allows_consolidation_deletes_a_node_whose_pods_fit_elsewhere_and_is_blamed_for_it()
-{
+fn a_policy_that_allows_consolidation_is_blamed_for_a_deleted_node() {
     let change =
         pool(json!({ "disruption": { "consolidationPolicy": "WhenEmptyOrUnderutilized" } }));
     let plan = quiet().plan(json!({ "changes": [{ "apply": change }] }));
@@ -88,7 +87,7 @@ fn new_replicas_fill_existing_nodes_first_and_get_nodes_of_the_cheapest_types_fo
 
 /// Found by PLAN-01, seed 23.
 #[test]
-fn a_pod_that_kube_scheduler_binds_elsewhere_than_planned_leaves_no_room_for_the_next() {
+fn a_pod_bound_elsewhere_than_planned_leaves_no_room_for_the_next() {
     let policy = json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } });
     let world = |roomy: &str| {
         World::new(policy.clone())
@@ -184,7 +183,7 @@ fn inside_of_a_closed_window_nothing_is_disrupted_and_a_minute_after_it_opens_th
 }
 
 #[test]
-fn a_pod_disruption_budget_paces_a_drain_and_a_blocked_one_ends_with_the_hour() {
+fn a_pod_disruption_budget_paces_a_drain_or_blocks_it() {
     let world = World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }))
         .node("a", 4)
         .pods("db", "a", 3)

@@ -1,17 +1,17 @@
-//! What a change of an object is told as: the fields that differ, and of a long one only what differs.
+//! Renders the difference of two objects: the changed fields, long values shortened around the change.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// How many fields are told.
+/// The number of fields that are rendered.
 const FIELDS: usize = 6;
-/// How many added or removed elements of a list are told, each.
+/// The number of added, and of removed, elements of a list that are rendered.
 const ELEMENTS: usize = 3;
-/// How many characters of a value are told.
-const LONG: usize = 60;
-/// How many characters before the first difference are told.
+/// The number of characters of a value that are rendered.
+const MAX_TEXT: usize = 60;
+/// The number of characters before the first difference that are rendered.
 const CONTEXT: usize = 10;
 /// Fields that identify an element of a list.
 const IDENTITIES: [&str; 2] = ["key", "name"];
@@ -75,7 +75,7 @@ fn elements(path: &str, old: &[Value], new: &[Value], found: &mut Vec<String>) {
         found.push(format!("{path} in another order"));
         return;
     }
-    // An element that both lists have once is told by its fields.
+    // An element that both lists have once is rendered by its fields.
     let only = |all: &[&Value], id: &str| {
         let mut with = all
             .iter()
@@ -116,7 +116,7 @@ fn text(value: &Value) -> String {
 
 /// Returns both texts, and of long ones the part that begins shortly before the first difference.
 fn pair(old: &str, new: &str) -> (String, String) {
-    let is_long = |text: &str| text.chars().count() > LONG;
+    let is_long = |text: &str| text.chars().count() > MAX_TEXT;
     let from = match is_long(old) || is_long(new) {
         false => 0,
         true => {
@@ -128,11 +128,11 @@ fn pair(old: &str, new: &str) -> (String, String) {
     (cut(old, from), cut(new, from))
 }
 
-/// Returns at most [`LONG`] characters of a text, from the given one on.
+/// Returns at most [`MAX_TEXT`] characters of a text, from the given one on.
 fn cut(text: &str, from: usize) -> String {
     let before = if from > 0 { "…" } else { "" };
-    let shown: String = text.chars().skip(from).take(LONG).collect();
-    let after = match text.chars().count() > from + LONG {
+    let shown: String = text.chars().skip(from).take(MAX_TEXT).collect();
+    let after = match text.chars().count() > from + MAX_TEXT {
         true => "…",
         false => "",
     };
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_field_only_what_differs_is_told() {
+    fn a_long_field_is_shortened_to_what_differs() {
         let types = [
             "c5.large",
             "c6i.large",
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_told_from_shortly_before_their_first_difference() {
+    fn long_texts_begin_shortly_before_their_first_difference() {
         let long = "a".repeat(80);
         let (old, new) = (format!("{long}, then red"), format!("{long}, then blue"));
         assert_eq!(
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn short_fields_are_told_with_both_values_and_many_are_counted() {
+    fn short_fields_have_both_values_and_many_are_counted() {
         let old = json!({ "a": 1, "b": "x", "c": { "d": true } });
         let new = json!({ "a": 2, "c": { "d": false } });
         assert_eq!(

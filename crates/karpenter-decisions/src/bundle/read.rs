@@ -86,7 +86,11 @@ impl<R: Read> Reader<R> {
             });
         }
         if any.schema < SCHEMA {
-            return Err(self.invalid("schema", &format!("must be {SCHEMA}")));
+            let problem = format!(
+                "{} was written by no release; this version reads {SCHEMA}: capture again",
+                any.schema
+            );
+            return Err(self.invalid("schema", &problem));
         }
         let manifest: Manifest = self.json()?;
         self.lines.accept();

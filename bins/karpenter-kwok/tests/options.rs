@@ -32,7 +32,7 @@ fn help_lists_the_kwok_options_and_those_of_all_providers() {
 }
 
 #[test]
-fn an_invalid_instance_types_file_ends_the_process_with_an_error_in_the_log() {
+fn an_invalid_instance_types_file_ends_the_process_with_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken.json");
     let types = r#"[{"name": "tiny", "architecture": "arm64", "operatingSystems": ["linux"], "resources": {"cpu": "many"}, "offerings": []}]"#;

@@ -84,7 +84,7 @@ fn expressions(dashboard: &Value, found: &mut Vec<String>) {
 }
 
 #[test]
-fn prometheus_scrapes_the_metrics_and_evaluates_every_query_of_the_dashboards() {
+fn prometheus_evaluates_every_query_of_the_dashboards() {
     if Command::new("prometheus")
         .arg("--version")
         .output()

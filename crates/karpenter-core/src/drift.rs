@@ -249,7 +249,7 @@ mod tests {
 
     /// Conformance: DIS-062
     #[test]
-    fn an_instance_type_is_gone_without_its_label_the_type_or_a_matching_offering() {
+    fn an_instance_type_is_gone_without_label_type_or_matching_offering() {
         let types = [fake::instance_type("a").build()];
         let gone = |types: &[InstanceType], claim: &NodeClaim| {
             is_instance_type_gone(types, claim, &fake::well_known())
@@ -279,7 +279,7 @@ mod tests {
 
     /// Conformance: DIS-061
     #[test]
-    fn a_reserved_node_does_not_drift_while_its_instance_type_is_offered_on_demand() {
+    fn a_reserved_node_does_not_drift_while_its_type_is_offered_on_demand() {
         let mut reserved = of_type(Some("a"), "test-zone-1", "reserved");
         reserved
             .metadata

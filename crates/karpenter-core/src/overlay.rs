@@ -446,7 +446,7 @@ mod tests {
 
     /// Conformance: SCH-246
     #[test]
-    fn an_overlay_matches_template_labels_and_keeps_the_overrides_of_offerings() {
+    fn an_overlay_matches_template_labels_and_keeps_offering_overrides() {
         let mut rich = fake::instance_type("a").build();
         rich.offerings[0].capacity_override = Some(Resources::new().with("memory", 1));
         let types: Arc<[InstanceType]> = Arc::new([rich]);
@@ -475,7 +475,7 @@ mod tests {
 
     /// Conformance: API-089
     #[test]
-    fn of_two_conflicting_overlays_of_equal_weight_the_later_is_rejected_everywhere() {
+    fn of_two_conflicting_overlays_of_equal_weight_the_later_is_rejected() {
         let (p, q) = (pool("p", json!({ "team": "a" })), pool("q", json!({})));
         let a = overlay(
             "a",

@@ -100,7 +100,7 @@ mod tests {
 
     /// Conformance: DIS-079
     #[test]
-    fn a_node_is_unhealthy_by_condition_type_and_status_and_due_after_the_toleration() {
+    fn a_node_is_unhealthy_by_condition_and_due_after_the_toleration() {
         let policies = [policy("BadNode", "False", 30)];
         assert_eq!(
             broken(

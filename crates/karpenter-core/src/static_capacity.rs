@@ -447,7 +447,7 @@ mod tests {
 
     /// Conformance: DIS-085, DIS-086
     #[test]
-    fn scaling_down_deletes_unlaunched_empty_cheap_expensive_and_protected_nodes_in_this_order() {
+    fn scaling_down_deletes_unlaunched_empty_and_cheap_nodes_first() {
         let mut cluster = Cluster::new(ClusterConfig::default());
         let daemon = |value: &mut Value| {
             value["metadata"]["ownerReferences"] =

@@ -137,7 +137,7 @@ fn a_node_pool_that_a_pod_misspells_is_named() {
 }
 
 #[test]
-fn a_node_pool_whose_name_is_misspelt_when_its_instance_types_are_set_is_named() {
+fn a_misspelt_node_pool_whose_instance_types_are_set_is_named() {
     let mut cluster = cluster("hals");
     cluster.insert_pod(pod("web"));
     let plan = plan(&cluster, PodSet::Waiting);
@@ -166,7 +166,7 @@ fn a_node_pool_whose_name_is_misspelt_when_its_instance_types_are_set_is_named()
 }
 
 #[test]
-fn a_planned_node_says_where_it_may_be_launched_and_why_its_first_type_is_the_cheapest() {
+fn a_planned_node_says_where_it_may_be_launched_and_its_cheapest_type() {
     let mut cluster = cluster("halls");
     cluster.insert_pod(pod("web"));
     let plan = plan(&cluster, PodSet::Waiting);

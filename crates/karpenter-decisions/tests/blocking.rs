@@ -121,7 +121,7 @@ fn in_zones(name: &str, zones: &[&str]) -> Object<NodePool> {
 }
 
 #[test]
-fn a_zone_that_no_node_pool_allows_is_blocked_by_the_selector_and_each_requirement() {
+fn a_zone_that_no_node_pool_allows_is_blocked_by_each_requirement() {
     let world = World::new()
         .pool(in_zones("a", &[Z1]))
         .pool(in_zones("b", &[Z2]))
@@ -253,7 +253,7 @@ fn an_architecture_that_nothing_has_is_the_pods_own_mistake() {
 
 /// Conformance: DEC-019
 #[test]
-fn a_misspelt_label_is_the_pods_own_mistake_and_the_label_that_was_meant_is_told() {
+fn a_misspelt_label_is_told_with_the_label_that_was_meant() {
     let misspelt = web("p").select("kubernetes.io/arhc", "amd64");
     let answer = World::new().pool(default_pool()).ask(misspelt);
     assert_eq!(ids(&answer), ["pod.nodeSelector[kubernetes.io/arhc]"]);

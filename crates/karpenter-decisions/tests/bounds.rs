@@ -96,7 +96,7 @@ proptest! {
 
     /// Conformance: DEC-003
     #[test]
-    fn a_table_stays_within_its_bounds_and_since_survives_a_change_of_parameters_only(
+    fn a_table_stays_within_its_bounds_and_since_survives_new_parameters(
         passes in prop::collection::vec(prop::collection::vec((0..40_u32, 0..3_u8, 0..5_u32), 0..40), 1..12),
         capacity in 1..30_usize,
     ) {
@@ -237,7 +237,7 @@ fn a_pass_that_finds_nothing_new_extends_the_last_record_of_its_kind() {
 
 /// Conformance: EXP-17
 #[test]
-fn an_object_older_than_the_history_has_waited_at_least_since_its_own_time() {
+fn an_object_older_than_the_history_has_waited_since_its_own_time() {
     let mut table = Table::new(10);
     let (began, now) = (at(100), at(130));
     let fresh = |object: &str, second: i64, reason: Reason| Fresh {
@@ -287,7 +287,7 @@ fn texts_that_are_no_ids_of_records_are_rejected() {
 
 /// Conformance: DEC-018
 #[test]
-fn the_end_of_a_command_is_part_of_the_ring_s_account_and_not_of_the_decision() {
+fn the_end_of_a_command_is_accounted_to_the_ring_and_not_the_decision() {
     let item = Item::Disrupted {
         reason: "empty",
         command: "00c0ffee".to_owned(),

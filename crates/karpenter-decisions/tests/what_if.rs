@@ -130,7 +130,7 @@ fn what_is_told_is_what_a_pass_does_once_it_is_done() {
 
 /// Conformance: EXP-11
 #[test]
-fn a_budget_that_can_never_allow_an_eviction_is_impossible_one_that_waits_for_a_pod_is_not() {
+fn a_budget_that_can_never_allow_an_eviction_is_impossible() {
     for (demand, expected, healthy, impossible, replicas) in [
         (json!({ "minAvailable": 1 }), 1, 1, true, Some(2)),
         (json!({ "minAvailable": 1 }), 2, 1, false, Some(2)),

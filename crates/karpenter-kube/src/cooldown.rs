@@ -84,7 +84,7 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn the_cool_down_of_a_failing_pool_grows_each_time_and_concerns_no_other_pool() {
+    async fn the_cool_down_of_a_failing_pool_grows_and_concerns_no_other_pool() {
         let (cooldowns, start) = (Cooldowns::default(), Instant::now());
         let fail = || {
             cooldowns.failed("a", BACKOFF, |duration| start + duration);

@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_leader_stops_before_another_may_lead_however_late_its_last_response_is() {
+    async fn a_leader_stops_before_another_may_lead() {
         let mut leader = Candidate::start("a", Arc::default());
         leader.until(Leadership::Leading).await;
         leader.set_latency(4.9);

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_failures_are_logged_at_once_and_then_each_minute_and_a_single_one_never() {
+    fn repeated_failures_are_logged_each_minute_and_a_single_one_never() {
         let (mut outage, start) = (WatchFailureLog::new("model", "Pod"), Instant::now());
         let mut logged = |second: u64| outage.is_worth_logging(start + Duration::from_secs(second));
         let each_half_minute: Vec<bool> = (0..6).map(|n| logged(n * 30)).collect();

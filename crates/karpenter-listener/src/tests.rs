@@ -137,7 +137,7 @@ async fn is_answered(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> bool
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_listener_closes_the_connection_that_is_idle_for_longest_and_serves_the_next_one() {
+async fn a_full_listener_closes_the_connection_that_is_idle_for_longest() {
     let world = World::new(3, |_| {});
     let mut first = world.connect().await;
     sleep(seconds(1)).await;
@@ -185,7 +185,7 @@ async fn requests_that_never_end_keep_no_other_one_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_nothing_is_closed_after_ten_seconds_whatever_the_protocol() {
+async fn a_client_that_says_nothing_is_closed_after_ten_seconds() {
     let plain = World::new(8, |_| {});
     assert_eq!(closed(&mut plain.connect().await).await, seconds(10));
     let world = World::with_tls(8, &["h2"]);
@@ -402,7 +402,7 @@ async fn a_body_that_stalls_makes_room_and_one_that_is_worked_on_does_not() {
 }
 
 #[test]
-fn a_body_takes_twice_its_length_while_it_is_read_however_small_its_frames_are() {
+fn a_body_takes_twice_its_length_while_it_is_read() {
     // A little more than a power of two: a buffer that doubles would need three times as much.
     const LENGTH: usize = (8 << 20) + (64 << 10);
     for (frames, frame) in [

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_of_other_users_and_earlier_requests_are_ignored_and_conflicts_counted() {
+    fn requests_of_other_users_are_ignored_and_conflicts_counted() {
         let line = |user: &str, at: &str, code: u16| {
             format!(
                 r#"{{"verb":"patch","user":{{"username":"{user}"}},"objectRef":{{"resource":"nodeclaims","subresource":"status","name":"a"}},"responseStatus":{{"code":{code}}},"requestReceivedTimestamp":"{at}","requestURI":"/apis"}}"#

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn each_flag_is_a_row_under_its_heading_and_hidden_commands_have_no_section() {
+    fn each_flag_is_a_row_under_its_heading() {
         let page = flags(&command(), &|name| {
             (name == "CLUSTER_NAME").then(|| "settings.clusterName".to_owned())
         });

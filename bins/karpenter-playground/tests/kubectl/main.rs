@@ -34,7 +34,7 @@ fn inflate() -> String {
 }
 
 #[test]
-fn nodes_for_a_hundred_pods_are_launched_and_terminated_with_a_real_kubectl() {
+fn nodes_for_a_hundred_pods_are_launched_and_terminated_with_kubectl() {
     if kubectl_is_missing() {
         return;
     }
@@ -105,7 +105,7 @@ fn nodes_for_a_hundred_pods_are_launched_and_terminated_with_a_real_kubectl() {
 }
 
 #[test]
-fn invalid_manifests_are_rejected_with_the_field_and_the_server_keeps_running() {
+fn invalid_manifests_are_rejected_with_the_field() {
     if kubectl_is_missing() {
         return;
     }

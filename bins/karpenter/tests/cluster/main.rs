@@ -292,7 +292,7 @@ fn nodes_are_launched_and_terminated(home: &Path, endpoint: &str, fake: &AwsFake
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_binary_launches_nodes_for_pods_terminates_them_and_exits_on_sigterm() {
+async fn the_binary_launches_and_terminates_nodes_and_exits_on_sigterm() {
     if kubectl_is_missing() {
         return;
     }

@@ -104,7 +104,7 @@ fn a_shadow_decides_and_calls_nothing_else(home: &Path, endpoint: &str, fake: &A
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shadow_decides_beside_another_karpenter_with_describe_permissions_only() {
+async fn a_shadow_decides_beside_another_karpenter_with_describe_permissions() {
     if kubectl_is_missing() {
         return;
     }

@@ -111,7 +111,7 @@ async fn failures(kubectl: &KubectlFlags, flags: &ServerFlags) -> Vec<String> {
 
 /// Conformance: DASH-09
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_goes_through_the_service_proxy_with_a_fresh_token_and_no_other_credentials() {
+async fn a_question_goes_through_the_service_proxy_with_a_fresh_token() {
     let cluster = Cluster::start(&[]).await;
     let decisions = Decisions::answering("200 OK", &json!({ "kind": "Overview" })).await;
     install(&cluster, Some(decisions.port));

@@ -448,7 +448,7 @@ mod tests {
 
     /// Conformance: API-016
     #[test]
-    fn a_new_generation_makes_the_root_unknown_until_every_dependent_is_stamped() {
+    fn the_root_is_unknown_until_every_dependent_has_the_new_generation() {
         let mut pool = NodePool::new("a", Default::default());
         pool.metadata.generation = Some(1);
         pool.set_true("ValidationSucceeded", at(200));

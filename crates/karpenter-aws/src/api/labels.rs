@@ -218,7 +218,7 @@ pub fn well_known() -> WellKnown {
 mod tests {
     /// Conformance: AWS-labels-08
     #[test]
-    fn the_resources_of_aws_that_overlays_cannot_set_and_the_zone_of_its_volumes_are_known() {
+    fn the_resources_that_overlays_cannot_set_are_known() {
         let known = super::well_known();
         for resource in [
             "habana.ai/gaudi",

@@ -154,7 +154,7 @@ mod tests {
 
     /// Conformance: AWS-labels-06, AWS-instance-07
     #[test]
-    fn labels_come_from_single_valued_requirements_of_the_type_and_otherwise_from_the_instance() {
+    fn labels_come_from_requirements_with_one_value_or_from_the_instance() {
         let plain = claim("c", &instance(), Some(&instance_type()), None);
         assert_eq!(plain.label(core_labels::ARCH), Some("amd64"));
         assert_eq!(plain.label(core_labels::ZONE), Some("us-west-2a"));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_kubelet_s_settings_of_v1beta1_drifts_and_their_spelling_does_not() {
+    fn a_change_of_the_kubelet_settings_of_v1beta1_drifts() {
         let with = |text: Option<&str>| {
             let mut claim = claim("ami-new");
             let key = core_labels::annotations::KUBELET_COMPATIBILITY.to_owned();

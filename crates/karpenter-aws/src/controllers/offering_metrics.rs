@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offering_is_available_if_one_list_says_so_and_has_the_price_of_that_list() {
+    fn an_offering_available_in_one_list_has_the_price_of_that_list() {
         let of = |lists: &[Arc<[InstanceType]>]| {
             let rows = merge(lists, false);
             assert_eq!(rows.len(), 1);

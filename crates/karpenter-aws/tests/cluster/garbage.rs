@@ -12,7 +12,7 @@ use crate::world::policy::policy;
 
 /// Conformance: AWS-gc-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn instances_without_a_claim_are_terminated_with_their_node_and_others_stay() {
+async fn an_instance_without_a_claim_is_terminated_with_its_node() {
     let world = World::new().await;
     let (_, owned) = world.on_demand("owned").await;
     let provider = &world.aws.provider;
@@ -60,7 +60,7 @@ async fn instances_without_a_claim_are_terminated_with_their_node_and_others_sta
 
 /// An instance is not garbage while its controller is slow to record it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_instance_is_listed_as_its_claim_before_the_claim_has_the_provider_id() {
+async fn a_new_instance_is_listed_before_its_claim_has_the_provider_id() {
     let world = World::still().await;
     let provider = &world.aws.provider;
     let of = [("node.kubernetes.io/instance-type", &["m5.large"][..])];

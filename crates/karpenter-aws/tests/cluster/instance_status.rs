@@ -34,7 +34,7 @@ fn deadline(claim: &NodeClaim) -> Option<String> {
 
 /// Conformance: AWS-interruption-13
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ec2_is_asked_for_failing_checks_of_instances_and_hosts_and_for_what_it_plans() {
+async fn ec2_is_asked_for_failing_checks_and_for_what_it_plans() {
     let world = lasting().await;
     // Nothing is asked where nothing runs.
     world.joined("a").await;
@@ -66,7 +66,7 @@ async fn ec2_is_asked_for_failing_checks_of_instances_and_hosts_and_for_what_it_
 
 /// Conformance: AWS-interruption-05
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_whose_instance_fails_its_checks_is_deleted_without_waiting_for_its_pods() {
+async fn a_claim_whose_instance_fails_its_checks_is_deleted_without_waiting() {
     let world = lasting().await;
     let (_, system) = world.joined("system").await;
     let (_, instance) = world.joined("instance").await;

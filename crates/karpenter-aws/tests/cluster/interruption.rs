@@ -44,7 +44,7 @@ fn is_marked(world: &World, capacity_type: CapacityType) -> bool {
 
 /// Conformance: AWS-interruption-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_interrupted_spot_instance_is_drained_and_its_pool_marked_as_unavailable() {
+async fn an_interrupted_spot_instance_is_drained_and_its_pool_is_unavailable() {
     let world = World::new().await;
     let (claim, id) = spot(&world, "a").await;
     world.join(&claim).await;
@@ -145,7 +145,7 @@ async fn messages_without_a_reaction_are_deleted() {
 
 /// Conformance: AWS-interruption-04
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_is_missing_or_may_not_be_read_is_an_error_until_it_is_repaired() {
+async fn a_missing_or_unreadable_queue_is_an_error_until_it_is_repaired() {
     let errors = r#"controller_runtime_reconcile_errors_total{controller="interruption"}"#;
     let missing = World::with(|b| b, |s| s.interruption_queue = Some("nowhere".into())).await;
     missing
@@ -201,7 +201,7 @@ async fn a_claim_that_is_being_deleted_is_not_deleted_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redelivered_message_is_handled_once_and_a_recommendation_only_publishes_an_event() {
+async fn a_redelivered_message_is_handled_once_and_a_recommendation_is_an_event() {
     let world = World::new().await;
     let (_, id) = spot(&world, "a").await;
     world.fake.recommend_rebalance(&id);

@@ -80,7 +80,7 @@ fn is_on_demand<K: kube::Resource>(object: &K) -> bool {
 
 /// Conformance: AWS-cr-03
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_of_a_block_are_deleted_before_its_end_and_those_of_a_plain_reservation_are_not() {
+async fn claims_of_a_block_but_not_of_a_reservation_are_deleted_before_its_end() {
     let world = world(Duration::from_secs(46 * 60)).await;
     launched(&world, "plain", "m5.large").await;
     let (_, id) = launched(&world, "block", "p4d.24xlarge").await;
@@ -225,7 +225,7 @@ async fn no_more_nodes_are_planned_for_a_reservation_than_it_has_instances_left(
 
 /// Conformance: DIS-061
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_reservation_is_not_offered_any_more_still_has_a_known_instance_type() {
+async fn a_node_whose_reservation_is_gone_still_has_a_known_instance_type() {
     let world = World::start(
         |b| b,
         |fake| {

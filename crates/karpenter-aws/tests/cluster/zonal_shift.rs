@@ -118,7 +118,7 @@ async fn an_outage_of_the_service_does_not_change_the_shifted_zones() {
 
 /// Conformance: AWS-zonalshift-03
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shift_that_is_active_at_the_start_is_known_before_any_controller_runs() {
+async fn a_shift_that_is_active_at_the_start_is_known_before_controllers_run() {
     let how = WorldOptions {
         controllers: false,
         ..WorldOptions::default()

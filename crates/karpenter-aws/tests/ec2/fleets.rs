@@ -107,7 +107,7 @@ async fn equal_fleets_are_one_call_and_others_their_own() {
 
 /// Conformance: AWS-launch-19, AWS-launch-20
 #[tokio::test]
-async fn a_fleet_asks_for_one_instance_by_price_with_the_strategy_of_its_purchase() {
+async fn a_fleet_asks_for_one_instance_with_the_strategy_of_its_purchase() {
     let world = World::new().await;
     let fleet = fleet(&world, "default").await;
     let (template, image) = (fleet.configs[0].template.clone(), world.image());

@@ -17,7 +17,7 @@ fn instances(world: &World) -> Instances {
 
 /// Conformance: AWS-instance-01
 #[tokio::test]
-async fn instances_of_the_cluster_are_listed_and_missing_ones_removed_from_the_cache() {
+async fn instances_of_the_cluster_are_listed_and_missing_ones_forgotten() {
     let world = World::with(|b| b.page_size(1)).await;
     let ours = launch(&world, fleet(&world, "default").await, 3).await;
     let mut foreign = fleet(&world, "default").await;
@@ -60,7 +60,7 @@ async fn instances_of_the_cluster_are_listed_and_missing_ones_removed_from_the_c
 
 /// Conformance: AWS-instance-08
 #[tokio::test]
-async fn requests_for_single_instances_are_batched_and_unknown_ones_do_not_fail_the_others() {
+async fn requests_for_instances_are_batched_and_unknown_ones_fail_alone() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 4).await;
     let instances = instances(&world);
@@ -94,7 +94,7 @@ async fn requests_for_single_instances_are_batched_and_unknown_ones_do_not_fail_
 
 /// Conformance: AWS-instance-02, AWS-instance-03
 #[tokio::test]
-async fn instances_in_a_zone_with_a_zonal_shift_are_neither_described_nor_changed() {
+async fn instances_in_a_zone_with_a_shift_are_neither_described_nor_changed() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 1).await;
     let shifted = ShiftedZones::default();
@@ -210,7 +210,7 @@ async fn an_instance_without_the_tag_of_the_cluster_is_not_terminated() {
 }
 
 #[tokio::test]
-async fn an_instance_with_termination_protection_does_not_keep_others_from_being_terminated() {
+async fn an_instance_with_termination_protection_does_not_keep_others_running() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 40).await;
     world.fake.protect(&ids[7], true);
@@ -223,7 +223,7 @@ async fn an_instance_with_termination_protection_does_not_keep_others_from_being
 }
 
 #[tokio::test]
-async fn an_instance_that_may_not_be_terminated_does_not_keep_others_from_being_terminated() {
+async fn an_instance_that_may_not_be_terminated_does_not_keep_others_running() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 40).await;
     let denied = [3, 30].map(|n: usize| format!("*:instance/{}", ids[n]));

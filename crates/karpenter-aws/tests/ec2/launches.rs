@@ -248,8 +248,7 @@ async fn al2023_is_not_launched_before_the_service_cidr_is_known() {
 }
 
 #[tokio::test]
-async fn a_launch_without_an_offering_in_its_subnets_fails_with_another_error_than_insufficient_capacity()
- {
+async fn a_launch_without_an_offering_in_its_subnets_is_no_lack_of_capacity() {
     let mut case = Case::new("on-demand").await;
     for t in &mut case.types {
         t.offerings = vec![offering("us-west-2c", "on-demand", 1.0, &[])].into();
@@ -263,7 +262,7 @@ async fn a_launch_without_an_offering_in_its_subnets_fails_with_another_error_th
 }
 
 #[tokio::test]
-async fn a_launch_without_a_compatible_image_fails_with_another_error_than_insufficient_capacity() {
+async fn a_launch_without_a_compatible_image_is_no_lack_of_capacity() {
     let mut case = Case::new("on-demand").await;
     for t in &mut case.types {
         t.requirements

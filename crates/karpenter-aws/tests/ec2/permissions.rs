@@ -70,7 +70,7 @@ fn every_called_action_is_allowed() {
 }
 
 #[test]
-fn the_policy_of_a_shadow_grants_reads_that_the_code_makes_and_the_whole_policy_grants() {
+fn the_policy_of_a_shadow_grants_the_reads_that_the_code_makes() {
     let text = include_str!("../../../../docs/iam-policy-shadow.json");
     let document: Value = serde_json::from_str(text).unwrap();
     let statements = document["Statement"].as_array().unwrap().iter();
@@ -164,7 +164,7 @@ fn the_controller_is_granted_what_upstream_s_template_grants() {
 
 /// Conformance: AWS-cfn-03
 #[test]
-fn the_template_makes_the_role_of_nodes_the_queue_and_a_rule_for_each_source() {
+fn the_template_makes_the_role_of_nodes_the_queue_and_the_rules() {
     let role = resource("KarpenterNodeRole");
     let attached: Vec<&str> = role
         .lines()

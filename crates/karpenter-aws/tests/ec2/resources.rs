@@ -37,7 +37,7 @@ async fn ids(subnets: &Subnets, terms: serde_json::Value) -> Vec<String> {
 
 /// Conformance: AWS-subnet-04
 #[tokio::test]
-async fn subnets_of_all_pages_are_found_with_tags_of_a_term_anded_and_terms_ored() {
+async fn subnets_of_all_pages_match_all_tags_of_any_term() {
     let world = World::with(|b| b.page_size(1)).await;
     world
         .fake
@@ -442,7 +442,7 @@ async fn profiles_and_missing_roles_are_remembered_for_their_time() {
 
 /// Conformance: AWS-startup-02
 #[tokio::test]
-async fn shifts_are_followed_for_registered_clusters_while_they_are_applied_and_not_over() {
+async fn shifts_of_registered_clusters_are_followed_while_they_are_applied() {
     use karpenter_aws::controllers::zonal_shift::{Managed, NotManaged};
     let world = World::new().await;
     let now = world.fake.clock().now();

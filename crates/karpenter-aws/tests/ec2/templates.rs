@@ -302,7 +302,7 @@ fn reserved_offering(id: &str, zone: &str) -> Offering {
 
 /// Conformance: AWS-lt-09, AWS-lt-10, AWS-lt-19
 #[tokio::test]
-async fn each_reservation_has_its_template_and_other_templates_use_no_reservation() {
+async fn each_reservation_has_its_template_and_others_use_no_reservation() {
     let world = World::new().await;
     let mut case = Case::new(world.class("c"));
     case.types[0].offerings = vec![
@@ -478,7 +478,7 @@ async fn pods_reserved_resources_and_the_address_of_the_dns_are_always_told() {
 
 /// Conformance: AWS-lt-14
 #[tokio::test]
-async fn a_template_names_profile_and_monitoring_and_tags_what_comes_with_the_instance() {
+async fn a_template_names_profile_and_monitoring_and_tags_what_is_launched() {
     let world = World::new().await;
     let mut case = Case::new(world.class("c"));
     let kinds = |case: &Case| -> Vec<String> {

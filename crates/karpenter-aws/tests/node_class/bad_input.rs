@@ -217,7 +217,7 @@ async fn launch(world: &World, class: &str, type_: &str) -> Result<NodeClaim, Cl
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_without_a_volume_or_a_name_is_reported_and_does_not_affect_others() {
+async fn a_disk_without_a_volume_or_a_name_does_not_affect_others() {
     let world = world().await;
     for (name, mapping, words) in [
         (

@@ -40,7 +40,7 @@ async fn a_class_carries_its_finalizer_and_the_hash_of_its_spec_and_ca() {
 
 /// Conformance: AWS-hash-06, AWS-hash-07
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_with_another_hash_version_are_updated_and_drifted_ones_keep_their_hash() {
+async fn claims_with_another_hash_version_are_updated_unless_they_drifted() {
     let world = World::new().await;
     let old = json!({ NODE_CLASS_HASH: "1", NODE_CLASS_HASH_VERSION: "v5" });
     world.claim("fresh", "default", old.clone()).await;

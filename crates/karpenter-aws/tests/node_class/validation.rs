@@ -182,7 +182,7 @@ async fn one_working_subnet_is_enough_and_otherwise_the_first_error_decides() {
 
 /// Conformance: AWS-validation-10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_managed_profile_must_exist_and_a_new_profile_of_ours_is_waited_for() {
+async fn a_user_managed_profile_must_exist_and_our_new_one_is_waited_for() {
     let world = World::new().await;
     world
         .create(

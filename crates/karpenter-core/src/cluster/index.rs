@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_recorded_once_and_another_one_of_the_value_stays_when_it_goes() {
+    fn an_object_is_recorded_once_and_others_of_its_value_stay() {
         let mut index = Index::new();
         index.update("a", None, Some("x"));
         index.update("a", None, Some("x"));

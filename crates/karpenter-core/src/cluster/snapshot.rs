@@ -485,8 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_the_nodes_of_a_snapshot_with_their_pods_and_those_of_its_copies_are_their_own()
-    {
+    fn the_table_has_the_nodes_and_pods_of_a_snapshot_and_copies_their_own() {
         let mut cluster = Cluster::new(ClusterConfig::default());
         for name in ["a", "a-b", "a.b", "b", "d"] {
             cluster.apply_node(&node(name).build());

@@ -236,7 +236,7 @@ mod tests {
 
     /// Conformance: API-145
     #[test]
-    fn the_cheapest_type_that_fits_is_launched_reserved_first_until_the_reservation_is_used_up() {
+    fn the_cheapest_type_that_fits_is_launched_with_reserved_first() {
         let cloud = cloud();
         let launched = |cpu: &str| {
             let answer = now(cloud.create(&claim(cpu)))?;
@@ -259,7 +259,7 @@ mod tests {
 
     /// Conformance: API-146
     #[test]
-    fn an_instance_is_deleted_once_and_a_bad_node_is_tolerated_for_half_an_hour() {
+    fn an_instance_is_deleted_once_and_a_bad_node_is_tolerated_for_a_while() {
         let cloud = cloud();
         let answer = now(cloud.create(&claim("1"))).unwrap();
         let id = answer.status.provider_id.clone().unwrap();

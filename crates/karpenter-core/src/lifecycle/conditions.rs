@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_consolidatable_once_consolidate_after_has_passed_without_a_pod_event() {
+    fn a_node_is_consolidatable_once_consolidate_after_has_passed() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let mut claim = NodeClaim::new("a", Default::default());
         claim.set_true(types::INITIALIZED, at(10));

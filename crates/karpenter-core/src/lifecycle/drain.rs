@@ -293,7 +293,7 @@ mod tests {
 
     /// Conformance: DIS-075
     #[test]
-    fn a_critical_pod_due_for_deletion_does_not_wait_for_a_group_that_a_pdb_blocks() {
+    fn a_critical_pod_due_for_deletion_does_not_wait_for_a_blocked_group() {
         let blocked = pod("blocked", |p| {
             p["spec"]["terminationGracePeriodSeconds"] = json!(10)
         });

@@ -238,7 +238,7 @@ mod tests {
 
     /// Conformance: SCH-056
     #[test]
-    fn a_resized_container_counts_its_allocated_resources_until_they_are_reduced() {
+    fn a_resized_container_counts_its_allocated_resources_until_reduced() {
         let actual = json!({ "requests": { "cpu": "1500m" } });
         assert_eq!(resized("1", status(actual.clone()), json!([])), 2000);
         assert_eq!(resized("3", status(actual.clone()), json!([])), 3000);

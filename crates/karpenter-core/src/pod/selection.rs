@@ -358,7 +358,7 @@ mod tests {
 
     /// Conformance: SCH-163, SCH-185
     #[test]
-    fn a_terminating_pod_is_replaced_only_if_its_stateful_set_will_recreate_it() {
+    fn a_terminating_pod_is_replaced_only_if_a_stateful_set_recreates_it() {
         let terminating = |value: &mut Value| {
             value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
         };

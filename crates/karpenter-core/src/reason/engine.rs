@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_of_a_pod_is_that_of_the_pool_that_came_closest_and_of_equal_ones_the_first() {
+    fn the_reason_of_a_pod_is_that_of_the_pool_that_came_closest() {
         let why = Unschedulable::NoFit(
             vec![
                 pool("gpu", tainted("gpu")),
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mismatch_of_instance_types_is_named_by_the_first_check_that_none_passes() {
+    fn a_mismatch_of_types_is_named_by_the_first_check_that_none_passes() {
         let id = |requirements, resources, offering| {
             Reason::from(&InstanceTypeMismatch {
                 requirements,

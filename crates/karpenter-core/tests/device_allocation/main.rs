@@ -204,7 +204,7 @@ fn an_allocation_that_is_not_committed_reserves_no_devices() {
 }
 
 #[test]
-fn two_devices_satisfy_two_pods_on_one_planned_node_and_a_third_needs_another() {
+fn two_devices_satisfy_two_pods_on_one_node_and_a_third_needs_another() {
     let mut inventory = inventory();
     for name in ["a", "b", "c"] {
         claim(&mut inventory, name, one_gpu());

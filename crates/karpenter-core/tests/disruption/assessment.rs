@@ -185,7 +185,7 @@ fn a_pod_does_not_block_the_drift_of_a_node_with_a_grace_period() {
 }
 
 #[test]
-fn a_node_that_holds_pods_of_a_capacity_buffer_is_not_blocked_as_an_empty_one() {
+fn a_node_with_pods_of_a_capacity_buffer_is_not_blocked_as_empty() {
     let pool = on_demand_pool("default").consolidation_policy("WhenEmpty");
     let world = World::empty()
         .with_types(sizes())
@@ -276,7 +276,7 @@ fn places(simulator: &Simulator, name: &str) -> (Vec<String>, usize) {
 }
 
 #[test]
-fn a_simulator_that_answers_again_later_moves_pods_to_nodes_whose_consolidate_after_has_passed() {
+fn a_later_answer_moves_pods_to_nodes_past_their_consolidate_after() {
     let world = changed_two_minutes_ago("5m");
     let request = request(&world);
     let simulator = simulator(&world, &request);
@@ -304,7 +304,7 @@ fn a_simulator_that_answers_again_places_the_pods_of_the_new_query() {
 }
 
 #[test]
-fn the_consolidate_after_of_a_changed_copy_decides_which_nodes_receive_pods() {
+fn the_consolidate_after_of_a_changed_copy_decides_where_pods_go() {
     let world = changed_two_minutes_ago("5m");
     let before = simulator(&world, &request(&world));
     assert_eq!(places(&before, "a"), (vec![], 1));
@@ -334,7 +334,7 @@ fn the_budgets_of_a_changed_copy_keep_its_nodes() {
 
 /// While the budget blocks every eviction, the pod stays on the node that is being deleted, and needs no other.
 #[test]
-fn the_disruption_budgets_of_a_changed_copy_decide_which_pods_leave_deleting_nodes() {
+fn the_disruption_budgets_of_a_changed_copy_decide_which_pods_leave() {
     let leaving =
         crate::fixture::node("gone").set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
     let mut world = world()

@@ -147,7 +147,7 @@ fn pools_share_the_savings_of_a_move_by_price_and_the_least_score_counts() {
 
 /// Conformance: DIS-121
 #[test]
-fn a_move_that_saves_nothing_or_is_in_a_pool_that_costs_nothing_is_rejected() {
+fn a_move_that_saves_nothing_or_in_a_pool_without_cost_is_rejected() {
     use karpenter_core::disruption::Candidates;
     use karpenter_core::disruption::consolidation::balanced::Totals;
     let world = World::empty()

@@ -19,7 +19,7 @@ fn ten() -> Vec<crate::fleet::FleetNode> {
 
 /// Conformance: DIS-094
 #[test]
-fn thirty_percent_of_ten_nodes_are_disrupted_at_a_time_including_deleting_ones() {
+fn thirty_percent_of_ten_nodes_are_disrupted_at_a_time() {
     let world = budgeted("30%").run(ten());
     assert_eq!(world.decide(), ["delete n0 n1 n2 (saves 0.60)"]);
     let mut world = budgeted("30%").run(ten());

@@ -18,7 +18,7 @@ const DO_NOT_DISRUPT: &str = "pod has \"karpenter.sh/do-not-disrupt\" annotation
 
 /// Conformance: DIS-089
 #[test]
-fn a_do_not_disrupt_pod_blocks_its_node_whatever_owns_the_pod_unless_it_has_ended() {
+fn a_do_not_disrupt_pod_blocks_its_node_unless_it_has_ended() {
     let refusing = |pod: Object<Pod>| pod.annotation("karpenter.sh/do-not-disrupt", "true");
     assert_eq!(blocked(refusing), DO_NOT_DISRUPT);
     for (api_version, kind) in [("v1", "Node"), ("apps/v1", "DaemonSet")] {
@@ -38,7 +38,7 @@ fn a_do_not_disrupt_pod_blocks_its_node_whatever_owns_the_pod_unless_it_has_ende
 }
 
 #[test]
-fn the_do_not_consolidate_annotation_of_v1alpha5_blocks_consolidation_of_a_node() {
+fn the_do_not_consolidate_annotation_of_v1alpha5_blocks_consolidation() {
     let says = |value: &str| {
         let annotation = "/metadata/annotations/karpenter.sh~1do-not-consolidate";
         let empty = node("a", "huge").node(annotation, json!(value));
@@ -52,7 +52,7 @@ fn the_do_not_consolidate_annotation_of_v1alpha5_blocks_consolidation_of_a_node(
 }
 
 #[test]
-fn the_policy_when_empty_deletes_empty_nodes_annotated_with_do_not_consolidate() {
+fn when_empty_deletes_empty_nodes_annotated_with_do_not_consolidate() {
     let says = |pod: Option<Object<Pod>>| {
         let pool = open_pool("default").consolidation_policy("WhenEmpty");
         let annotation = "/metadata/annotations/karpenter.sh~1do-not-consolidate";
@@ -72,7 +72,7 @@ fn the_policy_when_empty_deletes_empty_nodes_annotated_with_do_not_consolidate()
 
 /// The caller counts the ten minutes of docs/DIFFERENCES.md and passes the names of the NodeClaims within them.
 #[test]
-fn a_node_that_consolidation_has_just_launched_is_not_consolidated_again_unless_it_is_empty() {
+fn a_node_that_consolidation_just_launched_is_kept_unless_it_is_empty() {
     let says = |pods: Vec<Object<Pod>>| {
         let world = world()
             .run([node("a", "huge"), node("b", "huge")])
@@ -185,7 +185,7 @@ fn do_not_disrupt_blocks_only_if_true_or_a_duration_that_has_not_passed() {
 
 /// Conformance: DIS-092
 #[test]
-fn a_pdb_that_allows_nothing_blocks_nodes_with_daemon_pods_but_not_with_static_pods() {
+fn a_pdb_blocks_nodes_with_daemon_pods_but_not_with_static_pods() {
     let guarded = |api_version: &str, kind: &str| {
         let owned = pod("p")
             .label("app", "guarded")
@@ -218,7 +218,7 @@ fn two_pdbs_on_one_pod_block_its_node() {
 
 /// Conformance: DIS-104
 #[test]
-fn pdbs_of_other_namespaces_and_unready_pods_under_always_allow_do_not_block() {
+fn pdbs_of_other_namespaces_and_unready_pods_do_not_block() {
     let with = |namespace: &str, spec: serde_json::Value, ready: Option<&str>| {
         let conditions = ready.map(|status| json!({ "type": "Ready", "status": status }));
         let guarded = running("p", "a", "1")
@@ -283,7 +283,7 @@ fn nodes_that_are_not_candidates_have_a_reason() {
 
 /// Conformance: DIS-117
 #[test]
-fn nodes_with_only_daemon_pods_are_empty_and_ones_with_a_terminating_stateful_set_pod_are_not() {
+fn daemon_pods_leave_a_node_empty_but_a_stateful_set_pod_does_not() {
     let verdict_with = |api_version: &str, kind: &str, terminating: bool| {
         let mut pod = pod("p").cpu("1").owned_by(api_version, kind, "o").on("a");
         if terminating {

@@ -354,7 +354,7 @@ fn compare(
 }
 
 #[test]
-fn a_pass_that_carries_over_evaluations_returns_the_plan_of_a_pass_from_nothing() {
+fn a_pass_with_carried_evaluations_returns_the_plan_of_one_from_nothing() {
     let default = ProptestConfig::default();
     let config = ProptestConfig {
         source_file: Some(file!()),

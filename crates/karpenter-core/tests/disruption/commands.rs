@@ -73,7 +73,7 @@ fn a_command_names_its_nodes_replacements_and_pods() {
 
 /// A node that expires soon is disrupted rather than one that does not.
 #[test]
-fn the_cost_of_a_disruption_grows_with_the_pods_and_shrinks_with_the_time_until_expiration() {
+fn the_cost_of_a_disruption_grows_with_pods_and_shrinks_with_time() {
     let cost = |node: FleetNode, pods: &[&str]| command(node, pods).candidates[0].disruption_cost;
     let half = || {
         let created = now() - SignedDuration::from_hours(1);

@@ -10,7 +10,7 @@ use crate::fleet::{
 
 /// Conformance: DIS-090
 #[test]
-fn a_termination_grace_period_overrides_do_not_disrupt_and_pdbs_for_drift_alone() {
+fn a_termination_grace_period_overrides_blocking_pods_for_drift_alone() {
     let pod = || running("p", "a", "15");
     let refusing =
         |world: World| world.with([pod().annotation("karpenter.sh/do-not-disrupt", "true")]);
@@ -116,7 +116,7 @@ fn pods_of_drifted_nodes_may_move_to_nodes_within_consolidate_after() {
 
 /// Conformance: DIS-193
 #[test]
-fn many_drifted_nodes_are_replaced_in_one_pass_each_with_its_own_replacement() {
+fn many_drifted_nodes_get_their_own_replacements_in_one_pass() {
     let world = world()
         .run(["a", "b", "c"].map(|name| node(name, "large").drifted("2026-01-01T00:00:00Z")))
         .with(["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "7")));
@@ -131,7 +131,7 @@ fn many_drifted_nodes_are_replaced_in_one_pass_each_with_its_own_replacement() {
 
 /// Conformance: DIS-186
 #[test]
-fn a_drifted_node_whose_pods_fit_nowhere_is_kept_and_the_others_are_replaced() {
+fn a_drifted_node_whose_pods_fit_nowhere_is_kept_and_others_replaced() {
     let types = [crate::fleet::priced_type("small", 2, 0.2)];
     let world = World::empty()
         .with_types(types.into())

@@ -143,7 +143,7 @@ fn other_pods_of_capacity_buffers_alter_every_node_and_the_same_ones_none() {
 }
 
 #[test]
-fn nothing_is_carried_over_while_more_than_64_pods_of_capacity_buffers_wait() {
+fn nothing_is_carried_over_while_more_than_64_buffer_pods_wait() {
     let world = kept_fleet();
     let snapshot = world.cluster.snapshot();
     for (waiting, carried_over) in [(64, 6), (65, 0)] {
@@ -171,7 +171,7 @@ fn verdicts_other_than_simulations_are_decided_again() {
 }
 
 #[test]
-fn room_on_a_node_that_a_pod_prefers_alters_nodes_whose_pods_had_to_go_elsewhere() {
+fn room_on_a_preferred_node_alters_nodes_whose_pods_went_elsewhere() {
     let mut world = crate::fleet::world();
     let ssd = node("node-z", "medium").label("disk", "ssd");
     for node in [node("node-a", "medium"), node("node-b", "medium"), ssd] {
@@ -306,7 +306,7 @@ fn a_pod_that_a_spread_does_not_count_alters_no_spread_pods_by_leaving() {
 }
 
 #[test]
-fn another_label_of_a_node_in_a_zone_with_other_nodes_alters_no_spread_pods_elsewhere() {
+fn a_label_of_one_of_several_nodes_in_a_zone_alters_no_spread_elsewhere() {
     let mut world = spread_fleet();
     let mut planner = Planner::default();
     planner.plan(&world.cluster.snapshot(), &request());
@@ -351,7 +351,7 @@ fn new_nodes_are_tried_in_the_order_of_their_names() {
 }
 
 #[test]
-fn anti_affinity_of_a_pod_that_leaves_alters_the_nodes_whose_pods_it_kept_away() {
+fn anti_affinity_of_a_leaving_pod_alters_nodes_whose_pods_it_kept_away() {
     let mut world = kept_fleet();
     let selected = ("app", "y");
     world.add([running("kept-away", "node-0", "100m").label("app", "y")]);
@@ -388,7 +388,7 @@ fn after(world: &mut World, change: impl FnOnce(&mut World)) -> (usize, usize) {
 }
 
 #[test]
-fn a_new_node_without_room_alters_no_evaluation_wherever_it_is_in_the_order() {
+fn a_new_node_without_room_alters_no_evaluation() {
     for name in ["a", "node-33", "z"] {
         let mut world = kept_fleet();
         let add_full_node = |world: &mut World| {
@@ -411,7 +411,7 @@ fn a_pod_that_a_spread_counts_alters_the_spread_pods_elsewhere_by_leaving() {
 }
 
 #[test]
-fn a_pod_with_other_labels_in_the_place_of_an_equal_one_alters_the_spread_pods_elsewhere() {
+fn a_replaced_pod_with_other_labels_alters_the_spread_pods_elsewhere() {
     let mut world = spread_fleet();
     let replace = |world: &mut World| {
         world.cluster.remove_pod("default", "small-5");
@@ -431,7 +431,7 @@ fn in_two_zones(second: &[usize]) -> World {
 }
 
 #[test]
-fn a_node_that_takes_counted_pods_to_another_zone_alters_the_spread_pods_elsewhere() {
+fn a_node_that_takes_pods_to_another_zone_alters_spread_pods_elsewhere() {
     // Both zones have two other nodes.
     let mut world = in_two_zones(&[3, 4]);
     world.add([running("counted", "node-5", "100m").label("app", "x")]);
@@ -443,7 +443,7 @@ fn a_node_that_takes_counted_pods_to_another_zone_alters_the_spread_pods_elsewhe
 }
 
 #[test]
-fn another_label_of_one_of_two_nodes_in_a_zone_alters_the_spread_pods_elsewhere() {
+fn a_label_of_one_of_two_nodes_in_a_zone_alters_the_spread_elsewhere() {
     let relabel = |world: &mut World| {
         let relabeled = node("node-5", "medium")
             .label(ZONE, Z2)
@@ -483,7 +483,7 @@ fn with_guard(key: &str) -> World {
 }
 
 #[test]
-fn anti_affinity_that_is_gone_alters_the_pods_it_kept_away_although_no_room_becomes_free() {
+fn anti_affinity_that_is_gone_alters_the_pods_it_kept_away() {
     let mut world = with_guard(ZONE);
     world.add([running("other-guard", "node-5", "100m").anti_affinity(ZONE, ("app", "z"))]);
     let replace = |world: &mut World| {
@@ -495,7 +495,7 @@ fn anti_affinity_that_is_gone_alters_the_pods_it_kept_away_although_no_room_beco
 }
 
 #[test]
-fn a_node_that_leaves_its_zone_alters_the_pods_that_anti_affinity_keeps_from_it() {
+fn a_node_that_leaves_its_zone_alters_pods_kept_from_it_by_anti_affinity() {
     let moved = |world: &mut World| {
         let moved = node("node-5", "medium").label(ZONE, Z2);
         world.add((moved.claim, moved.node));
@@ -561,7 +561,7 @@ fn another_rule_for_spot_nodes_alters_every_node() {
 
 /// A terminating pod of a StatefulSet comes back, and needs a place. It does not move while its annotation protects it.
 #[test]
-fn an_annotation_that_no_longer_protects_a_terminating_pod_alters_its_node() {
+fn an_annotation_that_no_longer_protects_a_pod_alters_its_node() {
     let mut world = crate::fleet::world();
     let only = node("a", "small");
     world.add((only.claim, only.node));

@@ -226,7 +226,7 @@ fn replaced() -> Stage {
 }
 
 #[test]
-fn an_empty_node_is_deleted_once_the_proposal_is_still_valid_15_seconds_later() {
+fn an_empty_node_is_deleted_if_that_is_still_valid_15_seconds_later() {
     let mut stage = empty();
     assert_eq!(stage.after(0), ["plan", "propose a"]);
     // The pass that follows at once finds the node in flight.
@@ -311,7 +311,7 @@ fn a_replacement_that_neither_model_nor_api_server_has_rolls_back() {
 
 /// Conformance: DIS-127
 #[test]
-fn a_command_whose_replacement_is_not_initialized_in_ten_minutes_rolls_back() {
+fn a_command_without_initialized_replacement_in_ten_minutes_rolls_back() {
     let mut stage = replaced();
     stage.after(0);
     assert!(!stage.after(599).contains(&"untaint a".to_owned()));

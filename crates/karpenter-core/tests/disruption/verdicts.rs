@@ -227,7 +227,7 @@ fn what_prevents_consolidation_is_reported_in_order() {
 
 /// Conformance: DIS-172
 #[test]
-fn empty_and_drifted_nodes_of_unknown_type_or_without_labels_are_disrupted() {
+fn empty_and_drifted_nodes_of_unknown_type_are_disrupted() {
     let bare = || {
         let m = without_label(node("a", "huge"), ZONE);
         without_label(m, CAPACITY_TYPE).label(INSTANCE_TYPE, "gone")
@@ -327,7 +327,7 @@ fn what_costs_the_same_replaces_nothing() {
 
 /// Conformance: API-206
 #[test]
-fn the_dearest_offering_of_the_capacity_type_that_is_tried_first_is_the_price_of_a_launch() {
+fn the_price_of_a_launch_is_the_dearest_of_the_first_capacity_type() {
     let decide = |offerings: Vec<karpenter_core::offering::Offering>| {
         let types = [
             type_with_offerings("now", 4, vec![fake::offering(ON_DEMAND, Z1, 0.5)]),
@@ -478,7 +478,7 @@ fn a_node_without_a_known_price_costs_0() {
 
 /// Conformance: DIS-179
 #[test]
-fn a_pending_pod_does_not_block_disruption_and_blocked_pods_get_no_replacement() {
+fn pending_pods_block_no_disruption_and_blocked_pods_get_no_replacement() {
     let kept = |change: fn(Object<Pod>) -> Object<Pod>, budget: Option<Value>| {
         let mut world = world()
             .run([node("a", "large")
@@ -507,7 +507,7 @@ fn a_pending_pod_does_not_block_disruption_and_blocked_pods_get_no_replacement()
 }
 
 #[test]
-fn a_command_names_its_claims_five_instance_types_and_the_number_of_others() {
+fn a_command_names_its_claims_and_five_instance_types() {
     let text = |types: usize| {
         let cheap = (0..types).map(|n| {
             let name = format!("t{n}");

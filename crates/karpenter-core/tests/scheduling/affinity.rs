@@ -154,7 +154,7 @@ fn preferred_affinity_that_cannot_be_met_is_dropped() {
 }
 
 #[test]
-fn preferred_affinity_to_present_pods_does_not_keep_a_pod_from_starting_its_required_group() {
+fn preferred_affinity_does_not_keep_a_pod_from_starting_a_required_group() {
     let full = json!({ "cpu": "0", "pods": "5" });
     let own = pod("p")
         .cpu("1")
@@ -173,7 +173,7 @@ fn preferred_affinity_to_present_pods_does_not_keep_a_pod_from_starting_its_requ
 
 /// Two nodes cost a quarter less than one, but then `p` would not be near `x`.
 #[test]
-fn a_pod_is_near_another_one_on_its_planned_node_wherever_that_is_launched() {
+fn a_pod_is_near_another_one_on_its_planned_node() {
     let types = [(2, 0.23), (4, 0.6)].map(|(cpu, price)| {
         let name = format!("t{cpu}");
         instance_type(&name)
@@ -199,7 +199,7 @@ fn a_pod_is_near_another_one_on_its_planned_node_wherever_that_is_launched() {
 
 /// By memory `p` comes first, and `x` joins its node: that is cheaper, but `p` prefers to be apart.
 #[test]
-fn a_plan_in_which_pods_come_near_later_does_not_meet_a_preference_to_be_apart() {
+fn pods_that_come_near_later_do_not_meet_a_preference_to_be_apart() {
     let types = [(2, 0.23), (4, 0.3)].map(|(cpu, price)| {
         let name = format!("t{cpu}");
         let sized = instance_type(&name).cpu(cpu).gib(16).pods(20);
@@ -236,7 +236,7 @@ fn anti_affinity_to_pods_everywhere_fails() {
 
 /// Conformance: SCH-135
 #[test]
-fn required_anti_affinity_of_other_pods_keeps_a_pod_away_and_preferred_does_not() {
+fn required_and_not_preferred_anti_affinity_of_others_keeps_a_pod_away() {
     let owner = |zone: &str| {
         pod(zone)
             .label("owner", "yes")
@@ -392,7 +392,7 @@ fn a_spread_overrides_a_preferred_affinity() {
 
 /// Conformance: SCH-229
 #[test]
-fn the_first_pod_of_an_affinity_group_is_placed_in_the_zone_of_pods_planned_before_it() {
+fn the_first_pod_of_an_affinity_group_goes_to_the_zone_of_earlier_pods() {
     // `together` leaves its zone open, and `near`, the first pod of its zonal group, does not fit on the same node. If the zone
     // stayed open, `pinned` could move `together` to another zone.
     let together = pod("together")

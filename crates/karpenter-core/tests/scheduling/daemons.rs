@@ -269,7 +269,7 @@ fn a_daemon_that_does_not_run_on_a_node_reserves_nothing_there() {
 }
 
 #[test]
-fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
+fn a_daemon_that_waits_for_a_startup_taint_counts_before_initialization() {
     let taint = json!({ "key": "warming", "effect": "NoSchedule" });
     let world = |initialized: &str| {
         let claim = node_claim("c")

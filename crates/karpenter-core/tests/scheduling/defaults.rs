@@ -195,7 +195,7 @@ fn services_that_do_not_select_the_pod_add_nothing() {
 
 /// Conformance: SCH-274
 #[test]
-fn a_default_counts_by_the_labels_of_replication_controllers_and_expressions_of_others() {
+fn a_default_spread_counts_by_the_labels_or_expressions_of_the_owner() {
     let of = |name: &str, version: &str, kind: &str| {
         pod(name)
             .label("app", "x")

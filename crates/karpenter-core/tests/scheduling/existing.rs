@@ -74,7 +74,7 @@ fn the_estimated_memory_of_a_solver_grows_with_its_nodes() {
 }
 
 #[test]
-fn the_estimated_memory_of_a_solver_grows_with_the_anti_affinity_of_bound_pods() {
+fn the_memory_of_a_solver_grows_with_the_anti_affinity_of_bound_pods() {
     let memory = |terms: bool| {
         let pods = (0..50).map(|index| {
             let app = format!("app-{index}");
@@ -469,7 +469,7 @@ fn an_overcommitted_node_gets_no_pods() {
 }
 
 #[test]
-fn a_node_without_free_memory_gets_pods_that_request_none_and_an_overcommitted_one_does_not() {
+fn a_node_without_free_memory_gets_only_pods_that_request_none() {
     let with_memory = |requested: &str| {
         let world = World::new().with((
             node("n").cpu("4").memory("4Gi"),

@@ -36,7 +36,7 @@ fn of(plan: &Plan, pod: &str, key: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_pod_starts_its_affinity_group_in_a_zone_that_fits_the_planned_nodes_of_the_group() {
+fn a_pod_starts_its_affinity_group_in_a_zone_that_fits_its_planned_nodes() {
     // Zone 2 is the cheapest for `starts`, and has no node for `first`.
     let types = [
         sized("large", 4, &[(Z1, 1.0)]),
@@ -55,8 +55,7 @@ fn a_pod_starts_its_affinity_group_in_a_zone_that_fits_the_planned_nodes_of_the_
 }
 
 #[test]
-fn a_pod_starts_its_affinity_group_in_a_zone_with_the_min_values_of_the_planned_nodes_of_the_group()
-{
+fn a_pod_starts_its_affinity_group_in_a_zone_with_enough_min_values() {
     let zone_with = |other: &[(&str, f64)]| {
         let types = [
             sized("large", 4, &[(Z1, 1.0), (Z2, 1.0)]),
@@ -81,7 +80,7 @@ fn a_pod_starts_its_affinity_group_in_a_zone_with_the_min_values_of_the_planned_
 }
 
 #[test]
-fn of_the_zones_of_a_spread_the_one_with_the_cheapest_type_that_fits_is_used() {
+fn of_the_zones_of_a_spread_that_with_the_cheapest_type_is_used() {
     let types = [
         sized("large", 4, &[(Z1, 0.5), (Z2, 0.6)]),
         sized("small", 2, &[(Z2, 0.1)]),
@@ -94,7 +93,7 @@ fn of_the_zones_of_a_spread_the_one_with_the_cheapest_type_that_fits_is_used() {
 }
 
 #[test]
-fn a_pod_that_may_be_in_several_zones_joins_a_node_that_is_open_to_all_of_them() {
+fn a_pod_of_several_zones_joins_a_node_that_is_open_to_all_of_them() {
     let plan = world([sized("t", 4, &[(Z1, 1.0), (Z2, 1.0)])])
         .with_pool(node_pool("default"))
         .with([
@@ -106,7 +105,7 @@ fn a_pod_that_may_be_in_several_zones_joins_a_node_that_is_open_to_all_of_them()
 }
 
 #[test]
-fn pods_that_count_only_once_another_joins_them_may_be_as_many_as_the_skew_of_hosts() {
+fn pods_that_count_once_joined_may_be_as_many_as_the_skew_of_hosts() {
     let nodes = |skew| {
         let picky = member("picky", "1")
             .select(ARCH, "amd64")
@@ -150,7 +149,7 @@ fn pods_join_a_node_whose_type_is_narrowed_again_and_again() {
 }
 
 #[test]
-fn a_planned_node_is_charged_for_its_largest_type_in_whatever_order_types_are_listed() {
+fn a_planned_node_is_charged_for_its_largest_type_in_any_order_of_types() {
     let apart = |name: &str| member(name, "1").anti_affinity(HOSTNAME, APP);
     let placed = |order: [&str; 2]| {
         let types = [(order[0], 16), (order[1], 4)];
@@ -166,7 +165,7 @@ fn a_planned_node_is_charged_for_its_largest_type_in_whatever_order_types_are_li
 }
 
 #[test]
-fn a_type_without_resources_left_takes_none_from_the_types_listed_before_it() {
+fn a_type_without_resources_left_takes_none_from_types_listed_before_it() {
     let types = [
         sized("a", 2, &[(Z1, 1.0)]),
         sized("b", 8, &[(Z1, 1.0)]),

@@ -120,7 +120,7 @@ fn a_limit_that_a_type_would_just_reach_is_not_among_the_exceeded_ones() {
 }
 
 #[test]
-fn a_claim_counts_less_against_a_limit_once_its_pods_do_not_fit_on_the_largest_type() {
+fn a_claim_counts_less_once_its_pods_do_not_fit_on_the_largest_type() {
     let sized = |name: &str, cores: i64, gib: i64, price: f64| {
         instance_type(name)
             .cpu(cores)
@@ -148,7 +148,7 @@ fn a_claim_counts_less_against_a_limit_once_its_pods_do_not_fit_on_the_largest_t
 }
 
 #[test]
-fn a_pod_refused_for_a_limit_is_tried_again_once_another_claim_counts_less() {
+fn a_pod_refused_for_a_limit_is_retried_once_another_claim_counts_less() {
     let wide = instance_type("wide").cpu(8).gib(2).pods(20).price(0.8);
     let wide = wide.resource("example.com/fpga", 1).build();
     let tall = instance_type("tall").cpu(4).gib(32).pods(20).price(0.4);

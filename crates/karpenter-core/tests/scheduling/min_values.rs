@@ -232,7 +232,7 @@ fn best_effort_lowers_a_minimum_before_it_tries_another_pool() {
 
 /// Found by EXP-04: upstream leaves the zone of such a node open, and the pod was told to be blocked by its anti-affinity.
 #[test]
-fn a_node_of_anti_affinity_keeps_its_zones_open_if_one_zone_has_too_few_types() {
+fn a_node_of_anti_affinity_keeps_its_zones_if_one_has_too_few_types() {
     let one_zone_each = || {
         let types = [
             instance_type("a").cpu(4).price(0.1).zones(&[Z1]),

@@ -33,7 +33,7 @@ fn room_and_a_fitting_offering_must_come_from_the_same_override() {
 
 /// Conformance: API-205
 #[test]
-fn an_offering_s_overrides_replace_entries_of_capacity_and_of_the_summed_overhead() {
+fn the_overrides_of_an_offering_replace_capacity_and_summed_overhead() {
     let gib = 1_i64 << 30;
     let mut instance_type = instance_type("t").cpu(4).gib(16).build();
     instance_type.overhead.kube_reserved =

@@ -92,7 +92,7 @@ fn a_pod_joins_the_planned_node_with_the_fewest_pods() {
 
 /// Conformance: SCH-233
 #[test]
-fn what_was_placed_before_the_deadline_is_kept_and_the_rest_is_neither_placed_nor_refused() {
+fn what_was_placed_is_kept_at_the_deadline_and_the_rest_is_not_refused() {
     let plan = |asked_before: usize| {
         let pods = copies(&pod("p").cpu("10m"), 300);
         let mut world = first_fit(8, 1000, node_pool("default")).with(pods);
@@ -202,7 +202,7 @@ fn an_order_in_which_more_pods_fit_is_found() {
 
 /// No planned node can add a zone to those whose lowest count bounds the skew, if each zone has a node.
 #[test]
-fn pods_that_count_zones_they_cannot_use_keep_their_turn_where_each_zone_has_a_node() {
+fn pods_that_count_zones_they_cannot_use_keep_their_turn() {
     let app = || pod("first").label("app", "x").select(ZONE, Z1);
     let ignore = json!({ "nodeAffinityPolicy": "Ignore" });
     let spread = app().cpu("2").spread_with(ZONE, 1, ("app", "x"), ignore);

@@ -61,7 +61,7 @@ fn on_demand_pods_do_not_keep_other_pods_off_spot() {
 }
 
 #[test]
-fn a_planned_node_with_few_pods_is_repacked_unless_the_policy_is_fewest_nodes() {
+fn a_node_with_few_pods_is_repacked_unless_the_policy_is_fewest_nodes() {
     let world = world()
         .with([on_demand()])
         .with(copies(&pod("p").cpu("1"), 9));
@@ -164,7 +164,7 @@ fn repacking_keeps_limits() {
 
 /// Two nodes cost a tenth less than one for both pods, and a fifth of that one's price more in management.
 #[test]
-fn an_additional_node_counts_for_more_than_its_price_where_planned_nodes_have_few_pods() {
+fn an_additional_node_counts_more_than_its_price_if_nodes_have_few_pods() {
     let types = [(1, 0.08), (2, 0.1), (4, 0.2)].map(|(cpu, price)| {
         instance_type(&format!("m-{cpu:02}"))
             .cpu(cpu)

@@ -59,7 +59,7 @@ fn node_overlays_change_prices_only_if_their_feature_is_enabled() {
 }
 
 #[test]
-fn a_planned_node_says_whether_an_overlay_changed_the_price_or_capacity_of_any_of_its_types() {
+fn a_planned_node_says_whether_an_overlay_changed_any_of_its_types() {
     let marked = |spec: serde_json::Value| {
         let typed = |name: &str| instance_type(name).cpu(2).gib(8).build();
         let mut world = World::configured(|config| config.node_overlays = true)

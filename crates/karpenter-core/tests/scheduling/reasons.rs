@@ -229,7 +229,7 @@ fn the_hostname_constraint_that_excludes_new_nodes_is_the_reason() {
 }
 
 #[test]
-fn unmet_min_values_are_the_reason_also_where_host_ports_exclude_the_other_types() {
+fn unmet_min_values_are_the_reason_also_beside_host_ports() {
     // The DaemonSet on `b` uses the port, so that only `a` is left.
     let types = [instance_type("a").cpu(2), instance_type("b").cpu(2)];
     let mut world = World::empty()
@@ -273,7 +273,7 @@ fn a_node_pool_whose_name_differs_in_two_characters_at_most_is_suggested() {
 }
 
 #[test]
-fn the_text_for_types_that_passed_each_test_alone_names_the_pair_that_some_type_passed() {
+fn the_text_for_types_that_passed_each_test_alone_names_the_pair() {
     let says = |requirements_and_resources, resources_and_offering, requirements_and_offering| {
         let mismatch = InstanceTypeMismatch {
             requirements: true,
@@ -374,7 +374,7 @@ fn too_large(asked: Object<Pod>) -> (String, serde_json::Value) {
 }
 
 #[test]
-fn a_pod_that_is_too_large_is_told_the_largest_amount_after_daemon_sets_and_the_difference() {
+fn a_pod_that_is_too_large_is_told_the_largest_amount_and_the_difference() {
     let (text, parameters) = too_large(pod("p").cpu("5000").memory("1Gi"));
     assert_eq!(
         text,
@@ -398,7 +398,7 @@ fn of_several_resources_the_one_is_told_that_is_short_by_most() {
 }
 
 #[test]
-fn a_pod_that_fits_on_no_type_because_of_several_resources_together_has_no_shortage() {
+fn a_pod_that_fits_nowhere_for_several_resources_has_no_shortage() {
     let asked = pod("p").cpu("100").memory("600Gi");
     let mut world = World::empty()
         .with_types(

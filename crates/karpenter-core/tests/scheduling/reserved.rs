@@ -199,7 +199,7 @@ fn a_claim_that_is_not_launched_yet_counts_in_the_reservation() {
 }
 
 #[test]
-fn a_claim_that_is_launched_or_deleted_no_longer_counts_in_the_reservation() {
+fn a_launched_or_deleted_claim_no_longer_counts_in_the_reservation() {
     let planned_beside = |change: fn(Object<NodeClaim>) -> Object<NodeClaim>| {
         let mut world = World::empty()
             .with_types([reserved_type("t", 4, &[("r", 2)])].into_iter().collect())
@@ -373,7 +373,7 @@ fn reservations_that_are_not_tracked_are_used_like_any_offering() {
 }
 
 #[test]
-fn a_node_that_relies_on_a_reservation_lists_only_its_zone_once_a_constraint_counts_its_pods() {
+fn a_reserved_node_lists_only_its_zone_once_a_constraint_counts_its_pods() {
     let large = vec![offering("on-demand", Z1, 0.8)];
     let small = vec![reserved("r", 1, Z2, 1e-6)];
     let types = [

@@ -195,7 +195,7 @@ fn a_limit_admits_nodes_that_fit_into_it() {
 }
 
 #[test]
-fn a_claim_that_is_not_launched_counts_only_as_instance_types_that_it_lists() {
+fn a_claim_that_is_not_launched_counts_as_the_types_that_it_lists() {
     let sized = |name: &str, cpu: i64| fake::instance_type(name).cpu(cpu).gib(64).build();
     let placed = |operator: &str| {
         let claim = node_claim("c").pool("default").set(

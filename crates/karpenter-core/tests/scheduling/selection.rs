@@ -59,7 +59,7 @@ fn required_node_requirements_that_cannot_be_right_make_a_pod_invalid() {
 
 /// Conformance: SCH-184
 #[test]
-fn scheduler_priority_and_phase_do_not_decide_whether_a_pod_is_provisioned_for() {
+fn scheduler_priority_and_phase_do_not_decide_about_provisioning() {
     for change in [
         ("/spec/schedulerName", json!("other")),
         ("/spec/priority", json!(-1)),
@@ -421,7 +421,7 @@ fn a_pool_whose_instance_types_are_unknown_is_skipped() {
 }
 
 #[test]
-fn a_node_that_a_later_term_of_node_affinity_admits_comes_before_a_new_node_for_an_earlier_term() {
+fn a_node_for_a_later_term_comes_before_a_new_node_for_an_earlier_one() {
     let either = pod("p")
         .cpu("1")
         .require(ZONE, "In", &[Z1])

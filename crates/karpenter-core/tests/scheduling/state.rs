@@ -44,7 +44,7 @@ fn pods_that_are_not_bound_or_have_ended_use_nothing() {
 
 /// Conformance: DIS-002
 #[test]
-fn a_node_is_freed_once_when_its_pod_is_deleted_or_recreated_on_another_node() {
+fn a_node_is_freed_once_when_its_pod_is_deleted_or_recreated() {
     let mut world = World::new().with((node("n"), node("m"), pod("other").cpu("1").on("n")));
     world.add(pod("p").cpu("1").on("n"));
     world.cluster.remove_pod("default", "p");
@@ -329,7 +329,7 @@ fn the_same_taints_count_on_initialized_and_unmanaged_nodes() {
 
 /// Conformance: DIS-139
 #[test]
-fn the_epoch_counts_changes_that_may_allow_consolidation_and_not_readiness() {
+fn the_epoch_counts_changes_that_allow_consolidation_and_not_readiness() {
     let since = "2026-01-01T00:00:00Z";
     let ready =
         |status: &str| json!([{ "type": "Ready", "status": status, "lastTransitionTime": since }]);
@@ -374,7 +374,7 @@ fn with_id(world: &World, id: &str) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn nodes_and_node_claims_are_found_by_provider_id_and_node_claims_by_node_pool() {
+fn nodes_and_node_claims_are_found_by_provider_id() {
     let mut world = World::new().with([node("n")]);
     for (name, id) in [("b", "fake://n"), ("a", ""), ("c", "fake://other")] {
         world.add(claim(name, id));

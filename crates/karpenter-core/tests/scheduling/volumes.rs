@@ -166,7 +166,7 @@ fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
 }
 
 #[test]
-fn a_provisioner_is_unsupported_by_its_own_name_and_by_that_of_its_csi_driver() {
+fn a_provisioner_is_unsupported_by_its_name_and_by_its_csi_driver() {
     let is_supported = |provisioner: &str, unsupported: &str| {
         let config = World::configured(|config| {
             config.unsupported_provisioners.push(unsupported.to_owned());
@@ -185,7 +185,7 @@ fn a_provisioner_is_unsupported_by_its_own_name_and_by_that_of_its_csi_driver() 
 
 /// Conformance: SCH-284, SCH-285
 #[test]
-fn a_bound_claim_needs_neither_a_late_binding_mode_nor_a_term_of_its_volume() {
+fn a_bound_claim_needs_no_late_binding_mode_and_no_term_of_its_volume() {
     let immediate = || class().set("/volumeBindingMode", "Immediate");
     let placed = |claim: Object<PersistentVolumeClaim>, volume: Object<PersistentVolume>| {
         is_placed(world(&[claim], &[volume], &[immediate()]))

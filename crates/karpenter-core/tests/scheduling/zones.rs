@@ -72,7 +72,7 @@ fn required_constraints_determine_the_effective_zone() {
 }
 
 #[test]
-fn a_zone_without_offerings_is_effective_if_the_pod_names_it_or_a_node_is_in_it() {
+fn a_zone_without_offerings_is_effective_for_a_pod_or_a_node_in_it() {
     let new = World::new;
     let far = "zone-without-offerings";
     assert_eq!(zone(new().with([pod("p").select(ZONE, far)])), far);

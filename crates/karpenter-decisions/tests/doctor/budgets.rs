@@ -6,7 +6,7 @@ use crate::fixture::{World, blocks, pod, status, with};
 
 /// Conformance: SURGE-12, EXP-11
 #[test]
-fn a_budget_that_demands_all_pods_is_impossible_and_one_that_waits_for_an_unready_pod_is_not() {
+fn a_budget_of_all_pods_is_impossible_and_one_with_an_unready_pod_is_not() {
     let one = World::new()
         .node("a", "m-4", vec![pod("p0", "payments", "1")])
         .pdb(

@@ -150,7 +150,7 @@ fn a_node_pool_that_never_consolidates_is_told() {
 
 /// Conformance: SURGE-12
 #[test]
-fn nodes_that_expire_before_they_have_drained_or_hardly_after_their_start_are_told() {
+fn nodes_that_expire_before_they_have_drained_are_told() {
     let world = |expire: &str, grace: Option<&str>| {
         let grace = grace.map_or(Value::Null, |grace| json!(grace));
         let fields = [
@@ -185,7 +185,7 @@ fn daemon_set(cpu: &str, selector: Value) -> Value {
 
 /// Conformance: SURGE-12
 #[test]
-fn daemon_sets_that_take_more_than_30_percent_of_the_smallest_type_are_told() {
+fn daemon_sets_that_take_over_30_percent_of_the_smallest_type_are_told() {
     let world = |cpu: &str, selector: Value| {
         let mut world = World::new();
         world

@@ -115,7 +115,7 @@ fn a_node_pool_that_disrupts_nothing_costs_what_its_nodes_would_save() {
 
 /// Conformance: SURGE-13
 #[test]
-fn a_node_that_something_else_keeps_as_well_costs_nothing_by_one_finding_alone() {
+fn a_node_that_something_else_keeps_costs_nothing_by_one_finding() {
     let mut protected = pod("p0", "web", "1");
     set(
         &mut protected,

@@ -46,7 +46,7 @@ fn refused(request: Value) -> (String, String) {
 
 /// Conformance: PLAN-10
 #[test]
-fn an_invalid_manifest_is_refused_with_its_field_and_an_unknown_kind_by_its_name() {
+fn an_invalid_manifest_is_refused_with_its_field_or_its_kind() {
     let (field, _) = refused(apply(pool(json!({ "weight": 0 }))));
     assert_eq!(field, "spec.weight");
     let restricted = json!({ "template": { "metadata": { "labels": { "karpenter.sh/x": "y" } } } });

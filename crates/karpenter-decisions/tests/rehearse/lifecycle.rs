@@ -16,7 +16,7 @@ fn gone_after(plan: &Plan) -> i64 {
 }
 
 #[test]
-fn an_instance_is_terminated_once_its_node_has_drained_and_its_volumes_are_detached() {
+fn an_instance_is_terminated_once_drained_with_its_volumes_detached() {
     let mut world = only_empty().node("a", 4);
     let removal = json!({ "changes": [{ "removeNode": "a" }] });
     assert_eq!(gone_after(&world.plan(removal.clone())), 5);

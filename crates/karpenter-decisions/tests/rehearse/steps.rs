@@ -71,7 +71,7 @@ fn a_moment_tells_the_commands_of_one_pass() {
 
 /// Conformance: PLAN-16
 #[test]
-fn new_replicas_fill_existing_nodes_first_and_get_nodes_of_the_cheapest_types_for_the_rest() {
+fn new_replicas_fill_existing_nodes_before_nodes_of_the_cheapest_types() {
     let world = quiet();
     let scale = json!({ "scale": { "kind": "Deployment", "namespace": "shop", "name": "web", "replicas": 20 } });
     let plan = world.plan(json!({ "changes": [scale], "for": "10m" }));
@@ -129,7 +129,7 @@ fn a_limit_keeps_pods_pending() {
 
 /// Conformance: PLAN-02
 #[test]
-fn a_changed_label_of_the_template_drifts_every_node_and_budgets_pace_their_replacement() {
+fn a_changed_template_label_drifts_every_node_at_the_pace_of_budgets() {
     let world = World::new(json!({ "disruption": { "budgets": [{ "nodes": "1" }] } }))
         .node("a", 4)
         .pods("web", "a", 4)
@@ -165,7 +165,7 @@ fn a_changed_label_of_the_template_drifts_every_node_and_budgets_pace_their_repl
 
 /// Conformance: PLAN-09
 #[test]
-fn inside_of_a_closed_window_nothing_is_disrupted_and_a_minute_after_it_opens_there_is() {
+fn nothing_is_disrupted_before_a_closed_window_opens() {
     // Closed until 18:00 every day.
     let closed =
         json!([{ "nodes": "0", "schedule": "0 8 * * *", "duration": "10h" }, { "nodes": "100%" }]);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_buffer_is_on_the_nodes_that_were_launched_for_it_before_and_after_they_join() {
+    async fn a_buffer_is_on_the_nodes_launched_for_it_before_and_after_they_join() {
         let (buffers, key) = (Buffers::default(), ObjectKey::namespaced("x", "b"));
         buffers.set(&key, &chunk("x"), 2);
         let all = buffers.pods();

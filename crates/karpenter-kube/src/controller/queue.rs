@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_added_during_a_failing_reconciliation_is_due_at_once_and_keeps_its_failures() {
+    async fn a_key_added_during_a_failing_reconciliation_is_due_at_once() {
         let queue = Queue::new();
         queue.add("a");
         assert_eq!(queue.next(), Some("a"));

@@ -319,7 +319,7 @@ mod tests {
 
     /// Conformance: DIS-008, DIS-010
     #[test]
-    fn the_model_is_in_sync_once_every_kind_was_listed_whatever_the_nodes_are_like() {
+    fn the_model_is_in_sync_once_every_kind_was_listed() {
         let mut state = State::new(ClusterConfig::default(), &["Node", "NodeClaim"]);
         state.apply_node(node("without-provider-id"));
         state.listed("Node");
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_node_claim_is_removed_unless_it_is_launched_or_another_one_by_now() {
+    fn a_missing_node_claim_is_removed_unless_it_is_launched_or_another_one() {
         let mut state = State::new(ClusterConfig::default(), &[]);
         let missing = |uid: &str| Update::MissingNodeClaim {
             name: "c".into(),
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn subscribers_learn_both_versions_of_an_object_and_nothing_of_updates_without_effect() {
+    fn subscribers_learn_both_versions_of_a_changed_object() {
         let mut state = State::new(ClusterConfig::default(), &[]);
         let (first, second) = (claim("1", ""), claim("1", "x://c"));
         let versions = [&first, &first, &second].map(|c| Object::NodeClaim(Arc::clone(c)));

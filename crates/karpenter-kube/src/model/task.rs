@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_update_whose_caller_waits_for_it_is_published_at_once_with_those_before() {
+    async fn an_update_whose_caller_waits_is_published_with_those_before() {
         let handle = start();
         let portion = |number| Update::Portion(vec![node(number)]);
         handle.apply(portion(0)).await.unwrap();

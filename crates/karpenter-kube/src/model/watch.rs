@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pods_that_a_later_list_does_not_contain_are_removed_and_watched_ones_stay_listed() {
+    async fn pods_that_a_later_list_lacks_are_removed_and_watched_ones_stay() {
         let (model, handle) = Model::new(ClusterConfig::default(), &["Pod"]);
         let stop = CancellationToken::new();
         let task = tokio::spawn(model.run(stop.clone()));

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_annotations_generation_and_the_condition_itself_each_trigger_a_drift_check() {
+    fn labels_annotations_generation_and_condition_each_trigger_a_drift_check() {
         let mut claim = NodeClaim::new("a", Default::default());
         claim.set_true_with_reason(types::DRIFTED, "One", "", jiff::Timestamp::UNIX_EPOCH);
         let concerns = |change: &dyn Fn(&mut NodeClaim)| {

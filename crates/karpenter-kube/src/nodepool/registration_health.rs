@@ -124,7 +124,7 @@ mod tests {
 
     /// Conformance: DIS-024, DIS-033
     #[test]
-    fn two_failures_among_four_outcomes_are_unhealthy_whatever_follows_within_the_ring() {
+    fn two_failures_among_four_outcomes_are_unhealthy() {
         let health = health();
         let record = |registered| health.record("pool", "u", registered, None);
         assert_eq!(health.health("u"), Health::Unknown);

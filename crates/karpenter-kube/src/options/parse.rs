@@ -123,7 +123,7 @@ mod tests {
 
     #[cfg(feature = "decisions")]
     #[test]
-    fn changes_are_separated_by_semicolons_and_those_of_single_pods_or_times_are_invalid() {
+    fn changes_are_separated_by_semicolons_and_not_of_single_pods_or_times() {
         let changes = "--shadow-if=policy.default=Balanced;budget.default=10%";
         let options = Options::read(["karpenter", "--shadow", changes]).unwrap();
         let read: Vec<String> = options.shadow_if.iter().map(ToString::to_string).collect();

@@ -192,7 +192,7 @@ mod tests {
     use crate::events::Event;
 
     #[tokio::test]
-    async fn an_answer_is_known_without_a_search_for_the_same_message_of_its_class_only() {
+    async fn an_answer_is_known_without_a_search_for_the_same_message_and_class() {
         let mut cluster = Cluster::new(ClusterConfig::default());
         cluster.apply_pod(&pod("p").build());
         let snapshot = cluster.snapshot();

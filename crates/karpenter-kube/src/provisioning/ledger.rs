@@ -186,7 +186,7 @@ mod tests {
 
     /// Conformance: API-182
     #[test]
-    fn a_pod_that_was_pending_is_tracked_until_it_is_ready_even_if_karpenter_did_not_place_it() {
+    fn a_pod_that_karpenter_did_not_place_is_tracked_until_it_is_ready() {
         let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
         let seen = |pod: &Pod, now| ledger.changed(pod, at(now), Some(&metrics));
         // kube-scheduler has bound it before the first plan.

@@ -342,7 +342,7 @@ mod tests {
 
     /// Conformance: SCH-281, SCH-282
     #[test]
-    fn invalid_pods_and_pods_that_wait_for_a_reservation_are_not_unschedulable() {
+    fn invalid_pods_and_those_that_await_a_reservation_are_not_unschedulable() {
         let reserved = fake::instance_type("t").offerings(vec![fake::reserved("r", 1, "z", 0.1)]);
         let capacity = "karpenter.sh/capacity-type";
         let pool = node_pool("p")
@@ -368,7 +368,7 @@ mod tests {
 
     /// Conformance: SCH-283
     #[test]
-    fn a_nodepool_without_instance_types_says_whether_min_values_are_the_reason() {
+    fn a_nodepool_without_types_says_whether_min_values_are_the_reason() {
         let said = |pool: Object<NodePool>| {
             let plan = planned(pool, fake::instance_types(3).to_vec(), vec![pod("p")]);
             match &plan.pools[..] {

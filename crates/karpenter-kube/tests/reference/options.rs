@@ -186,7 +186,7 @@ fn levels_and_policies_have_their_values_and_no_others() {
 
 /// Conformance: API-152
 #[test]
-fn gates_that_are_not_named_have_their_defaults_and_unknown_ones_are_ignored() {
+fn gates_that_are_not_named_have_defaults_and_unknown_ones_are_ignored() {
     let gates = |text: &str| {
         read(&[&format!("--feature-gates={text}")]).map(|options| options.feature_gates)
     };

@@ -64,7 +64,7 @@ fn post(review: String) -> (u64, Value) {
 }
 
 #[test]
-fn a_review_of_what_is_no_object_of_karpenter_takes_twice_its_length_whatever_it_is() {
+fn a_review_without_an_object_of_karpenter_takes_twice_its_length() {
     for element in ["0", "[0]", r#"{"":0}"#, r#"{"kind":"NodePool"}"#] {
         let review = review(&repeated(element, LENGTH));
         let length = review.len() as u64;
@@ -75,7 +75,7 @@ fn a_review_of_what_is_no_object_of_karpenter_takes_twice_its_length_whatever_it
 }
 
 #[test]
-fn an_object_with_more_values_than_a_real_one_is_refused_before_it_is_read() {
+fn an_object_with_more_values_than_a_real_one_is_refused_unread() {
     let wide = repeated(r#"{"":0}"#, 2 << 20);
     let review = review(&node_pool(&format!(r#"{{"template":[{wide}]}}"#)));
     let length = review.len() as u64;
@@ -121,7 +121,7 @@ fn objects_are_converted_one_at_a_time() {
 }
 
 #[test]
-fn a_response_counts_beside_its_review_and_is_refused_where_there_is_no_room() {
+fn a_response_counts_beside_its_review_and_is_refused_without_room() {
     const MOST: usize = 4 << 20;
     let review = review(&repeated(&node_pool("{}"), MOST / 4 * 3));
     let length = review.len() as u64;

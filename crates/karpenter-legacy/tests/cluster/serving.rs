@@ -249,7 +249,7 @@ async fn definitions_are_pointed_at_the_webhook_and_v1beta1_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_that_expires_soon_is_replaced_and_its_authority_stays_trusted() {
+async fn a_certificate_that_expires_soon_is_replaced_and_its_authority_stays() {
     let place = Place::new("", 1);
     let ten_months_ago = Timestamp::now() - SignedDuration::from_hours(24 * 300);
     let old = Material::new(&[place.host()], ten_months_ago, None).unwrap();
@@ -315,7 +315,7 @@ async fn changes_of_other_clients_to_the_certificate_are_repaired() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_definitions_that_use_it_no_certificate_is_created_and_no_port_opened() {
+async fn without_definitions_no_certificate_is_created_and_no_port_opened() {
     let disabled = LegacyOptions {
         disable_webhook: true,
         ..LegacyOptions::default()
@@ -358,7 +358,7 @@ async fn silent(port: u16, material: &Material) -> TlsStream<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn v1beta1_is_served_while_more_silent_connections_are_held_than_there_may_be() {
+async fn v1beta1_is_served_beside_more_silent_connections_than_allowed() {
     let cluster = Cluster::asking(None).await;
     let material = cluster.synced().await;
     create_pool(&cluster).await;

@@ -90,7 +90,7 @@ fn seed() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_v1beta1_documents_of_the_walkthrough_are_stored_as_v1_and_read_as_written() {
+async fn the_v1beta1_documents_of_the_walkthrough_are_read_as_written() {
     let server = Server::start().await;
     for document in seed() {
         let created = server.create(&document).await.unwrap();
@@ -342,7 +342,7 @@ fn posted<B>(body: B) -> http::Request<B> {
 }
 
 #[tokio::test]
-async fn the_bytes_of_concurrent_reviews_are_limited_and_one_that_stalls_makes_room() {
+async fn the_bytes_of_concurrent_reviews_are_limited_and_stalled_ones_make_room() {
     let webhook = Webhook::default().at_most(1536);
     let answer = webhook.clone().respond(posted(Endless)).await;
     assert_eq!(answer.status(), 413, "one that is too large");
@@ -374,7 +374,7 @@ impl Lookup for NotYet {
 }
 
 #[tokio::test]
-async fn nodeclaims_are_not_converted_until_nodepools_are_listed_and_nodepools_are() {
+async fn nodeclaims_are_not_converted_until_nodepools_are_listed() {
     let review = |kind: &str| {
         let review = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",

@@ -296,7 +296,7 @@ mod tests {
 
     /// Conformance: AWS-userdata-15
     #[test]
-    fn the_version_of_bottlerocket_is_found_in_the_alias_the_parameter_or_the_name() {
+    fn the_version_of_bottlerocket_is_in_the_alias_the_parameter_or_the_name() {
         let name = "bottlerocket-aws-k8s-1.33-x86_64-v1.46.0-431fe75a";
         let images = [
             ("ami-1", "bottlerocket-aws-k8s-1.30-arm64-v2.0.1-def456"),

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_that_ec2_names_are_split_off_and_others_are_tried_by_halves_and_then_alone() {
+    fn ids_that_ec2_names_are_split_off_and_others_are_tried_by_halves() {
         let ids = |ids: &[&str]| IdBatch::new(ids.iter().map(|id| (*id).to_owned()).collect());
         let split = |together: IdBatch, code: &str, message: &str| -> Vec<Vec<String>> {
             let error = AwsError::refused("TerminateInstances", code, message);

@@ -226,7 +226,7 @@ mod tests {
 
     /// Conformance: AWS-instance-04
     #[test]
-    fn an_instance_is_reserved_only_if_it_was_launched_into_its_reservation_and_the_gate_is_on() {
+    fn an_instance_is_reserved_only_in_its_reservation_with_the_gate_on() {
         use ec2::CapacityReservationPreference as P;
         let type_of = |raw: &ec2::Instance, gate| Instance::read(raw, gate).unwrap().capacity_type;
         assert_eq!(

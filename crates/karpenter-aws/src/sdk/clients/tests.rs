@@ -45,7 +45,7 @@ async fn create_fleet_has_a_longer_timeout_than_other_calls() {
 }
 
 #[test]
-fn retry_and_trust_settings_of_the_environment_are_used_or_refused_by_name() {
+fn retry_and_trust_settings_of_the_environment_are_used_or_refused() {
     let of = |pairs: &[(&str, &str)]| {
         Connect::from_env(|name| {
             let found = pairs.iter().find(|(key, _)| *key == name);
@@ -94,7 +94,7 @@ fn pauses_double_up_to_the_longest() {
 }
 
 #[tokio::test]
-async fn calls_for_credentials_are_retried_by_the_sdk_and_those_of_services_are_not() {
+async fn the_sdk_retries_calls_for_credentials_and_not_those_of_services() {
     for (attempts, wanted) in [(None, 3), (Some(7), 7)] {
         let how = Connect {
             region: Some("us-west-2".into()),

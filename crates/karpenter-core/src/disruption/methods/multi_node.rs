@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_two_sets_is_kept_unless_the_second_saves_more_than_a_rounding_error() {
+    fn the_first_of_two_sets_is_kept_unless_the_second_saves_clearly_more() {
         let kept = |a, b| better(a, b).map(|set| set.members.into_iter().collect::<Vec<_>>());
         assert_eq!(kept(saving(1.0, 1), saving(2.0, 2)), Some(vec![2]));
         assert_eq!(kept(saving(2.0, 1), saving(1.0, 2)), Some(vec![1]));

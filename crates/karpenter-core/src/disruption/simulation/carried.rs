@@ -235,7 +235,7 @@ mod tests {
     use crate::schedule::{Policy, Query};
 
     #[test]
-    fn evaluations_are_recorded_while_at_most_64_pods_are_part_of_every_simulation() {
+    fn evaluations_are_recorded_while_at_most_64_pods_are_in_every_simulation() {
         let snapshot = Cluster::new(ClusterConfig::default()).snapshot();
         let policy = Policy::at(Timestamp::UNIX_EPOCH);
         let buffer_pod = |index: usize| {

@@ -67,7 +67,7 @@ fn a_launch_that_fails_is_retried_and_the_other_conditions_wait() {
 }
 
 #[test]
-fn a_claim_that_the_provider_cannot_launch_is_deleted_without_being_written() {
+fn a_claim_that_cannot_be_launched_is_deleted_without_being_written() {
     let mut joining = Joining::new(NodeClaim::new("c", Default::default()), at(0));
     let error = CloudProviderError::InsufficientCapacity("none".to_owned());
     let event = Event::NotLaunched(LaunchFailure::from(&error));
@@ -100,7 +100,7 @@ fn time_runs_from_the_conditions_last_transition_not_from_the_creation() {
 }
 
 #[test]
-fn a_launched_claim_has_fifteen_minutes_to_register_and_no_limit_after_that() {
+fn a_launched_claim_has_fifteen_minutes_to_register() {
     let mut joining = Joining::new(launched(), at(100));
     let next = Some(Duration::from_secs(1));
     let waits = [Effect::Write { next }];
@@ -210,7 +210,7 @@ fn two_nodes_of_one_instance_fail_the_registration() {
 }
 
 #[test]
-fn a_node_without_the_unregistered_taint_is_warned_about_until_it_is_registered() {
+fn a_node_without_the_unregistered_taint_is_warned_about() {
     let warned = |label: &str| {
         let node = joined(|node| {
             node["spec"]["taints"] = json!([]);
@@ -265,7 +265,7 @@ fn an_unknown_condition_keeps_its_observed_generation() {
 }
 
 #[test]
-fn a_failed_claim_keeps_its_observed_generation_while_a_dependent_condition_is_unknown() {
+fn a_failed_claim_keeps_its_generation_while_a_condition_is_unknown() {
     let mut claim = NodeClaim::new("a", Default::default());
     claim.metadata.generation = Some(1);
     claim.set_true(types::LAUNCHED, at(10));

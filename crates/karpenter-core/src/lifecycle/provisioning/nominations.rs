@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_keeps_its_nomination_while_its_node_is_launching_however_long_it_takes() {
+    fn a_pod_keeps_its_nomination_while_its_node_is_launching() {
         let mut nominations = Nominations::default();
         for conditions in [vec![], vec![(types::REGISTERED, 30)]] {
             let state = cluster(pod(json!({})), &conditions, json!([]));
@@ -402,8 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_back_off_starts_when_the_node_is_ready_and_doubles_with_each_nomination_up_to_five_minutes()
-     {
+    fn the_back_off_starts_when_the_node_is_ready_and_doubles() {
         let mut nominations = Nominations::default();
         let state = cluster(pod(json!({})), &READY, json!([]));
         nominations.nominate(&pod(json!({})), "n", at(0));
@@ -428,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registered_node_with_a_taint_that_keeps_the_pod_away_is_waited_for_ten_seconds() {
+    fn a_taint_of_a_registered_node_is_waited_for_ten_seconds() {
         let taint = |effect: &str| json!([{"key": "example.com/t", "effect": effect}]);
         let registered = [(types::REGISTERED, 30)];
         for (spec, effect, ends) in [
@@ -450,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_node_is_deleted_waits_for_the_back_off_unless_the_node_never_joined() {
+    fn a_pod_whose_node_is_deleted_waits_unless_the_node_never_joined() {
         let mut nominations = Nominations::default();
         let mut state = cluster(pod(json!({})), &READY, json!([]));
         nominations.nominate(&pod(json!({})), "n", at(0));
@@ -465,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_resources_other_pods_use_is_planned_at_once_without_back_off() {
+    fn a_pod_whose_resources_other_pods_use_is_planned_without_back_off() {
         let mut nominations = Nominations::default();
         let mut state = cluster(pod(json!({})), &READY, json!([]));
         for _ in 0..3 {
@@ -521,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_a_number_of_pods_passes_take_turns_from_the_oldest_and_deferred_pods_take_no_part() {
+    fn beyond_a_number_of_pods_passes_take_turns_from_the_oldest() {
         let aged = |name: &str, second: i64| {
             let pod = json!({
                 "metadata": {"name": name, "namespace": "default", "uid": name, "creationTimestamp": at(second)},

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_that_took_the_process_beyond_nine_tenths_of_the_limit_is_halved() {
+    fn a_slice_that_took_more_than_nine_tenths_of_the_limit_is_halved() {
         assert_eq!(size(128 * MIB, 120 * MIB, 20_000, Some(8_000)), Some(4_000));
     }
 }

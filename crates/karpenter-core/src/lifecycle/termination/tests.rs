@@ -134,14 +134,14 @@ fn an_instance_that_is_gone_is_not_drained() {
 }
 
 #[test]
-fn a_node_without_a_claim_is_drained_and_its_instance_left_to_garbage_collection() {
+fn a_node_without_a_claim_is_drained_and_its_instance_is_left() {
     let found = |volume| on(NodeEvent::PodsFound(false), None, (false, volume), 9);
     assert_eq!(found(false), [NodeEffect::Release]);
     assert_eq!(found(true).last(), Some(&NodeEffect::Poll(DRAIN_POLL)));
 }
 
 #[test]
-fn the_termination_is_marked_and_asked_for_again_until_the_instance_is_gone() {
+fn the_termination_is_asked_for_again_until_the_instance_is_gone() {
     let terminated = |gone| {
         on(
             NodeEvent::Terminated(gone),
@@ -189,7 +189,7 @@ fn the_deadline_is_announced_once() {
 
 /// Conformance: DIS-151
 #[test]
-fn the_disrupted_taint_replaces_others_of_its_key_and_excludes_from_load_balancers() {
+fn the_disrupted_taint_replaces_others_of_its_key() {
     let mut node = Node::default();
     let of = |key: &str, effect: &str| Taint {
         key: key.into(),

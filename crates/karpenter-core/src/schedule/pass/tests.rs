@@ -39,7 +39,7 @@ fn either_zone(name: &str) -> Object<Pod> {
 }
 
 #[test]
-fn once_a_preference_is_dropped_upstreams_strategy_tries_only_the_last_term_of_node_affinity() {
+fn after_a_dropped_preference_upstream_tries_only_the_last_affinity_term() {
     let zones = |pod: &Object<Pod>, domains| {
         let made = attempt(&cluster([pod.clone()]), &Query::default(), domains);
         made.plan.new_node_claims[0].zones().concat()
@@ -78,7 +78,7 @@ fn preferences_dropped_by_a_pod_on_its_nominated_node_are_counted() {
 }
 
 #[test]
-fn preferences_for_other_pods_are_counted_by_where_all_pods_are_in_the_end() {
+fn preferences_for_other_pods_are_counted_by_where_pods_are_in_the_end() {
     let web = ("app", "web");
     let unmet = |pods: Vec<Object<Pod>>| {
         let mut cluster = cluster(pods);
@@ -148,7 +148,7 @@ fn zone_of_spread_pod(prices: [f64; 3], running: [usize; 3], domains: DomainOrde
 }
 
 #[test]
-fn of_the_zones_with_the_fewest_pods_of_a_spread_the_cheapest_is_used_or_the_first_by_name() {
+fn of_the_zones_with_the_fewest_pods_of_a_spread_the_cheapest_is_used() {
     let by_price = |prices, running| zone_of_spread_pod(prices, running, DomainOrder::Price);
     assert_eq!(by_price([2.0, 1.0, 3.0], [0, 0, 0]), Z2);
     assert_eq!(by_price([2.0, 3.0, 1.0], [1, 1, 1]), Z3);

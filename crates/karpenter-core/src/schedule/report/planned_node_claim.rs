@@ -411,7 +411,7 @@ mod tests {
 
     /// Conformance: API-076, DIS-208
     #[test]
-    fn a_planned_node_from_a_template_is_the_template_with_owner_labels_and_hash() {
+    fn a_planned_node_is_its_template_with_owner_labels_and_hash() {
         let mut pool = pool(json!({ "replicas": 1 }));
         pool.metadata.uid = Some("u".to_owned());
         pool.spec.template.metadata.labels = Some([("team".to_owned(), "a".to_owned())].into());

@@ -39,7 +39,7 @@ fn few_cheaper_types(policy: karpenter_core::schedule::MinValuesPolicy) {
 
 /// Conformance: DIS-101
 #[test]
-fn one_of_two_nodes_is_deleted_if_their_replacement_needs_their_own_type_for_min_values() {
+fn one_of_two_nodes_is_deleted_if_min_values_need_their_own_type() {
     // `medium`, `large` and `huge` could replace both nodes. Without `large`, their own type, and the more expensive `huge`
     // one type is left, and the pool's minValues is two.
     let pool = on_demand_pool("default").requires_min(
@@ -57,7 +57,7 @@ fn one_of_two_nodes_is_deleted_if_their_replacement_needs_their_own_type_for_min
 
 /// Conformance: DIS-103
 #[test]
-fn of_two_nodes_of_the_cheapest_type_one_is_deleted_rather_than_both_replaced_by_it() {
+fn of_two_nodes_of_the_cheapest_type_one_is_deleted() {
     let types = [type_with_offerings(
         "cheap",
         4,
@@ -112,7 +112,7 @@ fn two_nodes_are_not_replaced_by_one_of_their_type_spot_or_not() {
 
 /// Conformance: DIS-103
 #[test]
-fn a_replacement_of_two_nodes_is_cheaper_than_the_cheaper_of_them_if_their_type_fits_too() {
+fn a_replacement_of_two_nodes_is_cheaper_than_the_cheaper_of_them() {
     let in_zone =
         |name: &str, zone: &str| node(name, "same").label("topology.kubernetes.io/zone", zone);
     let decide = |other: f64| {
@@ -141,7 +141,7 @@ fn a_replacement_of_two_nodes_is_cheaper_than_the_cheaper_of_them_if_their_type_
 }
 
 #[test]
-fn the_node_claim_of_a_replacement_lists_only_the_types_and_capacity_type_that_are_cheaper() {
+fn a_replacement_lists_only_the_types_and_capacity_type_that_are_cheaper() {
     let pool = open_pool("default")
         .requires(CAPACITY_TYPE, "In", &[ON_DEMAND, SPOT])
         .requires(ZONE, "In", &[Z1, Z2]);
@@ -161,7 +161,7 @@ fn the_node_claim_of_a_replacement_lists_only_the_types_and_capacity_type_that_a
 }
 
 #[test]
-fn each_of_several_replacements_costs_at_most_its_share_of_the_price_of_the_nodes() {
+fn each_of_several_replacements_costs_at_most_its_share_of_the_price() {
     let apart = |name: &str, node: &str| {
         running(name, node, "1")
             .label("app", "x")

@@ -138,7 +138,7 @@ fn nodes_are_replaced_by_reserved_capacity_even_of_their_own_type() {
 
 /// Conformance: DIS-123
 #[test]
-fn a_price_that_is_not_a_number_counts_as_zero_and_that_of_an_unavailable_offering_counts() {
+fn a_price_that_is_not_a_number_counts_as_zero() {
     use karpenter_core::disruption::Candidates;
     let priced = |offering: karpenter_core::offering::Offering| {
         let world = World::empty()
@@ -241,7 +241,7 @@ fn every_node_gets_a_verdict() {
 
 /// Three nodes of two cores; nodes of sixteen are cheaper. A node that is being deleted does not count against the limit.
 #[test]
-fn the_replacements_of_earlier_commands_count_against_the_limits_of_a_pool() {
+fn replacements_of_earlier_commands_count_against_the_limits_of_a_pool() {
     let apart = |node: &str| {
         running(&format!("p-{node}"), node, "1")
             .label("app", "x")

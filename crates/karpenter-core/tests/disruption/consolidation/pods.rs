@@ -73,7 +73,7 @@ fn nodes_within_consolidate_after_receive_no_pods_from_consolidation() {
 
 /// Conformance: DIS-109
 #[test]
-fn a_pod_that_fits_nowhere_does_not_block_but_one_that_would_fit_nowhere_after_the_move_does() {
+fn a_pod_that_fits_nowhere_blocks_only_if_the_move_is_the_cause() {
     let unschedulable = pod("unschedulable").cpu("1000");
     let world = fresh().run([node("a", "small"), node("b", "huge")]);
     let world = world.with([
@@ -108,7 +108,7 @@ fn a_pending_pod_that_fits_only_a_large_node_blocks_its_replacement() {
 
 /// Conformance: DIS-114
 #[test]
-fn consolidation_keeps_zonal_spread_and_anti_affinity_and_ignores_the_host_of_a_local_volume() {
+fn consolidation_keeps_constraints_but_not_the_host_of_a_local_volume() {
     let spread = |name: &str, node: &str| {
         running(name, node, "1").label("app", "x").spread(
             "topology.kubernetes.io/zone",

@@ -66,7 +66,7 @@ fn first(world: &World, replacements: usize) -> Vec<String> {
 }
 
 #[test]
-fn nodes_whose_pods_fit_elsewhere_are_tried_together_before_those_that_need_a_replacement() {
+fn nodes_whose_pods_fit_elsewhere_are_tried_first_and_together() {
     let world = fleet(&[
         ("a", "large", &["3"]),
         ("b", "small", &["300m"]),
@@ -159,7 +159,7 @@ fn a_group_that_saves_nothing_is_divided_until_one_candidate_is_left() {
 }
 
 #[test]
-fn members_whose_pods_cause_a_replacement_are_dropped_if_it_costs_more_than_they_save() {
+fn members_that_cause_a_replacement_are_dropped_if_it_costs_more() {
     let world = fleet(&[
         ("a", "medium", &["2500m", "2500m"]),
         ("d", "small", &["300m"]),
@@ -183,7 +183,7 @@ fn members_whose_pods_cause_a_replacement_are_dropped_if_it_costs_more_than_they
 }
 
 #[test]
-fn a_member_is_exchanged_for_each_candidate_that_saves_more_with_the_others() {
+fn a_member_is_exchanged_for_each_candidate_that_saves_more() {
     let world = fleet(&[
         ("a", "small", &["800m"]),
         ("b", "large", &["5", "2500m"]),
@@ -235,7 +235,7 @@ fn a_search_that_ends_before_a_set_was_tried_finds_none_and_says_so() {
 
 /// Time is checked before the search, and before each set.
 #[test]
-fn the_longest_prefix_is_found_by_binary_search_up_to_upstreams_length_and_then_beyond() {
+fn the_longest_prefix_is_found_by_binary_search_up_to_upstreams_length() {
     let deleted = |number: usize, sets: usize| {
         let small = |index: usize| format!("n{index:03}");
         let world = fresh()
@@ -288,7 +288,7 @@ fn a_set_of_two_nodes_is_not_reduced_to_one_that_saves_more() {
 
 /// The pods of `a` and `b` fit on `c`, which needs a replacement itself.
 #[test]
-fn a_node_that_needs_a_replacement_does_not_displace_nodes_that_can_be_deleted() {
+fn a_node_that_needs_a_replacement_does_not_displace_deletable_nodes() {
     let world = fleet(&[
         ("a", "small", &["1"]),
         ("b", "small", &["1500m"]),

@@ -43,7 +43,7 @@ fn spot_world(cheaper: usize, min_values: Option<u32>) -> World {
 
 /// Conformance: DIS-097
 #[test]
-fn spot_replaces_spot_only_with_the_feature_gate_and_fifteen_cheaper_types() {
+fn spot_replaces_spot_only_with_the_gate_and_fifteen_cheaper_types() {
     let world = spot_world(20, None);
     let plan = world.decide_with(|_| ());
     assert_eq!(
@@ -87,7 +87,7 @@ fn min_values_keep_more_than_fifteen() {
 
 /// Conformance: DIS-102
 #[test]
-fn the_most_expensive_spot_zone_decides_and_more_expensive_on_demand_does_not_replace() {
+fn the_most_expensive_spot_zone_decides_about_a_replacement() {
     for spot_prices in [[0.2, 0.6], [0.6, 0.2]] {
         let types = [
             type_with_offerings("now", 4, vec![fake::offering(ON_DEMAND, Z1, 0.5)]),
@@ -130,7 +130,7 @@ fn a_replacement_of_either_capacity_type_is_pinned_to_spot() {
 
 /// Spot capacity costs more than on-demand capacity where it is scarce.
 #[test]
-fn the_types_of_a_replacement_pinned_to_spot_are_in_the_order_of_their_spot_prices() {
+fn the_types_of_a_spot_replacement_are_in_the_order_of_spot_prices() {
     let offered = |name: &str, on_demand: f64, spot: f64| {
         let offerings = vec![
             fake::offering(ON_DEMAND, Z1, on_demand),

@@ -137,7 +137,7 @@ fn planned(plan: &Plan) -> Vec<String> {
 
 /// Conformance: SCH-168
 #[test]
-fn with_the_flag_pods_with_claims_fail_and_daemons_with_claims_do_not_count() {
+fn with_the_flag_pods_with_claims_fail_and_daemons_do_not_count() {
     // The API server admits only containers that name claims of the pod. So it does not matter which container uses the claim.
     let claims = |user: &str| match user {
         "pod" => using("p", "c"),
@@ -172,7 +172,7 @@ fn with_the_flag_pods_with_claims_fail_and_daemons_with_claims_do_not_count() {
 
 /// Conformance: SCH-169
 #[test]
-fn a_resource_claim_selects_a_type_with_the_device_and_the_node_claim_names_its_driver() {
+fn a_resource_claim_selects_a_type_with_the_device_and_its_driver() {
     let world = with_gpus(1)
         .claim("c", one())
         .with([using("p", "c"), pod("q").cpu("7850m")]);

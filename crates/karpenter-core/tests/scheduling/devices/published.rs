@@ -56,7 +56,7 @@ fn until_a_node_is_initialized_it_has_the_devices_of_its_instance_type() {
 
 /// Conformance: SCH-174
 #[test]
-fn a_zonal_device_decides_the_zone_of_the_node_and_a_shared_claim_is_allocated_once() {
+fn a_zonal_device_decides_the_zone_and_a_shared_claim_is_allocated_once() {
     let in_zone = |zone: &str| json!({ "nodeSelector": { "nodeSelectorTerms": [term(&[(ZONE, "In", &[zone])])] } });
     let zoned = || {
         world(vec![plain("plain", 8, 0.1)])

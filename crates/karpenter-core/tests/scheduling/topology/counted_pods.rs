@@ -44,7 +44,7 @@ fn other_pods_that_block_the_deletion_of_a_node_do_not_count_in_its_zone() {
 }
 
 #[test]
-fn anti_affinity_of_pods_that_block_the_deletion_of_a_node_counts_in_its_zone() {
+fn anti_affinity_of_pods_that_block_a_deletion_counts_in_the_zone() {
     let next = pod("p").label("app", "x").select(ZONE, Z1);
     let plan = with_blocked_deletion(|pod| pod).with([next.clone()]).plan();
     assert!(all_placed(&plan));

@@ -172,7 +172,7 @@ fn the_affinity_policy_decides_which_domains_count() {
 }
 
 #[test]
-fn the_zone_of_a_planned_node_counts_as_a_domain_if_the_affinity_of_the_pod_is_ignored() {
+fn the_zone_of_a_planned_node_counts_if_affinity_is_ignored() {
     for (policy, placed) in [("Ignore", 1), ("Honor", 3)] {
         let asked = pod("p")
             .label("app", "x")
@@ -188,7 +188,7 @@ fn the_zone_of_a_planned_node_counts_as_a_domain_if_the_affinity_of_the_pod_is_i
 }
 
 #[test]
-fn the_zone_of_a_planned_node_behind_a_taint_does_not_count_if_taints_are_honored() {
+fn the_zone_of_a_tainted_node_does_not_count_if_taints_are_honored() {
     let policies =
         |taints: &str| json!({ "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": taints });
     for (policy, placed) in [("Ignore", 1), ("Honor", 3)] {

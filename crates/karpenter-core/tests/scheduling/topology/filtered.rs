@@ -101,7 +101,7 @@ fn types_beside(operator: &str, archs: &[&str], when: &str, pool: Object<NodePoo
 }
 
 #[test]
-fn a_label_of_the_provider_is_decided_for_the_node_filter_of_a_required_spread_only() {
+fn a_label_of_the_provider_is_decided_for_a_required_spread_only() {
     let pool = || node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand"]);
     let of_both = || pool().requires(ARCH, "In", &["amd64", "arm64"]);
     let hard = "DoNotSchedule";
@@ -142,7 +142,7 @@ fn all_pods_of_a_planned_node_count_once_its_zone_is_decided() {
 }
 
 #[test]
-fn a_pod_is_tried_again_once_the_pod_that_it_must_be_near_joins_a_planned_node() {
+fn a_pod_is_tried_again_once_the_pod_it_must_be_near_joins_a_node() {
     let plan = world()
         .with_pool(node_pool("default"))
         .with([
@@ -174,7 +174,7 @@ fn cheaper_for_more() -> World {
 
 /// The two pods come first. As soon as the first is placed, amd64 would be cheaper.
 #[test]
-fn whether_a_spread_counts_a_planned_node_is_decided_when_a_pod_with_the_spread_is_placed() {
+fn whether_a_spread_counts_a_node_is_decided_when_its_pod_is_placed() {
     let picky = pod("picky").cpu("1").require(ARCH, "In", &["amd64"]);
     let plan = cheaper_for_more()
         .with(["first", "second"].map(|name| counted(name).cpu("3").select(ZONE, Z1)))

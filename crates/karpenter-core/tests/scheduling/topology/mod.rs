@@ -97,7 +97,7 @@ fn pods_are_spread_over_hosts() {
 }
 
 #[test]
-fn a_pod_that_its_own_spread_does_not_count_joins_a_host_that_is_at_the_skew() {
+fn a_pod_that_its_own_spread_does_not_count_joins_a_host_at_the_skew() {
     let full = || {
         World::new().with((
             node("n").cpu("4").pods("9"),

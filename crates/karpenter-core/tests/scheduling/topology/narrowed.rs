@@ -44,7 +44,7 @@ fn too_large() -> Object<Pod> {
 }
 
 #[test]
-fn the_only_zone_that_is_left_is_listed_once_the_pods_of_a_planned_node_count_there() {
+fn the_only_zone_left_is_listed_once_pods_of_a_planned_node_count() {
     let zones_with = |counting: Object<Pod>| {
         let plan = world(&[Z1, Z2, Z3])
             .with([
@@ -76,7 +76,7 @@ fn pods_of_a_planned_node_count_in_the_zone_that_a_later_pod_requires() {
 }
 
 #[test]
-fn anti_affinity_excludes_only_the_zones_that_a_planned_node_can_still_be_in() {
+fn anti_affinity_excludes_only_zones_that_a_planned_node_can_be_in() {
     let guard = pod("guard")
         .cpu("1500m")
         .anti_affinity(ZONE, APP)

@@ -220,7 +220,7 @@ fn whether_a_counted_node_passes_a_node_filter_is_decided_with_its_domain() {
 
 /// A pod that starts an affinity group by host cannot be bound after the others of its group, so the spread must count it at once.
 #[test]
-fn a_zone_is_decided_for_pods_that_may_have_to_be_bound_before_those_of_a_spread() {
+fn a_zone_is_decided_for_pods_that_may_be_bound_before_a_spread() {
     let zones = |counted: Object<Pod>| {
         let plan = World::new()
             .with([
@@ -244,7 +244,7 @@ fn a_zone_is_decided_for_pods_that_may_have_to_be_bound_before_those_of_a_spread
 /// Both pods that count are in the only zone it can use. Without them it has the same count as zone 2, where nothing counts and which
 /// has a node in the end.
 #[test]
-fn a_pod_whose_spread_counts_other_zones_keeps_its_turn_where_it_fits_beside_an_empty_one() {
+fn a_pod_whose_spread_counts_other_zones_keeps_its_turn() {
     let ignoring = json!({ "nodeAffinityPolicy": "Ignore" });
     let counted = |name: &str| pod(name).label("app", "x").cpu("2").select(ZONE, Z1);
     let plan = zones(&[Z1, Z2])

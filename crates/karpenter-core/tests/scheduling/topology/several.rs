@@ -45,7 +45,7 @@ fn a_spread_orders_zones_before_anti_affinity_does() {
 }
 
 #[test]
-fn required_anti_affinity_fixes_the_zone_and_preferred_anti_affinity_leaves_it_open() {
+fn required_anti_affinity_fixes_the_zone_and_preferred_does_not() {
     let zones_of = |pod: Object<Pod>| {
         let world = with_pods_in_zones(APP, [0, 0]).with([pod]);
         first_zones(&world.plan()).len()
@@ -56,7 +56,7 @@ fn required_anti_affinity_fixes_the_zone_and_preferred_anti_affinity_leaves_it_o
 }
 
 #[test]
-fn a_spread_does_not_keep_a_pod_in_the_zones_that_other_counted_pods_can_be_in() {
+fn a_spread_does_not_keep_a_pod_in_the_zones_of_other_counted_pods() {
     let first = pod("first")
         .label("app", "x")
         .cpu("3")
@@ -80,7 +80,7 @@ fn a_pod_starts_its_affinity_group_whatever_pods_its_spread_counts() {
 
 /// kube-scheduler lets a pod start its group only if no pod anywhere matches all of its terms.
 #[test]
-fn a_pod_does_not_start_its_affinity_group_by_one_label_if_it_has_pods_by_another() {
+fn a_pod_does_not_start_its_group_by_one_label_if_it_has_pods_by_another() {
     let placed = |running: usize| {
         let without_zone = node("n")
             .label(CAPACITY_TYPE, "on-demand")
@@ -130,7 +130,7 @@ fn a_moving_pod_is_not_one_that_it_must_be_near() {
 }
 
 #[test]
-fn pods_on_other_nodes_are_joined_where_a_node_without_such_pods_is_left_out() {
+fn pods_on_other_nodes_are_joined_where_a_node_without_them_is_left_out() {
     let mut world = World::new().with((
         [node("a"), node("b")],
         pod("e").label("app", "x").cpu("1").on("b"),

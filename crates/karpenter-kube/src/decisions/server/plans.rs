@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn all_manifests_of_a_request_have_one_budget_whatever_their_aliases_repeat() {
+    fn all_manifests_of_a_request_have_one_budget() {
         let asked = |manifests| {
             let changes = vec![json!({ "manifest": expanding() }); manifests];
             json!({ "changes": changes }).to_string()
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_becomes_a_change_for_each_document_and_their_number_is_limited() {
+    fn each_document_of_a_manifest_is_a_change_and_their_number_is_limited() {
         let documents = "kind: A\n---\n---\nkind: B\n";
         let asked = json!({ "changes": [
             { "removeNode": "n" }, { "manifest": documents }, { "if": "spot-to-spot=true" },

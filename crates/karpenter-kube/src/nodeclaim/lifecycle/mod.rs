@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn milestones_reached_by_a_write_that_failed_are_unreported_until_a_later_write_succeeds() {
+    fn milestones_of_a_failed_write_are_unreported_until_one_succeeds() {
         let unreported = UnreportedMilestones::default();
         let mut claim = NodeClaim::new("a", Default::default());
         claim.metadata.uid = Some("uid".to_owned());
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_steps_changed_is_carried_over_and_what_others_wrote_meanwhile_stays() {
+    fn what_the_steps_changed_is_carried_over_and_what_others_wrote_stays() {
         type Set<'a> = &'a dyn Fn(&mut NodeClaim, &str);
         let amount = |text: &str| [("cpu".to_owned(), Quantity(text.to_owned()))].into();
         let fields: [Set<'_>; 5] = [
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_that_the_steps_changed_are_carried_over_and_those_of_others_stay() {
+    fn conditions_of_the_steps_are_carried_over_and_those_of_others_stay() {
         let mut before = NodeClaim::new("a", Default::default());
         before.set_unknown(types::LAUNCHED, at(10));
         before.set_unknown(types::DRAINED, at(10));

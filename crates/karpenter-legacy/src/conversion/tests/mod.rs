@@ -249,7 +249,7 @@ fn what_was_edited_in_an_ubuntu_nodeclass_after_its_conversion_is_kept() {
 }
 
 #[test]
-fn what_the_other_version_does_not_have_is_carried_in_an_annotation_named_after_the_version() {
+fn what_the_other_version_does_not_have_is_carried_in_an_annotation() {
     let carried = |object: &Value, name: &str| {
         let text = object["metadata"]["annotations"][name].as_str();
         text.map(str::to_owned)
@@ -415,7 +415,7 @@ fn other_kinds_and_versions_are_rejected() {
 }
 
 #[test]
-fn an_alias_stands_for_an_ami_family_that_has_one_and_for_no_terms_of_the_user() {
+fn an_alias_stands_for_an_ami_family_and_not_for_terms_of_the_user() {
     let terms = |spec: Value| {
         let old = beta(Kind::EC2NodeClass, spec);
         let new = convert(&old, V1, &NoLookup).unwrap();

@@ -126,7 +126,7 @@ fn unavailable_and_incompatible_offerings_are_dropped() {
 
 /// Conformance: AWS-filter-02
 #[test]
-fn plain_reservations_go_before_blocks_and_blocks_before_interruptible_ones() {
+fn plain_reservations_go_before_blocks_and_interruptible_ones_are_last() {
     let types = |kinds: &[(&str, &str, bool)]| {
         let ways = kinds
             .iter()

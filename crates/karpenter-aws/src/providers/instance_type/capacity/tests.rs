@@ -52,7 +52,7 @@ fn pods_follow_the_network_interfaces() {
 
 /// Conformance: AWS-capacity-02
 #[test]
-fn memory_follows_the_network_interfaces_on_some_families_even_with_fewer_pods() {
+fn memory_follows_the_network_interfaces_on_some_families() {
     let spec = json!({ "kubelet": { "maxPods": 10 } });
     for (family, memory) in [
         (Al2, 640),

@@ -382,7 +382,7 @@ fn memory_is_recorded_for_the_image_a_type_boots() {
 }
 
 #[test]
-fn a_type_whose_number_of_pods_cannot_be_evaluated_is_left_out_and_reported() {
+fn a_type_whose_number_of_pods_is_unknown_is_left_out_and_reported() {
     let mut world = World::with(json!({ "kubelet": { "maxPods": "100 / (vcpus - 4)" } }));
     let resolved = world.resolve();
     assert!(resolved.get("m5.xlarge").is_none(), "4 vCPUs");

@@ -30,7 +30,7 @@ fn a_type_without_a_price_may_get_one_from_an_overlay() {
 
 /// Conformance: AWS-offering-01
 #[test]
-fn every_zone_of_the_region_is_offered_and_available_where_the_type_and_the_class_are() {
+fn every_zone_is_offered_and_available_where_the_type_and_the_class_are() {
     let mut world = World::new();
     let zones = |found: &InstanceType| -> Vec<String> {
         let offerings = found.offerings.iter();
@@ -222,7 +222,7 @@ fn a_zone_is_not_offered_when_all_its_subnets_are_out_of_addresses() {
 
 /// Conformance: AWS-ice-09
 #[test]
-fn an_unavailable_pool_concerns_its_type_and_an_unavailable_capacity_type_concerns_all() {
+fn a_pool_is_unavailable_for_its_type_and_a_capacity_type_for_all_types() {
     let mut world = World::new();
     let before = world.resolve();
     let pool = Pool {

@@ -21,7 +21,7 @@ fn the_shares_of_a_pod_are_those_of_the_resources_it_requests() {
 }
 
 #[test]
-fn a_packing_pays_if_it_saves_a_twentieth_of_the_price_and_the_overhead_of_all_nodes() {
+fn a_packing_pays_if_it_saves_a_twentieth_of_the_price_and_the_overhead() {
     let before = (10.0, 10);
     assert!(pays((9.0, 10), before, 1.0));
     assert!(!pays((9.1, 10), before, 1.0));
@@ -110,7 +110,7 @@ fn a_chunk_has_the_price_of_its_nodes_and_their_pods_by_kind() {
 }
 
 #[test]
-fn each_node_costs_the_usual_overhead_or_where_nodes_have_few_pods_a_fifth_of_their_mean_price() {
+fn each_node_costs_the_usual_overhead_or_a_fifth_of_the_mean_price() {
     let overhead = |few, usual| {
         let mut chunk = Chunk {
             few,
@@ -206,7 +206,7 @@ fn is_hasty(types: Vec<InstanceType>, pods: Vec<Object<Pod>>, thorough: bool) ->
 }
 
 #[test]
-fn wasteful_nodes_are_repacked_thoroughly_if_the_strategy_says_so_or_the_pods_are_many() {
+fn wasteful_nodes_are_repacked_thoroughly_by_strategy_or_for_many_pods() {
     let pods = || one_keeps_many_off_spot(9);
     let types = || vec![sized(2, 0.2), sized(16, 1.6)];
     assert!(is_hasty(types(), pods(), false));
@@ -223,7 +223,7 @@ fn wasteful_nodes_are_repacked_thoroughly_if_the_strategy_says_so_or_the_pods_ar
 }
 
 #[test]
-fn nodes_are_wasteful_if_they_cost_clearly_more_than_the_worth_of_their_pods() {
+fn nodes_are_wasteful_if_they_cost_more_than_the_worth_of_their_pods() {
     // Prices of a cent and less: the difference counts in proportion.
     let cheap = || vec![sized(2, 0.002), sized(16, 0.016)];
     assert!(is_hasty(cheap(), one_keeps_many_off_spot(9), false));

@@ -79,7 +79,7 @@ fn wasteful_nodes_are_packed_again() {
 }
 
 #[test]
-fn a_packing_stays_where_no_improvement_exists_or_the_work_limit_is_reached() {
+fn a_packing_stays_without_an_improvement_or_at_the_work_limit() {
     let rows =
         |bins: Bins| -> Vec<(u32, usize)> { bins.iter().map(|(bin, n)| (bin.row.0, *n)).collect() };
     let full = vec![(bin(LARGE, &[(0, 2), (1, 2)]), 2)];
@@ -119,7 +119,7 @@ fn without_work_left_nothing_is_tried() {
 
 /// Waste is the cost of a node less the worth of its pods.
 #[test]
-fn the_first_node_drawn_is_the_most_wasteful_of_three_and_of_equal_ones_the_first() {
+fn the_first_node_drawn_is_the_most_wasteful_of_three() {
     let bins: Bins = [
         bin(LARGE, &[(1, 8)]),
         bin(LARGE, &[(0, 2)]),

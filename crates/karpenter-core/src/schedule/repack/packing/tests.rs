@@ -93,7 +93,7 @@ fn a_pod_that_fits_on_no_instance_type_is_not_packed() {
 }
 
 #[test]
-fn of_plans_with_nearly_the_same_price_the_one_with_the_fewest_nodes_is_chosen() {
+fn of_plans_with_nearly_the_same_price_that_with_fewest_nodes_is_chosen() {
     let plan = |nodes: usize, price: f64| {
         let bin = Bin {
             set: ANYTHING,
@@ -225,7 +225,7 @@ fn prices_and_nodes_are_counted_with_their_copies() {
 }
 
 #[test]
-fn the_offer_that_holds_the_most_copies_is_kept_and_of_equal_ones_the_first() {
+fn the_offer_that_holds_the_most_copies_is_kept_and_of_equals_the_first() {
     let row = |offers: &[(f64, [i64; 2])]| {
         let packer = packer(offers, 1);
         let found = packer.larger(&small([2, 2], 1.0), 9);
@@ -311,14 +311,14 @@ fn a_node_is_filled_with_the_pods_that_need_it_and_then_with_others() {
 }
 
 #[test]
-fn of_pods_with_the_same_worth_for_their_share_the_first_kind_is_put_on_a_node() {
+fn of_pods_with_the_same_worth_the_first_kind_is_put_on_a_node() {
     let kinds = [kind(1, 1, 8, 1.0), kind(1, 1, 8, 1.0)].map(strict);
     let filling = fill(&kinds, &[0, 1], &[8, 8]).evenly(&mut 0);
     assert_eq!(filling.counts, [(0, 8)]);
 }
 
 #[test]
-fn of_fillings_with_the_same_worth_the_one_with_the_highest_worth_first_is_used() {
+fn of_fillings_of_the_same_worth_that_with_the_highest_first_is_used() {
     let kinds = [kind(2, 1, 2, 1.0), kind(1, 2, 2, 1.0)];
     let found = pack(&[(1.0, [4, 4])], &kinds);
     assert_eq!(found, [(0, 1, vec![(0, 2)]), (0, 1, vec![(1, 2)])]);

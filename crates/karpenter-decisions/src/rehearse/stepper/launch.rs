@@ -192,7 +192,7 @@ impl Stepper {
             .map(|node| Node::clone(node))
     }
 
-    /// A Node becomes ready: kubelet and drivers have published its resources, and whoever set startup taints has removed them.
+    /// A Node becomes ready: kubelet and drivers have published its resources, and its startup taints are gone.
     pub(super) fn ready(&mut self, name: &str) {
         let (Some(mut claim), Some(mut node)) = (self.live_claim(name), self.node_object(name))
         else {

@@ -1,4 +1,4 @@
-//! Who is told what passes decided, once they have acted. Nothing waits for a listener, and none changes a decision.
+//! Who is told what passes decided, once they have acted. A listener never changes a decision.
 
 use std::fmt::Debug;
 use std::sync::Arc;

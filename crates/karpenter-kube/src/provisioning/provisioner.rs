@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 #[cfg(feature = "decisions")]
 use super::hints::Hints;
 use super::progress::SchedulingSeries;
+#[cfg(feature = "decisions")]
 use super::report::Failed;
 use super::soft_constraints::SoftConstraints;
 use super::{Due, PodLedger, Triggers, catalogue, launch, report};
@@ -64,18 +65,15 @@ impl Provisioner {
         }
     }
 
-    /// Publishes the events about pods that were not placed.
-    fn publish(&self, _view: &View, failed: Vec<Failed>) {
-        #[cfg(feature = "decisions")]
-        if self.cx.options.feature_gates.scheduling_hints {
-            let policy = policy(&self.cx);
-            return self
-                .hints
-                .publish(&self.cx, &_view.snapshot, policy, failed);
+    /// Hands events about pods that were not placed over to be explained (feature gate `SchedulingHints`); returns the others.
+    #[cfg(feature = "decisions")]
+    fn hand_over(&self, view: &View, failed: Vec<Failed>) -> Vec<Failed> {
+        if !self.cx.options.feature_gates.scheduling_hints {
+            return failed;
         }
-        for failed in failed {
-            self.cx.recorder.publish(failed.event);
-        }
+        let policy = policy(&self.cx);
+        self.hints.publish(&self.cx, &view.snapshot, policy, failed);
+        Vec::new()
     }
 
     /// Explains the events about pods that were not placed, until `stop` (feature gate `SchedulingHints`).
@@ -231,7 +229,11 @@ impl Provisioner {
             .scheduler_scheduling_duration_seconds
             .observe(&["provisioner"], started.elapsed().as_secs_f64());
         let failed = report::outcome(cx, view, &plan, &self.ledger);
-        self.publish(view, failed);
+        #[cfg(feature = "decisions")]
+        let failed = self.hand_over(view, failed);
+        for failed in failed {
+            cx.recorder.publish(failed.event);
+        }
         report::computed(&plan);
         report::overdue(cx, view, &plan, &question.standing.overdue);
         Ok(Pass {

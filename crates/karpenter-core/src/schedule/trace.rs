@@ -5,12 +5,11 @@ use std::sync::Arc;
 use crate::pod::Shape;
 use crate::schedule::compile::ids::{NodeIdx, Target};
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::pass;
+use crate::schedule::pass::Pass;
 use crate::schedule::pods::class::PodState;
 use crate::schedule::pods::queue::PodQueue;
 use crate::schedule::report::plan::Plan;
 use crate::schedule::request::{Packing, Query};
-use crate::schedule::strategy::Strategy;
 
 /// Where a pass looked for a pod's place on existing nodes.
 ///
@@ -50,12 +49,14 @@ impl Solver {
         if self.policy.packing != Packing::FewestNodes || !query.nominated.is_empty() {
             return (self.solve(query), None);
         }
-        let Some(attempt) = pass::run(self, query, Strategy::default(), true) else {
+        let Some(mut pass) = Pass::new(self, query) else {
             return (self.solve(query), None);
         };
-        let is_complete = attempt.plan.undecided.is_empty() && !query.is_cancelled();
-        let trace = attempt.trace.filter(|_| is_complete);
-        (attempt.plan, trace)
+        pass.place_first();
+        let trace = pass.trace();
+        let plan = pass.into_plan();
+        let is_complete = plan.undecided.is_empty() && !query.is_cancelled();
+        (plan, is_complete.then_some(trace))
     }
 }
 

@@ -161,7 +161,9 @@ impl<'a> Savings<'a> {
             }
         }
         // An empty node is deleted whatever the others do.
-        let prices = empty.iter().map(|candidate| candidate.price);
+        let node_overhead_price = self.examination.policy.node_overhead_price;
+        let prices = empty.iter();
+        let prices = prices.map(|candidate| candidate.price + node_overhead_price);
         amount.per_hour = prices.fold(0.0, |sum, price| sum + price);
         amount.at_least = busy.len() > NODES;
         busy.truncate(NODES);
@@ -180,6 +182,7 @@ impl<'a> Savings<'a> {
             let rules = Rules {
                 spot_to_spot: self.examination.spot_to_spot,
                 max_replacements: replaced + 1,
+                node_overhead_price,
             };
             let Ok(moved) = evaluate(&released.simulator, &together, rules) else {
                 continue;

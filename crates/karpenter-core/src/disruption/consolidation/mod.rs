@@ -31,12 +31,25 @@ pub struct Move {
 }
 
 /// The consolidation rules of a pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
     /// Whether spot nodes may be replaced by spot nodes.
     pub spot_to_spot: bool,
     /// The maximum number of replacements of a command. Upstream launches one at most.
     pub max_replacements: usize,
+    /// What a node costs beside its instance, in dollars per hour: see [`Policy::node_overhead_price`].
+    ///
+    /// [`Policy::node_overhead_price`]: crate::schedule::Policy::node_overhead_price
+    pub node_overhead_price: f64,
+}
+
+impl Rules {
+    /// Returns the price of the candidates, less what the replacements cost beside their instances.
+    fn price(&self, candidates: &[&Candidate], replacements: usize) -> f64 {
+        let instances: f64 = candidates.iter().map(|candidate| candidate.price).sum();
+        let fewer = candidates.len() as f64 - replacements as f64;
+        instances + self.node_overhead_price * fewer
+    }
 }
 
 /// Simulates deleting the candidates and applies the price rules.
@@ -65,8 +78,8 @@ pub fn judge(
             pods: outcome.stuck,
         });
     }
-    let price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
     let placements = outcome.placements;
+    let price = rules.price(candidates, outcome.new_node_claims.len());
     match outcome.new_node_claims.as_slice() {
         [] => Ok(Move {
             replacements: vec![],
@@ -99,7 +112,7 @@ fn several(
     candidates: &[&Candidate],
     rules: Rules,
 ) -> Result<Move, NotConsolidatable> {
-    let price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
+    let price = rules.price(candidates, drafts.len());
     let planned: f64 = drafts.iter().map(|draft| draft.hourly_price).sum();
     if planned >= price || planned <= 0.0 {
         return Err(NotConsolidatable::NotCheaper);

@@ -112,7 +112,7 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
     let query = pass.query;
     let first_fit: Vec<PodIdx> = pass.queue.pods.indices().collect();
     let mut bound = pass.cost();
-    pass.repack(false);
+    pass.repack(par("HS_FIRST", 1) == 1);
     let mut best = pass.cost();
     let mut order = first_fit.clone();
     let mut random = Random::new(1);
@@ -127,7 +127,13 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
         };
         let (tried, manner) = match step {
             0 => (first_fit.clone(), by_name),
-            _ => recreate(pass, &order, &mut random),
+            _ => {
+                let whole = match best.pods.unplaced.is_empty() {
+                    true => par("HS_WHOLE", WHOLE),
+                    false => par("HS_WHOLE_UN", WHOLE),
+                };
+                recreate(pass, &order, whole, &mut random)
+            }
         };
         pass.place_again(tried.clone(), manner);
         if query.is_cancelled() {
@@ -153,9 +159,14 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
 }
 
 /// Takes a part of the plan out. Returns the order in which all pods are placed again, and the manner.
-fn recreate(pass: &Pass<'_>, order: &[PodIdx], random: &mut Random) -> (Vec<PodIdx>, Manner) {
+fn recreate(
+    pass: &Pass<'_>,
+    order: &[PodIdx],
+    whole: usize,
+    random: &mut Random,
+) -> (Vec<PodIdx>, Manner) {
     let mut chance = |percent: usize| random.below(100) < percent;
-    let (cheapest, whole) = (chance(CHEAPEST), chance(WHOLE));
+    let (cheapest, whole) = (chance(par("HS_CHEAP", CHEAPEST)), chance(whole));
     let (other_domains, last) = (chance(OTHER_DOMAINS), chance(50));
     let domains = match other_domains {
         true => DomainOrder::Shuffled(random.next()),

@@ -161,9 +161,7 @@ impl<'a> Savings<'a> {
             }
         }
         // An empty node is deleted whatever the others do.
-        let node_overhead_price = self.examination.policy.node_overhead_price;
-        let prices = empty.iter();
-        let prices = prices.map(|candidate| candidate.price + node_overhead_price);
+        let prices = empty.iter().map(|candidate| candidate.price);
         amount.per_hour = prices.fold(0.0, |sum, price| sum + price);
         amount.at_least = busy.len() > NODES;
         busy.truncate(NODES);
@@ -182,7 +180,7 @@ impl<'a> Savings<'a> {
             let rules = Rules {
                 spot_to_spot: self.examination.spot_to_spot,
                 max_replacements: replaced + 1,
-                node_overhead_price,
+                node_overhead_price: self.examination.policy.node_overhead_price,
             };
             let Ok(moved) = evaluate(&released.simulator, &together, rules) else {
                 continue;

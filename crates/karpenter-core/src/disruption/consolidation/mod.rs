@@ -26,7 +26,7 @@ pub struct Move {
     pub replacements: Vec<PlannedNodeClaim>,
     /// Placements of pods that fit on existing nodes.
     pub placements: Vec<Placement>,
-    /// Savings in dollars per hour.
+    /// What the instances cost less, in dollars per hour.
     pub savings: f64,
 }
 
@@ -44,11 +44,9 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Returns the price of the candidates, less what the replacements cost beside their instances.
-    fn price(&self, candidates: &[&Candidate], replacements: usize) -> f64 {
-        let instances: f64 = candidates.iter().map(|candidate| candidate.price).sum();
-        let fewer = candidates.len() as f64 - replacements as f64;
-        instances + self.node_overhead_price * fewer
+    /// Returns what is saved beside the instances if so many nodes are replaced by fewer, in dollars per hour.
+    pub(super) fn saved_beside(&self, candidates: usize, replacements: usize) -> f64 {
+        self.node_overhead_price * (candidates as f64 - replacements as f64)
     }
 }
 
@@ -78,8 +76,8 @@ pub fn judge(
             pods: outcome.stuck,
         });
     }
+    let price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
     let placements = outcome.placements;
-    let price = rules.price(candidates, outcome.new_node_claims.len());
     match outcome.new_node_claims.as_slice() {
         [] => Ok(Move {
             replacements: vec![],
@@ -87,7 +85,8 @@ pub fn judge(
             savings: price,
         }),
         [draft] => {
-            let replacement = cheaper(prices, draft, candidates, price, rules)?;
+            let most = price + rules.saved_beside(candidates.len(), 1);
+            let replacement = cheaper(prices, draft, candidates, most, rules)?;
             let savings = price - replacement.hourly_price;
             Ok(Move {
                 replacements: vec![replacement],
@@ -112,12 +111,13 @@ fn several(
     candidates: &[&Candidate],
     rules: Rules,
 ) -> Result<Move, NotConsolidatable> {
-    let price = rules.price(candidates, drafts.len());
+    let price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
+    let most = price + rules.saved_beside(candidates.len(), drafts.len());
     let planned: f64 = drafts.iter().map(|draft| draft.hourly_price).sum();
-    if planned >= price || planned <= 0.0 {
+    if planned >= most || planned <= 0.0 {
         return Err(NotConsolidatable::NotCheaper);
     }
-    let share = price / planned;
+    let share = most / planned;
     let replacements: Vec<PlannedNodeClaim> = drafts
         .iter()
         .map(|draft| cheaper(prices, draft, candidates, draft.hourly_price * share, rules))

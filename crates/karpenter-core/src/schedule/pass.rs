@@ -161,7 +161,7 @@ impl<'a> Pass<'a> {
         std::mem::swap(&mut self.state, &mut again.before.1);
         self.queue.pods.iter_mut().for_each(QueuedPod::reset);
         let state = &mut self.state;
-        state.topology.reset(&again.counted);
+        state.topology.reset(&again.counted, manner.is_upstreams());
         state.planned = state.planned.cleared();
         state.budgets.clone_from(&again.budgets);
         state.existing.reset();

@@ -24,6 +24,8 @@ use crate::schedule::request::{Packing, PodSet, Query};
 
 /// The most steps.
 const MOST_STEPS: usize = 100;
+/// The same for pods of one class, which have one order.
+const STEPS_OF_ONE_CLASS: usize = 8;
 /// The most pods that all steps place together: a plan for more pods is that of first fit, repacked.
 const MOST_PLACED: usize = 4_000;
 /// The most planned nodes that a step takes out.
@@ -47,9 +49,19 @@ pub(crate) enum DomainOrder {
     /// The cheapest for the pod first. It may be expensive for the pods after it.
     #[default]
     Price,
-    Name,
+    /// By name, and the other choices of upstream: see [`Manner::is_upstreams`].
+    Upstream,
     /// In a pseudo-random order: a different one for each number.
     Shuffled(u64),
+}
+
+impl Manner {
+    /// Reports whether it decides as upstream where the rules leave a choice: domains by name, required anti-affinity leaves a planned
+    /// node all its domains, and once a preference is dropped only the last alternative of the node affinity is tried. A plan that is
+    /// made like upstream's is a bound for what the others leave out.
+    pub(crate) fn is_upstreams(&self) -> bool {
+        self.domains == DomainOrder::Upstream
+    }
 }
 
 impl Solver {
@@ -94,7 +106,11 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
 /// Places the pods first fit, and improves the plan step by step.
 fn improve(pass: &mut Pass<'_>) {
     let pods = pass.queue.pods.len();
-    let steps = par("HS_STEPS", MOST_STEPS).min(par("HS_PLACED", MOST_PLACED) / pods.max(1));
+    let steps = match pass.queue.classes.len() {
+        1 => STEPS_OF_ONE_CLASS,
+        _ => MOST_STEPS,
+    };
+    let steps = steps.min(MOST_PLACED / pods.max(1));
     if pods < 2 || steps == 0 || !pass.may_be_reordered() {
         pass.place_first();
     } else {
@@ -108,32 +124,26 @@ fn improve(pass: &mut Pass<'_>) {
     }
 }
 
+/// Improves first fit's plan by so many steps.
 fn search(pass: &mut Pass<'_>, steps: usize) {
     let query = pass.query;
     let first_fit: Vec<PodIdx> = pass.queue.pods.indices().collect();
     let mut bound = pass.cost();
-    pass.repack(par("HS_FIRST", 1) == 1);
+    pass.repack(true);
     let mut best = pass.cost();
     let mut order = first_fit.clone();
     let mut random = Random::new(1);
-    let mut vain = 0;
     for step in 0..steps {
-        if query.is_cancelled() || vain >= par("HS_VAIN", 1000) {
+        if query.is_cancelled() {
             break;
         }
-        let by_name = Manner {
-            domains: DomainOrder::Name,
+        let upstreams = Manner {
+            domains: DomainOrder::Upstream,
             ..Manner::default()
         };
         let (tried, manner) = match step {
-            0 => (first_fit.clone(), by_name),
-            _ => {
-                let whole = match best.pods.unplaced.is_empty() {
-                    true => par("HS_WHOLE", WHOLE),
-                    false => par("HS_WHOLE_UN", WHOLE),
-                };
-                recreate(pass, &order, whole, &mut random)
-            }
+            0 => (first_fit.clone(), upstreams),
+            _ => recreate(pass, &order, &mut random),
         };
         pass.place_again(tried.clone(), manner);
         if query.is_cancelled() {
@@ -142,16 +152,13 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
         }
         if step == 0 {
             // Which pods first fit leaves out depends on the domains.
-            let by_name = pass.cost();
-            bound.pods.admit(&by_name.pods);
+            bound.pods.admit(&pass.cost().pods);
         }
         pass.repack(false);
         let found = pass.cost();
-        vain += 1;
         if found.is_admissible(&bound) && found.improves(&best) {
             best = found;
             order = tried;
-            vain = 0;
         } else {
             pass.take_back();
         }
@@ -159,14 +166,9 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
 }
 
 /// Takes a part of the plan out. Returns the order in which all pods are placed again, and the manner.
-fn recreate(
-    pass: &Pass<'_>,
-    order: &[PodIdx],
-    whole: usize,
-    random: &mut Random,
-) -> (Vec<PodIdx>, Manner) {
+fn recreate(pass: &Pass<'_>, order: &[PodIdx], random: &mut Random) -> (Vec<PodIdx>, Manner) {
     let mut chance = |percent: usize| random.below(100) < percent;
-    let (cheapest, whole) = (chance(par("HS_CHEAP", CHEAPEST)), chance(whole));
+    let (cheapest, whole) = (chance(CHEAPEST), chance(WHOLE));
     let (other_domains, last) = (chance(OTHER_DOMAINS), chance(50));
     let domains = match other_domains {
         true => DomainOrder::Shuffled(random.next()),
@@ -194,8 +196,4 @@ fn recreate(
         false => taken.into_iter().chain(kept).collect(),
     };
     (order, Manner { cheapest, domains })
-}
-
-pub(crate) fn par(name: &str, usual: usize) -> usize {
-    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(usual)
 }

@@ -43,21 +43,26 @@ fn either_zone(name: &str) -> Object<Pod> {
 }
 
 #[test]
-fn after_a_dropped_preference_all_affinity_terms_are_tried() {
-    let zones = |pod: &Object<Pod>| {
-        let (_, plan) = placed(&cluster([pod.clone()]), &Query::default(), DomainOrder::Price);
+fn after_a_dropped_preference_upstream_tries_only_the_last_affinity_term() {
+    let zones = |pod: &Object<Pod>, domains| {
+        let (_, plan) = placed(&cluster([pod.clone()]), &Query::default(), domains);
         plan.new_node_claims[0].zones().concat()
     };
     let plain = either_zone("p");
-    assert_eq!(zones(&plain), Z1);
+    assert_eq!(zones(&plain, DomainOrder::Upstream), Z1);
+    assert_eq!(zones(&plain, DomainOrder::Price), Z1);
     let unmet = either_zone("p").prefer(1, "disk", "In", &["ssd"]);
-    assert_eq!(zones(&unmet), Z1);
+    assert_eq!(zones(&unmet, DomainOrder::Upstream), Z2);
+    assert_eq!(zones(&unmet, DomainOrder::Price), Z1);
 }
 
 #[test]
 fn preferences_dropped_by_the_pods_of_a_pass_are_counted() {
     let dropped = |pods: Vec<Object<Pod>>| {
-        placed(&cluster(pods), &Query::default(), DomainOrder::Price).0.pods.unmet
+        placed(&cluster(pods), &Query::default(), DomainOrder::Price)
+            .0
+            .pods
+            .unmet
     };
     let wishing = |name: &str| either_zone(name).prefer(1, "disk", "In", &["ssd"]);
     assert_eq!(dropped(vec![either_zone("p")]), 0);
@@ -163,7 +168,7 @@ fn of_the_zones_with_the_fewest_pods_of_a_spread_the_cheapest_is_used() {
         "it has fewer pods"
     );
     assert_eq!(by_price([1.0, 3.0, 2.0], [1, 0, 0]), Z3);
-    let by_name = |prices, running| zone_of_spread_pod(prices, running, DomainOrder::Name);
+    let by_name = |prices, running| zone_of_spread_pod(prices, running, DomainOrder::Upstream);
     assert_eq!(by_name([2.0, 1.0, 3.0], [0, 0, 0]), Z1);
     assert_eq!(by_name([1.0, 3.0, 2.0], [1, 0, 0]), Z2);
     let shuffled = [1, 2, 3, 4, 5, 6, 7, 8].map(|number| {
@@ -181,7 +186,11 @@ fn constrained() -> Cluster {
         let named = |kind: &str| pod(&format!("{kind}-{index}")).cpu("1");
         pods.push(named("spread").label("app", "web").spread(ZONE, 1, web));
         pods.push(named("beside").affinity(ZONE, web));
-        pods.push(named("apart").label("app", "db").anti_affinity(HOSTNAME, ("app", "db")));
+        pods.push(
+            named("apart")
+                .label("app", "db")
+                .anti_affinity(HOSTNAME, ("app", "db")),
+        );
         pods.push(named("near").prefer_affinity(1, ZONE, ("app", "db")));
         pods.push(named("large").cpu("9000"));
     }

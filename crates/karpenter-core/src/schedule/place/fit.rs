@@ -25,9 +25,9 @@ use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::place::variant::Variant;
 use crate::schedule::pods::class::Class;
+use crate::schedule::random::Random;
 use crate::schedule::request::MinValuesPolicy;
 use crate::schedule::search::DomainOrder;
-use crate::schedule::random::Random;
 use crate::schedule::topology::choices::{Choices, Domains, Fixed};
 use crate::schedule::topology::domains::Topology;
 

@@ -115,8 +115,12 @@ impl Placement<'_, '_> {
                 .count_on_planned(group, index, &Bits::default(), None);
         }
         let reach = self.reach(index, axis);
-        let single = reach.single();
-        let only = single.or_else(|| self.only_domain(index, axis, &reach));
+        // Upstream keeps pods with anti-affinity out of all domains that the requirements leave, even if no other can be launched.
+        let upstreams = self.manner.is_upstreams() && self.topology[group].kind().keeps_away();
+        let only = match reach.single() {
+            None if !upstreams => self.only_domain(index, axis, &reach),
+            single => single,
+        };
         if let Some(domain) = only {
             self.fix_domain(index, axis, domain);
         }

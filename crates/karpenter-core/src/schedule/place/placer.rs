@@ -362,9 +362,13 @@ impl<'p, 'a> Placer<'p, 'a> {
     fn place_within(&mut self, pod: PodIdx, variants: usize) -> (PodState, usize) {
         let class = self.class(pod);
         let alternatives = class.alternatives();
+        let upstreams = self.nodes.manner.is_upstreams();
         for index in 0..variants {
             let (step, alternative) = (index / alternatives, index % alternatives);
             let is_last = index + 1 == class.variant_count();
+            if upstreams && step > 0 && alternative + 1 < alternatives {
+                continue;
+            }
             let state = match alternative == 0 && alternatives > 1 {
                 // Room that is paid for comes before a new node for an earlier alternative of the node affinity.
                 // DIFFERS: upstream plans a node for the first alternative before it tries existing nodes with the second.

@@ -33,9 +33,7 @@ use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::planned_node::{PlannedNode, PlannedNodes};
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::pods::queue::PodQueue;
-use crate::schedule::repack::packing::{
-    Bins, Kind, Offer, Packer, RequirementGroup, cost, learn,
-};
+use crate::schedule::repack::packing::{Bins, Kind, Offer, Packer, RequirementGroup, cost, learn};
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::GroupKind;
 
@@ -267,7 +265,13 @@ impl<'p, 'a> Repacker<'p, 'a> {
             if group.filter_sets.is_some() {
                 return None;
             }
-            if let Some(req) = algebra.get(planned_set, axis.key) {
+            let req = algebra.get(planned_set, axis.key);
+            // Pods near each other on a node whose domain is open would be in different ones.
+            let decided = req.is_some_and(|req| algebra.requirement(req).single().is_some());
+            if group.kind() == GroupKind::Affinity && !decided {
+                return None;
+            }
+            if let Some(req) = req {
                 set = algebra.narrow(set, req)?;
             }
         }
@@ -324,7 +328,9 @@ impl<'p, 'a> Repacker<'p, 'a> {
         }
         self.work = packer.work;
         let cost = |bins: &Bins| cost(bins, node_overhead);
-        let mut bins = plans.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
+        let mut bins = plans
+            .into_iter()
+            .min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
         if self.searches {
             let mut kinds = kinds(|group| group.worth);
             learn(&mut kinds, &bins);
@@ -410,9 +416,8 @@ fn chunks(mut found: Vec<Wasteful>) -> Vec<Chunk> {
     });
     let mut chunks: Vec<Chunk> = Vec::new();
     for node in found {
-        let joins = |chunk: &&mut Chunk| {
-            chunk.pod_groups.len() + node.pod_groups.len() <= MOST_POD_GROUPS
-        };
+        let joins =
+            |chunk: &&mut Chunk| chunk.pod_groups.len() + node.pod_groups.len() <= MOST_POD_GROUPS;
         match chunks.last_mut().filter(joins) {
             Some(chunk) => chunk.take(node),
             None => {

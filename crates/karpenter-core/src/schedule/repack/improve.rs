@@ -4,8 +4,8 @@
 //! at random, are packed again with slightly varied worths of each kind, and the result is kept if it costs less. The random
 //! sequence is fixed, and the work is bounded by a count, so that equal inputs give equal plans.
 
-use crate::schedule::repack::packing::{Bin, Bins, Kind, Offer, Packer, node_count};
 use crate::schedule::random::Random;
+use crate::schedule::repack::packing::{Bin, Bins, Kind, Offer, Packer, node_count};
 
 /// Plans with more nodes are not improved: the waste of a few nodes is a small share of their price.
 const MOST_NODES: usize = 100;

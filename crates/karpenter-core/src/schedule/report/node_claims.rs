@@ -122,11 +122,7 @@ impl Report<'_, '_> {
     }
 
     /// Returns the parts shared by planned nodes with the same requirements and rows.
-    fn shape(
-        &mut self,
-        planned: &PlannedNode,
-        rows: &Bits<RowId>,
-    ) -> Option<Shape> {
+    fn shape(&mut self, planned: &PlannedNode, rows: &Bits<RowId>) -> Option<Shape> {
         let template_index = planned.template;
         let template = &self.solver.templates[template_index];
         let catalogue = &self.solver.catalogues[template.catalogue];

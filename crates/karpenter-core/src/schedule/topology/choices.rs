@@ -102,7 +102,7 @@ impl Topology<'_> {
         let (kind, axis) = (group.kind(), group.axis);
         // A pod may start its group although another of its groups has pods, if pods of the group are on planned nodes whose domain is
         // open: they get the domain of the pod.
-        let beside_others = || !self.undecided(id).is_empty();
+        let beside_others = || !self.upstreams && !self.undecided(id).is_empty();
         let starts = own
             && kind == GroupKind::Affinity
             && !group.is_populated()
@@ -138,7 +138,7 @@ impl Topology<'_> {
         let fixed = match kind {
             _ if starts => Fixed::Required,
             GroupKind::Spread => Fixed::Required,
-            GroupKind::Anti if !soft => Fixed::Preferred,
+            GroupKind::Anti if !soft && !self.upstreams => Fixed::Preferred,
             GroupKind::Anti | GroupKind::Affinity | GroupKind::Inverse => Fixed::Open,
         };
         // A preference does not fix the domain of nodes with other pods: the extra price may be many times that of its pod.

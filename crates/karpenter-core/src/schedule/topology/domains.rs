@@ -23,6 +23,8 @@ pub(crate) struct Topology<'a> {
     axis_ids: FxHashMap<String, AxisId>,
     pub(crate) groups: IndexVec<GroupId, Group>,
     pub(super) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
+    /// Whether choices are those of upstream; see [`Manner::is_upstreams`](crate::schedule::search::Manner::is_upstreams).
+    pub(super) upstreams: bool,
     /// The existing nodes, without those treated as deleted.
     pub(super) present: Arc<Bits<NodeIdx>>,
     /// The groups of required constraints.
@@ -50,6 +52,7 @@ impl<'a> Topology<'a> {
             axis_ids: FxHashMap::default(),
             groups: IndexVec::new(),
             group_ids: FxHashMap::default(),
+            upstreams: false,
             present,
             required: Bits::default(),
             assumed_empty: Bits::default(),
@@ -61,8 +64,9 @@ impl<'a> Topology<'a> {
         }
     }
 
-    /// Forgets the pods that were placed; `counted` are the groups before.
-    pub(crate) fn reset(&mut self, counted: &IndexVec<GroupId, Group>) {
+    /// Forgets the pods that were placed; `counted` are the groups before. Choices are those of upstream if `upstreams`.
+    pub(crate) fn reset(&mut self, counted: &IndexVec<GroupId, Group>, upstreams: bool) {
+        self.upstreams = upstreams;
         self.groups.clone_from(counted);
         for axis in &mut self.axes {
             let planned = axis.planned.iter_mut();

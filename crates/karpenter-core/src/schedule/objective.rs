@@ -83,13 +83,14 @@ impl Cost {
             && (places_more || self.buffers.leaves_out_no_more_than(&first_fit.buffers))
     }
 
-    /// Reports whether a plan is better than the best one so far.
-    pub(crate) fn improves(&self, best: &Self) -> bool {
+    /// Reports whether a plan is better than the best one so far. Of plans that place as many pods, only those count that leave at most
+    /// so many preferences unmet.
+    pub(crate) fn improves(&self, best: &Self, most_unmet: usize) -> bool {
         match self.unplaced().cmp(&best.unplaced()) {
             Ordering::Less => true,
             Ordering::Greater => false,
-            // Preferences are compared only between plans that place as many pods: a pod without a place has none.
-            Ordering::Equal => self.unmet() <= best.unmet() && self.is_cheaper(best),
+            // A pod without a place has no preferences, so that they are not compared with those of a plan that places fewer.
+            Ordering::Equal => self.unmet() <= most_unmet && self.is_cheaper(best),
         }
     }
 
@@ -101,11 +102,13 @@ impl Cost {
         (self.nodes, self.unmet()) < (best.nodes, best.unmet())
     }
 
-    fn unplaced(&self) -> (&[(i32, usize)], &[(i32, usize)]) {
+    /// Returns the unplaced pods, and those of capacity buffers, by priority.
+    pub(crate) fn unplaced(&self) -> (&[(i32, usize)], &[(i32, usize)]) {
         (&self.pods.unplaced, &self.buffers.unplaced)
     }
 
-    fn unmet(&self) -> usize {
+    /// Returns how many preferences are not met.
+    pub(crate) fn unmet(&self) -> usize {
         self.pods.unmet + self.buffers.unmet
     }
 }

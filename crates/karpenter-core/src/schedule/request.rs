@@ -152,7 +152,7 @@ pub struct Policy {
     /// The maximum number of instance types in a NodeClaim.
     pub max_instance_types: usize,
     /// Dollars per hour that a node costs beside its instance, which no offering shows: its root volume, licenses by host, addresses. It
-    /// counts in every comparison of plans and in consolidation.
+    /// counts in every comparison of plans.
     #[serde(default = "node_overhead_price", with = "crate::json::price")]
     pub node_overhead_price: f64,
 }

@@ -13,8 +13,12 @@
 //!
 //! DIFFERS: upstream keeps the plan of first fit.
 
+use std::collections::VecDeque;
+
+use index_vec::{IndexVec, index_vec};
+
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::PodIdx;
+use crate::schedule::compile::ids::{ClassId, PodIdx};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::pass::Pass;
 use crate::schedule::pods::class::PodState;
@@ -131,6 +135,7 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
     let mut bound = pass.cost();
     pass.repack(true);
     let mut best = pass.cost();
+    let mut most_unmet = best.unmet();
     let mut order = first_fit.clone();
     let mut random = Random::new(1);
     for step in 0..steps {
@@ -151,12 +156,19 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
             break;
         }
         if step == 0 {
-            // Which pods first fit leaves out depends on the domains.
-            bound.pods.admit(&pass.cost().pods);
+            // What first fit leaves out, and which preferences it drops, depends on the domains.
+            let upstreams = pass.cost();
+            bound.pods.admit(&upstreams.pods);
+            if upstreams.unplaced() == best.unplaced() {
+                most_unmet = most_unmet.max(upstreams.unmet());
+            }
         }
         pass.repack(false);
         let found = pass.cost();
-        if found.is_admissible(&bound) && found.improves(&best) {
+        if found.is_admissible(&bound) && found.improves(&best, most_unmet) {
+            if found.unplaced() != best.unplaced() {
+                most_unmet = found.unmet();
+            }
             best = found;
             order = tried;
         } else {
@@ -192,8 +204,24 @@ fn recreate(pass: &Pass<'_>, order: &[PodIdx], random: &mut Random) -> (Vec<PodI
         (Random::rank(seed, u64::from(class.0)), *pod)
     });
     let order = match last {
-        true => kept.into_iter().chain(taken).collect(),
-        false => taken.into_iter().chain(kept).collect(),
+        true => [kept, taken].concat(),
+        false => [taken, kept].concat(),
     };
-    (order, Manner { cheapest, domains })
+    (oldest_first(pass, &order), Manner { cheapest, domains })
 }
+
+/// Returns an order with the same classes, where pods of a class come by age: they are interchangeable, and if not all have a place, the
+/// oldest have.
+fn oldest_first(pass: &Pass<'_>, order: &[PodIdx]) -> Vec<PodIdx> {
+    let class = |pod: PodIdx| pass.queue.pods[pod].class;
+    let mut pods: IndexVec<ClassId, VecDeque<PodIdx>> =
+        index_vec![VecDeque::new(); pass.queue.classes.len()];
+    for pod in pass.queue.pods.indices() {
+        pods[class(pod)].push_back(pod);
+    }
+    let next = |pod: &PodIdx| pods[class(*pod)].pop_front();
+    order.iter().filter_map(next).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -26,28 +26,17 @@ pub struct Move {
     pub replacements: Vec<PlannedNodeClaim>,
     /// Placements of pods that fit on existing nodes.
     pub placements: Vec<Placement>,
-    /// What the instances cost less, in dollars per hour.
+    /// Savings in dollars per hour.
     pub savings: f64,
 }
 
 /// The consolidation rules of a pass.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Whether spot nodes may be replaced by spot nodes.
     pub spot_to_spot: bool,
     /// The maximum number of replacements of a command. Upstream launches one at most.
     pub max_replacements: usize,
-    /// What a node costs beside its instance, in dollars per hour: see [`Policy::node_overhead_price`].
-    ///
-    /// [`Policy::node_overhead_price`]: crate::schedule::Policy::node_overhead_price
-    pub node_overhead_price: f64,
-}
-
-impl Rules {
-    /// Returns what is saved beside the instances if so many nodes are replaced by fewer, in dollars per hour.
-    pub(super) fn saved_beside(&self, candidates: usize, replacements: usize) -> f64 {
-        self.node_overhead_price * (candidates as f64 - replacements as f64)
-    }
 }
 
 /// Simulates deleting the candidates and applies the price rules.
@@ -85,8 +74,7 @@ pub fn judge(
             savings: price,
         }),
         [draft] => {
-            let most = price + rules.saved_beside(candidates.len(), 1);
-            let replacement = cheaper(prices, draft, candidates, most, rules)?;
+            let replacement = cheaper(prices, draft, candidates, price, rules)?;
             let savings = price - replacement.hourly_price;
             Ok(Move {
                 replacements: vec![replacement],
@@ -112,12 +100,11 @@ fn several(
     rules: Rules,
 ) -> Result<Move, NotConsolidatable> {
     let price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
-    let most = price + rules.saved_beside(candidates.len(), drafts.len());
     let planned: f64 = drafts.iter().map(|draft| draft.hourly_price).sum();
-    if planned >= most || planned <= 0.0 {
+    if planned >= price || planned <= 0.0 {
         return Err(NotConsolidatable::NotCheaper);
     }
-    let share = most / planned;
+    let share = price / planned;
     let replacements: Vec<PlannedNodeClaim> = drafts
         .iter()
         .map(|draft| cheaper(prices, draft, candidates, draft.hourly_price * share, rules))

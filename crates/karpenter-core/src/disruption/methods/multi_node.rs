@@ -82,8 +82,6 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
 struct Set {
     members: BTreeSet<usize>,
     moved: Move,
-    /// What it saves beside the instances: the price of each node's own.
-    saved_beside: f64,
     score: Option<f64>,
 }
 
@@ -125,9 +123,7 @@ impl Search<'_, '_> {
             saving_sets.push(moved.ok().and_then(|moved| {
                 let score = self.totals.score(members, moved.savings);
                 let rejected = score.is_some_and(|score| score < THRESHOLD);
-                let replacements = moved.replacements.len();
                 (!rejected).then(|| Set {
-                    saved_beside: rules.saved_beside(members.len(), replacements),
                     members: set.clone(),
                     moved,
                     score,
@@ -417,7 +413,7 @@ fn with(set: Option<&Set>, more: &[usize]) -> BTreeSet<usize> {
 }
 
 fn savings(set: Option<&Set>) -> f64 {
-    set.map_or(0.0, |set| set.moved.savings + set.saved_beside)
+    set.map_or(0.0, |set| set.moved.savings)
 }
 
 /// Reports whether a set saves more than another, and not only by a rounding error.
@@ -446,7 +442,6 @@ mod tests {
         };
         Some(Set {
             members: BTreeSet::from([member]),
-            saved_beside: 0.0,
             moved,
             score: None,
         })

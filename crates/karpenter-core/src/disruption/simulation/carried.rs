@@ -252,7 +252,6 @@ mod tests {
             let rules = Rules {
                 spot_to_spot: false,
                 max_replacements: 1,
-                node_overhead_price: policy.node_overhead_price,
             };
             Carried::new(simulator, rules).is_recorded()
         };

@@ -61,24 +61,8 @@ fn first(world: &World, replacements: usize) -> Vec<String> {
     let plan = world.decide_with(|request| {
         with_replacements(replacements)(request);
         request.max_commands = 1;
-        // Sets are compared by the prices of instances here.
-        request.policy.node_overhead_price = 0.0;
     });
     commands(&plan)
-}
-
-#[test]
-fn nodes_are_replaced_by_one_of_their_price_if_each_has_a_price_of_its_own() {
-    let world = fleet(&[("a", "small", &["1500m"]), ("b", "small", &["1500m"])]);
-    let decide = |own: f64| {
-        let plan = world.decide_with(|request| request.policy.node_overhead_price = own);
-        commands(&plan)
-    };
-    assert_eq!(decide(0.0), [""; 0]);
-    assert_eq!(
-        decide(0.004),
-        ["replace a b with medium on-demand (saves 0.00)"]
-    );
 }
 
 #[test]

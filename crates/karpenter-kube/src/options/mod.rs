@@ -384,6 +384,8 @@ pub struct FeatureGates {
     pub scheduling_hints: bool,
     /// Keep the passes of the last half hour, for `kubectl karpenter capture --last`.
     pub flight_recorder: bool,
+    /// Have kube-scheduler bind pods where they were planned, through `status.nominatedNodeName`.
+    pub pod_nomination: bool,
 }
 
 impl Default for FeatureGates {
@@ -398,6 +400,7 @@ impl Default for FeatureGates {
             decision_records: true,
             scheduling_hints: false,
             flight_recorder: false,
+            pod_nomination: false,
         }
     }
 }
@@ -423,6 +426,7 @@ impl FromStr for FeatureGates {
                 "DecisionRecords" => gates.decision_records = value,
                 "SchedulingHints" => gates.scheduling_hints = value,
                 "FlightRecorder" => gates.flight_recorder = value,
+                "PodNomination" => gates.pod_nomination = value,
                 // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
                 _ => {}
             }

@@ -2,11 +2,16 @@
 
 use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::lifecycle::provisioning::{Effect, Event, Provisioning as Process};
+use karpenter_core::lifecycle::provisioning::{
+    Effect, Event, PodNomination, Provisioning as Process,
+};
+use karpenter_core::pod::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::pod_nomination;
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::options::Options;
 
 /// The process, and a wake-up when it is triggered.
@@ -30,7 +35,10 @@ impl Triggers {
     #[must_use]
     pub fn new(options: &Options, clock: Clock) -> Self {
         Self {
-            process: Mutex::new(Process::new(options.batch_window(), clock.now())),
+            process: Mutex::new(
+                Process::new(options.batch_window(), clock.now())
+                    .with_pod_nomination(options.feature_gates.pod_nomination),
+            ),
             triggered: Notify::new(),
             clock,
         }
@@ -55,6 +63,38 @@ impl Triggers {
     /// Removes the nominations to a NodeClaim that is deleted before its node could run a pod.
     pub(crate) fn release(&self, claim: &str) {
         self.process.lock().release(claim);
+    }
+
+    /// Takes note of a pod that kube-scheduler bound.
+    pub(crate) fn bound(&self, pod: &Pod, snapshot: &Snapshot) {
+        self.process.lock().bound(pod, snapshot, self.clock.now());
+        self.triggered.notify_one();
+    }
+
+    /// Takes note of a pod whose nominated node kube-scheduler has removed.
+    pub(crate) fn denominated(&self) {
+        self.process.lock().denominated(self.clock.now());
+        self.triggered.notify_one();
+    }
+
+    /// Nominates the pods of a NodeClaim to its Node, whose taint `karpenter.sh/unregistered` is about to be removed.
+    pub(crate) async fn registering(&self, cx: &Context, claim: &str, node: &str) {
+        let event = Event::Registering {
+            claim: claim.to_owned(),
+            node: node.to_owned(),
+        };
+        for effect in self.on(event, &cx.view().snapshot) {
+            if let Effect::NominatePods(pods) = effect {
+                self.nominate_pods(cx, pods).await;
+            }
+        }
+    }
+
+    /// Executes [`Effect::NominatePods`].
+    pub(crate) async fn nominate_pods(&self, cx: &Context, pods: Vec<PodNomination>) {
+        if pod_nomination::write(cx, pods).await.is_err() {
+            self.process.lock().end_pod_nomination();
+        }
     }
 
     /// Hands an event to the process.

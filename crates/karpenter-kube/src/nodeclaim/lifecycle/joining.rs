@@ -56,6 +56,9 @@ impl Lifecycle {
                         Event::HooksRan(answers)
                     }
                     Effect::Register(node, wanted) => {
+                        let name = node.metadata.name.as_deref().unwrap_or_default();
+                        let provisioner = &self.provisioner;
+                        provisioner.registering(&self.cx, claim.name(), name).await;
                         let written = self.write_node(&node, &wanted, Lock::Optimistic).await;
                         let written = written.doing("registering node");
                         Event::Registered(written.map_err(|error| errors.push(error)).is_ok())

@@ -2,6 +2,8 @@
 //! of its pods.
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -35,6 +37,16 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
+    /// Returns the metrics, as they are scraped.
+    pub(crate) fn metrics(&self) -> Result<String> {
+        let address = format!("127.0.0.1:{}", self.environment["METRICS_PORT"]);
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
     /// Starts a controller that a release of the chart installed, with additional environment variables.
     pub(crate) async fn start(
         plane: &ControlPlane,

@@ -135,7 +135,15 @@ impl Provisioner {
         let metrics = self.cx.acting.since().map(|_| &self.cx.metrics);
         self.ledger.changed(pod, now, metrics);
         if pod.node_name.is_some() && before.is_some_and(|before| before.node_name.is_none()) {
-            self.triggers.bound(pod, &view.snapshot);
+            if let Some(bound) = self.triggers.bound(pod, &view.snapshot)
+                && let Some(metrics) = metrics
+            {
+                let as_planned = if bound.as_planned { "true" } else { "false" };
+                let plans = if bound.plans > 1 { "several" } else { "one" };
+                metrics
+                    .pods_nominations_bound_total
+                    .inc(&[as_planned, plans]);
+            }
         } else if pod.node_name.is_some() || !pod.is_active() {
             self.triggers.forget(&pod.key.uid);
         } else if before.is_some_and(Pod::is_nominated_by_plan) && pod.nominated_node.is_none() {

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
+use karpenter_core::lifecycle::provisioning::nominations::Bound;
 use karpenter_core::lifecycle::provisioning::{
     Effect, Event, PodNomination, Provisioning as Process,
 };
@@ -66,9 +67,12 @@ impl Triggers {
     }
 
     /// Takes note of a pod that kube-scheduler bound.
-    pub(crate) fn bound(&self, pod: &Pod, snapshot: &Snapshot) {
-        self.process.lock().bound(pod, snapshot, self.clock.now());
-        self.triggered.notify_one();
+    pub(crate) fn bound(&self, pod: &Pod, snapshot: &Snapshot) -> Option<Bound> {
+        let bound = self.process.lock().bound(pod, snapshot, self.clock.now())?;
+        if !bound.as_planned {
+            self.triggered.notify_one();
+        }
+        Some(bound)
     }
 
     /// Takes note of a pod whose nominated node kube-scheduler has removed.

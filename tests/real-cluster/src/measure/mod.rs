@@ -85,6 +85,9 @@ pub(crate) struct How {
     /// Environment variable of the controller, for example BATCH_IDLE_DURATION=10s. May be repeated.
     #[arg(long = "env", value_parser = pair)]
     environment: Vec<(String, String)>,
+    /// Values of the chart, as JSON, for example {"settings":{"featureGates":{"podNomination":true}}}.
+    #[arg(long, default_value = "{}")]
+    values: Value,
     /// Print one line of JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -130,7 +133,9 @@ impl Bench {
             Err(missing) => bail!("cannot find {}", missing.join(", ")),
         };
         let cluster = Cluster::start(&binaries).await?;
-        install_kwok_with(&cluster, &json!({ "provider": "kwok" })).await?;
+        let mut values = how.values.clone();
+        values["provider"] = "kwok".into();
+        install_kwok_with(&cluster, &values).await?;
         let case = Case::new(&cluster.client, "measured").await?;
         let all = json!([
             { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
@@ -236,6 +241,7 @@ impl Bench {
             .as_ref()
             .context("the controller is not started")?;
         self.report.process(controller);
+        self.report.nominations(&controller.metrics()?);
         self.report.add("lease lost", u8::from(lost).into());
         if self.memory.is_some() {
             self.report.add("restarts", self.restarts.into());

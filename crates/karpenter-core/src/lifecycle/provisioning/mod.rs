@@ -54,7 +54,7 @@ use crate::pod::Pod;
 use crate::schedule::{Plan, Query};
 use batch::Batch;
 use nominated_nodes::NominatedNodes;
-use nominations::{Nominations, Standing};
+use nominations::{Bound, Nominations, Standing};
 use slices::Slices;
 
 /// Interval between plans for pending pods.
@@ -191,13 +191,18 @@ impl Provisioning {
     }
 
     /// Takes note of a pod that kube-scheduler bound. If it was planned elsewhere, the pods that were planned onto this node may have
-    /// lost their places: that is checked soon, instead of with the next interval.
-    pub fn bound(&mut self, pod: &Pod, snapshot: &Snapshot, now: Timestamp) {
-        let node = pod.node_name.as_deref().and_then(|name| snapshot.node(name));
-        if node.is_some_and(|node| self.nominations.is_elsewhere(&pod.key.uid, node)) {
+    /// lost their places: that is checked soon, instead of with the next interval. Returns how the place compares with the plan.
+    pub fn bound(&mut self, pod: &Pod, snapshot: &Snapshot, now: Timestamp) -> Option<Bound> {
+        let node = pod
+            .node_name
+            .as_deref()
+            .and_then(|name| snapshot.node(name));
+        let bound = node.and_then(|node| self.nominations.bound(&pod.key.uid, node));
+        if bound.is_some_and(|bound| !bound.as_planned) {
             self.check_soon(now);
         }
         self.forget(&pod.key.uid);
+        bound
     }
 
     /// Takes note of a pod whose nominated node kube-scheduler has removed.
@@ -371,7 +376,10 @@ impl Provisioning {
         let with_pods = with_pods.filter(|(planned, _)| !planned.pods.is_empty());
         let launched = with_pods.filter_map(|(_, name)| name.map(str::to_owned));
         let nodes = nominate(launched);
-        nodes.into_iter().chain(self.nominate_pods(snapshot, now)).collect()
+        nodes
+            .into_iter()
+            .chain(self.nominate_pods(snapshot, now))
+            .collect()
     }
 
     /// Ends a pass. What was triggered meanwhile is collected for the whole window, together with what the pass itself causes.

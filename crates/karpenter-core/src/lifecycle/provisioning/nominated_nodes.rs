@@ -83,12 +83,11 @@ impl NominatedNodes {
         now: Timestamp,
     ) -> (Vec<PodNomination>, Option<Timestamp>) {
         let (mut due, mut next, mut nominated) = (Vec::new(), None, FxHashSet::default());
-        let mut write = |this: &mut Self, pod: &Pod, node: Option<&str>| {
-            match this.write(pod, node, now) {
+        let mut write =
+            |this: &mut Self, pod: &Pod, node: Option<&str>| match this.write(pod, node, now) {
                 Ok(nomination) => due.extend(nomination),
                 Err(later) => next = next.into_iter().chain([later]).min(),
-            }
-        };
+            };
         for (key, target) in nominations.in_order() {
             let node = snapshot.node(target).filter(|node| !node.is_deleting());
             let node = node.filter(|node| node.is_registered());

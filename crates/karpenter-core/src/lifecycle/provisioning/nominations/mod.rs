@@ -143,6 +143,15 @@ impl Overdue {
     }
 }
 
+/// Where kube-scheduler bound a nominated pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound {
+    /// Whether it is the node of the nomination.
+    pub as_planned: bool,
+    /// Number of plans that placed the pod.
+    pub plans: u32,
+}
+
 /// The last pod of a pass that did not plan all pods.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn(Option<UnixSecond>, PodKey);
@@ -280,10 +289,14 @@ impl Nominations {
         all.into_iter().map(|it| (&it.pod, it.target.as_str()))
     }
 
-    /// Reports whether a pod is nominated to another node than this one.
-    pub(super) fn is_elsewhere(&self, uid: &str, node: &NodeState) -> bool {
-        let nomination = self.pods.get(uid);
-        nomination.is_some_and(|it| ![Some(node.name()), node.claim_name()].contains(&Some(&it.target)))
+    /// Returns how the place of a pod that was bound to a node compares with its nomination; `None` without one.
+    pub(super) fn bound(&self, uid: &str, node: &NodeState) -> Option<Bound> {
+        let nomination = self.pods.get(uid)?;
+        let names = [Some(node.name()), node.claim_name()];
+        Some(Bound {
+            as_planned: names.contains(&Some(&nomination.target)),
+            plans: nomination.attempts,
+        })
     }
 
     /// Sorts the pending pods of a snapshot; removes nominations without room.

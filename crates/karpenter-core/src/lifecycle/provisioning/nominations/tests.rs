@@ -237,8 +237,7 @@ fn beyond_a_number_of_pods_passes_take_turns_from_the_oldest() {
         assert_eq!(names(&standing.deferred), deferred);
         assert_eq!(standing.overdue.len(), overdue, "{standing:?}");
         let (snapshot, _) = standing.question(&state.snapshot());
-        let pending: BTreeSet<&str> =
-            snapshot.pending_pods().map(|pod| &*pod.key.name).collect();
+        let pending: BTreeSet<&str> = snapshot.pending_pods().map(|pod| &*pod.key.name).collect();
         assert_eq!(pending, planned.into_iter().collect());
     }
     // The pods of the last pass are gone: none comes after them.

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::binaries;
@@ -86,11 +86,16 @@ pub(crate) struct How {
     #[arg(long = "env", value_parser = pair)]
     environment: Vec<(String, String)>,
     /// Values of the chart, as JSON, for example {"settings":{"featureGates":{"podNomination":true}}}.
-    #[arg(long, default_value = "{}")]
+    #[arg(long, default_value = "{}", value_parser = values)]
     values: Value,
     /// Print one line of JSON instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+fn values(text: &str) -> Result<Value, String> {
+    let values: Map<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    Ok(values.into())
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

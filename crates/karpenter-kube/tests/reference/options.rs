@@ -217,6 +217,7 @@ fn gates_that_are_not_named_have_defaults_and_unknown_ones_are_ignored() {
         ("CapacityBuffer", |g| g.capacity_buffer = true),
         ("SchedulingHints", |g| g.scheduling_hints = true),
         ("FlightRecorder", |g| g.flight_recorder = true),
+        ("PodNomination", |g| g.pod_nomination = true),
     ] {
         let mut expected = defaults;
         change(&mut expected);

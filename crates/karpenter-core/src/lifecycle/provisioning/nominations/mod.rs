@@ -214,6 +214,8 @@ impl Standing {
 #[derive(Clone, Debug, Default)]
 pub struct Nominations {
     pods: FxHashMap<String, Nomination>,
+    /// Number of plans that placed a pod that is still pending, by uid.
+    plans: FxHashMap<String, u32>,
     /// Number of nominations so far.
     nominated: u64,
 }
@@ -232,6 +234,7 @@ impl Nominations {
             .get(&pod.key.uid)
             .map_or(0, |known| known.attempts);
         self.nominated += 1;
+        *self.plans.entry(pod.key.uid.clone()).or_default() += 1;
         let nomination = Nomination {
             pod: pod.key.clone(),
             shape: Arc::clone(&pod.shape),
@@ -273,6 +276,7 @@ impl Nominations {
     /// Removes the nomination of a pod that is bound, deleted or whose requirements have changed.
     pub fn forget(&mut self, uid: &str) {
         self.pods.remove(uid);
+        self.plans.remove(uid);
     }
 
     /// Removes the nominations to a NodeClaim that is deleted before its node could run a pod: its pods are planned again
@@ -295,7 +299,7 @@ impl Nominations {
         let names = [Some(node.name()), node.claim_name()];
         Some(Bound {
             as_planned: names.contains(&Some(&nomination.target)),
-            plans: nomination.attempts,
+            plans: self.plans.get(uid).copied().unwrap_or_default(),
         })
     }
 

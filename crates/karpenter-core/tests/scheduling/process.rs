@@ -141,6 +141,7 @@ impl Stage {
                 (format!("nominate {}", nodes.join(" ")), None)
             }
             Effect::Launch(_, plan) => {
+                assert!(self.process.is_launching());
                 let planned = &plan.new_node_claims;
                 let pods = planned.iter().flat_map(|planned| &planned.pods);
                 self.order.extend(pods.map(|pod| pod.name.clone()));
@@ -185,6 +186,7 @@ impl Stage {
 fn a_pending_pod_gets_a_node_and_keeps_its_nomination() {
     let mut stage = Stage::new(World::new().with([pod("p")]));
     assert_eq!(stage.plan(), ["plan 1", "launch 1", "nominate new-1"]);
+    assert!(!stage.process.is_launching());
     assert_eq!(stage.plan(), [""; 0], "nothing is to be planned");
     stage.process.release("new-1");
     stage.world.cluster.remove_node_claim("new-1");

@@ -1,5 +1,7 @@
 //! The provisioning process, shared by the provisioner and by those who trigger it.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::lifecycle::provisioning::nominations::Bound;
@@ -20,8 +22,13 @@ use crate::options::Options;
 pub struct Triggers {
     process: Mutex<Process>,
     triggered: Notify,
+    /// Wakes those who wait until the NodeClaims of a plan are created.
+    launched: Notify,
     clock: Clock,
 }
+
+/// How long a Node waits to be registered while the NodeClaims of a plan, which its own may be one of, are created.
+const LAUNCH: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -41,6 +48,7 @@ impl Triggers {
                     .with_pod_nomination(options.feature_gates.pod_nomination),
             ),
             triggered: Notify::new(),
+            launched: Notify::new(),
             clock,
         }
     }
@@ -87,10 +95,24 @@ impl Triggers {
             claim: claim.to_owned(),
             node: node.to_owned(),
         };
+        if cx.options.feature_gates.pod_nomination {
+            let launch = self.clock.real_duration(LAUNCH);
+            let _elapsed = tokio::time::timeout(launch, self.until_launched()).await;
+        }
         for effect in self.on(event, &cx.view().snapshot) {
             if let Effect::NominatePods(pods) = effect {
                 self.nominate_pods(cx, pods).await;
             }
+        }
+    }
+
+    async fn until_launched(&self) {
+        loop {
+            let launched = self.launched.notified();
+            if !self.process.lock().is_launching() {
+                return;
+            }
+            launched.await;
         }
     }
 
@@ -104,7 +126,11 @@ impl Triggers {
     /// Hands an event to the process.
     pub(crate) fn on(&self, event: Event, snapshot: &Snapshot) -> Vec<Effect> {
         let mut process = self.process.lock();
-        process.on(event, snapshot, self.clock.now())
+        let effects = process.on(event, snapshot, self.clock.now());
+        if !process.is_launching() {
+            self.launched.notify_waiters();
+        }
+        effects
     }
 
     fn next(&self, now: Timestamp) -> (Timestamp, Due) {

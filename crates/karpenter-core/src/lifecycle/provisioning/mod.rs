@@ -212,6 +212,11 @@ impl Provisioning {
         }
     }
 
+    /// Reports whether NodeClaims are being created: which pods their nodes are for is known afterwards.
+    pub fn is_launching(&self) -> bool {
+        self.pass.as_ref().is_some_and(|pass| pass.plan.is_some())
+    }
+
     fn check_soon(&mut self, now: Timestamp) {
         self.next_check = self.next_check.min(after(now, SOON));
     }

@@ -32,6 +32,7 @@ mod overlays;
 mod overview;
 mod pauses;
 mod plans;
+mod pod_nomination;
 mod provisioning;
 mod reconciliations;
 mod repair;

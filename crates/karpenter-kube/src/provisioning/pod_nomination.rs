@@ -34,7 +34,8 @@ pub(super) async fn write(cx: &Context, nominations: Vec<PodNomination>) -> Resu
             match written {
                 Ok(()) => {}
                 Err(error) if is(&error, 403) && !is_terminating(&error) => return Err(error),
-                Err(error) if is(&error, 404) || is(&error, 409) => {}
+                // Deleted, replaced or bound meanwhile.
+                Err(error) if [404, 409, 422].iter().any(|code| is(&error, *code)) => {}
                 Err(error) => {
                     failed += 1;
                     tracing::debug!(error = %error, "failed to nominate pod");

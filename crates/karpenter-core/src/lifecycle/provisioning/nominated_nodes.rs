@@ -21,7 +21,7 @@ use crate::pod::{Pod, PodKey};
 
 /// Delay until a name is written again that is not, or no longer, in the pod; doubles with each attempt.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
-const LONGEST_DELAY: Duration = Duration::from_secs(64);
+const LONGEST_DELAY: Duration = Duration::from_secs(8);
 
 /// A value of `status.nominatedNodeName` that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ struct Written {
 impl Written {
     /// Returns when the same name may be written again.
     fn due(&self) -> Timestamp {
-        let delay = FIRST_DELAY.saturating_mul(1 << self.attempts.min(6));
+        let delay = FIRST_DELAY.saturating_mul(1 << self.attempts.min(3));
         after(self.at, delay.min(LONGEST_DELAY))
     }
 }
@@ -58,7 +58,8 @@ impl NominatedNodes {
         self.0.remove(uid);
     }
 
-    /// Returns what is to be written for the pods of a NodeClaim whose Node is about to be registered.
+    /// Returns what is to be written for the pods of a NodeClaim whose Node is about to be registered. Names that kube-scheduler has
+    /// cleared since are written without delay: it tries all pods when another Node registers, and these before their own.
     pub(super) fn registering(
         &mut self,
         claim: &str,
@@ -70,8 +71,8 @@ impl NominatedNodes {
         let pods = nominations.in_order();
         let pods = pods.filter(|(_, target)| *target == claim);
         let pods = pods.filter_map(|(key, _)| waiting(snapshot, key));
-        pods.filter_map(|pod| self.write(pod, Some(node), now).ok()?)
-            .collect()
+        let pods = pods.filter(|pod| pod.nominated_node.as_deref() != Some(node));
+        pods.map(|pod| self.written(pod, Some(node), now)).collect()
     }
 
     /// Returns what is to be written: the Nodes of nominated pods, and the removal of names that no nomination stands for any more.
@@ -117,19 +118,25 @@ impl NominatedNodes {
         }
         let before = self.0.get(&pod.key.uid);
         let before = before.filter(|before| before.node.as_deref() == node);
-        if let Some(later) = before.map(Written::due).filter(|due| *due > now) {
-            return Err(later);
+        match before.map(Written::due).filter(|due| *due > now) {
+            Some(later) => Err(later),
+            None => Ok(Some(self.written(pod, node, now))),
         }
+    }
+
+    fn written(&mut self, pod: &Pod, node: Option<&str>, now: Timestamp) -> PodNomination {
+        let before = self.0.get(&pod.key.uid);
+        let before = before.filter(|before| before.node.as_deref() == node);
         let written = Written {
             node: node.map(str::to_owned),
             at: now,
             attempts: before.map_or(0, |before| before.attempts.saturating_add(1)),
         };
         self.0.insert(pod.key.uid.clone(), written);
-        Ok(Some(PodNomination {
+        PodNomination {
             pod: pod.key.clone(),
             node: node.map(str::to_owned),
-        }))
+        }
     }
 }
 

@@ -397,6 +397,7 @@ mod tests {
         }
     }
 
+    /// Conformance: EXP-05
     #[test]
     fn anti_affinity_of_another_namespace_is_blanked_in_ids_texts_and_patches() {
         let told = json!({

@@ -33,7 +33,12 @@ fn epoch() -> Timestamp {
 impl World {
     async fn new() -> Self {
         let clock = Clock::new(epoch(), 1.0);
-        let testbed = Testbed::builder().clock(clock).seed(7).start().await;
+        let testbed = Testbed::builder()
+            .clock(clock)
+            .seed(7)
+            .garbage_collection()
+            .start()
+            .await;
         let client = testbed.admin_client();
         let options = Options::default();
         let loops = Loops::start(testbed.client(), clock, options.clone());
@@ -449,31 +454,6 @@ async fn a_daemon_set_follows_the_nodes() {
     assert_eq!(
         per(&world.pods().await, node_of),
         BTreeMap::from([("a".into(), 1)])
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn jobs_complete_and_fail() {
-    let world = World::new().await;
-    world.node("a", "x").await;
-    let job = |name: &str, code: &str| {
-        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {
-            "completions": 4, "parallelism": 2, "backoffLimit": 1,
-            "template": {
-                "metadata": {"annotations": {"testbed.karpenter.sh/run-seconds": "10", "testbed.karpenter.sh/exit-code": code}},
-                "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "job"}]}}}})
-    };
-    world.create(job("good", "0")).await;
-    world.create(job("bad", "1")).await;
-    world.pass(60).await;
-    let good = world.get("batch/v1", "Job", "good").await.unwrap();
-    assert_eq!(good["status"]["succeeded"], 4);
-    assert_eq!(good["status"]["conditions"][1]["type"], "Complete");
-    assert!(good["status"]["completionTime"].is_string());
-    let bad = world.get("batch/v1", "Job", "bad").await.unwrap();
-    assert_eq!(
-        bad["status"]["conditions"][1]["reason"],
-        "BackoffLimitExceeded"
     );
 }
 

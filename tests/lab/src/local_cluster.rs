@@ -145,6 +145,7 @@ impl LocalCluster {
             .clock(testbed_clock)
             .faults(faults)
             .seed(settings.seed)
+            .garbage_collection()
             .start()
             .await;
         let definitions = crd::all(&[], &[])

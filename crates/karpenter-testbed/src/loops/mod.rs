@@ -7,18 +7,18 @@
 //! | module | replaces |
 //! |---|---|
 //! | `scheduler` | kube-scheduler |
-//! | `workloads` | the Deployment, ReplicaSet, StatefulSet, DaemonSet and Job controllers |
+//! | `workloads` | the Deployment, ReplicaSet, StatefulSet and DaemonSet controllers |
 //! | `disruption` | the disruption controller: PodDisruptionBudget status |
 //! | [`node_lifecycle`] | the node lifecycle controller, the taint manager, pod garbage collection |
 //! | [`node_agent`] | the kubelets of simulated nodes |
-//! | `garbage` | the garbage collector (owner references) and the namespace controller |
 //! | `volume_binder` | the persistent volume controller and a CSI provisioner |
+//!
+//! Namespaces are deleted by the server, and so are dependents: [`crate::Builder::garbage_collection`].
 
 mod cache;
 mod disruption;
 mod driver;
 mod events;
-mod garbage;
 pub mod node_agent;
 pub mod node_lifecycle;
 mod outcome;
@@ -45,15 +45,13 @@ pub struct Options {
     /// Seed of the suffixes of pod names.
     pub seed: u64,
     pub scheduler: bool,
-    /// Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs.
+    /// Deployments, ReplicaSets, StatefulSets, DaemonSets.
     pub workloads: bool,
     pub disruption: bool,
     /// Node taints, taint-based eviction, pods of deleted nodes.
     pub node_lifecycle: Option<NodeLifecycleOptions>,
     /// Simulated nodes (kubelets).
     pub node_agent: Option<NodeAgentOptions>,
-    /// Owner references and namespace deletion.
-    pub garbage: bool,
     /// Persistent volumes for claims.
     pub volumes: bool,
 }
@@ -67,7 +65,6 @@ impl Default for Options {
             disruption: true,
             node_lifecycle: Some(NodeLifecycleOptions::default()),
             node_agent: Some(NodeAgentOptions::default()),
-            garbage: true,
             volumes: true,
         }
     }
@@ -156,7 +153,6 @@ impl Launch<'_> {
             self.controller(workloads::replica_set::ReplicaSets::new(context.clone()));
             self.controller(workloads::stateful_set::StatefulSets::new(context.clone()));
             self.controller(workloads::daemon_set::DaemonSets::new(context.clone()));
-            self.controller(workloads::job::Jobs::new(context.clone()));
         }
         if options.disruption {
             self.controller(disruption::Budgets::new(context.clone()));
@@ -174,11 +170,6 @@ impl Launch<'_> {
         if let Some(agent) = options.node_agent {
             self.controller(node_agent::Kubelets::new(context.clone(), agent.clone()));
             self.controller(node_agent::PodLives::new(context.clone(), agent));
-        }
-        if options.garbage {
-            let changes = context.cache.subscribe();
-            self.tasks
-                .spawn(garbage::run(context, changes, self.token.clone()));
         }
     }
 

@@ -6,10 +6,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::NodeClaim;
-use karpenter_decisions::blank::{BLANK, blank};
 use karpenter_kwok::catalogue::generate;
 use karpenter_kwok::{CapacityPool, KwokNodeClass};
 use karpenter_testbed::faults::{Fault, Rule};
@@ -19,7 +17,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::decisions::{explain_first_pod, free_port, get, serving};
-use crate::world::{World, deployment, node_pool, pool};
+use crate::world::{World, node_pool, pool};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const TYPE: &str = "node.kubernetes.io/instance-type";
@@ -47,66 +45,6 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key]
         .as_str()
         .unwrap_or_else(|| panic!("{key}: {value}"))
-}
-
-/// Conformance: EXP-05
-#[tokio::test(start_paused = true)]
-async fn anti_affinity_of_another_namespace_is_named_to_callers_with_rights() {
-    let port = free_port();
-    let one_zone = requirements(&[(ZONE, &["test-zone-a"])]);
-    let world = world(port, KwokNodeClass::new("default"), one_zone).await;
-    let bank = json!({ "metadata": { "name": "bank" } });
-    let bank: Namespace = serde_json::from_value(bank).unwrap();
-    world.create(&bank).await;
-    let alone = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
-        { "topologyKey": ZONE, "namespaceSelector": {}, "labelSelector": { "matchLabels": { "app": "web" } } },
-    ] } });
-    let vault = deployment("vault", 1).namespace("bank");
-    let vault: Deployment = vault.set("/spec/template/spec/affinity", alone).build();
-    let api: Api<Deployment> = Api::namespaced(world.client.clone(), "bank");
-    api.create(&PostParams::default(), &vault).await.unwrap();
-    world.until_running(1, 300).await;
-    world.deploy("web", 1).await;
-    world.pass(30).await;
-
-    let pods = world.pods().await;
-    let web = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
-    let web = web
-        .into_iter()
-        .find(|name| name.starts_with("web"))
-        .unwrap();
-    let path = format!("namespaces/default/pods/{web}/explanation?timeout=5s");
-    let answer = get(port, &path).await;
-    let atoms = answer["blocking"]["atoms"].as_array().unwrap();
-    let of_others = |atom: &&Value| atom["side"] == "Cluster";
-    let atom = atoms
-        .iter()
-        .find(of_others)
-        .unwrap_or_else(|| panic!("{answer}"));
-    assert_eq!(text(atom, "text"), "anti-affinity of Deployment bank/vault");
-
-    let mut shown = answer.clone();
-    blank(&mut shown, &|namespace| namespace == "bank");
-    let atom = shown["blocking"]["atoms"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(of_others);
-    assert_eq!(
-        text(atom.unwrap(), "text"),
-        format!("anti-affinity of Deployment {BLANK}")
-    );
-    let all = shown.to_string();
-    assert!(!all.contains("vault") && !all.contains("bank"), "{all}");
-    assert_eq!(
-        shown["relaxations"].as_array().map(Vec::len),
-        answer["relaxations"].as_array().map(Vec::len)
-    );
-    // Who may ask about both sees both.
-    let mut same = answer.clone();
-    blank(&mut same, &|namespace| namespace == "other");
-    assert_eq!(same, answer);
-    world.cluster.shutdown().await;
 }
 
 /// Conformance: EXP-08

@@ -201,3 +201,26 @@ fn a_pod_bound_elsewhere_makes_the_others_be_checked_within_a_second() {
         assert_eq!(checks.duration_since(stage.now).as_secs(), wait, "{node}");
     }
 }
+
+#[test]
+fn a_pod_that_kube_scheduler_has_not_tried_waits_for_a_minute() {
+    for (manager, seconds) in [(None, 10), (Some("karpenter"), 60)] {
+        let mut stage = planned(&["p"]);
+        join(&mut stage);
+        let began = stage.now;
+        // The batch that was opened while the pod was planned.
+        assert_eq!(stage.plan(), [""; 0]);
+        loop {
+            // A nominated node that kube-scheduler clears is written again; here it stands, or is never seen.
+            if let Some(manager) = manager {
+                nominated(&mut stage, "p", "node-1", manager);
+            }
+            stage.now = stage.process.checks(stage.now);
+            stage.on(Event::Check);
+            if stage.process.closes(stage.now).is_some() {
+                break;
+            }
+        }
+        assert_eq!(stage.now.duration_since(began).as_secs(), seconds);
+    }
+}

@@ -32,6 +32,10 @@ const FIRST_BACK_OFF: SignedDuration = SignedDuration::from_secs(10);
 
 const LONGEST_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
 
+/// The shortest back-off of a pod whose `status.nominatedNodeName` stands: an attempt that fails clears it, so that kube-scheduler has
+/// most likely not come to the pod yet.
+const UNTRIED_BACK_OFF: SignedDuration = SignedDuration::from_secs(60);
+
 /// The nomination of a pod.
 #[derive(Debug, Clone)]
 struct Nomination {
@@ -48,20 +52,24 @@ struct Nomination {
 }
 
 impl Nomination {
-    fn back_off(&self) -> SignedDuration {
+    fn back_off(&self, pod: &Pod) -> SignedDuration {
         let doublings = self.attempts.saturating_sub(1).min(5);
-        (FIRST_BACK_OFF * (1 << doublings)).min(LONGEST_BACK_OFF)
+        let back_off = (FIRST_BACK_OFF * (1 << doublings)).min(LONGEST_BACK_OFF);
+        match pod.is_nominated_by_plan() {
+            true => back_off.max(UNTRIED_BACK_OFF),
+            false => back_off,
+        }
     }
 
     /// Returns when the pod is to be planned again; `None` while its node is launching.
-    fn due(&self, node: Option<&NodeState>) -> Option<Timestamp> {
+    fn due(&self, pod: &Pod, node: Option<&NodeState>) -> Option<Timestamp> {
         let since = match node {
             Some(node) => could_run_since(node, &self.shape)?.max(self.decided_at),
             None => self.decided_at,
         };
         Some(
             since
-                .saturating_add(self.back_off())
+                .saturating_add(self.back_off(pod))
                 .unwrap_or(Timestamp::MAX),
         )
     }
@@ -328,7 +336,7 @@ impl Nominations {
                 standing.unplaced.push(Arc::clone(pod));
                 continue;
             }
-            let due = known.due(node.map(AsRef::as_ref));
+            let due = known.due(pod, node.map(AsRef::as_ref));
             if due.is_some_and(|due| due <= now) {
                 standing.unplaced.push(Arc::clone(pod));
                 if node.is_some() {

@@ -160,9 +160,7 @@ fn offline(file: BundleFile<'_>, request: &PlanRequest, timeout: Duration) -> an
     let mut settings = Settings::of_bundle(&bundle);
     let began = Instant::now();
     settings.cancel = Some(Arc::new(move || began.elapsed() > timeout));
-    let mut plan = rehearse(&bundle.snapshot, &settings, request)?;
-    plan.observed.exact = bundle.damage.is_none();
-    Ok(plan)
+    Ok(rehearse(&bundle.snapshot, &settings, request)?)
 }
 
 /// Returns a kind as the API writes it, from one of kubectl's names for it.

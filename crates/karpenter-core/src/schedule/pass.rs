@@ -40,7 +40,6 @@ use crate::schedule::report::zones::pending_by_zone;
 use crate::schedule::request::{Packing, PodSet, Query};
 use crate::schedule::strategy::{MOST_PODS, Strategy};
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::trace::TracedPod;
 
 /// A plan, and the numbers that rank it beside its price.
 #[derive(Default)]
@@ -53,8 +52,6 @@ pub(crate) struct Attempt {
     pub(crate) buffers: Outcome,
     /// Whether wasteful nodes were repacked, but not thoroughly.
     pub(crate) hasty: bool,
-    /// Where the pass looked for places on existing nodes, if that was asked for.
-    pub(crate) trace: Option<Vec<TracedPod>>,
     /// Number of classes whose order can be changed: 0 if devices are allocated for some pod.
     pub(crate) classes: usize,
     /// Number of shapes: fewer if pods of a shape have classes of their own.
@@ -78,12 +75,7 @@ pub(crate) struct Placed<'a> {
 }
 
 /// Runs a pass. Returns `None` if the solver was not compiled for a resource that a pod of the query requests.
-pub(crate) fn run(
-    solver: &Solver,
-    query: &Query,
-    strategy: Strategy,
-    traced: bool,
-) -> Option<Attempt> {
+pub(crate) fn run(solver: &Solver, query: &Query, strategy: Strategy) -> Option<Attempt> {
     let mut placed = Placed::new(solver, query, strategy)?;
     let hasty = !query.is_cancelled() && placed.repack(strategy);
     let queue = &placed.queue;
@@ -106,7 +98,6 @@ pub(crate) fn run(
         pods: queue.outcome(false),
         buffers: queue.outcome(true),
         hasty,
-        trace: traced.then(|| queue.trace()),
         classes: placed.classes,
         shapes: queue.shapes(),
     })

@@ -88,7 +88,7 @@ impl Solver {
 
 /// Returns the best plan; `None` if the solver was not compiled for a resource that a pod of the query requests.
 fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
-    let attempt = |query: &Query, strategy| pass::run(solver, query, strategy, false);
+    let attempt = |query: &Query, strategy| pass::run(solver, query, strategy);
     let first = attempt(query, Strategy::default())?;
     let cancelled = || query.is_cancelled();
     let pods = pods(&first.plan);

@@ -21,7 +21,6 @@ use crate::controller::compute;
 use crate::metrics::Registry;
 
 #[cfg(feature = "decisions")]
-pub(crate) use tls::fingerprint;
 pub use tls::{Certificate, CertificateError};
 
 /// Reports whether the process is alive or ready, with the reason if not.

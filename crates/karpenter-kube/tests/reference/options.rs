@@ -51,10 +51,7 @@ const UPSTREAMS: [(&str, &str, &str); 23] = [
     ("scheduler-config", "SCHEDULER_CONFIG", ""),
 ];
 /// Flags that upstream does not have.
-const OURS: [&str; 9] = [
-    "decisions-cert-dir",
-    "decisions-tls-port",
-    "pod-ip",
+const OURS: [&str; 6] = [
     "shadow",
     "shadow-if",
     "metrics-cert-dir",

@@ -132,10 +132,6 @@ impl ApiServer {
 
     /// Handles a request whose body has been read.
     pub async fn handle(&self, parts: &Parts, body: Bytes) -> http::Response<Body> {
-        if let Some((target, path)) = Target::of_proxy(parts.uri.path()) {
-            let response = self.proxy(parts, &target, &path, body).await;
-            return response.unwrap_or_else(|error| Reply::from(error).into_response());
-        }
         let reply = match self.answer(parts, body).await {
             Ok(reply) => reply,
             Err(error) => Reply::from(error),

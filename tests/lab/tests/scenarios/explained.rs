@@ -47,6 +47,44 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
         .unwrap_or_else(|| panic!("{key}: {value}"))
 }
 
+/// Conformance: EXP-05
+#[tokio::test(start_paused = true)]
+async fn anti_affinity_of_another_namespace_names_its_owner() {
+    let port = free_port();
+    let one_zone = requirements(&[(ZONE, &["test-zone-a"])]);
+    let world = world(port, KwokNodeClass::new("default"), one_zone).await;
+    let bank = json!({ "metadata": { "name": "bank" } });
+    let bank: Namespace = serde_json::from_value(bank).unwrap();
+    world.create(&bank).await;
+    let alone = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
+        { "topologyKey": ZONE, "namespaceSelector": {}, "labelSelector": { "matchLabels": { "app": "web" } } },
+    ] } });
+    let vault = deployment("vault", 1).namespace("bank");
+    let vault: Deployment = vault.set("/spec/template/spec/affinity", alone).build();
+    let api: Api<Deployment> = Api::namespaced(world.client.clone(), "bank");
+    api.create(&PostParams::default(), &vault).await.unwrap();
+    world.until_running(1, 300).await;
+    world.deploy("web", 1).await;
+    world.pass(30).await;
+
+    let pods = world.pods().await;
+    let web = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
+    let web = web
+        .into_iter()
+        .find(|name| name.starts_with("web"))
+        .unwrap();
+    let path = format!("namespaces/default/pods/{web}/explanation?timeout=5s");
+    let answer = get(port, &path).await;
+    let atoms = answer["blocking"]["atoms"].as_array().unwrap();
+    let of_others = |atom: &&Value| atom["side"] == "Cluster";
+    let atom = atoms
+        .iter()
+        .find(of_others)
+        .unwrap_or_else(|| panic!("{answer}"));
+    assert_eq!(text(atom, "text"), "anti-affinity of Deployment bank/vault");
+    world.cluster.shutdown().await;
+}
+
 /// Conformance: EXP-08
 #[tokio::test(start_paused = true)]
 async fn capacity_that_is_out_has_an_end_after_which_the_pod_is_placed() {

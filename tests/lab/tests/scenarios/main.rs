@@ -43,6 +43,4 @@ mod security;
 mod shadow;
 mod static_pools;
 mod termination;
-mod tls;
-mod tls_rights;
 mod triggers;

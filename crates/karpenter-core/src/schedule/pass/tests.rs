@@ -29,7 +29,7 @@ fn attempt(cluster: &Cluster, query: &Query, domains: DomainOrder) -> Attempt {
         domains,
         ..Strategy::default()
     };
-    run(&solver, query, strategy, false).unwrap()
+    run(&solver, query, strategy).unwrap()
 }
 
 /// Returns a pod with two terms of required node affinity: the first zone or the second.

@@ -46,8 +46,6 @@ pub(crate) struct QueuedPod {
     pub(crate) volumes: SetId,
     /// How many of its preferences it dropped to be placed; once all pods are placed, how many are not met.
     pub(crate) dropped: usize,
-    /// No existing node accepted it when it was tried on them.
-    pub(crate) scanned: bool,
 }
 
 /// The pods of a pass, in the order in which first fit places them.

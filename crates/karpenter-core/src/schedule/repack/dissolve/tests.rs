@@ -201,7 +201,7 @@ fn is_hasty(types: Vec<InstanceType>, pods: Vec<Object<Pod>>, thorough: bool) ->
         thorough,
         ..Strategy::default()
     };
-    let attempt = pass::run(&solver(types, pods), &Query::default(), strategy, false);
+    let attempt = pass::run(&solver(types, pods), &Query::default(), strategy);
     attempt.unwrap().hasty
 }
 

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use karpenter_api::v1::NodeClaim;
 use karpenter_kwok::catalogue::generate;
 use karpenter_kwok::{CapacityPool, KwokNodeClass};
@@ -17,7 +18,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::decisions::{explain_first_pod, free_port, get, serving};
-use crate::world::{World, node_pool, pool};
+use crate::world::{World, deployment, node_pool, pool};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const TYPE: &str = "node.kubernetes.io/instance-type";

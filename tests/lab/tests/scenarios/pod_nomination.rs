@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::Object;
-use karpenter_lab::LocalClusterSettings;
-use karpenter_testbed::{Fault, Rule};
+use karpenter_lab::local_cluster::LocalClusterSettings;
+use karpenter_testbed::faults::{Fault, Rule};
 use serde_json::json;
 
 use crate::world::{World, node_pool, settings};

@@ -197,6 +197,7 @@ fn gates_that_are_not_named_have_defaults_and_unknown_ones_are_ignored() {
         decision_records: true,
         scheduling_hints: false,
         flight_recorder: false,
+        pod_nomination: false,
     };
     for text in ["", "Unknown=true", "Drift=false,"] {
         assert_eq!(gates(text).unwrap(), defaults, "{text}");

@@ -76,11 +76,14 @@ async fn pods_are_nominated_before_the_unregistered_taint_is_removed() {
 #[tokio::test(start_paused = true)]
 async fn without_permission_each_nodepool_says_so_and_pods_run_all_the_same() {
     let world = World::with_settings(nominating(), small_nodes()).await;
+    world.deploy("app", 4).await;
+    world.until_claims(1, 60).await;
+    // kube-scheduler and kubelet write the status of pods, too, and try again: the first dozen of writes is refused.
     let forbidden = Rule::new(Fault::Error(403))
         .verb("patch")
-        .resource("pods/status");
+        .resource("pods/status")
+        .times(12);
     world.cluster.testbed.faults().add(forbidden);
-    world.deploy("app", 4).await;
     world.until_running(4, 120).await;
     world.pass(60).await;
     let pool = world.get::<NodePool>("default").await.unwrap();

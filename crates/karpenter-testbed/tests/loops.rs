@@ -458,6 +458,31 @@ async fn a_daemon_set_follows_the_nodes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn jobs_complete_and_fail() {
+    let world = World::new().await;
+    world.node("a", "x").await;
+    let job = |name: &str, code: &str| {
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {
+            "completions": 4, "parallelism": 2, "backoffLimit": 1,
+            "template": {
+                "metadata": {"annotations": {"testbed.karpenter.sh/run-seconds": "10", "testbed.karpenter.sh/exit-code": code}},
+                "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "job"}]}}}})
+    };
+    world.create(job("good", "0")).await;
+    world.create(job("bad", "1")).await;
+    world.pass(60).await;
+    let good = world.get("batch/v1", "Job", "good").await.unwrap();
+    assert_eq!(good["status"]["succeeded"], 4);
+    assert_eq!(good["status"]["conditions"][1]["type"], "Complete");
+    assert!(good["status"]["completionTime"].is_string());
+    let bad = world.get("batch/v1", "Job", "bad").await.unwrap();
+    assert_eq!(
+        bad["status"]["conditions"][1]["reason"],
+        "BackoffLimitExceeded"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_may_use_its_whole_grace_period() {
     let world = World::new().await;
     world.node("a", "x").await;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, PodStatus,
@@ -381,6 +382,7 @@ kinds! {
     replica_sets: ReplicaSet,
     stateful_sets: StatefulSet,
     daemon_sets: DaemonSet,
+    jobs: Job,
     budgets: PodDisruptionBudget,
     claims: PersistentVolumeClaim,
     volumes: PersistentVolume,

@@ -7,7 +7,7 @@
 //! | module | replaces |
 //! |---|---|
 //! | `scheduler` | kube-scheduler |
-//! | `workloads` | the Deployment, ReplicaSet, StatefulSet and DaemonSet controllers |
+//! | `workloads` | the Deployment, ReplicaSet, StatefulSet, DaemonSet and Job controllers |
 //! | `disruption` | the disruption controller: PodDisruptionBudget status |
 //! | [`node_lifecycle`] | the node lifecycle controller, the taint manager, pod garbage collection |
 //! | [`node_agent`] | the kubelets of simulated nodes |
@@ -45,7 +45,7 @@ pub struct Options {
     /// Seed of the suffixes of pod names.
     pub seed: u64,
     pub scheduler: bool,
-    /// Deployments, ReplicaSets, StatefulSets, DaemonSets.
+    /// Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs.
     pub workloads: bool,
     pub disruption: bool,
     /// Node taints, taint-based eviction, pods of deleted nodes.
@@ -153,6 +153,7 @@ impl Launch<'_> {
             self.controller(workloads::replica_set::ReplicaSets::new(context.clone()));
             self.controller(workloads::stateful_set::StatefulSets::new(context.clone()));
             self.controller(workloads::daemon_set::DaemonSets::new(context.clone()));
+            self.controller(workloads::job::Jobs::new(context.clone()));
         }
         if options.disruption {
             self.controller(disruption::Budgets::new(context.clone()));

@@ -1,7 +1,7 @@
 //! The kubelets of simulated nodes: heartbeats, readiness, and the lifecycle of bound pods.
 //!
 //! One pair of loops serves all simulated nodes. Not implemented: container images and logs, probes (a started container is
-//! ready) and their exit, admission (every bound pod is run), eviction under pressure, static pods, volumes.
+//! ready), admission (every bound pod is run), eviction under pressure, static pods, volumes.
 //!
 //! Annotations configure single objects: see [`annotations`].
 
@@ -23,6 +23,10 @@ pub(crate) use pod_life::PodLives;
 pub mod annotations {
     /// On a node: marks it as simulated when `fake` (also accepted as a label).
     pub const FAKE_NODE: &str = "kwok.x-k8s.io/node";
+    /// On a pod: how long its containers run before they exit, in seconds.
+    pub const RUN_SECONDS: &str = "testbed.karpenter.sh/run-seconds";
+    /// On a pod: the exit code of its containers, 0 unless set.
+    pub const EXIT_CODE: &str = "testbed.karpenter.sh/exit-code";
     /// On a pod: how long it takes to start, in seconds.
     pub const START_SECONDS: &str = "testbed.karpenter.sh/start-seconds";
     /// On a pod: how long it takes to stop, in seconds, or `grace` for its whole grace period.
@@ -75,6 +79,8 @@ pub struct NodeAgentOptions {
     pub start_delay: Duration,
     /// How long pods take to stop, unless their grace period is shorter.
     pub stop_delay: Duration,
+    /// How long pods of Jobs run, unless annotated.
+    pub job_duration: Duration,
     /// Keys of startup taints that simulated daemons remove.
     pub startup_taints: Vec<String>,
     /// Time from `Ready` to the removal of startup taints.
@@ -90,6 +96,7 @@ impl Default for NodeAgentOptions {
             heartbeat: Duration::from_secs(10),
             start_delay: Duration::from_secs(1),
             stop_delay: Duration::from_secs(1),
+            job_duration: Duration::from_secs(5),
             startup_taints: Vec::new(),
             startup_taint_delay: Duration::from_secs(1),
             faults: NodeFaults::default(),
@@ -104,6 +111,7 @@ impl fmt::Debug for NodeAgentOptions {
             .field("heartbeat", &self.heartbeat)
             .field("start_delay", &self.start_delay)
             .field("stop_delay", &self.stop_delay)
+            .field("job_duration", &self.job_duration)
             .field("startup_taints", &self.startup_taints)
             .field("startup_taint_delay", &self.startup_taint_delay)
             .field("faults", &self.faults)

@@ -5,6 +5,7 @@
 
 pub(crate) mod daemon_set;
 pub(crate) mod deployment;
+pub(crate) mod job;
 pub(crate) mod pods;
 pub(crate) mod replica_set;
 pub(crate) mod stateful_set;

@@ -1,0 +1,245 @@
+//! The Job controller: runs pods until enough of them have succeeded or too many have failed.
+//!
+//! Not implemented: suspension, indexes, deadlines, removal some time after the end, pod failure and success policies, tracking
+//! finalizers (results of deleted pods are kept in the job's status), selectors (pods are found by owner).
+//!
+//! UPSTREAM: pkg/controller/job
+
+use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::pods::{PodControl, deletion_order, from_template, label, owner_reference};
+use crate::loops::cache::{Change, Key, api, controller_of};
+use crate::loops::driver::{Context, Controller, Next};
+
+/// The actions of a pass.
+#[derive(Debug, Default, PartialEq)]
+struct Plan {
+    create: usize,
+    delete: usize,
+    /// The final condition: type, reason, message.
+    end: Option<(&'static str, &'static str, String)>,
+}
+
+fn plan(spec: &JobSpec, active: usize, succeeded: i32, failed: i32) -> Plan {
+    let end = |type_, reason, message: &str| Plan {
+        delete: active,
+        end: Some((type_, reason, message.to_owned())),
+        ..Plan::default()
+    };
+    if failed > spec.backoff_limit.unwrap_or(6) {
+        let message = "Job has reached the specified backoff limit";
+        return end("Failed", "BackoffLimitExceeded", message);
+    }
+    let parallelism = spec.parallelism.unwrap_or(1);
+    let wanted = match spec.completions {
+        Some(completions) if succeeded >= completions => {
+            return end(
+                "Complete",
+                "CompletionsReached",
+                "Reached expected number of succeeded pods",
+            );
+        }
+        Some(completions) => parallelism.min(completions - succeeded),
+        // A work queue: after one success no more pods are started.
+        None if succeeded > 0 && active == 0 => {
+            return end(
+                "Complete",
+                "CompletionsReached",
+                "Reached expected number of succeeded pods",
+            );
+        }
+        None if succeeded > 0 => i32::try_from(active).unwrap_or(i32::MAX),
+        None => parallelism,
+    };
+    let wanted = usize::try_from(wanted).unwrap_or(0);
+    Plan {
+        create: wanted.saturating_sub(active),
+        delete: active.saturating_sub(wanted),
+        end: None,
+    }
+}
+
+fn is_finished(status: &JobStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|c| matches!(c.type_.as_str(), "Complete" | "Failed") && c.status == "True")
+}
+
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    context: Context,
+    control: PodControl,
+}
+
+impl Jobs {
+    pub(crate) fn new(context: Context) -> Self {
+        Self {
+            context,
+            control: PodControl::default(),
+        }
+    }
+
+    async fn start(&self, job: &Job, spec: &JobSpec, count: usize) -> Result<(), kube::Error> {
+        let uid = job.metadata.uid.as_deref().unwrap_or_default();
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+        let mut new = Vec::new();
+        for _ in 0..count {
+            let prefix = format!("{name}-");
+            let pod_name = format!("{prefix}{}", self.context.names.suffix());
+            let owner = owner_reference(job);
+            let mut pod = from_template(&spec.template, namespace, pod_name, Some(prefix), owner);
+            let meta = &mut pod.metadata;
+            for prefix in ["batch.kubernetes.io/", ""] {
+                label(meta, &format!("{prefix}job-name"), name);
+                label(meta, &format!("{prefix}controller-uid"), uid);
+            }
+            new.push(pod);
+        }
+        self.control.create(&self.context, uid, new).await
+    }
+
+    async fn report(&self, job: &Job, new: &JobStatus) -> Result<(), kube::Error> {
+        if job.status.as_ref() == Some(new) {
+            return Ok(());
+        }
+        let key = Key::of(&job.metadata);
+        let jobs: Api<Job> = api(&self.context.client(), &key);
+        let patch = json!({"status": {
+            "active": new.active,
+            "ready": new.ready,
+            "succeeded": new.succeeded,
+            "failed": new.failed,
+            "startTime": new.start_time,
+            "completionTime": new.completion_time,
+            "conditions": new.conditions,
+        }});
+        jobs.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
+        Ok(())
+    }
+}
+
+impl Controller for Jobs {
+    const NAME: &'static str = "job";
+
+    fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
+        match change {
+            Change::Pod(diff) => {
+                self.control.observe(diff);
+                if let Some(pod) = diff.latest()
+                    && let Some(owner) = pod.controller().filter(|o| o.kind == "Job")
+                {
+                    keys.push(Key::new(pod.namespace(), &owner.name));
+                }
+            }
+            Change::Job(diff) => keys.extend(diff.latest().map(|j| Key::of(&j.metadata))),
+            _ => {}
+        }
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<Next, kube::Error> {
+        let Some(job) = self.context.cache.jobs.get(key) else {
+            return Ok(Next::Wait);
+        };
+        let old = job.status.clone().unwrap_or_default();
+        if job.metadata.deletion_timestamp.is_some() || is_finished(&old) {
+            return Ok(Next::Wait);
+        }
+        let now = self.context.clock.now();
+        let spec = job.spec.clone().unwrap_or_default();
+        let uid = job.metadata.uid.as_deref().unwrap_or_default();
+        let pods: Vec<_> = self
+            .context
+            .cache
+            .pods_of(uid)
+            .into_iter()
+            .filter(|p| controller_of(&p.meta).is_some_and(|o| o.uid == uid))
+            .collect();
+        let count = |phase: &str| {
+            i32::try_from(pods.iter().filter(|p| p.phase() == phase).count()).unwrap_or(i32::MAX)
+        };
+        let succeeded = count("Succeeded").max(old.succeeded.unwrap_or(0));
+        let failed = count("Failed").max(old.failed.unwrap_or(0));
+        let mut active: Vec<_> = pods.iter().filter(|p| p.is_active()).cloned().collect();
+        let plan = plan(&spec, active.len(), succeeded, failed);
+        if self.control.expectations_met(uid, now) {
+            self.start(&job, &spec, plan.create).await?;
+            deletion_order(&mut active);
+            let surplus = &active[..plan.delete.min(active.len())];
+            self.control.delete(&self.context, uid, surplus).await?;
+        }
+        let ready = active.iter().filter(|p| p.is_ready()).count();
+        let remaining = if plan.end.is_some() { 0 } else { active.len() };
+        let optional = |n: i32| (n > 0).then_some(n);
+        let size = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        let mut new = JobStatus {
+            active: optional(size(remaining)),
+            ready: Some(if plan.end.is_some() { 0 } else { size(ready) }),
+            succeeded: optional(succeeded),
+            failed: optional(failed),
+            ..old.clone()
+        };
+        if new.start_time.is_none() {
+            new.start_time = Some(Time(now));
+        }
+        if let Some((type_, reason, message)) = plan.end {
+            let condition = |type_: &str| JobCondition {
+                type_: type_.to_owned(),
+                status: "True".to_owned(),
+                reason: Some(reason.to_owned()),
+                message: Some(message.clone()),
+                last_probe_time: Some(Time(now)),
+                last_transition_time: Some(Time(now)),
+            };
+            let first = if type_ == "Complete" {
+                "SuccessCriteriaMet"
+            } else {
+                "FailureTarget"
+            };
+            let conditions = new.conditions.get_or_insert_with(Vec::new);
+            conditions.extend([condition(first), condition(type_)]);
+            if type_ == "Complete" {
+                new.completion_time = Some(Time(now));
+            }
+        }
+        self.report(&job, &new).await?;
+        Ok(Next::Wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(parallelism: i32, completions: Option<i32>) -> JobSpec {
+        JobSpec {
+            parallelism: Some(parallelism),
+            completions,
+            ..JobSpec::default()
+        }
+    }
+
+    #[test]
+    fn no_more_pods_run_than_are_needed() {
+        assert_eq!(plan(&spec(3, Some(5)), 0, 0, 0).create, 3);
+        assert_eq!(plan(&spec(3, Some(5)), 1, 4, 0).create, 0);
+        assert_eq!(plan(&spec(1, None), 0, 0, 2).create, 1);
+    }
+
+    #[test]
+    fn jobs_end_complete_or_failed() {
+        let end = |p: Plan| p.end.map(|(type_, reason, _)| (type_, reason));
+        assert_eq!(
+            end(plan(&spec(1, Some(1)), 0, 1, 0)),
+            Some(("Complete", "CompletionsReached"))
+        );
+        assert_eq!(
+            end(plan(&spec(1, Some(1)), 0, 0, 7)),
+            Some(("Failed", "BackoffLimitExceeded"))
+        );
+    }
+}

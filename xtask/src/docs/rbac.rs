@@ -36,6 +36,11 @@ const CONDITIONS: [(&str, &str, &str); 6] = [
         "`webhook.enabled`",
         "",
     ),
+    (
+        "if .Values.settings.featureGates.podNomination",
+        "`settings.featureGates.podNomination`",
+        "",
+    ),
     // Said once, at the top of the page.
     ("if not .Values.shadow.enabled", "", "`shadow.enabled`"),
     (

@@ -23,7 +23,7 @@ const TEMPLATES: [(&str, &str); 4] = [
     ),
 ];
 /// The conditions of the templates, as values of the chart; the second is for the `else` branch.
-const CONDITIONS: [(&str, &str, &str); 6] = [
+const CONDITIONS: [(&str, &str, &str); 7] = [
     (
         r#"if eq .Values.provider "kwok""#,
         "`provider: kwok`",

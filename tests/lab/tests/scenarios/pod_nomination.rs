@@ -7,7 +7,6 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::Object;
 use karpenter_lab::local_cluster::LocalClusterSettings;
-use karpenter_testbed::faults::{Fault, Rule};
 use serde_json::json;
 
 use crate::world::{World, node_pool, settings};
@@ -70,29 +69,6 @@ async fn pods_are_nominated_before_the_unregistered_taint_is_removed() {
     let node = world.node_name().await;
     let nodes: Vec<String> = nominated(&world).await.into_values().collect();
     assert_eq!(nodes, [node.clone(), node]);
-}
-
-/// A missing permission is said once: neither the log nor the API server is filled.
-#[tokio::test(start_paused = true)]
-async fn without_permission_each_nodepool_says_so_and_pods_run_all_the_same() {
-    let world = World::with_settings(nominating(), small_nodes()).await;
-    world.deploy("app", 4).await;
-    world.until_claims(1, 60).await;
-    // kube-scheduler and kubelet write the status of pods, too, and try again: the first dozen of writes is refused.
-    let forbidden = Rule::new(Fault::Error(403))
-        .verb("patch")
-        .resource("pods/status")
-        .times(12);
-    world.cluster.testbed.faults().add(forbidden);
-    world.until_running(4, 120).await;
-    world.pass(60).await;
-    let pool = world.get::<NodePool>("default").await.unwrap();
-    let condition = pool.condition(types::POD_NOMINATION).unwrap();
-    assert_eq!(
-        (condition.status.as_str(), condition.reason.as_str()),
-        ("False", "Forbidden")
-    );
-    assert!(pool.is_true(types::READY));
 }
 
 #[tokio::test(start_paused = true)]

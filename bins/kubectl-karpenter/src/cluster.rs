@@ -50,18 +50,6 @@ impl KubectlFlags {
     /// # Errors
     /// If the kubeconfig cannot be read, or lacks what the options name.
     pub async fn connect(&self) -> anyhow::Result<Cluster> {
-        self.connect_with(true).await
-    }
-
-    /// Like [`KubectlFlags::connect`]; a request that the API server wants to be repeated later fails instead.
-    ///
-    /// # Errors
-    /// If the kubeconfig cannot be read, or lacks what the options name.
-    pub async fn connect_without_retries(&self) -> anyhow::Result<Cluster> {
-        self.connect_with(false).await
-    }
-
-    async fn connect_with(&self, retries: bool) -> anyhow::Result<Cluster> {
         let (mut config, user) = match kubeconfig(self)? {
             Some(kubeconfig) => {
                 let user = self.user_of(&kubeconfig);
@@ -80,7 +68,6 @@ impl KubectlFlags {
                 (config.map_err(|_| anyhow!(missing))?, None)
             }
         };
-        config.default_retry = retries;
         if let Some(user) = &self.as_user {
             config.auth_info.impersonate = Some(user.clone());
             config.auth_info.impersonate_groups = Some(self.as_groups.clone());

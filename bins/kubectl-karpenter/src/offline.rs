@@ -16,35 +16,24 @@ use karpenter_decisions::change::Change;
 use karpenter_decisions::workload::Workload;
 use serde_json::Value;
 
-use crate::output;
-
 /// The option of commands that answer from a bundle as well.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct BundleFlag {
     /// Answer from a file that `kubectl karpenter capture` wrote, without a cluster.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "server")]
     pub bundle: Option<PathBuf>,
-    /// Read what is whole of a damaged bundle; the answers are not exact then.
-    #[arg(long, requires = "bundle")]
-    pub salvage: bool,
 }
 
 impl BundleFlag {
     /// Returns the file, if there is one.
     pub(crate) fn file(&self) -> Option<BundleFile<'_>> {
-        let path = self.bundle.as_deref()?;
-        let salvages = self.salvage;
-        Some(BundleFile { path, salvages })
+        self.bundle.as_deref().map(BundleFile)
     }
 }
 
 /// The file of a bundle.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct BundleFile<'a> {
-    pub(crate) path: &'a Path,
-    /// Whether what is whole of a damaged bundle is read.
-    pub(crate) salvages: bool,
-}
+pub(crate) struct BundleFile<'a>(pub(crate) &'a Path);
 
 impl BundleFile<'_> {
     /// Reads the bundle.
@@ -52,31 +41,10 @@ impl BundleFile<'_> {
     /// # Errors
     /// If the file is not a bundle that this version reads; the error names line, byte and field.
     pub(crate) fn open(self) -> anyhow::Result<Bundle> {
-        let shown = self.path.display();
-        let opened = File::open(self.path).with_context(|| format!("cannot read {shown}"))?;
-        let opened = BufReader::new(opened);
-        let read = match self.salvages {
-            true => bundle::salvage(opened),
-            false => bundle::read(opened),
-        };
-        let bundle = read.with_context(|| format!("cannot read {shown}"))?;
-        if let Some(damage) = &bundle.damage {
-            output::warning(&format!(
-                "{shown} is damaged, answers are about what precedes it: {damage}"
-            ));
-        }
-        Ok(bundle)
+        let failed = || format!("cannot read {}", self.0.display());
+        let opened = BufReader::new(File::open(self.0).with_context(failed)?);
+        bundle::read(opened).with_context(failed)
     }
-}
-
-/// Marks the answer of a damaged bundle.
-fn marked(mut answer: Value, bundle: &Bundle) -> Value {
-    if bundle.damage.is_some()
-        && let Some(observed) = answer.get_mut("observed").and_then(Value::as_object_mut)
-    {
-        observed.insert("exact".to_owned(), false.into());
-    }
-    answer
 }
 
 /// Returns what ends a search after `limit`.
@@ -97,10 +65,9 @@ pub(crate) fn explain(
 ) -> anyhow::Result<Value> {
     let offline = Offline::new(file.open()?);
     let answer = offline.explain(subject, changes, after(timeout))?;
-    let answer = answer.map(|answer| marked(answer, offline.bundle()));
     answer.ok_or_else(|| {
         let (kind, name) = (subject.kind(), subject.name());
-        let shown = file.path.display();
+        let shown = file.0.display();
         match subject {
             Subject::Pod { namespace, .. } => {
                 anyhow!("{kind} \"{name}\" not found in namespace \"{namespace}\" of {shown}")
@@ -113,22 +80,20 @@ pub(crate) fn explain(
 /// Counts pending pods of a bundle by reason.
 pub(crate) fn pods(file: BundleFile<'_>) -> anyhow::Result<Value> {
     let offline = Offline::new(file.open()?);
-    Ok(marked(offline.pods_by_reason()?, offline.bundle()))
+    Ok(offline.pods_by_reason()?)
 }
 
 /// Counts nodes of a bundle by reason.
 pub(crate) fn nodes(file: BundleFile<'_>) -> anyhow::Result<Value> {
     let offline = Offline::new(file.open()?);
-    let answer = offline.nodes_by_reason(after(SEARCH_NODES))?;
-    Ok(marked(answer, offline.bundle()))
+    Ok(offline.nodes_by_reason(after(SEARCH_NODES))?)
 }
 
 /// Reports what blocks nodes of a bundle.
 pub(crate) fn blockers(file: BundleFile<'_>, namespace: Option<&str>) -> anyhow::Result<Value> {
     let offline = Offline::new(file.open()?);
     let report = offline.blockers(namespace, after(SEARCH_NODES));
-    let answer = serde_json::to_value(report).context("cannot write the answer")?;
-    Ok(marked(answer, offline.bundle()))
+    serde_json::to_value(report).context("cannot write the answer")
 }
 
 /// Returns the name of a pending pod of a Deployment in a bundle, or of any of its pods.
@@ -150,7 +115,7 @@ pub(crate) fn pod_of_deployment(
         Some(pod) => Ok(pod.key.name.clone()),
         None => Err(anyhow!(
             "Deployment {namespace}/{deployment} has no pods in {}",
-            file.path.display()
+            file.0.display()
         )),
     }
 }

@@ -42,12 +42,6 @@ pub fn error(message: &str) {
     eprintln!("error: {}", escaped(&line.join(" ")));
 }
 
-/// Prints a line about an answer that is given nevertheless.
-pub fn warning(message: &str) {
-    let line: Vec<&str> = message.split_whitespace().collect();
-    eprintln!("warning: {}", escaped(&line.join(" ")));
-}
-
 /// Prints text to standard output.
 ///
 /// # Errors

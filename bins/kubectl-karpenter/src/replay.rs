@@ -32,9 +32,6 @@ pub struct Args {
     /// Write a bundle with only the first decision that differs.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     bisect: Option<PathBuf>,
-    /// Replay what is whole of a damaged bundle.
-    #[arg(long)]
-    salvage: bool,
     /// Number of threads; by default that of the cores.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
@@ -54,11 +51,7 @@ const DIFFERS: u8 = 2;
 impl Args {
     /// Replays and prints; returns the exit code.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        let file = BundleFile {
-            path: &self.file,
-            salvages: self.salvage,
-        };
-        let mut bundle = file.open()?;
+        let mut bundle = BundleFile(&self.file).open()?;
         if let Some(id) = &self.decision {
             let known: Vec<&str> = bundle.decision_ids().take(NAMED).collect();
             let more = match bundle.decision_ids().count().saturating_sub(NAMED) {

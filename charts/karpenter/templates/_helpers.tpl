@@ -59,11 +59,6 @@ annotations:
 {{- if and .Values.webhook.enabled (eq .Values.provider "aws") (not .Values.shadow.enabled) }}true{{ end }}
 {{- end }}
 
-{{/* Not empty if decisions are served over TLS. */}}
-{{- define "karpenter.decisions" -}}
-{{- if .Values.decisions.service.enabled }}true{{ end }}
-{{- end }}
-
 {{/* The image. The one of upstream, which values files of its chart may name, runs another controller with these settings. */}}
 {{- define "karpenter.image" -}}
 {{- $image := .Values.controller.image -}}

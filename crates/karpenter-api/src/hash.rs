@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(node_pool(&other), hash(json!({})));
     }
 
-    /// Conformance: API-064
+    /// Conformance: API-064, DIS-057
     #[test]
     fn every_static_field_matters() {
         let changes = [

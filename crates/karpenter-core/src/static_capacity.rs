@@ -265,6 +265,7 @@ fn cost<'a>(claim: &NodeClaim, pods: impl Iterator<Item = &'a Pod>, now: Timesta
 
 #[cfg(test)]
 mod tests {
+    use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::{Value, json};
 
     use super::*;
@@ -395,7 +396,7 @@ mod tests {
         assert_eq!((headroom("p"), headroom("other")), (0, 2));
     }
 
-    /// Conformance: DIS-161, DIS-199
+    /// Conformance: DIS-161, DIS-199, DIS-164
     #[test]
     fn missing_and_excess_follow_replicas() {
         assert_eq!(population(1, 0, 0).missing(3), 2);
@@ -415,6 +416,19 @@ mod tests {
             replicas(&pool(json!({ "replicas": beyond }))),
             Some(u32::MAX)
         );
+    }
+
+    /// Conformance: DIS-084
+    #[test]
+    fn a_pool_that_is_not_ready_or_being_deleted_lacks_nothing() {
+        let snapshot = Cluster::new(ClusterConfig::default()).snapshot();
+        let mut pool = pool(json!({ "replicas": 2 }));
+        assert_eq!(missing(&snapshot, &pool), None, "not ready");
+        pool.set_true(types::VALIDATION_SUCCEEDED, Timestamp::UNIX_EPOCH);
+        pool.set_true(types::NODE_CLASS_READY, Timestamp::UNIX_EPOCH);
+        assert_eq!(missing(&snapshot, &pool), Some(2));
+        pool.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        assert_eq!(missing(&snapshot, &pool), None, "being deleted");
     }
 
     fn claim(cluster: &mut Cluster, name: &str, launched: bool) -> NodeClaim {

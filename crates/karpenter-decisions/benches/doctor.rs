@@ -29,7 +29,6 @@ fn report(snapshot: &Snapshot) -> BlockerReport {
         epoch: snapshot.epoch(),
         engine: String::new(),
         truncated: false,
-        exact: true,
     };
     examine(&examination, observed, None)
 }

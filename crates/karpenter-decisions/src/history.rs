@@ -322,10 +322,7 @@ impl History {
         let Input { snapshot, now, .. } = input;
         self.settle(snapshot);
         let prices = Prices::new(snapshot);
-        let mut totals = Totals {
-            carried_over: plan.carried_over,
-            ..Totals::default()
-        };
+        let mut totals = Totals::default();
         let commands = plan.commands.iter();
         let mut items: Vec<Item> = commands.map(|command| disrupted(command, None)).collect();
         totals.price_per_hour = -plan.commands.iter().map(|c| finite(c.savings)).sum::<f64>();

@@ -28,7 +28,6 @@
 //!   and nodes by reason.
 //! - [`rehearse`]: what nodes, dollars and evictions would do after a change.
 //! - [`choice`]: why a NodeClaim has its instance type.
-//! - [`blank`]: hides from an answer what belongs to namespaces that the caller may not ask about.
 //! - [`overview`]: the state of the cluster in numbers, and its changes.
 //! - [`shadow`]: what this Karpenter would do in a cluster that another one runs, compared with what that one does.
 //!
@@ -36,7 +35,6 @@
 //! The reasons themselves are [`karpenter_core::reason::Reason`].
 
 pub mod answer;
-pub mod blank;
 pub mod blocking;
 pub mod bundle;
 pub mod change;

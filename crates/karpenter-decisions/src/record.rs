@@ -141,9 +141,6 @@ pub struct Totals {
     pub disrupted: usize,
     /// Nodes that are kept.
     pub kept: usize,
-    /// Nodes whose evaluation an earlier pass made, because nothing that it depends on changed since.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub carried_over: usize,
     /// Price of the planned nodes, less the savings of the commands, in dollars per hour.
     pub price_per_hour: f64,
     /// Items that the record has no room for.

@@ -120,6 +120,7 @@ fn in_zones(name: &str, zones: &[&str]) -> Object<NodePool> {
     node_pool(name).requires(ZONE, "In", zones)
 }
 
+/// Conformance: EXP-01
 #[test]
 fn a_zone_that_no_node_pool_allows_is_blocked_by_each_requirement() {
     let world = World::new()
@@ -192,6 +193,7 @@ fn a_limit_is_raised_to_what_the_smallest_node_needs() {
     );
 }
 
+/// Conformance: EXP-03
 #[test]
 fn an_untolerated_taint_is_tolerated_or_removed() {
     let answer = World::new()
@@ -227,6 +229,7 @@ fn an_untolerated_taint_is_tolerated_or_removed() {
     );
 }
 
+/// Conformance: EXP-07
 #[test]
 fn a_request_too_large_for_every_type_is_lowered_to_the_largest_that_fits() {
     let answer = World::new()
@@ -367,6 +370,7 @@ fn an_offering_that_is_unavailable_can_be_waited_for() {
     );
 }
 
+/// Conformance: EXP-05
 #[test]
 fn the_anti_affinity_of_another_workload_names_it_and_comes_last() {
     let other = pod("db-0")

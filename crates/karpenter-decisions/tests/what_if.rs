@@ -159,6 +159,7 @@ fn a_budget_that_can_never_allow_an_eviction_is_impossible() {
     );
 }
 
+/// Conformance: EXP-13
 #[test]
 fn an_exhausted_budget_is_raised_by_what_it_takes_and_says_when_it_opens() {
     let budgets = json!([
@@ -184,8 +185,11 @@ fn an_exhausted_budget_is_raised_by_what_it_takes_and_says_when_it_opens() {
         savings(&told)
     );
     let later = Change::Now("2026-01-01T17:00:00Z".parse().unwrap());
-    let outcome = what_if(&world).after("a", &[later]).unwrap().unwrap();
-    assert_eq!(outcome.savings().unwrap().list, savings(&told));
+    let raised: Change = "budget.default=20%".parse().unwrap();
+    for change in [later, raised] {
+        let outcome = what_if(&world).after("a", &[change]).unwrap().unwrap();
+        assert_eq!(outcome.savings().unwrap().list, savings(&told));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -78,6 +79,8 @@ pub struct Context {
     pub static_capacity: StaticCapacity,
     /// Held while NodeClaims of NodePools with limits are created.
     pub limited: tokio::sync::Mutex<()>,
+    /// Whether the permission to nominate pods to nodes is missing (feature gate `PodNomination`).
+    pub pod_nomination_forbidden: AtomicBool,
 }
 
 impl std::fmt::Debug for Context {

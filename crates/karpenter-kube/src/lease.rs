@@ -12,13 +12,11 @@
 //!
 //! UPSTREAM: client-go tools/leaderelection, controller-runtime pkg/leaderelection (the timeout of a request)
 
-mod endpoint;
-
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -30,7 +28,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Counter;
-pub use endpoint::{ADDRESS, CERTIFICATE, Endpoint};
 
 /// How long before other replicas may acquire the Lease the leader stops, whatever else is configured.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -117,7 +114,6 @@ pub struct Elector {
     config: LeaseConfig,
     observed: Option<Observed>,
     holder: Holder,
-    announcement: Announcement,
     /// Renewals that had to read the Lease.
     slow: Counter,
 }
@@ -125,16 +121,11 @@ pub struct Elector {
 /// The replica that holds the Lease, as a candidate last saw it. Cheap to clone.
 pub type Holder = Arc<ArcSwap<HeldBy>>;
 
-/// The endpoint that is written into the Lease while this process holds it. Cheap to clone.
-pub type Announcement = Arc<ArcSwapOption<Endpoint>>;
-
 /// The replica that holds the Lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldBy {
     /// Its identity; empty while it is not known.
     pub identity: String,
-    /// Its TLS listener of decisions, if it has one.
-    pub endpoint: Option<Endpoint>,
 }
 
 impl Elector {
@@ -146,7 +137,6 @@ impl Elector {
             config,
             observed: None,
             holder: Holder::default(),
-            announcement: Announcement::default(),
             slow,
         }
     }
@@ -155,12 +145,6 @@ impl Elector {
     #[must_use]
     pub fn holder(&self) -> Holder {
         Arc::clone(&self.holder)
-    }
-
-    /// Returns what this process writes into the Lease while it holds it.
-    #[must_use]
-    pub fn announcement(&self) -> Announcement {
-        Arc::clone(&self.announcement)
     }
 
     /// Competes for the Lease until `stop` or until it is lost, publishes each change, then releases it.
@@ -295,7 +279,6 @@ impl Elector {
         if holder != self.config.identity && !free {
             return Ok(Attempt::Theirs(HeldBy {
                 identity: holder.to_owned(),
-                endpoint: Endpoint::of(&lease),
             }));
         }
         self.write(lease).await.map(Attempt::Ours)
@@ -317,7 +300,6 @@ impl Elector {
             lease_transitions: Some(spec.lease_transitions.unwrap_or(0).saturating_add(taken)),
             ..LeaseSpec::default()
         });
-        Endpoint::annotate(self.announcement.load().as_deref(), &mut lease);
         let sent = Instant::now();
         let how = PostParams::default();
         let written = if created {
@@ -351,7 +333,6 @@ impl Elector {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
         }
-        Endpoint::annotate(None, &mut lease);
         let (name, how) = (&self.config.name, PostParams::default());
         if let Err(error) = self.limited(self.api.replace(name, &how, &lease)).await {
             tracing::debug!(logger = "controller", %error, "failed to release the lease");

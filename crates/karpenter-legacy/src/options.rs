@@ -48,7 +48,9 @@ impl LegacyOptions {
         if !self.disable_legacy_resources {
             controller::add(controllers, self.settings());
         }
-        serving::add(controllers, self);
+        if !self.disable_webhook && self.webhook_port != 0 {
+            serving::add(controllers, self.webhook_port);
+        }
     }
 
     /// Returns the settings of projections.

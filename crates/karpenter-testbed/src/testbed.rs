@@ -18,6 +18,7 @@ pub struct Builder {
     seed: u64,
     version: String,
     pod_mutation: Option<PodMutation>,
+    garbage_collection: bool,
 }
 
 impl Default for Builder {
@@ -28,6 +29,7 @@ impl Default for Builder {
             seed: 0,
             version: VERSION.to_owned(),
             pod_mutation: None,
+            garbage_collection: false,
         }
     }
 }
@@ -68,6 +70,13 @@ impl Builder {
         self
     }
 
+    /// Deletes or orphans the dependents of deleted objects, as the garbage collector of kube-controller-manager does.
+    #[must_use]
+    pub fn garbage_collection(mut self) -> Self {
+        self.garbage_collection = true;
+        self
+    }
+
     /// Starts the API server.
     #[expect(
         clippy::unused_async,
@@ -81,6 +90,7 @@ impl Builder {
                 seed: self.seed,
                 version: self.version,
                 pod_mutation: self.pod_mutation,
+                garbage_collection: self.garbage_collection,
             }),
         }
     }

@@ -3,7 +3,7 @@
 #![expect(clippy::panic, reason = "what fails here fails the test")]
 
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use karpenter_testbed::Testbed;
 use kube::api::{
     DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
@@ -15,45 +15,6 @@ use serde_json::json;
 fn pod(name: &str) -> Pod {
     let pod = karpenter_fixtures::pod(name).label("app", "a");
     pod.as_written().remove("/metadata/namespace").build()
-}
-
-#[tokio::test]
-async fn objects_are_created_read_changed_and_deleted() {
-    let testbed = Testbed::builder().start().await;
-    let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
-    let created = pods
-        .create(&PostParams::default(), &pod("a"))
-        .await
-        .unwrap();
-    assert!(created.uid().is_some() && created.resource_version().is_some());
-    let error = pods
-        .create(&PostParams::default(), &pod("a"))
-        .await
-        .unwrap_err();
-    assert!(matches!(error, kube::Error::Api(s) if s.is_already_exists()));
-    let patch = json!({"metadata": {"labels": {"b": "c"}}});
-    let patched = pods
-        .patch("a", &PatchParams::default(), &Patch::Merge(&patch))
-        .await
-        .unwrap();
-    assert_eq!(patched.labels()["b"], "c");
-    let again = pods
-        .patch("a", &PatchParams::default(), &Patch::Merge(&patch))
-        .await
-        .unwrap();
-    assert_eq!(again.resource_version(), patched.resource_version());
-    let selected = pods
-        .list(&ListParams::default().labels("b=c").fields("spec.nodeName="))
-        .await
-        .unwrap();
-    assert_eq!(selected.items.len(), 1);
-    assert!(
-        pods.replace("a", &PostParams::default(), &created)
-            .await
-            .is_err()
-    );
-    pods.delete("a", &DeleteParams::default()).await.unwrap();
-    assert!(pods.get_opt("a").await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -213,32 +174,6 @@ async fn the_objects_after_a_page_are_counted_up_to_ten_thousand() {
     assert_eq!(remaining, [None, Some(9_999)]);
 }
 
-#[tokio::test]
-async fn a_finalizer_keeps_an_object_until_it_is_removed() {
-    let testbed = Testbed::builder().start().await;
-    let nodes: Api<Node> = Api::all(testbed.client());
-    let node: Node =
-        serde_json::from_value(json!({"metadata": {"name": "n", "finalizers": ["x.y/z"]}}))
-            .unwrap();
-    nodes.create(&PostParams::default(), &node).await.unwrap();
-    nodes.delete("n", &DeleteParams::default()).await.unwrap();
-    assert!(
-        nodes
-            .get("n")
-            .await
-            .unwrap()
-            .metadata
-            .deletion_timestamp
-            .is_some()
-    );
-    let patch = json!({"metadata": {"finalizers": null}});
-    nodes
-        .patch("n", &PatchParams::default(), &Patch::Merge(&patch))
-        .await
-        .unwrap();
-    assert!(nodes.get_opt("n").await.unwrap().is_none());
-}
-
 mod faults {
     use std::time::Duration;
 
@@ -337,45 +272,6 @@ mod faults {
         assert!(pods.get_with("a", &cached).await.is_err());
         assert!(pods.get("a").await.is_ok());
     }
-}
-
-#[tokio::test]
-async fn a_deleted_namespace_deletes_its_objects() {
-    use k8s_openapi::api::core::v1::Namespace;
-    let testbed = Testbed::builder().start().await;
-    let namespaces: Api<Namespace> = Api::all(testbed.client());
-    let namespace = serde_json::from_value(json!({"metadata": {"name": "x"}})).unwrap();
-    namespaces
-        .create(&PostParams::default(), &namespace)
-        .await
-        .unwrap();
-    let pods: Api<Pod> = Api::namespaced(testbed.client(), "x");
-    pods.create(&PostParams::default(), &pod("a"))
-        .await
-        .unwrap();
-    let uid = namespaces.get("x").await.unwrap().uid().unwrap();
-    let deleted = kube::runtime::wait::await_condition(
-        namespaces.clone(),
-        "x",
-        kube::runtime::wait::conditions::is_deleted(&uid),
-    );
-    namespaces
-        .delete("x", &DeleteParams::default())
-        .await
-        .unwrap();
-    deleted.await.unwrap();
-    assert!(
-        pods.list(&ListParams::default())
-            .await
-            .unwrap()
-            .items
-            .is_empty()
-    );
-    let error = pods
-        .create(&PostParams::default(), &pod("b"))
-        .await
-        .unwrap_err();
-    assert!(matches!(error, kube::Error::Api(s) if s.is_not_found()));
 }
 
 #[tokio::test]

@@ -33,7 +33,12 @@ fn epoch() -> Timestamp {
 impl World {
     async fn new() -> Self {
         let clock = Clock::new(epoch(), 1.0);
-        let testbed = Testbed::builder().clock(clock).seed(7).start().await;
+        let testbed = Testbed::builder()
+            .clock(clock)
+            .seed(7)
+            .garbage_collection()
+            .start()
+            .await;
         let client = testbed.admin_client();
         let options = Options::default();
         let loops = Loops::start(testbed.client(), clock, options.clone());

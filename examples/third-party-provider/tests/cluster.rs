@@ -36,7 +36,11 @@ impl World {
             Clock::new(start, 1.0),
             karpenter_testbed::Clock::new(start, 1.0),
         );
-        let testbed = Testbed::builder().clock(testbed_clock).start().await;
+        let testbed = Testbed::builder()
+            .clock(testbed_clock)
+            .garbage_collection()
+            .start()
+            .await;
         let class = serde_json::to_value(LagoonClass::crd()).unwrap();
         let definitions = crd::all(&[], &[])
             .into_iter()

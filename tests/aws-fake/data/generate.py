@@ -9,19 +9,19 @@ import csv, glob, gzip, json, os, re, sys
 import botocore.loaders
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-EC2_ACTIONS = """DescribeInstanceTypes DescribeInstanceTypeOfferings DescribeAvailabilityZones DescribeRegions DescribeSubnets
-DescribeSecurityGroups DescribeVpcs DescribeImages CreateLaunchTemplate DescribeLaunchTemplates DescribeLaunchTemplateVersions
-DeleteLaunchTemplate CreateFleet RunInstances DescribeInstances TerminateInstances CreateTags DeleteTags DescribeTags
+EC2_ACTIONS = """DescribeInstanceTypes DescribeInstanceTypeOfferings DescribeSubnets
+DescribeSecurityGroups DescribeImages CreateLaunchTemplate DescribeLaunchTemplates
+DeleteLaunchTemplate CreateFleet RunInstances DescribeInstances TerminateInstances CreateTags
 DescribeInstanceStatus DescribeSpotPriceHistory DescribeCapacityReservations DescribePlacementGroups""".split()
 OTHERS = {
     "iam": """GetInstanceProfile CreateInstanceProfile DeleteInstanceProfile AddRoleToInstanceProfile
-        RemoveRoleFromInstanceProfile TagInstanceProfile UntagInstanceProfile ListInstanceProfileTags ListInstanceProfiles
-        ListInstanceProfilesForRole GetRole CreateRole DeleteRole ListRoles""",
-    "sts": "GetCallerIdentity AssumeRoleWithWebIdentity AssumeRole",
-    "ssm": "GetParameter GetParameters GetParametersByPath PutParameter DeleteParameter",
-    "sqs": """GetQueueUrl CreateQueue DeleteQueue GetQueueAttributes SetQueueAttributes ListQueues SendMessage SendMessageBatch
-        ReceiveMessage DeleteMessage DeleteMessageBatch ChangeMessageVisibility PurgeQueue""",
-    "eks": "DescribeCluster ListClusters",
+        RemoveRoleFromInstanceProfile TagInstanceProfile ListInstanceProfiles
+        CreateRole""",
+    "sts": "AssumeRoleWithWebIdentity",
+    "ssm": "GetParameter",
+    "sqs": """GetQueueUrl CreateQueue SendMessage
+        ReceiveMessage DeleteMessageBatch""",
+    "eks": "DescribeCluster",
     "pricing": "GetProducts",
     "arc-zonal-shift": "GetManagedResource",
 }

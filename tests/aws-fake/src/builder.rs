@@ -7,15 +7,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::catalog::Catalog;
 use crate::ec2::filters::Tags;
-use crate::ec2::network::Vpc;
 use crate::ec2::{Ec2, images};
 use crate::fake::{AwsState, Inner, Region};
 use crate::ids::Ids;
 use crate::limits::Buckets;
 use crate::services::iam::Iam;
-use crate::services::metadata::Metadata;
 use crate::services::sqs::{Queue, Queues};
 use crate::services::ssm::Ssm;
 use crate::{
@@ -77,7 +74,7 @@ impl Builder {
         self
     }
 
-    /// Adds a region. The first one is the home region: unsigned requests and metadata go there. The default is
+    /// Adds a region. The first one is the home region: unsigned requests go there. The default is
     /// us-west-2.
     #[must_use]
     pub fn region(mut self, region: &str) -> Self {
@@ -175,17 +172,11 @@ impl Builder {
                 },
             );
         }
-        let zone = Catalog::of(&home)
-            .zones
-            .first()
-            .cloned()
-            .unwrap_or_default();
         let state = AwsState {
             account: ACCOUNT.to_owned(),
             caller: format!(
                 "arn:aws:sts::{ACCOUNT}:assumed-role/KarpenterControllerRole/karpenter"
             ),
-            metadata: Metadata::new(&home, &zone, ACCOUNT, &mut ids),
             home,
             regions,
             iam,
@@ -212,15 +203,6 @@ impl Builder {
                 tags.insert(key.to_owned(), self.cluster.clone());
             }
         };
-        ec2.vpcs.insert(
-            DEFAULT_VPC.to_owned(),
-            Vpc {
-                id: DEFAULT_VPC.to_owned(),
-                cidr: "10.0.0.0/16".to_owned(),
-                default: false,
-                tags: Tags::from([("Name".to_owned(), self.cluster.clone())]),
-            },
-        );
         for (i, (zone, _)) in ec2.catalog.zones.iter().take(8).enumerate() {
             let third = u8::try_from(i * 32).unwrap_or(224);
             let id = format!("subnet-{:017x}", i + 1);
@@ -262,7 +244,7 @@ impl Builder {
         cluster.subnets = ec2.subnets.keys().cloned().collect();
         let mut queues = Queues::default();
         if let Some(name) = &self.queue {
-            queues.0.insert(name.clone(), Queue::new(name, now));
+            queues.0.insert(name.clone(), Queue::new(name));
         }
         Region {
             ec2,

@@ -165,11 +165,6 @@ impl Catalog {
         }
     }
 
-    /// Iterates over the regions with data.
-    pub(crate) fn regions() -> impl Iterator<Item = &'static str> {
-        OFFERED.keys().map(String::as_str)
-    }
-
     pub(crate) fn zone_index(&self, zone: &str) -> Option<usize> {
         self.zones.iter().position(|(name, _)| name == zone)
     }

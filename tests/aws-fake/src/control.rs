@@ -208,16 +208,6 @@ impl AwsFake {
     /// Adds or replaces a subnet; its VPC is created when missing.
     pub fn add_subnet(&self, subnet: Subnet) {
         self.change(|r, _| {
-            let id = subnet.vpc_id.clone();
-            r.ec2
-                .vpcs
-                .entry(id.clone())
-                .or_insert_with(|| crate::ec2::network::Vpc {
-                    id,
-                    cidr: "10.0.0.0/16".to_owned(),
-                    default: false,
-                    tags: BTreeMap::new(),
-                });
             r.ec2.subnets.insert(subnet.id.clone(), subnet);
         });
     }

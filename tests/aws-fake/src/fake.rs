@@ -20,7 +20,6 @@ use crate::ids::Ids;
 use crate::limits::Buckets;
 use crate::services::eks::{Cluster, EksCall};
 use crate::services::iam::{Iam, IamCall};
-use crate::services::metadata::Metadata;
 use crate::services::permissions::{Auth, Permission, Policy};
 use crate::services::pricing::PricingCall;
 use crate::services::sqs::{Outcome, Queues, SqsCall};
@@ -76,7 +75,6 @@ pub(crate) struct AwsState {
     pub(crate) regions: BTreeMap<String, Region>,
     pub(crate) iam: Iam,
     pub(crate) ids: Ids,
-    pub(crate) metadata: Metadata,
     pub(crate) settings: AwsFakeSettings,
     pub(crate) faults: Vec<Fault>,
     pub(crate) policy: Option<Policy>,
@@ -147,16 +145,10 @@ impl AwsFake {
         }
     }
 
-    /// Handles metadata, the admin endpoint, and unknown paths.
+    /// Handles the admin endpoint and unknown paths.
     fn elsewhere(&self, request: &Request<Bytes>) -> Response<Bytes> {
         if request.uri().path() == "/_admin" {
             return self.admin(request);
-        }
-        let now = self.inner.clock.now();
-        let mut state = self.state();
-        let AwsState { metadata, ids, .. } = &mut *state;
-        if let Some(response) = metadata.answer(request, ids, now) {
-            return response;
         }
         let error = AwsError {
             status: 404,
@@ -174,7 +166,7 @@ impl AwsFake {
             text: String::new(),
             params: Ok(Value::Null),
         };
-        let id = state.ids.uuid();
+        let id = self.state().ids.uuid();
         incoming.respond(&Err(error), &id)
     }
 
@@ -389,7 +381,7 @@ impl AwsState {
                 return (done(call.run(params)), call.auth.needed);
             }
             "sts" => {
-                let reply = sts::run(&action, params, account, caller, ids, now);
+                let reply = sts::run(&action, params, account, ids, now);
                 return (done(reply), vec![]);
             }
             "pricing" => {
@@ -442,11 +434,9 @@ impl AwsState {
             "ssm" => {
                 let mut call = SsmCall {
                     action,
-                    now,
                     region: &region_name,
                     account,
-                    ssm: &mut region.ssm,
-                    settings,
+                    ssm: &region.ssm,
                     auth,
                 };
                 (done(call.run(params)), call.auth.needed)
@@ -471,7 +461,6 @@ impl AwsState {
                     region: &region_name,
                     account,
                     clusters: &region.clusters,
-                    settings,
                     auth,
                 };
                 (done(call.run(params)), call.auth.needed)

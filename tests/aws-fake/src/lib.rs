@@ -1,5 +1,5 @@
-//! Stand-in for AWS in tests and the playground: EC2, SSM, SQS, IAM, STS, EKS, pricing, zonal shift and instance
-//! metadata, over the protocols of the official SDKs, in process or as an HTTP server on loopback.
+//! Stand-in for AWS in tests and the playground: the calls of EC2, SSM, SQS, IAM, STS, EKS, pricing and zonal shift that
+//! Karpenter makes, over the protocols of the official SDKs, in process or as an HTTP server on loopback.
 //!
 //! It shares no code with Karpenter: it is written from AWS's published models and documentation, so that it can
 //! contradict the provider. Requests are parsed by the parameter tables of botocore's models, so a misspelled, mistyped
@@ -25,7 +25,7 @@
 //! | `wire` | parsing of requests and rendering of responses |
 //! | `catalog` | instance types, zones and prices |
 //! | `ec2` | networks, images, templates, fleets, instances, reservations, status, events |
-//! | `services` | IAM with its permissions and policies, STS, SSM, SQS, EKS, pricing, instance metadata |
+//! | `services` | IAM with its permissions and policies, STS, SSM, SQS, EKS, pricing |
 //! | `nodes` | nodes of running instances in a Kubernetes cluster (feature `nodes`) |
 //! | `faults`, `limits`, `clock`, `settings` | injected faults, rate limits, time, settings |
 

@@ -145,6 +145,7 @@ impl LocalCluster {
             .clock(testbed_clock)
             .faults(faults)
             .seed(settings.seed)
+            .garbage_collection()
             .start()
             .await;
         let definitions = crd::all(&[], &[])
@@ -198,20 +199,8 @@ impl LocalCluster {
     /// Starts an additional replica, which competes for the lease as `name` if leader election is enabled.
     #[must_use]
     pub fn replica(&self, client: Client, name: &str) -> Replica {
-        self.replica_with(client, name, |_| {})
-    }
-
-    /// Like [`LocalCluster::replica`], with options that differ from the cluster's.
-    #[must_use]
-    pub fn replica_with(
-        &self,
-        client: Client,
-        name: &str,
-        change: impl FnOnce(&mut Options),
-    ) -> Replica {
-        let mut options = self.options.clone();
-        change(&mut options);
         let same = |provider| provider;
+        let options = self.options.clone();
         self.run(client, &Registry::new(), same, Some(name), options)
     }
 

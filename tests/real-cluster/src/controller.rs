@@ -2,6 +2,8 @@
 //! of its pods.
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -21,7 +23,7 @@ use crate::process::Process;
 use crate::wait;
 
 /// The labels of the chart's pods.
-pub(crate) const PODS_OF_CHART: &str = "app.kubernetes.io/name=karpenter";
+const PODS_OF_CHART: &str = "app.kubernetes.io/name=karpenter";
 
 /// A running controller, killed on drop.
 #[derive(Debug)]
@@ -35,6 +37,16 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
+    /// Returns the metrics, as they are scraped.
+    pub(crate) fn metrics(&self) -> Result<String> {
+        let address = format!("127.0.0.1:{}", self.environment["METRICS_PORT"]);
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
     /// Starts a controller that a release of the chart installed, with additional environment variables.
     pub(crate) async fn start(
         plane: &ControlPlane,
@@ -58,7 +70,7 @@ impl Controller {
             .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         let pod = staying.next().context("the Deployment has no pods")?;
         let pod = name(pod).to_owned();
-        let token = token(client, release.namespace, release.name, &[]).await?;
+        let token = token(client, release.namespace, release.name).await?;
         let kubeconfig = plane.kubeconfig_with_token(release.name, &token)?;
         let own = [
             ("KUBECONFIG", kubeconfig.display().to_string()),
@@ -169,17 +181,12 @@ fn spawn(binary: &Path, environment: &BTreeMap<String, String>, log: &Path) -> R
     Process::start("karpenter", &mut command, log)
 }
 
-/// Returns a token of a ServiceAccount, by default for the API server.
-pub(crate) async fn token(
-    client: &Client,
-    namespace: &str,
-    account: &str,
-    audiences: &[&str],
-) -> Result<String> {
+/// Returns a token of a ServiceAccount.
+async fn token(client: &Client, namespace: &str, account: &str) -> Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let request = TokenRequest {
         spec: Some(TokenRequestSpec {
-            audiences: Some(audiences.iter().map(|&it| it.to_owned()).collect()),
+            audiences: Some(Vec::new()),
             expiration_seconds: Some(24 * 3600),
             ..TokenRequestSpec::default()
         }),

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::cluster::Cluster;
 use crate::paths::{controller_binary, root};
-use crate::plane::{Left, free_ports};
+use crate::plane::Left;
 use crate::{binaries, process, suite};
 
 fn folder() -> PathBuf {
@@ -28,8 +28,7 @@ pub(crate) async fn up() -> Result<()> {
     let binaries = binaries::build()?;
     let _ = fs::remove_dir_all(folder());
     let mut cluster = Cluster::start_in(&binaries, &folder()).await?;
-    let [decisions] = free_ports()?;
-    suite::install_kwok(&cluster, decisions).await?;
+    suite::install_kwok(&cluster).await?;
     cluster
         .run(&controller_binary("karpenter-kwok")?, &BTreeMap::new())
         .await?;

@@ -128,10 +128,9 @@ async fn on_a_cluster(name: &str, scenarios: impl Future<Output = Result<Results
     }
 }
 
-/// Installs both charts for the kwok provider with every optional feature, and a KWOKNodeClass. Decisions are served on a port over
-/// TLS.
-pub(crate) async fn install_kwok(cluster: &Cluster, decisions: u16) -> Result<()> {
-    install_kwok_with(cluster, &kwok_values(decisions)).await
+/// Installs both charts for the kwok provider with every optional feature, and a KWOKNodeClass.
+pub(crate) async fn install_kwok(cluster: &Cluster) -> Result<()> {
+    install_kwok_with(cluster, &kwok_values()).await
 }
 
 /// Installs both charts for the kwok provider, and a KWOKNodeClass.
@@ -145,10 +144,9 @@ pub(crate) async fn install_kwok_with(cluster: &Cluster, values: &Value) -> Resu
 }
 
 /// Returns the chart values for the kwok provider.
-pub(crate) fn kwok_values(decisions: u16) -> Value {
+pub(crate) fn kwok_values() -> Value {
     json!({
         "provider": "kwok",
-        "decisions": { "service": { "enabled": true, "port": decisions } },
         "settings": {
             "ignoreDRARequests": false,
             "featureGates": {
@@ -179,9 +177,8 @@ async fn kwok(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
         return Ok(results);
     }
     let mut cluster = Cluster::start(binaries).await?;
-    let [decisions] = free_ports()?;
     let started = Instant::now();
-    let installed = timed(scenarios::install::kwok(&cluster, decisions)).await;
+    let installed = timed(scenarios::install::kwok(&cluster)).await;
     let is_installed = installed.is_ok();
     results.report("install-kwok", started, installed);
     if !is_installed {

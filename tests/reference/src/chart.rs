@@ -65,14 +65,14 @@ mod tests {
         let template = "            - name: CPU_REQUESTS\n              valueFrom:\n                resourceFieldRef:\n\
             - name: POD_IP\n              valueFrom:\n                fieldRef:\n\
             - name: KARPENTER_SERVICE\n              value: {{ x }}\n\
-            (list \"DECISIONS_CERT_DIR\" (ternary \"/etc\" nil (and .Values.decisions.service.enabled (not (empty .Values.decisions.service.tlsSecret)))))\n\
+            (list \"METRICS_CERT_DIR\" (ternary \"/etc\" nil (not (empty $controller.metrics.tlsSecret))))\n\
             (list \"METRICS_PORT\" $controller.metrics.port)\n\
             (list \"DECISIONS_PORT\" (ternary 0 .Values.decisions.port (and .Values.hostNetwork true)))\n\
             (list \"GATES\" (include \"karpenter.gates\" $settings.featureGates))\n";
         for (variable, expected) in [
             ("METRICS_PORT", Some("controller.metrics.port")),
+            ("METRICS_CERT_DIR", Some("controller.metrics.tlsSecret")),
             ("DECISIONS_PORT", Some("decisions.port")),
-            ("DECISIONS_CERT_DIR", Some("decisions.service.tlsSecret")),
             ("GATES", Some("settings.featureGates")),
             ("CPU_REQUESTS", Some("controller.resources")),
             ("POD_IP", None),

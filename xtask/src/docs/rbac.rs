@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 
 /// The templates with roles, each with what its roles are for.
-const TEMPLATES: [(&str, &str); 5] = [
+const TEMPLATES: [(&str, &str); 4] = [
     (
         "clusterrole-core.yaml",
         "For every provider, in the whole cluster",
@@ -18,16 +18,12 @@ const TEMPLATES: [(&str, &str); 5] = [
         "In the namespace of the release, and of `kube-dns` in `kube-system`",
     ),
     (
-        "decisions.yaml",
-        "To review who asks for decisions over TLS, and for those who ask",
-    ),
-    (
         "aggregate-clusterrole.yaml",
         "Added to the ClusterRoles of users: `admin` may write, `edit` and `view` may read",
     ),
 ];
 /// The conditions of the templates, as values of the chart; the second is for the `else` branch.
-const CONDITIONS: [(&str, &str, &str); 8] = [
+const CONDITIONS: [(&str, &str, &str); 7] = [
     (
         r#"if eq .Values.provider "kwok""#,
         "`provider: kwok`",
@@ -40,21 +36,16 @@ const CONDITIONS: [(&str, &str, &str); 8] = [
         "`webhook.enabled`",
         "",
     ),
+    (
+        "if .Values.settings.featureGates.podNomination",
+        "`settings.featureGates.podNomination`",
+        "",
+    ),
     // Said once, at the top of the page.
     ("if not .Values.shadow.enabled", "", "`shadow.enabled`"),
     (
         r#"if and (eq .Values.provider "aws") (not .Values.shadow.enabled)"#,
         "`provider: aws`",
-        "",
-    ),
-    (
-        r#"if include "karpenter.decisions" ."#,
-        "`decisions.service.enabled`",
-        "",
-    ),
-    (
-        "if .Values.decisions.viewers.create",
-        "`decisions.viewers.create`",
         "",
     ),
 ];

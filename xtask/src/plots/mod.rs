@@ -74,8 +74,7 @@ const CURVES: [Curves; 2] = [
         heading: "### From 5,000 to 100,000 nodes",
         curves: &[
             ("all nodes simulated, from nothing", 2),
-            ("after one pod was added", 5),
-            ("10,000 pending pods placed", 7),
+            ("10,000 pending pods placed", 5),
         ],
         unit: seconds,
     },

@@ -62,7 +62,7 @@ spec:
 "#;
 
 /// The default feature gates of the chart.
-const GATES: &str = "CapacityBuffer=false,DecisionRecords=true,FlightRecorder=false,NodeOverlay=false,NodeRepair=false,ReservedCapacity=true,SchedulingHints=false,SpotToSpotConsolidation=false,StaticCapacity=false";
+const GATES: &str = "CapacityBuffer=false,DecisionRecords=true,FlightRecorder=false,NodeOverlay=false,NodeRepair=false,PodNomination=false,ReservedCapacity=true,SchedulingHints=false,SpotToSpotConsolidation=false,StaticCapacity=false";
 
 /// The process, killed if the test fails.
 struct Karpenter {

@@ -15,8 +15,6 @@ pub(super) enum PlanFormat {
     Json,
     /// YAML.
     Yaml,
-    /// GitHub-flavored Markdown, for a comment on a pull request.
-    Markdown,
 }
 
 /// kubectl's options; `-o` has the formats of a plan.
@@ -77,8 +75,8 @@ mod tests {
 
     #[test]
     fn a_plan_has_its_own_formats_beside_the_other_options_of_kubectl() {
-        let line = Line::try_parse_from(["x", "-o", "markdown", "-n", "shop"]).unwrap();
-        assert_eq!(line.flags.format, Some(PlanFormat::Markdown));
+        let line = Line::try_parse_from(["x", "-o", "text", "-n", "shop"]).unwrap();
+        assert_eq!(line.flags.format, Some(PlanFormat::Text));
         assert_eq!(line.flags.kubectl.namespace.as_deref(), Some("shop"));
         assert_eq!(Line::try_parse_from(["x"]).unwrap().flags.format, None);
         assert!(Line::try_parse_from(["x", "-o", "name"]).is_err());

@@ -2,7 +2,6 @@
 
 mod format;
 mod manifests;
-mod markdown;
 mod text;
 
 use std::path::PathBuf;
@@ -33,7 +32,7 @@ use format::{PlanFlags, PlanFormat};
   kubectl karpenter plan --scale deploy/web=200 --for 10m -n shop
   kubectl karpenter plan --set limits.default.cpu=400 --at 2026-11-27T02:00:00Z --diff
   kubectl karpenter plan -f nodepool.yaml --bundle tuesday.karpenter.zst
-  kubectl karpenter plan -f nodepool.yaml -o markdown --exit-code")]
+  kubectl karpenter plan -f nodepool.yaml -o json --exit-code")]
 pub struct Args {
     /// A file with manifests to apply, or `-` for standard input. May be repeated.
     #[arg(short, long = "filename", value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -95,7 +94,6 @@ impl Args {
         let text = match self.flags.format {
             Some(PlanFormat::Json) => output::json(&plan)?,
             Some(PlanFormat::Yaml) => output::yaml(&plan)?,
-            Some(PlanFormat::Markdown) => markdown::render(&plan),
             Some(PlanFormat::Wide) => text::render(&plan, self.diff, true, layout),
             Some(PlanFormat::Text) | None => text::render(&plan, self.diff, false, layout),
         };
@@ -160,9 +158,7 @@ fn offline(file: BundleFile<'_>, request: &PlanRequest, timeout: Duration) -> an
     let mut settings = Settings::of_bundle(&bundle);
     let began = Instant::now();
     settings.cancel = Some(Arc::new(move || began.elapsed() > timeout));
-    let mut plan = rehearse(&bundle.snapshot, &settings, request)?;
-    plan.observed.exact = bundle.damage.is_none();
-    Ok(plan)
+    Ok(rehearse(&bundle.snapshot, &settings, request)?)
 }
 
 /// Returns a kind as the API writes it, from one of kubectl's names for it.

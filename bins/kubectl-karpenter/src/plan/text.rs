@@ -11,7 +11,7 @@ use crate::output::{Layout, escaped};
 const STEPS: usize = 15;
 
 /// Returns dollars per hour: `$61.20/h`.
-pub(super) fn rate(dollars: f64) -> String {
+fn rate(dollars: f64) -> String {
     let sign = if dollars < 0.0 { "-" } else { "" };
     let amount = dollars.abs();
     let digits = if amount < 10.0 { 3 } else { 2 };
@@ -26,7 +26,7 @@ pub(super) fn rate(dollars: f64) -> String {
 }
 
 /// Returns a count with commas: `3,412`.
-pub(super) fn count(number: usize) -> String {
+fn count(number: usize) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -39,13 +39,13 @@ pub(super) fn count(number: usize) -> String {
 }
 
 /// Returns a count with its noun: `1 node`, `3 nodes`.
-pub(super) fn plural(number: usize, noun: &str) -> String {
+fn plural(number: usize, noun: &str) -> String {
     let s = if number == 1 { "" } else { "s" };
     format!("{} {noun}{s}", count(number))
 }
 
 /// Returns a difference with its sign: `+3`, `-1`, `0`.
-pub(super) fn signed(number: i64) -> String {
+fn signed(number: i64) -> String {
     match number {
         0 => "0".to_owned(),
         _ => format!("{number:+}"),
@@ -53,7 +53,7 @@ pub(super) fn signed(number: i64) -> String {
 }
 
 /// Returns dollars per hour with a sign: `+$0.91/h`.
-pub(super) fn signed_rate(dollars: f64) -> String {
+fn signed_rate(dollars: f64) -> String {
     let shown = rate(dollars);
     match dollars > 0.0 && shown != "$0.00/h" {
         true => format!("+{shown}"),
@@ -62,7 +62,7 @@ pub(super) fn signed_rate(dollars: f64) -> String {
 }
 
 /// Returns a duration: `45s`, `1m20s`, `2h`, `0s`.
-pub(super) fn duration(seconds: i64) -> String {
+fn duration(seconds: i64) -> String {
     let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let mut out = String::new();
     for (amount, unit) in [(hours, "h"), (minutes, "m"), (rest, "s")] {
@@ -77,7 +77,7 @@ pub(super) fn duration(seconds: i64) -> String {
 }
 
 /// Returns the nodes of a step: at most three names.
-pub(super) fn names(step: &Step) -> String {
+fn names(step: &Step) -> String {
     let shown: Vec<&str> = step.nodes.iter().take(3).map(String::as_str).collect();
     match step.nodes.len().saturating_sub(3) {
         0 => shown.join(", "),
@@ -86,7 +86,7 @@ pub(super) fn names(step: &Step) -> String {
 }
 
 /// Returns what a step launches: `2x m7a.4xlarge spot (60 types from $0.22/h)`.
-pub(super) fn launches(step: &Step) -> String {
+fn launches(step: &Step) -> String {
     let one = |launch: &karpenter_decisions::rehearse::plan::Launch| {
         let types = match launch.instance_types {
             0 | 1 => String::new(),
@@ -108,7 +108,7 @@ pub(super) fn launches(step: &Step) -> String {
 }
 
 /// Returns what a step does, without its time: object and details.
-pub(super) fn details(step: &Step) -> (String, String) {
+fn details(step: &Step) -> (String, String) {
     let launched: usize = step.launches.iter().map(|launch| launch.count).sum();
     match step.action {
         Action::Launch => {
@@ -157,7 +157,7 @@ fn totals(out: &mut String, name: &str, totals: &Totals, more: &str) {
 }
 
 /// Returns the first lines: the cluster before and after, and what is blamed on the change.
-pub(super) fn verdict(plan: &Plan) -> String {
+fn verdict(plan: &Plan) -> String {
     let Some(difference) = &plan.difference else {
         return "Not compared with the unchanged cluster.".to_owned();
     };

@@ -4,9 +4,7 @@
 //! 1. `--server URL`, or the variable `KARPENTER_SERVER`; if it fails, nothing else is tried.
 //! 2. The URL in the extension [`EXTENSION`] of the kubeconfig's context (`server: http://127.0.0.1:8082`), which the
 //!    playground writes.
-//! 3. The API server's service proxy, if a Service of Karpenter's namespace has the port `https-decisions`, with a token that was
-//!    made for the server ([`service_proxy`]).
-//! 4. `kubectl port-forward` to the leader's pod, as a child process on a free port: the user's kubectl knows every way to
+//! 3. `kubectl port-forward` to the leader's pod, as a child process on a free port: the user's kubectl knows every way to
 //!    authenticate.
 //!
 //! The credentials of the kubeconfig are never sent to the server.
@@ -15,7 +13,6 @@ mod flags;
 mod leader;
 mod port_forward;
 mod route;
-mod service_proxy;
 mod shadow;
 
 use std::fmt;
@@ -26,7 +23,7 @@ use http_body_util::BodyExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use flags::{ServerFlags, Viewer};
+pub use flags::ServerFlags;
 pub use route::{GROUP_VERSION, Sender};
 
 use crate::cluster::{causes, kubeconfig};
@@ -191,8 +188,8 @@ impl Server {
         })
     }
 
-    /// Looks for another route after a refusal: the leader may have changed since its lease was read, or the token has expired.
-    /// Returns whether the question can be asked again.
+    /// Looks for another route after a refusal: the leader may have changed since its lease was read. Returns whether the question
+    /// can be asked again.
     async fn reroute(&mut self, refusal: &Refusal) -> anyhow::Result<bool> {
         match (refusal, &self.route.forward) {
             (
@@ -208,18 +205,12 @@ impl Server {
                 self.route = Route::forwarded(&self.kubectl, &self.flags, Some(leader)).await?;
                 Ok(true)
             }
-            (Refusal::Unauthorized(_), _) if self.route.sender.token.is_some() => {
-                if let Some(route) = service_proxy::route(&self.kubectl, &self.flags).await? {
-                    self.route = route;
-                }
-                Ok(true)
-            }
             _ => Ok(false),
         }
     }
 }
 
-/// Finds a way without `--server`: by the kubeconfig's context, the service proxy, or a forwarded port. Adds why a way failed.
+/// Finds a way without `--server`: by the kubeconfig's context, or a forwarded port. Adds why a way failed.
 async fn find(
     kubectl: &KubectlFlags,
     flags: &ServerFlags,
@@ -227,7 +218,7 @@ async fn find(
     failed: &mut Vec<String>,
 ) -> anyhow::Result<Option<Route>> {
     if to_shadow {
-        // The kubeconfig's context and the Service are those of the Karpenter that runs the cluster.
+        // The kubeconfig's context is that of the Karpenter that runs the cluster.
         let route = Route::forwarded_to_shadow(kubectl, flags).await;
         let lost = |error: anyhow::Error| failed.push(causes(error.as_ref()));
         return Ok(route.map_err(lost).ok());
@@ -242,19 +233,8 @@ async fn find(
             )),
         }
     }
-    match service_proxy::route(kubectl, flags).await {
-        Ok(Some(route)) => return Ok(Some(route)),
-        Ok(None) => {}
-        Err(error) => {
-            let why = causes(error.as_ref());
-            kubectl.report(&why);
-            failed.push(why);
-        }
-    }
     let route = Route::forwarded(kubectl, flags, None).await;
     let route = route.map_err(|error| failed.push(causes(error.as_ref())));
-    // Both need the API server, and what is wrong with it is said once.
-    failed.dedup();
     Ok(route.ok())
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use kube::core::Status;
@@ -23,17 +23,10 @@ pub const GROUP_VERSION: &str = "decisions.karpenter.sh/v1alpha1";
 /// How long a server may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The header of the token for the server: the service proxy removes `Authorization`.
-const TOKEN: HeaderName = HeaderName::from_static("x-karpenter-token");
-
 /// Sends requests to the server. Cheap to clone; a child process that it needs ends with its [`Server`](super::Server).
 #[derive(Clone)]
 pub struct Sender {
-    pub(super) client: Client,
-    /// What is before the paths of the server.
-    pub(super) prefix: String,
-    /// The token for the server, if it wants one.
-    pub(super) token: Option<HeaderValue>,
+    client: Client,
 }
 
 impl Sender {
@@ -41,13 +34,7 @@ impl Sender {
     ///
     /// # Errors
     /// If there is no response.
-    pub async fn send(&self, mut request: Request<Body>) -> anyhow::Result<Response<Body>> {
-        if !self.prefix.is_empty() {
-            *request.uri_mut() = format!("{}{}", self.prefix, request.uri()).parse()?;
-        }
-        if let Some(token) = &self.token {
-            request.headers_mut().insert(TOKEN, token.clone());
-        }
+    pub async fn send(&self, request: Request<Body>) -> anyhow::Result<Response<Body>> {
         let response = self.client.send(request).await;
         response.map_err(|error| anyhow!(causes(&error)))
     }
@@ -61,11 +48,7 @@ pub(super) struct Route {
 }
 
 /// Returns a request of a path of the server.
-pub(super) fn question(
-    method: &Method,
-    path: &str,
-    body: Vec<u8>,
-) -> Result<Request<Body>, http::Error> {
+fn question(method: &Method, path: &str, body: Vec<u8>) -> Result<Request<Body>, http::Error> {
     Request::builder()
         .method(method)
         .uri(path)
@@ -83,8 +66,6 @@ pub(super) enum Refusal {
         /// The pod that leads.
         leader: Option<String>,
     },
-    /// It does not accept the token.
-    Unauthorized(String),
     /// Anything else.
     Other(String),
 }
@@ -106,7 +87,7 @@ impl fmt::Display for Refusal {
                     None => f.write_str("; try again later"),
                 }
             }
-            Self::Unauthorized(message) | Self::Other(message) => f.write_str(message),
+            Self::Other(message) => f.write_str(message),
         }
     }
 }
@@ -132,11 +113,7 @@ impl Route {
         config.default_retry = false;
         let client = Client::try_from(config).map_err(|error| causes(&error))?;
         Ok(Self {
-            sender: Sender {
-                client,
-                prefix: String::new(),
-                token: None,
-            },
+            sender: Sender { client },
             url: url.clone(),
             forward: None,
         })
@@ -239,10 +216,6 @@ impl Route {
             .or_else(|| details.map(|details| u64::from(details.retry_after_seconds)))
             .filter(|seconds| *seconds > 0);
         match (code, later) {
-            (StatusCode::UNAUTHORIZED, _) => Refusal::Unauthorized(format!(
-                "{} does not accept the token: {}",
-                self.url, status.message
-            )),
             (StatusCode::SERVICE_UNAVAILABLE, _) => Refusal::NotLeading {
                 retry_after: later,
                 leader: details

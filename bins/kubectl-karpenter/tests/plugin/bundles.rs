@@ -219,36 +219,6 @@ async fn a_capture_of_the_time_before_asks_for_it_and_tells_its_passes() {
     assert_eq!((alone.recording.len(), alone.decisions.len()), (1, 0));
 }
 
-#[tokio::test]
-async fn what_is_whole_of_a_damaged_file_is_asked_with_salvage_only() {
-    let home = home();
-    let whole = std::fs::read(home.path().join("a.karpenter.zst")).unwrap();
-    let text = zstd::decode_all(whole.as_slice()).unwrap();
-    let cut = zstd::encode_all(&text[..text.len() - 200], 1).unwrap();
-    std::fs::write(home.path().join("cut"), cut).unwrap();
-    let pods = "why pods --bundle cut -o json";
-    let printed = offline(&home, pods).await;
-    assert_eq!(printed.code, Some(1), "{printed:?}");
-    let printed = offline(&home, &format!("{pods} --salvage")).await;
-    assert_eq!(printed.code, Some(0), "{printed:?}");
-    assert!(
-        printed.stderr.starts_with("warning: cut is damaged"),
-        "{printed:?}"
-    );
-    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
-    assert_eq!(answer["observed"]["exact"], false, "{answer}");
-    let plan = "plan --bundle cut --salvage --for 0s -o json";
-    let printed = offline(&home, plan).await;
-    assert_eq!(printed.code, Some(0), "{printed:?}");
-    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
-    assert_eq!(answer["observed"]["exact"], false, "{answer}");
-    let whole = "why pods --bundle a.karpenter.zst --salvage -o json";
-    let printed = offline(&home, whole).await;
-    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
-    assert_eq!(answer["observed"].get("exact"), None, "{answer}");
-    assert_eq!(printed.stderr, "");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_controller_the_objects_are_listed() {
     use std::os::unix::fs::PermissionsExt as _;

@@ -16,7 +16,6 @@ mod mistakes;
 mod nodes;
 mod pause;
 mod plan;
-mod service_proxy;
 mod transport;
 
 #[path = "../../../../crates/karpenter-testbed/tests/kubectl/usable.rs"]

@@ -55,3 +55,5 @@ pub const TERMINATION_GRACE_PERIOD_ELAPSED: &str = "TerminationGracePeriodElapse
 pub const RUNTIME_VALIDATION: &str = "RuntimeValidation";
 /// NodeOverlay ValidationSucceeded=False: another overlay of the same weight conflicts with it.
 pub const CONFLICT: &str = "Conflict";
+/// NodePool PodNomination=False: the permission is missing.
+pub const FORBIDDEN: &str = "Forbidden";

@@ -28,3 +28,5 @@ pub const DRAINED: &str = "Drained";
 pub const VOLUMES_DETACHED: &str = "VolumesDetached";
 /// NodeClaim: the provider has accepted the deletion of the instance.
 pub const INSTANCE_TERMINATING: &str = "InstanceTerminating";
+/// On a NodePool, False if pods cannot be nominated to nodes. Not upstream's.
+pub const POD_NOMINATION: &str = "PodNomination";

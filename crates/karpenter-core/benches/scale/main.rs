@@ -1,11 +1,10 @@
 //! How cost grows with the cluster: `cargo xtask bench scale`.
 //!
 //! `scale-full-…` is a disruption pass from nothing in which every node is simulated, priced and kept; `scale-pending-…` schedules
-//! 10,000 pods beside as many nodes; `scale-after-…` is a pass after one change, which carries evaluations over; `scale-growth-…` doubles one dimension of a cluster at a time; `scale-memory` is what the model's objects take.
+//! 10,000 pods beside as many nodes; `scale-growth-…` doubles one dimension of a cluster at a time; `scale-memory` is what the model's objects take.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 
-mod changes;
 mod fleet;
 mod growth;
 mod memory;
@@ -107,13 +106,6 @@ fn main() {
             let found = once(run, PENDING, || provision(&snapshot));
             run.record("placed", found.existing.len());
             run.record("planned", found.new_node_claims.len());
-        });
-    }
-    for nodes in [5000, 20_000, 100_000] {
-        let fleet = Fleet::of(nodes, 10);
-        suite.case(&format!("after-{nodes}"), |run| {
-            describe(run, &fleet);
-            changes::measure(run, &fleet);
         });
     }
     growth::cases(&mut suite);

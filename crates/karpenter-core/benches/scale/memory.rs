@@ -2,11 +2,9 @@
 
 use karpenter_bench::{Suite, allocated};
 use karpenter_core::cluster::Cluster;
-use karpenter_core::disruption::Planner;
 use karpenter_core::schedule::{Policy, Query, Solver};
 
 use crate::fleet::{Fleet, now, types};
-use crate::request;
 
 pub fn cases(suite: &mut Suite) {
     suite.case("memory", |run| {
@@ -56,13 +54,6 @@ pub fn cases(suite: &mut Suite) {
             solver = Some(Solver::prepare_for(&snapshot, &policy, &Query::default()));
         });
         drop(solver);
-        let mut planner = Planner::default();
-        let mut request = request();
-        // The allocator counts the memory of this thread.
-        request.threads = 1;
-        each("bytes_per_node_carried_over", fleet.nodes, &mut || {
-            planner.plan(&snapshot, &request);
-        });
         run.parameter("nodes", fleet.nodes);
         run.parameter("pods", fleet.pods());
     });

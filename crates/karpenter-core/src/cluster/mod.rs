@@ -4,7 +4,6 @@
 //! and [`Cluster::snapshot`] returns an immutable view in O(1). Data is structurally shared: a snapshot costs nothing until the
 //! cluster changes, and then only what changed.
 
-mod compare;
 mod contents;
 mod delta;
 mod index;

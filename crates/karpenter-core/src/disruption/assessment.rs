@@ -14,7 +14,6 @@ use super::simulation::Simulator;
 use crate::cluster::TableRow;
 use crate::disruption::candidate::blockers;
 use crate::disruption::consolidation::balanced::Totals;
-use crate::disruption::simulation::evaluations::Evaluations;
 
 /// Assesses nodes of one snapshot, each alone, with the methods of a pass in the order of a pass.
 ///
@@ -112,7 +111,8 @@ impl<'a> Assessor<'a> {
             prices: simulator.price_lists().clone(),
             drafted: 0,
             alone: Alone::default(),
-            evaluations: Evaluations::default(),
+            evaluated: 0,
+            start: None,
             is_changed: false,
             shared: Some(&self.shared),
         }

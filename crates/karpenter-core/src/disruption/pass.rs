@@ -15,7 +15,6 @@ use super::simulation::Simulator;
 use crate::cluster::{Cluster, Snapshot};
 use crate::disruption::consolidation::balanced::Totals;
 use crate::disruption::consolidation::prices::PriceLists;
-use crate::disruption::simulation::evaluations::Evaluations;
 
 /// The state of one method: the snapshot including its commands so far, its candidates, the remaining budgets.
 pub(super) struct Pass<'a> {
@@ -29,8 +28,10 @@ pub(super) struct Pass<'a> {
     pub(super) drafted: usize,
     /// Results of candidates evaluated alone against the snapshot.
     pub(super) alone: Alone,
-    /// The simulator and the evaluations of the snapshot that the pass started from.
-    pub(super) evaluations: Evaluations,
+    /// The number of nodes that were evaluated alone.
+    pub(super) evaluated: usize,
+    /// The simulator of the snapshot that the pass started from, once a method needed it.
+    pub(super) start: Option<Simulator>,
     /// Whether a command changed the snapshot since.
     pub(super) is_changed: bool,
     /// What passes over single nodes share.
@@ -49,13 +50,22 @@ pub(super) type Alone = FxHashMap<NodeId, Result<Move, NotConsolidatable>>;
 impl Pass<'_> {
     /// Returns a simulator of the snapshot including the commands so far.
     pub(super) fn simulator(&mut self) -> Simulator {
-        let (snapshot, request, prices) = (&self.snapshot, self.request, &self.prices);
-        match self.shared {
-            Some(shared) => shared.simulator.clone(),
-            None if self.is_changed => self
-                .evaluations
-                .simulator_of_changed(snapshot, request, prices),
-            None => self.evaluations.simulator(snapshot, request, prices),
+        if let Some(shared) = self.shared {
+            return shared.simulator.clone();
+        }
+        let (policy, query) = (&self.request.policy, &self.request.query);
+        match &self.start {
+            Some(start) if self.is_changed => {
+                start.later(&self.snapshot, policy, query, &self.prices)
+            }
+            Some(start) => start.clone(),
+            None => {
+                let new = Simulator::new(&self.snapshot, policy, query, &self.prices);
+                if !self.is_changed {
+                    self.start = Some(new.clone());
+                }
+                new
+            }
         }
     }
 

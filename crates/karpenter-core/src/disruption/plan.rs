@@ -12,8 +12,7 @@ use super::pass::{Alone, Kept, Pass};
 use super::request::DisruptionRequest;
 use super::{Budgets, methods};
 use crate::cluster::{NodeState, Snapshot};
-use crate::disruption::simulation::carried::Carried;
-use crate::disruption::simulation::evaluations::Evaluations;
+use crate::disruption::simulation::Simulator;
 
 /// The result of a disruption pass.
 #[derive(Clone, Debug, Default)]
@@ -36,30 +35,8 @@ pub struct DisruptionPlan {
     /// Whether a budget blocked a candidate: once [`Budgets::by_reason`] differs from [`Self::budgets`], a pass may find more
     /// without a change in the cluster.
     pub budget_blocked: bool,
-    /// The number of nodes whose consolidation alone was not evaluated again, because nothing that it depends on changed.
-    pub carried_over: usize,
     /// The number of nodes whose consolidation alone was evaluated.
     pub evaluated: usize,
-}
-
-/// Plans pass after pass. A pass repeats only the evaluations of nodes that a change since the last pass can have altered; its plan
-/// is the one that [`plan`] returns.
-///
-/// What is carried over are evaluations of single nodes, which take most of the time of a pass; all else is decided again. They
-/// are not carried over if NodePools, instance types, limits, DaemonSets, or the pods that wait for a node changed.
-#[derive(Debug, Default)]
-pub struct Planner {
-    carried: Option<Carried>,
-}
-
-impl Planner {
-    /// Decides which nodes of a snapshot to delete, as [`plan`] does.
-    pub fn plan(&mut self, snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
-        let evaluations = Evaluations::after(self.carried.take());
-        let (plan, evaluations) = run(snapshot, request, evaluations);
-        self.carried = evaluations.into_carried();
-        plan
-    }
 }
 
 /// Decides which nodes of a snapshot to delete, and which replacements to launch.
@@ -121,14 +98,6 @@ impl Planner {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
-    run(snapshot, request, Evaluations::default()).0
-}
-
-fn run(
-    snapshot: &Snapshot,
-    request: &DisruptionRequest,
-    mut evaluations: Evaluations,
-) -> (DisruptionPlan, Evaluations) {
     let now = request.now();
     let all = Candidates::new(snapshot, &request.surroundings, now);
     let mut plan = DisruptionPlan {
@@ -139,6 +108,7 @@ fn run(
     let consolidatable = eligible(&all, Method::SingleNode);
     let (mut kept, mut stuck) = (Kept::default(), FxHashMap::default());
     let mut alone = Alone::default();
+    let mut start: Option<Simulator> = None;
     let methods = [
         Method::Emptiness,
         Method::StaticDrift,
@@ -163,7 +133,8 @@ fn run(
             prices: all.prices.clone(),
             drafted: 0,
             alone: std::mem::take(&mut alone),
-            evaluations,
+            start,
+            evaluated: 0,
             is_changed: false,
             shared: None,
         };
@@ -174,7 +145,8 @@ fn run(
             let took = passed().saturating_sub(started);
             plan.took.insert(method, took);
         }
-        (alone, evaluations) = (pass.alone, pass.evaluations);
+        plan.evaluated += pass.evaluated;
+        (alone, start) = (pass.alone, pass.start);
         plan.budget_blocked |= found.budget_blocked;
         plan.unseen_pools.extend(found.unseen_pools);
         if found.timed_out {
@@ -192,9 +164,7 @@ fn run(
         }
     }
     plan.verdicts = verdicts(&all, &plan.commands, &kept, &stuck);
-    plan.carried_over = evaluations.carried_over;
-    plan.evaluated = evaluations.evaluated;
-    (plan, evaluations)
+    plan
 }
 
 /// Returns the candidates of a method, in order; those with `eventual_only` are candidates of the drift methods alone.

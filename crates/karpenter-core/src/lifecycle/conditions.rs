@@ -88,6 +88,7 @@ mod tests {
         assert_eq!(quiet_since(&claim), Some(at(10)));
     }
 
+    /// Conformance: DIS-054
     #[test]
     fn a_node_is_consolidatable_once_consolidate_after_has_passed() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();

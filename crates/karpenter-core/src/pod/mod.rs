@@ -20,7 +20,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
-use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    ManagedFieldsEntry, OwnerReference, Time,
+};
 use serde::{Deserialize, Serialize};
 
 pub use constraints::{AffinityTerm, LabelExpr, NodeTerm, SpreadConstraint, Toleration, Weighted};
@@ -224,8 +226,10 @@ pub struct Pod {
     pub started_at: Option<UnixSecond>,
     /// `spec.nodeName`, shared by the pods of a node.
     pub node_name: Option<Arc<str>>,
-    /// `status.nominatedNodeName`: kube-scheduler is preempting pods on this node for it.
+    /// `status.nominatedNodeName`: kube-scheduler is preempting pods on this node for it, unless `nominated_by_plan`.
     pub nominated_node: Option<String>,
+    /// Whether `nominated_node` is where a plan placed the pod: its managed fields name [`FIELD_MANAGER`].
+    pub nominated_by_plan: bool,
     /// `status.phase`.
     pub phase: Phase,
     /// Whether condition PodScheduled has reason Unschedulable.
@@ -244,6 +248,16 @@ pub struct Pod {
     pub termination_grace_seconds: Option<i64>,
     /// `spec.schedulerName`, if it is not that of the default scheduler.
     pub scheduler_name: Option<String>,
+}
+
+/// The field manager of writes to the status of pods.
+pub const FIELD_MANAGER: &str = "karpenter";
+
+/// Reports whether an entry of managed fields says that [`FIELD_MANAGER`] wrote `status.nominatedNodeName`.
+fn has_nominated(entry: &ManagedFieldsEntry) -> bool {
+    let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+    entry.manager.as_deref() == Some(FIELD_MANAGER)
+        && fields.is_some_and(|fields| !fields["f:status"]["f:nominatedNodeName"].is_null())
 }
 
 /// Annotations outside `karpenter.sh` that decisions read.
@@ -277,6 +291,7 @@ impl Pod {
             started_at: None,
             node_name: None,
             nominated_node: None,
+            nominated_by_plan: false,
             phase: Phase::Pending,
             unschedulable: true,
             gated: false,
@@ -375,6 +390,7 @@ impl Pod {
             started_at: second(status.and_then(|status| status.start_time.as_ref())),
             node_name: text(spec.and_then(|spec| spec.node_name.as_ref())).map(Into::into),
             nominated_node: text(status.and_then(|status| status.nominated_node_name.as_ref())),
+            nominated_by_plan: meta.managed_fields.iter().flatten().any(has_nominated),
             phase: match status.and_then(|status| status.phase.as_deref()) {
                 Some("Pending") => Phase::Pending,
                 Some("Running") => Phase::Running,

@@ -107,8 +107,10 @@ impl Pod {
             Some(PodIgnored::DaemonSet)
         } else if self.gated {
             Some(PodIgnored::SchedulingGated)
-        } else if let Some(node) = self.nominated_node.clone() {
-            Some(PodIgnored::Preempting { node })
+        } else if self.is_preempting() {
+            Some(PodIgnored::Preempting {
+                node: self.nominated_node.clone().unwrap_or_default(),
+            })
         } else {
             Some(match self.scheduler_name.clone() {
                 Some(scheduler) => PodIgnored::OtherScheduler { scheduler },
@@ -124,10 +126,20 @@ impl Pod {
     pub fn is_provisionable(&self) -> bool {
         self.unschedulable
             && self.node_name.is_none()
-            && self.nominated_node.is_none()
+            && !self.is_preempting()
             && !self.is_owned_by_daemon_set()
             && !self.is_mirror()
             && self.deleted_at.is_none()
+    }
+
+    /// Reports whether kube-scheduler is preempting other pods for it.
+    fn is_preempting(&self) -> bool {
+        self.nominated_node.is_some() && !self.nominated_by_plan
+    }
+
+    /// Reports whether `status.nominatedNodeName` is where a plan placed the pod.
+    pub fn is_nominated_by_plan(&self) -> bool {
+        self.nominated_node.is_some() && self.nominated_by_plan
     }
 
     /// Reports whether the pod is neither terminated nor terminating.

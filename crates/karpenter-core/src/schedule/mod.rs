@@ -24,10 +24,7 @@ mod report;
 mod request;
 mod search;
 mod topology;
-mod trace;
 
-pub(crate) use compile::difference::{Difference, Reach, TracedPlace};
-pub(crate) use compile::ids::NodeIdx;
 pub use compile::solver::Solver;
 pub use report::plan::{EffectiveZone, IgnoredPod, Placement, Plan, PoolReport, Unplaced};
 pub use report::planned_node_claim::{CheapestOffering, PlannedNodeClaim};
@@ -39,7 +36,6 @@ pub use request::{
     Cancel, DefaultSpread, MinValuesPolicy, Packing, PodSet, Policy, PreferencePolicy, Progress,
     Query, ReservedMode,
 };
-pub(crate) use trace::TracedPod;
 
 use crate::cluster::Snapshot;
 

@@ -42,7 +42,6 @@ use crate::schedule::request::{Packing, PodSet, Query};
 use crate::schedule::search::Manner;
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::Group;
-use crate::schedule::trace::TracedPod;
 
 /// One scheduling pass: the pods of a query, and where they are placed.
 pub(crate) struct Pass<'a> {
@@ -246,11 +245,6 @@ impl<'a> Pass<'a> {
             price,
             nodes: nodes.len(),
         }
-    }
-
-    /// Returns where the pass looked for places on existing nodes.
-    pub(crate) fn trace(&self) -> Vec<TracedPod> {
-        self.queue.trace()
     }
 
     /// Returns the plan.

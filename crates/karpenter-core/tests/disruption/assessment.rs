@@ -321,7 +321,7 @@ fn the_budgets_of_a_changed_copy_keep_its_nodes() {
     let request = request(&world);
     let before = simulator(&world, &request);
     let closed = on_demand_pool("default").budgets(&["0"]);
-    crate::carried::apply_pool(&mut world.cluster, &closed);
+    world.cluster.apply_node_pool(&closed.clone().build());
     let after = before.with_policies_of(&world.cluster.snapshot());
     let kept = Assessor::new(after, &request).assess("a").unwrap();
     assert_eq!(

@@ -377,6 +377,7 @@ fn no_command_starts_while_a_node_may_still_be_tainted() {
     assert_eq!(stage.cooling_down(), ["default"]);
 }
 
+/// Conformance: DIS-168
 #[test]
 fn taints_of_an_earlier_process_are_removed_before_a_pass() {
     let taint = json!([{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]);
@@ -388,6 +389,7 @@ fn taints_of_an_earlier_process_are_removed_before_a_pass() {
     assert_eq!(stage.after(1), ["plan", "propose a"]);
 }
 
+/// Conformance: DIS-012
 #[test]
 fn a_pass_that_found_nothing_is_not_repeated_while_nothing_changes() {
     let mut stage = Stage::new(

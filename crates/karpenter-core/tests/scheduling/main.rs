@@ -24,6 +24,7 @@ mod min_values;
 mod offers;
 mod order;
 mod packing;
+mod pod_nomination;
 mod pools;
 mod process;
 mod queries;

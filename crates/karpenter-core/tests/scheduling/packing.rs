@@ -2,7 +2,6 @@
 
 use karpenter_core::fake::{instance_type, offering};
 use karpenter_core::schedule::{Packing, Plan, schedule};
-use serde_json::json;
 
 use crate::fixture::*;
 

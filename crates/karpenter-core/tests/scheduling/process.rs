@@ -65,10 +65,12 @@ fn a_batch_closes_though_the_clock_was_set_back() {
 }
 
 /// A process, the cluster that it changes, and what fails in it.
-struct Stage {
-    world: World,
-    process: Provisioning,
-    now: Timestamp,
+pub(crate) struct Stage {
+    pub(crate) world: World,
+    pub(crate) process: Provisioning,
+    pub(crate) now: Timestamp,
+    /// The pods of planned nodes, in the order of the plan.
+    pub(crate) order: Vec<String>,
     memory: Option<Memory>,
     answers: bool,
     launches: bool,
@@ -76,8 +78,9 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(world: World) -> Self {
+    pub(crate) fn new(world: World) -> Self {
         Self {
+            order: Vec::new(),
             world,
             process: Provisioning::new(WINDOW, now()),
             now: now(),
@@ -88,8 +91,14 @@ impl Stage {
         }
     }
 
+    /// Turns the feature gate `PodNomination` on.
+    pub(crate) fn nominating(mut self) -> Self {
+        self.process = self.process.with_pod_nomination(true);
+        self
+    }
+
     /// Lets a batch close; returns the effects, one text each.
-    fn plan(&mut self) -> Vec<String> {
+    pub(crate) fn plan(&mut self) -> Vec<String> {
         self.process.trigger("pod", self.now);
         self.now = self.process.closes(self.now).unwrap();
         let (memory, buffer_pods) = (self.memory, Vec::new());
@@ -99,7 +108,7 @@ impl Stage {
         })
     }
 
-    fn on(&mut self, event: Event) -> Vec<String> {
+    pub(crate) fn on(&mut self, event: Event) -> Vec<String> {
         let (mut events, mut done) = (VecDeque::from([event]), Vec::new());
         while let Some(event) = events.pop_front() {
             let snapshot = self.world.cluster.snapshot();
@@ -132,7 +141,10 @@ impl Stage {
                 (format!("nominate {}", nodes.join(" ")), None)
             }
             Effect::Launch(_, plan) => {
+                assert!(self.process.is_launching());
                 let planned = &plan.new_node_claims;
+                let pods = planned.iter().flat_map(|planned| &planned.pods);
+                self.order.extend(pods.map(|pod| pod.name.clone()));
                 let names = planned.iter().map(|planned| {
                     let claim = planned.to_node_claim();
                     self.launches.then(|| self.create(claim))
@@ -142,6 +154,14 @@ impl Stage {
                     format!("launch {}", planned.len()),
                     Some(Event::Launched(names)),
                 )
+            }
+            Effect::NominatePods(pods) => {
+                let pods = pods.iter().map(|it| match &it.node {
+                    Some(node) => format!("{} to {node}", it.pod.name),
+                    None => format!("{} to none", it.pod.name),
+                });
+                let pods: Vec<String> = pods.collect();
+                (format!("write {}", pods.join(" ")), None)
             }
             Effect::ReportIdle => ("idle".to_owned(), None),
         }
@@ -166,6 +186,7 @@ impl Stage {
 fn a_pending_pod_gets_a_node_and_keeps_its_nomination() {
     let mut stage = Stage::new(World::new().with([pod("p")]));
     assert_eq!(stage.plan(), ["plan 1", "launch 1", "nominate new-1"]);
+    assert!(!stage.process.is_launching());
     assert_eq!(stage.plan(), [""; 0], "nothing is to be planned");
     stage.process.release("new-1");
     stage.world.cluster.remove_node_claim("new-1");

@@ -49,7 +49,7 @@ pub use decision::{
 };
 pub use error::ReadError;
 pub use offline::Offline;
-pub use read::{read, salvage};
+pub use read::read;
 pub use recording::RecordedPass;
 pub use settings::{Redaction, Settings};
 pub use write::write;
@@ -76,8 +76,6 @@ pub struct Bundle {
     pub recording: Vec<RecordedPass>,
     /// Which names are pseudonyms.
     pub redaction: Redaction,
-    /// Why only a part of the file was read, if it was salvaged.
-    pub damage: Option<String>,
 }
 
 impl Bundle {
@@ -92,7 +90,6 @@ impl Bundle {
             decisions: Vec::new(),
             recording: Vec::new(),
             redaction: Redaction::None,
-            damage: None,
         }
     }
 

@@ -48,11 +48,6 @@ impl Offline {
         Self { bundle, history }
     }
 
-    #[must_use]
-    pub fn bundle(&self) -> &Bundle {
-        &self.bundle
-    }
-
     fn question(&self) -> Question<'_> {
         Question {
             snapshot: &self.bundle.snapshot,

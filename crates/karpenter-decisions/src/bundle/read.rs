@@ -27,17 +27,7 @@ use super::{Bundle, Decision, SCHEMA, Settings};
 /// Fails if the file is not a complete bundle that this version reads: with the line, the byte and the field of the problem.
 pub fn read(file: impl Read) -> Result<Bundle, ReadError> {
     let lines = LineReader::new(file).map_err(|source| ReadError::Io { line: 0, source })?;
-    Reader { lines }.bundle(false)
-}
-
-/// Reads what is whole of a damaged bundle: the lines before the first that cannot be read. [`Bundle::damage`] says why there are no
-/// more.
-///
-/// # Errors
-/// Fails if the file does not begin with the manifest of a bundle that this version reads, or if it is too large.
-pub fn salvage(file: impl Read) -> Result<Bundle, ReadError> {
-    let lines = LineReader::new(file).map_err(|source| ReadError::Io { line: 0, source })?;
-    Reader { lines }.bundle(true)
+    Reader { lines }.bundle()
 }
 
 struct Reader<R: Read> {
@@ -64,7 +54,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn bundle(mut self, salvages: bool) -> Result<Bundle, ReadError> {
+    fn bundle(mut self) -> Result<Bundle, ReadError> {
         match self.advance() {
             Err(ReadError::Truncated { .. }) => return Err(ReadError::NotABundle),
             // What is not compressed with zstd is not a bundle.
@@ -96,15 +86,8 @@ impl<R: Read> Reader<R> {
         self.lines.accept();
         let cluster = Cluster::new(manifest.config.clone());
         let mut content = Content::new(cluster, Settings::at(manifest.at));
-        let read = self.content(&mut content);
+        self.content(&mut content)?;
         content.flush();
-        let damage = match read {
-            Err(ReadError::TooLarge { line, problem }) => {
-                return Err(ReadError::TooLarge { line, problem });
-            }
-            Err(damage) if salvages => Some(damage.to_string()),
-            read => read.map(|()| None)?,
-        };
         Ok(Bundle {
             provider: manifest.provider,
             engine: manifest.engine,
@@ -113,7 +96,6 @@ impl<R: Read> Reader<R> {
             decisions: content.decisions,
             recording: content.recording,
             redaction: manifest.redact,
-            damage,
         })
     }
 

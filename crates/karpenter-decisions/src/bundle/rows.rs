@@ -110,6 +110,8 @@ pub(super) struct PodRow {
     pub(super) node: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) nominated: Option<String>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) nominated_by_plan: bool,
     pub(super) phase: Phase,
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) unschedulable: bool,
@@ -146,6 +148,7 @@ impl PodRow {
             owners,
             node: pod.node_name.as_deref().map(str::to_owned),
             nominated: pod.nominated_node.clone(),
+            nominated_by_plan: pod.nominated_by_plan,
             phase: pod.phase,
             unschedulable: pod.unschedulable,
             gated: pod.gated,
@@ -183,6 +186,7 @@ impl PodRow {
             started_at: self.started_at.map(Into::into),
             node_name: self.node.map(Into::into),
             nominated_node: self.nominated,
+            nominated_by_plan: self.nominated_by_plan,
             phase: self.phase,
             unschedulable: self.unschedulable,
             gated: self.gated,

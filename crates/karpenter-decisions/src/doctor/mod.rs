@@ -148,7 +148,6 @@ pub fn examine(
         kind: "BlockerReport",
         observed: Observed {
             truncated: observed.truncated || is_cut,
-            exact: true,
             ..observed
         },
         ran: Check::ALL

@@ -55,17 +55,6 @@ pub struct Observed {
     pub engine: String,
     /// Whether the answer is incomplete, because a bound was reached.
     pub truncated: bool,
-    /// Whether the whole cluster was known. It is not with the salvaged part of a damaged bundle.
-    #[serde(default = "whole", skip_serializing_if = "is_whole")]
-    pub exact: bool,
-}
-
-fn whole() -> bool {
-    true
-}
-
-fn is_whole(exact: &bool) -> bool {
-    *exact
 }
 
 impl Question<'_> {
@@ -76,7 +65,6 @@ impl Question<'_> {
             epoch: self.snapshot.epoch(),
             engine: self.engine.to_owned(),
             truncated,
-            exact: true,
         }
     }
 

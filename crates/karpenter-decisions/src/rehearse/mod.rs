@@ -105,7 +105,6 @@ fn answer(
             epoch: snapshot.epoch(),
             engine: settings.engine.clone(),
             truncated,
-            exact: true,
         },
         start,
         seconds: length.as_secs(),

@@ -248,6 +248,7 @@ pub(super) fn pending(like: &Pod, namespace: &str, name: &str, now: Timestamp) -
         started_at: None,
         node_name: None,
         nominated_node: None,
+        nominated_by_plan: false,
         phase: Phase::Pending,
         unschedulable: true,
         gated: false,

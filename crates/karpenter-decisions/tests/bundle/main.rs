@@ -316,43 +316,6 @@ fn lines_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn what_is_whole_of_a_damaged_bundle_is_read_and_said_to_be_damaged() {
-    let whole = file(&captured());
-    assert_eq!(bundle::salvage(whole.as_slice()).unwrap().damage, None);
-    let mut all = lines(&whole);
-    let node = |line: &String| line.starts_with(r#"{"s":"nodes""#);
-    let at = all.iter().position(node).unwrap();
-    all[at] = all[at].replace(r#""spec""#, r#""#);
-    let text: String = all.iter().map(|line| format!("{line}\n")).collect();
-    let damaged = zstd::encode_all(text.as_bytes(), 1).unwrap();
-    assert!(bundle::read(damaged.as_slice()).is_err());
-    let read = bundle::salvage(damaged.as_slice()).unwrap();
-    assert_eq!(
-        (
-            read.snapshot.pod_count(),
-            read.snapshot.node_objects().count()
-        ),
-        (2, 0)
-    );
-    let damage = read.damage.unwrap();
-    assert!(
-        damage.starts_with(&format!("invalid bundle: line {}", at + 1)),
-        "{damage}"
-    );
-    // Between the pods, which are added at once.
-    let pods = |line: &String| line.starts_with(r#"{"s":"pods""#);
-    let at = all.iter().position(pods).unwrap();
-    let text: String = all[..=at].iter().map(|line| format!("{line}\n")).collect();
-    let cut = zstd::encode_all(text.as_bytes(), 1).unwrap();
-    let read = bundle::salvage(cut.as_slice()).unwrap();
-    assert_eq!(read.snapshot.pod_count(), 1);
-    assert!(read.damage.unwrap().contains("without its trailer"));
-    for foreign in [b"".as_slice(), b"hello", &whole[..8]] {
-        assert!(bundle::salvage(foreign).is_err());
-    }
-}
-
-#[test]
 fn a_file_that_was_cut_or_changed_is_refused() {
     let whole = file(&captured());
     let error = refused(&whole[..whole.len() / 2]);

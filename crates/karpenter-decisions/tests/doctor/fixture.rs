@@ -202,7 +202,6 @@ impl World {
             epoch: snapshot.epoch(),
             engine: "test".to_owned(),
             truncated: false,
-            exact: true,
         };
         examine(&examination, observed, namespace)
     }

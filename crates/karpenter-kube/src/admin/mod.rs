@@ -20,8 +20,6 @@ use tokio_util::task::TaskTracker;
 use crate::controller::compute;
 use crate::metrics::Registry;
 
-#[cfg(feature = "decisions")]
-pub(crate) use tls::fingerprint;
 pub use tls::{Certificate, CertificateError};
 
 /// Reports whether the process is alive or ready, with the reason if not.

@@ -1,4 +1,4 @@
-//! The TLS certificates of `/metrics` and of the decisions.
+//! The TLS certificate of `/metrics`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,8 +7,7 @@ use arc_swap::ArcSwap;
 use karpenter_listener::Tls;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use sha2::{Digest as _, Sha256};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Keys of a Secret of type `kubernetes.io/tls`.
 const CERTIFICATE: &str = "tls.crt";
@@ -34,31 +33,13 @@ pub enum CertificateError {
         /// The TLS error.
         source: rustls::Error,
     },
-    /// No certificate can be made.
-    #[error("cannot make a certificate: {0}")]
-    Make(#[from] rcgen::Error),
-    /// A certificate that was made cannot be used.
-    #[error("cannot use the certificate that was made: {0}")]
-    Made(#[source] rustls::Error),
 }
 
-/// A certificate and its key. Those of a folder may be replaced: each new connection uses the current ones.
+/// A certificate and its key in a folder. They may be replaced: each new connection uses the current ones.
 #[derive(Debug)]
 pub struct Certificate {
-    /// Absent if the certificate was made by [`Certificate::self_signed`].
-    folder: Option<PathBuf>,
-    last: ArcSwap<Loaded>,
-}
-
-/// A certificate that is served.
-#[derive(Debug)]
-struct Loaded {
-    config: Arc<ServerConfig>,
-    #[cfg_attr(
-        not(feature = "decisions"),
-        allow(dead_code, reason = "for the listener of decisions")
-    )]
-    fingerprint: String,
+    folder: PathBuf,
+    last: ArcSwap<ServerConfig>,
 }
 
 impl Certificate {
@@ -68,50 +49,20 @@ impl Certificate {
     /// When a file cannot be read or the certificate cannot be used.
     pub fn of_folder(folder: &Path) -> Result<Self, CertificateError> {
         Ok(Self {
-            folder: Some(folder.to_owned()),
+            folder: folder.to_owned(),
             last: ArcSwap::from_pointee(read(folder)?),
         })
     }
 
-    /// Makes a certificate for a name, with a key that never leaves the process.
-    ///
-    /// # Errors
-    /// When there are no random bytes.
-    pub fn self_signed(name: &str) -> Result<Self, CertificateError> {
-        let made = rcgen::generate_simple_self_signed([name.to_owned()])?;
-        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        let loaded = load(vec![made.cert.der().clone()], key.into());
-        Ok(Self {
-            folder: None,
-            last: ArcSwap::from_pointee(loaded.map_err(CertificateError::Made)?),
-        })
-    }
-
-    /// Returns SHA-256 of the current certificate, in hexadecimal digits.
-    #[cfg_attr(
-        not(feature = "decisions"),
-        allow(dead_code, reason = "for the listener of decisions")
-    )]
-    pub(crate) fn fingerprint(&self) -> String {
-        self.current().fingerprint.clone()
-    }
-
-    /// Returns the current certificate; the previous one while that in the folder cannot be read.
-    fn current(&self) -> Arc<Loaded> {
-        if let Some(folder) = &self.folder {
-            match read(folder) {
-                Ok(loaded) => self.last.store(Arc::new(loaded)),
-                Err(error) => {
-                    tracing::error!(logger = "controller", error = %error, "keeping the previous certificate");
-                }
+    /// Returns the TLS settings of the next connection; the previous ones while the certificate in the folder cannot be read.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        match read(&self.folder) {
+            Ok(loaded) => self.last.store(Arc::new(loaded)),
+            Err(error) => {
+                tracing::error!(logger = "controller", error = %error, "keeping the previous certificate");
             }
         }
         self.last.load_full()
-    }
-
-    /// Returns the TLS settings of the next connection.
-    pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.current().config)
     }
 }
 
@@ -120,17 +71,7 @@ pub(super) fn settings(certificate: Arc<Certificate>) -> Tls {
     Arc::new(move || certificate.config())
 }
 
-/// Returns SHA-256 of a certificate, in hexadecimal digits.
-pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::with_capacity(64);
-    for byte in Sha256::digest(certificate) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
-fn read(folder: &Path) -> Result<Loaded, CertificateError> {
+fn read(folder: &Path) -> Result<ServerConfig, CertificateError> {
     let (certificate, key) = (folder.join(CERTIFICATE), folder.join(KEY));
     let unreadable = |path: &Path| {
         let path = path.to_owned();
@@ -149,17 +90,12 @@ fn read(folder: &Path) -> Result<Loaded, CertificateError> {
 fn load(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-) -> Result<Loaded, rustls::Error> {
-    let fingerprint = chain.first().map(fingerprint).unwrap_or_default();
+) -> Result<ServerConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
+    ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain, key)?;
-    Ok(Loaded {
-        config: Arc::new(config),
-        fingerprint,
-    })
+        .with_single_cert(chain, key)
 }
 
 #[cfg(test)]
@@ -204,23 +140,6 @@ mod tests {
             acceptor.accept(stream).await
         };
         tokio::join!(client, server).0
-    }
-
-    #[tokio::test]
-    async fn a_certificate_that_was_made_is_known_by_its_fingerprint() {
-        let (made, other) = (
-            Certificate::self_signed("karpenter").unwrap(),
-            Certificate::self_signed("karpenter").unwrap(),
-        );
-        assert_eq!(made.fingerprint(), made.fingerprint());
-        assert_ne!(made.fingerprint(), other.fingerprint(), "keys are random");
-        let folder = tempfile::tempdir().unwrap();
-        let first = put(folder.path(), "karpenter");
-        let certificate = Certificate::of_folder(folder.path()).unwrap();
-        let expected = fingerprint(&CertificateDer::from(first));
-        assert_eq!(certificate.fingerprint(), expected);
-        put(folder.path(), "karpenter");
-        assert_ne!(certificate.fingerprint(), expected, "it was renewed");
     }
 
     #[tokio::test]

@@ -78,7 +78,6 @@ impl Doctor {
                 epoch: view.snapshot.epoch(),
                 engine: ENGINE.to_owned(),
                 truncated: false,
-                exact: true,
             };
             let examination = Examination {
                 snapshot: &view.snapshot,

@@ -20,7 +20,7 @@ use super::feed::{BEHIND, Feed};
 use super::kept::Kept;
 use super::log::Log;
 use crate::clock::Clock;
-use crate::lease::{Announcement, Holder};
+use crate::lease::Holder;
 use crate::model::View;
 use crate::options::Options;
 
@@ -56,8 +56,6 @@ pub struct Decisions {
     pub(super) log: Option<Log>,
     pub(super) new: broadcast::Sender<Arc<DecisionRecord>>,
     pub(super) holder: Holder,
-    /// Where other replicas reach this one, while it leads.
-    pub(super) announcement: Announcement,
     /// The passes of the last half hour (feature gate `FlightRecorder`).
     recorder: Option<Mutex<Recorder>>,
     /// Counts the changes of the history.
@@ -75,14 +73,9 @@ impl std::fmt::Debug for Decisions {
 }
 
 impl Decisions {
-    /// Creates an empty history. `holder` is the replica that holds the lease, `announcement` what this one writes into the lease.
+    /// Creates an empty history. `holder` is the replica that holds the lease.
     #[must_use]
-    pub fn new(
-        options: &Options,
-        clock: Clock,
-        holder: Holder,
-        announcement: Announcement,
-    ) -> Self {
+    pub fn new(options: &Options, clock: Clock, holder: Holder) -> Self {
         let records_flight = options.feature_gates.flight_recorder;
         let (new, _) = broadcast::channel(BEHIND);
         Self {
@@ -95,7 +88,6 @@ impl Decisions {
             log: Log::open(&options.decision_log),
             new,
             holder,
-            announcement,
             recorder: records_flight.then(Mutex::default),
             revision: AtomicU64::default(),
             feed: Feed::default(),

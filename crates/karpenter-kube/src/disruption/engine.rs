@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{
-    Command, DisruptionRequest, MultiNodeSearch, Planner, validate as check,
+    Command, DisruptionRequest, MultiNodeSearch, plan as decide, validate as check,
 };
 use karpenter_core::lifecycle::disruption::{Event, Inputs};
 use karpenter_core::schedule::Cancel;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -74,25 +73,16 @@ pub(crate) fn request(
 }
 
 /// Plans on a view.
-pub(super) async fn plan(
-    cx: Arc<Context>,
-    view: Arc<View>,
-    planner: Arc<Mutex<Planner>>,
-    inputs: Inputs,
-) -> Answer {
+pub(super) async fn plan(cx: Arc<Context>, view: Arc<View>, inputs: Inputs) -> Answer {
     let (request, _guard) = request(&cx, &view.snapshot, &inputs);
     let (snapshot, asked) = (view.snapshot.fork(), request.clone());
     let started = Instant::now();
-    let pass = move || planner.lock().plan(&snapshot, &request);
+    let pass = move || decide(&snapshot, &request);
     let plan = match compute("the disruption planner", pass).await {
         Ok(plan) => plan,
         Err(error) => return Answer::unanswered(error),
     };
-    tracing::debug!(
-        "carried-over" = plan.carried_over,
-        evaluated = plan.evaluated,
-        "planned disruption"
-    );
+    tracing::debug!(evaluated = plan.evaluated, "planned disruption");
     report::planned(&cx, &view, &plan, inputs.consolidates);
     if let Some(listener) = &cx.listener {
         let made = Made {

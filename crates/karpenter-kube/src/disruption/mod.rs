@@ -14,9 +14,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use karpenter_core::disruption::Planner;
 use karpenter_core::lifecycle::disruption::{Disruption as Process, Effect, Event, Settings};
-use parking_lot::Mutex;
 use tokio::task::{JoinError, JoinSet};
 use tracing::Instrument;
 
@@ -41,8 +39,6 @@ pub struct Disruption {
     process: Process,
     tasks: JoinSet<Answer>,
     pauses: Pauses,
-    /// Carries evaluations of nodes over from pass to pass.
-    planner: Arc<Mutex<Planner>>,
     /// Why an effect failed: the pass ends with it, and is repeated with back-off.
     failure: Option<ReconcileError>,
 }
@@ -72,7 +68,6 @@ impl Disruption {
             cx,
             tasks: JoinSet::new(),
             pauses: Pauses::default(),
-            planner: Arc::default(),
             failure: None,
         }
     }
@@ -99,8 +94,7 @@ impl Disruption {
         let cx = Arc::clone(&self.cx);
         match effect {
             Effect::Plan(inputs) => {
-                let planner = Arc::clone(&self.planner);
-                self.spawn(engine::plan(cx, Arc::clone(view), planner, inputs));
+                self.spawn(engine::plan(cx, Arc::clone(view), inputs));
             }
             Effect::Validate(command, inputs) => {
                 self.spawn(engine::validate(cx, Arc::clone(view), command, inputs));

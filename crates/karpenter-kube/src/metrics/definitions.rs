@@ -128,6 +128,8 @@ metrics! {
         "Time from creation of a pod until it is ready.";
     pods_bound_duration_seconds: histogram[](DURATION_BUCKETS) =
         "Time from creation of a pod until it is bound.";
+    pods_nominations_bound_total: counter["as_planned", "plans"] =
+        "Pods that kube-scheduler bound, by whether to the node they were nominated to, and whether after one plan or several.";
     pods_provisioning_bound_duration_seconds: histogram[](DURATION_BUCKETS) =
         "Time from the first successful simulation until the pod is bound.";
     pods_provisioning_startup_duration_seconds: histogram[](DURATION_BUCKETS) =

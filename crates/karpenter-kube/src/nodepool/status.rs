@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -166,6 +167,17 @@ fn readiness(pool: &mut NodePool, class: Option<&NodeClass>, now: Timestamp) {
     };
 }
 
+/// Says that pods are not nominated to nodes, because the permission is missing.
+fn pod_nomination(pool: &mut NodePool, cx: &Context, now: Timestamp) {
+    if cx.pod_nomination_forbidden.load(Ordering::Relaxed) {
+        let message = "the ServiceAccount has no permission to patch pods/status, which the feature gate PodNomination needs: kube-scheduler may bind pods to other nodes than planned";
+        pool.set_false(types::POD_NOMINATION, reasons::FORBIDDEN, message, now);
+    } else {
+        let conditions = &mut pool.status.conditions;
+        conditions.retain(|condition| condition.type_ != types::POD_NOMINATION);
+    }
+}
+
 /// Counts the nodes and resources of the NodePool. Nodes that are being deleted do not count.
 fn count(pool: &mut NodePool, view: &View) {
     let mut total = Resources::new();
@@ -275,6 +287,7 @@ impl Controller for Status {
         if let Some(class) = class {
             self.registration_health(&mut after, class, now);
         }
+        pod_nomination(&mut after, &self.cx, now);
         count(&mut after, &view);
         let api: Api<NodePool> = Api::all(self.cx.clients.api.clone());
         self.cx

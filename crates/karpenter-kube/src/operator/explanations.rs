@@ -53,8 +53,7 @@ impl Explanations {
     ) -> Self {
         let decisions = options.feature_gates.decision_records.then(|| {
             let holder = elector.map(Elector::holder).unwrap_or_default();
-            let announcement = elector.map(Elector::announcement).unwrap_or_default();
-            Arc::new(Decisions::new(options, clock, holder, announcement))
+            Arc::new(Decisions::new(options, clock, holder))
         });
         let shadow = decisions
             .clone()

@@ -15,6 +15,7 @@ mod registry;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use karpenter_core::cluster::ClusterConfig;
@@ -266,6 +267,7 @@ impl Builder {
             buffers: Buffers::default(),
             static_capacity: StaticCapacity::default(),
             limited: tokio::sync::Mutex::default(),
+            pod_nomination_forbidden: AtomicBool::default(),
         });
         #[cfg(feature = "decisions")]
         explanations.register(&cx);

@@ -225,7 +225,11 @@ impl ControllerRegistry {
         }
         self.periodic(provisioner);
 
-        self.controller(Lifecycle::new(Arc::clone(&cx), health));
+        self.controller(Lifecycle::new(
+            Arc::clone(&cx),
+            health,
+            Arc::clone(&triggers),
+        ));
         self.controller(PodEvents::new(Arc::clone(&cx)));
         self.controller(DisruptionConditions::new(Arc::clone(&cx)));
         self.controller(Drift::new(Arc::clone(&cx)));

@@ -9,7 +9,6 @@ mod parse;
 pub mod scheduler_config;
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -69,21 +68,6 @@ pub struct Options {
         default_value_t = 8082
     )]
     pub decisions_port: u16,
-    /// Port on all addresses that explanations of decisions are served on over TLS, to clients with a token; 0 means none.
-    #[arg(
-        long,
-        help_heading = "Process",
-        env = "DECISIONS_TLS_PORT",
-        default_value_t = 0
-    )]
-    pub decisions_tls_port: u16,
-    /// Folder with `tls.crt` and `tls.key` for `--decisions-tls-port`; they may be replaced at any time. Without it, a self-signed
-    /// certificate is made at the start.
-    #[arg(long, help_heading = "Process", env = "DECISIONS_CERT_DIR")]
-    pub decisions_cert_dir: Option<PathBuf>,
-    /// IP address of this pod, at which other replicas reach its `--decisions-tls-port`.
-    #[arg(long, help_heading = "Process", env = "POD_IP")]
-    pub pod_ip: Option<IpAddr>,
     /// Where each decision is written as a line of JSON: `none`, `stdout` or `file:PATH`.
     #[arg(
         long,
@@ -293,9 +277,6 @@ impl Default for Options {
             metrics_cert_dir: None,
             health_probe_port: 8081,
             decisions_port: 8082,
-            decisions_tls_port: 0,
-            decisions_cert_dir: None,
-            pod_ip: None,
             decision_log: DecisionLog::None,
             kube_client_qps: 200,
             kube_client_burst: 300,
@@ -384,6 +365,8 @@ pub struct FeatureGates {
     pub scheduling_hints: bool,
     /// Keep the passes of the last half hour, for `kubectl karpenter capture --last`.
     pub flight_recorder: bool,
+    /// Have kube-scheduler bind pods where they were planned, through `status.nominatedNodeName`.
+    pub pod_nomination: bool,
 }
 
 impl Default for FeatureGates {
@@ -398,6 +381,7 @@ impl Default for FeatureGates {
             decision_records: true,
             scheduling_hints: false,
             flight_recorder: false,
+            pod_nomination: false,
         }
     }
 }
@@ -423,6 +407,7 @@ impl FromStr for FeatureGates {
                 "DecisionRecords" => gates.decision_records = value,
                 "SchedulingHints" => gates.scheduling_hints = value,
                 "FlightRecorder" => gates.flight_recorder = value,
+                "PodNomination" => gates.pod_nomination = value,
                 // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
                 _ => {}
             }

@@ -8,6 +8,7 @@ mod catalogue;
 mod hints;
 pub mod launch;
 mod ledger;
+mod pod_nomination;
 mod progress;
 mod provisioner;
 mod report;

@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// Conformance: SCH-165, API-209
+    /// Conformance: SCH-165, API-209, SCH-004
     #[test]
     fn a_run_reports_its_queue_and_every_pending_pod_gets_one_decision() {
         let metrics = Metrics::new(&Registry::new());

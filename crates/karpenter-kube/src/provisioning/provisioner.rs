@@ -85,7 +85,9 @@ impl Provisioner {
     /// Triggers a batch if a change of the model needs a plan. Runs on the model's task.
     pub fn observe(&self, change: &Change, view: &View) {
         match change {
-            Change::Pod { before, after } => self.observe_pod(before.as_deref(), after.as_deref()),
+            Change::Pod { before, after } => {
+                self.observe_pod(before.as_deref(), after.as_deref(), view);
+            }
             // The pods of a node that is being deleted need another one before they are pending.
             Change::Node {
                 before,
@@ -122,7 +124,7 @@ impl Provisioner {
 
     /// Triggers a batch when a pod becomes provisionable or its requirements change. Other changes of a pending pod, such
     /// as kube-scheduler's message, do not trigger a plan.
-    fn observe_pod(&self, before: Option<&Pod>, after: Option<&Pod>) {
+    fn observe_pod(&self, before: Option<&Pod>, after: Option<&Pod>, view: &View) {
         let uid = after.map(|pod| &pod.key.uid);
         if let Some(deleted) = before.filter(|pod| Some(&pod.key.uid) != uid) {
             self.ledger.forget(&deleted.key.uid);
@@ -132,8 +134,20 @@ impl Provisioner {
         let now = self.cx.clock.now();
         let metrics = self.cx.acting.since().map(|_| &self.cx.metrics);
         self.ledger.changed(pod, now, metrics);
-        if pod.node_name.is_some() || !pod.is_active() {
+        if pod.node_name.is_some() && before.is_some_and(|before| before.node_name.is_none()) {
+            if let Some(bound) = self.triggers.bound(pod, &view.snapshot)
+                && let Some(metrics) = metrics
+            {
+                let as_planned = if bound.as_planned { "true" } else { "false" };
+                let plans = if bound.plans > 1 { "several" } else { "one" };
+                metrics
+                    .pods_nominations_bound_total
+                    .inc(&[as_planned, plans]);
+            }
+        } else if pod.node_name.is_some() || !pod.is_active() {
             self.triggers.forget(&pod.key.uid);
+        } else if before.is_some_and(Pod::is_nominated_by_plan) && pod.nominated_node.is_none() {
+            self.triggers.denominated();
         }
         if pod.is_provisionable() {
             self.ledger.seen(&pod.key.uid, now);
@@ -183,6 +197,9 @@ impl Provisioner {
                         if let Some(Ok(pass)) = &mut passed {
                             pass.claims = claims;
                         }
+                    }
+                    Effect::NominatePods(pods) => {
+                        self.triggers.nominate_pods(&self.cx, pods).await;
                     }
                     Effect::ReportIdle => report::nothing_waits(&self.cx),
                 }

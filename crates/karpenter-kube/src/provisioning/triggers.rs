@@ -1,12 +1,20 @@
 //! The provisioning process, shared by the provisioner and by those who trigger it.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::lifecycle::provisioning::{Effect, Event, Provisioning as Process};
+use karpenter_core::lifecycle::provisioning::nominations::Bound;
+use karpenter_core::lifecycle::provisioning::{
+    Effect, Event, PodNomination, Provisioning as Process,
+};
+use karpenter_core::pod::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::pod_nomination;
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::options::Options;
 
 /// The process, and a wake-up when it is triggered.
@@ -14,8 +22,13 @@ use crate::options::Options;
 pub struct Triggers {
     process: Mutex<Process>,
     triggered: Notify,
+    /// Wakes those who wait until the NodeClaims of a plan are created.
+    launched: Notify,
     clock: Clock,
 }
+
+/// How long a Node waits to be registered while the NodeClaims of a plan, which its own may be one of, are created.
+const LAUNCH: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -30,8 +43,12 @@ impl Triggers {
     #[must_use]
     pub fn new(options: &Options, clock: Clock) -> Self {
         Self {
-            process: Mutex::new(Process::new(options.batch_window(), clock.now())),
+            process: Mutex::new(
+                Process::new(options.batch_window(), clock.now())
+                    .with_pod_nomination(options.feature_gates.pod_nomination),
+            ),
             triggered: Notify::new(),
+            launched: Notify::new(),
             clock,
         }
     }
@@ -57,10 +74,63 @@ impl Triggers {
         self.process.lock().release(claim);
     }
 
+    /// Takes note of a pod that kube-scheduler bound.
+    pub(crate) fn bound(&self, pod: &Pod, snapshot: &Snapshot) -> Option<Bound> {
+        let bound = self.process.lock().bound(pod, snapshot, self.clock.now())?;
+        if !bound.as_planned {
+            self.triggered.notify_one();
+        }
+        Some(bound)
+    }
+
+    /// Takes note of a pod whose nominated node kube-scheduler has removed.
+    pub(crate) fn denominated(&self) {
+        self.process.lock().denominated(self.clock.now());
+        self.triggered.notify_one();
+    }
+
+    /// Nominates the pods of a NodeClaim to its Node, whose taint `karpenter.sh/unregistered` is about to be removed.
+    pub(crate) async fn registering(&self, cx: &Context, claim: &str, node: &str) {
+        let event = Event::Registering {
+            claim: claim.to_owned(),
+            node: node.to_owned(),
+        };
+        if cx.options.feature_gates.pod_nomination {
+            let launch = self.clock.real_duration(LAUNCH);
+            let _elapsed = tokio::time::timeout(launch, self.until_launched()).await;
+        }
+        for effect in self.on(event, &cx.view().snapshot) {
+            if let Effect::NominatePods(pods) = effect {
+                self.nominate_pods(cx, pods).await;
+            }
+        }
+    }
+
+    async fn until_launched(&self) {
+        loop {
+            let launched = self.launched.notified();
+            if !self.process.lock().is_launching() {
+                return;
+            }
+            launched.await;
+        }
+    }
+
+    /// Executes [`Effect::NominatePods`].
+    pub(crate) async fn nominate_pods(&self, cx: &Context, pods: Vec<PodNomination>) {
+        if pod_nomination::write(cx, pods).await.is_err() {
+            self.process.lock().end_pod_nomination();
+        }
+    }
+
     /// Hands an event to the process.
     pub(crate) fn on(&self, event: Event, snapshot: &Snapshot) -> Vec<Effect> {
         let mut process = self.process.lock();
-        process.on(event, snapshot, self.clock.now())
+        let effects = process.on(event, snapshot, self.clock.now());
+        if !process.is_launching() {
+            self.launched.notify_waiters();
+        }
+        effects
     }
 
     fn next(&self, now: Timestamp) -> (Timestamp, Due) {

@@ -55,7 +55,7 @@ impl Provisioning {
                         let nodes = nodes.into_iter().filter(is_real);
                         self.cx.nominate(nodes.collect()).await?;
                     }
-                    Effect::ReportIdle => {}
+                    Effect::NominatePods(_) | Effect::ReportIdle => {}
                 }
             }
         }

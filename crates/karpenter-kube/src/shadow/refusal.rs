@@ -21,9 +21,7 @@ use crate::client::Clients;
 use crate::metrics::{Counter, Registry};
 
 /// Reviews: they are created, and nothing is stored.
-const REVIEWS: [&str; 4] = [
-    "/apis/authentication.k8s.io/v1/tokenreviews",
-    "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+const REVIEWS: [&str; 2] = [
     "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
     "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
 ];

@@ -97,6 +97,7 @@ const METRICS: &[(&str, Kind, &str)] = &[
     ("cluster_utilization_percent", Gauge, "resource_type"),
     ("pods_startup_duration_seconds", Summary, ""),
     ("pods_bound_duration_seconds", Histogram(D), ""),
+    ("pods_nominations_bound_total", Counter, "as_planned plans"),
     ("pods_provisioning_bound_duration_seconds", Histogram(D), ""),
     (
         "pods_provisioning_startup_duration_seconds",

@@ -51,10 +51,7 @@ const UPSTREAMS: [(&str, &str, &str); 23] = [
     ("scheduler-config", "SCHEDULER_CONFIG", ""),
 ];
 /// Flags that upstream does not have.
-const OURS: [&str; 9] = [
-    "decisions-cert-dir",
-    "decisions-tls-port",
-    "pod-ip",
+const OURS: [&str; 6] = [
     "shadow",
     "shadow-if",
     "metrics-cert-dir",
@@ -200,6 +197,7 @@ fn gates_that_are_not_named_have_defaults_and_unknown_ones_are_ignored() {
         decision_records: true,
         scheduling_hints: false,
         flight_recorder: false,
+        pod_nomination: false,
     };
     for text in ["", "Unknown=true", "Drift=false,"] {
         assert_eq!(gates(text).unwrap(), defaults, "{text}");
@@ -217,6 +215,7 @@ fn gates_that_are_not_named_have_defaults_and_unknown_ones_are_ignored() {
         ("CapacityBuffer", |g| g.capacity_buffer = true),
         ("SchedulingHints", |g| g.scheduling_hints = true),
         ("FlightRecorder", |g| g.flight_recorder = true),
+        ("PodNomination", |g| g.pod_nomination = true),
     ] {
         let mut expected = defaults;
         change(&mut expected);

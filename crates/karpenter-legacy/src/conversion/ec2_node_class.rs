@@ -3,7 +3,7 @@
 use karpenter_aws::api::AmiFamily;
 use serde_json::{Map, Value, json};
 
-use super::{annotate, annotation, object_at, take_annotation};
+use super::object::{annotate, annotation, object_at, take_annotation};
 use crate::names::UBUNTU_COMPATIBILITY;
 
 /// The fields of a v1beta1 spec.

@@ -17,12 +17,14 @@ mod carry;
 mod ec2_node_class;
 mod node_claim;
 mod node_pool;
+mod object;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 pub(crate) use ec2_node_class::PLACEHOLDER;
 
 use crate::names;
+use object::{annotate, drop_empty_annotations, take_annotation};
 
 /// The version before v1.
 pub const V1BETA1: &str = "v1beta1";
@@ -234,45 +236,6 @@ fn meaning(kind: Kind, direction: Direction, object: &Value) -> Value {
         (Kind::EC2NodeClass, Direction::Down) => ec2_node_class::down(&mut object),
     }
     object
-}
-
-/// Returns the object at this path, if there is one.
-fn object_at<'a>(value: &'a mut Value, pointer: &str) -> Option<&'a mut Map<String, Value>> {
-    value.pointer_mut(pointer)?.as_object_mut()
-}
-
-fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    object["metadata"]["annotations"].get(key)?.as_str()
-}
-
-/// Removes an annotation, and the map of annotations if it is empty.
-fn take_annotation(object: &mut Value, key: &str) -> Option<String> {
-    let metadata = object_at(object, "/metadata")?;
-    let annotations = metadata.get_mut("annotations")?.as_object_mut()?;
-    let value = annotations.remove(key)?;
-    if annotations.is_empty() {
-        metadata.remove("annotations");
-    }
-    value.as_str().map(str::to_owned)
-}
-
-fn drop_empty_annotations(object: &mut Value) {
-    if let Some(metadata) = object_at(object, "/metadata") {
-        let empty = |annotations: &Value| annotations.as_object().is_some_and(Map::is_empty);
-        if metadata.get("annotations").is_some_and(empty) {
-            metadata.remove("annotations");
-        }
-    }
-}
-
-fn annotate(object: &mut Value, key: &str, value: String) {
-    if !object["metadata"].is_object() {
-        object["metadata"] = Value::Object(Map::new());
-    }
-    if !object["metadata"]["annotations"].is_object() {
-        object["metadata"]["annotations"] = Value::Object(Map::new());
-    }
-    object["metadata"]["annotations"][key] = value.into();
 }
 
 #[cfg(test)]

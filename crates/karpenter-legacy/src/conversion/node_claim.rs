@@ -3,8 +3,9 @@
 use karpenter_api::labels;
 use serde_json::Value;
 
+use super::Lookup;
 use super::node_pool::{kubelet_down, kubelet_up, reference_down, reference_up};
-use super::{Lookup, object_at};
+use super::object::object_at;
 
 pub(super) fn up(claim: &mut Value) {
     kubelet_up(claim, "/spec");

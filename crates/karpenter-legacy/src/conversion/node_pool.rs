@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{annotate, annotation, object_at, take_annotation};
+use super::object::{annotate, annotation, object_at, take_annotation};
 use crate::names::{KUBELET_COMPATIBILITY, NODE_CLASS_REF_COMPATIBILITY};
 
 const GROUP: &str = "karpenter.k8s.aws";

@@ -29,7 +29,6 @@ use std::sync::Arc;
 use karpenter_kube::operator::{ControllerRegistry, own_namespace};
 use kube::runtime::watcher;
 
-use crate::options::LegacyOptions;
 use listener::Serving;
 use pools::Pools;
 pub use service::Webhook;
@@ -88,14 +87,11 @@ impl fmt::Display for Place {
     }
 }
 
-/// Adds the webhook to an operator, unless the options disable it.
-pub fn add(controllers: &mut ControllerRegistry, options: &LegacyOptions) {
-    if options.disable_webhook || options.webhook_port == 0 {
-        return;
-    }
+/// Adds the webhook to an operator.
+pub fn add(controllers: &mut ControllerRegistry, port: u16) {
     controllers.converts();
     let cx = Arc::clone(controllers.context());
-    let place = Place::new(&cx.options.karpenter_service, options.webhook_port);
+    let place = Place::new(&cx.options.karpenter_service, port);
     let client = cx.clients.api.clone();
     let (pools, serving) = (Pools::default(), Serving::default());
     let (kept, at) = (client.clone(), place.clone());

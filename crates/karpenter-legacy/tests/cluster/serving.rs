@@ -13,11 +13,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use karpenter_kube::context::Context;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
+use karpenter_legacy::crd;
 use karpenter_legacy::crd::Reach;
 use karpenter_legacy::options::LegacyOptions;
 use karpenter_legacy::serving::Place;
 use karpenter_legacy::serving::material::Material;
-use karpenter_legacy::{crd, serving};
 use karpenter_testbed::Testbed;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -90,11 +90,12 @@ impl Cluster {
         };
         let legacy = LegacyOptions {
             webhook_port: port,
+            disable_legacy_resources: true,
             ..more
         };
         let provider = Arc::new(Cloud::new(testbed.client()));
         let operator = Operator::builder(provider, testbed.client(), options)
-            .with(move |controllers| serving::add(controllers, &legacy))
+            .with(move |controllers| legacy.add(controllers))
             .build();
         let cx = Arc::clone(operator.context());
         let stop = CancellationToken::new();

@@ -45,7 +45,11 @@ impl World {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = Clock::new(epoch, 1.0);
         let testbed_clock = karpenter_testbed::Clock::new(epoch, 1.0);
-        let testbed = Testbed::builder().clock(testbed_clock).start().await;
+        let testbed = Testbed::builder()
+            .clock(testbed_clock)
+            .garbage_collection()
+            .start()
+            .await;
         let own = karpenter_api::crd::all(&[], &[])
             .into_iter()
             .map(|(_, definition)| definition);

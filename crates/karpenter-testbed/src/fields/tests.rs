@@ -1,33 +1,9 @@
-//! Replays of recorded writes, and tests of the rules.
+//! Tests of the rules; `tests/golden.rs` replays recorded writes.
 
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-
-const CR_GOLDEN: &str = include_str!("../../../../tests/golden/apiserver-cr-golden.jsonl");
-const CORE_GOLDEN: &str = include_str!("../../../../tests/golden/apiserver-core-golden.jsonl");
-
-fn recorded(golden: &str, seq: u64) -> Value {
-    golden
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .find(|entry| entry["seq"] == seq)
-        .unwrap()
-}
-
-fn node_pool() -> Schema {
-    let text = json!({"type": "string"});
-    let list = json!({"type": "array", "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
-    Schema::of_custom_resource(&json!({"type": "object", "properties": {
-        "spec": {"type": "object", "properties": {
-            "weight": {"type": "integer"},
-            "disruption": {"type": "object", "properties": {"budgets": list, "consolidateAfter": text, "consolidationPolicy": text}},
-            "template": {"type": "object", "properties": {"spec": {"type": "object", "properties": {
-                "expireAfter": text, "requirements": list,
-                "nodeClassRef": {"type": "object", "properties": {"group": text, "kind": text, "name": text}}}}}}}},
-        "status": {"type": "object", "properties": {"nodes": {"type": "integer"}}}}}))
-}
 
 fn writer<'a>(manager: &'a str, api_version: &'a str, subresource: &'a str) -> Writer<'a> {
     Writer {
@@ -37,130 +13,6 @@ fn writer<'a>(manager: &'a str, api_version: &'a str, subresource: &'a str) -> W
         now: "<time>",
         ignored: &[],
     }
-}
-
-/// The stored object must have the recorded managed fields; the rest is taken from the recorded response.
-fn replay_update(golden: &str, live: Option<u64>, seq: u64, schema: &Schema, writer: &Writer<'_>) {
-    let entry = recorded(golden, seq);
-    let live = live.map(|seq| recorded(golden, seq)["response"].clone());
-    let mut new = without_managed_fields(&entry["response"]);
-    if let Some(sent) = entry["request"].pointer("/metadata/managedFields") {
-        new["metadata"]["managedFields"] = sent.clone();
-    }
-    track_update(live.as_ref(), &mut new, schema, writer);
-    assert_eq!(new, entry["response"], "recording {seq}");
-}
-
-#[test]
-fn custom_resource_updates_track_fields_as_recorded() {
-    let schema = node_pool();
-    replay_update(
-        CR_GOLDEN,
-        None,
-        0,
-        &schema,
-        &writer("me", "karpenter.sh/v1", ""),
-    );
-    let agent = writer("<user-agent>", "karpenter.sh/v1", "");
-    replay_update(CR_GOLDEN, Some(0), 3, &schema, &agent);
-    replay_update(CR_GOLDEN, Some(3), 5, &schema, &agent);
-    replay_update(CR_GOLDEN, Some(5), 6, &schema, &agent);
-    replay_update(
-        CR_GOLDEN,
-        Some(6),
-        7,
-        &schema,
-        &writer("<user-agent>", "karpenter.sh/v1", "status"),
-    );
-    replay_update(CR_GOLDEN, None, 28, &schema, &agent);
-    replay_update(CR_GOLDEN, None, 32, &schema, &agent);
-    replay_update(CR_GOLDEN, Some(30), 34, &schema, &agent);
-}
-
-#[test]
-fn builtin_updates_track_fields_as_recorded() {
-    // The recorded 1.20 server does not have subresources in managed fields yet.
-    let agent = writer("<user-agent>", "v1", "");
-    let pod = Schema::named("io.k8s.api.core.v1.Pod");
-    let entry = recorded(CORE_GOLDEN, 0);
-    let mut new = without_managed_fields(&entry["response"]);
-    // The server sets status, tolerations and priority after it has tracked the fields.
-    for late in ["tolerations", "priority", "preemptionPolicy"] {
-        new["spec"].as_object_mut().unwrap().remove(late);
-    }
-    new["status"] = json!({});
-    track_update(None, &mut new, &pod, &agent);
-    assert_eq!(
-        new["metadata"]["managedFields"],
-        entry["response"]["metadata"]["managedFields"]
-    );
-    let node = Schema::named("io.k8s.api.core.v1.Node");
-    for (live, seq) in [(35, 36), (36, 37), (37, 38), (40, 41)] {
-        replay_update(CORE_GOLDEN, Some(live), seq, &node, &agent);
-    }
-}
-
-/// The fields that a server adds when it decodes the recorded objects.
-fn defaulted(mut object: Value) -> Value {
-    let spec = &mut object["spec"];
-    spec["disruption"] = json!({"budgets": [{"nodes": "10%"}], "consolidateAfter": "0s", "consolidationPolicy": "WhenEmptyOrUnderutilized"});
-    spec["template"]["spec"]["expireAfter"] = json!("720h");
-    object
-}
-
-fn replay_apply(live: Option<u64>, seq: u64, manager: &str, force: bool) {
-    let entry = recorded(CR_GOLDEN, seq);
-    let live = live.map(|seq| recorded(CR_GOLDEN, seq)["response"].clone());
-    let applied = apply(
-        live.as_ref(),
-        &entry["request"],
-        &node_pool(),
-        &writer(manager, "karpenter.sh/v1", ""),
-        force,
-    )
-    .unwrap();
-    let applied = defaulted(applied);
-    assert_eq!(
-        applied["spec"], entry["response"]["spec"],
-        "recording {seq}"
-    );
-    assert_eq!(
-        applied["metadata"]["managedFields"], entry["response"]["metadata"]["managedFields"],
-        "recording {seq}"
-    );
-}
-
-#[test]
-fn server_side_apply_behaves_as_recorded() {
-    replay_apply(None, 12, "m1", false);
-    replay_apply(Some(12), 13, "m2", false);
-    replay_apply(Some(13), 15, "m1", true);
-    replay_apply(Some(15), 17, "m1", false);
-}
-
-#[test]
-fn the_conflict_message_is_as_recorded() {
-    let entry = recorded(CR_GOLDEN, 14);
-    let live = recorded(CR_GOLDEN, 13)["response"].clone();
-    let error = apply(
-        Some(&live),
-        &entry["request"],
-        &node_pool(),
-        &writer("m1", "karpenter.sh/v1", ""),
-        false,
-    )
-    .unwrap_err();
-    assert_eq!(error.to_string(), entry["response"]["message"]);
-    let ApplyError::Conflicts(conflicts) = error else {
-        panic!("no conflicts")
-    };
-    assert_eq!(
-        conflicts,
-        [Conflict {
-            owner: "\"m2\"".into(),
-            field: ".spec.weight".into()
-        }]
-    );
 }
 
 fn deployment() -> Schema {
@@ -312,21 +164,6 @@ fn kubectls_server_side_apply_takes_over_from_its_client_side_apply() {
     assert_eq!(taken["spec"]["replicas"], 3);
     let note = last_applied(&taken).unwrap();
     assert_eq!(note["spec"]["replicas"], 3);
-}
-
-#[test]
-fn ignored_fields_are_neither_applied_nor_owned() {
-    let config = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "a"}, "spec": {"weight": 5}, "status": {"nodes": 3}});
-    let me = Writer {
-        ignored: &["status"],
-        ..writer("me", "karpenter.sh/v1", "")
-    };
-    let applied = apply(None, &config, &node_pool(), &me, false).unwrap();
-    assert_eq!(applied.get("status"), None);
-    assert_eq!(
-        applied["metadata"]["managedFields"][0]["fieldsV1"],
-        json!({"f:spec": {"f:weight": {}}})
-    );
 }
 
 #[test]

@@ -3,7 +3,6 @@
 //! Each kind's watcher applies events to its table and then sends the change, old and new object, to every subscriber. Pods are
 //! stored in a compact form: replicas share one spec, and fields that no loop reads are dropped.
 
-use std::any::TypeId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,7 +18,6 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use parking_lot::RwLock;
@@ -310,20 +308,6 @@ impl<K> Table<K> {
     }
 }
 
-/// A change of metadata.
-#[derive(Debug)]
-pub(crate) struct Parts<'a> {
-    pub(crate) group: String,
-    pub(crate) kind: String,
-    pub(crate) old: Option<&'a ObjectMeta>,
-    pub(crate) new: Option<&'a ObjectMeta>,
-}
-
-fn erased<K: Resource<DynamicType = (), Scope: 'static>>() -> (ApiResource, bool) {
-    let namespaced = TypeId::of::<K::Scope>() == TypeId::of::<NamespaceResourceScope>();
-    (ApiResource::erase::<K>(&()), namespaced)
-}
-
 /// How a kind is watched and stored in the cache.
 trait Cached:
     Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static
@@ -371,30 +355,8 @@ macro_rules! kinds {
             }
         })*
 
-        /// The kinds of the cache, and whether they are namespaced.
-        pub(crate) fn cached_kinds() -> Vec<(ApiResource, bool)> {
-            vec![erased::<Pod>(), $(erased::<$kind>(),)*]
-        }
-
-        impl Change {
-            /// Returns the metadata of a change.
-            pub(crate) fn parts(&self) -> Parts<'_> {
-                match self {
-                    Self::Pod(diff) => Parts {
-                        group: String::new(),
-                        kind: "Pod".to_owned(),
-                        old: diff.old.as_ref().map(|p| &p.meta),
-                        new: diff.new.as_ref().map(|p| &p.meta),
-                    },
-                    $(Self::$kind(diff) => Parts {
-                        group: $kind::group(&()).into_owned(),
-                        kind: $kind::kind(&()).into_owned(),
-                        old: diff.old.as_ref().map(|o| &o.metadata),
-                        new: diff.new.as_ref().map(|o| &o.metadata),
-                    },)*
-                }
-            }
-        }
+        /// The number of kinds of the cache.
+        const KINDS: usize = 1 + [$(stringify!($kind)),*].len();
 
         impl Cache {
             /// Watches every kind until canceled.
@@ -444,11 +406,10 @@ impl Cached for Pod {
 impl Cache {
     /// Waits until every kind has been listed once.
     pub(crate) async fn synced(&self) {
-        let kinds = cached_kinds().len();
         loop {
             let mut woken = std::pin::pin!(self.newly_listed.notified());
             woken.as_mut().enable();
-            if self.listed.load(Ordering::SeqCst) >= kinds {
+            if self.listed.load(Ordering::SeqCst) >= KINDS {
                 return;
             }
             woken.await;

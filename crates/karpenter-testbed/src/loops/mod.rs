@@ -11,14 +11,14 @@
 //! | `disruption` | the disruption controller: PodDisruptionBudget status |
 //! | [`node_lifecycle`] | the node lifecycle controller, the taint manager, pod garbage collection |
 //! | [`node_agent`] | the kubelets of simulated nodes |
-//! | `garbage` | the garbage collector (owner references) and the namespace controller |
 //! | `volume_binder` | the persistent volume controller and a CSI provisioner |
+//!
+//! Namespaces are deleted by the server, and so are dependents: [`crate::Builder::garbage_collection`].
 
 mod cache;
 mod disruption;
 mod driver;
 mod events;
-mod garbage;
 pub mod node_agent;
 pub mod node_lifecycle;
 mod outcome;
@@ -52,8 +52,6 @@ pub struct Options {
     pub node_lifecycle: Option<NodeLifecycleOptions>,
     /// Simulated nodes (kubelets).
     pub node_agent: Option<NodeAgentOptions>,
-    /// Owner references and namespace deletion.
-    pub garbage: bool,
     /// Persistent volumes for claims.
     pub volumes: bool,
 }
@@ -67,7 +65,6 @@ impl Default for Options {
             disruption: true,
             node_lifecycle: Some(NodeLifecycleOptions::default()),
             node_agent: Some(NodeAgentOptions::default()),
-            garbage: true,
             volumes: true,
         }
     }
@@ -174,11 +171,6 @@ impl Launch<'_> {
         if let Some(agent) = options.node_agent {
             self.controller(node_agent::Kubelets::new(context.clone(), agent.clone()));
             self.controller(node_agent::PodLives::new(context.clone(), agent));
-        }
-        if options.garbage {
-            let changes = context.cache.subscribe();
-            self.tasks
-                .spawn(garbage::run(context, changes, self.token.clone()));
         }
     }
 

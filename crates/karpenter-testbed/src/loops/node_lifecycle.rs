@@ -463,7 +463,6 @@ impl Controller for PodEvictor {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::PodSpec;
     use serde_json::Value;
 
     use super::*;
@@ -522,29 +521,6 @@ mod tests {
                 format!("{UNSCHEDULABLE}:NoSchedule"),
                 "node.kubernetes.io/disk-pressure:NoSchedule".to_owned()
             ]
-        );
-    }
-
-    #[test]
-    fn tolerations_delay_or_prevent_leaving() {
-        let taints = [taint("a", "NoExecute", Some(START))];
-        let pod = |tolerations: Value| PodRecord {
-            meta: Default::default(),
-            spec: Arc::new(
-                serde_json::from_value::<PodSpec>(
-                    json!({"containers": [], "tolerations": tolerations}),
-                )
-                .unwrap(),
-            ),
-            node: None,
-            status: Default::default(),
-        };
-        let leaves = |tolerations: Value| leaves_at(&pod(tolerations), &taints, START);
-        assert_eq!(leaves(json!([])), Some(Timestamp::MIN));
-        assert_eq!(leaves(json!([{"key": "a", "operator": "Exists"}])), None);
-        assert_eq!(
-            leaves(json!([{"key": "a", "operator": "Exists", "tolerationSeconds": 300}])),
-            Some(after(START, Duration::from_secs(300)))
         );
     }
 }

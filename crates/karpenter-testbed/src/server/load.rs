@@ -34,6 +34,9 @@ impl ApiServer {
                 .or_insert_with(|| timestamp(self.clock.now()));
             metadata.entry("generation").or_insert_with(|| json!(1));
             let stored = served.collection.insert(&key, served.edition, &mut object);
+            if let Some(owners) = self.owners.as_ref().filter(|_| stored.is_ok()) {
+                owners.lock().written(served, &object);
+            }
             stored.ok()
         });
         stored.count()

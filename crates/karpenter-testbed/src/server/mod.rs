@@ -8,6 +8,7 @@ mod delete;
 mod identity;
 mod load;
 mod names;
+mod owners;
 mod read;
 mod subresources;
 mod value;
@@ -32,6 +33,7 @@ pub use access::authorization::ServiceAccount;
 use access::tokens::Tokens;
 use catalog::{Catalog, Served};
 use identity::Identity;
+use owners::Owners;
 use wire::error::ApiError;
 pub use wire::reply::Body;
 use wire::reply::Reply;
@@ -51,6 +53,8 @@ pub struct Inner {
     pod_mutation: Option<PodMutation>,
     refusals: Mutex<Vec<String>>,
     tokens: RwLock<Tokens>,
+    /// For garbage collection, if there is one.
+    owners: Option<Mutex<Owners>>,
 }
 
 /// The API server. Cheap to clone; clones are the same server.
@@ -89,6 +93,8 @@ pub struct ServerSettings {
     pub version: String,
     /// Changes of new pods.
     pub pod_mutation: Option<PodMutation>,
+    /// Whether dependents of deleted objects are deleted.
+    pub garbage_collection: bool,
 }
 
 impl ApiServer {
@@ -106,6 +112,7 @@ impl ApiServer {
             pod_mutation: settings.pod_mutation,
             refusals: Mutex::default(),
             tokens: RwLock::default(),
+            owners: settings.garbage_collection.then(Mutex::default),
         }));
         server.populate();
         server
@@ -125,10 +132,6 @@ impl ApiServer {
 
     /// Handles a request whose body has been read.
     pub async fn handle(&self, parts: &Parts, body: Bytes) -> http::Response<Body> {
-        if let Some((target, path)) = Target::of_proxy(parts.uri.path()) {
-            let response = self.proxy(parts, &target, &path, body).await;
-            return response.unwrap_or_else(|error| Reply::from(error).into_response());
-        }
         let reply = match self.answer(parts, body).await {
             Ok(reply) => reply,
             Err(error) => Reply::from(error),
@@ -272,6 +275,10 @@ impl ApiServer {
         if served.is("", "Namespace") {
             self.sweep_if_terminating(value::name_of(stored));
         }
+        if let Some(owners) = &self.owners {
+            let due = owners.lock().written(served, stored);
+            self.collect(due);
+        }
     }
 
     /// Notifies other parts of the server after an object was removed.
@@ -284,6 +291,10 @@ impl ApiServer {
         }
         if let Some(namespace) = last["metadata"]["namespace"].as_str() {
             self.sweep_if_terminating(namespace);
+        }
+        if let Some(owners) = &self.owners {
+            let due = owners.lock().removed(last);
+            self.collect(due);
         }
     }
 

@@ -9,7 +9,6 @@ use super::{helm, is_missing, objects, template};
 const ALL_PORTS: &str = "
 settings: {clusterName: demo}
 webhook: {enabled: true}
-decisions: {service: {enabled: true}}
 ";
 
 /// Returns the peers of each port: none means that every client may connect.
@@ -42,8 +41,7 @@ fn metrics_are_for_the_releases_namespace_and_for_labeled_ones_by_default() {
     let all = peers(&format!("{ALL_PORTS}networkPolicy: {{enabled: true}}\n"));
     assert_eq!(all["http-metrics"], of_metrics);
     assert_eq!(all["https-webhook"], Value::Null);
-    assert_eq!(all["https-decisions"], Value::Null);
-    assert_eq!(all.len(), 3);
+    assert_eq!(all.len(), 2);
 }
 
 #[test]
@@ -57,7 +55,6 @@ networkPolicy:
   enabled: true
   metricsFrom: [{{namespaceSelector: {{matchLabels: {{team: monitoring}}}}, podSelector: {{}}}}]
   webhookFrom: [{{ipBlock: {{cidr: 10.0.1.0/24}}}}]
-  decisionsFrom: [{{ipBlock: {{cidr: 10.0.2.0/24}}}}]
 "
     ));
     assert_eq!(
@@ -67,16 +64,6 @@ networkPolicy:
     assert_eq!(
         all["https-webhook"],
         json!([{ "ipBlock": { "cidr": "10.0.1.0/24" } }])
-    );
-    // A standby passes requests on to the leader.
-    let own =
-        json!({ "app.kubernetes.io/name": "karpenter", "app.kubernetes.io/instance": "karpenter" });
-    assert_eq!(
-        all["https-decisions"],
-        json!([
-            { "podSelector": { "matchLabels": own } },
-            { "ipBlock": { "cidr": "10.0.2.0/24" } },
-        ])
     );
     let open = "{settings: {clusterName: demo}, networkPolicy: {enabled: true, metricsFrom: []}}";
     assert_eq!(peers(open)["http-metrics"], Value::Null);

@@ -69,6 +69,23 @@ pub(super) fn rights(
     rights
 }
 
+/// The permission to write the status of pods is granted with the feature gate that needs it, and with no other.
+#[test]
+fn the_status_of_pods_may_be_written_with_the_gate_for_it_alone() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    let status = listed(&[": pods/status: patch"]);
+    for (gate, is_granted) in [("podNomination", true), ("capacityBuffer", false)] {
+        let gate_on = format!("provider: kwok\nsettings: {{featureGates: {{{gate}: true}}}}\n");
+        let manifests = template("karpenter", &gate_on);
+        let core = rights(&manifests, "ClusterRole", |role| {
+            role["metadata"]["name"] == "karpenter-core"
+        });
+        assert_eq!(core.is_superset(&status), is_granted, "{gate}");
+    }
+}
+
 /// Every combination of three lists.
 fn combinations(a: &[String], b: &[String], c: &[String]) -> Vec<(String, String, String)> {
     let pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a, b)));

@@ -32,7 +32,7 @@ use capacity::{CapacityReservation, Pools};
 use images::Image;
 use instances::Instances;
 use launch::templates::LaunchTemplate;
-use network::{PlacementGroup, SecurityGroup, Subnet, Vpc};
+use network::{PlacementGroup, SecurityGroup, Subnet};
 use paging::Page;
 
 /// State of EC2 in one region.
@@ -42,7 +42,6 @@ pub(crate) struct Ec2 {
     pub(crate) account: String,
     pub(crate) started: Timestamp,
     pub(crate) catalog: Catalog,
-    pub(crate) vpcs: BTreeMap<String, Vpc>,
     pub(crate) subnets: BTreeMap<String, Subnet>,
     pub(crate) groups: BTreeMap<String, SecurityGroup>,
     pub(crate) images: BTreeMap<String, Image>,
@@ -68,7 +67,6 @@ impl Ec2 {
             account: account.to_owned(),
             started: now,
             catalog: Catalog::of(region),
-            vpcs: BTreeMap::new(),
             subnets: BTreeMap::new(),
             groups: BTreeMap::new(),
             images: BTreeMap::new(),
@@ -115,23 +113,17 @@ impl Ec2Call<'_> {
             "CreateLaunchTemplate" => self.create_launch_template(p),
             "CreateTags" => self.create_tags(p),
             "DeleteLaunchTemplate" => self.delete_launch_template(p),
-            "DeleteTags" => self.delete_tags(p),
-            "DescribeAvailabilityZones" => self.describe_availability_zones(p),
             "DescribeCapacityReservations" => self.describe_capacity_reservations(p),
             "DescribeImages" => self.describe_images(p),
             "DescribeInstanceStatus" => self.describe_instance_status(p),
             "DescribeInstanceTypeOfferings" => self.describe_instance_type_offerings(p),
             "DescribeInstanceTypes" => self.describe_instance_types(p),
             "DescribeInstances" => self.describe_instances(p),
-            "DescribeLaunchTemplateVersions" => self.describe_launch_template_versions(p),
             "DescribeLaunchTemplates" => self.describe_launch_templates(p),
             "DescribePlacementGroups" => self.describe_placement_groups(p),
-            "DescribeRegions" => self.describe_regions(p),
             "DescribeSecurityGroups" => self.describe_security_groups(p),
             "DescribeSpotPriceHistory" => self.describe_spot_price_history(p),
             "DescribeSubnets" => self.describe_subnets(p),
-            "DescribeTags" => self.describe_tags(p),
-            "DescribeVpcs" => self.describe_vpcs(p),
             "RunInstances" => self.run_instances(p),
             "TerminateInstances" => self.terminate_instances(p),
             other => Err(AwsError::new(

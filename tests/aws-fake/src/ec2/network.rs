@@ -1,4 +1,4 @@
-//! Networks: VPCs, subnets with a limited number of addresses, security groups, placement groups, zones.
+//! Networks: subnets with a limited number of addresses, security groups, placement groups.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -10,14 +10,6 @@ use super::filters::{Filterable, Filters, Tags, tag_set};
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
-
-#[derive(Debug, Clone)]
-pub(crate) struct Vpc {
-    pub(crate) id: String,
-    pub(crate) cidr: String,
-    pub(crate) default: bool,
-    pub(crate) tags: Tags,
-}
 
 /// A subnet, with the addresses in use.
 #[derive(Debug, Clone)]
@@ -182,22 +174,6 @@ impl Filterable for PlacementGroup {
     }
 }
 
-impl Filterable for Vpc {
-    fn values(&self, name: &str) -> Vec<String> {
-        match name {
-            "vpc-id" => vec![self.id.clone()],
-            "cidr" => vec![self.cidr.clone()],
-            "state" => vec!["available".to_owned()],
-            "is-default" | "isDefault" => vec![self.default.to_string()],
-            _ => vec![],
-        }
-    }
-
-    fn tags(&self) -> &Tags {
-        &self.tags
-    }
-}
-
 /// Returns the elements with the requested IDs, or the error for the first that does not exist.
 pub(crate) fn by_id<'a, T>(
     wanted: &[&str],
@@ -347,119 +323,6 @@ impl Ec2Call<'_> {
         ))
     }
 
-    pub(crate) fn describe_vpcs(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let filters = Filters::read(
-            p,
-            &[
-                "tag",
-                "vpc-id",
-                "cidr",
-                "state",
-                "is-default",
-                "isDefault",
-                "owner-id",
-            ],
-        )?;
-        let page = self.page(p, (5, 1000))?;
-        let found = by_id(
-            &p.texts("VpcId"),
-            self.ec2.vpcs.values(),
-            |v| &v.id,
-            |id| {
-                AwsError::new(
-                    "InvalidVpcID.NotFound",
-                    format!("The vpc ID '{id}' does not exist"),
-                )
-            },
-        )?;
-        let rows = found.into_iter().filter(|v| filters.keep(*v)).map(|v| {
-            let wire = json!({
-                "vpcId": v.id,
-                "ownerId": self.ec2.account,
-                "state": "available",
-                "cidrBlock": v.cidr,
-                "cidrBlockAssociationSet": [{
-                    "cidrBlock": v.cidr,
-                    "associationId": v.id.replacen("vpc-", "vpc-cidr-assoc-", 1),
-                    "cidrBlockState": {"state": "associated"},
-                }],
-                "dhcpOptionsId": "dopt-00000000",
-                "instanceTenancy": "default",
-                "isDefault": v.default,
-                "tagSet": tag_set(&v.tags),
-            });
-            (v.id.clone(), wire)
-        });
-        let (rows, token) = page.cut(rows);
-        Ok(Reply::Tree(json!({"vpcSet": rows, "nextToken": token})))
-    }
-
-    pub(crate) fn describe_availability_zones(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let filters = Filters::read(
-            p,
-            &[
-                "zone-name",
-                "zone-id",
-                "region-name",
-                "state",
-                "zone-type",
-                "group-name",
-                "opt-in-status",
-            ],
-        )?;
-        let names = p.texts("ZoneName");
-        let ids = p.texts("ZoneId");
-        let zones = &self.ec2.catalog.zones;
-        if let Some(name) = names.iter().find(|n| !zones.iter().any(|z| z.0 == **n)) {
-            return Err(AwsError::invalid_value(format!(
-                "Invalid availability zone: [{name}]"
-            )));
-        }
-        let rows: Vec<Value> = zones
-            .iter()
-            .filter(|(name, id)| {
-                (names.is_empty() || names.contains(&name.as_str()))
-                    && (ids.is_empty() || ids.contains(&id.as_str()))
-            })
-            .map(|(name, id)| Zone {
-                name,
-                id,
-                region: &self.ec2.region,
-                none: Tags::new(),
-            })
-            .filter(|zone| filters.keep(zone))
-            .map(|z| {
-                json!({
-                    "optInStatus": "opt-in-not-required",
-                    "messageSet": [],
-                    "regionName": z.region,
-                    "zoneName": z.name,
-                    "zoneId": z.id,
-                    "groupName": z.region,
-                    "networkBorderGroup": z.region,
-                    "zoneType": "availability-zone",
-                    "zoneState": "available",
-                })
-            })
-            .collect();
-        Ok(Reply::Tree(json!({"availabilityZoneInfo": rows})))
-    }
-
-    pub(crate) fn describe_regions(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let names = p.texts("RegionName");
-        let rows: Vec<Value> = crate::catalog::Catalog::regions()
-            .filter(|r| names.is_empty() || names.contains(r))
-            .map(|r| {
-                json!({
-                    "regionName": r,
-                    "regionEndpoint": format!("ec2.{r}.amazonaws.com"),
-                    "optInStatus": "opt-in-not-required",
-                })
-            })
-            .collect();
-        Ok(Reply::Tree(json!({"regionInfo": rows})))
-    }
-
     pub(crate) fn describe_placement_groups(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
         let filters = Filters::read(
             p,
@@ -524,32 +387,6 @@ impl Filterable for InRegion<'_, '_> {
 
     fn tags(&self) -> &Tags {
         &self.subnet.tags
-    }
-}
-
-struct Zone<'a> {
-    name: &'a str,
-    id: &'a str,
-    region: &'a str,
-    none: Tags,
-}
-
-impl Filterable for Zone<'_> {
-    fn values(&self, name: &str) -> Vec<String> {
-        let value = match name {
-            "zone-name" => self.name,
-            "zone-id" => self.id,
-            "region-name" | "group-name" => self.region,
-            "state" => "available",
-            "zone-type" => "availability-zone",
-            "opt-in-status" => "opt-in-not-required",
-            _ => return vec![],
-        };
-        vec![value.to_owned()]
-    }
-
-    fn tags(&self) -> &Tags {
-        &self.none
     }
 }
 

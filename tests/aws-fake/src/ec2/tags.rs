@@ -1,9 +1,9 @@
 //! Tags: on creation and later, and EC2's rules for them.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Ec2Call;
-use super::filters::{Filterable, Filters, Tags};
+use super::filters::Tags;
 use crate::services::permissions::Permission;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
@@ -90,32 +90,6 @@ pub(crate) fn of_specifications(p: Params<'_>, kind: &str) -> Result<Tags, AwsEr
     Ok(tags)
 }
 
-/// A tag as DescribeTags shows it.
-struct TagRow {
-    resource: String,
-    kind: &'static str,
-    key: String,
-    value: String,
-    none: Tags,
-}
-
-impl Filterable for TagRow {
-    fn values(&self, name: &str) -> Vec<String> {
-        let value = match name {
-            "resource-id" => &self.resource,
-            "key" => &self.key,
-            "value" => &self.value,
-            "resource-type" => return vec![self.kind.to_owned()],
-            _ => return vec![],
-        };
-        vec![value.clone()]
-    }
-
-    fn tags(&self) -> &Tags {
-        &self.none
-    }
-}
-
 impl Ec2Call<'_> {
     /// Checks the permission to tag a new resource of `kind`.
     pub(crate) fn need_create_tags(&mut self, kind: &str, tags: &Tags) -> Result<(), AwsError> {
@@ -150,11 +124,6 @@ impl Ec2Call<'_> {
                 .get(id)
                 .map(|g| ("security-group", &g.tags))
                 .ok_or_else(|| missing("InvalidGroup.NotFound", "security group")),
-            "vpc" => ec2
-                .vpcs
-                .get(id)
-                .map(|v| ("vpc", &v.tags))
-                .ok_or_else(|| missing("InvalidVpcID.NotFound", "vpc ID")),
             "ami" => ec2
                 .images
                 .get(id)
@@ -195,7 +164,6 @@ impl Ec2Call<'_> {
         }
         None.or_else(|| ec2.subnets.get_mut(id).map(|s| &mut s.tags))
             .or_else(|| ec2.groups.get_mut(id).map(|g| &mut g.tags))
-            .or_else(|| ec2.vpcs.get_mut(id).map(|v| &mut v.tags))
             .or_else(|| ec2.images.get_mut(id).map(|i| &mut i.tags))
             .or_else(|| ec2.templates.get_mut(id).map(|t| &mut t.tags))
             .or_else(|| ec2.reservations.get_mut(id).map(|r| &mut r.tags))
@@ -237,81 +205,5 @@ impl Ec2Call<'_> {
             }
         }
         Ok(Reply::Tree(json!({"return": true})))
-    }
-
-    pub(crate) fn delete_tags(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let ids = p.texts("ResourceId");
-        for id in &ids {
-            let (kind, existing) = self.tagged(id)?;
-            let permission =
-                Permission::new("ec2:DeleteTags", self.arn(kind, id)).resource_tags(existing);
-            self.auth.need(permission)?;
-        }
-        self.check_dry_run(p)?;
-        for id in ids {
-            let Some(existing) = self.tags_mut(id) else {
-                continue;
-            };
-            if p.has("Tag") {
-                for tag in p.list("Tag") {
-                    let key = tag.text("Key").unwrap_or_default();
-                    let same = |v: &String| tag.text("Value").is_none_or(|w| w == v);
-                    if existing.get(key).is_some_and(same) {
-                        existing.remove(key);
-                    }
-                }
-            } else {
-                existing.clear();
-            }
-        }
-        Ok(Reply::Tree(json!({"return": true})))
-    }
-
-    pub(crate) fn describe_tags(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let filters = Filters::read(
-            p,
-            &["tag:*", "key", "value", "resource-id", "resource-type"],
-        )?;
-        let page = self.page(p, (5, 1000))?;
-        let ec2 = &*self.ec2;
-        let all = std::iter::empty()
-            .chain(ec2.instances.all().map(|i| (&i.id, "instance", &i.tags)))
-            .chain(ec2.subnets.values().map(|s| (&s.id, "subnet", &s.tags)))
-            .chain(
-                ec2.groups
-                    .values()
-                    .map(|g| (&g.id, "security-group", &g.tags)),
-            )
-            .chain(ec2.vpcs.values().map(|v| (&v.id, "vpc", &v.tags)))
-            .chain(ec2.images.values().map(|i| (&i.id, "image", &i.tags)))
-            .chain(
-                ec2.templates
-                    .values()
-                    .map(|t| (&t.id, "launch-template", &t.tags)),
-            );
-        let mut rows: Vec<(String, Value)> = all
-            .flat_map(|(id, kind, tags)| {
-                tags.iter().map(move |(key, value)| TagRow {
-                    resource: id.clone(),
-                    kind,
-                    key: key.clone(),
-                    value: value.clone(),
-                    none: Tags::from([(key.clone(), value.clone())]),
-                })
-            })
-            .filter(|row| filters.keep(row))
-            .map(|row| {
-                let wire = json!({
-                    "resourceId": row.resource,
-                    "resourceType": row.kind,
-                    "key": row.key,
-                    "value": row.value,
-                });
-                (format!("{} {}", row.resource, row.key), wire)
-            })
-            .collect();
-        rows.sort_by(|a, b| a.0.cmp(&b.0));
-        let (rows, token) = page.cut(rows);
-        Ok(Reply::Tree(json!({"tagSet": rows, "nextToken": token})))
     }
 }

@@ -8,9 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::ec2::paging;
 use crate::services::permissions::{Auth, Permission};
-use crate::settings::AwsFakeSettings;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
@@ -94,7 +92,6 @@ pub(crate) struct EksCall<'a> {
     pub(crate) region: &'a str,
     pub(crate) account: &'a str,
     pub(crate) clusters: &'a BTreeMap<String, Cluster>,
-    pub(crate) settings: &'a AwsFakeSettings,
     pub(crate) auth: Auth<'a>,
 }
 
@@ -118,23 +115,6 @@ impl EksCall<'_> {
                     )
                 })?;
                 Ok(Reply::Tree(json!({"cluster": self.wire(cluster)})))
-            }
-            "ListClusters" => {
-                self.auth.need_any("eks:ListClusters")?;
-                let size = self.settings.page_size(&self.action);
-                let after = match p.text("nextToken") {
-                    None => String::new(),
-                    Some(token) => paging::open(token, &self.action).ok_or_else(|| {
-                        AwsError::new("InvalidParameterException", "nextToken is not valid")
-                    })?,
-                };
-                let mut names = self.clusters.keys().filter(|n| **n > after);
-                let page: Vec<&String> = names.by_ref().take(size).collect();
-                let mut reply = json!({"clusters": page});
-                if let (Some(last), Some(_)) = (page.last(), names.next()) {
-                    reply["nextToken"] = json!(paging::seal(last, &self.action));
-                }
-                Ok(Reply::Tree(reply))
             }
             _ => self.managed_resource(p.text("resourceIdentifier").unwrap_or_default()),
         }

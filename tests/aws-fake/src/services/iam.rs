@@ -218,71 +218,12 @@ impl IamCall<'_> {
                 profile.tags = all;
                 Ok(nothing())
             }
-            "UntagInstanceProfile" => {
-                let name = checked_name(p, "InstanceProfileName")?;
-                self.need_profile("iam:UntagInstanceProfile", name)?;
-                let keys = p.texts("TagKeys");
-                self.profile_mut(name)?
-                    .tags
-                    .retain(|key, _| !keys.contains(&key.as_str()));
-                Ok(nothing())
-            }
-            "ListInstanceProfileTags" => {
-                let name = checked_name(p, "InstanceProfileName")?;
-                self.need_profile("iam:ListInstanceProfileTags", name)?;
-                let tags = tag_list(&self.profile(name)?.tags);
-                Ok(Reply::Tree(json!({"IsTruncated": false, "Tags": tags})))
-            }
             "ListInstanceProfiles" => {
                 self.auth.need_any("iam:ListInstanceProfiles")?;
                 let prefix = p.text("PathPrefix").unwrap_or("/").to_owned();
                 self.list_profiles(p, |profile| profile.path.starts_with(&prefix))
             }
-            "ListInstanceProfilesForRole" => {
-                let name = checked_name(p, "RoleName")?.to_owned();
-                self.auth.need_any("iam:ListInstanceProfilesForRole")?;
-                if !self.iam.roles.contains_key(&name) {
-                    return Err(no_role(&name));
-                }
-                self.list_profiles(p, |profile| profile.role.as_deref() == Some(&name))
-            }
-            "GetRole" => {
-                let name = checked_name(p, "RoleName")?;
-                self.auth
-                    .need(Permission::new("iam:GetRole", self.role_arn(name)))?;
-                let role = self.iam.roles.get(name).ok_or_else(|| no_role(name))?;
-                Ok(Reply::Tree(json!({"Role": role_wire(role)})))
-            }
             "CreateRole" => self.create_role(p),
-            "DeleteRole" => {
-                let name = checked_name(p, "RoleName")?;
-                self.auth
-                    .need(Permission::new("iam:DeleteRole", self.role_arn(name)))?;
-                if self
-                    .iam
-                    .profiles
-                    .values()
-                    .any(|i| i.role.as_deref() == Some(name))
-                {
-                    return Err(AwsError::new(
-                        "DeleteConflict",
-                        "Cannot delete entity, must remove roles from instance profile first.",
-                    ));
-                }
-                self.iam.roles.remove(name).ok_or_else(|| no_role(name))?;
-                Ok(nothing())
-            }
-            "ListRoles" => {
-                self.auth.need_any("iam:ListRoles")?;
-                let prefix = p.text("PathPrefix").unwrap_or("/");
-                let rows = self
-                    .iam
-                    .roles
-                    .values()
-                    .filter(|r| r.path.starts_with(prefix))
-                    .map(|r| (r.name.clone(), role_wire(r)));
-                self.cut(p, "Roles", rows)
-            }
             other => Err(AwsError::new(
                 "InvalidAction",
                 format!("Could not find operation {other} for version 2010-05-08"),

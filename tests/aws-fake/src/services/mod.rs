@@ -2,7 +2,6 @@
 
 pub(crate) mod eks;
 pub(crate) mod iam;
-pub(crate) mod metadata;
 pub(crate) mod permissions;
 pub(crate) mod pricing;
 pub(crate) mod sqs;

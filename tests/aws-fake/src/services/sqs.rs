@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::clock::later;
 use crate::ids::Ids;
@@ -30,70 +30,22 @@ struct Message {
 #[derive(Debug, Clone)]
 pub(crate) struct Queue {
     name: String,
-    created: Timestamp,
     messages: VecDeque<Message>,
-    visibility: Duration,
-    retention: Duration,
-    wait: Duration,
-    attributes: BTreeMap<String, String>,
 }
 
+/// How long a received message stays hidden.
+const VISIBILITY: Duration = Duration::from_secs(30);
+/// How long a message is kept.
+const RETENTION: Duration = Duration::from_secs(345_600);
 /// Maximum size of a message.
 const MAX_BODY: usize = 1_048_576;
 
-/// Attributes of a queue, and how they are set.
 impl Queue {
-    pub(crate) fn new(name: &str, now: Timestamp) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            created: now,
             messages: VecDeque::new(),
-            visibility: Duration::from_secs(30),
-            retention: Duration::from_secs(345_600),
-            wait: Duration::ZERO,
-            attributes: BTreeMap::new(),
         }
-    }
-
-    fn configure(&mut self, attributes: &Map<String, Value>) -> Result<(), AwsError> {
-        for (name, value) in attributes {
-            let text = value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned);
-            let seconds = |most: u64| {
-                text.parse::<u64>()
-                    .ok()
-                    .filter(|s| *s <= most)
-                    .map(Duration::from_secs)
-                    .ok_or_else(|| {
-                        AwsError::new(
-                            "InvalidAttributeValue",
-                            format!("Invalid value for the parameter {name}."),
-                        )
-                    })
-            };
-            match name.as_str() {
-                "VisibilityTimeout" => self.visibility = seconds(43_200)?,
-                "MessageRetentionPeriod" => self.retention = seconds(1_209_600)?,
-                "ReceiveMessageWaitTimeSeconds" => self.wait = seconds(20)?,
-                "DelaySeconds"
-                | "MaximumMessageSize"
-                | "Policy"
-                | "SqsManagedSseEnabled"
-                | "KmsMasterKeyId"
-                | "KmsDataKeyReusePeriodSeconds"
-                | "RedrivePolicy"
-                | "RedriveAllowPolicy" => {}
-                _ => {
-                    return Err(AwsError::new(
-                        "InvalidAttributeName",
-                        format!("Unknown Attribute {name}."),
-                    ));
-                }
-            }
-            self.attributes.insert(name.clone(), text);
-        }
-        Ok(())
     }
 
     pub(crate) fn send(
@@ -118,8 +70,7 @@ impl Queue {
     }
 
     fn expire(&mut self, now: Timestamp) {
-        let retention = self.retention;
-        self.messages.retain(|m| later(m.sent, retention) > now);
+        self.messages.retain(|m| later(m.sent, RETENTION) > now);
     }
 
     /// Iterates over the messages that are waiting or in flight.
@@ -249,35 +200,11 @@ impl SqsCall<'_> {
                         "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
                     ));
                 }
-                let mut queue = Queue::new(name, self.now);
-                if let Some(attributes) = params.get("Attributes").and_then(Value::as_object) {
-                    queue.configure(attributes)?;
-                }
-                match self.queues.0.get(name) {
-                    Some(existing) if existing.attributes != queue.attributes => {
-                        return Err(AwsError::new(
-                            "QueueNameExists",
-                            "A queue already exists with the same name and a different value for attribute(s)",
-                        ));
-                    }
-                    Some(_) => {}
-                    None => {
-                        self.queues.0.insert(name.to_owned(), queue);
-                    }
-                }
+                let queues = &mut self.queues.0;
+                queues
+                    .entry(name.to_owned())
+                    .or_insert_with(|| Queue::new(name));
                 done(json!({"QueueUrl": self.url(name)}))
-            }
-            "ListQueues" => {
-                self.auth.need_any("sqs:ListQueues")?;
-                let prefix = p.text("QueueNamePrefix").unwrap_or_default();
-                let urls: Vec<String> = self
-                    .queues
-                    .0
-                    .keys()
-                    .filter(|name| name.starts_with(prefix))
-                    .map(|name| self.url(name))
-                    .collect();
-                done(json!({"QueueUrls": urls}))
             }
             _ => self.on_queue(p, waited),
         }
@@ -288,7 +215,6 @@ impl SqsCall<'_> {
         let name = url.rsplit('/').next().unwrap_or_default().to_owned();
         self.need(&name)?;
         let (now, action) = (self.now, self.action.clone());
-        let arn = self.arn(&name);
         let ids = &mut *self.ids;
         let queue = self.queues.0.get_mut(&name).ok_or_else(no_queue)?;
         queue.expire(now);
@@ -296,27 +222,6 @@ impl SqsCall<'_> {
         match action.as_str() {
             "ReceiveMessage" => receive(queue, p, waited, now, ids),
             "SendMessage" => done(send(queue, p, now, ids)?),
-            "SendMessageBatch" => {
-                let (mut good, mut bad) = (Vec::new(), Vec::new());
-                for entry in batch(p)? {
-                    let id = entry.text("Id").unwrap_or_default();
-                    match send(queue, entry, now, ids) {
-                        Ok(mut sent) => {
-                            sent["Id"] = json!(id);
-                            good.push(sent);
-                        }
-                        Err(e) => bad.push(failed(id, &e)),
-                    }
-                }
-                done(json!({"Successful": good, "Failed": bad}))
-            }
-            "DeleteMessage" => {
-                let handle = p
-                    .text("ReceiptHandle")
-                    .ok_or_else(|| missing("ReceiptHandle"))?;
-                queue.delete(handle)?;
-                done(json!({}))
-            }
             "DeleteMessageBatch" => {
                 let (mut good, mut bad) = (Vec::new(), Vec::new());
                 for entry in batch(p)? {
@@ -327,32 +232,6 @@ impl SqsCall<'_> {
                     }
                 }
                 done(json!({"Successful": good, "Failed": bad}))
-            }
-            "ChangeMessageVisibility" => {
-                let handle = p
-                    .text("ReceiptHandle")
-                    .ok_or_else(|| missing("ReceiptHandle"))?;
-                let seconds = p.int("VisibilityTimeout").unwrap_or(0).clamp(0, 43_200);
-                let timeout = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-                if let Some(message) = queue.messages.iter_mut().find(|m| m.handle == handle) {
-                    message.visible_at = later(now, timeout);
-                }
-                done(json!({}))
-            }
-            "PurgeQueue" => {
-                queue.messages.clear();
-                done(json!({}))
-            }
-            "GetQueueAttributes" => done(json!({"Attributes": attributes(queue, p, &arn, now)})),
-            "SetQueueAttributes" => {
-                if let Some(attributes) = p.0.get("Attributes").and_then(Value::as_object) {
-                    queue.configure(attributes)?;
-                }
-                done(json!({}))
-            }
-            "DeleteQueue" => {
-                self.queues.0.remove(&name);
-                done(json!({}))
             }
             other => Err(AwsError::new(
                 "InvalidAction",
@@ -423,8 +302,8 @@ fn receive(
     let most = bounded("MaxNumberOfMessages", 1, 10)?.unwrap_or(1);
     let visibility = bounded("VisibilityTimeout", 0, 43_200)?.map(Duration::from_secs);
     let wait = bounded("WaitTimeSeconds", 0, 20)?.map(Duration::from_secs);
-    let visible_at = later(now, visibility.unwrap_or(queue.visibility));
-    let wait = wait.unwrap_or(queue.wait);
+    let visible_at = later(now, visibility.unwrap_or(VISIBILITY));
+    let wait = wait.unwrap_or_default();
     let prefix = queue.prefix();
     let wants_attributes = p.has("MessageAttributeNames");
     let wants_system = p.has("AttributeNames") || p.has("MessageSystemAttributeNames");
@@ -465,41 +344,4 @@ fn receive(
         json!({"Messages": rows})
     };
     Ok(Outcome::Done(Reply::Tree(reply)))
-}
-
-fn attributes(queue: &Queue, p: Params<'_>, arn: &str, now: Timestamp) -> Value {
-    let wanted = p.texts("AttributeNames");
-    let hidden = queue.messages.iter().filter(|m| m.visible_at > now).count();
-    let mut all: BTreeMap<String, String> = queue.attributes.clone();
-    all.extend(
-        [
-            ("QueueArn", arn.to_owned()),
-            (
-                "ApproximateNumberOfMessages",
-                (queue.messages.len() - hidden).to_string(),
-            ),
-            ("ApproximateNumberOfMessagesNotVisible", hidden.to_string()),
-            ("ApproximateNumberOfMessagesDelayed", "0".to_owned()),
-            ("CreatedTimestamp", queue.created.as_second().to_string()),
-            (
-                "LastModifiedTimestamp",
-                queue.created.as_second().to_string(),
-            ),
-            ("VisibilityTimeout", queue.visibility.as_secs().to_string()),
-            (
-                "MessageRetentionPeriod",
-                queue.retention.as_secs().to_string(),
-            ),
-            (
-                "ReceiveMessageWaitTimeSeconds",
-                queue.wait.as_secs().to_string(),
-            ),
-        ]
-        .map(|(name, value)| (name.to_owned(), value)),
-    );
-    all.into_iter()
-        .filter(|(name, _)| wanted.iter().any(|w| w == name || *w == "All"))
-        .map(|(name, value)| (name, Value::String(value)))
-        .collect::<Map<_, _>>()
-        .into()
 }

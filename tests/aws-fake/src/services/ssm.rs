@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::ec2::paging;
 use crate::services::permissions::{Auth, Permission};
-use crate::settings::AwsFakeSettings;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
@@ -58,11 +56,9 @@ impl Ssm {
 #[derive(Debug)]
 pub(crate) struct SsmCall<'a> {
     pub(crate) action: String,
-    pub(crate) now: Timestamp,
     pub(crate) region: &'a str,
     pub(crate) account: &'a str,
-    pub(crate) ssm: &'a mut Ssm,
-    pub(crate) settings: &'a AwsFakeSettings,
+    pub(crate) ssm: &'a Ssm,
     pub(crate) auth: Auth<'a>,
 }
 
@@ -94,35 +90,6 @@ impl SsmCall<'_> {
                     .row(name)
                     .ok_or_else(|| AwsError::new("ParameterNotFound", ""))?;
                 Ok(Reply::Tree(json!({"Parameter": row})))
-            }
-            "GetParameters" => {
-                let names = p.texts("Names");
-                if names.is_empty() || names.len() > 10 {
-                    return Err(validation("Names must have between 1 and 10 members"));
-                }
-                let (mut found, mut invalid) = (Vec::new(), Vec::new());
-                for name in names {
-                    self.need("ssm:GetParameters", name)?;
-                    match self.row(name) {
-                        Some(row) => found.push(row),
-                        None => invalid.push(name),
-                    }
-                }
-                Ok(Reply::Tree(
-                    json!({"Parameters": found, "InvalidParameters": invalid}),
-                ))
-            }
-            "GetParametersByPath" => self.by_path(p),
-            "PutParameter" => self.put(p),
-            "DeleteParameter" => {
-                let name = p
-                    .text("Name")
-                    .ok_or_else(|| validation("Name is required"))?;
-                self.need("ssm:DeleteParameter", name)?;
-                match self.ssm.0.remove(name) {
-                    Some(_) => Ok(Reply::Tree(json!({}))),
-                    None => Err(AwsError::new("ParameterNotFound", "")),
-                }
             }
             other => Err(AwsError::new(
                 "UnknownOperationException",
@@ -165,66 +132,5 @@ impl SsmCall<'_> {
             row["Selector"] = json!(selector[name.len()..]);
         }
         Some(row)
-    }
-
-    fn by_path(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let path = p
-            .text("Path")
-            .ok_or_else(|| validation("Path is required"))?;
-        self.need("ssm:GetParametersByPath", path)?;
-        let recursive = p.flag("Recursive").unwrap_or(false);
-        let prefix = format!("{}/", path.trim_end_matches('/'));
-        let most = p.int("MaxResults").unwrap_or(10).clamp(1, 10);
-        let size = usize::try_from(most)
-            .unwrap_or(10)
-            .min(self.settings.page_size(&self.action));
-        let after = match p.text("NextToken") {
-            None => String::new(),
-            Some(token) => paging::open(token, &self.action).ok_or_else(|| {
-                AwsError::new("InvalidNextToken", "The specified token isn't valid.")
-            })?,
-        };
-        let mut names = self.ssm.0.keys().filter(|name| {
-            name.strip_prefix(&prefix)
-                .is_some_and(|rest| recursive || !rest.contains('/'))
-                && **name > after
-        });
-        let page: Vec<&String> = names.by_ref().take(size).collect();
-        let more = names.next().is_some();
-        let token = page
-            .last()
-            .filter(|_| more)
-            .map(|last| paging::seal(last, &self.action));
-        let rows: Vec<Value> = page.iter().filter_map(|name| self.row(name)).collect();
-        let mut reply = json!({"Parameters": rows});
-        if let Some(token) = token {
-            reply["NextToken"] = json!(token);
-        }
-        Ok(Reply::Tree(reply))
-    }
-
-    fn put(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let (Some(name), Some(value)) = (p.text("Name"), p.text("Value")) else {
-            return Err(validation("Name and Value are required"));
-        };
-        check_name(name)?;
-        self.need("ssm:PutParameter", name)?;
-        if name.starts_with("/aws/") || name.starts_with("aws") {
-            return Err(AwsError::new(
-                "AccessDeniedException",
-                "No access to reserved parameter name: /aws.",
-            ));
-        }
-        if self.ssm.0.contains_key(name) && p.flag("Overwrite") != Some(true) {
-            return Err(AwsError::new(
-                "ParameterAlreadyExists",
-                "The parameter already exists. To overwrite this value, set the overwrite option in the request to true.",
-            ));
-        }
-        let parameter = self.ssm.0.entry(name.to_owned()).or_default();
-        parameter.values.push((value.to_owned(), self.now));
-        Ok(Reply::Tree(
-            json!({"Version": parameter.values.len(), "Tier": "Standard"}),
-        ))
     }
 }

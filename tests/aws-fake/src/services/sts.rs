@@ -1,4 +1,4 @@
-//! STS: caller identity and credentials.
+//! STS: credentials for a service account.
 
 use std::time::Duration;
 
@@ -25,16 +25,12 @@ pub(crate) fn run(
     action: &str,
     params: &Value,
     account: &str,
-    caller: &str,
     ids: &mut Ids,
     now: Timestamp,
 ) -> Result<Reply, AwsError> {
     let p = Params(params);
     match action {
-        "GetCallerIdentity" => Ok(Reply::Tree(json!({
-            "Arn": caller, "UserId": "AROAEXAMPLE:karpenter", "Account": account,
-        }))),
-        "AssumeRole" | "AssumeRoleWithWebIdentity" => {
+        "AssumeRoleWithWebIdentity" => {
             let role = p.text("RoleArn").unwrap_or_default();
             let session = p.text("RoleSessionName").unwrap_or_default();
             let name = role.rsplit('/').next().unwrap_or_default();
@@ -50,8 +46,7 @@ pub(crate) fn run(
                     "1 validation error detected: Value at 'roleSessionName' failed to satisfy constraint: Member must have length greater than or equal to 2",
                 ));
             }
-            let web = action == "AssumeRoleWithWebIdentity";
-            if web && p.text("WebIdentityToken").unwrap_or_default().len() < 4 {
+            if p.text("WebIdentityToken").unwrap_or_default().len() < 4 {
                 return Err(AwsError::new(
                     "InvalidIdentityToken",
                     "The ID Token provided is not a valid JWT. (You may see this error if you sent an Access Token)",
@@ -71,10 +66,9 @@ pub(crate) fn run(
                     "AssumedRoleId": format!("AROAEXAMPLE:{session}"),
                     "Arn": format!("arn:aws:sts::{account}:assumed-role/{name}/{session}"),
                 },
-                "SubjectFromWebIdentityToken":
-                    web.then_some("system:serviceaccount:kube-system:karpenter"),
-                "Audience": web.then_some("sts.amazonaws.com"),
-                "Provider": web.then_some("arn:aws:iam::aws:oidc-provider/oidc.eks.amazonaws.com"),
+                "SubjectFromWebIdentityToken": "system:serviceaccount:kube-system:karpenter",
+                "Audience": "sts.amazonaws.com",
+                "Provider": "arn:aws:iam::aws:oidc-provider/oidc.eks.amazonaws.com",
             })))
         }
         other => Err(AwsError::new(

@@ -91,16 +91,6 @@ impl Incoming {
                 Ok(params),
             );
         }
-        if path == "/clusters" {
-            let params = query_object(request.uri().query().unwrap_or_default());
-            return call(
-                Protocol::RestJson,
-                "eks",
-                "ListClusters",
-                path.to_owned(),
-                Ok(params),
-            );
-        }
         if let Some(name) = path.strip_prefix("/clusters/") {
             let name = decode(name);
             let params = serde_json::json!({"name": name});
@@ -268,8 +258,4 @@ fn form(text: &str) -> impl Iterator<Item = (String, String)> + '_ {
             decode(&value.replace('+', " ")),
         )
     })
-}
-
-fn query_object(query: &str) -> Value {
-    form(query).map(|(k, v)| (k, Value::String(v))).collect()
 }

@@ -106,6 +106,7 @@ impl AwsCluster {
             .seed(settings.seed)
             .version(versions.first().copied().unwrap_or(KUBERNETES))
             .mutate_pods(nodes::admit)
+            .garbage_collection()
             .start()
             .await;
 

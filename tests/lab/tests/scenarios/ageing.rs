@@ -17,7 +17,6 @@ use karpenter_kube::operator::{Operator, OperatorError};
 use karpenter_kube::provisioning::launch::create_claims;
 use karpenter_kwok::KwokProvider;
 use karpenter_testbed::loops::node_agent::NodeFault;
-use kube::Api;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -76,36 +75,6 @@ async fn the_first_drift_reason_counts_and_a_reverted_change_ends_drift() {
     let none = json!({"spec": {"template": {"metadata": null}}});
     world.patch::<NodePool>("default", none).await;
     until_drifted(&world, None).await;
-}
-
-/// Conformance: DIS-057
-#[tokio::test(start_paused = true)]
-async fn every_static_field_of_the_template_makes_nodes_drift() {
-    let world = with_node(1, node_pool("default")).await;
-    let original: NodePool = world.api().get("default").await.unwrap();
-    let taint = json!([{"key": "example.com/t", "effect": "NoSchedule"}]);
-    let changes = [
-        json!({"metadata": {"labels": {"a": "b"}}}),
-        json!({"metadata": {"annotations": {"a": "b"}}}),
-        json!({"spec": {"taints": taint}}),
-        json!({"spec": {"startupTaints": taint}}),
-        json!({"spec": {"expireAfter": "100h"}}),
-        json!({"spec": {"terminationGracePeriod": "1h"}}),
-        json!({"spec": {"nodeClassRef": {"name": "other"}}}),
-    ];
-    for change in changes {
-        world
-            .patch::<NodePool>("default", json!({"spec": {"template": change}}))
-            .await;
-        until_drifted(&world, Some("NodePoolDrifted")).await;
-        let mut back: NodePool = world.api().get("default").await.unwrap();
-        back.spec.template = original.spec.template.clone();
-        let api: Api<NodePool> = world.api();
-        api.replace("default", &Default::default(), &back)
-            .await
-            .unwrap();
-        until_drifted(&world, None).await;
-    }
 }
 
 /// Conformance: DIS-051, API-172, DIS-206

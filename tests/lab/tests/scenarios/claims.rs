@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::conditions::{HasConditions, Status, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::pod::Pod as ModelPod;
@@ -22,22 +22,6 @@ use crate::world::{World, deployment, node_pool};
 /// A cluster whose NodePool never consolidates.
 async fn quiet(pool: Object<NodePool>) -> World {
     World::with(pool.consolidate_after("Never")).await
-}
-
-async fn claim(world: &World, uid: &str) -> Option<NodeClaim> {
-    world
-        .claims()
-        .await
-        .into_iter()
-        .find(|claim| claim.uid() == uid)
-}
-
-async fn first_claim(world: &World, condition: &str) -> NodeClaim {
-    let is = |claim: &NodeClaim| claim.is_true(condition);
-    world
-        .until(120, condition, async |w| w.claims().await.iter().any(is))
-        .await;
-    world.claims().await.into_iter().find(is).unwrap()
 }
 
 /// How many NodeClaims were deleted for a reason.
@@ -104,67 +88,6 @@ async fn a_create_error_says_its_own_reason_on_the_claim_until_the_launch_works(
         "the same NodeClaim"
     );
     assert_eq!(cloud.calls("create").len(), 4);
-}
-
-/// Conformance: DIS-142
-#[tokio::test(start_paused = true)]
-async fn several_nodes_with_one_provider_id_are_never_registered() {
-    let mut world = quiet(node_pool("default")).await;
-    world.cluster.cloud.never_register(true);
-    world.deploy("app", 1).await;
-    let launched = first_claim(&world, types::LAUNCHED).await;
-    world.cluster.stop_controllers().await;
-    for name in ["one", "two"] {
-        let node: Node = serde_json::from_value(json!({
-            "metadata": {"name": name, "labels": launched.metadata.labels},
-            "spec": {"providerID": launched.status.provider_id,
-                "taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]},
-            "status": {"capacity": launched.status.capacity, "allocatable": launched.status.allocatable},
-        }))
-        .unwrap();
-        world.create(&node).await;
-    }
-    world.cluster.start_controllers();
-    world.pass(30).await;
-    let registered = async |w: &World| {
-        let claim = claim(w, launched.uid()).await?;
-        let condition = claim.condition(types::REGISTERED)?.clone();
-        Some((condition.status, condition.reason))
-    };
-    let several = Some(("False".to_owned(), "MultipleNodesFound".to_owned()));
-    assert_eq!(registered(&world).await, several);
-    world.delete::<Node>("two").await;
-    world.pass(600).await;
-    assert_eq!(
-        registered(&world).await,
-        several,
-        "it is not looked at again"
-    );
-    world
-        .until(400, "the claim is given up", async |w| {
-            claim(w, launched.uid()).await.is_none()
-        })
-        .await;
-    assert_eq!(disrupted(&world, "registration_timeout", "spot"), Some(1.0));
-}
-
-/// Conformance: DIS-143
-#[tokio::test(start_paused = true)]
-async fn a_registered_node_may_take_for_ever_to_be_initialized() {
-    let starting = node_pool("default")
-        .startup_taint("example.com/starting", "NoSchedule")
-        .expire_after("Never");
-    let world = quiet(starting).await;
-    world.deploy("app", 1).await;
-    let registered = first_claim(&world, types::REGISTERED).await;
-    world.pass(2 * 3600).await;
-    let waiting = claim(&world, registered.uid()).await.unwrap();
-    assert!(!waiting.is_deleting());
-    let condition = waiting.condition(types::INITIALIZED).unwrap();
-    assert_eq!(
-        (&*condition.status, &*condition.reason),
-        ("Unknown", "StartupTaintsExist")
-    );
 }
 
 /// Conformance: API-208

@@ -62,24 +62,6 @@ async fn offerings_without_capacity_are_replaced_by_others() {
     }
 }
 
-/// Conformance: DIS-028, API-200
-#[tokio::test(start_paused = true)]
-async fn a_failed_launch_is_retried_and_its_error_is_in_the_condition() {
-    let world = World::new().await;
-    world.cluster.cloud.fail_launches(3);
-    world.deploy("inflate", 1).await;
-    world
-        .until(30, "the condition has the error", async |w| {
-            w.claims().await.iter().any(|c| {
-                c.condition(types::LAUNCHED)
-                    .is_some_and(|l| l.reason == "LaunchFailed" && l.status == "Unknown")
-            })
-        })
-        .await;
-    world.until_running(1, 60).await;
-    assert_eq!(world.claims().await.len(), 1);
-}
-
 /// Conformance: DIS-029, DIS-032, API-172
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
@@ -114,32 +96,6 @@ async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
         world.describe().await
     );
     assert!(world.cluster.cloud.instances().is_empty());
-}
-
-/// Conformance: DIS-031, DIS-048, API-172
-#[tokio::test(start_paused = true)]
-async fn a_nodeclaim_that_is_not_registered_for_fifteen_minutes_is_deleted() {
-    let world = World::new().await;
-    world.cluster.cloud.never_register(true);
-    world.deploy("inflate", 1).await;
-    world
-        .until(30, "there is an instance", async |w| {
-            !w.cluster.cloud.instances().is_empty()
-        })
-        .await;
-    let first = world.cluster.cloud.instances().remove(0).claim_uid;
-    world.pass(870).await;
-    assert!(world.claims().await.iter().any(|c| c.uid() == first));
-    world.cluster.cloud.never_register(false);
-    world.pass(60).await;
-    assert!(
-        world.claims().await.iter().all(|c| c.uid() != first),
-        "{}",
-        world.describe().await
-    );
-    assert_eq!(disrupted(&world, "registration_timeout"), 1.0);
-    world.until_running(1, 60).await;
-    world.assert_no_orphans().await;
 }
 
 #[tokio::test(start_paused = true)]

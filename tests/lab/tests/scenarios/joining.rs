@@ -96,73 +96,6 @@ async fn a_nodeclaim_matches_its_template_and_has_its_finalizer_early() {
     assert!(!required("node.kubernetes.io/instance-type").is_empty());
 }
 
-/// Conformance: DIS-036, API-078
-#[tokio::test(start_paused = true)]
-async fn a_startup_taint_that_is_removed_does_not_come_back() {
-    let world = World::with(never().startup_taint("example.com/starting", "NoSchedule")).await;
-    world.deploy("app", 1).await;
-    world
-        .until(60, "the node is registered", async |w| {
-            claim(w).await.is_some_and(|c| c.is_true(types::REGISTERED))
-        })
-        .await;
-    let registered = node(&world).await.unwrap();
-    assert!(has_taint(&registered, "example.com/starting"));
-    assert!(!has_taint(&registered, "karpenter.sh/unregistered"));
-    assert_eq!(label(&registered, "karpenter.sh/registered"), Some("true"));
-    let owner = &registered.metadata.owner_references.as_ref().unwrap()[0];
-    assert_eq!(owner.uid, claim(&world).await.unwrap().uid());
-    let finalizers = registered.metadata.finalizers.as_ref().unwrap();
-    assert!(finalizers.iter().any(|f| f == "karpenter.sh/termination"));
-
-    world.pass(60).await;
-    let waiting = claim(&world).await.unwrap();
-    assert_eq!(
-        waiting.condition(types::INITIALIZED).unwrap().reason,
-        "StartupTaintsExist"
-    );
-    let mut left = taints(&registered);
-    left.retain(|t| t.key != "example.com/starting");
-    let name = registered.metadata.name.unwrap();
-    world
-        .patch::<Node>(&name, json!({"spec": {"taints": left}}))
-        .await;
-    until_initialized(&world).await;
-    world.until_running(1, 60).await;
-    world.pass(600).await;
-    assert!(!has_taint(
-        &node(&world).await.unwrap(),
-        "example.com/starting"
-    ));
-    assert_eq!(claim(&world).await.unwrap().spec.startup_taints.len(), 1);
-}
-
-/// Conformance: DIS-037
-#[tokio::test(start_paused = true)]
-async fn a_node_without_the_unregistered_taint_registers_and_gets_an_event() {
-    let world = World::with(never()).await;
-    world.cluster.cloud.never_register(true);
-    world.deploy("app", 1).await;
-    world
-        .until(60, "the instance is launched", async |w| {
-            claim(w).await.is_some_and(|c| c.is_true(types::LAUNCHED))
-        })
-        .await;
-    let answer = world.cluster.cloud.instances().remove(0).answer;
-    let mut labels = answer.metadata.labels.clone().unwrap();
-    labels.insert("kwok.x-k8s.io/node".into(), "fake".into());
-    let by_hand: Node = serde_json::from_value(json!({
-        "metadata": {"name": "by-hand", "labels": labels},
-        "spec": {"providerID": answer.status.provider_id},
-        "status": {"capacity": answer.status.capacity, "allocatable": answer.status.allocatable},
-    }))
-    .unwrap();
-    world.create(&by_hand).await;
-    until_initialized(&world).await;
-    assert!(world.has_event("UnregisteredTaintMissing").await);
-    world.until_running(1, 60).await;
-}
-
 /// Conformance: DIS-038, API-208
 #[tokio::test(start_paused = true)]
 async fn registration_waits_for_every_hook_and_names_the_pending_ones() {
@@ -218,30 +151,6 @@ async fn registration_waits_for_every_hook_and_names_the_pending_ones() {
     world.until_running(1, 60).await;
 }
 
-/// Conformance: DIS-039
-#[tokio::test(start_paused = true)]
-async fn a_label_that_a_hook_adds_reaches_the_claim_and_the_node() {
-    let mut world = World::with(never()).await;
-    let hook = Hook::waiting("rack");
-    let cloud = Scripted::in_world(&mut world, vec![hook]).await;
-    world.deploy("app", 1).await;
-    world
-        .until(60, "there is a node", async |w| node(w).await.is_some())
-        .await;
-    world.pass(10).await;
-    let labels = [("example.com/rack".to_owned(), "r7".to_owned())].into();
-    cloud.hooks[0].answer(HookOutcome::ReadyWith(labels));
-    until_initialized(&world).await;
-    assert_eq!(
-        label(&node(&world).await.unwrap(), "example.com/rack"),
-        Some("r7")
-    );
-    assert_eq!(
-        claim(&world).await.unwrap().label("example.com/rack"),
-        Some("r7")
-    );
-}
-
 /// Pods that fit on one node.
 fn small() -> Object<Deployment> {
     deployment("app", 1).cpu("100m")
@@ -277,44 +186,6 @@ async fn pod_events_are_recorded_every_ten_seconds_at_most() {
     world.scale("app", 2).await;
     world.pass(5).await;
     assert!(last(&world).await.unwrap() > first);
-}
-
-/// Conformance: DIS-054
-#[tokio::test(start_paused = true)]
-async fn a_nodeclaim_is_consolidatable_after_a_time_without_pod_events() {
-    let slowly = never().consolidate_after("60s").budgets(&["0"]);
-    let world = World::with(slowly).await;
-    let is = async |w: &World| {
-        claim(w)
-            .await
-            .is_some_and(|c| c.is_true(types::CONSOLIDATABLE))
-    };
-    world.add(small()).await;
-    world
-        .until(60, "the node is there", async |w| node(w).await.is_some())
-        .await;
-    assert!(!is(&world).await, "not initialized");
-    until_initialized(&world).await;
-    world.until_running(1, 60).await;
-    let since = |claim: &NodeClaim| claim.status.last_pod_event_time.as_ref().unwrap().0;
-    world
-        .until(90, "it is consolidatable", async |w| is(w).await)
-        .await;
-    let quiet = world
-        .cluster
-        .clock
-        .since(since(&claim(&world).await.unwrap()));
-    assert!((60..=63).contains(&quiet.as_secs()), "{quiet:?}");
-    world.scale("app", 2).await;
-    world.until(20, "a pod came", async |w| !is(w).await).await;
-    world
-        .until(90, "it is quiet again", async |w| is(w).await)
-        .await;
-    let never = json!({"spec": {"disruption": {"consolidateAfter": "Never"}}});
-    world.patch::<NodePool>("default", never).await;
-    world.until(10, "never", async |w| !is(w).await).await;
-    world.pass(300).await;
-    assert!(!is(&world).await);
 }
 
 /// Conformance: API-058

@@ -12,13 +12,12 @@ use karpenter_fixtures::Object;
 use karpenter_kube::controller::{Controller, Next, ObjectKey, Queue};
 use karpenter_kube::node::eviction::EvictionQueue;
 use karpenter_kube::node::termination::Termination;
-use karpenter_testbed::loops::node_agent::NodeFault;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
 use crate::cloud::Scripted;
-use crate::world::{World, deployment, node_pool};
+use crate::world::{World, node_pool};
 
 /// A cluster with this many pods on one node that is not consolidated.
 async fn running(pods: i32, pool: Object<NodePool>) -> World {
@@ -38,12 +37,6 @@ fn by_hand(name: &str, provider_id: Option<&str>, finalizers: &[&str]) -> Node {
         "spec": {"providerID": provider_id, "taints": [{"key": "example.com/kept-free", "effect": "NoSchedule"}]},
     }))
     .unwrap()
-}
-
-async fn release(world: &World, name: &str) {
-    world
-        .patch::<Node>(name, json!({"metadata": {"finalizers": null}}))
-        .await;
 }
 
 /// Conformance: DIS-045
@@ -99,71 +92,6 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
     assert_eq!(world.metric(measured), Some(1.0));
     world.until_running(1, 60).await;
     world.assert_no_orphans().await;
-}
-
-/// Conformance: DIS-046
-#[tokio::test(start_paused = true)]
-async fn every_node_of_a_nodeclaim_is_deleted_before_its_instance_is_terminated() {
-    let mut world = running(1, node_pool("default")).await;
-    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    let first = world.claims().await.remove(0);
-    let id = first.status.provider_id.clone();
-    for name in ["second", "third"] {
-        world
-            .create(&by_hand(name, id.as_deref(), &["example.com/held"]))
-            .await;
-    }
-    world.pass(30).await;
-    world.delete::<NodeClaim>(first.name()).await;
-    world
-        .until(60, "the Node of the instance is deleted", async |w| {
-            let deleting = async |name: &str| {
-                let node = w.get::<Node>(name).await;
-                node.is_some_and(|n| n.metadata.deletion_timestamp.is_some())
-            };
-            deleting("second").await && deleting("third").await
-        })
-        .await;
-    world.pass(60).await;
-    assert!(world.get::<NodeClaim>(first.name()).await.is_some());
-    release(&world, "second").await;
-    world.pass(30).await;
-    assert!(
-        world.get::<NodeClaim>(first.name()).await.is_some(),
-        "one Node is left"
-    );
-    release(&world, "third").await;
-    world.until_gone::<NodeClaim>(first.name(), 30).await;
-    assert!(!cloud.calls("delete").is_empty());
-}
-
-/// Conformance: DIS-047
-#[tokio::test(start_paused = true)]
-async fn a_nodeclaim_never_launched_is_deleted_without_cloud_calls() {
-    let mut world = World::new().await;
-    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    world.cluster.cloud.fail_launches(u32::MAX);
-    world.create(&by_hand("stranger", None, &[])).await;
-    world.deploy("app", 1).await;
-    world
-        .until(60, "a launch was tried", async |_| {
-            !cloud.calls("create").is_empty()
-        })
-        .await;
-    let name = world.claims().await.remove(0).name().to_owned();
-    world.scale("app", 0).await;
-    world.delete::<NodeClaim>(&name).await;
-    world.until_gone::<NodeClaim>(&name, 30).await;
-    assert_eq!(cloud.calls("delete").len(), 0);
-    assert!(
-        world
-            .get::<Node>("stranger")
-            .await
-            .unwrap()
-            .metadata
-            .deletion_timestamp
-            .is_none()
-    );
 }
 
 /// Conformance: DIS-064
@@ -299,68 +227,4 @@ async fn termination_waits_for_volumes_of_pods_that_are_drained() {
     );
     world.delete::<VolumeAttachment>("attachment-moving").await;
     world.until_gone::<Node>(&name, 30).await;
-}
-
-/// Conformance: DIS-077, DIS-207
-#[tokio::test(start_paused = true)]
-async fn termination_does_not_wait_for_volumes_beyond_the_deadline() {
-    let world = running(1, node_pool("default").termination_grace_period("90s")).await;
-    let (name, owner) = (
-        world.node_name().await,
-        world.claims().await.remove(0).name().to_owned(),
-    );
-    attach(&world, "stuck", &name).await;
-    world.pass(5).await;
-    world.delete::<NodeClaim>(&owner).await;
-    world.pass(60).await;
-    assert!(world.get::<Node>(&name).await.is_some());
-    let detached = async |w: &World| {
-        let claim = w.get::<NodeClaim>(&owner).await?;
-        let condition = claim.condition(types::VOLUMES_DETACHED)?;
-        Some((condition.status.clone(), condition.reason.clone()))
-    };
-    let waiting = ("Unknown".to_owned(), "AwaitingVolumeDetachment".to_owned());
-    assert_eq!(detached(&world).await, Some(waiting));
-    world
-        .until(60, "the wait for volumes ends", async |w| {
-            let now = detached(w).await;
-            now.is_none_or(|(status, reason)| {
-                status == "False" && reason == "TerminationGracePeriodElapsed"
-            })
-        })
-        .await;
-    world.until_gone::<Node>(&name, 30).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_volume_that_is_attached_after_all_were_detached_is_not_waited_for() {
-    let mut world = running(1, node_pool("default")).await;
-    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    world.pass(5).await;
-    cloud.deletions.lock().extend([Ok(()), Ok(()), Ok(())]);
-    let name = world.node_name().await;
-    world.delete::<Node>(&name).await;
-    world
-        .until(60, "its instance terminates", async |_| {
-            !cloud.calls("delete").is_empty()
-        })
-        .await;
-    attach(&world, "late", &name).await;
-    world.until_gone::<Node>(&name, 60).await;
-}
-
-/// Conformance: DIS-070
-#[tokio::test(start_paused = true)]
-async fn an_unready_node_keeps_its_pods_while_the_cloud_does_not_answer() {
-    let mut world = running(0, node_pool("default")).await;
-    world.add(deployment("protected", 1).do_not_disrupt()).await;
-    world.until_running(1, 60).await;
-    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    let name = world.node_name().await;
-    world.cluster.node_faults.set(&name, NodeFault::Dead);
-    world.pass(90).await;
-    *cloud.unknown.lock() = Some("the cloud is away");
-    world.delete::<Node>(&name).await;
-    world.pass(30).await;
-    assert!(world.get::<Node>(&name).await.is_some());
 }

@@ -7,7 +7,7 @@ use karpenter_api::v1::NodePool;
 use karpenter_fixtures::NODE_POOL;
 use serde_json::json;
 
-use crate::disruption::{drift, oversized};
+use crate::disruption::drift;
 use crate::world::{World, deployment, node_pool};
 
 /// Sets or removes the annotation.
@@ -168,26 +168,6 @@ async fn a_pause_lets_commands_in_flight_finish() {
     world
         .until(15, "the pause is reported", async |w| {
             w.metric(PAUSED) == Some(1.0)
-        })
-        .await;
-}
-
-/// Conformance: ROLL-11
-#[tokio::test(start_paused = true)]
-async fn a_pause_drops_proposals_that_are_not_validated_yet() {
-    let (world, _) = oversized().await;
-    world.scale("app", 1).await;
-    world.until_event("ConsolidationCandidate", 300).await;
-    let before = uids(&world).await;
-    let until = in_seconds(&world, 3600);
-    annotate(&world, "default", Some(&format!("until={until}"))).await;
-    world.pass(1200).await;
-    assert_eq!(uids(&world).await, before, "{}", world.describe().await);
-    assert!(world.has_event("ConsolidationRejected").await);
-    annotate(&world, "default", None).await;
-    world
-        .until(300, "the node is replaced after the pause", async |w| {
-            uids(w).await != before
         })
         .await;
 }

@@ -1,10 +1,7 @@
 //! Rehearsals over HTTP, and what the controllers then do for real.
 
-use std::collections::BTreeMap;
 use std::io::Write as _;
 
-use karpenter_api::labels;
-use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_decisions::rehearse::plan::Plan;
 use karpenter_kwok::KwokNodeClass;
 use serde_json::{Value, json};
@@ -47,42 +44,6 @@ fn apply(object: &impl serde::Serialize) -> Value {
 
 fn quiet() -> Value {
     json!({ "disruption": { "consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s" } })
-}
-
-/// Reads an object of docs/examples.
-fn example<K: serde::de::DeserializeOwned>(file: &str) -> K {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples");
-    let text = std::fs::read_to_string(format!("{folder}/{file}")).unwrap();
-    serde_saphyr::from_str(&text).unwrap()
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_static_nodepool_is_planned_as_launched_with_and_without_its_gate() {
-    for (is_on, nodes) in [(false, 0), (true, 3)] {
-        let port = free_port();
-        let world = World::bare(serving(port, |options| {
-            options.feature_gates.static_capacity = is_on;
-        }))
-        .await;
-        world
-            .create(&example::<KwokNodeClass>("kwoknodeclass.yaml"))
-            .await;
-        world.create(&example::<NodePool>("nodepool.yaml")).await;
-        world.pass(60).await;
-        let launched = async || {
-            let changes = json!([{ "apply": example::<Value>("static-nodepool.yaml") }, { "if": "budget.general=50%" }]);
-            let plan = plan(port, json!({ "changes": changes })).await;
-            let launches = plan.steps.iter().flat_map(|step| &step.launches);
-            launches.map(|launch| launch.count).sum::<usize>()
-        };
-        assert_eq!(launched().await, nodes);
-        world
-            .create(&example::<NodePool>("static-nodepool.yaml"))
-            .await;
-        world.pass(600).await;
-        assert_eq!(world.nodes().await.len(), nodes);
-        assert_eq!(launched().await, 0);
-    }
 }
 
 /// Conformance: PLAN-10
@@ -180,59 +141,4 @@ async fn bodies_that_stall_keep_no_rehearsal_waiting_and_end() {
         );
     }
     world.cluster.shutdown().await;
-}
-
-/// Returns how many nodes there are of each NodePool and capacity type.
-fn launched<'c>(
-    claims: impl IntoIterator<Item = &'c NodeClaim>,
-) -> BTreeMap<(String, String), usize> {
-    let mut counts = BTreeMap::new();
-    for claim in claims {
-        let label = |key: &str| claim.label(key).unwrap_or_default().to_owned();
-        *counts
-            .entry((label(labels::NODE_POOL), label(labels::CAPACITY_TYPE)))
-            .or_default() += 1;
-    }
-    counts
-}
-
-/// Conformance: PLAN-16
-#[tokio::test(start_paused = true)]
-async fn scaling_by_two_hundred_launches_in_the_plan_what_it_launches_for_real() {
-    let port = free_port();
-    let world = world(port, quiet()).await;
-    world.deploy("app", 5).await;
-    world.until_running(5, 120).await;
-    world.pass(30).await;
-    let known: Vec<String> = world
-        .claims()
-        .await
-        .iter()
-        .map(|claim| claim.name().to_owned())
-        .collect();
-    let scale = json!({ "scale": { "kind": "Deployment", "namespace": "default", "name": "app", "replicas": 205 } });
-    let planned = plan(port, json!({ "for": "10m", "changes": [scale] })).await;
-    assert_eq!((planned.after.pods, planned.after.pending), (205, 0));
-    let mut expected: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for launch in planned.steps.iter().flat_map(|step| &step.launches) {
-        let kind = (launch.node_pool.clone(), launch.capacity_type.clone());
-        *expected.entry(kind).or_default() += launch.count;
-    }
-
-    world.scale("app", 205).await;
-    world.until_running(205, 600).await;
-    let claims = world.claims().await;
-    let new = claims
-        .iter()
-        .filter(|claim| !known.contains(&claim.name().to_owned()));
-    let happened = launched(new);
-    let kinds =
-        |counts: &BTreeMap<(String, String), usize>| counts.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(kinds(&expected), kinds(&happened));
-    for (kind, count) in &happened {
-        assert!(
-            expected[kind].abs_diff(*count) <= 1,
-            "{kind:?}: planned {expected:?}, launched {happened:?}"
-        );
-    }
 }

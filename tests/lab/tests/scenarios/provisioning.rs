@@ -90,17 +90,6 @@ async fn a_nodeclaim_of_another_provider_is_ignored() {
     assert_eq!(claims[0].status.conditions, []);
 }
 
-/// Conformance: SCH-004
-#[tokio::test(start_paused = true)]
-async fn each_of_a_hundred_pods_has_one_scheduling_decision() {
-    let world = World::new().await;
-    world.deploy("app", 100).await;
-    world.until_running(100, 120).await;
-    world.pass(60).await;
-    let decisions = "karpenter_pods_scheduling_decision_duration_seconds_count";
-    assert_eq!(world.metric(decisions), Some(100.0));
-}
-
 /// Conformance: SCH-007
 #[tokio::test(start_paused = true)]
 async fn pod_waits_are_measured_from_when_nodes_are_known_to_register() {

@@ -18,6 +18,7 @@ use karpenter_kube::nodeclaim::expiration::Expiration;
 use karpenter_kube::nodeclaim::lifecycle::Lifecycle;
 use karpenter_kube::nodeclaim::removal;
 use karpenter_kube::nodepool::RegistrationHealth;
+use karpenter_kube::provisioning::Triggers;
 use karpenter_testbed::loops::node_agent::NodeFault;
 use serde_json::json;
 
@@ -47,7 +48,8 @@ fn context(world: &World) -> Arc<Context> {
 
 fn lifecycle(cx: &Arc<Context>) -> Lifecycle {
     let health = RegistrationHealth::new(Queue::new());
-    Lifecycle::new(Arc::clone(cx), Arc::new(health))
+    let triggers = Triggers::new(&cx.options, cx.clock);
+    Lifecycle::new(Arc::clone(cx), Arc::new(health), Arc::new(triggers))
 }
 
 fn away() -> CloudProviderError {

@@ -111,39 +111,6 @@ async fn the_limit_is_never_exceeded() {
 
 /// Conformance: DIS-084
 #[tokio::test(start_paused = true)]
-async fn a_nodepool_that_is_not_ready_launches_no_nodes() {
-    let mut settings = settings();
-    settings.options.feature_gates.static_capacity = true;
-    let world = World::bare(settings).await;
-    world.add(node_pool("fixed").replicas(2)).await;
-    world.pass(120).await;
-    assert_eq!(
-        world.claims().await.len(),
-        0,
-        "the NodeClass does not exist"
-    );
-    world.create(&KwokNodeClass::new("default")).await;
-    until_alive(&world, 2).await;
-}
-
-/// Conformance: DIS-084
-#[tokio::test(start_paused = true)]
-async fn a_nodepool_that_is_being_deleted_launches_no_nodes() {
-    let world = world().await;
-    let held = node_pool("fixed").replicas(2).finalizer("example.com/held");
-    world.add(held).await;
-    until_alive(&world, 2).await;
-    world.delete::<NodePool>("fixed").await;
-    for claim in world.claims().await {
-        world.delete::<NodeClaim>(claim.name()).await;
-    }
-    world.pass(300).await;
-    assert_eq!(world.claims().await.len(), 0);
-    assert_eq!(world.cluster.cloud.launched(), 2);
-}
-
-/// Conformance: DIS-084
-#[tokio::test(start_paused = true)]
 async fn a_nodepool_of_another_provider_launches_no_nodes() {
     let world = world().await;
     let foreign = node_pool("fixed")
@@ -191,25 +158,6 @@ async fn without_the_feature_gate_no_node_is_launched_and_an_event_says_why() {
     });
     let message = event.and_then(|event| event.message.as_deref());
     assert!(message.is_some_and(|m| m.contains("feature gate StaticCapacity")));
-}
-
-/// Conformance: DIS-164
-#[tokio::test(start_paused = true)]
-async fn a_deleted_node_is_replaced() {
-    let world = world().await;
-    world.add(node_pool("fixed").replicas(2)).await;
-    until_alive(&world, 2).await;
-    let claim = world.claims().await.remove(0);
-    world.delete::<NodeClaim>(claim.name()).await;
-    world
-        .until(120, "there are two others", async |w| {
-            let claims = w.claims().await;
-            claims.len() == 2
-                && claims
-                    .iter()
-                    .all(|c| c.uid() != claim.uid() && c.is_true(types::REGISTERED))
-        })
-        .await;
 }
 
 /// Conformance: DIS-163
@@ -290,51 +238,6 @@ async fn drifted_nodes_are_replaced_within_the_limit() {
         (3, 6)
     );
     world.assert_no_orphans().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn drifted_nodes_of_a_paused_nodepool_are_replaced_after_the_pause() {
-    let world = world().await;
-    let limited = node_pool("fixed").replicas(2).limit("nodes", "4");
-    world.add(limited).await;
-    until_alive(&world, 2).await;
-    let until = world.cluster.clock.now() + std::time::Duration::from_secs(900);
-    let value = format!("until={until};reasons=Drifted");
-    let patch = json!({"metadata": {"annotations": {"operations.karpenter.sh/paused": value}}});
-    world.patch::<NodePool>("fixed", patch).await;
-    until_drifted(&world).await;
-    world.pass(600).await;
-    assert_eq!(world.cluster.cloud.launched(), 2);
-    // A node that is missing is launched all the same.
-    change(&world, json!({"replicas": 3})).await;
-    until_alive(&world, 3).await;
-    world
-        .until(900, "all nodes are new", async |w| {
-            let claims = w.claims().await;
-            claims.len() == 3 && claims.iter().all(is_new)
-        })
-        .await;
-    assert!(world.cluster.clock.now() >= until);
-}
-
-/// Conformance: DIS-087
-#[tokio::test(start_paused = true)]
-async fn a_nodepool_at_its_limit_keeps_its_drifted_nodes() {
-    let world = world().await;
-    let limited = node_pool("fixed").replicas(2).limit("nodes", "2");
-    world.add(limited).await;
-    until_alive(&world, 2).await;
-    until_drifted(&world).await;
-    world.pass(600).await;
-    assert_eq!(world.cluster.cloud.launched(), 2);
-    // Two more nodes are allowed: both are replaced in one pass.
-    change(&world, json!({"limits": {"nodes": "4"}})).await;
-    world
-        .until(300, "both are new", async |w| {
-            let claims = w.claims().await;
-            claims.len() == 2 && claims.iter().all(is_new)
-        })
-        .await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,12 +3,10 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::{Object, pdb};
 use kube::Api;
 use kube::api::DeleteParams;
-use serde_json::json;
 
 use crate::world::{World, deployment, node_pool};
 
@@ -56,40 +54,6 @@ async fn a_deleted_nodepool_deletes_all_its_nodes() {
     world.delete::<NodePool>("default").await;
     world.until_empty(300).await;
     assert_eq!(world.list::<NodePool>().await.len(), 0);
-}
-
-/// A pod that was bound just before the node was tainted must be observed.
-///
-/// Conformance: DIS-152
-#[tokio::test(start_paused = true)]
-async fn an_empty_node_drains_for_five_seconds_however_often_it_is_reconciled() {
-    let never = node_pool("default").consolidate_after("Never");
-    let world = running(deployment("app", 1), never).await;
-    world.scale("app", 0).await;
-    world
-        .until(60, "the pod is gone", async |w| w.pods().await.is_empty())
-        .await;
-    let name = world.claims().await[0].name().to_owned();
-    let node = world.node_name().await;
-    let is_drained = async |world: &World| {
-        let claim = world.api::<NodeClaim>().get_opt(&name).await.unwrap()?;
-        let condition = claim.condition(types::DRAINED)?;
-        Some(condition.status == "True")
-    };
-    world.delete::<NodeClaim>(&name).await;
-    world
-        .until(30, "the node is drained", async |w| {
-            is_drained(w).await.is_some()
-        })
-        .await;
-    for second in 1..4 {
-        assert_eq!(is_drained(&world).await, Some(false), "second {second}");
-        let looked_at = json!({"metadata": {"annotations": {"second": second.to_string()}}});
-        world.patch::<Node>(&node, looked_at).await;
-        world.pass(1).await;
-    }
-    assert_eq!(is_drained(&world).await, Some(false), "before five seconds");
-    world.until_empty(60).await;
 }
 
 /// Conformance: DIS-068, DIS-157
@@ -148,23 +112,6 @@ async fn a_grace_period_overrides_do_not_disrupt_and_is_recorded() {
     world.until_gone::<NodeClaim>(claim.name(), 200).await;
     assert!(world.has_event("Disrupted").await);
     world.until_running(1, 120).await;
-}
-
-/// Conformance: DIS-154
-#[tokio::test(start_paused = true)]
-async fn a_protected_pod_without_grace_period_keeps_its_node() {
-    let world = running(deployment("app", 1).do_not_disrupt(), node_pool("default")).await;
-    let claim = world.claims().await.remove(0);
-    world.delete::<NodeClaim>(claim.name()).await;
-    world.pass(3600).await;
-    let claim = world
-        .claims()
-        .await
-        .into_iter()
-        .find(|c| c.uid() == claim.uid())
-        .unwrap();
-    assert_eq!(claim.condition(types::DRAINED).unwrap().reason, "Draining");
-    assert_eq!(world.progress().await.running, 1);
 }
 
 /// Conformance: DIS-070

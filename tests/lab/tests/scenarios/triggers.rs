@@ -286,7 +286,8 @@ async fn published_devices_concern_the_nodeclaims_that_wait_for_some() {
     world.pass(3).await;
     cluster.view = cluster.cx.view();
     let health = RegistrationHealth::new(Queue::new());
-    let lifecycle = Lifecycle::new(Arc::clone(&cluster.cx), Arc::new(health));
+    let triggers = Arc::new(Triggers::new(&cluster.cx.options, cluster.cx.clock));
+    let lifecycle = Lifecycle::new(Arc::clone(&cluster.cx), Arc::new(health), triggers);
     let reconciled = |kind| cluster.reconciled(&lifecycle, "waits", Change::Other(kind));
     assert!(reconciled("ResourceSlice"));
     assert!(!reconciled("DeviceClass"));

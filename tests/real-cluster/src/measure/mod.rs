@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::binaries;
@@ -85,9 +85,17 @@ pub(crate) struct How {
     /// Environment variable of the controller, for example BATCH_IDLE_DURATION=10s. May be repeated.
     #[arg(long = "env", value_parser = pair)]
     environment: Vec<(String, String)>,
+    /// Values of the chart, as JSON, for example {"settings":{"featureGates":{"podNomination":true}}}.
+    #[arg(long, default_value = "{}", value_parser = values)]
+    values: Value,
     /// Print one line of JSON instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+fn values(text: &str) -> Result<Value, String> {
+    let values: Map<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    Ok(values.into())
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -130,7 +138,9 @@ impl Bench {
             Err(missing) => bail!("cannot find {}", missing.join(", ")),
         };
         let cluster = Cluster::start(&binaries).await?;
-        install_kwok_with(&cluster, &json!({ "provider": "kwok" })).await?;
+        let mut values = how.values.clone();
+        values["provider"] = "kwok".into();
+        install_kwok_with(&cluster, &values).await?;
         let case = Case::new(&cluster.client, "measured").await?;
         let all = json!([
             { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
@@ -236,6 +246,7 @@ impl Bench {
             .as_ref()
             .context("the controller is not started")?;
         self.report.process(controller);
+        self.report.nominations(&controller.metrics()?);
         self.report.add("lease lost", u8::from(lost).into());
         if self.memory.is_some() {
             self.report.add("restarts", self.restarts.into());

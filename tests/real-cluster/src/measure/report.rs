@@ -50,6 +50,34 @@ impl Report {
         Ok(())
     }
 
+    /// Adds the shares of nominated pods that were bound where they were planned, and that were planned once.
+    pub(super) fn nominations(&mut self, metrics: &str) {
+        let (mut all, mut as_planned, mut once) = (0.0, 0.0, 0.0);
+        let lines = metrics.lines();
+        for line in lines.filter(|line| line.starts_with("karpenter_pods_nominations_bound_total{"))
+        {
+            let count = line.rsplit(' ').next().and_then(|count| count.parse().ok());
+            let count: f64 = count.unwrap_or_default();
+            all += count;
+            as_planned += if line.contains("as_planned=\"true\"") {
+                count
+            } else {
+                0.0
+            };
+            once += if line.contains("plans=\"one\"") {
+                count
+            } else {
+                0.0
+            };
+        }
+        let percent = |part: f64| json!(round(part * 100.0 / all.max(1.0)));
+        self.add(
+            "percent of nominated pods bound where planned",
+            percent(as_planned),
+        );
+        self.add("percent of nominated pods planned once", percent(once));
+    }
+
     /// Adds the resource usage of the process.
     pub(super) fn process(&mut self, controller: &Controller) {
         if let Some((seconds, peak)) = process_of(controller) {

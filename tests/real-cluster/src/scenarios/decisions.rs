@@ -1,25 +1,20 @@
-//! Decisions are explained through a real API server, to those who may see them; a shadow reads only.
+//! Decisions are explained on a real control plane; a shadow reads only.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use kube::config::{AuthInfo, Config};
-use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::audit;
 use crate::case::{Case, SOON};
 use crate::cluster::Cluster;
-use crate::controller::{Controller, PODS_OF_CHART, token};
-use crate::helm::{self, KARPENTER, SHADOW};
-use crate::objects::{PODS, SERVICES, list, name};
+use crate::controller::Controller;
+use crate::helm::{self, SHADOW};
+use crate::objects::{list, name};
 use crate::paths::controller_binary;
-
-/// The audience of tokens for explanations.
-const AUDIENCE: &str = "decisions.karpenter.sh";
 
 /// Runs `kubectl karpenter` as a user with all rights does.
 async fn kubectl_karpenter(cluster: &Cluster, arguments: &[&str]) -> Result<Output> {
@@ -40,58 +35,20 @@ async fn answer(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Connects the API server to the pods behind the Service's port for decisions. Returns the port.
-async fn route_to_decisions(cluster: &Cluster) -> Result<u16> {
-    let services = SERVICES.of_namespace(&cluster.client, KARPENTER.namespace);
-    let service = serde_json::to_value(services.get(KARPENTER.name).await?)?;
-    let mut ports = service["spec"]["ports"].as_array().into_iter().flatten();
-    let port = ports.find(|port| port["name"] == "https-decisions");
-    let port = port.and_then(|port| port["port"].as_u64());
-    let port = u16::try_from(port.context("the Service has no port https-decisions")?)?;
-    let pods = PODS.of_namespace(&cluster.client, KARPENTER.namespace);
-    for pod in list(&pods, PODS_OF_CHART).await? {
-        let address = pod["status"]["podIP"].as_str().unwrap_or_default();
-        cluster
-            .plane
-            .egress()
-            .route(&format!("{address}:{port}"), port);
-    }
-    Ok(port)
-}
-
-/// Returns the status of a request to the TLS listener, with a token or without.
-async fn status(port: u16, method: &str, path: &str, token: Option<String>) -> Result<u16> {
-    let mut config = Config::new(format!("https://127.0.0.1:{port}").parse()?);
-    // The certificate is self-signed, as the chart's default is.
-    config.accept_invalid_certs = true;
-    config.auth_info = AuthInfo {
-        token: token.map(Into::into),
-        ..AuthInfo::default()
-    };
-    let request = http::Request::builder()
-        .method(method)
-        .uri(format!("/apis/decisions.karpenter.sh/v1alpha1/{path}"))
-        .header("Content-Type", "application/json")
-        .body(b"{}".to_vec())?;
-    match Client::try_from(config)?.request_text(request).await {
-        Ok(_) => Ok(200),
-        Err(Error::Api(status)) => Ok(status.code),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// A pending pod is explained through the API server's service proxy. The API server reviews tokens and rights: without a token for
-/// this audience a request is unauthorized, and without the right it is forbidden.
-pub(super) async fn asked_over_tls(cluster: &mut Cluster, case: Case) -> Result<()> {
+/// A pending pod and the nodes are explained by the leader.
+pub(super) async fn asked(cluster: &mut Cluster, case: Case) -> Result<()> {
     case.pool(json!({})).await?;
     case.deploy("runs", 2, "1", json!({})).await?;
     case.deploy("waits", 1, "5000", json!({})).await?;
     case.until_running(2, SOON).await?;
-    let port = route_to_decisions(cluster).await?;
+    let controller = cluster.controller.as_ref();
+    let controller = controller.context("the controller is not started")?;
+    let server = format!("http://127.0.0.1:{}", controller.decisions_port());
     let pods = list(&case.pods(), "app=waits").await?;
     let pod = name(pods.first().context("the Deployment has no pods")?);
 
-    let said = answer(cluster, &["why", "pod", pod, "-n", case.name]).await?;
+    let why_pod = ["why", "pod", pod, "-n", case.name, "--server", &server];
+    let said = answer(cluster, &why_pod).await?;
     ensure!(
         said.starts_with("Pending") && said.contains("requests cpu 5"),
         "why pod: {said}"
@@ -99,56 +56,8 @@ pub(super) async fn asked_over_tls(cluster: &mut Cluster, case: Case) -> Result<
     let nodes = list(&case.nodes(), &case.selector()).await?;
     // Reasons come with the next disruption pass.
     let all = |said: &String| nodes.iter().all(|node| said.contains(name(node)));
-    until(|| answer(cluster, &["why", "nodes"]), all).await?;
-    // The viewer may read, and the API server says so.
-    let planned = kubectl_karpenter(cluster, &["plan", "--for", "0s"]).await?;
-    let error = String::from_utf8_lossy(&planned.stderr);
-    ensure!(
-        planned.status.code() == Some(1) && error.contains("create"),
-        "a plan without the right: {error}"
-    );
-
-    let of = |account: &'static str, audiences: &'static [&'static str]| {
-        token(&cluster.client, KARPENTER.namespace, account, audiences)
-    };
-    let viewer = of("karpenter-viewer", &[AUDIENCE]).await?;
-    let of_api_server = of("karpenter-viewer", &[]).await?;
-    let stranger = of("default", &[AUDIENCE]).await?;
-    for (what, method, path, token, expected) in [
-        ("the viewer", "GET", "decisions", Some(viewer.clone()), 200),
-        (
-            "the viewer, who may not create",
-            "POST",
-            "plans",
-            Some(viewer),
-            403,
-        ),
-        (
-            "a token for the API server",
-            "GET",
-            "decisions",
-            Some(of_api_server),
-            401,
-        ),
-        (
-            "an account without rights",
-            "GET",
-            "decisions",
-            Some(stranger),
-            403,
-        ),
-        (
-            "an invalid token",
-            "GET",
-            "decisions",
-            Some("abc".to_owned()),
-            401,
-        ),
-        ("no token", "GET", "decisions", None, 401),
-    ] {
-        let code = status(port, method, path, token).await.context(what)?;
-        ensure!(code == expected, "{what}: {code} instead of {expected}");
-    }
+    let why_nodes = ["why", "nodes", "--server", &server];
+    until(|| answer(cluster, &why_nodes), all).await?;
     Ok(())
 }
 

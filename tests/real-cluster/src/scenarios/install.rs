@@ -54,9 +54,9 @@ async fn upgrades(cluster: &Cluster, release: Release, values: &Value) -> Result
 }
 
 /// The charts with the kwok provider are installed and upgraded.
-pub(crate) async fn kwok(cluster: &Cluster, decisions: u16) -> Result<()> {
-    install_kwok(cluster, decisions).await?;
-    let mut values = kwok_values(decisions);
+pub(crate) async fn kwok(cluster: &Cluster) -> Result<()> {
+    install_kwok(cluster).await?;
+    let mut values = kwok_values();
     values["podLabels"] = json!({ "upgraded": "true" });
     upgrades(cluster, helm::KARPENTER, &values).await?;
     let definitions =

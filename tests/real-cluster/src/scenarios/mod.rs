@@ -67,7 +67,7 @@ pub(crate) const BESIDE: &[Beside] = &[
 ];
 
 pub(crate) const ALONE: &[Alone] = &[
-    alone!("decisions", true, decisions::asked_over_tls),
+    alone!("decisions", true, decisions::asked),
     alone!("shadow", true, decisions::shadow),
     alone!("killed", true, faults::killed_in_a_burst),
     alone!("api-server-gone", false, faults::api_server_gone),

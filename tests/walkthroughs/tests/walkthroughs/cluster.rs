@@ -113,6 +113,7 @@ impl Cluster {
         let testbed = Testbed::builder()
             .version(start.kubernetes)
             .mutate_pods(nodes::admit)
+            .garbage_collection()
             .start()
             .await;
         let agent = NodeAgentOptions {

@@ -1,8 +1,5 @@
 //! Simulating the deletion of nodes: where their pods would be scheduled.
 
-pub(super) mod carried;
-pub(super) mod evaluations;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -18,7 +15,6 @@ use crate::disruption::consolidation::prices::PriceLists;
 use crate::pod::{Pod, PodKey};
 use crate::schedule::{
     Packing, Placement, Plan, PlannedNodeClaim, PodSet, Policy, Query, ReservedMode, Solver,
-    TracedPod,
 };
 
 /// The result of a simulation.
@@ -151,28 +147,6 @@ impl Simulator {
         &self.snapshot
     }
 
-    pub(super) fn solver(&self) -> &Solver {
-        &self.solver
-    }
-
-    /// Reports whether another simulator answers from the same compiled snapshot.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.solver, &other.solver)
-    }
-
-    pub(super) fn query(&self) -> &Query {
-        &self.query
-    }
-
-    pub(super) fn avoid(&self) -> &[String] {
-        &self.avoid
-    }
-
-    /// Returns the number of pods that every simulation schedules.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// Reports whether a pod of a deleted node moves: it can be evicted some time.
     pub(super) fn moves(&self, pod: &Pod) -> bool {
         !self.pdbs.never_moves(pod, self.policy.now)
@@ -227,13 +201,6 @@ impl Simulator {
             .solver
             .solve(&self.query_without(candidates, consolidating));
         self.outcome(plan)
-    }
-
-    /// Simulates deleting a candidate by consolidation. The trace of the simulation tells what the result depends on.
-    pub(super) fn remove_traced(&self, candidate: &Candidate) -> (Outcome, Option<Vec<TracedPod>>) {
-        let query = self.query_without(&[candidate], true);
-        let (plan, trace) = self.solver.solve_traced(&query);
-        (self.outcome(plan), trace)
     }
 
     fn query_without(&self, candidates: &[&Candidate], consolidating: bool) -> Query {

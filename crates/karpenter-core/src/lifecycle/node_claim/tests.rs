@@ -99,6 +99,7 @@ fn time_runs_from_the_conditions_last_transition_not_from_the_creation() {
     assert_eq!(on(&mut joining, failed(), &[], 5300), [expected]);
 }
 
+/// Conformance: DIS-031, DIS-143
 #[test]
 fn a_launched_claim_has_fifteen_minutes_to_register() {
     let mut joining = Joining::new(launched(), at(100));
@@ -120,6 +121,7 @@ fn a_launched_claim_has_fifteen_minutes_to_register() {
     assert_eq!(on(&mut joining, Event::Due, &[], 100_000), waits);
 }
 
+/// Conformance: DIS-036
 #[test]
 fn a_node_becomes_initialized_in_one_reconciliation_if_it_is_ready() {
     let mut joining = Joining::new(launched(), at(0));
@@ -153,6 +155,7 @@ fn a_node_becomes_initialized_in_one_reconciliation_if_it_is_ready() {
     assert!(joining.claim().is_true(types::READY));
 }
 
+/// Conformance: DIS-039
 #[test]
 fn a_hook_that_waits_keeps_the_unregistered_taint_and_its_labels_are_kept() {
     let mut joining = Joining::new(launched(), at(0));
@@ -167,6 +170,7 @@ fn a_hook_that_waits_keeps_the_unregistered_taint_and_its_labels_are_kept() {
         panic!("{effects:?}");
     };
     assert!(has_taint(node, &taints::unregistered()) && has_label(node, "x", "y"));
+    assert_eq!(joining.claim().label("x"), Some("y"));
     let next = Some(Duration::from_secs(7));
     let ended = on(&mut joining, Event::Registered(true), &nodes, 1);
     assert_eq!(ended, [Effect::Write { next }]);
@@ -193,6 +197,7 @@ fn a_node_that_could_not_be_written_is_not_registered() {
     assert!(!joining.claim().is_true(types::INITIALIZED));
 }
 
+/// Conformance: DIS-142
 #[test]
 fn two_nodes_of_one_instance_fail_the_registration() {
     let mut joining = Joining::new(launched(), at(0));
@@ -207,8 +212,13 @@ fn two_nodes_of_one_instance_fail_the_registration() {
         reason(&joining, types::REGISTERED),
         reasons::MULTIPLE_NODES_FOUND
     );
+    on(&mut joining, Event::Due, &[joined(|_| ())], 2);
+    assert!(joining.claim().is_false(types::REGISTERED), "for good");
+    let effects = on(&mut joining, Event::Due, &[joined(|_| ())], 1 + 900);
+    assert!(matches!(&effects[..], [Effect::Delete { .. }]));
 }
 
+/// Conformance: DIS-037
 #[test]
 fn a_node_without_the_unregistered_taint_is_warned_about() {
     let warned = |label: &str| {
@@ -217,6 +227,7 @@ fn a_node_without_the_unregistered_taint_is_warned_about() {
             node["metadata"]["labels"] = json!({label: "true"});
         });
         let effects = on(&mut Joining::new(launched(), at(0)), Event::Due, &[node], 1);
+        assert_eq!(effects.last(), Some(&Effect::RunHooks), "it is registered");
         effects
             .iter()
             .any(|effect| matches!(effect, Effect::WarnOfMissingTaint(_)))

@@ -5,7 +5,8 @@
 //!    memory limit some of them at a time.
 //! 3. The nodes of placed pods are nominated, NodeClaims are created, and their nodes are nominated, too: nominated nodes are not
 //!    disrupted.
-//! 4. While pods are pending, this is repeated every ten seconds, as upstream's triggers do. Nominated pods keep their place
+//! 4. kube-scheduler is told where the pods were planned, if the feature gate `PodNomination` is on: see [`PodNomination`].
+//! 5. While pods are pending, this is repeated every ten seconds, as upstream's triggers do. Nominated pods keep their place
 //!    meanwhile: see [`nominations`].
 //!
 //! The caller gives events and executes effects; an effect's documentation names the event that answers it. Passes never overlap.
@@ -31,6 +32,7 @@
 //! UPSTREAM: pkg/controllers/provisioning/provisioner.go
 
 mod batch;
+mod nominated_nodes;
 pub mod nominations;
 mod slices;
 
@@ -42,6 +44,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use batch::BatchWindow;
+pub use nominated_nodes::PodNomination;
 pub use slices::Memory;
 
 use super::{after, has_passed};
@@ -50,11 +53,15 @@ use crate::cluster::pdb::leaving_pods;
 use crate::pod::Pod;
 use crate::schedule::{Plan, Query};
 use batch::Batch;
-use nominations::{Nominations, Standing};
+use nominated_nodes::NominatedNodes;
+use nominations::{Bound, Nominations, Standing};
 use slices::Slices;
 
 /// Interval between plans for pending pods.
 const AGAIN: Duration = Duration::from_secs(10);
+
+/// Delay of a check after kube-scheduler has bound a pod elsewhere than planned, or removed a nominated node: more of them follow.
+const SOON: Duration = Duration::from_secs(1);
 
 /// What has happened.
 #[derive(Debug)]
@@ -74,6 +81,13 @@ pub enum Event {
     Unanswered,
     /// Answers [`Effect::Launch`] with the name of the NodeClaim of each planned node that was created.
     Launched(Vec<Option<String>>),
+    /// The taint `karpenter.sh/unregistered` is about to be removed from the Node of a NodeClaim: kube-scheduler may bind pods then.
+    Registering {
+        /// Name of the NodeClaim.
+        claim: String,
+        /// Name of the Node.
+        node: String,
+    },
 }
 
 /// What is to be done, in this order.
@@ -85,6 +99,8 @@ pub enum Effect {
     Nominate(BTreeSet<String>),
     /// Create the NodeClaims of the planned nodes.
     Launch(Arc<Question>, Arc<Plan>),
+    /// Write `status.nominatedNodeName` of pods, in this order, if they are still pending. A write that fails is repeated later.
+    NominatePods(Vec<PodNomination>),
     /// Report that no pod is pending.
     ReportIdle,
 }
@@ -120,6 +136,8 @@ pub struct Provisioning {
     slices: Slices,
     pass: Option<Pass>,
     next_check: Timestamp,
+    /// `None` if the feature gate `PodNomination` is off.
+    nominated_nodes: Option<NominatedNodes>,
 }
 
 /// A batch that is being planned.
@@ -141,7 +159,20 @@ impl Provisioning {
             slices: Slices::default(),
             pass: None,
             next_check: after(now, AGAIN),
+            nominated_nodes: None,
         }
+    }
+
+    /// Turns the feature gate `PodNomination` on or off. Names that were written before stay.
+    #[must_use]
+    pub fn with_pod_nomination(mut self, enabled: bool) -> Self {
+        self.nominated_nodes = enabled.then(NominatedNodes::default);
+        self
+    }
+
+    /// Writes no more nominated nodes, because the permission is missing.
+    pub fn end_pod_nomination(&mut self) {
+        self.nominated_nodes = None;
     }
 
     /// Requests a plan for an object by its uid. The same uid again within a batch changes nothing.
@@ -154,6 +185,40 @@ impl Provisioning {
     /// Removes the nomination of a pod that is bound, deleted or whose requirements have changed.
     pub fn forget(&mut self, uid: &str) {
         self.nominations.forget(uid);
+        if let Some(nodes) = &mut self.nominated_nodes {
+            nodes.forget(uid);
+        }
+    }
+
+    /// Takes note of a pod that kube-scheduler bound. If it was planned elsewhere, the pods that were planned onto this node may have
+    /// lost their places: that is checked soon, instead of with the next interval. Returns how the place compares with the plan.
+    pub fn bound(&mut self, pod: &Pod, snapshot: &Snapshot, now: Timestamp) -> Option<Bound> {
+        let node = pod
+            .node_name
+            .as_deref()
+            .and_then(|name| snapshot.node(name));
+        let bound = node.and_then(|node| self.nominations.bound(&pod.key.uid, node));
+        if bound.is_some_and(|bound| !bound.as_planned) {
+            self.check_soon(now);
+        }
+        self.forget(&pod.key.uid);
+        bound
+    }
+
+    /// Takes note of a pod whose nominated node kube-scheduler has removed.
+    pub fn denominated(&mut self, now: Timestamp) {
+        if self.nominated_nodes.is_some() {
+            self.check_soon(now);
+        }
+    }
+
+    /// Reports whether NodeClaims are being created: which pods their nodes are for is known afterwards.
+    pub fn is_launching(&self) -> bool {
+        self.pass.as_ref().is_some_and(|pass| pass.plan.is_some())
+    }
+
+    fn check_soon(&mut self, now: Timestamp) {
+        self.next_check = self.next_check.min(after(now, SOON));
     }
 
     /// Removes the nominations to a NodeClaim that is deleted before its node could run a pod: its pods are planned again at once.
@@ -197,6 +262,7 @@ impl Provisioning {
                 Vec::new()
             }
             Event::Launched(claims) => self.launched(&claims, snapshot, now),
+            Event::Registering { claim, node } => self.registering(&claim, &node, snapshot, now),
         }
     }
 
@@ -211,7 +277,32 @@ impl Provisioning {
         let latest = after(now, AGAIN);
         self.next_check = standing.next.map_or(latest, |next| next.clamp(now, latest));
         effects.extend(nominate(targets(&standing)));
+        effects.extend(self.nominate_pods(snapshot, now));
         effects
+    }
+
+    fn registering(
+        &mut self,
+        claim: &str,
+        node: &str,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        let Some(nodes) = &mut self.nominated_nodes else {
+            return Vec::new();
+        };
+        let pods = nodes.registering(claim, node, &self.nominations, snapshot, now);
+        let effect = (!pods.is_empty()).then_some(Effect::NominatePods(pods));
+        effect.into_iter().collect()
+    }
+
+    fn nominate_pods(&mut self, snapshot: &Snapshot, now: Timestamp) -> Option<Effect> {
+        let nodes = self.nominated_nodes.as_mut()?;
+        let (pods, next) = nodes.due(&self.nominations, snapshot, now);
+        if let Some(next) = next {
+            self.next_check = self.next_check.min(next);
+        }
+        (!pods.is_empty()).then_some(Effect::NominatePods(pods))
     }
 
     fn closed(
@@ -289,7 +380,11 @@ impl Provisioning {
         let with_pods = plan.new_node_claims.iter().zip(names());
         let with_pods = with_pods.filter(|(planned, _)| !planned.pods.is_empty());
         let launched = with_pods.filter_map(|(_, name)| name.map(str::to_owned));
-        nominate(launched).into_iter().collect()
+        let nodes = nominate(launched);
+        nodes
+            .into_iter()
+            .chain(self.nominate_pods(snapshot, now))
+            .collect()
     }
 
     /// Ends a pass. What was triggered meanwhile is collected for the whole window, together with what the pass itself causes.

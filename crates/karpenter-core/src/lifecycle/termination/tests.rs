@@ -57,6 +57,7 @@ fn on(
     effects
 }
 
+/// Conformance: DIS-152
 #[test]
 fn pods_are_evicted_until_none_is_left_and_the_drain_lasts_five_seconds() {
     let mut claim = claim();
@@ -95,6 +96,7 @@ fn a_pod_that_the_model_lacks_keeps_the_instance() {
     assert_eq!(found(false), [drained, NodeEffect::Terminate]);
 }
 
+/// Conformance: DIS-207
 #[test]
 fn volumes_are_waited_for_until_the_deadline() {
     let mut claim = claim();
@@ -111,6 +113,9 @@ fn volumes_are_waited_for_until_the_deadline() {
     assert_eq!(due(true, 101), gives_up);
     let detached = [mark(Progress::Detached), NodeEffect::Terminate];
     assert_eq!(due(false, 10), detached);
+    Progress::Detached.mark(&mut claim, at(10));
+    let late = on(NodeEvent::Due, Some(&claim), (false, true), 11);
+    assert_eq!(late, [NodeEffect::Terminate], "a volume came after all");
 }
 
 #[test]
@@ -155,12 +160,15 @@ fn the_termination_is_asked_for_again_until_the_instance_is_gone() {
     assert_eq!(terminated(true), [NodeEffect::Release]);
 }
 
+/// Conformance: DIS-046, DIS-047, DIS-048
 #[test]
 fn a_deleted_claim_deletes_its_node_before_its_instance() {
     let mut claim = claim();
     let due = |claim: &NodeClaim, nodes: &[Arc<Node>]| on_node_claim(ClaimEvent::Due, claim, nodes);
-    let nodes = [Arc::new(node("True"))];
-    assert_eq!(due(&claim, &nodes), [ClaimEffect::DeleteNodes]);
+    let nodes = ["one", "two", "three"].map(|_| Arc::new(node("True")));
+    for left in 1..=nodes.len() {
+        assert_eq!(due(&claim, &nodes[..left]), [ClaimEffect::DeleteNodes]);
+    }
     assert_eq!(
         due(&claim, &[]),
         [ClaimEffect::FindNode],
@@ -171,8 +179,10 @@ fn a_deleted_claim_deletes_its_node_before_its_instance() {
     assert_eq!(found(false), [ClaimEffect::Terminate]);
     claim.set_true(types::INSTANCE_TERMINATING, at(1));
     assert_eq!(due(&claim, &[]), [ClaimEffect::Terminate]);
+    claim.set_unknown(types::REGISTERED, at(1));
+    assert_eq!(due(&claim, &nodes), [ClaimEffect::Terminate]);
     claim.status.provider_id = None;
-    assert_eq!(due(&claim, &[]), [ClaimEffect::Release]);
+    assert_eq!(due(&claim, &nodes), [ClaimEffect::Release]);
 }
 
 #[test]

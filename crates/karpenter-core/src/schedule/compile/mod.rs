@@ -7,7 +7,6 @@ pub(crate) mod algebra;
 pub(crate) mod bits;
 pub(crate) mod capacity_index;
 pub(crate) mod catalogue;
-pub(crate) mod difference;
 pub(crate) mod ids;
 pub(crate) mod node_affinity;
 pub(crate) mod nodes;

@@ -419,11 +419,9 @@ impl<'p, 'a> Placer<'p, 'a> {
         only: Option<&Bits<NodeIdx>>,
     ) -> Option<Target> {
         let class = self.class(pod);
-        let queued = &mut self.pods[pod];
+        let queued = &self.pods[pod];
         let waiting = queued.waiting || queued.buffer;
-        let target = (self.nodes).place_on_existing(waiting, class, variant, choices, only);
-        queued.scanned |= target.is_none();
-        target
+        (self.nodes).place_on_existing(waiting, class, variant, choices, only)
     }
 
     fn try_variant(

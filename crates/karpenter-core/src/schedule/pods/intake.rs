@@ -67,7 +67,6 @@ impl PodQueue {
                 requirements: ANYTHING,
                 volumes: ANYTHING,
                 dropped: 0,
-                scanned: false,
             });
         }
         Some(queue)

@@ -24,8 +24,6 @@ pub(crate) struct QueuedPod {
     pub(crate) volumes: SetId,
     /// How many of its preferences it dropped to be placed; once all pods are placed, how many are not met.
     pub(crate) dropped: usize,
-    /// No existing node accepted it when it was tried on them.
-    pub(crate) scanned: bool,
 }
 
 impl QueuedPod {
@@ -34,7 +32,6 @@ impl QueuedPod {
         self.state = PodState::Waiting;
         (self.requirements, self.volumes) = (ANYTHING, ANYTHING);
         self.dropped = 0;
-        self.scanned = false;
     }
 }
 

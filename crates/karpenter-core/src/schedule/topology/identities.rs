@@ -4,9 +4,7 @@ use karpenter_api::validation::WellKnown;
 
 use crate::pod::{Shape, SpreadConstraint, Toleration, Weighted};
 use crate::requirements::{LabelNames, Operator, Requirement, Requirements};
-use crate::schedule::compile::node_affinity::alternatives;
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::pods::defaults::spread_of;
 use crate::schedule::request::PreferencePolicy;
 use crate::schedule::topology::group::{
     GroupIdentity, GroupKind, Namespaces, NodeFilter, is_hostname,
@@ -130,17 +128,6 @@ pub(crate) fn own_constraints(
     }
     constraints.retain(|(_, required)| *required || respect);
     constraints
-}
-
-/// Returns the groups of a pod's own constraints: those that hold, and those that it prefers.
-pub(crate) fn own_groups(solver: &Solver, shape: &Shape) -> Vec<GroupIdentity> {
-    let names = &solver.snapshot.config().well_known;
-    let terms = alternatives(shape, &shape.required_nodes, names);
-    let spreads = spread_of(shape, &solver.policy.default_spread, &solver.snapshot);
-    let keys = keys_of_counted_nodes(&spreads, names).into_iter();
-    let keys: Vec<String> = keys.map(str::to_owned).collect();
-    let constraints = own_constraints(solver, shape, &terms, &spreads, &keys).into_iter();
-    constraints.map(|(identity, _)| identity).collect()
 }
 
 /// Sorts by weight, heaviest first; equal weights keep their order.

@@ -51,7 +51,8 @@ impl Stepper {
                 let claims = self.launch_planned(&plan, snapshot);
                 Some(provisioning::Event::Launched(claims))
             }
-            provisioning::Effect::ReportIdle => None,
+            // Pods are bound where they were planned without it.
+            provisioning::Effect::NominatePods(_) | provisioning::Effect::ReportIdle => None,
         }
     }
 

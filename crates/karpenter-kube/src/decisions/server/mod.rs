@@ -1,4 +1,4 @@
-//! The HTTP server on the loopback addresses; [`tls`] serves the same answers to other addresses.
+//! The HTTP server on the loopback addresses.
 //!
 //! There is no authentication: a client that reaches the loopback of the pod may read. A browser on the same host must not become a
 //! way in, so the `Host` header must name the loopback (a foreign page that rebinds its name is refused), and nothing is sent that
@@ -12,7 +12,6 @@ mod plans;
 mod query;
 mod status;
 mod stream;
-mod tls;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -35,13 +34,12 @@ use tokio_util::task::TaskTracker;
 use super::state::Decisions;
 use crate::context::Context;
 use crate::controller::compute;
-use crate::lease::HeldBy;
 use answers::Requests;
 use plans::{BODIES, MAX_BODY};
 use query::{Ask, Select, Subject, parse};
 use status::{Body, Failure, json, with_body};
 
-/// The maximum number of connections of the loopback addresses, and of those over TLS.
+/// The maximum number of connections.
 const CONNECTIONS: usize = 32;
 /// The maximum number of event streams.
 const STREAMS: usize = 8;
@@ -73,8 +71,7 @@ struct Server {
     plans_waiting: Semaphore,
 }
 
-/// Serves answers on the loopback addresses, and over TLS if there is a port for it, until `stop`. A port that is taken is a log
-/// line: answers are not worth a failed start.
+/// Serves answers on the loopback addresses until `stop`. A port that is taken is a log line: answers are not worth a failed start.
 pub async fn serve(
     cx: &Arc<Context>,
     decisions: &Arc<Decisions>,
@@ -83,7 +80,7 @@ pub async fn serve(
     stop: &CancellationToken,
 ) {
     let port = cx.options.decisions_port;
-    if port == 0 && cx.options.decisions_tls_port == 0 {
+    if port == 0 {
         return;
     }
     let server = Arc::new(Server {
@@ -107,10 +104,6 @@ pub async fn serve(
     tasks.spawn(async move { keeping.kept.expire(&clock, until).await });
     let (working, until) = (Arc::clone(decisions), stop.clone());
     tasks.spawn(async move { working.work(until).await });
-    tls::serve(&server, tasks, stop).await;
-    if port == 0 {
-        return;
-    }
     let connections = Connections::new(CONNECTIONS);
     let addresses: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     for address in addresses.map(|address| SocketAddr::from((address, port))) {
@@ -149,7 +142,7 @@ impl Server {
         }
     }
 
-    /// Answers a request whose sender may see the answer.
+    /// Answers a request that is meant for this server.
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
         // Also on a replica that does not lead: the page says which one does.
         if let Some(page) = page::file(&request) {
@@ -272,14 +265,9 @@ impl Server {
         Ok(&self.decisions)
     }
 
-    /// Returns the replica that leads, as far as this one knows.
-    fn leader(&self) -> Arc<HeldBy> {
-        self.decisions.holder.load_full()
-    }
-
     /// Returns the refusal of a replica that does not lead.
     fn not_leading(&self) -> Failure {
-        let holder = self.leader();
+        let holder = self.decisions.holder.load();
         // The identity begins with the name of the pod, and ends with a number of the process.
         let pod = holder.identity.rsplit_once('_').map(|(pod, _)| pod);
         Failure::not_leading(pod)

@@ -76,19 +76,6 @@ pub(super) enum Ask {
     },
 }
 
-impl Ask {
-    /// Reports whether the answer is searched for, one at a time.
-    pub(super) fn searches(&self) -> bool {
-        match self {
-            Self::Explain { subject, .. } => {
-                matches!(subject, Subject::Pod { .. } | Subject::Node(_))
-            }
-            Self::NodesByReason | Self::Blockers { .. } => true,
-            _ => false,
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Select {
     pub(super) since: Option<Timestamp>,

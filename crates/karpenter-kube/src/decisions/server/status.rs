@@ -3,9 +3,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
-};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 use http_body_util::Full;
@@ -57,17 +55,6 @@ impl Failure {
 
     pub(super) fn forbidden(message: &str) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
-    }
-
-    /// No token, or one that the API server does not know as one for us.
-    pub(super) fn unauthorized() -> Self {
-        let message = "Unauthorized";
-        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", message)
-    }
-
-    pub(super) fn unavailable(message: &str) -> Self {
-        let code = StatusCode::SERVICE_UNAVAILABLE;
-        Self::new(code, "ServiceUnavailable", message)
     }
 
     /// No such path. The path is not repeated: it may be anything.
@@ -215,9 +202,6 @@ impl Failure {
         match self.code {
             StatusCode::METHOD_NOT_ALLOWED => {
                 headers.insert(ALLOW, HeaderValue::from_static(self.allow));
-            }
-            StatusCode::UNAUTHORIZED => {
-                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static(AGAIN));

@@ -53,6 +53,12 @@ impl Lifecycle {
                     Effect::RunHooks => {
                         let (answers, failed) = self.run_hooks(claim).await;
                         errors.extend(failed);
+                        // Before the Node is read again to be registered: the fewer other changes there are in between, the better.
+                        if let ([node], []) = (&nodes[..], &answers.pending[..]) {
+                            let name = node.metadata.name.as_deref().unwrap_or_default();
+                            let provisioner = &self.provisioner;
+                            provisioner.registering(&self.cx, claim.name(), name).await;
+                        }
                         Event::HooksRan(answers)
                     }
                     Effect::Register(node, wanted) => {

@@ -25,6 +25,7 @@ use crate::controller::{Backoff, Controller, Doing, Next, ObjectKey, Queue, Reco
 use crate::model::{Change, View};
 use crate::nodepool::RegistrationHealth;
 use crate::options::Options;
+use crate::provisioning::Triggers;
 use finalize::has_finalizer;
 use launch::Launches;
 
@@ -34,6 +35,7 @@ pub struct Lifecycle {
     pub(super) cx: Arc<Context>,
     pub(super) launches: Launches,
     health: Arc<RegistrationHealth>,
+    pub(super) provisioner: Arc<Triggers>,
     pub(super) unreported: UnreportedMilestones,
 }
 
@@ -69,13 +71,18 @@ impl UnreportedMilestones {
 }
 
 impl Lifecycle {
-    /// Creates the controller. `health` records which registrations succeed.
+    /// Creates the controller. `health` records which registrations succeed; `provisioner` nominates pods to nodes that register.
     #[must_use]
-    pub fn new(cx: Arc<Context>, health: Arc<RegistrationHealth>) -> Self {
+    pub fn new(
+        cx: Arc<Context>,
+        health: Arc<RegistrationHealth>,
+        provisioner: Arc<Triggers>,
+    ) -> Self {
         Self {
             cx,
             launches: Launches::default(),
             health,
+            provisioner,
             unreported: UnreportedMilestones::default(),
         }
     }

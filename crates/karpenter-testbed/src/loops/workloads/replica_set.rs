@@ -180,22 +180,3 @@ impl Controller for ReplicaSets {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_plan_is_the_difference_in_bursts() {
-        assert!(matches!(plan(3, &[]), Plan::Create(3)));
-        assert!(matches!(plan(9000, &[]), Plan::Create(BURST)));
-        assert!(matches!(plan(0, &[]), Plan::Nothing));
-        let pod = Arc::new(PodRecord {
-            meta: Default::default(),
-            spec: Arc::default(),
-            node: None,
-            status: Default::default(),
-        });
-        assert!(matches!(plan(1, &[pod.clone(), pod]), Plan::Delete(list) if list.len() == 1));
-    }
-}

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::server::ApiServer;
 use crate::server::catalog::Served;
 use crate::server::wire::error::ApiError;
-use crate::server::wire::request::{Call, Target};
+use crate::server::wire::request::Call;
 use crate::server::wire::selector::Selectors;
 use crate::store::Query;
 
@@ -321,30 +321,6 @@ impl ApiServer {
             return Ok(());
         };
         let wish = Wish::resource("create", group, plural, None, None, None);
-        self.require(account, &wish)
-    }
-
-    /// Like `authorize`, for the proxy of a Service.
-    ///
-    /// # Errors
-    /// 403.
-    pub(in crate::server) fn authorize_proxy(
-        &self,
-        parts: &Parts,
-        target: &Target,
-        verb: &str,
-    ) -> Result<(), ApiError> {
-        let Some(account) = parts.extensions.get::<ServiceAccount>() else {
-            return Ok(());
-        };
-        let wish = Wish::resource(
-            verb,
-            &target.group,
-            &target.plural,
-            target.subresource.as_deref(),
-            target.namespace.as_deref(),
-            target.name.as_deref(),
-        );
         self.require(account, &wish)
     }
 

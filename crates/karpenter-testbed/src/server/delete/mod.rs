@@ -1,6 +1,7 @@
 //! delete and deletecollection: preconditions, grace periods, finalizers, propagation; of definitions and namespaces, too.
 
 mod definitions;
+mod dependents;
 mod namespaces;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::server::ApiServer;
 use crate::server::catalog::Served;
+use crate::server::owners::{FOREGROUND, ORPHAN};
 use crate::server::value::object_of;
 use crate::server::wire::error::{ApiError, details};
 use crate::server::wire::reply::Reply;
@@ -332,10 +334,10 @@ fn propagate(
         .and_then(Value::as_array)
         .cloned()
         .unwrap_or_default();
-    finalizers.retain(|f| f != "orphan" && f != "foregroundDeletion");
+    finalizers.retain(|f| f != ORPHAN && f != FOREGROUND);
     match policy {
-        "Orphan" => finalizers.push("orphan".into()),
-        "Foreground" => finalizers.push("foregroundDeletion".into()),
+        "Orphan" => finalizers.push(ORPHAN.into()),
+        "Foreground" => finalizers.push(FOREGROUND.into()),
         _ => {}
     }
     if finalizers.is_empty() {

@@ -2,7 +2,6 @@
 
 mod eviction;
 mod scale;
-pub(in crate::server) mod service_proxy;
 
 use http::Method;
 use serde_json::{Value, json};

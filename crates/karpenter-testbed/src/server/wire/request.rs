@@ -32,23 +32,6 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns the Service and the path behind it, if a request is for the proxy of a Service.
-    pub(in crate::server) fn of_proxy(path: &str) -> Option<(Self, String)> {
-        let mut target = Self::parse(path)?;
-        let subresource = target.subresource.as_deref()?;
-        if !target.group.is_empty() || target.plural != "services" {
-            return None;
-        }
-        if subresource != "proxy" && !subresource.starts_with("proxy/") {
-            return None;
-        }
-        // As it was sent: segments of the path behind may be escaped.
-        let (_, rest) = path.split_once("/proxy")?;
-        let rest = rest.to_owned();
-        target.subresource = Some("proxy".to_owned());
-        Some((target, rest))
-    }
-
     /// Parses `/api/V/…` and `/apis/G/V/…`.
     #[must_use]
     pub fn parse(path: &str) -> Option<Self> {

@@ -1,6 +1,6 @@
 //! Launch templates and their versions.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::clock::rfc3339;
 use crate::ec2::filters::{Filterable, Filters, Tags, tag_set};
@@ -193,50 +193,6 @@ impl Ec2Call<'_> {
         ))
     }
 
-    pub(crate) fn describe_launch_template_versions(
-        &mut self,
-        p: Params<'_>,
-    ) -> Result<Reply, AwsError> {
-        let page = self.page(p, (1, 200))?;
-        let wanted = p.texts("LaunchTemplateVersion");
-        let templates: Vec<&LaunchTemplate> =
-            if p.has("LaunchTemplateId") || p.has("LaunchTemplateName") {
-                vec![self.template(p)?]
-            } else {
-                self.ec2.templates.values().collect()
-            };
-        let mut rows = Vec::new();
-        for t in templates {
-            let numbers: Vec<String> = if wanted.is_empty() {
-                (1..=t.versions.len()).map(|n| n.to_string()).collect()
-            } else {
-                wanted.iter().map(|w| (*w).to_owned()).collect()
-            };
-            for version in numbers {
-                let (number, data) = t.version(&version).ok_or_else(|| {
-                    AwsError::new(
-                        "InvalidLaunchTemplateId.VersionNotFound",
-                        format!("Could not find the specified version {version} for the launch template with ID {}.", t.id),
-                    )
-                })?;
-                let wire = json!({
-                    "launchTemplateId": t.id,
-                    "launchTemplateName": t.name,
-                    "versionNumber": number,
-                    "defaultVersion": number == t.default_version,
-                    "createTime": rfc3339(t.created),
-                    "createdBy": self.auth.caller,
-                    "launchTemplateData": response_names(data, false),
-                });
-                rows.push((format!("{} {number:06}", t.id), wire));
-            }
-        }
-        let (rows, token) = page.cut(rows);
-        Ok(Reply::Tree(
-            json!({"launchTemplateVersionSet": rows, "nextToken": token}),
-        ))
-    }
-
     /// Returns the template that `LaunchTemplateId` or `LaunchTemplateName` names.
     pub(crate) fn template(&self, p: Params<'_>) -> Result<&LaunchTemplate, AwsError> {
         let (name, id) = (p.text("LaunchTemplateName"), p.text("LaunchTemplateId"));
@@ -275,45 +231,6 @@ impl Ec2Call<'_> {
         Ok(Reply::Tree(
             json!({"launchTemplate": self.template_wire(&template)}),
         ))
-    }
-}
-
-/// Renames launch data as DescribeLaunchTemplateVersions does: lower camel case, lists end in `Set`.
-fn response_names(value: &Value, in_interface: bool) -> Value {
-    match value {
-        Value::Object(members) => members
-            .iter()
-            .map(|(name, member)| {
-                let inside = name == "NetworkInterface";
-                (
-                    response_name(name, member, in_interface),
-                    response_names(member, inside || in_interface),
-                )
-            })
-            .collect::<Map<_, _>>()
-            .into(),
-        Value::Array(elements) => elements
-            .iter()
-            .map(|e| response_names(e, in_interface))
-            .collect(),
-        other => other.clone(),
-    }
-}
-
-fn response_name(name: &str, member: &Value, in_interface: bool) -> String {
-    let lower = || {
-        let mut chars = name.chars();
-        chars
-            .next()
-            .map(|c| c.to_ascii_lowercase().to_string() + chars.as_str())
-            .unwrap_or_default()
-    };
-    match name {
-        "SecurityGroupId" if in_interface => "groupSet".to_owned(),
-        "LicenseSpecification" => "licenseSet".to_owned(),
-        "Ipv6Addresses" => "ipv6AddressesSet".to_owned(),
-        _ if member.is_array() => lower() + "Set",
-        _ => lower(),
     }
 }
 

@@ -65,47 +65,6 @@ async fn a_command_whose_replacement_cannot_be_launched_is_rolled_back() {
     assert_eq!(running_pods(&world).await, 2);
 }
 
-/// Conformance: DIS-168
-#[tokio::test(start_paused = true)]
-async fn after_a_restart_taints_without_a_command_are_removed() {
-    let (mut world, old) = oversized().await;
-    world.cluster.cloud.never_register(true);
-    world.scale("app", 2).await;
-    world
-        .until(60, "the node is tainted", async |w| tainted(w).await == 1)
-        .await;
-    world.cluster.stop_controllers().await;
-    let never = json!({"spec": {"disruption": {"consolidateAfter": "Never"}}});
-    world.patch::<NodePool>("default", never).await;
-    world.cluster.start_controllers();
-    world
-        .until(30, "the taints are removed", async |w| {
-            let current = w.get::<NodeClaim>(old.name()).await.unwrap();
-            tainted(w).await == 0 && current.condition(types::DISRUPTION_REASON).is_none()
-        })
-        .await;
-    world.until_claims(1, 1200).await;
-    assert!(world.get::<NodeClaim>(old.name()).await.is_some());
-    assert_eq!(running_pods(&world).await, 2);
-    world.assert_no_orphans().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn of_two_empty_nodes_the_one_that_gets_a_pod_fails_validation_alone() {
-    let empty = |pool: Object<NodePool>| pool.consolidation_policy("WhenEmpty");
-    let world = on_demand(&["c-2x-amd64-linux"], empty).await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
-    world.scale("app", 0).await;
-    world.pass(12).await;
-    world.scale("app", 1).await;
-    world.until_claims(1, 60).await;
-    assert_eq!(running_pods(&world).await, 1);
-    let failed =
-        "karpenter_voluntary_disruption_failed_validations_total{consolidation_type=\"empty\"}";
-    assert_eq!(world.metric(failed), Some(1.0));
-}
-
 /// Conformance: DIS-128
 #[tokio::test(start_paused = true)]
 async fn while_the_creation_of_a_replacement_hangs_no_other_is_launched() {

@@ -1,29 +1,10 @@
 //! When consolidation is evaluated: after a change, every five minutes, and when a protection or a closed budget ends.
 
 use k8s_openapi::api::core::v1::Pod;
-use karpenter_api::v1::NodePool;
 use serde_json::json;
 
 use super::{on_demand, oversized, tainted};
 use crate::world::{World, epoch};
-
-/// Returns how often single-node consolidation was evaluated.
-fn evaluations(world: &World) -> f64 {
-    let count = "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count{reason=\"underutilized\",consolidation_type=\"single\"}";
-    world.metric(count).unwrap_or_default()
-}
-
-/// Waits until startup is over; returns how often consolidation was evaluated by then.
-async fn evaluations_once_idle(world: &World) -> f64 {
-    world.pass(60).await;
-    let before = evaluations(world);
-    world
-        .until(310, "it is evaluated again", async |w| {
-            evaluations(w) > before
-        })
-        .await;
-    evaluations(world)
-}
 
 async fn protect_pods(world: &World, value: &str) {
     let annotation = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": value}}});
@@ -45,24 +26,6 @@ async fn a_node_is_consolidated_as_soon_as_the_protection_of_its_pods_ends() {
     // One pass of ten seconds, and fifteen seconds until validation.
     world.pass(5 + 30).await;
     assert_eq!(tainted(&world).await, 1, "{}", world.describe().await);
-}
-
-/// Conformance: DIS-012
-#[tokio::test(start_paused = true)]
-async fn consolidation_is_evaluated_again_after_five_minutes_or_a_change() {
-    let world = on_demand(&["c-2x-amd64-linux"], |pool| pool).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
-    let before = evaluations_once_idle(&world).await;
-    world.pass(180).await;
-    assert_eq!(evaluations(&world), before, "three minutes later");
-    world.pass(130).await;
-    assert_eq!(evaluations(&world), before + 1.0, "five minutes later");
-    world
-        .patch::<NodePool>("default", json!({"spec": {"weight": 7}}))
-        .await;
-    world.pass(20).await;
-    assert!(evaluations(&world) > before + 1.0, "the pool has changed");
 }
 
 /// No object of the cluster changes when a budget opens, only time passes.

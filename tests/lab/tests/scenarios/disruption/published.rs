@@ -66,23 +66,6 @@ async fn a_balanced_move_of_several_nodes_has_one_event_and_one_count() {
     }
 }
 
-/// Conformance: API-183, API-193
-#[tokio::test(start_paused = true)]
-async fn a_balanced_move_of_one_node_has_events_on_node_and_nodeclaim() {
-    let world = on_demand(&[], |pool| pool.consolidation_policy("Balanced")).await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
-    world.scale("app", 2).await;
-    world.until_event("ConsolidationApproved", 120).await;
-    let approved = events_of(&world, "ConsolidationApproved").await;
-    assert!(
-        is_published_on_both(&approved, &["score ", ">= threshold 0.50"]),
-        "{approved:?}"
-    );
-    let moves = "karpenter_consolidation_moves_total{decision=\"approved\",nodepool=\"default\",policy=\"Balanced\"}";
-    assert_eq!(count(&world, moves), 1.0);
-}
-
 /// Conformance: API-172, API-173, API-183
 #[tokio::test(start_paused = true)]
 async fn a_disruption_is_counted_by_reason_pool_policy_and_mode() {

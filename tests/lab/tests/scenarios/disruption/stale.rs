@@ -1,7 +1,6 @@
 //! Taints and conditions of disruption that belong to no command: they are removed, and other commands wait for that.
 
 use karpenter_fixtures::Object;
-use karpenter_testbed::faults::{Fault, Rule};
 
 use super::*;
 use crate::world::deployment;
@@ -90,23 +89,4 @@ async fn a_pool_s_taint_and_a_terminating_node_keep_no_other_from_disruption() {
         .await;
     let terminating = world.api::<Node>().get(&one).await.unwrap();
     assert!(is_tainted(&terminating));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_taint_that_cannot_be_removed_is_an_error_and_is_removed_later() {
-    let never = |pool: Object<NodePool>| pool.consolidate_after("Never");
-    let (world, [one, _]) = two_nodes(never).await;
-    let refused = Fault::Error(403);
-    let rule = Rule::new(refused).verb("patch").resource("nodes");
-    world.cluster.testbed.faults().add(rule.times(1));
-    taint(&world, &one, DISRUPTED).await;
-    let errors = "controller_runtime_reconcile_errors_total{controller=\"disruption\"}";
-    world
-        .until(60, "the error is counted", async |w| {
-            w.metric(errors).is_some_and(|count| count > 0.0)
-        })
-        .await;
-    world
-        .until(60, "the taint is removed", async |w| tainted(w).await == 0)
-        .await;
 }

@@ -58,14 +58,6 @@ impl ExistingNode {
         (!self.state.is_initialized(), self.name.as_str())
     }
 
-    /// Reports whether another version of the node has the same labels, taints and requirements.
-    pub(crate) fn is_labeled_as(&self, other: &Self) -> bool {
-        self.order() == other.order()
-            && self.state.labels() == other.state.labels()
-            && self.taints == other.taints
-            && self.requirements == other.requirements
-    }
-
     /// Returns the value of a label, if it is known.
     pub(crate) fn label(&self, key: &str) -> Option<&str> {
         if key == labels::HOSTNAME {
@@ -141,10 +133,6 @@ impl std::ops::Index<NodeIdx> for Nodes {
 impl Nodes {
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
-    }
-
-    pub(crate) fn get(&self, node: NodeIdx) -> Option<&Arc<ExistingNode>> {
-        self.nodes.get(node)
     }
 
     /// Iterates over the nodes, in order.

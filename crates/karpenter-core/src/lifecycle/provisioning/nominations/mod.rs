@@ -32,9 +32,14 @@ const FIRST_BACK_OFF: SignedDuration = SignedDuration::from_secs(10);
 
 const LONGEST_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
 
+/// The shortest back-off of a pod whose `status.nominatedNodeName` stands: an attempt that fails clears it, so that kube-scheduler has
+/// most likely not come to the pod yet.
+const UNTRIED_BACK_OFF: SignedDuration = SignedDuration::from_secs(60);
+
 /// The nomination of a pod.
 #[derive(Debug, Clone)]
 struct Nomination {
+    pod: PodKey,
     /// The requirements and requests of the pod at the time.
     shape: Arc<Shape>,
     /// Node of the pod: name of the NodeClaim, or of the Node if it has no NodeClaim.
@@ -42,23 +47,29 @@ struct Nomination {
     decided_at: Timestamp,
     /// Number of nominations of the pod, including this one.
     attempts: u32,
+    /// Its place in the order in which plans placed pods.
+    order: u64,
 }
 
 impl Nomination {
-    fn back_off(&self) -> SignedDuration {
+    fn back_off(&self, pod: &Pod) -> SignedDuration {
         let doublings = self.attempts.saturating_sub(1).min(5);
-        (FIRST_BACK_OFF * (1 << doublings)).min(LONGEST_BACK_OFF)
+        let back_off = (FIRST_BACK_OFF * (1 << doublings)).min(LONGEST_BACK_OFF);
+        match pod.is_nominated_by_plan() {
+            true => back_off.max(UNTRIED_BACK_OFF),
+            false => back_off,
+        }
     }
 
     /// Returns when the pod is to be planned again; `None` while its node is launching.
-    fn due(&self, node: Option<&NodeState>) -> Option<Timestamp> {
+    fn due(&self, pod: &Pod, node: Option<&NodeState>) -> Option<Timestamp> {
         let since = match node {
             Some(node) => could_run_since(node, &self.shape)?.max(self.decided_at),
             None => self.decided_at,
         };
         Some(
             since
-                .saturating_add(self.back_off())
+                .saturating_add(self.back_off(pod))
                 .unwrap_or(Timestamp::MAX),
         )
     }
@@ -140,6 +151,15 @@ impl Overdue {
     }
 }
 
+/// Where kube-scheduler bound a nominated pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound {
+    /// Whether it is the node of the nomination.
+    pub as_planned: bool,
+    /// Number of plans that placed the pod.
+    pub plans: u32,
+}
+
 /// The last pod of a pass that did not plan all pods.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn(Option<UnixSecond>, PodKey);
@@ -202,6 +222,10 @@ impl Standing {
 #[derive(Clone, Debug, Default)]
 pub struct Nominations {
     pods: FxHashMap<String, Nomination>,
+    /// Number of plans that placed a pod that is still pending, by uid.
+    plans: FxHashMap<String, u32>,
+    /// Number of nominations so far.
+    nominated: u64,
 }
 
 impl Nominations {
@@ -217,11 +241,15 @@ impl Nominations {
             .pods
             .get(&pod.key.uid)
             .map_or(0, |known| known.attempts);
+        self.nominated += 1;
+        *self.plans.entry(pod.key.uid.clone()).or_default() += 1;
         let nomination = Nomination {
+            pod: pod.key.clone(),
             shape: Arc::clone(&pod.shape),
             target: target.to_owned(),
             decided_at: now,
             attempts: attempts.saturating_add(1),
+            order: self.nominated,
         };
         self.pods.insert(pod.key.uid.clone(), nomination);
     }
@@ -256,12 +284,31 @@ impl Nominations {
     /// Removes the nomination of a pod that is bound, deleted or whose requirements have changed.
     pub fn forget(&mut self, uid: &str) {
         self.pods.remove(uid);
+        self.plans.remove(uid);
     }
 
     /// Removes the nominations to a NodeClaim that is deleted before its node could run a pod: its pods are planned again
     /// at once.
     pub fn release(&mut self, claim: &str) {
         self.pods.retain(|_, nomination| nomination.target != claim);
+    }
+
+    /// Returns the nominated pods with the name of their NodeClaim, or of their Node without one, in the order in which plans placed
+    /// them.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = (&PodKey, &str)> {
+        let mut all: Vec<&Nomination> = self.pods.values().collect();
+        all.sort_unstable_by_key(|nomination| nomination.order);
+        all.into_iter().map(|it| (&it.pod, it.target.as_str()))
+    }
+
+    /// Returns how the place of a pod that was bound to a node compares with its nomination; `None` without one.
+    pub(super) fn bound(&self, uid: &str, node: &NodeState) -> Option<Bound> {
+        let nomination = self.pods.get(uid)?;
+        let names = [Some(node.name()), node.claim_name()];
+        Some(Bound {
+            as_planned: names.contains(&Some(&nomination.target)),
+            plans: self.plans.get(uid).copied().unwrap_or_default(),
+        })
     }
 
     /// Sorts the pending pods of a snapshot; removes nominations without room.
@@ -289,7 +336,7 @@ impl Nominations {
                 standing.unplaced.push(Arc::clone(pod));
                 continue;
             }
-            let due = known.due(node.map(AsRef::as_ref));
+            let due = known.due(pod, node.map(AsRef::as_ref));
             if due.is_some_and(|due| due <= now) {
                 standing.unplaced.push(Arc::clone(pod));
                 if node.is_some() {
@@ -314,273 +361,4 @@ impl Nominations {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use k8s_openapi::api::core::v1::Node;
-    use karpenter_api::labels;
-    use karpenter_api::v1::NodeClaim;
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::cluster::{Cluster, ClusterConfig};
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    fn pod(spec: Value) -> Pod {
-        let mut pod = json!({
-            "metadata": {"name": "a", "namespace": "default", "uid": "a"},
-            "spec": {"containers": []},
-            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
-        });
-        let fields = spec.as_object().unwrap().clone();
-        pod["spec"].as_object_mut().unwrap().extend(fields);
-        Pod::parse(&serde_json::from_value(pod).unwrap())
-    }
-
-    /// Returns a cluster with a pending `pod`, and a NodeClaim `n` whose conditions became true at the given seconds.
-    fn cluster(pod: Pod, conditions: &[(&str, i64)], taints: Value) -> Cluster {
-        let mut state = Cluster::new(ClusterConfig::default());
-        state.insert_pod(pod);
-        let met: Vec<Value> = conditions
-            .iter()
-            .map(|(condition, second)| {
-                json!({"type": condition, "status": "True", "reason": condition, "message": "", "lastTransitionTime": at(*second)})
-            })
-            .collect();
-        let claim = json!({
-            "metadata": {"name": "n", "uid": "n"},
-            "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "c"}},
-            "status": {"providerID": "test://n", "conditions": met},
-        });
-        state.apply_node_claim(&serde_json::from_value::<NodeClaim>(claim).unwrap());
-        let node_labels = [
-            (types::REGISTERED, labels::REGISTERED),
-            (types::INITIALIZED, labels::INITIALIZED),
-        ];
-        let is_met = |condition: &str| conditions.iter().any(|(met, _)| *met == condition);
-        let node_labels: serde_json::Map<String, Value> = node_labels
-            .into_iter()
-            .filter(|(condition, _)| is_met(condition))
-            .map(|(_, label)| (label.to_owned(), json!("true")))
-            .collect();
-        if !node_labels.is_empty() {
-            let node = json!({"metadata": {"name": "node-of-n", "uid": "m", "labels": node_labels}, "spec": {"providerID": "test://n", "taints": taints}, "status": {"allocatable": {"cpu": "4", "pods": "10"}}});
-            state.apply_node(&serde_json::from_value::<Node>(node).unwrap());
-        }
-        state
-    }
-
-    const READY: [(&str, i64); 2] = [(types::REGISTERED, 30), (types::INITIALIZED, 40)];
-
-    fn is_planned(nominations: &mut Nominations, state: &Cluster, second: i64) -> bool {
-        let standing = nominations.standing(&state.snapshot(), at(second));
-        let kept = standing.nominated.len() + standing.backing_off.len();
-        assert_eq!(standing.unplaced.len() + kept, 1, "{standing:?}");
-        standing.unplaced.len() == 1
-    }
-
-    #[test]
-    fn a_pod_without_a_nomination_is_planned() {
-        let state = cluster(pod(json!({})), &READY, json!([]));
-        assert!(is_planned(&mut Nominations::default(), &state, 0));
-    }
-
-    #[test]
-    fn a_pod_keeps_its_nomination_while_its_node_is_launching() {
-        let mut nominations = Nominations::default();
-        for conditions in [vec![], vec![(types::REGISTERED, 30)]] {
-            let state = cluster(pod(json!({})), &conditions, json!([]));
-            nominations.nominate(&pod(json!({})), "n", at(0));
-            assert!(!is_planned(&mut nominations, &state, 800));
-            let standing = nominations.standing(&state.snapshot(), at(800));
-            assert_eq!(standing.nominated[0].1, "n");
-            assert_eq!(standing.next, None);
-        }
-    }
-
-    #[test]
-    fn the_back_off_starts_when_the_node_is_ready_and_doubles() {
-        let mut nominations = Nominations::default();
-        let state = cluster(pod(json!({})), &READY, json!([]));
-        nominations.nominate(&pod(json!({})), "n", at(0));
-        let standing = nominations.standing(&state.snapshot(), at(0));
-        assert_eq!(
-            standing.next,
-            Some(at(50)),
-            "ten seconds after it is initialized"
-        );
-        let mut second = 50;
-        for wait in [20, 40, 80, 160, 300, 300] {
-            assert!(
-                !is_planned(&mut nominations, &state, second - 1),
-                "{second}"
-            );
-            assert!(is_planned(&mut nominations, &state, second), "{second}");
-            let overdue = nominations.standing(&state.snapshot(), at(second)).overdue;
-            assert_eq!(overdue[0].target, "n");
-            nominations.nominate(&pod(json!({})), "n", at(second));
-            second += wait;
-        }
-    }
-
-    #[test]
-    fn a_taint_of_a_registered_node_is_waited_for_ten_seconds() {
-        let taint = |effect: &str| json!([{"key": "example.com/t", "effect": effect}]);
-        let registered = [(types::REGISTERED, 30)];
-        for (spec, effect, ends) in [
-            (json!({}), "NoSchedule", true),
-            (json!({}), "NoExecute", true),
-            (json!({}), "PreferNoSchedule", false),
-            (
-                json!({"tolerations": [{"operator": "Exists"}]}),
-                "NoSchedule",
-                false,
-            ),
-        ] {
-            let mut nominations = Nominations::default();
-            let state = cluster(pod(spec.clone()), &registered, taint(effect));
-            nominations.nominate(&pod(spec), "n", at(0));
-            assert!(!is_planned(&mut nominations, &state, 39));
-            assert_eq!(is_planned(&mut nominations, &state, 40), ends, "{effect}");
-        }
-    }
-
-    #[test]
-    fn a_pod_whose_node_is_deleted_waits_unless_the_node_never_joined() {
-        let mut nominations = Nominations::default();
-        let mut state = cluster(pod(json!({})), &READY, json!([]));
-        nominations.nominate(&pod(json!({})), "n", at(0));
-        state.remove_node_claim("n");
-        state.remove_node("node-of-n");
-        assert!(!is_planned(&mut nominations, &state, 9));
-        let standing = nominations.standing(&state.snapshot(), at(9));
-        assert_eq!(standing.backing_off.len(), 1, "nothing is reserved");
-        assert!(is_planned(&mut nominations, &state, 10));
-        nominations.release("n");
-        assert!(is_planned(&mut nominations, &state, 0));
-    }
-
-    #[test]
-    fn a_pod_whose_resources_other_pods_use_is_planned_without_back_off() {
-        let mut nominations = Nominations::default();
-        let mut state = cluster(pod(json!({})), &READY, json!([]));
-        for _ in 0..3 {
-            nominations.nominate(&pod(json!({})), "n", at(0));
-        }
-        assert!(!is_planned(&mut nominations, &state, 51));
-        for index in 0..10 {
-            let name = format!("other-{index}");
-            let other = json!({
-                "metadata": {"name": name, "namespace": "default", "uid": name},
-                "spec": {"nodeName": "node-of-n", "containers": []}, "status": {"phase": "Running"},
-            });
-            state.insert_pod(Pod::parse(&serde_json::from_value(other).unwrap()));
-        }
-        assert!(is_planned(&mut nominations, &state, 51));
-        nominations.nominate(&pod(json!({})), "deleted", at(51));
-        assert!(!is_planned(&mut nominations, &state, 60));
-        assert!(
-            is_planned(&mut nominations, &state, 61),
-            "ten seconds, not eighty"
-        );
-    }
-
-    #[test]
-    fn of_pods_that_no_longer_fit_together_the_largest_keep_their_nominations() {
-        let sized = |name: &str, cpu: &str, node: Option<&str>| {
-            let pod = json!({
-                "metadata": {"name": name, "namespace": "default", "uid": name},
-                "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
-                "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
-            });
-            Pod::parse(&serde_json::from_value(pod).unwrap())
-        };
-        let mut nominations = Nominations::default();
-        let mut state = cluster(sized("large", "2", None), &READY, json!([]));
-        nominations.nominate(&sized("large", "2", None), "n", at(0));
-        for name in ["b", "c", "d"] {
-            state.insert_pod(sized(name, "500m", None));
-            nominations.nominate(&sized(name, "500m", None), "n", at(0));
-        }
-        let names = |pods: &[Arc<Pod>]| -> Vec<String> {
-            pods.iter().map(|pod| pod.key.name.clone()).collect()
-        };
-        let standing = nominations.standing(&state.snapshot(), at(41));
-        assert_eq!(names(&standing.unplaced), [""; 0], "3.5 of 4 cores");
-        // kube-scheduler binds a pod here that was planned for another node.
-        state.insert_pod(sized("other", "1500m", Some("node-of-n")));
-        let standing = nominations.standing(&state.snapshot(), at(41));
-        assert_eq!(names(&standing.unplaced), ["c", "d"]);
-        let kept = standing.nominated.iter();
-        let kept: Vec<&str> = kept.map(|(pod, _)| pod.key.name.as_str()).collect();
-        assert_eq!(kept, ["b", "large"]);
-    }
-
-    #[test]
-    fn beyond_a_number_of_pods_passes_take_turns_from_the_oldest() {
-        let aged = |name: &str, second: i64| {
-            let pod = json!({
-                "metadata": {"name": name, "namespace": "default", "uid": name, "creationTimestamp": at(second)},
-                "spec": {"containers": []},
-                "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
-            });
-            Pod::parse(&serde_json::from_value(pod).unwrap())
-        };
-        let mut nominations = Nominations::default();
-        let mut state = cluster(aged("a", 3), &READY, json!([]));
-        for (name, second) in [("b", 2), ("c", 1), ("d", 2), ("late", 9)] {
-            state.insert_pod(aged(name, second));
-        }
-        nominations.nominate(&aged("late", 9), "n", at(0));
-        let names = |pods: &[Arc<Pod>]| -> Vec<String> {
-            pods.iter().map(|pod| pod.key.name.clone()).collect()
-        };
-        let mut turn = None;
-        for (planned, deferred, overdue, is_last) in [
-            (vec!["c", "b", "d"], vec!["a", "late"], 0, false),
-            (vec!["a", "late"], vec!["c", "b", "d"], 1, true),
-            (vec!["c", "b", "d"], vec!["a", "late"], 0, false),
-        ] {
-            let mut standing = nominations.standing(&state.snapshot(), at(1000));
-            assert_eq!(standing.overdue.len(), 1, "{standing:?}");
-            turn = standing.defer_beyond(3, turn.as_ref());
-            assert_eq!(turn.is_none(), is_last, "{turn:?}");
-            assert_eq!(names(&standing.unplaced), planned);
-            assert_eq!(names(&standing.deferred), deferred);
-            assert_eq!(standing.overdue.len(), overdue, "{standing:?}");
-            let (snapshot, _) = standing.question(&state.snapshot());
-            let pending: BTreeSet<&str> =
-                snapshot.pending_pods().map(|pod| &*pod.key.name).collect();
-            assert_eq!(pending, planned.into_iter().collect());
-        }
-        // The pods of the last pass are gone: none comes after them.
-        let gone = Turn(Some(at(99).into()), PodKey::default());
-        let mut standing = nominations.standing(&state.snapshot(), at(1000));
-        standing.defer_beyond(3, Some(&gone));
-        assert_eq!(names(&standing.unplaced), ["c", "b", "d"]);
-    }
-
-    #[test]
-    fn a_pod_with_changed_requirements_is_planned() {
-        let mut nominations = Nominations::default();
-        nominations.nominate(&pod(json!({})), "n", at(0));
-        let other = pod(json!({"nodeSelector": {"disk": "fast"}}));
-        let state = cluster(other, &[], json!([]));
-        assert!(is_planned(&mut nominations, &state, 1));
-    }
-
-    #[test]
-    fn pods_with_resource_claims_are_planned_every_time() {
-        let mut nominations = Nominations::default();
-        let claims = json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]});
-        nominations.nominate(&pod(claims.clone()), "n", at(0));
-        assert!(is_planned(
-            &mut nominations,
-            &cluster(pod(claims), &[], json!([])),
-            1
-        ));
-    }
-}
+mod tests;

@@ -11,18 +11,18 @@
 //! 5. `repack`: planned nodes that cost more than their pods need are replaced by cheaper ones.
 //! 6. `report`: the placements become a [`Plan`], with the reason for every pod that was not placed.
 //!
-//! `pass` takes steps 2 to 6; `portfolio` runs several passes that differ in what the constraints leave open, and
-//! takes the best plan.
+//! `pass` takes steps 2 to 6; `search` places the pods again and again, in other orders, and keeps the best plan by `objective`.
 
 mod compile;
+mod objective;
 mod pass;
 mod place;
 mod pods;
-mod portfolio;
+mod random;
 mod repack;
 mod report;
 mod request;
-mod strategy;
+mod search;
 mod topology;
 
 pub use compile::solver::Solver;

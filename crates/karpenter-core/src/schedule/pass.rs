@@ -20,8 +20,9 @@ use std::collections::BTreeMap;
 use index_vec::IndexVec;
 
 use crate::schedule::compile::algebra::Algebra;
-use crate::schedule::compile::ids::{ClassId, Target};
+use crate::schedule::compile::ids::{ClassId, GroupId, PodIdx, Target};
 use crate::schedule::compile::solver::Solver;
+use crate::schedule::objective::{Cost, Outcome};
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::Devices;
 use crate::schedule::place::existing_nodes::ExistingNodes;
@@ -29,87 +30,62 @@ use crate::schedule::place::placement::Placement;
 use crate::schedule::place::placer::Placer;
 use crate::schedule::place::planned_node::PlannedNodes;
 use crate::schedule::place::row_cache::RowCache;
-use crate::schedule::place::variant::Variant;
+use crate::schedule::place::variant::{FreshVariants, Variant};
 use crate::schedule::pods::class::{Class, PodState};
-use crate::schedule::pods::queue::{Outcome, PodQueue};
+use crate::schedule::pods::queue::{PodQueue, QueuedPod};
 use crate::schedule::repack::dissolve::Repacker;
 use crate::schedule::report::Report;
 use crate::schedule::report::plan::{EffectiveZone, Plan};
 use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
 use crate::schedule::report::zones::pending_by_zone;
 use crate::schedule::request::{Packing, PodSet, Query};
-use crate::schedule::strategy::{MOST_PODS, Strategy};
+use crate::schedule::search::Manner;
 use crate::schedule::topology::domains::Topology;
+use crate::schedule::topology::group::Group;
 
-/// A plan, and the numbers that rank it beside its price.
-#[derive(Default)]
-pub(crate) struct Attempt {
-    pub(crate) plan: Plan,
-    pub(crate) strategy: Strategy,
-    /// What became of the pods, those of capacity buffers apart.
-    pub(crate) pods: Outcome,
-    /// What became of the pods of capacity buffers.
-    pub(crate) buffers: Outcome,
-    /// Whether wasteful nodes were repacked, but not thoroughly.
-    pub(crate) hasty: bool,
-    /// Number of classes whose order can be changed: 0 if devices are allocated for some pod.
-    pub(crate) classes: usize,
-    /// Number of shapes: fewer if pods of a shape have classes of their own.
-    pub(crate) shapes: usize,
-}
-
-/// What a pass knows once its pods are placed.
-pub(crate) struct Placed<'a> {
-    rows: RowCache<'a>,
-    queue: PodQueue,
-    topology: Topology<'a>,
-    planned: PlannedNodes,
-    budgets: PoolBudgets<'a>,
-    /// The variant of each class that was refused last.
-    refused: IndexVec<ClassId, Option<Box<Variant>>>,
+/// One scheduling pass: the pods of a query, and where they are placed.
+pub(crate) struct Pass<'a> {
+    pub(crate) solver: &'a Solver,
+    pub(crate) query: &'a Query,
+    pub(crate) rows: RowCache<'a>,
+    pub(crate) queue: PodQueue,
+    pub(crate) state: State<'a>,
+    devices: Option<Box<Devices<'a>>>,
     /// Why no NodePool can be used, if none can.
     no_usable_pool: Option<Unschedulable>,
     pending_by_zone: BTreeMap<EffectiveZone, usize>,
-    /// Number of classes whose order can be changed: 0 if devices are allocated for some pod.
-    classes: usize,
+    again: Option<Box<Again<'a>>>,
 }
 
-/// Runs a pass. Returns `None` if the solver was not compiled for a resource that a pod of the query requests.
-pub(crate) fn run(solver: &Solver, query: &Query, strategy: Strategy) -> Option<Attempt> {
-    let mut placed = Placed::new(solver, query, strategy)?;
-    let hasty = !query.is_cancelled() && placed.repack(strategy);
-    let queue = &placed.queue;
-    let report = Report {
-        solver,
-        rows: &mut placed.rows,
-        queue,
-        planned: &placed.planned,
-        topology: &placed.topology,
-        budgets: &placed.budgets,
-        refused: &placed.refused,
-        no_usable_pool: placed.no_usable_pool.as_ref(),
-    };
-    Some(Attempt {
-        plan: Plan {
-            pending_by_zone: placed.pending_by_zone,
-            ..report.into_plan()
-        },
-        strategy,
-        pods: queue.outcome(false),
-        buffers: queue.outcome(true),
-        hasty,
-        classes: placed.classes,
-        shapes: queue.shapes(),
-    })
+/// What placements change, beside the states of the pods.
+pub(crate) struct State<'a> {
+    pub(crate) topology: Topology<'a>,
+    pub(crate) planned: PlannedNodes,
+    pub(crate) budgets: PoolBudgets<'a>,
+    existing: ExistingNodes<'a>,
+    /// The variant of each class that was refused last.
+    refused: IndexVec<ClassId, Option<Box<Variant>>>,
 }
 
-impl<'a> Placed<'a> {
-    /// Collects the pods, counts those of the cluster, and places.
-    pub(crate) fn new(solver: &'a Solver, query: &Query, strategy: Strategy) -> Option<Self> {
+/// What it takes to place the pods of a pass again.
+struct Again<'a> {
+    /// The counters and budgets before any pod is placed.
+    counted: IndexVec<GroupId, Group>,
+    budgets: PoolBudgets<'a>,
+    /// The variants of each class before any pod is placed.
+    variants: FreshVariants,
+    /// The plan before the pods were placed again.
+    before: (IndexVec<PodIdx, QueuedPod>, State<'a>),
+}
+
+impl<'a> Pass<'a> {
+    /// Collects the pods, and counts those of the cluster. Returns `None` if the solver was not compiled for a resource that a pod of
+    /// the query requests.
+    pub(crate) fn new(solver: &'a Solver, query: &'a Query) -> Option<Self> {
         let existing = ExistingNodes::new(solver, query);
         let mut rows = RowCache::new(solver);
         let algebra = &mut rows.algebra;
-        let mut topology = Topology::new(solver, strategy, existing.present().clone());
+        let mut topology = Topology::new(solver, existing.present().clone());
         let link = |algebra: &mut Algebra, class: &mut Class| topology.constrain(algebra, class);
         let mut queue = PodQueue::collect(solver, query, algebra, link)?;
         let devices = Devices::new(solver, &queue, existing.present());
@@ -119,67 +95,175 @@ impl<'a> Placed<'a> {
             PodSet::Waiting => pending_by_zone(solver, &queue, &mut topology, algebra),
             _ => BTreeMap::new(),
         };
-        let no_usable_pool = no_usable_pool(solver);
-        let classes = match devices {
-            Some(_) => 0,
-            None => queue.classes.len(),
-        };
-        let mut planned = PlannedNodes::new(queue.least_requests(solver.width()));
-        let mut budgets = PoolBudgets::new(solver, query);
-        let placement = Placement::new(
-            strategy,
-            &mut rows,
-            &mut topology,
-            &mut planned,
-            &mut budgets,
-            existing,
-            devices,
-        );
-        let order = queue.order(strategy.order);
-        let mut placer = Placer::new(placement, &mut queue, query, no_usable_pool.is_none());
-        placer.place_all(order);
-        let refused = placer.finish();
         Some(Self {
+            solver,
+            query,
             rows,
+            state: State {
+                topology,
+                planned: PlannedNodes::new(queue.least_requests(solver.width())),
+                budgets: PoolBudgets::new(solver, query),
+                existing,
+                refused: IndexVec::new(),
+            },
             queue,
-            topology,
-            planned,
-            budgets,
-            refused,
-            no_usable_pool,
+            devices,
+            no_usable_pool: no_usable_pool(solver),
             pending_by_zone,
-            classes,
+            again: None,
         })
     }
 
-    /// Repacks wasteful planned nodes. Returns whether pods were repacked, but not thoroughly.
-    fn repack(&mut self, strategy: Strategy) -> bool {
-        let Packing::LowestCost { from_pods } = self.rows.solver().policy.packing else {
-            return false;
+    /// Places the pods first fit, by size.
+    pub(crate) fn place_first(&mut self) {
+        let order = self.queue.pods.indices().collect();
+        self.place(order, Manner::default(), &mut None, true);
+    }
+
+    /// Does the same, and keeps what it takes to place the pods again.
+    pub(crate) fn place_first_of_several(&mut self) {
+        let counted = self.state.topology.groups.clone();
+        let budgets = self.state.budgets.clone();
+        let order = self.queue.pods.indices().collect();
+        let mut fresh = Some(FreshVariants::default());
+        self.place(order, Manner::default(), &mut fresh, true);
+        let before = (
+            self.queue.pods.clone(),
+            State {
+                topology: self.state.topology.clone(),
+                planned: self.state.planned.cleared(),
+                budgets: budgets.clone(),
+                existing: self.state.existing.clone(),
+                refused: IndexVec::new(),
+            },
+        );
+        self.again = Some(Box::new(Again {
+            counted,
+            budgets,
+            variants: fresh.unwrap_or_default(),
+            before,
+        }));
+    }
+
+    /// Reports whether the order of pods decides nothing but their places. It also decides which devices they get, and which of them a
+    /// pod prefers is not among the rules by which plans are compared.
+    pub(crate) fn may_be_reordered(&self) -> bool {
+        self.devices.is_none()
+    }
+
+    /// Places all pods again in another order. [`Self::take_back`] restores the plan before.
+    pub(crate) fn place_again(&mut self, order: Vec<PodIdx>, manner: Manner) {
+        let Some(mut again) = self.again.take() else {
+            return;
         };
-        // Plans for many pods are made once, so thoroughly; of several plans, only the best is repacked thoroughly.
-        let thorough = strategy.thorough || self.queue.pods.len() > MOST_PODS;
-        let repacked = self.repacker(thorough).repack(from_pods);
+        std::mem::swap(&mut self.queue.pods, &mut again.before.0);
+        std::mem::swap(&mut self.state, &mut again.before.1);
+        self.queue.pods.iter_mut().for_each(QueuedPod::reset);
+        let state = &mut self.state;
+        state.topology.reset(&again.counted, manner.is_upstreams());
+        state.planned = state.planned.cleared();
+        state.budgets.clone_from(&again.budgets);
+        state.existing.reset();
+        let mut fresh = Some(std::mem::take(&mut again.variants));
+        // The query must not see the pass start again.
+        self.place(order, manner, &mut fresh, false);
+        again.variants = fresh.unwrap_or_default();
+        self.again = Some(again);
+    }
+
+    /// Restores the plan before the pods were placed again.
+    pub(crate) fn take_back(&mut self) {
+        if let Some(again) = &mut self.again {
+            std::mem::swap(&mut self.queue.pods, &mut again.before.0);
+            std::mem::swap(&mut self.state, &mut again.before.1);
+        }
+    }
+
+    fn place(
+        &mut self,
+        order: Vec<PodIdx>,
+        manner: Manner,
+        fresh: &mut Option<FreshVariants>,
+        reports: bool,
+    ) {
+        let state = &mut self.state;
+        let placement = Placement::new(
+            manner,
+            &mut self.rows,
+            &mut state.topology,
+            &mut state.planned,
+            &mut state.budgets,
+            &mut state.existing,
+            self.devices.as_deref_mut(),
+        );
+        let may_open = self.no_usable_pool.is_none();
+        let (queue, query) = (&mut self.queue, self.query);
+        let mut placer = Placer::new(placement, queue, query, may_open, fresh, reports);
+        placer.place_all(order);
+        state.refused = placer.finish();
+    }
+
+    /// Repacks wasteful planned nodes, and `searches` for a better packing.
+    pub(crate) fn repack(&mut self, searches: bool) {
+        let Packing::LowestCost { from_pods } = self.solver.policy.packing else {
+            return;
+        };
+        let repacked = self.repacker(searches).repack(from_pods);
         if !repacked.added.is_empty() {
-            self.planned.replace(&repacked.replaced, repacked.added);
-            for (index, node) in self.planned.all().iter_enumerated() {
+            let planned = &mut self.state.planned;
+            planned.replace(&repacked.replaced, repacked.added);
+            for (index, node) in planned.all().iter_enumerated() {
                 for pod in &node.pods {
                     self.queue.pods[*pod].state = PodState::Placed(Target::Planned(index));
                 }
             }
         }
-        repacked.hasty
     }
 
-    pub(crate) fn repacker(&mut self, thorough: bool) -> Repacker<'_, 'a> {
+    pub(crate) fn repacker(&mut self, searches: bool) -> Repacker<'_, 'a> {
+        let state = &mut self.state;
         Repacker::new(
-            thorough,
+            searches,
             &self.queue,
-            &self.topology,
+            &state.topology,
             &mut self.rows,
-            &self.planned,
-            &mut self.budgets,
+            &state.planned,
+            &mut state.budgets,
         )
+    }
+
+    /// Returns what the plan costs.
+    pub(crate) fn cost(&mut self) -> Cost {
+        let nodes = self.state.planned.all();
+        let mut price = self.solver.policy.node_overhead_price * nodes.len() as f64;
+        for node in nodes {
+            price += node.launch_price(&mut self.rows, &self.state.budgets);
+        }
+        Cost {
+            pods: Outcome::of(&self.queue.pods, false),
+            buffers: Outcome::of(&self.queue.pods, true),
+            price,
+            nodes: nodes.len(),
+        }
+    }
+
+    /// Returns the plan.
+    pub(crate) fn into_plan(mut self) -> Plan {
+        let state = &self.state;
+        let report = Report {
+            solver: self.solver,
+            rows: &mut self.rows,
+            queue: &self.queue,
+            planned: &state.planned,
+            topology: &state.topology,
+            budgets: &state.budgets,
+            refused: &state.refused,
+            no_usable_pool: self.no_usable_pool.as_ref(),
+        };
+        Plan {
+            pending_by_zone: self.pending_by_zone,
+            ..report.into_plan()
+        }
     }
 }
 

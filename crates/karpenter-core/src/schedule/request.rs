@@ -131,7 +131,7 @@ pub type Progress = Arc<dyn Fn(usize) + Send + Sync>;
 ///     .with_packing(Packing::FewestNodes);
 /// assert_eq!(policy.max_instance_types, 600);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Policy {
@@ -151,6 +151,15 @@ pub struct Policy {
     pub packing: Packing,
     /// The maximum number of instance types in a NodeClaim.
     pub max_instance_types: usize,
+    /// Dollars per hour that a node costs beside its instance, which no offering shows: its root volume, licenses by host, addresses. It
+    /// counts in every comparison of plans.
+    #[serde(default = "node_overhead_price", with = "crate::json::price")]
+    pub node_overhead_price: f64,
+}
+
+/// The price of a root volume of 20 GiB (gp3) twice over.
+fn node_overhead_price() -> f64 {
+    0.004
 }
 
 impl Policy {
@@ -165,6 +174,7 @@ impl Policy {
             ignore_dra_requests: true,
             packing: Packing::default(),
             max_instance_types: 600,
+            node_overhead_price: node_overhead_price(),
         }
     }
 
@@ -223,6 +233,15 @@ impl Policy {
     #[must_use]
     pub fn with_packing(self, packing: Packing) -> Self {
         Self { packing, ..self }
+    }
+
+    /// Sets what a node costs beside its instance, in dollars per hour.
+    #[must_use]
+    pub fn with_node_overhead_price(self, node_overhead_price: f64) -> Self {
+        Self {
+            node_overhead_price,
+            ..self
+        }
     }
 
     /// Sets the maximum number of instance types in a NodeClaim.

@@ -2,7 +2,6 @@
 
 use karpenter_core::fake::{instance_type, offering};
 use karpenter_core::schedule::{Packing, Plan, schedule};
-use serde_json::json;
 
 use crate::fixture::*;
 
@@ -162,9 +161,9 @@ fn repacking_keeps_limits() {
     assert!(plan.new_node_claims.iter().map(largest).sum::<usize>() <= 100);
 }
 
-/// Two nodes cost a tenth less than one for both pods, and a fifth of that one's price more in management.
+/// Two nodes cost two cents less than one for both pods.
 #[test]
-fn an_additional_node_counts_more_than_its_price_if_nodes_have_few_pods() {
+fn an_additional_node_counts_with_its_own_price() {
     let types = [(1, 0.08), (2, 0.1), (4, 0.2)].map(|(cpu, price)| {
         instance_type(&format!("m-{cpu:02}"))
             .cpu(cpu)
@@ -173,26 +172,13 @@ fn an_additional_node_counts_more_than_its_price_if_nodes_have_few_pods() {
             .offerings(vec![offering("on-demand", Z1, price)])
             .build()
     });
-    let world = || {
-        World::new()
-            .with_types(types.clone().into())
-            .with([pod("large").cpu("1500m"), pod("small").cpu("800m")])
+    let nodes = |price: f64| {
+        let pods = [pod("large").cpu("1500m"), pod("small").cpu("800m")];
+        let mut world = World::new().with_types(types.clone().into()).with(pods);
+        world.policy = world.policy.with_node_overhead_price(price);
+        sizes(&world.plan()).len()
     };
-    assert_eq!(sizes(&world().plan()), [2]);
-    // Pods that are on no planned node do not make the planned nodes ones with many pods.
-    let without_place = world().with(copies(&pod("lost").cpu("100m").select(ZONE, "none"), 20));
-    let plan = without_place.plan();
-    assert_eq!((plan.unplaced.len(), sizes(&plan)), (20, vec![2]));
-    let there = pod("there")
-        .cpu("100m")
-        .tolerate(json!({ "operator": "Exists" }));
-    let existing = node("existing")
-        .cpu("4")
-        .pods("30")
-        .taint("t", "t", "NoSchedule");
-    let on_existing = world().with(([existing], copies(&there, 20)));
-    let plan = on_existing.plan();
-    assert_eq!((plan.existing.len(), sizes(&plan)), (20, vec![2]));
+    assert_eq!([0.0, 0.019, 0.021].map(nodes), [2, 2, 1]);
 }
 
 /// Returns a world with nodes of 64 cores, and of 16 cores at `price`; of the cheapest type, at $1, no pod fits a node.
@@ -203,21 +189,22 @@ fn large_or_medium(price: f64) -> World {
         let sized = instance_type(&name).cpu(cpu).gib(cpu * 16).pods(100);
         sized.offerings(offerings).build()
     });
-    // For so many pods no strategy compares price increases: the nodes of first fit have 64 cores.
     World::empty()
         .with_types(types.into())
         .with(copies(&pod("p").cpu("990m"), 640))
 }
 
 #[test]
-fn a_node_with_many_pods_costs_half_the_cheapest_type_more_than_its_price() {
-    let pool = || node_pool("default");
-    // Forty nodes cost $160 and $20 more, ten cost $200 and $5 more.
-    let cheap = large_or_medium(4.0).with_pool(pool());
-    assert_eq!(sizes(&cheap.plan()), [16; 40]);
-    // $180 and $20 more save less than a twentieth.
-    let dear = large_or_medium(4.5).with_pool(pool());
-    assert_eq!(sizes(&dear.plan()), [64; 10]);
+fn nodes_are_compared_by_their_prices_and_of_equal_ones_the_fewest_are_used() {
+    let nodes = |price: f64, own: f64| {
+        let mut world = large_or_medium(price).with_pool(node_pool("default"));
+        world.policy = world.policy.with_node_overhead_price(own);
+        sizes(&world.plan())
+    };
+    // Forty nodes cost $180, ten cost $200.
+    assert_eq!(nodes(4.5, 0.004), [16; 40]);
+    assert_eq!(nodes(4.5, 1.0), [64; 10]);
+    assert_eq!(nodes(5.0, 0.0), [64; 10]);
 }
 
 #[test]
@@ -251,40 +238,6 @@ fn planned_nodes_with_pods_that_must_be_apart_are_repacked_too() {
         pods.filter(|pod| pod.name.starts_with("apart")).count()
     };
     assert!(plan.new_node_claims.iter().all(|draft| together(draft) < 2));
-}
-
-#[test]
-fn planned_nodes_with_fewer_pods_than_the_policy_says_are_not_repacked() {
-    let repacked_from = |from_pods| {
-        let mut world = large_or_medium(4.0).with_pool(node_pool("default"));
-        world.policy = world.policy.with_packing(Packing::LowestCost { from_pods });
-        sizes(&world.plan()).len()
-    };
-    assert_eq!((repacked_from(64), repacked_from(65)), (40, 10));
-}
-
-/// Ten nodes are cheaper than the plan with four pods on each node, unless the price of a pod counts alone.
-#[test]
-fn planned_nodes_with_up_to_ten_pods_are_those_with_few_pods() {
-    let nodes = |pods_per_node: i64| {
-        let types = [
-            (1, 0.01),
-            (4, 3.0),
-            (pods_per_node, pods_per_node as f64 / 1.1),
-        ];
-        let types = types.map(|(cpu, price)| {
-            let offerings = vec![offering("on-demand", Z1, price)];
-            let sized = instance_type(&format!("m-{cpu:02}")).cpu(cpu).gib(cpu * 16);
-            sized.pods(100).offerings(offerings).build()
-        });
-        // For so many pods no strategy compares price increases.
-        let world = World::empty()
-            .with_types(types.into())
-            .with_pool(node_pool("default"))
-            .with(copies(&pod("p").cpu("970m"), 660));
-        sizes(&world.plan())[0]
-    };
-    assert_eq!((nodes(11), nodes(10)), (4, 10));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Passes with one strategy.
+//! Passes that place the pods once.
 
 use jiff::Timestamp;
 use karpenter_fixtures::{HOSTNAME, Object, Pod, Z1, Z2, Z3, ZONE, node, node_pool, pod};
@@ -6,8 +6,8 @@ use karpenter_fixtures::{HOSTNAME, Object, Pod, Z1, Z2, Z3, ZONE, node, node_poo
 use super::*;
 use crate::cluster::Cluster;
 use crate::fake;
-use crate::schedule::request::{Packing, Policy};
-use crate::schedule::strategy::DomainOrder;
+use crate::schedule::request::Policy;
+use crate::schedule::search::DomainOrder;
 
 fn cluster(pods: impl IntoIterator<Item = Object<Pod>>) -> Cluster {
     let mut cluster = Cluster::new(fake::cluster_config());
@@ -22,14 +22,18 @@ fn cluster(pods: impl IntoIterator<Item = Object<Pod>>) -> Cluster {
 /// A label that only the node `n` has.
 const ONLY_ON_N: &str = "example.com/n";
 
-fn attempt(cluster: &Cluster, query: &Query, domains: DomainOrder) -> Attempt {
-    let policy = Policy::at(Timestamp::UNIX_EPOCH).with_packing(Packing::FewestNodes);
+/// Returns the cost of first fit's plan, and the plan, with domains in this order.
+fn placed(cluster: &Cluster, query: &Query, domains: DomainOrder) -> (Cost, Plan) {
+    let policy = Policy::at(Timestamp::UNIX_EPOCH);
     let solver = Solver::prepare_for(&cluster.snapshot(), &policy, query);
-    let strategy = Strategy {
+    let mut pass = Pass::new(&solver, query).unwrap();
+    let manner = Manner {
         domains,
-        ..Strategy::default()
+        ..Manner::default()
     };
-    run(&solver, query, strategy).unwrap()
+    let order = pass.queue.pods.indices().collect();
+    pass.place(order, manner, &mut None, true);
+    (pass.cost(), pass.into_plan())
 }
 
 /// Returns a pod with two terms of required node affinity: the first zone or the second.
@@ -41,23 +45,24 @@ fn either_zone(name: &str) -> Object<Pod> {
 #[test]
 fn after_a_dropped_preference_upstream_tries_only_the_last_affinity_term() {
     let zones = |pod: &Object<Pod>, domains| {
-        let made = attempt(&cluster([pod.clone()]), &Query::default(), domains);
-        made.plan.new_node_claims[0].zones().concat()
+        let (_, plan) = placed(&cluster([pod.clone()]), &Query::default(), domains);
+        plan.new_node_claims[0].zones().concat()
     };
     let plain = either_zone("p");
     assert_eq!(zones(&plain, DomainOrder::Upstream), Z1);
     assert_eq!(zones(&plain, DomainOrder::Price), Z1);
     let unmet = either_zone("p").prefer(1, "disk", "In", &["ssd"]);
     assert_eq!(zones(&unmet, DomainOrder::Upstream), Z2);
-    assert_eq!(zones(&unmet, DomainOrder::Name), Z1);
     assert_eq!(zones(&unmet, DomainOrder::Price), Z1);
 }
 
 #[test]
 fn preferences_dropped_by_the_pods_of_a_pass_are_counted() {
     let dropped = |pods: Vec<Object<Pod>>| {
-        let made = attempt(&cluster(pods), &Query::default(), DomainOrder::Price);
-        made.pods.dropped
+        placed(&cluster(pods), &Query::default(), DomainOrder::Price)
+            .0
+            .pods
+            .unmet
     };
     let wishing = |name: &str| either_zone(name).prefer(1, "disk", "In", &["ssd"]);
     assert_eq!(dropped(vec![either_zone("p")]), 0);
@@ -73,8 +78,8 @@ fn preferences_dropped_by_a_pod_on_its_nominated_node_are_counted() {
     cluster.apply_node(&node("n").zone(Z1).build());
     let pod = cluster.snapshot().pod("default", "p").unwrap().key.clone();
     let query = Query::default().with_nominated(vec![(pod, "n".to_owned())]);
-    let made = attempt(&cluster, &query, DomainOrder::Price);
-    assert_eq!((made.plan.existing.len(), made.pods.dropped), (1, 1));
+    let (cost, plan) = placed(&cluster, &query, DomainOrder::Price);
+    assert_eq!((plan.existing.len(), cost.pods.unmet), (1, 1));
 }
 
 #[test]
@@ -89,9 +94,9 @@ fn preferences_for_other_pods_are_counted_by_where_pods_are_in_the_end() {
                 .label(ONLY_ON_N, "true")
                 .build(),
         );
-        let made = attempt(&cluster, &Query::default(), DomainOrder::Price);
-        assert_eq!(made.pods.unplaced, 0);
-        made.pods.dropped
+        let (cost, _) = placed(&cluster, &Query::default(), DomainOrder::Price);
+        assert_eq!(cost.pods.unplaced, []);
+        cost.pods.unmet
     };
     let running = || pod("running").label("app", "web").on("n");
     let beside = |key: &str| pod("p").prefer_affinity(1, key, web);
@@ -120,10 +125,10 @@ fn preferences_for_other_pods_are_counted_by_where_pods_are_in_the_end() {
 fn a_pod_without_a_place_counts_in_its_class_and_pods_of_buffers_apart() {
     let mut cluster = cluster([pod("p").cpu("1"), pod("large").cpu("9000")]);
     cluster.apply_pod(&pod("larger").cpu("9000").build());
-    let made = attempt(&cluster, &Query::default(), DomainOrder::Price);
-    let left_out: Vec<usize> = made.pods.left_out.values().copied().collect();
-    assert_eq!((made.pods.unplaced, left_out), (2, vec![2]));
-    assert_eq!((made.buffers.unplaced, made.classes), (0, 2));
+    let (cost, _) = placed(&cluster, &Query::default(), DomainOrder::Price);
+    let left_out: Vec<usize> = cost.pods.left_out.values().copied().collect();
+    assert_eq!((cost.pods.unplaced, left_out), (vec![(0, 2)], vec![2]));
+    assert_eq!(cost.buffers, Outcome::default());
 }
 
 /// Returns the zone of the planned node of a pod that is spread over zones with these prices, in which so many pods run.
@@ -143,8 +148,8 @@ fn zone_of_spread_pod(prices: [f64; 3], running: [usize; 3], domains: DomainOrde
             cluster.apply_pod(&web(&name).on(zone).build());
         }
     }
-    let made = attempt(&cluster, &Query::default(), domains);
-    made.plan.new_node_claims[0].zones().concat()
+    let (_, plan) = placed(&cluster, &Query::default(), domains);
+    plan.new_node_claims[0].zones().concat()
 }
 
 #[test]
@@ -163,12 +168,93 @@ fn of_the_zones_with_the_fewest_pods_of_a_spread_the_cheapest_is_used() {
         "it has fewer pods"
     );
     assert_eq!(by_price([1.0, 3.0, 2.0], [1, 0, 0]), Z3);
-    let by_name = |prices, running| zone_of_spread_pod(prices, running, DomainOrder::Name);
+    let by_name = |prices, running| zone_of_spread_pod(prices, running, DomainOrder::Upstream);
     assert_eq!(by_name([2.0, 1.0, 3.0], [0, 0, 0]), Z1);
     assert_eq!(by_name([1.0, 3.0, 2.0], [1, 0, 0]), Z2);
-    let shuffled = [1, 2, 3, 4, 5].map(|number| {
+    let shuffled = [1, 2, 3, 4, 5, 6, 7, 8].map(|number| {
         zone_of_spread_pod([2.0, 1.0, 3.0], [1, 0, 0], DomainOrder::Shuffled(number))
     });
     assert!(shuffled.iter().any(|zone| zone == Z2) && shuffled.iter().any(|zone| zone == Z3));
     assert!(!shuffled.iter().any(|zone| zone == Z1), "{shuffled:?}");
+}
+
+/// Returns pods with constraints of all kinds, and a node that has room for one of them.
+fn constrained() -> Cluster {
+    let web = ("app", "web");
+    let mut pods = Vec::new();
+    for index in 0..4 {
+        let named = |kind: &str| pod(&format!("{kind}-{index}")).cpu("1");
+        pods.push(named("spread").label("app", "web").spread(ZONE, 1, web));
+        pods.push(named("beside").affinity(ZONE, web));
+        pods.push(
+            named("apart")
+                .label("app", "db")
+                .anti_affinity(HOSTNAME, ("app", "db")),
+        );
+        pods.push(named("near").prefer_affinity(1, ZONE, ("app", "db")));
+        pods.push(named("large").cpu("9000"));
+    }
+    let mut cluster = cluster(pods);
+    cluster.apply_node(&node("n").zone(Z1).cpu("2").build());
+    cluster
+}
+
+/// Calls `read` with a pass whose pods are placed first fit.
+fn with_first_fit<R>(read: impl FnOnce(&mut Pass<'_>) -> R) -> R {
+    let policy = Policy::at(Timestamp::UNIX_EPOCH);
+    let query = Query::default();
+    let solver = Solver::prepare_for(&constrained().snapshot(), &policy, &query);
+    let mut pass = Pass::new(&solver, &query).unwrap();
+    pass.place_first_of_several();
+    read(&mut pass)
+}
+
+/// Returns where each pod of a pass is.
+fn places(pass: &Pass<'_>) -> Vec<PodState> {
+    pass.queue.pods.iter().map(|queued| queued.state).collect()
+}
+
+#[test]
+fn pods_placed_again_in_the_same_order_get_the_same_places() {
+    with_first_fit(|pass| {
+        let before = (places(pass), pass.cost());
+        let order: Vec<PodIdx> = pass.queue.pods.indices().collect();
+        for _ in 0..3 {
+            pass.place_again(order.clone(), Manner::default());
+            assert_eq!((places(pass), pass.cost()), before);
+        }
+    });
+}
+
+#[test]
+fn a_plan_that_is_taken_back_leaves_the_plan_before_it() {
+    with_first_fit(|pass| {
+        let before = (places(pass), pass.cost());
+        let order: Vec<PodIdx> = pass.queue.pods.indices().collect();
+        let reversed: Vec<PodIdx> = order.into_iter().rev().collect();
+        for cheapest in [false, true] {
+            let manner = Manner {
+                cheapest,
+                domains: DomainOrder::Shuffled(7),
+            };
+            pass.place_again(reversed.clone(), manner);
+            assert_ne!(places(pass), before.0);
+            pass.take_back();
+            assert_eq!((places(pass), pass.cost()), before);
+        }
+    });
+}
+
+#[test]
+fn a_plan_costs_what_it_says_and_the_price_of_each_node_beside() {
+    with_first_fit(|pass| {
+        let cost = pass.cost();
+        let planned = pass.state.planned.all().len();
+        assert_eq!(cost.nodes, planned);
+        let prices = pass.state.planned.all().iter();
+        let prices: f64 = prices.map(|node| node.lowest_price(&mut pass.rows)).sum();
+        let beside = pass.solver.policy.node_overhead_price * planned as f64;
+        assert!((cost.price - prices - beside).abs() < 1e-9);
+        assert!(beside > 0.0);
+    });
 }

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use index_vec::IndexVec;
+use karpenter_api::labels;
 
 use crate::limits::known_usage;
-use crate::schedule::compile::algebra::SetId;
+use crate::requirements::{Operator, Requirement, Requirements};
+use crate::schedule::compile::algebra::{Algebra, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{
     CatalogueId, NO_ROW, OfferingKindId, ReservationId, RowId, TemplateId,
@@ -18,6 +20,7 @@ use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::request::{Query, ReservedMode};
 
 /// The remainders of limits and reservations in a pass.
+#[derive(Clone)]
 pub(crate) struct PoolBudgets<'a> {
     solver: &'a Solver,
     /// The remaining limits of each template.
@@ -203,6 +206,37 @@ impl<'a> PoolBudgets<'a> {
     pub(crate) fn tracks_reservations(&self, catalogue: CatalogueId) -> bool {
         self.reserved_mode != ReservedMode::Off
             && self.solver.catalogues[catalogue].has_reservations
+    }
+
+    /// Returns the requirements with which a planned node is launched, if reservations decide them.
+    pub(crate) fn launch_requirements(
+        &self,
+        node: &PlannedNode,
+        algebra: &Algebra,
+    ) -> Option<Requirements> {
+        let catalogue = self.solver.templates[node.template].catalogue;
+        let tracked = self.tracks_reservations(catalogue);
+        if node.reservations.is_empty() && !tracked {
+            return None;
+        }
+        let mut requirements = algebra.requirements(node.set);
+        if node.reservations.is_empty() {
+            // DIFFERS: a NodeClaim without a reservation excludes reserved capacity.
+            requirements.add(Requirement::new(
+                labels::CAPACITY_TYPE,
+                Operator::NotIn,
+                [labels::CAPACITY_TYPE_RESERVED],
+            ));
+            return Some(requirements);
+        }
+        let reserved = [labels::CAPACITY_TYPE_RESERVED];
+        let reserved = Requirement::new(labels::CAPACITY_TYPE, Operator::In, reserved);
+        let ids = &self.solver.reservations.ids;
+        let ids = node.reservations.iter().map(|id| ids[*id].as_str());
+        let label = &self.solver.snapshot.config().reservation_id_label;
+        requirements.replace(reserved);
+        requirements.replace(Requirement::new(label, Operator::In, ids));
+        Some(requirements)
     }
 
     /// Replaces the reservations that a planned node holds. Reports whether any is released.

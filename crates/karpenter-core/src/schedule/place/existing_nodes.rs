@@ -16,7 +16,7 @@ use crate::schedule::pods::volumes::Volumes;
 use crate::schedule::request::Query;
 
 /// The state of a node that a pass changed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Load {
     /// The free resources.
     remaining: Box<[i64]>,
@@ -26,6 +26,7 @@ struct Load {
 }
 
 /// The existing nodes in a pass: which may be used, and what is left of them.
+#[derive(Clone)]
 pub(crate) struct ExistingNodes<'a> {
     solver: &'a Solver,
     /// Nodes treated as deleted.
@@ -59,6 +60,11 @@ impl<'a> ExistingNodes<'a> {
             avoid: solver.nodes_named(&query.avoid),
             loads: FxHashMap::default(),
         }
+    }
+
+    /// Forgets the pods that were placed.
+    pub(crate) fn reset(&mut self) {
+        self.loads.clear();
     }
 
     /// Returns the nodes treated as deleted.

@@ -25,8 +25,9 @@ use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::place::variant::Variant;
 use crate::schedule::pods::class::Class;
+use crate::schedule::random::Random;
 use crate::schedule::request::MinValuesPolicy;
-use crate::schedule::strategy::{DomainOrder, shuffled_rank};
+use crate::schedule::search::DomainOrder;
 use crate::schedule::topology::choices::{Choices, Domains, Fixed};
 use crate::schedule::topology::domains::Topology;
 
@@ -40,7 +41,7 @@ type Allowed = Option<Rc<Bits<RowId>>>;
 pub(super) struct Fitter<'f, 'a> {
     pub(super) solver: &'a Solver,
     pub(super) class: &'f Class,
-    pub(super) order: DomainOrder,
+    pub(super) domains: DomainOrder,
     pub(super) rows: &'f mut RowCache<'a>,
     pub(super) topology: &'f mut Topology<'a>,
     pub(super) budgets: &'f PoolBudgets<'a>,
@@ -186,10 +187,11 @@ impl Fitter<'_, '_> {
             .map(|domain| (order.in_domain(domain), domain))
             .collect();
         ordered.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| names[a.1].cmp(&names[b.1])));
-        if let DomainOrder::Shuffled(number) = self.order {
-            ordered.sort_by_key(|(count, domain)| (*count, shuffled_rank(domain.0, number)));
+        if let DomainOrder::Shuffled(seed) = self.domains {
+            let rank = |domain: DomainId| Random::rank(seed, u64::from(domain.0));
+            ordered.sort_by_key(|(count, domain)| (*count, rank(*domain)));
         }
-        let by_price = self.order == DomainOrder::Price;
+        let by_price = self.domains == DomainOrder::Price;
         let mut best: Option<(u32, Fit)> = None;
         let mut refusal = Refusal::Topology(domains.order);
         for (count, domain) in ordered {

@@ -116,7 +116,7 @@ impl Placement<'_, '_> {
         }
         let reach = self.reach(index, axis);
         // Upstream keeps pods with anti-affinity out of all domains that the requirements leave, even if no other can be launched.
-        let upstreams = self.strategy.is_upstreams() && self.topology[group].kind().keeps_away();
+        let upstreams = self.manner.is_upstreams() && self.topology[group].kind().keeps_away();
         let only = match reach.single() {
             None if !upstreams => self.only_domain(index, axis, &reach),
             single => single,

@@ -28,7 +28,7 @@ use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::place::variant::{RefusedBy, Variant};
 use crate::schedule::pods::class::{Class, PodState};
-use crate::schedule::strategy::Strategy;
+use crate::schedule::search::Manner;
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::{Among, DomainQuery, GroupKind};
@@ -36,31 +36,31 @@ use crate::schedule::topology::group::{Among, DomainQuery, GroupKind};
 /// The nodes of a pass, and the owners of what a placement changes.
 pub(crate) struct Placement<'p, 'a> {
     pub(super) solver: &'a Solver,
-    pub(super) strategy: Strategy,
+    pub(super) manner: Manner,
     pub(super) rows: &'p mut RowCache<'a>,
     pub(super) topology: &'p mut Topology<'a>,
     pub(super) planned: &'p mut PlannedNodes,
     pub(super) budgets: &'p mut PoolBudgets<'a>,
-    existing: ExistingNodes<'a>,
+    existing: &'p mut ExistingNodes<'a>,
     /// Allocates devices for resource claims, if some pod has any.
-    devices: Option<Box<Devices<'a>>>,
+    devices: Option<&'p mut Devices<'a>>,
     /// Incremented by each change that can make a refused pod placeable.
     epoch: u64,
 }
 
 impl<'p, 'a> Placement<'p, 'a> {
     pub(crate) fn new(
-        strategy: Strategy,
+        manner: Manner,
         rows: &'p mut RowCache<'a>,
         topology: &'p mut Topology<'a>,
         planned: &'p mut PlannedNodes,
         budgets: &'p mut PoolBudgets<'a>,
-        existing: ExistingNodes<'a>,
-        devices: Option<Box<Devices<'a>>>,
+        existing: &'p mut ExistingNodes<'a>,
+        devices: Option<&'p mut Devices<'a>>,
     ) -> Self {
         Self {
             solver: rows.solver(),
-            strategy,
+            manner,
             rows,
             topology,
             planned,
@@ -139,7 +139,7 @@ impl<'p, 'a> Placement<'p, 'a> {
         self.changed(counted);
     }
 
-    /// Returns the first planned node that accepts a pod. If the strategy says so and a node `may_open`, it is that whose price rises
+    /// Returns the first planned node that accepts a pod. If that is the manner and a node `may_open`, it is that whose price rises
     /// least, or a new one of the first NodePool that accepts the pod if it costs less.
     pub(super) fn find_planned(
         &mut self,
@@ -148,7 +148,7 @@ impl<'p, 'a> Placement<'p, 'a> {
         choices: &Choices,
         may_open: bool,
     ) -> Option<(PlannedId, Fit)> {
-        let compares = self.strategy.least_increase && may_open;
+        let compares = self.manner.cheapest && may_open;
         let candidates = self.candidates(variant, choices)?;
         let levels = std::mem::take(&mut self.planned.levels);
         let mut best: Option<(f64, PlannedId, Fit)> = None;
@@ -184,7 +184,8 @@ impl<'p, 'a> Placement<'p, 'a> {
         {
             let allowed = fit.allowed.as_deref();
             let rows = &mut *self.rows;
-            if rows.lowest_price(template, fit.set, &class.requests, allowed) < increase {
+            let price = rows.lowest_price(template, fit.set, &class.requests, allowed);
+            if price + self.solver.policy.node_overhead_price < increase {
                 return Some((self.open(template), fit));
             }
         }
@@ -326,7 +327,7 @@ impl<'p, 'a> Placement<'p, 'a> {
         let fitter = Fitter {
             solver: self.solver,
             class,
-            order: self.strategy.domains,
+            domains: self.manner.domains,
             rows: self.rows,
             topology: self.topology,
             budgets: self.budgets,

@@ -11,11 +11,10 @@ use crate::schedule::compile::ids::{AxisId, ClassId, GroupId, NodeIdx, PodIdx, T
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::placement::Placement;
 use crate::schedule::place::refusal::Refusal;
-use crate::schedule::place::variant::Variant;
+use crate::schedule::place::variant::{FreshVariants, Variant};
 use crate::schedule::pods::class::{Class, PodState};
 use crate::schedule::pods::queue::{PodQueue, QueuedPod};
-use crate::schedule::request::Query;
-use crate::schedule::strategy::MOST_PODS;
+use crate::schedule::request::{Packing, Query};
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::group::Among;
 
@@ -29,6 +28,10 @@ pub(crate) struct Placer<'p, 'a> {
     solver: &'a Solver,
     /// Whether some NodePool can be used.
     may_open: bool,
+    /// The variants of classes before any pod is placed, if the pods are placed several times.
+    fresh: &'p mut Option<FreshVariants>,
+    /// Whether the query is told of the progress.
+    reports: bool,
 }
 
 /// What the pass has found out about a class so far.
@@ -73,6 +76,8 @@ impl<'p, 'a> Placer<'p, 'a> {
         queue: &'p mut PodQueue,
         query: &'p Query,
         may_open: bool,
+        fresh: &'p mut Option<FreshVariants>,
+        reports: bool,
     ) -> Self {
         Self {
             solver: nodes.solver,
@@ -82,6 +87,8 @@ impl<'p, 'a> Placer<'p, 'a> {
             nodes,
             query,
             may_open,
+            fresh,
+            reports,
         }
     }
 
@@ -110,7 +117,7 @@ impl<'p, 'a> Placer<'p, 'a> {
 
     /// Counts the preferences that are not met, and returns the variant of each class that was refused last, with what refused it.
     pub(crate) fn finish(mut self) -> IndexVec<ClassId, Option<Box<Variant>>> {
-        if self.pods.len() <= MOST_PODS {
+        if self.solver.policy.packing != Packing::FewestNodes {
             self.count_unmet();
         }
         let refused = |mut progress: Progress| {
@@ -190,7 +197,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             let mut again = Vec::new();
             for (position, pod) in queue.iter().enumerate() {
                 if position % 128 == 0 {
-                    if let Some(progress) = &self.query.progress {
+                    if let Some(progress) = self.query.progress.as_ref().filter(|_| self.reports) {
                         progress(before - position + again.len() + last.len() + later);
                     }
                     if self.query.is_cancelled() {
@@ -340,7 +347,11 @@ impl<'p, 'a> Placer<'p, 'a> {
         let known = self.progress[id].variants[index].take();
         let mut variant = known.unwrap_or_else(|| {
             let algebra = &mut self.nodes.rows.algebra;
-            Variant::new(self.solver, algebra, &self.classes[id], index)
+            let mut new = || Variant::new(self.solver, algebra, &self.classes[id], index);
+            match self.fresh {
+                Some(fresh) => fresh.entry((id, index)).or_insert_with(new).clone(),
+                None => new(),
+            }
         });
         let result = read(self, &mut variant);
         self.progress[id].variants[index] = Some(variant);
@@ -351,7 +362,7 @@ impl<'p, 'a> Placer<'p, 'a> {
     fn place_within(&mut self, pod: PodIdx, variants: usize) -> (PodState, usize) {
         let class = self.class(pod);
         let alternatives = class.alternatives();
-        let upstreams = self.nodes.strategy.is_upstreams();
+        let upstreams = self.nodes.manner.is_upstreams();
         for index in 0..variants {
             let (step, alternative) = (index / alternatives, index % alternatives);
             let is_last = index + 1 == class.variant_count();

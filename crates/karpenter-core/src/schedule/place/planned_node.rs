@@ -71,6 +71,17 @@ impl PlannedNode {
         rows.lowest_price(self.template, self.set, &self.used, allowed)
     }
 
+    /// Returns the lowest price at which it is launched: reserved capacity counts only if it holds a reservation.
+    pub(crate) fn launch_price(&self, rows: &mut RowCache<'_>, budgets: &PoolBudgets<'_>) -> f64 {
+        let requirements = budgets.launch_requirements(self, &rows.algebra);
+        let Some(requirements) = requirements else {
+            return self.lowest_price(rows);
+        };
+        let names = &rows.solver().snapshot.config().well_known;
+        let set = rows.algebra.set(&requirements, |key| names.contains(key));
+        rows.lowest_price(self.template, set, &self.used, self.allowed.as_deref())
+    }
+
     /// Sets its requirements and the row that fits.
     pub(crate) fn narrow(&mut self, set: SetId, witness: RowId, rows: &mut RowCache<'_>) {
         self.set = set;
@@ -160,6 +171,11 @@ impl PlannedNodes {
 
     pub(crate) fn all(&self) -> &IndexVec<PlannedId, PlannedNode> {
         &self.nodes
+    }
+
+    /// Returns the same without nodes.
+    pub(crate) fn cleared(&self) -> Self {
+        Self::new(self.least.clone())
     }
 
     /// Replaces some planned nodes by others, which get the last ids. Nothing is placed on any of them afterwards.

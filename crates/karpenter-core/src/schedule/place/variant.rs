@@ -10,12 +10,13 @@
 use std::sync::Arc;
 
 use index_vec::{IndexVec, index_vec};
+use rustc_hash::FxHashMap;
 
 use crate::pod::Toleration;
 use crate::requirements::Requirements;
 use crate::schedule::compile::algebra::{Algebra, SetId};
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{NodeIdx, PlannedId, TemplateId};
+use crate::schedule::compile::ids::{ClassId, NodeIdx, PlannedId, TemplateId};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::refusal::Refusal;
 use crate::schedule::pods::class::{Class, Owned};
@@ -42,6 +43,9 @@ pub(crate) struct Variant {
     /// The choices that topology constraints left then, if any.
     pub(crate) choices: Option<Choices>,
 }
+
+/// Variants before any pod is placed, by class and index.
+pub(crate) type FreshVariants = FxHashMap<(ClassId, usize), Box<Variant>>;
 
 /// Why a NodePool refused a variant.
 #[derive(Clone, Debug)]

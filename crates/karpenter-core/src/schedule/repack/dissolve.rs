@@ -6,12 +6,10 @@
 //!
 //! 1. The worth of a pod is the price of its share of the instance type that suits it best. Planned nodes that cost little more
 //!    than the worth of their pods stay as they are; the others are dissolved, most wasteful first.
-//! 2. Their pods are packed again, several times (see [`packing`](crate::schedule::repack::packing)); of plans within a hundredth of the lowest
-//!    price the one with the fewest nodes is chosen, and improved (see [`improve`](crate::schedule::repack::improve)).
-//! 3. The result replaces the planned nodes if it saves a twentieth and is within the limits of the NodePool. Half the price of
-//!    the cheapest instance type is added to the price of each node, so that a few large nodes are not split into many small
-//!    ones. Planned nodes with few pods are packed among themselves, with a fifth of their mean price added for each node: ten
-//!    pods that fit one node are not spread over two to save a sixth of its price.
+//! 2. Their pods are packed again (see [`packing`](crate::schedule::repack::packing)); for the plan that the search has chosen, the
+//!    packing is improved (see [`improve`](crate::schedule::repack::improve)).
+//! 3. The result replaces the planned nodes if it costs less, with the price of each node's own, and is within the limits of the
+//!    NodePool.
 //!
 //! A pod keeps its NodePool, and its domain under a topology constraint; pods under a hostname constraint only share a node
 //! with pods they shared one with before, so that constraints still hold. Planned nodes with reservations, minValues, host
@@ -30,28 +28,17 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{ClassId, PlannedId, PodIdx, RowId, TemplateId};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::Vector;
+use crate::schedule::objective::SAME_PRICE;
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::planned_node::{PlannedNode, PlannedNodes};
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::pods::queue::PodQueue;
-use crate::schedule::repack::packing::{
-    Bins, Kind, Offer, Packer, RequirementGroup, choose, learn, node_count, price,
-};
+use crate::schedule::repack::packing::{Bins, Kind, Offer, Packer, RequirementGroup, cost, learn};
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::GroupKind;
 
-/// How often a chunk is packed from each of two starts; each round sets the worth of a pod from the price of the round before.
-const ROUNDS: usize = 3;
 /// A planned node is kept if it costs at most this many times the worth of its pods.
 const WASTEFUL_FROM: f64 = 1.02;
-/// The largest cost of a new packing that replaces the old one, relative to the old one.
-const LARGEST_NEW_COST: f64 = 0.95;
-/// Cost added for each node, as a share of the cheapest instance type: its disk, its address, its DaemonSets.
-const NODE_OVERHEAD: f64 = 0.5;
-/// Planned nodes with fewer pods count as nodes with few.
-pub(crate) const MANY_PODS_FROM: usize = 11;
-/// Cost added for each node with few pods, as a share of the mean price of the nodes in the plan.
-pub(crate) const FEW_PODS_OVERHEAD: f64 = 0.2;
 /// The largest number of instance types considered for one set of requirements.
 const MOST_OFFERS: usize = 64;
 /// The largest number of different pod groups that are packed together.
@@ -104,8 +91,8 @@ pub(crate) struct Repacker<'p, 'a> {
     rows: &'p mut RowCache<'a>,
     planned: &'p PlannedNodes,
     budgets: &'p mut PoolBudgets<'a>,
-    /// Packs several rounds, and improves the result.
-    thorough: bool,
+    /// Improves the packing by search.
+    searches: bool,
     /// The work done so far: to pack, and to improve plans.
     work: usize,
     improving: usize,
@@ -114,8 +101,6 @@ pub(crate) struct Repacker<'p, 'a> {
     offer_lists: FxHashMap<SetId, OfferList>,
     /// Requirements of pods on nodes of their own.
     sets: FxHashMap<Requested, Option<Own>>,
-    /// Cost added to the price of each node.
-    node_overhead: f64,
 }
 
 /// The planned nodes to replace, and what replaces them.
@@ -123,13 +108,11 @@ pub(crate) struct Repacker<'p, 'a> {
 pub(crate) struct Repacked {
     pub(crate) replaced: Bits<PlannedId>,
     pub(crate) added: Vec<PlannedNode>,
-    /// Some were packed, but not thoroughly.
-    pub(crate) hasty: bool,
 }
 
 impl<'p, 'a> Repacker<'p, 'a> {
     pub(crate) fn new(
-        thorough: bool,
+        searches: bool,
         queue: &'p PodQueue,
         topology: &'p Topology<'a>,
         rows: &'p mut RowCache<'a>,
@@ -143,13 +126,12 @@ impl<'p, 'a> Repacker<'p, 'a> {
             rows,
             planned,
             budgets,
-            thorough,
+            searches,
             work: 0,
             improving: 0,
             template: TemplateId(0),
             offer_lists: FxHashMap::default(),
             sets: FxHashMap::default(),
-            node_overhead: 0.0,
         }
     }
 
@@ -164,14 +146,10 @@ impl<'p, 'a> Repacker<'p, 'a> {
             self.template = template;
             self.offer_lists.clear();
             self.sets.clear();
-            let mask = self.rows.mask(template, compiled.set);
-            let cheapest = self.rows.by_price(template, compiled.set, &mask).first();
-            self.node_overhead = cheapest.map_or(0.0, |(price, _)| price * NODE_OVERHEAD);
             for chunk in self.wasteful(from_pods) {
                 if self.work > MOST_WORK {
                     break;
                 }
-                found.hasty |= !self.thorough;
                 if let Some(planned) = self.repack_chunk(&chunk) {
                     found.replaced.unite(&chunk.planned);
                     found.added.extend(planned);
@@ -199,7 +177,6 @@ impl<'p, 'a> Repacker<'p, 'a> {
             let price = planned.lowest_price(self.rows);
             if price > worth * WASTEFUL_FROM {
                 found.push(Wasteful {
-                    few: planned.pods.len() < MANY_PODS_FROM,
                     index,
                     price,
                     worth,
@@ -288,7 +265,13 @@ impl<'p, 'a> Repacker<'p, 'a> {
             if group.filter_sets.is_some() {
                 return None;
             }
-            if let Some(req) = algebra.get(planned_set, axis.key) {
+            let req = algebra.get(planned_set, axis.key);
+            // Pods near each other on a node whose domain is open would be in different ones.
+            let decided = req.is_some_and(|req| algebra.requirement(req).single().is_some());
+            if group.kind() == GroupKind::Affinity && !decided {
+                return None;
+            }
+            if let Some(req) = req {
                 set = algebra.narrow(set, req)?;
             }
         }
@@ -322,7 +305,7 @@ impl<'p, 'a> Repacker<'p, 'a> {
     /// Packs the pods of a chunk again; `None` if the saving is too small.
     fn repack_chunk(&mut self, chunk: &Chunk) -> Option<Vec<PlannedNode>> {
         let template = self.template;
-        let node_overhead = chunk.node_overhead(self.node_overhead);
+        let node_overhead = self.solver.policy.node_overhead_price;
         let mut packer = Packer {
             groups: self.requirement_groups(chunk),
             node_overhead,
@@ -334,22 +317,21 @@ impl<'p, 'a> Repacker<'p, 'a> {
             let groups = chunk.pod_groups.iter();
             groups.map(|group| group.kind(worth(group))).collect()
         };
-        let rounds = if self.thorough { ROUNDS } else { 1 };
         let mut plans = Vec::new();
         let worths: [fn(&PodGroup) -> f64; 2] = [|group| group.worth, |group| group.balanced];
-        for mut kinds in worths.map(kinds) {
-            for _ in 0..rounds {
-                let Some(mut bins) = packer.pack(&kinds) else {
-                    break;
-                };
-                self.price(&mut bins);
-                learn(&mut kinds, &bins);
-                plans.push(bins);
-            }
+        for kinds in worths.map(kinds) {
+            let Some(mut bins) = packer.pack(&kinds) else {
+                break;
+            };
+            self.price(&mut bins);
+            plans.push(bins);
         }
         self.work = packer.work;
-        let mut bins = choose(plans)?;
-        if self.thorough {
+        let cost = |bins: &Bins| cost(bins, node_overhead);
+        let mut bins = plans
+            .into_iter()
+            .min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
+        if self.searches {
             let mut kinds = kinds(|group| group.worth);
             learn(&mut kinds, &bins);
             let left = MOST_IMPROVING.saturating_sub(self.improving);
@@ -357,9 +339,8 @@ impl<'p, 'a> Repacker<'p, 'a> {
             self.improving += packer.work - self.work;
             self.price(&mut bins);
         }
-        let new = (price(&bins), node_count(&bins));
-        let old = (chunk.price, chunk.planned.len());
-        if !pays(new, old, node_overhead) {
+        let before = chunk.price + node_overhead * chunk.planned.len() as f64;
+        if cost(&bins) > before - SAME_PRICE {
             return None;
         }
         let mut planned: Vec<PlannedNode> = Vec::new();
@@ -420,34 +401,27 @@ impl<'p, 'a> Repacker<'p, 'a> {
 
 /// A planned node that costs clearly more than the worth of its pods.
 struct Wasteful {
-    /// It has few pods.
-    few: bool,
     index: PlannedId,
     price: f64,
     worth: f64,
     pod_groups: Vec<PodGroup>,
 }
 
-/// Divides planned nodes into chunks to be packed together, those with many pods first, then the most wasteful.
+/// Divides planned nodes into chunks to be packed together, the most wasteful first.
 fn chunks(mut found: Vec<Wasteful>) -> Vec<Chunk> {
     let waste = |node: &Wasteful| node.price - node.worth;
     found.sort_by(|a, b| {
         let by_waste = waste(b).total_cmp(&waste(a));
-        (a.few.cmp(&b.few).then(by_waste)).then(a.index.cmp(&b.index))
+        by_waste.then(a.index.cmp(&b.index))
     });
     let mut chunks: Vec<Chunk> = Vec::new();
     for node in found {
-        let joins = |chunk: &&mut Chunk| {
-            chunk.few == node.few
-                && chunk.pod_groups.len() + node.pod_groups.len() <= MOST_POD_GROUPS
-        };
+        let joins =
+            |chunk: &&mut Chunk| chunk.pod_groups.len() + node.pod_groups.len() <= MOST_POD_GROUPS;
         match chunks.last_mut().filter(joins) {
             Some(chunk) => chunk.take(node),
             None => {
-                let mut chunk = Chunk {
-                    few: node.few,
-                    ..Chunk::default()
-                };
+                let mut chunk = Chunk::default();
                 chunk.take(node);
                 chunks.push(chunk);
             }
@@ -459,8 +433,6 @@ fn chunks(mut found: Vec<Wasteful>) -> Vec<Chunk> {
 /// Planned nodes that are repacked together.
 #[derive(Default)]
 struct Chunk {
-    /// Its planned nodes have few pods each.
-    few: bool,
     planned: Bits<PlannedId>,
     /// Their total price.
     price: f64,
@@ -468,15 +440,6 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// Returns the cost added for each node; `usual` is that of nodes with many pods.
-    fn node_overhead(&self, usual: f64) -> f64 {
-        if !self.few {
-            return usual;
-        }
-        let mean = self.price / self.planned.len().max(1) as f64;
-        usual.max(mean * FEW_PODS_OVERHEAD)
-    }
-
     fn take(&mut self, node: Wasteful) {
         self.planned.insert(node.index);
         self.price += node.price;
@@ -491,12 +454,6 @@ impl Chunk {
             }
         }
     }
-}
-
-/// Reports whether a packing replaces an old one, each with its price and its number of nodes.
-fn pays(new: (f64, usize), old: (f64, usize), node_overhead: f64) -> bool {
-    let cost = |(price, nodes): (f64, usize)| price + node_overhead * nodes as f64;
-    cost(new) <= cost(old) * LARGEST_NEW_COST
 }
 
 /// Returns the largest and the mean share of a node's resources that a pod uses; `None` if it does not fit.

@@ -4,8 +4,8 @@
 //! at random, are packed again with slightly varied worths of each kind, and the result is kept if it costs less. The random
 //! sequence is fixed, and the work is bounded by a count, so that equal inputs give equal plans.
 
+use crate::schedule::random::Random;
 use crate::schedule::repack::packing::{Bin, Bins, Kind, Offer, Packer, node_count};
-use crate::schedule::strategy::{GOLDEN_RATIO, mixed};
 
 /// Plans with more nodes are not improved: the waste of a few nodes is a small share of their price.
 const MOST_NODES: usize = 100;
@@ -15,24 +15,6 @@ const MOST_FAILURES: usize = 300;
 const MOST_DISSOLVED: usize = 6;
 /// The largest relative change of the worth of a kind.
 const MOST_VARIATION: f64 = 0.2;
-/// Per-node overhead during the search, as a share of that in other searches: a slightly cheaper plan may have one more node.
-const SEARCH_OVERHEAD: f64 = 0.5;
-
-/// A pseudo-random sequence.
-struct Random(u64);
-
-impl Random {
-    /// Returns a number below `end`.
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(GOLDEN_RATIO);
-        (mixed(self.0) % end.max(1) as u64) as usize
-    }
-
-    /// Returns a number between 1 - `variation` and 1 + `variation`.
-    fn near_one(&mut self, variation: f64) -> f64 {
-        1.0 + variation * (self.below(2001) as f64 / 1000.0 - 1.0)
-    }
-}
 
 impl Packer<'_> {
     /// Searches for a cheaper packing of the same pods, within at most `work`.
@@ -40,10 +22,9 @@ impl Packer<'_> {
         if node_count(&bins) > MOST_NODES {
             return bins;
         }
-        let (node_overhead, most_work) = (self.node_overhead, self.most_work);
-        self.node_overhead *= SEARCH_OVERHEAD;
+        let most_work = self.most_work;
         self.most_work = self.work.saturating_add(work);
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         let mut in_vain = 0;
         while in_vain < MOST_FAILURES && self.work < self.most_work && node_count(&bins) > 1 {
             in_vain += 1;
@@ -80,7 +61,7 @@ impl Packer<'_> {
             bins.retain(|(_, copies)| *copies > 0);
             bins.extend(found);
         }
-        (self.node_overhead, self.most_work) = (node_overhead, most_work);
+        self.most_work = most_work;
         bins
     }
 

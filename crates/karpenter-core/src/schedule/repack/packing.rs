@@ -12,9 +12,6 @@ use crate::schedule::compile::vectors::Vector;
 
 /// The factor by which a smaller node's worth per price must exceed that of a larger one.
 const SMALLER_NODE_FACTOR: f64 = 1.01;
-/// The factor by which the price of a plan with fewer nodes may exceed the lowest price.
-const FEWER_NODES_FACTOR: f64 = 1.01;
-
 /// Pods that are alike for packing.
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
@@ -250,29 +247,10 @@ pub(crate) fn node_count(bins: &Bins) -> usize {
     bins.iter().map(|(_, copies)| copies).sum()
 }
 
-/// Returns the hourly price of all nodes.
-pub(crate) fn price(bins: &Bins) -> f64 {
-    bins.iter()
-        .map(|(bin, copies)| bin.price * *copies as f64)
-        .sum()
-}
-
-/// Returns the plan with the fewest nodes among those near the lowest price.
-pub(crate) fn choose(plans: Vec<Bins>) -> Option<Bins> {
-    let plans: Vec<(f64, Bins)> = plans.into_iter().map(|bins| (price(&bins), bins)).collect();
-    let least = plans
-        .iter()
-        .map(|(price, _)| *price)
-        .min_by(f64::total_cmp)?;
-    let cheap = plans
-        .into_iter()
-        .filter(|(price, _)| *price <= least * FEWER_NODES_FACTOR);
-    let best = cheap.min_by(|a, b| {
-        node_count(&a.1)
-            .cmp(&node_count(&b.1))
-            .then(a.0.total_cmp(&b.0))
-    });
-    best.map(|(_, bins)| bins)
+/// Returns the hourly price of all nodes, with the overhead of each.
+pub(crate) fn cost(bins: &Bins, node_overhead: f64) -> f64 {
+    let cost = |(bin, copies): &(Bin, usize)| (bin.price + node_overhead) * *copies as f64;
+    bins.iter().map(cost).sum()
 }
 
 /// Adjusts the worth of each kind to the mean of its worth and the price paid for it: a node's price is shared by worth.

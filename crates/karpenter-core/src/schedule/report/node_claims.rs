@@ -15,6 +15,7 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{
     ClassId, OfferingKindId, PlannedId, ReservationId, RowId, Target, TemplateId,
 };
+use crate::schedule::place::planned_node::PlannedNode;
 use crate::schedule::pods::class::PodState;
 use crate::schedule::report::Report;
 use crate::schedule::report::plan::{Placement, Plan, Unplaced};
@@ -99,7 +100,7 @@ impl Report<'_, '_> {
         let shape = match shapes.get(&key) {
             Some(shape) => shape.clone(),
             None => {
-                let shape = self.shape(template, set, &key.2, &key.3).map(Arc::new);
+                let shape = self.shape(planned, &key.2).map(Arc::new);
                 shapes.insert(key, shape.clone());
                 shape
             }
@@ -121,41 +122,19 @@ impl Report<'_, '_> {
     }
 
     /// Returns the parts shared by planned nodes with the same requirements and rows.
-    fn shape(
-        &mut self,
-        template_index: TemplateId,
-        planned_set: SetId,
-        rows: &Bits<RowId>,
-        reservations: &BTreeSet<ReservationId>,
-    ) -> Option<Shape> {
+    fn shape(&mut self, planned: &PlannedNode, rows: &Bits<RowId>) -> Option<Shape> {
+        let template_index = planned.template;
         let template = &self.solver.templates[template_index];
         let catalogue = &self.solver.catalogues[template.catalogue];
         let names = &self.solver.snapshot.config().well_known;
-        let mut requirements = self.rows.algebra.requirements(planned_set);
+        let budgets = self.budgets;
+        let requirements = budgets.launch_requirements(planned, &self.rows.algebra);
+        let mut requirements =
+            requirements.unwrap_or_else(|| self.rows.algebra.requirements(planned.set));
+        let reservations = planned.reservations.iter();
         let reservations: Vec<String> = reservations
-            .iter()
             .map(|id| self.solver.reservations.ids[*id].clone())
             .collect();
-        let tracked = self.budgets.tracks_reservations(template.catalogue);
-        if !reservations.is_empty() {
-            let label = &self.solver.snapshot.config().reservation_id_label;
-            requirements.replace(Requirement::equal(
-                labels::CAPACITY_TYPE,
-                labels::CAPACITY_TYPE_RESERVED,
-            ));
-            requirements.replace(Requirement::new(
-                label,
-                Operator::In,
-                reservations.iter().map(String::as_str),
-            ));
-        } else if tracked {
-            // DIFFERS: a NodeClaim without a reservation excludes reserved capacity.
-            requirements.add(Requirement::new(
-                labels::CAPACITY_TYPE,
-                Operator::NotIn,
-                [labels::CAPACITY_TYPE_RESERVED],
-            ));
-        }
         let set = self
             .rows
             .algebra
@@ -174,7 +153,7 @@ impl Report<'_, '_> {
                 .collect();
             let unmet = self
                 .rows
-                .unmet_min_values(template_index, planned_set, &left);
+                .unmet_min_values(template_index, planned.set, &left);
             if unmet.is_some() && self.solver.policy.min_values_policy == MinValuesPolicy::Strict {
                 return None;
             }

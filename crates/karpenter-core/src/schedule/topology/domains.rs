@@ -12,18 +12,18 @@ use crate::schedule::compile::algebra::{Algebra, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, NodeIdx, PlannedId};
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::strategy::Strategy;
 use crate::schedule::topology::group::{Axis, Group, GroupIdentity, is_hostname};
 use crate::schedule::topology::on_planned::OnPlanned;
 
 /// The topology constraints of a pass, and the pods counted by them.
+#[derive(Clone)]
 pub(crate) struct Topology<'a> {
     pub(super) solver: &'a Solver,
     pub(super) axes: IndexVec<AxisId, Axis>,
     axis_ids: FxHashMap<String, AxisId>,
-    pub(super) groups: IndexVec<GroupId, Group>,
+    pub(crate) groups: IndexVec<GroupId, Group>,
     pub(super) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
-    /// Whether choices are those of upstream; see [`Strategy::is_upstreams`].
+    /// Whether choices are those of upstream; see [`Manner::is_upstreams`](crate::schedule::search::Manner::is_upstreams).
     pub(super) upstreams: bool,
     /// The existing nodes, without those treated as deleted.
     pub(super) present: Arc<Bits<NodeIdx>>,
@@ -45,14 +45,14 @@ pub(crate) struct Topology<'a> {
 }
 
 impl<'a> Topology<'a> {
-    pub(crate) fn new(solver: &'a Solver, strategy: Strategy, present: Arc<Bits<NodeIdx>>) -> Self {
+    pub(crate) fn new(solver: &'a Solver, present: Arc<Bits<NodeIdx>>) -> Self {
         Self {
             solver,
             axes: IndexVec::new(),
             axis_ids: FxHashMap::default(),
             groups: IndexVec::new(),
             group_ids: FxHashMap::default(),
-            upstreams: strategy.is_upstreams(),
+            upstreams: false,
             present,
             required: Bits::default(),
             assumed_empty: Bits::default(),
@@ -62,6 +62,21 @@ impl<'a> Topology<'a> {
             unfiltered: BTreeSet::new(),
             partly_counted: Vec::new(),
         }
+    }
+
+    /// Forgets the pods that were placed; `counted` are the groups before. Choices are those of upstream if `upstreams`.
+    pub(crate) fn reset(&mut self, counted: &IndexVec<GroupId, Group>, upstreams: bool) {
+        self.upstreams = upstreams;
+        self.groups.clone_from(counted);
+        for axis in &mut self.axes {
+            let planned = axis.planned.iter_mut();
+            planned.for_each(|planned| *planned = Bits::default());
+        }
+        self.assumed_empty = Bits::default();
+        self.planned.clear();
+        self.due.clear();
+        self.unfiltered.clear();
+        self.partly_counted.clear();
     }
 
     /// Returns the group of a constraint, creating it if it does not exist. The pods of a new one are not counted yet.

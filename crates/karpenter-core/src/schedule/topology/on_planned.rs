@@ -16,6 +16,7 @@ use crate::schedule::topology::group::GroupKind;
 use crate::taints::untolerated;
 
 /// A planned node as the groups see it.
+#[derive(Clone)]
 pub(super) struct OnPlanned {
     template: TemplateId,
     set: SetId,

@@ -7,10 +7,8 @@ use crate::fake;
 use crate::instance_type::InstanceType;
 use crate::schedule::compile::algebra::ANYTHING;
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::pass::{self, Placed};
+use crate::schedule::pass::Pass;
 use crate::schedule::request::{Policy, Query};
-use crate::schedule::strategy::MOST_PODS;
-use crate::schedule::strategy::Strategy;
 
 #[test]
 fn the_shares_of_a_pod_are_those_of_the_resources_it_requests() {
@@ -18,16 +16,6 @@ fn the_shares_of_a_pod_are_those_of_the_resources_it_requests() {
     assert_eq!(shares(&[4, 1], &[4, 4]), Some((1.0, 0.625)));
     assert_eq!(shares(&[5, 1], &[4, 4]), None);
     assert_eq!(shares(&[0, 0], &[4, 4]), Some((0.0, 0.0)));
-}
-
-#[test]
-fn a_packing_pays_if_it_saves_a_twentieth_of_the_price_and_the_overhead() {
-    let before = (10.0, 10);
-    assert!(pays((9.0, 10), before, 1.0));
-    assert!(!pays((9.1, 10), before, 1.0));
-    assert!(pays((9.1, 9), before, 1.0));
-    assert!(pays((9.5, 99), before, 0.0));
-    assert!(!pays((0.0, 20), before, 1.0));
 }
 
 fn pods_of(worth: f64, pods: usize) -> PodGroup {
@@ -42,9 +30,8 @@ fn pods_of(worth: f64, pods: usize) -> PodGroup {
     }
 }
 
-fn wasteful(few: bool, index: u32, (price, worth): (f64, f64), kinds: usize) -> Wasteful {
+fn wasteful(index: u32, (price, worth): (f64, f64), kinds: usize) -> Wasteful {
     Wasteful {
-        few,
         index: PlannedId(index),
         price,
         worth,
@@ -55,50 +42,32 @@ fn wasteful(few: bool, index: u32, (price, worth): (f64, f64), kinds: usize) -> 
 }
 
 #[test]
-fn planned_nodes_with_many_pods_are_packed_first_then_the_most_wasteful() {
-    let planned = |found: Vec<Wasteful>| -> Vec<(bool, Vec<u32>)> {
+fn the_most_wasteful_planned_nodes_are_packed_first() {
+    let planned = |found: Vec<Wasteful>| -> Vec<Vec<u32>> {
         let nodes = |chunk: &Chunk| chunk.planned.iter().map(|planned| planned.0).collect();
-        let chunks = chunks(found);
-        chunks
-            .iter()
-            .map(|chunk| (chunk.few, nodes(chunk)))
-            .collect()
+        chunks(found).iter().map(nodes).collect()
     };
-    // 40 kinds each: no two nodes fit in one chunk. The first wastes 2, the second 3, the third 1.
+    // 40 kinds each: no two nodes fit in one chunk. The first wastes 2, the second 3, the others 1.
     let found = vec![
-        wasteful(false, 0, (9.0, 7.0), 40),
-        wasteful(false, 1, (4.0, 1.0), 40),
-        wasteful(true, 2, (8.0, 1.0), 40),
-        wasteful(false, 3, (6.0, 5.0), 40),
-        wasteful(false, 4, (2.0, 1.0), 40),
+        wasteful(0, (9.0, 7.0), 40),
+        wasteful(1, (4.0, 1.0), 40),
+        wasteful(2, (6.0, 5.0), 40),
+        wasteful(3, (2.0, 1.0), 40),
     ];
-    assert_eq!(
-        planned(found),
-        [
-            (false, vec![1]),
-            (false, vec![0]),
-            (false, vec![3]),
-            (false, vec![4]),
-            (true, vec![2])
-        ]
-    );
+    assert_eq!(planned(found), [[1], [0], [2], [3]]);
     let found = vec![
-        wasteful(false, 0, (9.0, 1.0), 40),
-        wasteful(false, 1, (8.0, 1.0), 24),
-        wasteful(false, 2, (7.0, 1.0), 1),
-        wasteful(true, 3, (6.0, 1.0), 1),
+        wasteful(0, (9.0, 1.0), 40),
+        wasteful(1, (8.0, 1.0), 24),
+        wasteful(2, (7.0, 1.0), 1),
     ];
-    assert_eq!(
-        planned(found),
-        [(false, vec![0, 1]), (false, vec![2]), (true, vec![3])]
-    );
+    assert_eq!(planned(found), [vec![0, 1], vec![2]]);
 }
 
 #[test]
 fn a_chunk_has_the_price_of_its_nodes_and_their_pods_by_kind() {
     let node = |index, price, pod_groups| Wasteful {
         pod_groups,
-        ..wasteful(false, index, (price, 0.0), 0)
+        ..wasteful(index, (price, 0.0), 0)
     };
     let mut chunk = Chunk::default();
     chunk.take(node(0, 2.0, vec![pods_of(1.0, 2), pods_of(2.0, 1)]));
@@ -107,23 +76,6 @@ fn a_chunk_has_the_price_of_its_nodes_and_their_pods_by_kind() {
         .map(|group| group.pods.len())
         .collect();
     assert_eq!((chunk.price, pods), (5.5, vec![2, 4]));
-}
-
-#[test]
-fn each_node_costs_the_usual_overhead_or_a_fifth_of_the_mean_price() {
-    let overhead = |few, usual| {
-        let mut chunk = Chunk {
-            few,
-            ..Chunk::default()
-        };
-        for index in 0..4 {
-            chunk.take(wasteful(few, index, (2.5, 1.0), 1));
-        }
-        chunk.node_overhead(usual)
-    };
-    assert_eq!(overhead(false, 0.1), 0.1);
-    assert_eq!(overhead(true, 0.1), 0.5);
-    assert_eq!(overhead(true, 0.7), 0.7);
 }
 
 /// Returns an instance type with 4 GiB per core, spot at a third of its price.
@@ -155,8 +107,10 @@ fn placed<R>(
     read: impl FnOnce(&mut Repacker<'_, '_>) -> R,
 ) -> R {
     let solver = solver(types, pods);
-    let placed = Placed::new(&solver, &Query::default(), Strategy::default());
-    read(&mut placed.unwrap().repacker(true))
+    let query = Query::default();
+    let mut pass = Pass::new(&solver, &query).unwrap();
+    pass.place_first();
+    read(&mut pass.repacker(true))
 }
 
 /// Returns pods that first fit puts on one node: an on-demand pod that keeps the others off spot.
@@ -195,45 +149,32 @@ fn an_offer_with_less_room_than_a_cheaper_one_is_left_out() {
     });
 }
 
-/// Reports whether planned nodes were repacked, but not thoroughly.
-fn is_hasty(types: Vec<InstanceType>, pods: Vec<Object<Pod>>, thorough: bool) -> bool {
-    let strategy = Strategy {
-        thorough,
-        ..Strategy::default()
-    };
-    let attempt = pass::run(&solver(types, pods), &Query::default(), strategy);
-    attempt.unwrap().hasty
-}
-
-#[test]
-fn wasteful_nodes_are_repacked_thoroughly_by_strategy_or_for_many_pods() {
-    let pods = || one_keeps_many_off_spot(9);
-    let types = || vec![sized(2, 0.2), sized(16, 1.6)];
-    assert!(is_hasty(types(), pods(), false));
-    assert!(!is_hasty(types(), pods(), true));
-    let small = |mut pods: Vec<Object<Pod>>| {
-        pods.truncate(MOST_PODS - 1);
-        pods.push(pod("steady").cpu("1").select(CAPACITY_TYPE, "on-demand"));
-        pods
-    };
-    let few = small(copies(&pod("p").cpu("1m"), MOST_PODS));
-    assert!(is_hasty(types(), few.clone(), false));
-    let many = [few, vec![pod("one-more").cpu("1m")]].concat();
-    assert!(!is_hasty(types(), many, false));
+/// Reports whether first fit's plan has wasteful nodes.
+fn wastes(types: Vec<InstanceType>, pods: Vec<Object<Pod>>) -> bool {
+    placed(types, pods, |repacker| !repacker.wasteful(1).is_empty())
 }
 
 #[test]
 fn nodes_are_wasteful_if_they_cost_more_than_the_worth_of_their_pods() {
     // Prices of a cent and less: the difference counts in proportion.
     let cheap = || vec![sized(2, 0.002), sized(16, 0.016)];
-    assert!(is_hasty(cheap(), one_keeps_many_off_spot(9), false));
+    assert!(wastes(cheap(), one_keeps_many_off_spot(9)));
     // Each pod fills a node of its own, and two pods fill one together.
     let full = |cpu: &str, pods: usize| {
         let pods = copies(&pod("p").cpu(cpu), pods);
-        is_hasty(vec![sized(2, 6.0)], pods, false)
+        wastes(vec![sized(2, 6.0)], pods)
     };
     assert!(!full("1900m", 3));
     assert!(!full("950m", 4));
+}
+
+#[test]
+fn planned_nodes_with_fewer_pods_than_asked_for_are_not_repacked() {
+    let types = vec![sized(2, 0.2), sized(16, 1.6)];
+    placed(types, one_keeps_many_off_spot(9), |repacker| {
+        assert_eq!(repacker.wasteful(10).len(), 1);
+        assert_eq!(repacker.wasteful(11).len(), 0);
+    });
 }
 
 /// The limit is shared by all planned nodes of a repacker.

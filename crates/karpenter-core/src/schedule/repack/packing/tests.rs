@@ -92,24 +92,6 @@ fn a_pod_that_fits_on_no_instance_type_is_not_packed() {
     assert_eq!(pack(&[(4.0, [4, 4])], &[kind(5, 1, 1, 1.0)]), []);
 }
 
-#[test]
-fn of_plans_with_nearly_the_same_price_that_with_fewest_nodes_is_chosen() {
-    let plan = |nodes: usize, price: f64| {
-        let bin = Bin {
-            set: ANYTHING,
-            row: RowId(0),
-            price,
-            used: Vector::new(),
-            counts: Vec::new(),
-        };
-        vec![(bin, nodes)]
-    };
-    let chosen = |plans| choose(plans).map(|bins| node_count(&bins));
-    assert_eq!(chosen(vec![plan(10, 1.0), plan(2, 5.04)]), Some(2));
-    assert_eq!(chosen(vec![plan(10, 1.0), plan(2, 5.06)]), Some(10));
-    assert_eq!(chosen(vec![]), None);
-}
-
 fn small(used: [i64; 2], price: f64) -> Bin {
     Bin {
         set: ANYTHING,
@@ -219,9 +201,9 @@ fn the_worth_of_a_kind_moves_halfway_to_its_share_of_the_prices_by_worth() {
 }
 
 #[test]
-fn prices_and_nodes_are_counted_with_their_copies() {
+fn costs_and_nodes_are_counted_with_their_copies() {
     let bins = vec![(small([1, 1], 1.5), 4), (small([2, 2], 2.0), 1)];
-    assert_eq!((price(&bins), node_count(&bins)), (8.0, 5));
+    assert_eq!((cost(&bins, 0.5), node_count(&bins)), (10.5, 5));
 }
 
 #[test]

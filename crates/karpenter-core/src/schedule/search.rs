@@ -1,0 +1,227 @@
+//! The search for a cheap plan: ruin and recreate.
+//!
+//! First fit gives a plan at once. Each step takes a part of the best plan so far out, the pods of a few planned nodes and those without a
+//! place, and places the pods again in another order: the part last or first, its classes in a pseudo-random order, each pod where the
+//! price rises least or on the first node with room. Some steps take the whole plan. The new plan is kept if it is better by [`Cost`].
+//! Pods are placed by the rules of first fit, so that every plan is as valid as first fit's. Wasteful nodes of each plan are repacked
+//! (see [`repack`](crate::schedule::repack)); in the end those of the best plan are searched in the same way, by numbers alone.
+//!
+//! The budget is counted in steps and in placed pods, not in time, and the pseudo-random numbers are the same in each pass, so that equal
+//! inputs give equal plans. A pass that is cancelled keeps the best plan so far.
+//!
+//! Schrimpf et al., "Record Breaking Optimization Results Using the Ruin and Recreate Principle", 2000.
+//!
+//! DIFFERS: upstream keeps the plan of first fit.
+
+use std::collections::VecDeque;
+
+use index_vec::{IndexVec, index_vec};
+
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{ClassId, PodIdx};
+use crate::schedule::compile::solver::Solver;
+use crate::schedule::pass::Pass;
+use crate::schedule::pods::class::PodState;
+use crate::schedule::random::Random;
+use crate::schedule::report::plan::{IgnoredPod, Plan};
+use crate::schedule::request::{Packing, PodSet, Query};
+
+/// The most steps.
+const MOST_STEPS: usize = 100;
+/// The same for pods of one class, which have one order.
+const STEPS_OF_ONE_CLASS: usize = 8;
+/// The most pods that all steps place together: a plan for more pods is that of first fit, repacked.
+const MOST_PLACED: usize = 4_000;
+/// The most planned nodes that a step takes out.
+const MOST_TAKEN: usize = 3;
+/// Of a hundred steps, how many take the whole plan out, place pods where the price rises least, and change the order of domains.
+const WHOLE: usize = 30;
+const CHEAPEST: usize = 75;
+const OTHER_DOMAINS: usize = 50;
+
+/// How pods are placed where the constraints leave a choice.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    /// Joins the planned node whose price rises least, or opens one if that costs less; else joins the first with room.
+    pub(crate) cheapest: bool,
+    pub(crate) domains: DomainOrder,
+}
+
+/// The order of domains that a topology constraint ranks equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum DomainOrder {
+    /// The cheapest for the pod first. It may be expensive for the pods after it.
+    #[default]
+    Price,
+    /// By name, and the other choices of upstream: see [`Manner::is_upstreams`].
+    Upstream,
+    /// In a pseudo-random order: a different one for each number.
+    Shuffled(u64),
+}
+
+impl Manner {
+    /// Reports whether it decides as upstream where the rules leave a choice: domains by name, required anti-affinity leaves a planned
+    /// node all its domains, and once a preference is dropped only the last alternative of the node affinity is tried. A plan that is
+    /// made like upstream's is a bound for what the others leave out.
+    pub(crate) fn is_upstreams(&self) -> bool {
+        self.domains == DomainOrder::Upstream
+    }
+}
+
+impl Solver {
+    /// Places the pods of `query`. May be called any number of times, from any number of threads.
+    pub fn solve(&self, query: &Query) -> Plan {
+        let mut plan = best_plan(self, query).unwrap_or_else(|| {
+            let solver = Self::prepare_for(&self.snapshot, &self.policy, query);
+            best_plan(&solver, query).unwrap_or_default()
+        });
+        if matches!(query.pods, PodSet::Waiting | PodSet::Unbound) {
+            self.list_ignored(&query.pods, &mut plan);
+        }
+        plan
+    }
+
+    /// Lists the pods of the snapshot that are not of this set.
+    fn list_ignored(&self, asked: &PodSet, plan: &mut Plan) {
+        let mut unbound = 0;
+        for pod in self.snapshot.unbound_pods() {
+            unbound += 1;
+            if !asked.includes(pod)
+                && let Some(why) = pod.ignored()
+            {
+                let pod = pod.key.clone();
+                plan.ignored.push(IgnoredPod { pod, why });
+            }
+        }
+        plan.bound_pods = self.snapshot.pod_count().saturating_sub(unbound);
+    }
+}
+
+/// Returns the best plan; `None` if the solver was not compiled for a resource that a pod of the query requests.
+fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
+    let mut pass = Pass::new(solver, query)?;
+    match solver.policy.packing {
+        Packing::FewestNodes => pass.place_first(),
+        Packing::LowestCost { .. } => improve(&mut pass),
+    }
+    Some(pass.into_plan())
+}
+
+/// Places the pods first fit, and improves the plan step by step.
+fn improve(pass: &mut Pass<'_>) {
+    let pods = pass.queue.pods.len();
+    let steps = match pass.queue.classes.len() {
+        1 => STEPS_OF_ONE_CLASS,
+        _ => MOST_STEPS,
+    };
+    let steps = steps.min(MOST_PLACED / pods.max(1));
+    if pods < 2 || steps == 0 || !pass.may_be_reordered() {
+        pass.place_first();
+    } else {
+        pass.place_first_of_several();
+        if !pass.state.planned.all().is_empty() {
+            search(pass, steps);
+        }
+    }
+    if !pass.query.is_cancelled() {
+        pass.repack(true);
+    }
+}
+
+/// Improves first fit's plan by so many steps.
+fn search(pass: &mut Pass<'_>, steps: usize) {
+    let query = pass.query;
+    let first_fit: Vec<PodIdx> = pass.queue.pods.indices().collect();
+    let mut bound = pass.cost();
+    pass.repack(true);
+    let mut best = pass.cost();
+    let mut most_unmet = best.unmet();
+    let mut order = first_fit.clone();
+    let mut random = Random::new(1);
+    for step in 0..steps {
+        if query.is_cancelled() {
+            break;
+        }
+        let upstreams = Manner {
+            domains: DomainOrder::Upstream,
+            ..Manner::default()
+        };
+        let (tried, manner) = match step {
+            0 => (first_fit.clone(), upstreams),
+            _ => recreate(pass, &order, &mut random),
+        };
+        pass.place_again(tried.clone(), manner);
+        if query.is_cancelled() {
+            pass.take_back();
+            break;
+        }
+        if step == 0 {
+            // What first fit leaves out, and which preferences it drops, depends on the domains.
+            let upstreams = pass.cost();
+            bound.pods.admit(&upstreams.pods);
+            if upstreams.unplaced() == best.unplaced() {
+                most_unmet = most_unmet.max(upstreams.unmet());
+            }
+        }
+        pass.repack(false);
+        let found = pass.cost();
+        if found.is_admissible(&bound) && found.improves(&best, most_unmet) {
+            if found.unplaced() != best.unplaced() {
+                most_unmet = found.unmet();
+            }
+            best = found;
+            order = tried;
+        } else {
+            pass.take_back();
+        }
+    }
+}
+
+/// Takes a part of the plan out. Returns the order in which all pods are placed again, and the manner.
+fn recreate(pass: &Pass<'_>, order: &[PodIdx], random: &mut Random) -> (Vec<PodIdx>, Manner) {
+    let mut chance = |percent: usize| random.below(100) < percent;
+    let (cheapest, whole) = (chance(CHEAPEST), chance(WHOLE));
+    let (other_domains, last) = (chance(OTHER_DOMAINS), chance(50));
+    let domains = match other_domains {
+        true => DomainOrder::Shuffled(random.next()),
+        false => DomainOrder::Price,
+    };
+    let mut part: Bits<PodIdx> = Bits::default();
+    let nodes = pass.state.planned.all();
+    for _ in 0..1 + random.below(MOST_TAKEN) {
+        let taken = nodes.raw.get(random.below(nodes.len()));
+        let pods = taken.into_iter().flat_map(|node| &node.pods);
+        pods.for_each(|pod| part.insert(*pod));
+    }
+    let queued = |pod: PodIdx| &pass.queue.pods[pod];
+    let is_taken = |pod: &PodIdx| {
+        whole || part.contains(*pod) || !matches!(queued(*pod).state, PodState::Placed(_))
+    };
+    let (mut taken, kept): (Vec<PodIdx>, Vec<PodIdx>) = order.iter().copied().partition(is_taken);
+    let seed = random.next();
+    taken.sort_by_cached_key(|pod| {
+        let class = queued(*pod).class;
+        (Random::rank(seed, u64::from(class.0)), *pod)
+    });
+    let order = match last {
+        true => [kept, taken].concat(),
+        false => [taken, kept].concat(),
+    };
+    (oldest_first(pass, &order), Manner { cheapest, domains })
+}
+
+/// Returns an order with the same classes, where pods of a class come by age: they are interchangeable, and if not all have a place, the
+/// oldest have.
+fn oldest_first(pass: &Pass<'_>, order: &[PodIdx]) -> Vec<PodIdx> {
+    let class = |pod: PodIdx| pass.queue.pods[pod].class;
+    let mut pods: IndexVec<ClassId, VecDeque<PodIdx>> =
+        index_vec![VecDeque::new(); pass.queue.classes.len()];
+    for pod in pass.queue.pods.indices() {
+        pods[class(pod)].push_back(pod);
+    }
+    let next = |pod: &PodIdx| pods[class(*pod)].pop_front();
+    order.iter().filter_map(next).collect()
+}
+
+#[cfg(test)]
+mod tests;

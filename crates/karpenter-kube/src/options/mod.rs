@@ -22,7 +22,7 @@ use karpenter_decisions::change::Change;
 #[cfg(feature = "decisions")]
 use parse::change_of_copy;
 pub use parse::{go_bool, go_duration};
-use parse::{log_level, min_values_policy, preference_policy};
+use parse::{log_level, min_values_policy, preference_policy, price};
 use scheduler_config::SchedulerConfig;
 
 /// Options of the operator.
@@ -175,6 +175,9 @@ pub struct Options {
         value_parser = min_values_policy()
     )]
     pub min_values_policy: MinValuesPolicy,
+    /// Dollars per hour that a node costs beside its instance: root volume, licenses by host, addresses. Fewer, larger nodes with a higher one.
+    #[arg(long, help_heading = "Scheduling", env = "NODE_OVERHEAD_PRICE", default_value = "0.004", value_parser = price)]
+    pub node_overhead_price: f64,
     /// Treat pods that request devices as unschedulable instead of simulating their allocation.
     #[arg(long, help_heading = "Scheduling", env = "IGNORE_DRA_REQUESTS", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub ignore_dra_requests: bool,
@@ -295,6 +298,7 @@ impl Default for Options {
             batch_idle_duration: Duration::from_secs(1),
             preference_policy: PreferencePolicy::Respect,
             min_values_policy: MinValuesPolicy::Strict,
+            node_overhead_price: 0.004,
             ignore_dra_requests: true,
             consolidation_max_replacements: 1,
             #[cfg(feature = "decisions")]
@@ -442,6 +446,7 @@ mod tests {
             "--memory-limit=-1",
             "--consolidation-max-replacements=3",
             "--preference-policy=Ignore",
+            "--node-overhead-price=0.05",
             "--decision-log=file:/var/log/decisions:1",
         ])
         .unwrap();
@@ -452,6 +457,7 @@ mod tests {
         assert!(options.disable_leader_election && !options.ignore_dra_requests);
         assert_eq!(options.preference_policy, PreferencePolicy::Ignore);
         assert_eq!(options.consolidation_max_replacements, 3);
+        assert_eq!(options.node_overhead_price, 0.05);
     }
 
     /// Conformance: API-149
@@ -459,6 +465,10 @@ mod tests {
     fn invalid_flags_are_errors() {
         for bad in [
             "--preference-policy=Maybe",
+            "--node-overhead-price=-0.01",
+            "--node-overhead-price=inf",
+            "--node-overhead-price=NaN",
+            "--node-overhead-price=$1",
             "--feature-gates=NodeRepair",
             "--unknown",
             "--metrics-port=x",

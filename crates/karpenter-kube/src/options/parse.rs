@@ -31,6 +31,15 @@ pub(super) fn min_values_policy() -> impl TypedValueParser<Value = MinValuesPoli
     })
 }
 
+pub(super) fn price(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(price) if price >= 0.0 && price.is_finite() => Ok(price),
+        _ => Err(format!(
+            "`{text}` is not a price in dollars per hour such as `0.004`"
+        )),
+    }
+}
+
 pub(super) fn log_level(text: &str) -> Result<LogLevel, String> {
     match text {
         "" | "info" => Ok(LogLevel::Info),

@@ -333,6 +333,7 @@ pub(crate) fn policy(cx: &Context) -> Policy {
             ReservedMode::Off
         })
         .with_ignore_dra_requests(options.ignore_dra_requests)
+        .with_node_overhead_price(options.node_overhead_price)
         .with_default_spread(options.scheduler_config.default_spread.clone())
 }
 

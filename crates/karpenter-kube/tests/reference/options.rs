@@ -51,7 +51,8 @@ const UPSTREAMS: [(&str, &str, &str); 23] = [
     ("scheduler-config", "SCHEDULER_CONFIG", ""),
 ];
 /// Flags that upstream does not have.
-const OURS: [&str; 6] = [
+const OURS: [&str; 7] = [
+    "node-overhead-price",
     "shadow",
     "shadow-if",
     "metrics-cert-dir",

@@ -7,6 +7,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::Object;
 use karpenter_lab::local_cluster::LocalClusterSettings;
+use karpenter_testbed::faults::{Fault, Rule};
 use serde_json::json;
 
 use crate::world::{World, node_pool, settings};
@@ -86,4 +87,24 @@ async fn a_nomination_to_a_node_that_is_deleted_is_replaced() {
     };
     world.until(300, "another nominated node", is_other).await;
     assert_eq!(world.list::<Pod>().await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_permission_to_nominate_pods_is_a_condition_and_ends_the_writes() {
+    let world = World::with_settings(nominating(), never_ready()).await;
+    world.deploy("app", 1).await;
+    world.until_claims(1, 60).await;
+    let once = Rule::new(Fault::Error(403)).times(1);
+    let rule = once.verb("patch").resource("pods/status");
+    world.cluster.testbed.faults().add(rule);
+    let is_said = async |world: &World| {
+        let pool = &world.list::<NodePool>().await[0];
+        let condition = pool.condition(types::POD_NOMINATION);
+        condition.is_some_and(|it| it.status == "False" && it.reason == "Forbidden")
+    };
+    world
+        .until(120, "a condition of the NodePool", is_said)
+        .await;
+    world.pass(60).await;
+    assert_eq!(nominated(&world).await, BTreeMap::new());
 }

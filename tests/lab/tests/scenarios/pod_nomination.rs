@@ -90,7 +90,7 @@ async fn a_nomination_to_a_node_that_is_deleted_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_permission_to_nominate_pods_is_a_condition_and_ends_the_writes() {
+async fn without_permission_nodepools_say_so_and_no_more_pods_are_nominated() {
     let world = World::with_settings(nominating(), never_ready()).await;
     world.deploy("app", 1).await;
     world.until_claims(1, 60).await;

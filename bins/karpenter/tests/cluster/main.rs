@@ -112,7 +112,7 @@ impl Karpenter {
                 ("BATCH_IDLE_DURATION", "1s"),
                 ("PREFERENCE_POLICY", "Respect"),
                 ("MIN_VALUES_POLICY", "Strict"),
-                ("NODE_OVERHEAD_PRICE", "0.004"),
+                ("NODE_OVERHEAD_PRICE", "0.03"),
                 ("CLUSTER_NAME", CLUSTER),
                 ("ISOLATED_VPC", "false"),
                 ("EKS_CONTROL_PLANE", "false"),

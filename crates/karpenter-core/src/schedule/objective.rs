@@ -20,6 +20,9 @@ use crate::schedule::pods::queue::QueuedPod;
 /// Prices that differ by less are equal: sums of the same prices in another order.
 pub(crate) const SAME_PRICE: f64 = 1e-9;
 
+/// How much the instances of a plan may cost, for fewer nodes, relative to those of first fit.
+const MOST_ABOVE_FIRST_FIT: f64 = 1.01;
+
 /// What a plan costs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Cost {
@@ -27,7 +30,9 @@ pub(crate) struct Cost {
     pub(crate) pods: Outcome,
     /// What became of the pods of capacity buffers.
     pub(crate) buffers: Outcome,
-    /// Dollars per hour, with the price of each node's own.
+    /// Dollars per hour of the instances.
+    pub(crate) instances: f64,
+    /// The same with the price of each node's own.
     pub(crate) price: f64,
     pub(crate) nodes: usize,
 }
@@ -76,10 +81,14 @@ impl Outcome {
 
 impl Cost {
     /// Reports whether a plan may be used instead of first fit's: it leaves no more pods of any class unplaced, and no more pods of
-    /// capacity buffers unless it places more of the others. A plan that places as many leaves no more preferences unmet.
+    /// capacity buffers unless it places more of the others. The instances of a plan that places as many cost at most a hundredth more:
+    /// fewer nodes are not bought at any price.
     pub(crate) fn is_admissible(&self, first_fit: &Self) -> bool {
         let places_more = self.pods.unplaced < first_fit.pods.unplaced;
-        self.pods.leaves_out_no_more_than(&first_fit.pods)
+        let is_dearer = self.unplaced() == first_fit.unplaced()
+            && self.instances > first_fit.instances * MOST_ABOVE_FIRST_FIT + SAME_PRICE;
+        !is_dearer
+            && self.pods.leaves_out_no_more_than(&first_fit.pods)
             && (places_more || self.buffers.leaves_out_no_more_than(&first_fit.buffers))
     }
 

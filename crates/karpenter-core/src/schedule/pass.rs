@@ -235,14 +235,15 @@ impl<'a> Pass<'a> {
     /// Returns what the plan costs.
     pub(crate) fn cost(&mut self) -> Cost {
         let nodes = self.state.planned.all();
-        let mut price = self.solver.policy.node_overhead_price * nodes.len() as f64;
+        let mut instances = 0.0;
         for node in nodes {
-            price += node.launch_price(&mut self.rows, &self.state.budgets);
+            instances += node.launch_price(&mut self.rows, &self.state.budgets);
         }
         Cost {
             pods: Outcome::of(&self.queue.pods, false),
             buffers: Outcome::of(&self.queue.pods, true),
-            price,
+            instances,
+            price: instances + self.solver.policy.node_overhead_price * nodes.len() as f64,
             nodes: nodes.len(),
         }
     }

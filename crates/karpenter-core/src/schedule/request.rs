@@ -157,9 +157,9 @@ pub struct Policy {
     pub node_overhead_price: f64,
 }
 
-/// The price of a root volume of 20 GiB (gp3) twice over.
+/// Some $22 a month: a root volume, an address, and an agent that is licensed by host.
 fn node_overhead_price() -> f64 {
-    0.004
+    0.03
 }
 
 impl Policy {

@@ -161,6 +161,7 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
             bound.pods.admit(&upstreams.pods);
             if upstreams.unplaced() == best.unplaced() {
                 most_unmet = most_unmet.max(upstreams.unmet());
+                bound.instances = bound.instances.min(upstreams.instances);
             }
         }
         pass.repack(false);

@@ -176,7 +176,7 @@ pub struct Options {
     )]
     pub min_values_policy: MinValuesPolicy,
     /// Dollars per hour that a node costs beside its instance: root volume, licenses by host, addresses. Fewer, larger nodes with a higher one.
-    #[arg(long, help_heading = "Scheduling", env = "NODE_OVERHEAD_PRICE", default_value = "0.004", value_parser = price)]
+    #[arg(long, help_heading = "Scheduling", env = "NODE_OVERHEAD_PRICE", default_value = "0.03", value_parser = price)]
     pub node_overhead_price: f64,
     /// Treat pods that request devices as unschedulable instead of simulating their allocation.
     #[arg(long, help_heading = "Scheduling", env = "IGNORE_DRA_REQUESTS", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
@@ -298,7 +298,7 @@ impl Default for Options {
             batch_idle_duration: Duration::from_secs(1),
             preference_policy: PreferencePolicy::Respect,
             min_values_policy: MinValuesPolicy::Strict,
-            node_overhead_price: 0.004,
+            node_overhead_price: 0.03,
             ignore_dra_requests: true,
             consolidation_max_replacements: 1,
             #[cfg(feature = "decisions")]
@@ -446,7 +446,7 @@ mod tests {
             "--memory-limit=-1",
             "--consolidation-max-replacements=3",
             "--preference-policy=Ignore",
-            "--node-overhead-price=0.05",
+            "--node-overhead-price=0.125",
             "--decision-log=file:/var/log/decisions:1",
         ])
         .unwrap();
@@ -457,7 +457,7 @@ mod tests {
         assert!(options.disable_leader_election && !options.ignore_dra_requests);
         assert_eq!(options.preference_policy, PreferencePolicy::Ignore);
         assert_eq!(options.consolidation_max_replacements, 3);
-        assert_eq!(options.node_overhead_price, 0.05);
+        assert!((options.node_overhead_price - 0.125).abs() < 1e-9);
     }
 
     /// Conformance: API-149

@@ -35,7 +35,7 @@ pub(super) fn price(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(price) if price >= 0.0 && price.is_finite() => Ok(price),
         _ => Err(format!(
-            "`{text}` is not a price in dollars per hour such as `0.004`"
+            "`{text}` is not a price in dollars per hour such as `0.03`"
         )),
     }
 }

@@ -109,3 +109,20 @@ fn a_plan_leaves_out_no_more_pods_of_any_class_than_first_fit() {
     let places_more = with(&[(0, 0, 1)], &[(5, 0, 2)]);
     assert!(places_more.is_admissible(&first));
 }
+
+#[test]
+fn fewer_nodes_are_bought_for_a_hundredth_of_first_fit_s_price() {
+    let with = |instances, nodes| Cost {
+        instances,
+        ..at(instances + 0.05 * nodes as f64, nodes)
+    };
+    let first_fit = with(1.0, 4);
+    assert!(with(1.01, 1).is_admissible(&first_fit));
+    assert!(with(1.02, 1).improves(&first_fit, 0));
+    assert!(!with(1.02, 1).is_admissible(&first_fit));
+    let places_more = Cost {
+        pods: left_out(&[(0, 0, 1)]),
+        ..first_fit.clone()
+    };
+    assert!(with(9.0, 9).is_admissible(&places_more));
+}

@@ -59,7 +59,7 @@ pub enum Event {
 
 /// What is to be done. Except for [`Mark`](Self::Mark), [`Nominate`](Self::Nominate) and [`Release`](Self::Release), which come
 /// before the next effect, effects may be executed at the same time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Effect {
     /// Plan on the snapshot of the event.
     Plan(Inputs),
@@ -95,7 +95,7 @@ pub enum Effect {
 }
 
 /// What is to be reported.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Report {
     /// A command was proposed, and will be validated.
     Proposed(Command),

@@ -26,7 +26,7 @@ fn timeout(queued: usize) -> Duration {
 }
 
 /// A command whose nodes are marked for deletion.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Execution {
     pub(super) command: Arc<Command>,
     waiting: Vec<Replacement>,
@@ -39,7 +39,7 @@ pub(super) struct Execution {
 }
 
 /// A replacement that is not initialized.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Replacement {
     claim: Arc<NodeClaim>,
     is_confirmed: bool,

@@ -91,7 +91,7 @@ impl Default for Settings {
 }
 
 /// The disruption process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Disruption {
     settings: Settings,
     proposals: Vec<Proposal>,
@@ -113,14 +113,14 @@ pub struct Disruption {
     effects: Vec<Effect>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Proposal {
     command: Command,
     due: Timestamp,
 }
 
 /// A pass: one step after the other.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Pass {
     to_validate: VecDeque<Proposal>,
     to_start: VecDeque<Command>,
@@ -131,7 +131,7 @@ struct Pass {
     found: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Cooldown {
     /// Number of consecutive failures.
     failures: u32,
@@ -139,7 +139,7 @@ struct Cooldown {
 }
 
 /// A pass that found nothing: another finds nothing either while all of this is unchanged.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Fruitless {
     epoch: u64,
     /// Remaining disruption budgets: their schedules are the only ones that open with time.

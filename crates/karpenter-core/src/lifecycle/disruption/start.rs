@@ -13,7 +13,7 @@ use crate::cluster::Snapshot;
 use crate::disruption::{Candidate, Command, Decision, Method};
 
 /// A command whose nodes are being tainted, whose replacements are being created, or whose nodes are being marked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Starting {
     pub(super) command: Arc<Command>,
     pub(super) reserved: BTreeMap<String, u32>,

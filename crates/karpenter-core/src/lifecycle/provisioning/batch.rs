@@ -26,7 +26,7 @@ impl BatchWindow {
 }
 
 /// The objects that need a plan, by uid, and when it is made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Batch {
     uids: FxHashSet<String>,
     quiet: Timestamp,

@@ -128,7 +128,7 @@ impl fmt::Debug for Question {
 }
 
 /// The provisioning process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Provisioning {
     window: BatchWindow,
     batch: Option<Batch>,
@@ -141,7 +141,7 @@ pub struct Provisioning {
 }
 
 /// A batch that is being planned.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Pass {
     question: Arc<Question>,
     plan: Option<Arc<Plan>>,

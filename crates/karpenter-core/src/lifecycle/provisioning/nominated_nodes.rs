@@ -33,7 +33,7 @@ pub struct PodNomination {
 }
 
 /// The last write to a pod.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Written {
     node: Option<String>,
     at: Timestamp,
@@ -49,7 +49,7 @@ impl Written {
 }
 
 /// What was written, by the uid of the pod.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct NominatedNodes(FxHashMap<String, Written>);
 
 impl NominatedNodes {

@@ -20,7 +20,7 @@ pub struct Memory {
     pub resident: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Slices {
     size: Option<usize>,
     turn: Option<Turn>,

@@ -39,4 +39,5 @@ pub use consolidation::replacement::MinValuesUnmet;
 pub use plan::{DisruptionPlan, plan};
 pub use request::{DisruptionRequest, MultiNodeSearch, Stopwatch};
 pub use staying::{PodStays, StayingPods};
+pub(crate) use validate::startable;
 pub use validate::{CommandInvalidated, validate};

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::candidate::{Candidate, Candidates};
+use jiff::Timestamp;
+
+use super::candidate::blockers::blockers;
+use super::candidate::{Candidate, Candidates, NotDisruptable, Surroundings};
 use super::command::{Command, Method};
 use super::request::DisruptionRequest;
 use super::simulation::Simulator;
@@ -37,6 +40,52 @@ impl fmt::Display for CommandInvalidated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
+}
+
+/// Returns what of a command may begin on the snapshot of the moment it is to be started; nothing if what has changed since it was
+/// planned or validated forbids it. It is cheap: no scheduling is simulated.
+///
+/// An emptiness command loses the nodes that are blocked or no longer empty, and those beyond the budgets. A command of another
+/// method begins as a whole, or not at all.
+pub(crate) fn startable(
+    mut command: Command,
+    snapshot: &Snapshot,
+    in_flight: &BTreeSet<String>,
+    now: Timestamp,
+) -> Option<Command> {
+    let surroundings = Surroundings {
+        in_flight: in_flight.clone(),
+        ..Surroundings::default()
+    };
+    let method = command.method;
+    let blocks = |why: &NotDisruptable, candidate: &Candidate| {
+        let has_grace_period = candidate.claim.spec.termination_grace_period.is_some();
+        !(method.is_eventual() && has_grace_period && why.yields_to_grace_period())
+    };
+    let is_current = |candidate: &Candidate| {
+        let node = snapshot.node(candidate.name());
+        let node = node.filter(|node| {
+            let claim = node.claim.as_ref();
+            claim.is_some_and(|claim| claim.uid() == candidate.claim.uid())
+        });
+        node.is_some_and(|node| {
+            let why = blockers(snapshot, node, &surroundings, now);
+            !why.iter().any(|why| blocks(why, candidate))
+        })
+    };
+    let is_empty = |candidate: &Candidate| {
+        let pods = snapshot.node_pods(candidate.name());
+        pods.is_none_or(|pods| pods.facts().reschedule_cost <= 1.0)
+    };
+    let mut budgets = Budgets::new(snapshot, &method.reason(), now);
+    let all = command.candidates.len();
+    command.candidates.retain(|candidate| {
+        is_current(candidate)
+            && (method != Method::Emptiness || is_empty(candidate))
+            && budgets.take(candidate.pool_name())
+    });
+    let left = command.candidates.len();
+    (left == all || (method == Method::Emptiness && left > 0)).then_some(command)
 }
 
 /// Checks a command against a newer snapshot; returns the part of it that is still valid.

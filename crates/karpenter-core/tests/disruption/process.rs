@@ -255,6 +255,39 @@ fn a_proposal_that_is_not_valid_any_more_is_dropped() {
     assert_eq!(stage.process.proposals().count(), 0);
 }
 
+/// Returns the effects of a plan on a drifted node that is answered after a change of the cluster, one text each.
+fn planned_before(change: impl FnOnce(&mut World)) -> Vec<String> {
+    let mut stage = replaced();
+    let snapshot = stage.world.cluster.snapshot();
+    let effects = stage.process.on(Event::Due, &snapshot, stage.now);
+    assert!(matches!(effects[..], [Effect::Plan(_)]), "{effects:?}");
+    let planned = plan(&snapshot, &DisruptionRequest::at(stage.now));
+    change(&mut stage.world);
+    stage.on(Event::Planned(planned.into()))
+}
+
+#[test]
+fn a_planned_command_starts_unless_a_later_change_forbids_it() {
+    assert_eq!(planned_before(|_| ())[..1], ["taint a"]);
+    let deleted = planned_before(|world| {
+        let snapshot = world.cluster.snapshot();
+        let mut claim = NodeClaim::clone(snapshot.node_claim("a-claim").unwrap());
+        claim.metadata.deletion_timestamp = Some(Time(now()));
+        world.cluster.apply_node_claim(&claim);
+    });
+    assert_eq!(deleted, [""; 0], "a user has deleted the NodeClaim");
+    let guarded = planned_before(|world| world.add([running("q", "a", "1").do_not_disrupt()]));
+    assert_eq!(guarded, [""; 0], "a protected pod was bound");
+    let nominated = planned_before(|world| {
+        let until = now() + SignedDuration::from_secs(10);
+        world.cluster.nominate("a", until);
+    });
+    assert_eq!(
+        nominated, [""; 0],
+        "a pending pod was nominated to the node"
+    );
+}
+
 #[test]
 fn nodes_with_pods_are_not_consolidated_while_such_a_proposal_waits() {
     let fleet = [node("a", "small"), node("b", "huge")];

@@ -4,7 +4,7 @@
 //! 2. Proposals that are due are validated; what is still valid is started.
 //! 3. A plan is made. Drift commands start at once; emptiness and consolidation are proposals, which are validated a while later
 //!    ([`Settings::validation`]).
-//! 4. A command starts: headroom for the replacements of static NodePools is reserved; its nodes are tainted; its replacements are
+//! 4. A command starts, if nothing that changed since the plan or the validation forbids it: headroom for the replacements of static NodePools is reserved; its nodes are tainted; its replacements are
 //!    created; only then its nodes are marked for deletion in the model, because the provisioner would launch nodes for their pods,
 //!    too.
 //! 5. Once every replacement is initialized, the NodeClaims are deleted. If a replacement is deleted, or the command times out, it is
@@ -58,7 +58,9 @@ pub use effects::{CommandEnd, Effect, Event, Inputs, Report, TaintedNode};
 use super::backoff::Backoff;
 use super::{after, has_passed};
 use crate::cluster::Snapshot;
-use crate::disruption::{Budgets, Candidate, Command, CommandInvalidated, DisruptionPlan, Method};
+use crate::disruption::{
+    Budgets, Candidate, Command, CommandInvalidated, DisruptionPlan, Method, startable,
+};
 use execution::Execution;
 use passes::{CONSOLIDATED, IDLE, VALIDATION, is_fruitless, next_chance};
 use recent_replacements::{PROTECTION, RecentReplacements};
@@ -327,7 +329,7 @@ impl Disruption {
         };
         if !self.still_tainted.is_empty() {
             self.proposals.extend(pass.to_validate);
-        } else if let Some(command) = pass.to_start.pop_front() {
+        } else if let Some(command) = self.next_to_start(&mut pass, snapshot, now) {
             self.start(command);
             self.pass = Some(pass);
         } else if let Some(proposal) = pass.to_validate.pop_front() {
@@ -352,6 +354,19 @@ impl Disruption {
             let wait = if pass.found { Duration::ZERO } else { IDLE };
             self.next_plan = after(now, wait);
         }
+    }
+
+    /// Returns the next command to start. The plan and the validation are answers to older snapshots, and the commands before it took
+    /// time: what has changed since may forbid it.
+    fn next_to_start(
+        &self,
+        pass: &mut Pass,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Option<Command> {
+        let in_flight = self.held();
+        let mut planned = std::iter::from_fn(|| pass.to_start.pop_front());
+        planned.find_map(|command| startable(command, snapshot, &in_flight, now))
     }
 
     /// Returns the NodeClaims of commands.

@@ -6,6 +6,7 @@ mod circles;
 mod conformance;
 mod crds;
 mod docs;
+mod explore;
 mod layout;
 mod mutants;
 mod pinned;
@@ -84,6 +85,12 @@ enum Command {
         #[arg(last = true)]
         more: Vec<String>,
     },
+    /// Try every order of events of the processes in small clusters, with stale reads, lost answers and crashes.
+    Explore {
+        /// Arguments passed to `karpenter-explore`: `--states N`, `--depth N`, `--faults N`, names of clusters.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Run one of the walkthroughs of docs/walkthroughs.md, and print its output.
     Walkthrough {
         /// Number of the walkthrough: 1 to 3.
@@ -147,6 +154,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             hours,
             more,
         } => sim::run(&root, seeds, seed, hours, &more),
+        Command::Explore { arguments } => explore::run(&root, &arguments),
         Command::Walkthrough { number } => walkthrough::run(&root, number),
         Command::Realcluster { arguments } => realcluster::run(&root, &arguments),
         Command::Mutants {

@@ -1,0 +1,447 @@
+//! What must hold at each effect, and where a fair course must end.
+//!
+//! The rules are written down again here, not taken from the core: it is what is checked.
+
+use std::collections::BTreeSet;
+
+use karpenter_api::budget;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::disruption::{Candidate, Command, Method};
+use karpenter_core::lifecycle::provisioning::nominations::Nominations;
+use karpenter_core::pod::{Pod, PodKey};
+use karpenter_core::resources::Resources;
+use karpenter_core::schedule::{Policy, schedule};
+
+use crate::steps::disruption_name;
+use crate::world::World;
+use crate::world::objects::Kind;
+use crate::world::view::is_disrupted;
+
+/// How long a pod for which a node was launched may wait there for kube-scheduler, in seconds.
+const BINDING: i64 = 10;
+
+/// Returns whether a pod's annotation forbids its disruption. The clusters have no durations.
+fn is_protected(pod: &Pod) -> bool {
+    pod.deleted_at.is_none()
+        && pod
+            .annotations
+            .get(annotations::DO_NOT_DISRUPT)
+            .is_some_and(|it| it == "true")
+}
+
+impl World {
+    /// Checks a command at the moment its nodes are to be tainted, by what the controllers know then.
+    pub(crate) fn check_command(&mut self, command: &Command) {
+        let mut found = Vec::new();
+        let what = disruption_name(command);
+        for candidate in &command.candidates {
+            let (node, claim) = (candidate.name(), candidate.claim_name());
+            let is_eventual = command.method.is_eventual()
+                && candidate.claim.spec.termination_grace_period.is_some();
+            for pod in self.model.pods_on(node) {
+                if is_protected(pod) && !is_eventual {
+                    found.push(format!("{what} begins, although pod {} on Node {node} is protected by do-not-disrupt", pod.key.name));
+                }
+            }
+            if self
+                .seen
+                .claims
+                .get(claim)
+                .is_none_or(|claim| claim.value.is_deleting())
+            {
+                found.push(format!(
+                    "{what} begins, although NodeClaim {claim} is being deleted"
+                ));
+            }
+            if self
+                .ghosts
+                .commands
+                .iter()
+                .any(|it| it.claims.contains(claim))
+            {
+                found.push(format!(
+                    "{what} begins, although another command holds NodeClaim {claim}"
+                ));
+            }
+            if command.method == Method::Emptiness {
+                let busy = self.model.pods_on(node).iter().find(|pod| pod.is_active());
+                found.extend(busy.map(|pod| {
+                    format!(
+                        "{what} begins, although pod {} runs on Node {node}",
+                        pod.key.name
+                    )
+                }));
+            }
+            let since = candidate
+                .claim
+                .condition(types::INITIALIZED)
+                .map(|it| it.last_transition_time.0);
+            let is_new =
+                since.is_some_and(|since| self.now.duration_since(since).as_secs() < BINDING);
+            for (pod, _) in self
+                .ghosts
+                .promised
+                .iter()
+                .filter(|(_, to)| to.as_str() == claim && is_new)
+            {
+                let waits = self
+                    .api
+                    .pods
+                    .get(pod)
+                    .is_some_and(|it| it.value.node_name.is_none() && it.value.is_active());
+                if waits {
+                    found.push(format!("{what} begins, although Node {node} was launched for pod {pod}, which is about to be bound"));
+                }
+            }
+        }
+        found.extend(self.exceeded_budgets(command));
+        self.violations.extend(found);
+    }
+
+    /// Returns the NodePools of a command whose budgets it exceeds.
+    fn exceeded_budgets(&self, command: &Command) -> Vec<String> {
+        let (mut found, reason) = (Vec::new(), command.method.reason());
+        let pools: BTreeSet<&str> = command
+            .candidates
+            .iter()
+            .map(Candidate::pool_name)
+            .collect();
+        for name in pools {
+            let Some(pool) = self.seen.pools.get(name) else {
+                continue;
+            };
+            let counts = |claim: &NodeClaim| {
+                let node = claim.status.node_name.as_deref();
+                claim.node_pool() == Some(name)
+                    && claim.is_true(types::INITIALIZED)
+                    && !claim.is_true(types::INSTANCE_TERMINATING)
+                    && node.is_some_and(|node| self.seen.nodes.contains_key(node))
+            };
+            let claims: Vec<&NodeClaim> = self
+                .seen
+                .claims
+                .values()
+                .map(|it| &*it.value)
+                .filter(|claim| counts(claim))
+                .collect();
+            let is_held = |claim: &str| {
+                self.ghosts
+                    .commands
+                    .iter()
+                    .any(|it| it.claims.contains(claim))
+            };
+            let is_its = |name: &str| command.candidates.iter().any(|it| it.claim_name() == name);
+            let leaving = claims.iter().filter(|claim| {
+                claim.is_deleting() || is_held(claim.name()) || is_its(claim.name())
+            });
+            let (leaving, total) = (
+                leaving.count(),
+                u32::try_from(claims.len()).unwrap_or(u32::MAX),
+            );
+            let allowed = budget::allowed(&pool.value, &reason, total, self.now);
+            if leaving > usize::try_from(allowed).unwrap_or(usize::MAX) {
+                let what = disruption_name(command);
+                found.push(format!("{what} begins: {leaving} of {total} nodes of NodePool {name} leave, its budget allows {allowed}"));
+            }
+        }
+        found
+    }
+
+    /// Checks that all replacements of a command are initialized before its first NodeClaim is deleted.
+    pub(crate) fn check_deletion(&mut self, command: &Command, candidate: &Candidate) {
+        let (claim, what) = (candidate.claim_name(), disruption_name(command));
+        let started = self
+            .ghosts
+            .commands
+            .iter()
+            .find(|it| it.claims.contains(claim));
+        let Some(started) = started else { return };
+        let is_ready = |name: &String| {
+            let known = self.api.claims.get(name);
+            known.is_none_or(|it| it.value.is_true(types::INITIALIZED))
+        };
+        let mut found = Vec::new();
+        if let Some(late) = started.replacements.iter().find(|name| !is_ready(name)) {
+            found.push(format!(
+                "{what}: NodeClaim {claim} is deleted before its replacement {late} is initialized"
+            ));
+        }
+        if started.replacements.len() < command.replacements.len() {
+            found.push(format!(
+                "{what}: NodeClaim {claim} is deleted without its replacements"
+            ));
+        }
+        self.violations.extend(found);
+    }
+
+    /// Checks that no other command holds one of the NodeClaims.
+    pub(crate) fn check_overlap(&mut self, command: &Command, claims: &BTreeSet<String>) {
+        if self
+            .ghosts
+            .commands
+            .iter()
+            .any(|it| !it.claims.is_disjoint(claims))
+        {
+            let what = disruption_name(command);
+            self.violated(format!(
+                "{what} is started, although another command holds one of its NodeClaims"
+            ));
+        }
+    }
+
+    /// Checks the limits of a NodePool after a NodeClaim was created; those that are being deleted or replaced do not count.
+    pub(crate) fn check_limits(&mut self, pool: &str, replaced: &BTreeSet<String>) {
+        let Some(stored) = self.seen.pools.get(pool) else {
+            return;
+        };
+        let limits = Resources::allocatable_from(&stored.value.spec.limits).unwrap_or_default();
+        let leaves = |name: &str| {
+            replaced.contains(name)
+                || self
+                    .ghosts
+                    .commands
+                    .iter()
+                    .any(|it| it.claims.contains(name))
+        };
+        let mut used = Resources::new();
+        let mut nodes = 0;
+        for claim in self.api.claims.values().map(|it| &it.value) {
+            if claim.node_pool() != Some(pool) || claim.is_deleting() || leaves(claim.name()) {
+                continue;
+            }
+            nodes += 1;
+            match claim.status.provider_id {
+                Some(_) => used.add_assign(
+                    &Resources::allocatable_from(&claim.status.capacity).unwrap_or_default(),
+                ),
+                None => {
+                    let named = claim
+                        .spec
+                        .requirements
+                        .iter()
+                        .filter(|it| it.key == karpenter_api::labels::INSTANCE_TYPE);
+                    let named: Vec<&String> = named.flat_map(|it| &it.values).collect();
+                    let types = self
+                        .setting
+                        .types
+                        .iter()
+                        .filter(|it| named.contains(&&it.name));
+                    let mut largest = Resources::new();
+                    types.for_each(|it| largest.max_assign(&it.capacity));
+                    used.add_assign(&largest);
+                }
+            }
+        }
+        used.set("nodes", nodes);
+        let exceeded = limits.iter().find(|(name, limit)| used.get(name) > *limit);
+        if let Some((name, limit)) = exceeded {
+            let used = used.get(name);
+            self.violated(format!(
+                "NodePool {pool} has {used} of {name}, its limit is {limit}"
+            ));
+        }
+    }
+
+    /// Checks an instance at the moment of its termination.
+    pub(crate) fn check_termination(&mut self, claim: &NodeClaim) {
+        let name = claim.name();
+        if self
+            .instances
+            .get(name)
+            .is_none_or(|instance| instance.is_terminating)
+        {
+            return;
+        }
+        if self
+            .api
+            .claims
+            .get(name)
+            .is_some_and(|it| !it.value.is_deleting())
+        {
+            self.violated(format!(
+                "instance {name} is terminated, although its NodeClaim is not being deleted"
+            ));
+        }
+        let deadline = claim.annotation(annotations::TERMINATION_TIMESTAMP);
+        let deadline = deadline.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+        if deadline.is_some_and(|at| at <= self.now) {
+            return;
+        }
+        let is_stuck = |pod: &Pod| {
+            pod.deleted_at
+                .is_some_and(|due| self.now.duration_since(due.time()).as_secs() > 60)
+        };
+        let mut pods = self.api.pods.values().map(|it| &it.value);
+        let left = pods.find(|pod| {
+            pod.node_name.as_deref() == Some(name) && !is_stuck(pod) && !pod.is_terminal()
+        });
+        if let Some(pod) = left.map(|pod| pod.key.name.clone()) {
+            self.violated(format!(
+                "instance {name} is terminated, although pod {pod} is on it"
+            ));
+        }
+    }
+
+    /// Checks that a NodeClaim that is released has no instance.
+    pub(crate) fn check_release(&mut self, claim: &NodeClaim) {
+        if claim.status.provider_id.is_some() && self.instances.contains_key(claim.name()) {
+            self.violated(format!(
+                "NodeClaim {} is released, although its instance exists",
+                claim.name()
+            ));
+        }
+    }
+
+    /// Checks that a Node that is released has no instance.
+    pub(crate) fn check_node_release(&mut self, name: &str) {
+        if self.instances.contains_key(name) && self.api.claims.contains_key(name) {
+            self.violated(format!(
+                "Node {name} is released, although its instance exists"
+            ));
+        }
+    }
+
+    /// Checks that an evicted pod is not protected, and that its node is being deleted.
+    pub(crate) fn check_eviction(&mut self, known: &Pod, current: &Pod) {
+        let name = &known.key.name;
+        if is_protected(known) || (is_protected(current) && self.stale != Some(Kind::Pod)) {
+            self.violated(format!(
+                "pod {name} is evicted, although do-not-disrupt protects it"
+            ));
+        }
+        let node = current.node_name.as_deref().unwrap_or_default();
+        let leaves = self
+            .api
+            .nodes
+            .get(node)
+            .is_none_or(|it| it.value.metadata.deletion_timestamp.is_some());
+        if !leaves {
+            self.violated(format!(
+                "pod {name} is evicted, although its Node {node} is not being deleted"
+            ));
+        }
+    }
+
+    /// Checks that a pod is deleted without regard to its budget only in time for its node's deadline.
+    pub(crate) fn check_forced(&mut self, pod: &Pod) {
+        let claim = pod
+            .node_name
+            .as_deref()
+            .and_then(|node| self.api.claims.get(node));
+        let deadline = claim.and_then(|it| {
+            it.value
+                .annotation(annotations::TERMINATION_TIMESTAMP)?
+                .parse::<jiff::Timestamp>()
+                .ok()
+        });
+        let grace = pod.termination_grace_seconds.unwrap_or(30);
+        let is_due = deadline.is_some_and(|at| at.duration_since(self.now).as_secs() <= grace);
+        if !is_due {
+            self.violated(format!(
+                "pod {} is deleted by force before its node's deadline",
+                pod.key.name
+            ));
+        }
+    }
+
+    /// Returns what is wrong with a state in which nothing happens any more.
+    pub fn unfinished(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if let Some(task) = self.tasks.first() {
+            found.push(format!("a request is never answered: {:?}", task.print));
+        }
+        for (name, stored) in &self.api.claims {
+            let claim = &stored.value;
+            let holds =
+                |pod: &Pod| pod.node_name.as_deref() == Some(name.as_str()) && is_protected(pod);
+            let is_held = self.api.pods.values().any(|pod| holds(&pod.value));
+            if claim.is_deleting() {
+                if !is_held {
+                    found.push(format!("NodeClaim {name} is being deleted forever"));
+                }
+                continue;
+            }
+            if !claim.is_true(types::INITIALIZED) {
+                found.push(format!("NodeClaim {name} is never initialized"));
+            }
+            let tainted = self
+                .api
+                .nodes
+                .get(name)
+                .is_some_and(|node| is_disrupted(&node.value));
+            if tainted || claim.condition(types::DISRUPTION_REASON).is_some() {
+                found.push(format!(
+                    "Node {name} stays tainted, although no command holds it"
+                ));
+            }
+            if self
+                .model
+                .node(name)
+                .is_some_and(|node| node.marked_for_deletion)
+            {
+                found.push(format!("Node {name} stays marked for deletion"));
+            }
+            if !self.instances.contains_key(name) {
+                found.push(format!("NodeClaim {name} has no instance"));
+            }
+            found.extend(self.idle(name, claim));
+        }
+        for name in self
+            .instances
+            .keys()
+            .filter(|name| !self.api.claims.contains_key(*name))
+        {
+            found.push(format!("instance {name} has no NodeClaim"));
+        }
+        for name in self
+            .api
+            .nodes
+            .keys()
+            .filter(|name| !self.api.claims.contains_key(*name))
+        {
+            found.push(format!("Node {name} has no NodeClaim"));
+        }
+        found.extend(
+            self.waiting()
+                .map(|pod| format!("pod {} waits forever, although it fits", pod.name)),
+        );
+        found
+    }
+
+    /// Returns that a node is empty and stays, although its NodePool consolidates.
+    fn idle(&self, name: &str, claim: &NodeClaim) -> Option<String> {
+        let pool = &self.api.pools.get(claim.node_pool()?)?.value;
+        let consolidates = pool.spec.disruption.consolidate_after.value().is_some();
+        let pods = self.api.pods.values();
+        let is_busy = pods
+            .into_iter()
+            .any(|pod| pod.value.node_name.as_deref() == Some(name));
+        let may_leave = budget::allowed(pool, &Method::Emptiness.reason(), 1, self.now) > 0;
+        let holds_buffer = !self.setting.buffer_pods.is_empty();
+        (consolidates && !is_busy && may_leave && !holds_buffer)
+            .then(|| format!("Node {name} stays, although it is empty"))
+    }
+
+    /// Returns the pods that wait although there is a place for them.
+    fn waiting(&self) -> impl Iterator<Item = PodKey> {
+        let snapshot = &self.model;
+        let mut waiting: BTreeSet<PodKey> = self
+            .api
+            .pods
+            .values()
+            .filter(|pod| pod.value.node_name.is_none() && pod.value.is_active())
+            .map(|pod| pod.value.key.clone())
+            .collect();
+        if !waiting.is_empty() {
+            let standing = Nominations::default().standing(snapshot, self.now);
+            let (snapshot, query) = standing.question(snapshot);
+            let plan = schedule(&snapshot, &Policy::at(self.now), &query);
+            for unplaced in &plan.unplaced {
+                waiting.remove(&unplaced.pod);
+            }
+        }
+        waiting.into_iter()
+    }
+}

@@ -1,0 +1,317 @@
+//! Executes the disruption process.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels::taints;
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::cluster::Snapshot;
+use karpenter_core::disruption::{Candidate, Command, DisruptionRequest, plan, validate};
+use karpenter_core::lifecycle::disruption::{Effect, Event, Inputs, Report, TaintedNode};
+
+use super::Halt;
+use super::tasks::{Answer, Request};
+use crate::world::{Started, World};
+
+impl World {
+    /// Makes a pass, or checks the commands.
+    pub(super) fn disrupt(&mut self) {
+        self.disruption_on(Event::Changed);
+        if self.disruption.is_due(self.now) && !self.disruption.is_passing() {
+            self.disruption_on(Event::Due);
+        }
+    }
+
+    /// Hands an event to the process, and executes the effects.
+    fn disruption_on(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let snapshot = self.model.fork();
+            let effects = Arc::make_mut(&mut self.disruption).on(event, &snapshot, self.now);
+            for effect in effects {
+                events.extend(self.execute(effect, &snapshot));
+            }
+        }
+        self.print_processes(false, true);
+    }
+
+    /// Executes an effect; returns its answer, unless a request will.
+    fn execute(&mut self, effect: Effect, snapshot: &Snapshot) -> Option<Event> {
+        match effect {
+            Effect::Plan(inputs) => self.request(Request::DisruptionPlan(snapshot.fork(), inputs)),
+            Effect::Validate(command, inputs) => {
+                self.request(Request::Validate(
+                    snapshot.fork(),
+                    Box::new(command),
+                    inputs,
+                ));
+            }
+            // The clusters have no static NodePools.
+            Effect::Reserve(_) => return Some(Event::Reserved(true)),
+            Effect::Taint(command) => {
+                self.check_command(&command);
+                self.request(Request::Taint(command));
+            }
+            Effect::Untaint(nodes) => self.request(Request::Untaint(nodes)),
+            Effect::Launch(command) => self.request(Request::Replace(command)),
+            Effect::Confirm(claim) => self.request(Request::Confirm(claim)),
+            Effect::Delete {
+                command, candidate, ..
+            } => {
+                self.check_deletion(&command, &candidate);
+                self.request(Request::Delete(command, Box::new(candidate)));
+            }
+            Effect::Mark(ids, mark) => {
+                let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+                self.change_model(|cluster| match mark {
+                    true => cluster.mark_for_deletion(&ids),
+                    false => cluster.unmark_for_deletion(&ids),
+                });
+                if mark {
+                    self.trigger(&ids.join(" "), true);
+                }
+                return mark.then_some(Event::Marked);
+            }
+            Effect::Nominate(nodes) => self.nominate(&nodes),
+            Effect::Report(report) => self.reported(report),
+            Effect::Release(_) => {}
+        }
+        None
+    }
+
+    fn reported(&mut self, report: Report) {
+        match report {
+            Report::Proposed(command) => self.tell(|| format!("{} is proposed", name(&command))),
+            Report::Starting(_) | Report::Waiting(..) | Report::Terminating(..) => {}
+            Report::Started(command, replacements) => {
+                let claims: BTreeSet<String> = command
+                    .candidates
+                    .iter()
+                    .map(|it| it.claim_name().to_owned())
+                    .collect();
+                self.tell(|| {
+                    format!(
+                        "{} is started with {} replacements",
+                        name(&command),
+                        replacements.len()
+                    )
+                });
+                self.check_overlap(&command, &claims);
+                let replacements = replacements.iter().map(|it| it.name().to_owned()).collect();
+                self.ghosts.commands.push(Started {
+                    claims,
+                    at: self.now,
+                    replacements,
+                });
+            }
+            Report::Ended(command, end) => {
+                self.tell(|| format!("{} has ended: {end}", name(&command)));
+                let claims: BTreeSet<&str> = command
+                    .candidates
+                    .iter()
+                    .map(Candidate::claim_name)
+                    .collect();
+                self.ghosts
+                    .commands
+                    .retain(|it| !it.claims.iter().any(|name| claims.contains(name.as_str())));
+            }
+        }
+    }
+
+    fn disruption_request(&self, snapshot: &Snapshot, inputs: &Inputs) -> DisruptionRequest {
+        let mut request = DisruptionRequest::at(self.now);
+        request
+            .query
+            .buffer_pods
+            .clone_from(&self.setting.buffer_pods);
+        let mut placed: BTreeMap<String, usize> = BTreeMap::new();
+        for (claim, count) in &self.buffers {
+            if let Some(node) = snapshot.node(claim) {
+                *placed.entry(node.name().to_owned()).or_default() += count;
+            }
+        }
+        request.surroundings.buffer_pods = placed;
+        inputs.complete(&mut request);
+        request
+    }
+
+    pub(super) fn answer_disruption_plan(
+        &mut self,
+        snapshot: &Snapshot,
+        inputs: &Inputs,
+        answer: Answer,
+    ) {
+        if answer != Answer::Right {
+            return self.disruption_on(Event::Unanswered);
+        }
+        let found = plan(snapshot, &self.disruption_request(snapshot, inputs));
+        self.tell(|| {
+            let commands: Vec<String> = found.commands.iter().map(name).collect();
+            format!(
+                "disruption plans: {}",
+                if commands.is_empty() {
+                    "nothing".to_owned()
+                } else {
+                    commands.join(", ")
+                }
+            )
+        });
+        self.disruption_on(Event::Planned(Arc::new(found)));
+    }
+
+    pub(super) fn answer_validation(
+        &mut self,
+        snapshot: &Snapshot,
+        command: Command,
+        inputs: &Inputs,
+        answer: Answer,
+    ) {
+        if answer != Answer::Right {
+            return self.disruption_on(Event::Unanswered);
+        }
+        let checked = validate(
+            &command,
+            snapshot,
+            &self.disruption_request(snapshot, inputs),
+        );
+        self.tell(|| match &checked {
+            Ok(_) => format!("{} is still valid", name(&command)),
+            Err(why) => format!("{} is not valid any more: {why}", name(&command)),
+        });
+        self.disruption_on(Event::Validated(checked));
+    }
+
+    pub(super) fn answer_taint(&mut self, command: &Command, answer: Answer) -> Result<(), Halt> {
+        let mut failed = BTreeSet::new();
+        let last = command.candidates.len().saturating_sub(1);
+        for (index, candidate) in command.candidates.iter().enumerate() {
+            let fault = if index == last { answer } else { Answer::Right };
+            let done = fault != Answer::Failed && self.taint(candidate, command)?;
+            if !done || fault == Answer::Lost {
+                failed.insert(candidate.claim_name().to_owned());
+            }
+        }
+        self.disruption_on(Event::Tainted { failed });
+        Ok(())
+    }
+
+    fn taint(&mut self, candidate: &Candidate, command: &Command) -> Result<bool, Halt> {
+        let Some(stored) = self.api.nodes.get(candidate.name()) else {
+            return Ok(false);
+        };
+        let mut node = Node::clone(&stored.value);
+        self.write()?;
+        let present = node
+            .spec
+            .get_or_insert_default()
+            .taints
+            .get_or_insert_default();
+        present.retain(|taint| taint.key != taints::DISRUPTED);
+        present.push(taints::disrupted());
+        self.put_node(node);
+        self.tell(|| format!("Node {} is tainted", candidate.name()));
+        if !self.api.claims.contains_key(candidate.claim_name()) {
+            return Ok(false);
+        }
+        self.write()?;
+        let (now, reason) = (self.now, command.method.reason());
+        self.change_claim(candidate.claim_name(), |claim| {
+            claim.set_true_with_reason(
+                types::DISRUPTION_REASON,
+                reason.as_str(),
+                reason.as_str(),
+                now,
+            );
+        });
+        Ok(true)
+    }
+
+    pub(super) fn answer_untaint(
+        &mut self,
+        nodes: Vec<TaintedNode>,
+        answer: Answer,
+    ) -> Result<(), Halt> {
+        if answer == Answer::Failed {
+            self.disruption_on(Event::Untainted(nodes));
+            return Ok(());
+        }
+        for of in &nodes {
+            let stored = of.node.as_ref().and_then(|name| self.api.nodes.get(name));
+            if let Some(stored) = stored {
+                let mut node = Node::clone(&stored.value);
+                self.write()?;
+                if let Some(present) = &mut node.spec.get_or_insert_default().taints {
+                    present.retain(|taint| taint.key != taints::DISRUPTED);
+                }
+                self.put_node(node);
+            }
+            if self.api.claims.contains_key(&of.claim) {
+                self.write()?;
+                self.change_claim(&of.claim, |claim| {
+                    claim
+                        .conditions_mut()
+                        .retain(|it| it.type_ != types::DISRUPTION_REASON);
+                });
+            }
+            self.tell(|| format!("the taint of {} is removed", of.claim));
+        }
+        let left = if answer == Answer::Lost {
+            nodes
+        } else {
+            Vec::new()
+        };
+        self.disruption_on(Event::Untainted(left));
+        Ok(())
+    }
+
+    pub(super) fn answer_replace(&mut self, command: &Command, answer: Answer) -> Result<(), Halt> {
+        let replaced: BTreeSet<String> = command
+            .candidates
+            .iter()
+            .map(|it| it.claim_name().to_owned())
+            .collect();
+        let created = self.create_claims(&command.replacements, &replaced, answer)?;
+        self.disruption_on(Event::Launched(created.into_iter().flatten().collect()));
+        Ok(())
+    }
+
+    pub(super) fn answer_confirm(&mut self, claim: &NodeClaim, answer: Answer) {
+        let exists = answer == Answer::Failed || self.api.claims.contains_key(claim.name());
+        let uid = claim.uid().to_owned();
+        self.disruption_on(Event::Confirmed { uid, exists });
+    }
+
+    pub(super) fn answer_delete(
+        &mut self,
+        command: &Command,
+        candidate: &Candidate,
+        answer: Answer,
+    ) -> Result<(), Halt> {
+        self.write()?;
+        let claim = candidate.claim_name().to_owned();
+        self.tell(|| format!("NodeClaim {claim} is deleted"));
+        self.delete_claim(&claim);
+        if answer == Answer::Lost {
+            // The deletion is retried.
+            self.delete_claim(&claim);
+        }
+        self.disruption_on(Event::Deleted {
+            command: command.id(),
+            claim,
+            deleted: true,
+        });
+        Ok(())
+    }
+}
+
+/// Returns what a command does.
+pub(crate) fn name(command: &Command) -> String {
+    let claims = command.id().claims().join(" and ");
+    let count = command.replacements.len();
+    match count {
+        0 => format!("{:?}: delete {claims}", command.method),
+        _ => format!("{:?}: replace {claims} by {count} new", command.method),
+    }
+}

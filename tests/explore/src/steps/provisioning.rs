@@ -1,0 +1,226 @@
+//! Executes the provisioning process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::lifecycle::after;
+use karpenter_core::lifecycle::provisioning::{Effect, Event, Question};
+use karpenter_core::limits::LimitHeadroom;
+use karpenter_core::pod::PodKey;
+use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy, schedule};
+
+use super::Halt;
+use super::tasks::{Answer, Request};
+use crate::world::objects::Stored;
+use crate::world::{WINDOW, World};
+
+impl World {
+    pub(super) fn close_batch(&mut self) {
+        let buffer_pods = self.setting.buffer_pods.clone();
+        self.provisioning_on(Event::Closed {
+            memory: None,
+            buffer_pods,
+        });
+    }
+
+    pub(super) fn check_pods(&mut self) {
+        self.provisioning_on(Event::Check);
+    }
+
+    /// Hands an event to the process, and executes the effects.
+    fn provisioning_on(&mut self, event: Event) {
+        let snapshot = self.model.fork();
+        let effects = Arc::make_mut(&mut self.provisioning).on(event, &snapshot, self.now);
+        for effect in effects {
+            match effect {
+                Effect::Plan(question) => self.request(Request::Plan(question)),
+                Effect::Nominate(nodes) => self.nominate(&nodes),
+                Effect::Launch(_, plan) => self.request(Request::Launch(plan)),
+                // The feature gate PodNomination is off.
+                Effect::NominatePods(_) | Effect::ReportIdle => {}
+            }
+        }
+        self.print_processes(true, false);
+    }
+
+    /// Protects nodes from disruption for a while.
+    pub(super) fn nominate(&mut self, nodes: &BTreeSet<String>) {
+        self.tell(|| format!("nodes {nodes:?} are nominated"));
+        let until = after(self.now, WINDOW.nomination());
+        self.change_model(|cluster| nodes.iter().for_each(|node| cluster.nominate(node, until)));
+    }
+
+    pub(super) fn answer_plan(&mut self, question: &Question, answer: Answer) {
+        if answer != Answer::Right {
+            return self.provisioning_on(Event::Unanswered);
+        }
+        let plan = schedule(&question.snapshot, &Policy::at(self.now), &question.query);
+        self.tell(|| {
+            let new = plan
+                .new_node_claims
+                .iter()
+                .map(|it| format!("a new {} node for {}", it.node_pool, pods(&it.pods)));
+            let existing = plan
+                .existing
+                .iter()
+                .map(|it| format!("{} on {}", it.pod.name, it.node));
+            let places: Vec<String> = new.chain(existing).collect();
+            format!("the provisioner plans: {}", places.join(", "))
+        });
+        self.provisioning_on(Event::Planned(Arc::new(plan)));
+    }
+
+    pub(super) fn answer_launch(&mut self, plan: &Plan, answer: Answer) -> Result<(), Halt> {
+        let created = self.create_claims(&plan.new_node_claims, &BTreeSet::new(), answer)?;
+        let snapshot = self.model.fork();
+        self.record_buffers(plan, &created, &snapshot);
+        let names = created
+            .iter()
+            .map(|claim| Some(claim.as_ref()?.name().to_owned()))
+            .collect();
+        self.provisioning_on(Event::Launched(names));
+        Ok(())
+    }
+
+    /// Records where buffer pods are placed.
+    fn record_buffers(
+        &mut self,
+        plan: &Plan,
+        created: &[Option<Arc<NodeClaim>>],
+        snapshot: &karpenter_core::cluster::Snapshot,
+    ) {
+        if self.setting.buffer_pods.is_empty() {
+            return;
+        }
+        let mut placed: BTreeMap<String, usize> = BTreeMap::new();
+        for placement in plan.existing.iter().filter(|it| it.buffer) {
+            let node = snapshot.node(&placement.node);
+            let claim = node
+                .and_then(|node| node.claim_name())
+                .unwrap_or(&placement.node);
+            *placed.entry(claim.to_owned()).or_default() += 1;
+        }
+        for (planned, claim) in plan.new_node_claims.iter().zip(created) {
+            if let Some(claim) = claim.as_ref().filter(|_| !planned.buffer_pods.is_empty()) {
+                placed.insert(claim.name().to_owned(), planned.buffer_pods.len());
+            }
+        }
+        if placed != self.buffers {
+            self.buffers = placed;
+            Arc::make_mut(&mut self.disruption).reconsider();
+            self.print_processes(false, true);
+        }
+    }
+
+    /// Creates the NodeClaims of planned nodes that limits allow; nodes of `replaced` NodeClaims do not count. A fault is one of the
+    /// last request.
+    pub(super) fn create_claims(
+        &mut self,
+        planned: &[PlannedNodeClaim],
+        replaced: &BTreeSet<String>,
+        answer: Answer,
+    ) -> Result<Vec<Option<Arc<NodeClaim>>>, Halt> {
+        let snapshot = self.model.fork();
+        let mut room = LimitHeadroom::new(&snapshot, replaced);
+        let admitted: Vec<bool> = planned
+            .iter()
+            .map(|planned| {
+                let pool = snapshot.node_pool(&planned.node_pool);
+                pool.is_some_and(|pool| room.take(pool, planned).is_ok())
+            })
+            .collect();
+        let last = admitted.iter().rposition(|admitted| *admitted);
+        let mut created = Vec::new();
+        for (index, (planned, admitted)) in planned.iter().zip(admitted).enumerate() {
+            let fault = if Some(index) == last {
+                answer
+            } else {
+                Answer::Right
+            };
+            if !admitted || fault == Answer::Failed {
+                created.push(None);
+                continue;
+            }
+            let mut claim = self.create_claim(planned, fault != Answer::Lost)?;
+            if fault == Answer::Doubled {
+                // Nobody can know of the first one in time.
+                claim = self.create_claim(planned, true)?;
+            } else {
+                self.check_second_node(claim.name(), planned);
+                self.check_limits(&planned.node_pool, replaced);
+            }
+            created.push((fault != Answer::Lost).then_some(claim));
+        }
+        Ok(created)
+    }
+
+    fn create_claim(
+        &mut self,
+        planned: &PlannedNodeClaim,
+        told: bool,
+    ) -> Result<Arc<NodeClaim>, Halt> {
+        self.write()?;
+        let name = format!("nc-{:04}", self.number(0));
+        let mut claim = planned.to_node_claim();
+        claim.metadata.name = Some(name.clone());
+        claim.metadata.generate_name = None;
+        claim.metadata.uid = Some(name.clone());
+        claim.metadata.creation_timestamp = Some(Time(self.now));
+        self.tell(|| {
+            format!(
+                "NodeClaim {name} of NodePool {} is created for {}",
+                planned.node_pool,
+                pods(&planned.pods)
+            )
+        });
+        self.put_claim(claim.clone());
+        if self.stale == Some(crate::world::objects::Kind::NodeClaim) && told {
+            // The controllers have what they created in their model at once.
+            self.seen
+                .claims
+                .insert(name.clone(), Stored::from(claim.clone()));
+            self.change_model(|cluster| drop(cluster.apply_node_claim(&claim)));
+        }
+        Ok(Arc::new(claim))
+    }
+
+    /// Notes for which pods a NodeClaim was created; no other NodeClaim that is starting may be for them.
+    fn check_second_node(&mut self, name: &str, planned: &PlannedNodeClaim) {
+        for pod in &planned.pods {
+            let waits = self
+                .api
+                .pods
+                .get(&pod.name)
+                .is_some_and(|it| it.value.node_name.is_none() && it.value.is_active());
+            let first = self
+                .ghosts
+                .promised
+                .insert(pod.name.clone(), name.to_owned())
+                .filter(|_| waits);
+            let Some(first) = first else { continue };
+            let is_starting =
+                |claim: &NodeClaim| !claim.is_deleting() && !claim.is_true(types::INITIALIZED);
+            if self.seen.claims.contains_key(&first)
+                && self
+                    .api
+                    .claims
+                    .get(&first)
+                    .is_some_and(|claim| is_starting(&claim.value))
+            {
+                self.violated(format!("NodeClaim {name} is created for pod {}, for which NodeClaim {first} is starting", pod.name));
+            }
+        }
+    }
+}
+
+fn pods(keys: &[PodKey]) -> String {
+    let names: Vec<&str> = keys.iter().map(|key| key.name.as_str()).collect();
+    if names.is_empty() {
+        "no pod".to_owned()
+    } else {
+        names.join(" and ")
+    }
+}

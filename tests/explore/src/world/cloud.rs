@@ -1,0 +1,148 @@
+//! The provider: its instances, and the Nodes that they become.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeClaim, Operator};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::requirements::Requirements;
+
+use super::World;
+
+/// An instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// When it was launched.
+    pub launched: Timestamp,
+    /// Whether its termination has begun.
+    pub is_terminating: bool,
+}
+
+/// Returns the provider id of a NodeClaim's instance.
+pub fn provider_id(claim: &str) -> String {
+    format!("fake:///{claim}")
+}
+
+/// Returns the NodeClaim of a provider id.
+pub fn claim_of(id: &str) -> &str {
+    id.rsplit('/').next().unwrap_or(id)
+}
+
+fn single(requirements: &Requirements) -> BTreeMap<String, String> {
+    let singles = requirements.iter();
+    singles
+        .filter_map(|it| Some((it.key().to_owned(), it.single()?.to_owned())))
+        .collect()
+}
+
+impl World {
+    /// Launches the instance of a NodeClaim, once: another request for the same NodeClaim has the same instance. Returns the provider's
+    /// answer; `None` if no offering meets the requirements.
+    pub fn launch(&mut self, claim: &NodeClaim) -> Option<NodeClaim> {
+        let names = &self.model.config().well_known;
+        let wanted = Requirements::from_api(&claim.spec.requirements, names).ok()?;
+        let accepts = |theirs: &Requirements| wanted.intersects(theirs).is_ok();
+        let named = wanted.get(labels::INSTANCE_TYPE);
+        let types = self.setting.types.iter();
+        let mut options: Vec<(f64, &InstanceType, BTreeMap<String, String>)> = types
+            .filter(|it| named.is_none_or(|named| named.has(&it.name)) && accepts(&it.requirements))
+            .flat_map(|it| {
+                let offerings = it
+                    .offerings
+                    .iter()
+                    .filter(|offer| offer.is_launchable() && accepts(&offer.requirements));
+                offerings.map(move |offer| (offer.price, it, single(&offer.requirements)))
+            })
+            .collect();
+        options.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (_, chosen, offered) = options.into_iter().next()?;
+        let mut answer = claim.clone();
+        let mut all = claim.metadata.labels.clone().unwrap_or_default();
+        for requirement in &claim.spec.requirements {
+            if requirement.operator == Operator::In
+                && let [value] = requirement.values.as_slice()
+            {
+                all.insert(requirement.key.clone(), value.clone());
+            }
+        }
+        all.extend(single(&chosen.requirements));
+        all.extend(offered);
+        answer.metadata.labels = Some(all);
+        answer.status.provider_id = Some(provider_id(claim.name()));
+        answer.status.capacity = chosen.capacity.to_quantities();
+        answer.status.allocatable = chosen.allocatable().to_quantities();
+        let launched = Instance {
+            launched: self.now,
+            is_terminating: false,
+        };
+        self.instances
+            .entry(claim.name().to_owned())
+            .or_insert(launched);
+        Some(answer)
+    }
+
+    /// Asks for the termination of an instance; returns whether there is none.
+    pub fn terminate(&mut self, id: &str) -> bool {
+        match self.instances.get_mut(claim_of(id)) {
+            Some(instance) => {
+                instance.is_terminating = true;
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// Lets the kubelet of an instance register its Node, which is ready.
+    pub fn join(&mut self, name: &str) {
+        let Some(claim) = self.api.claims.get(name) else {
+            return;
+        };
+        let claim = &claim.value;
+        let ready = NodeCondition {
+            type_: "Ready".into(),
+            status: "True".into(),
+            ..NodeCondition::default()
+        };
+        let node = Node {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                uid: Some(format!("node/{name}")),
+                labels: Some([(labels::HOSTNAME.to_owned(), name.to_owned())].into()),
+                creation_timestamp: Some(Time(self.now)),
+                ..ObjectMeta::default()
+            },
+            spec: Some(NodeSpec {
+                provider_id: Some(provider_id(name)),
+                taints: Some(vec![labels::taints::unregistered()]),
+                ..NodeSpec::default()
+            }),
+            status: Some(NodeStatus {
+                capacity: Some(claim.status.capacity.clone()),
+                allocatable: Some(claim.status.allocatable.clone()),
+                conditions: Some(vec![ready]),
+                ..NodeStatus::default()
+            }),
+        };
+        self.put_node(node);
+    }
+
+    /// Ends an instance: its Node is not ready any more.
+    pub fn instance_gone(&mut self, name: &str) {
+        self.instances.remove(name);
+        if let Some(stored) = self.api.nodes.get(name) {
+            let mut node = Node::clone(&stored.value);
+            let conditions = node
+                .status
+                .get_or_insert_default()
+                .conditions
+                .get_or_insert_default();
+            conditions
+                .iter_mut()
+                .for_each(|it| it.status = "Unknown".into());
+            self.put_node(node);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! All orders of the small clusters, up to a bound: `cargo xtask explore` goes further.
+
+use karpenter_explore::search::{Bounds, explore, story};
+use karpenter_explore::world::Faults;
+use karpenter_explore::worlds;
+
+/// The number of states of each cluster that are explored in the test suite.
+const STATES: usize = 3_000;
+
+fn holds(name: &str, faults: u8) {
+    let named = worlds::all()
+        .into_iter()
+        .find(|named| named.name == name)
+        .unwrap();
+    let faults = Faults {
+        stale: 1,
+        answers: 1,
+        crashes: 1,
+        early: 1,
+        all: faults,
+        changes: 1,
+    };
+    let first = named.world.with_faults(faults);
+    let outcome = explore(
+        &first,
+        Bounds {
+            depth: 40,
+            states: STATES,
+        },
+        |_| (),
+    );
+    let found = outcome.counterexample.as_ref().map(|found| story(&first, found));
+    assert_eq!(found, None, "{}", found.as_deref().unwrap_or_default());
+    assert!(
+        outcome.is_exhausted || outcome.states >= STATES,
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn pods_of_two_nodepools_with_limits_and_a_buffer_get_their_nodes() {
+    holds("launch", 1);
+}
+
+#[test]
+fn empty_nodes_go_within_the_budget_unless_a_pod_comes() {
+    holds("empty", 1);
+}
+
+#[test]
+fn nodes_are_consolidated_without_harm_to_guarded_or_protected_pods() {
+    holds("consolidate", 1);
+}
+
+#[test]
+fn drifted_nodes_are_replaced_within_budget_and_limit() {
+    holds("drift", 1);
+}
+
+#[test]
+fn two_nodepools_with_all_rules_together_hold() {
+    holds("whole", 1);
+}

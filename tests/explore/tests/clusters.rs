@@ -5,7 +5,7 @@ use karpenter_explore::world::Faults;
 use karpenter_explore::worlds;
 
 /// The number of states of each cluster that are explored in the test suite.
-const STATES: usize = 3_000;
+const STATES: usize = 300;
 
 fn holds(name: &str, faults: u8) {
     let named = worlds::all()

@@ -35,6 +35,18 @@ fn kind(object: &Value) -> &str {
     object["kind"].as_str().unwrap_or_default()
 }
 
+/// Removes fields that are null, as the API server does.
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(without_nulls),
+        Value::Object(all) => {
+            all.retain(|_, value| !value.is_null());
+            all.values_mut().for_each(without_nulls);
+        }
+        _ => {}
+    }
+}
+
 impl Names {
     fn add(&mut self, object: &Value) {
         let name = name(object).to_owned();
@@ -52,6 +64,7 @@ impl Names {
     /// Renames an object and the objects that it refers to.
     fn rename(&self, object: &Value) -> Value {
         let mut object = object.clone();
+        without_nulls(&mut object);
         let is_pod = kind(&object) == "Pod";
         let (old, is_node) = (name(&object).to_owned(), kind(&object) == "Node");
         if is_pod {

@@ -283,11 +283,9 @@ impl World {
                 for (name, pool) in pools {
                     let mut pool = karpenter_api::v1::NodePool::clone(&pool);
                     match ready {
-                        true => drop(pool.set_true(types::READY, self.now)),
-                        false => {
-                            drop(pool.set_false(types::READY, "NodeClassNotReady", "", self.now))
-                        }
-                    }
+                        true => pool.set_true(types::READY, self.now),
+                        false => pool.set_false(types::READY, "NodeClassNotReady", "", self.now),
+                    };
                     self.api.pools.insert(name.clone(), pool.into());
                     self.deliver(crate::world::objects::Kind::NodePool, &name);
                 }

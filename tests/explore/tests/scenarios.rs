@@ -1,0 +1,53 @@
+//! Kamera's scenarios: all orders of each hold, up to a bound.
+
+use std::fs;
+use std::path::PathBuf;
+
+use karpenter_explore::scenarios::read;
+use karpenter_explore::search::{Bounds, explore, story};
+
+/// Scenarios that cannot apply, and why.
+const EXEMPT: [(&str, &str); 0] = [];
+
+/// The number of states of each scenario that are explored in the test suite.
+const STATES: usize = 30;
+
+fn files() -> Vec<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = entries
+        .filter(|path| path.extension().is_some_and(|it| it == "json"))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_scenario_of_kamera_holds_or_is_exempt() {
+    let (mut problems, mut count) = (Vec::new(), 0);
+    for path in files() {
+        let file = path.file_stem().unwrap().to_string_lossy().into_owned();
+        for scenario in read(&file, &fs::read_to_string(&path).unwrap()).unwrap() {
+            count += 1;
+            if EXEMPT.iter().any(|(name, _)| *name == file) {
+                continue;
+            }
+            let first = scenario.world(&file).unwrap();
+            let outcome = explore(
+                &first,
+                Bounds {
+                    depth: 40,
+                    states: STATES,
+                },
+                |_| (),
+            );
+            if let Some(found) = &outcome.counterexample {
+                problems.push(format!("{file}:\n{}", story(&first, found)));
+            }
+        }
+    }
+    assert_eq!(count, 54);
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}

@@ -13,7 +13,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::k8s_openapi::api::core::v1::Node;
-use karpenter_api::labels::{EXCLUDE_FROM_EXTERNAL_LOAD_BALANCERS, annotations, taints};
+use karpenter_api::labels::{
+    EXCLUDE_FROM_EXTERNAL_LOAD_BALANCERS, REGISTERED, annotations, taints,
+};
 use karpenter_api::v1::NodeClaim;
 
 use crate::cluster::Snapshot;
@@ -301,6 +303,11 @@ pub fn taint(node: &mut Node) {
     );
 }
 
+fn has_registered(node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    labels.is_some_and(|all| all.get(REGISTERED).is_some_and(|value| value == "true"))
+}
+
 fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
@@ -352,7 +359,10 @@ pub fn on_node_claim(
     match event {
         ClaimEvent::Due => {
             effects.extend(unannounced_deadline(claim).map(ClaimEffect::Announce));
-            effects.push(if !claim.is_true(types::REGISTERED) {
+            // The Node is registered before its NodeClaim says so: pods may be bound to it.
+            let is_registered =
+                claim.is_true(types::REGISTERED) || nodes.iter().any(|node| has_registered(node));
+            effects.push(if !is_registered {
                 terminate
             } else if !nodes.is_empty() {
                 ClaimEffect::DeleteNodes

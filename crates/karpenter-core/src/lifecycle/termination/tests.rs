@@ -186,6 +186,17 @@ fn a_deleted_claim_deletes_its_node_before_its_instance() {
 }
 
 #[test]
+fn a_registered_node_is_drained_even_if_its_claim_does_not_say_so_yet() {
+    let mut claim = claim();
+    claim.set_unknown(types::REGISTERED, at(1));
+    let mut registered = node("True");
+    let labels = registered.metadata.labels.get_or_insert_default();
+    labels.insert(REGISTERED.to_owned(), "true".to_owned());
+    let effects = on_node_claim(ClaimEvent::Due, &claim, &[Arc::new(registered)]);
+    assert_eq!(effects, [ClaimEffect::DeleteNodes]);
+}
+
+#[test]
 fn the_deadline_is_announced_once() {
     let mut claim = claim();
     claim.metadata.annotations = None;

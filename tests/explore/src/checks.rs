@@ -3,24 +3,63 @@
 //! The rules are written down again here, not taken from the core: it is what is checked.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::budget;
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::labels::annotations;
-use karpenter_api::v1::NodeClaim;
-use karpenter_core::disruption::{Candidate, Command, Method};
+use karpenter_api::labels::{self, annotations, taints};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::cluster::{NodeState, Snapshot};
+use karpenter_core::disruption::{Candidate, Command, DisruptionRequest, Method};
 use karpenter_core::lifecycle::provisioning::nominations::Nominations;
 use karpenter_core::pod::{Pod, PodKey};
 use karpenter_core::resources::Resources;
-use karpenter_core::schedule::{Policy, schedule};
+use karpenter_core::schedule::{Plan, Policy, schedule};
 
 use crate::steps::disruption_name;
+use crate::steps::environment::has_ready;
 use crate::world::World;
 use crate::world::objects::Kind;
-use crate::world::view::is_disrupted;
+use crate::world::view::{has_taint, is_disrupted, is_guarded};
 
 /// How long a pod for which a node was launched may wait there for kube-scheduler, in seconds.
-const BINDING: i64 = 10;
+pub(crate) const BINDING: i64 = 10;
+
+/// How long a node that consolidation launched stays, unless pods leave it, in seconds.
+pub(crate) const PROTECTION: i64 = 600;
+
+/// How long a NodePool whose replacement failed has no other, at least.
+pub(crate) const COOLDOWN: Duration = Duration::from_secs(30);
+
+/// How long a proposal waits for its validation, in seconds.
+const VALIDATION: i64 = 15;
+
+/// How long a command waits for its replacements, in seconds.
+const PATIENCE: i64 = 600;
+
+/// Returns when a NodeClaim expires.
+pub(crate) fn expiry(claim: &NodeClaim) -> Option<Timestamp> {
+    let created = claim.metadata.creation_timestamp.as_ref()?.0;
+    created.checked_add(claim.spec.expire_after.value()?).ok()
+}
+
+/// Returns whether a node's pods are not to be planned on it any more.
+fn leaves(node: &NodeState) -> bool {
+    node.marked_for_deletion
+        || node.claim.as_ref().is_some_and(|claim| claim.is_deleting())
+        || node
+            .node
+            .as_ref()
+            .is_some_and(|node| node.taints.iter().any(|it| it.key == taints::DISRUPTED))
+}
+
+/// Returns the pods that a disruption of a node moves.
+fn movable<'a>(snapshot: &'a Snapshot, node: &str) -> impl Iterator<Item = &'a Arc<Pod>> {
+    snapshot.pods_on(node).iter().filter(|pod| pod.is_active())
+}
 
 /// Returns whether a pod's annotation forbids its disruption. The clusters have no durations.
 fn is_protected(pod: &Pod) -> bool {
@@ -29,6 +68,29 @@ fn is_protected(pod: &Pod) -> bool {
             .annotations
             .get(annotations::DO_NOT_DISRUPT)
             .is_some_and(|it| it == "true")
+}
+
+/// Returns whether pods find room, by trying all places.
+fn fit(pods: &[&Resources], rooms: &mut [Resources]) -> bool {
+    let Some((first, rest)) = pods.split_first() else {
+        return true;
+    };
+    for index in 0..rooms.len() {
+        let Some(room) = rooms.get(index) else {
+            continue;
+        };
+        if first.iter().any(|(name, asked)| asked > room.get(name)) {
+            continue;
+        }
+        let before = room.clone();
+        rooms[index].sub_assign(first);
+        let fits = fit(rest, rooms);
+        rooms[index] = before;
+        if fits {
+            return true;
+        }
+    }
+    false
 }
 
 impl World {
@@ -74,12 +136,70 @@ impl World {
                     )
                 }));
             }
-            let since = candidate
-                .claim
-                .condition(types::INITIALIZED)
-                .map(|it| it.last_transition_time.0);
-            let is_new =
-                since.is_some_and(|since| self.now.duration_since(since).as_secs() < BINDING);
+            let initialized = candidate.claim.condition(types::INITIALIZED);
+            let since = initialized.map(|it| it.last_transition_time.0);
+            let is_recent = |at: Timestamp| self.now.duration_since(at).as_secs() < BINDING;
+            let is_new = since.is_some_and(is_recent);
+            let initialized = self.seen.claims.get(claim);
+            if !initialized.is_some_and(|claim| claim.value.is_true(types::INITIALIZED)) {
+                found.push(format!(
+                    "{what} begins, although Node {node} is not initialized"
+                ));
+            }
+            let guarded = self.model.pods_on(node).iter();
+            let guarded =
+                guarded.filter(|pod| pod.ready && pod.deleted_at.is_none() && is_guarded(pod));
+            let (covered, healthy) = self.seen.guarded();
+            if let Some(pod) = guarded
+                .take(usize::from(covered > healthy && !is_eventual))
+                .next()
+            {
+                let pod = &pod.key.name;
+                found.push(format!("{what} begins, although the PodDisruptionBudget of pod {pod} on Node {node} allows no eviction"));
+            }
+            if command.method.is_validated() {
+                let (at, is_validated) = self
+                    .ghosts
+                    .proposed
+                    .get(claim)
+                    .copied()
+                    .unwrap_or((self.now, false));
+                if !is_validated {
+                    found.push(format!("{what} begins, although it was not validated"));
+                }
+                if self.now.duration_since(at).as_secs() < VALIDATION {
+                    found.push(format!("{what} begins before the time of its validation"));
+                }
+            } else if self
+                .ghosts
+                .cooling
+                .get(candidate.pool_name())
+                .is_some_and(|at| self.now < *at)
+            {
+                let pool = candidate.pool_name();
+                found.push(format!(
+                    "{what} begins, although NodePool {pool} cools down after a failure"
+                ));
+            }
+            let is_moved = self.ghosts.moved.get(claim);
+            let is_fresh = |at: &Timestamp| self.now.duration_since(*at).as_secs() < PROTECTION;
+            if matches!(command.method, Method::MultiNode | Method::SingleNode)
+                && is_moved.is_some_and(is_fresh)
+            {
+                found.push(format!(
+                    "{what} begins, although consolidation has launched Node {node} itself"
+                ));
+            }
+            for (pod, _) in self
+                .ghosts
+                .planned
+                .iter()
+                .filter(|(_, (to, at))| to == node && is_recent(*at))
+            {
+                let pod = self.seen.pods.get(pod).map(|it| &it.value);
+                let pod = pod.filter(|pod| pod.node_name.is_none() && pod.is_active());
+                found.extend(pod.map(|pod| format!("{what} begins, although pod {} was planned on Node {node} and is about to be bound", pod.key.name)));
+            }
             for (pod, _) in self
                 .ghosts
                 .promised
@@ -152,12 +272,17 @@ impl World {
     /// Checks that all replacements of a command are initialized before its first NodeClaim is deleted.
     pub(crate) fn check_deletion(&mut self, command: &Command, candidate: &Candidate) {
         let (claim, what) = (candidate.claim_name(), disruption_name(command));
-        let started = self
-            .ghosts
-            .commands
-            .iter()
-            .find(|it| it.claims.contains(claim));
-        let Some(started) = started else { return };
+        let node = self.api.nodes.get(candidate.name());
+        if node.is_some_and(|node| !is_disrupted(&node.value)) {
+            let node = candidate.name();
+            self.violations.push(format!(
+                "{what}: NodeClaim {claim} is deleted, although Node {node} is not tainted"
+            ));
+        }
+        let mut commands = self.ghosts.commands.iter();
+        let Some(started) = commands.find(|it| it.claims.contains(claim)) else {
+            return;
+        };
         let is_ready = |name: &String| {
             let known = self.api.claims.get(name);
             known.is_none_or(|it| it.value.is_true(types::INITIALIZED))
@@ -264,6 +389,13 @@ impl World {
                 "instance {name} is terminated, although its NodeClaim is not being deleted"
             ));
         }
+        let node = self.api.nodes.get(name);
+        let unregistered = labels::taints::UNREGISTERED;
+        if node.is_some_and(|it| !is_disrupted(&it.value) && !has_taint(&it.value, unregistered)) {
+            self.violated(format!(
+                "instance {name} is terminated, although its Node is not tainted"
+            ));
+        }
         let deadline = claim.annotation(annotations::TERMINATION_TIMESTAMP);
         let deadline = deadline.and_then(|text| text.parse::<jiff::Timestamp>().ok());
         if deadline.is_some_and(|at| at <= self.now) {
@@ -346,22 +478,170 @@ impl World {
         }
     }
 
+    /// Checks that places for pods are not on nodes that leave, nor in NodePools that are not ready.
+    pub(crate) fn check_plan(&mut self, snapshot: &Snapshot, plan: &Plan) {
+        for place in plan.existing.iter().filter(|it| !it.buffer) {
+            let (pod, name) = (&place.pod.name, &place.node);
+            let Some(node) = snapshot.node(name) else {
+                continue;
+            };
+            if leaves(node) {
+                self.violations.push(format!(
+                    "pod {pod} is planned on Node {name}, which is being disrupted"
+                ));
+            }
+            let claim = node.claim_name().unwrap_or(name).to_owned();
+            self.ghosts.planned.insert(pod.clone(), (claim, self.now));
+        }
+        for planned in &plan.new_node_claims {
+            let pool = snapshot.node_pool(&planned.node_pool);
+            if pool.is_none_or(|pool| pool.is_deleting() || pool.is_false(types::READY)) {
+                let pool = &planned.node_pool;
+                self.violations.push(format!(
+                    "a node of NodePool {pool} is planned, which is not ready"
+                ));
+            }
+        }
+    }
+
+    /// Checks a command that was planned or validated on a snapshot: nodes are consolidated once they were quiet, without their buffer
+    /// pods only if they have none, and their pods fit elsewhere.
+    pub(crate) fn check_planned(
+        &mut self,
+        command: &Command,
+        snapshot: &Snapshot,
+        request: &DisruptionRequest,
+    ) {
+        let what = disruption_name(command);
+        if command.method.is_eventual() {
+            return;
+        }
+        for candidate in &command.candidates {
+            let name = candidate.name();
+            let claim = snapshot.node_claim(candidate.claim_name());
+            if !claim.is_some_and(|claim| claim.is_true(types::CONSOLIDATABLE)) {
+                self.violations.push(format!(
+                    "{what} is planned, although Node {name} is not consolidatable"
+                ));
+            }
+            let holds = request
+                .surroundings
+                .buffer_pods
+                .get(name)
+                .is_some_and(|count| *count > 0);
+            if command.method == Method::Emptiness && holds {
+                self.violations.push(format!(
+                    "{what} is planned, although Node {name} holds buffer pods"
+                ));
+            }
+        }
+        if command.method == Method::Emptiness {
+            return;
+        }
+        let is_candidate = |name: &str| command.candidates.iter().any(|it| it.name() == name);
+        let staying = snapshot
+            .nodes()
+            .filter(|node| !leaves(node) && !is_candidate(node.name()));
+        let mut rooms: Vec<Resources> = staying
+            .map(|node| {
+                let mut left = node.allocatable();
+                let pods = snapshot.pods_on(node.name()).iter();
+                pods.for_each(|pod| left.sub_assign(&pod.shape.requests));
+                left
+            })
+            .collect();
+        for planned in &command.replacements {
+            let types = self.setting.types.iter();
+            let mut largest = Resources::new();
+            types
+                .filter(|it| planned.instance_types.contains(&it.name))
+                .for_each(|it| largest.max_assign(&it.allocatable()));
+            rooms.push(largest);
+        }
+        let mut pods: Vec<&Resources> = Vec::new();
+        for candidate in &command.candidates {
+            pods.extend(movable(snapshot, candidate.name()).map(|pod| &pod.shape.requests));
+        }
+        if !fit(&pods, &mut rooms) {
+            self.violations.push(format!(
+                "{what} is planned, although its pods do not fit elsewhere"
+            ));
+        }
+    }
+
+    /// Checks that commands end that wait for what will never come, when nothing else happens.
+    pub(crate) fn check_waiting_commands(&mut self) {
+        let mut found = Vec::new();
+        for command in &self.ghosts.commands {
+            let claims = command
+                .claims
+                .iter()
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(" and ");
+            let is_gone = |name: &&String| {
+                !self.api.claims.contains_key(*name) && !self.seen.claims.contains_key(*name)
+            };
+            if let Some(gone) = command.replacements.iter().find(is_gone) {
+                found.push(format!(
+                    "the command for {claims} waits for NodeClaim {gone}, which is gone"
+                ));
+            }
+            if self.now.duration_since(command.at).as_secs() > PATIENCE {
+                found.push(format!("the command for {claims} never ends"));
+            }
+        }
+        self.violations.extend(found);
+    }
+
+    /// Checks that an initialized Node is ready.
+    pub(crate) fn check_initialization(&mut self, node: &Node) {
+        if !has_ready(node, "True") {
+            let name = node.metadata.name.clone().unwrap_or_default();
+            self.violated(format!(
+                "Node {name} is initialized, although it is not ready"
+            ));
+        }
+    }
+
+    /// Checks that a node that becomes consolidatable was quiet for long enough.
+    pub(crate) fn check_consolidatable(&mut self, claim: &NodeClaim, pool: &NodePool) {
+        let initialized = claim
+            .condition(types::INITIALIZED)
+            .map(|it| it.last_transition_time.0);
+        let last = claim.status.last_pod_event_time.as_ref().map(|it| it.0);
+        let wanted = pool.spec.disruption.consolidate_after.value();
+        let is_early = wanted
+            .zip(last.or(initialized))
+            .is_none_or(|(wanted, since)| self.now.duration_since(since) < wanted);
+        if claim.is_true(types::CONSOLIDATABLE) && is_early {
+            self.violated(format!(
+                "NodeClaim {} becomes consolidatable before its consolidateAfter",
+                claim.name()
+            ));
+        }
+    }
+
     /// Returns what is wrong with a state in which nothing happens any more.
     pub fn unfinished(&self) -> Vec<String> {
         let mut found = Vec::new();
         if let Some(task) = self.tasks.first() {
             found.push(format!("a request is never answered: {:?}", task.print));
         }
-        for (name, stored) in &self.api.claims {
+        for (name, stored) in self.api.claims.iter() {
             let claim = &stored.value;
             let holds =
                 |pod: &Pod| pod.node_name.as_deref() == Some(name.as_str()) && is_protected(pod);
-            let is_held = self.api.pods.values().any(|pod| holds(&pod.value));
+            let is_held = claim.spec.termination_grace_period.is_none()
+                && self.api.pods.values().any(|pod| holds(&pod.value));
             if claim.is_deleting() {
                 if !is_held {
                     found.push(format!("NodeClaim {name} is being deleted forever"));
                 }
                 continue;
+            }
+            if expiry(claim).is_some_and(|at| at <= self.now) {
+                found.push(format!("NodeClaim {name} has expired and stays"));
             }
             if !claim.is_true(types::INITIALIZED) {
                 found.push(format!("NodeClaim {name} is never initialized"));
@@ -418,7 +698,11 @@ impl World {
         let is_busy = pods
             .into_iter()
             .any(|pod| pod.value.node_name.as_deref() == Some(name));
-        let may_leave = budget::allowed(pool, &Method::Emptiness.reason(), 1, self.now) > 0;
+        let leaving = self.api.claims.values().filter(|it| it.value.is_deleting());
+        let (all, leaving) = (self.api.claims.len(), leaving.count());
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
+        let allowed = budget::allowed(pool, &Method::Emptiness.reason(), all, self.now);
+        let may_leave = usize::try_from(allowed).is_ok_and(|allowed| allowed > leaving);
         let holds_buffer = !self.setting.buffer_pods.is_empty();
         (consolidates && !is_busy && may_leave && !holds_buffer)
             .then(|| format!("Node {name} stays, although it is empty"))

@@ -1,17 +1,22 @@
-//! Explores clusters: `karpenter-explore [--states N] [--depth N] [--faults N] [--changes N] [--scenario FILE]… [CLUSTER…]`.
+//! Explores clusters: `karpenter-explore [--states N] [--depth N] [--shortest] [--faults N] [--changes N] [--scenario FILE]… [CLUSTER…]`.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use karpenter_explore::scenarios::read;
-use karpenter_explore::search::{Bounds, Progress, explore, story};
+use karpenter_explore::search::{Bounds, Order, Progress, explore, story};
 use karpenter_explore::world::{Faults, World};
 use karpenter_explore::worlds;
+
+/// Clones of states are most of the work.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// What the command line asks for.
 struct Arguments {
     states: usize,
     depth: usize,
+    order: Order,
     faults: u8,
     changes: u8,
     names: Vec<String>,
@@ -22,8 +27,9 @@ fn arguments() -> Result<Arguments, String> {
     let mut asked = Arguments {
         states: 1_000_000,
         depth: 40,
+        order: Order::Departures,
         faults: 2,
-        changes: 1,
+        changes: 2,
         names: Vec::new(),
         scenarios: Vec::new(),
     };
@@ -39,6 +45,7 @@ fn arguments() -> Result<Arguments, String> {
             continue;
         }
         match argument.as_str() {
+            "--shortest" => asked.order = Order::Steps,
             "--states" => asked.states = number()?,
             "--depth" => asked.depth = number()?,
             "--faults" => asked.faults = u8::try_from(number()?).unwrap_or(u8::MAX),
@@ -49,17 +56,22 @@ fn arguments() -> Result<Arguments, String> {
     Ok(asked)
 }
 
-fn show(progress: Progress) {
-    let seconds = progress.took.as_secs_f64().max(0.001);
-    let rate = progress.states as f64 / seconds;
-    let Progress {
-        states,
-        frontier,
-        depth,
-        ..
-    } = progress;
-    eprint!("\r{states} states, {rate:.0} a second, depth {depth}, frontier {frontier}    ");
-    std::io::stderr().flush().ok();
+/// Returns a progress bar, which shows the states a second and the frontier.
+fn bar(states: usize) -> ProgressBar {
+    let bar = ProgressBar::new(states as u64);
+    let template = "{elapsed_precise} [{bar:30}] {human_pos} states, {per_sec}, {msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    bar.set_position(progress.states as u64);
+    bar.set_message(format!(
+        "depth {}, frontier {}",
+        progress.depth, progress.frontier
+    ));
 }
 
 /// Returns the largest amount of memory that the process had, in MiB.
@@ -122,6 +134,7 @@ fn main() -> ExitCode {
         }
     };
     let bounds = Bounds {
+        order: asked.order,
         depth: asked.depth,
         states: asked.states,
     };
@@ -134,8 +147,9 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        let outcome = explore(&first, bounds, show);
-        eprintln!();
+        let bar = bar(asked.states);
+        let outcome = explore(&first, bounds, |progress| show(&bar, progress));
+        bar.finish_and_clear();
         println!(
             "{name}: {} states, {} steps, depth {}{}, {} more states of fair courses, {:.1} s, {} MiB",
             outcome.states,

@@ -1,7 +1,9 @@
 //! Breadth-first search over all orders, and the fair course from each state.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -13,10 +15,21 @@ const CHUNK: usize = 1024;
 /// The longest fair course; a longer one is taken for one without an end.
 const LONGEST: usize = 5_000;
 
+/// Which states come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Those that fewest steps lead to: a counterexample is the shortest.
+    Steps,
+    /// Those with the fewest departures from the fair course: a counterexample has the fewest. What takes long is reached sooner.
+    Departures,
+}
+
 /// How far the search goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// The longest path.
+    /// Which states come first.
+    pub order: Order,
+    /// The most steps, or departures.
     pub depth: usize,
     /// The number of states after which no further level is begun, and a begun one is not finished.
     pub states: usize,
@@ -63,6 +76,9 @@ pub struct Progress {
     pub took: Duration,
 }
 
+/// States to expand.
+type Frontier = VecDeque<(u32, World)>;
+
 struct Entry {
     parent: u32,
     step: Option<Step>,
@@ -70,12 +86,46 @@ struct Entry {
     core: u64,
 }
 
+/// A state that follows another.
+struct Next {
+    step: Step,
+    hash: u64,
+    /// The hash without what may still happen.
+    core: u64,
+    world: World,
+}
+
 /// What can follow a state.
 struct Expansion {
-    next: Vec<(Step, u64, World)>,
+    core: u64,
+    next: Vec<Next>,
     fair: Option<u64>,
     violation: Option<(Step, Vec<String>)>,
     tried: usize,
+}
+
+impl Expansion {
+    /// Adds what follows a step, if that changes anything; returns its number of writes then.
+    fn add(&mut self, world: &World, own: u64, step: &Step) -> Option<u32> {
+        self.tried += 1;
+        let next = world.after(step);
+        if !next.violations.is_empty() {
+            self.violation
+                .get_or_insert((step.clone(), next.violations.clone()));
+        }
+        let core = next.hash_of_state();
+        let hash = next.hash_with(core);
+        let writes = next.writes;
+        (hash != own).then(|| {
+            self.next.push(Next {
+                step: step.clone(),
+                hash,
+                core,
+                world: next,
+            });
+            writes
+        })
+    }
 }
 
 impl World {
@@ -86,63 +136,40 @@ impl World {
         next
     }
 
-    /// Returns the next state of a fair course without faults, and the step to it; `None` if nothing will ever happen.
-    pub fn fair(&self) -> Option<(Step, Self)> {
-        let own = self.hash_of_state();
-        let changes = |step: Step| {
+    /// Returns the next step of a fair course without faults, the hash of the state after it, and that state; `None` if nothing will
+    /// ever happen. `core` is the hash of this state.
+    fn fair(&self, core: u64) -> Option<(Step, u64, Self)> {
+        let to = |step: Step| {
             let next = self.after(&step);
-            (next.hash_of_state() != own).then_some((step, next))
+            (step, next.hash_of_state(), next)
         };
-        let first = self.steps().into_iter().find_map(changes);
-        first.or_else(|| {
-            self.next_deadline()?;
-            Some((Step::Deadline, self.after(&Step::Deadline)))
-        })
+        let mut steps = self.steps().into_iter().map(to);
+        let first = steps.find(|(_, after, _)| *after != core);
+        first.or_else(|| self.next_deadline().map(|_| to(Step::Deadline)))
     }
 
     fn expand(&self) -> Expansion {
-        let own = self.hash();
+        let core = self.hash_of_state();
+        let own = self.hash_with(core);
         let mut all = Expansion {
+            core,
             next: Vec::new(),
             fair: None,
             violation: None,
             tried: 0,
         };
-        let ordinary = self.steps();
         let mut changing = Vec::new();
-        for step in ordinary {
-            all.tried += 1;
-            let next = self.after(&step);
-            if !next.violations.is_empty() {
-                all.violation
-                    .get_or_insert((step.clone(), next.violations.clone()));
-            }
-            let hash = next.hash();
-            if hash != own {
-                all.fair.get_or_insert_with(|| next.hash_of_state());
-                changing.push((step.clone(), next.writes));
-                all.next.push((step, hash, next));
-            }
+        for step in self.steps() {
+            let writes = all.add(self, own, &step);
+            changing.extend(writes.map(|writes| (step, writes)));
         }
         let is_idle = changing.is_empty();
-        let mut more = self.faults(&changing, is_idle);
         if is_idle && self.next_deadline().is_some() {
-            more.insert(0, Step::Deadline);
+            all.add(self, own, &Step::Deadline);
         }
-        for step in more {
-            all.tried += 1;
-            let next = self.after(&step);
-            if !next.violations.is_empty() {
-                all.violation
-                    .get_or_insert((step.clone(), next.violations.clone()));
-            }
-            if step == Step::Deadline {
-                all.fair.get_or_insert_with(|| next.hash_of_state());
-            }
-            let hash = next.hash();
-            if hash != own {
-                all.next.push((step, hash, next));
-            }
+        all.fair = all.next.first().map(|next| next.core);
+        for step in self.faults(&changing, is_idle) {
+            all.add(self, own, &step);
         }
         all
     }
@@ -159,20 +186,18 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
             step: None,
             core: first.hash_of_state(),
         }],
-        fair: FxHashMap::default(),
+        fair: Fair::new(),
         steps: 0,
     };
-    search.known.insert(first.hash(), 0);
-    let mut frontier: Vec<(u32, World)> = vec![(0, first.clone())];
+    search
+        .known
+        .insert(first.hash_with(first.hash_of_state()), 0);
+    let mut frontier = Frontier::from([(0, first.clone())]);
     let (mut depth, mut counterexample, mut is_full) = (0, None, false);
     while depth < bounds.depth && !frontier.is_empty() && counterexample.is_none() && !is_full {
-        let mut next = Vec::new();
-        let mut rest = frontier.into_iter();
-        loop {
-            let chunk: Vec<(u32, World)> = rest.by_ref().take(CHUNK).collect();
-            if chunk.is_empty() {
-                break;
-            }
+        let (mut next, mut level) = (Frontier::new(), frontier);
+        while !level.is_empty() {
+            let chunk: Vec<(u32, World)> = level.drain(..level.len().min(CHUNK)).collect();
             if search.entries.len() >= bounds.states {
                 is_full = true;
                 next.extend(chunk);
@@ -180,11 +205,11 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
             }
             let expansions: Vec<Expansion> =
                 chunk.par_iter().map(|(_, world)| world.expand()).collect();
-            for ((id, world), expansion) in chunk.iter().zip(expansions) {
-                let found = search.add(*id, world, expansion, &mut next);
+            for ((id, _), expansion) in chunk.iter().zip(expansions) {
+                let found = search.add(*id, expansion, bounds.order, &mut level, &mut next);
                 counterexample = counterexample.or(found);
             }
-            let (states, frontier) = (search.entries.len(), next.len() + rest.len());
+            let (states, frontier) = (search.entries.len(), next.len() + level.len());
             report(Progress {
                 states,
                 frontier,
@@ -199,10 +224,20 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
         frontier = next;
     }
     let is_exhausted = frontier.is_empty() && counterexample.is_none();
-    let mut beyond = 0;
+    let inside = search.fair.len();
     if counterexample.is_none() {
-        (beyond, counterexample) = search.fair_courses(&frontier);
+        let (states, started) = (search.entries.len(), &started);
+        let mut courses = |all: usize, left: usize| {
+            report(Progress {
+                states: states + all - inside,
+                frontier: left,
+                depth,
+                took: started.elapsed(),
+            });
+        };
+        counterexample = search.fair_courses(&mut frontier, &mut courses);
     }
+    let beyond = search.fair.len() - inside;
     Outcome {
         states: search.entries.len(),
         steps: search.steps,
@@ -218,8 +253,7 @@ struct Search<'a> {
     first: &'a World,
     known: FxHashMap<u64, u32>,
     entries: Vec<Entry>,
-    /// The next state of the fair course; `None` at an end.
-    fair: FxHashMap<u64, Option<u64>>,
+    fair: Fair,
     steps: usize,
 }
 
@@ -228,27 +262,38 @@ impl Search<'_> {
     fn add(
         &mut self,
         id: u32,
-        world: &World,
         expansion: Expansion,
-        frontier: &mut Vec<(u32, World)>,
+        order: Order,
+        level: &mut Frontier,
+        next_level: &mut Frontier,
     ) -> Option<Counterexample> {
         self.steps += expansion.tried;
-        self.fair.insert(world.hash_of_state(), expansion.fair);
+        self.fair.insert(expansion.core, expansion.fair);
         if let Some((step, what)) = expansion.violation {
             let mut steps = self.path(id);
             steps.push(step);
             return Some(Counterexample { steps, what });
         }
-        for (step, hash, next) in expansion.next {
+        for (index, next) in expansion.next.into_iter().enumerate() {
+            let Next {
+                step,
+                hash,
+                core,
+                world,
+            } = next;
             let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
             if let std::collections::hash_map::Entry::Vacant(entry) = self.known.entry(hash) {
                 entry.insert(number);
                 self.entries.push(Entry {
                     parent: id,
                     step: Some(step),
-                    core: next.hash_of_state(),
+                    core,
                 });
-                frontier.push((number, next));
+                // The first is the next state of the fair course.
+                match order {
+                    Order::Departures if index == 0 => level.push_back((number, world)),
+                    _ => next_level.push_back((number, world)),
+                }
             }
         }
         None
@@ -265,96 +310,121 @@ impl Search<'_> {
         steps
     }
 
-    /// Checks that the fair course of every state ends where nothing is left to do. Returns the number of states of fair courses
-    /// that the search did not reach.
-    fn fair_courses(&mut self, frontier: &[(u32, World)]) -> (usize, Option<Counterexample>) {
-        let mut beyond = 0;
-        for chunk in frontier.chunks(CHUNK) {
+    /// Checks that the fair course of every state ends where nothing is left to do.
+    fn fair_courses(
+        &mut self,
+        frontier: &mut Frontier,
+        report: &mut impl FnMut(usize, usize),
+    ) -> Option<Counterexample> {
+        let mut ended: FxHashSet<u64> = FxHashSet::default();
+        let all = frontier.len();
+        for (index, chunk) in frontier.make_contiguous().chunks(CHUNK).enumerate() {
             let fair = &self.fair;
-            let courses: Vec<Course> = chunk
+            let courses = chunk
                 .par_iter()
-                .map(|(_, world)| Course::of(world, fair))
-                .collect();
+                .map(|(_, world)| Course::of(world, Some(fair)));
+            let courses: Vec<Course> = courses.collect();
             for ((id, _), course) in chunk.iter().zip(courses) {
-                beyond += course.edges.len();
-                self.fair.extend(course.edges);
+                ended.extend(course.ends);
                 if let Some(what) = course.problem {
                     let mut steps = self.path(*id);
                     steps.extend(course.steps);
-                    return (beyond, Some(Counterexample { steps, what }));
+                    return Some(Counterexample { steps, what });
                 }
             }
+            report(self.fair.len(), all - index * CHUNK);
         }
-        // Courses that end inside of what was explored: each cycle once.
+        // Courses whose end no course of the frontier has reached.
         let mut checked: FxHashSet<u64> = FxHashSet::default();
-        let mut by_core: FxHashMap<u64, u32> = FxHashMap::default();
         for (id, entry) in (0..).zip(&self.entries) {
-            by_core.entry(entry.core).or_insert(id);
-        }
-        for id in 0..self.entries.len() {
-            let Some(entry) = self.entries.get(id) else {
-                break;
-            };
             let (mut core, mut path) = (entry.core, FxHashSet::default());
             while !checked.contains(&core) && path.insert(core) {
-                match self.fair.get(&core) {
-                    Some(Some(next)) => core = *next,
+                match self.fair.next(core) {
+                    Some(Some(next)) => core = next,
                     _ => break,
                 }
             }
-            let ends_here = path.contains(&core);
+            let is_new = path.contains(&core) && !ended.contains(&core);
             checked.extend(path);
-            let Some(id) = by_core.get(&core).copied().filter(|_| ends_here) else {
+            if !is_new {
                 continue;
-            };
+            }
             let mut steps = self.path(id);
             let mut world = self.first.clone();
             steps.iter().for_each(|step| world.take(step));
-            let course = Course::of(&world, &FxHashMap::default());
+            let course = Course::of(&world, None);
             if let Some(what) = course.problem {
                 steps.extend(course.steps);
-                return (beyond, Some(Counterexample { steps, what }));
+                return Some(Counterexample { steps, what });
             }
         }
-        (beyond, None)
+        None
+    }
+}
+
+/// The next state of fair courses, by state; `None` at an end.
+struct Fair(Vec<Mutex<FxHashMap<u64, Option<u64>>>>);
+
+impl Fair {
+    fn new() -> Self {
+        Self((0..64).map(|_| Mutex::default()).collect())
+    }
+
+    fn part(&self, core: u64) -> &Mutex<FxHashMap<u64, Option<u64>>> {
+        &self.0[(core >> 58) as usize]
+    }
+
+    fn next(&self, core: u64) -> Option<Option<u64>> {
+        self.part(core).lock().get(&core).copied()
+    }
+
+    fn insert(&self, core: u64, next: Option<u64>) {
+        self.part(core).lock().insert(core, next);
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(|part| part.lock().len()).sum()
     }
 }
 
 /// A fair course.
+#[derive(Default)]
 struct Course {
-    edges: Vec<(u64, Option<u64>)>,
     steps: Vec<Step>,
+    /// The states in which nothing happens any more, or which repeat themselves.
+    ends: Vec<u64>,
     problem: Option<Vec<String>>,
 }
 
 impl Course {
     /// Follows the fair course of a state until it is known, or until it ends or repeats itself; then nothing may be left to do.
-    fn of(world: &World, known: &FxHashMap<u64, Option<u64>>) -> Self {
-        let mut course = Self {
-            edges: Vec::new(),
-            steps: Vec::new(),
-            problem: None,
-        };
+    fn of(world: &World, known: Option<&Fair>) -> Self {
+        let mut course = Self::default();
         let mut world = world.clone();
         let mut core = world.hash_of_state();
         let mut seen: FxHashMap<u64, usize> = FxHashMap::default();
-        let mut writes: Vec<bool> = Vec::new();
-        while !known.contains_key(&core) {
+        let (mut cores, mut writes) = (Vec::new(), Vec::new());
+        loop {
             if let Some(from) = seen.insert(core, writes.len()) {
-                course.check_end(&world, &writes[from..]);
+                course.end(&world, &writes[from..], &cores[from..]);
                 return course;
             }
-            let Some((step, next)) = world.fair() else {
-                course.edges.push((core, None));
-                course.check_end(&world, &[]);
+            if known.is_some_and(|known| known.next(core).is_some()) {
+                return course;
+            }
+            let next = world.fair(core);
+            if let Some(known) = known {
+                known.insert(core, next.as_ref().map(|(_, after, _)| *after));
+            }
+            let Some((step, after, next)) = next else {
+                course.end(&world, &[], &[core]);
                 return course;
             };
-            let after = next.hash_of_state();
-            course.edges.push((core, Some(after)));
+            cores.push(core);
             writes.push(next.writes > 0 || step.is_of_environment());
             course.steps.push(step);
             if !next.violations.is_empty() {
-                course.problem = Some(next.violations.clone());
+                course.problem = Some(next.violations);
                 return course;
             }
             if writes.len() > LONGEST {
@@ -363,10 +433,10 @@ impl Course {
             }
             (world, core) = (next, after);
         }
-        course
     }
 
-    fn check_end(&mut self, world: &World, cycle: &[bool]) {
+    fn end(&mut self, world: &World, cycle: &[bool], cores: &[u64]) {
+        self.ends.extend(cores);
         let mut what = world.unfinished();
         if cycle.contains(&true) {
             what.insert(0, "the same effects follow each other forever".to_owned());

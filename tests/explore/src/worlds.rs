@@ -176,6 +176,7 @@ impl World {
         self.take(&Step::Claim(name.clone()));
         self.take(&Step::Answer(last(&self), Answer::Right));
         self.take(&Step::Join(name.clone()));
+        self.take(&Step::Ready(name.clone()));
         self.take(&Step::Claim(name.clone()));
         for pod in pods {
             let pod = self.add_pod(pod);
@@ -221,7 +222,11 @@ pub fn all() -> Vec<Named> {
             // Two NodePools, of which the first may have one node; three pods and a buffer.
             let first = pool("first").weight(10).limit("nodes", "1");
             let mut world = empty(
-                vec![Change::RemovePod("web")],
+                vec![
+                    Change::RemovePod("web"),
+                    Change::DeleteClaim("nc-0001".to_owned()),
+                    next_generation(first.clone()),
+                ],
                 vec![buffer_pod("500m")],
                 vec![first, pool("second").limit("cpu", "6")],
             );
@@ -242,7 +247,7 @@ pub fn all() -> Vec<Named> {
         }),
         named("consolidate", {
             // Pods of two nodes fit on one; a PodDisruptionBudget guards two of them.
-            let pools = vec![pool("first").budget("1")];
+            let pools = vec![pool("first").budget("2")];
             let changes = vec![
                 Change::Protect("web"),
                 Change::AddPodLike("web"),
@@ -251,6 +256,47 @@ pub fn all() -> Vec<Named> {
             let world =
                 empty(changes, Vec::new(), pools).with_node("first", "large", &[&guarded, &web]);
             world.with_node("first", "small", &[&guarded]).later(60)
+        }),
+        named("move", {
+            // The pod of a large node needs a small one only; later it fits beside another.
+            let (light, base, extra) = (
+                pod_of("light", "500m"),
+                pod_of("base", "1"),
+                pod_of("extra", "500m"),
+            );
+            let changes = vec![
+                Change::RemovePod("extra"),
+                Change::AddPodLike("light"),
+                Change::Protect("light"),
+                Change::DeleteNodeOf("light"),
+                Change::DeleteNode("nc-0001".to_owned()),
+            ];
+            let world = empty(changes, Vec::new(), vec![pool("first")]);
+            let world = world.with_node("first", "large", &[&light]);
+            world
+                .with_node("first", "small", &[&base, &extra])
+                .later(60)
+        }),
+        named("expire", {
+            // A node has expired; a PodDisruptionBudget and an annotation protect its pods until its grace period ends.
+            let of = |expires: &str| {
+                pool("first")
+                    .expire_after(expires)
+                    .termination_grace_period("5m")
+            };
+            let mut locked = pod_of("locked", "1");
+            locked
+                .annotations
+                .insert(annotations::DO_NOT_DISRUPT.to_owned(), "true".to_owned());
+            let changes = vec![
+                Change::DeleteNode("nc-0001".to_owned()),
+                Change::AddPodLike("guarded"),
+                Change::RemovePod("locked"),
+            ];
+            let world = empty(changes, Vec::new(), vec![of("2m")]);
+            let mut world = world.with_node("first", "large", &[&guarded, &locked]);
+            world.apply_change(&Change::PutPool(Box::new(of("Never").build())));
+            world.later(120)
         }),
         named("drift", {
             // Two nodes have drifted; there is a limit, and the budget allows one at a time.
@@ -264,6 +310,7 @@ pub fn all() -> Vec<Named> {
                 Change::Protect("web"),
                 Change::DeleteNodeOf("big"),
                 Change::RemovePod("web"),
+                Change::AddPodLike("big"),
             ];
             let world = empty(changes, Vec::new(), vec![of()]).with_node("first", "large", &[&big]);
             let mut world = world.with_node("first", "small", &[&web]).later(60);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use karpenter_explore::scenarios::read;
-use karpenter_explore::search::{Bounds, explore, story};
+use karpenter_explore::search::{Bounds, Order, explore, story};
 
 /// Scenarios that cannot apply, and why.
 const EXEMPT: [(&str, &str); 0] = [];
@@ -38,6 +38,7 @@ fn every_scenario_of_kamera_holds_or_is_exempt() {
             let outcome = explore(
                 &first,
                 Bounds {
+                    order: Order::Departures,
                     depth: 40,
                     states: STATES,
                 },

@@ -268,6 +268,7 @@ impl World {
                     let launched = Instance {
                         launched: self.now,
                         is_terminating: false,
+                        is_silent: false,
                     };
                     self.instances.insert(name.clone(), launched);
                     let held = || vec![finalizers::TERMINATION.to_owned()];

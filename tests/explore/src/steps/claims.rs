@@ -34,7 +34,9 @@ impl World {
         }
         let is_asked =
             |kind: &Request| matches!(kind, Request::Create(claim, _) if claim.name() == name);
-        if self.tasks.iter().any(|task| is_asked(&task.kind)) {
+        // A launch that failed is repeated later.
+        let is_early = self.stuck.get(name).is_some_and(|at| *at == self.now);
+        if is_early || self.tasks.iter().any(|task| is_asked(&task.kind)) {
             return Ok(());
         }
         let mut claim = claim;
@@ -61,6 +63,14 @@ impl World {
         joining: Joining,
         answer: Answer,
     ) -> Result<(), Halt> {
+        if answer == Answer::Stuck || self.stuck.contains_key(before.name()) {
+            self.stuck.insert(before.name().to_owned(), self.now);
+            let failure = LaunchFailure::Retryable {
+                reason: "LaunchFailed".to_owned(),
+                message: "internal error".to_owned(),
+            };
+            return self.join_on(before, joining, Event::NotLaunched(failure));
+        }
         let event = match answer {
             _ if answer == Answer::Failed || !self.is_class_ready => {
                 let error = match self.is_class_ready {
@@ -75,6 +85,9 @@ impl World {
                 let launched = self.launch(joining.claim());
                 if answer == Answer::Doubled {
                     self.launch(joining.claim());
+                }
+                if let Some(instance) = self.instances.get_mut(before.name()) {
+                    instance.is_silent |= answer == Answer::Silent;
                 }
                 match launched.filter(|_| answer != Answer::Lost) {
                     Some(answer) => Event::Launched(Box::new(answer)),
@@ -146,6 +159,7 @@ impl World {
                         };
                         let mut node = Node::clone(&stored.value);
                         self.write()?;
+                        self.check_initialization(&read);
                         let labels = wanted.metadata.labels.clone().unwrap_or_default();
                         node.metadata.labels.get_or_insert_default().extend(labels);
                         self.put_node(node);
@@ -250,6 +264,7 @@ impl World {
         if after.status == before.status {
             return Ok(());
         }
+        self.check_consolidatable(&after, pool);
         self.write()?;
         let kinds = [
             karpenter_api::conditions::types::CONSOLIDATABLE,

@@ -8,11 +8,15 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::taints;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::disruption::{Candidate, Command, DisruptionRequest, plan, validate};
-use karpenter_core::lifecycle::disruption::{Effect, Event, Inputs, Report, TaintedNode};
+use karpenter_core::disruption::{Candidate, Command, DisruptionRequest, Method, plan, validate};
+use karpenter_core::lifecycle::after;
+use karpenter_core::lifecycle::disruption::{
+    CommandEnd, Effect, Event, Inputs, Report, TaintedNode,
+};
 
 use super::Halt;
 use super::tasks::{Answer, Request};
+use crate::checks::COOLDOWN;
 use crate::world::{Started, World};
 
 impl World {
@@ -29,12 +33,12 @@ impl World {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let snapshot = self.model.fork();
-            let effects = Arc::make_mut(&mut self.disruption).on(event, &snapshot, self.now);
+            let now = self.now;
+            let effects = self.disruption_mut().on(event, &snapshot, now);
             for effect in effects {
                 events.extend(self.execute(effect, &snapshot));
             }
         }
-        self.print_processes(false, true);
     }
 
     /// Executes an effect; returns its answer, unless a request will.
@@ -83,7 +87,15 @@ impl World {
 
     fn reported(&mut self, report: Report) {
         match report {
-            Report::Proposed(command) => self.tell(|| format!("{} is proposed", name(&command))),
+            Report::Proposed(command) => {
+                for candidate in &command.candidates {
+                    let proposed = (self.now, false);
+                    self.ghosts
+                        .proposed
+                        .insert(candidate.claim_name().to_owned(), proposed);
+                }
+                self.tell(|| format!("{} is proposed", name(&command)));
+            }
             Report::Starting(_) | Report::Waiting(..) | Report::Terminating(..) => {}
             Report::Started(command, replacements) => {
                 let claims: BTreeSet<String> = command
@@ -99,7 +111,12 @@ impl World {
                     )
                 });
                 self.check_overlap(&command, &claims);
-                let replacements = replacements.iter().map(|it| it.name().to_owned()).collect();
+                let replacements: Vec<String> =
+                    replacements.iter().map(|it| it.name().to_owned()).collect();
+                if matches!(command.method, Method::MultiNode | Method::SingleNode) {
+                    let moved = replacements.iter().map(|name| (name.clone(), self.now));
+                    self.ghosts.moved.extend(moved);
+                }
                 self.ghosts.commands.push(Started {
                     claims,
                     at: self.now,
@@ -108,6 +125,15 @@ impl World {
             }
             Report::Ended(command, end) => {
                 self.tell(|| format!("{} has ended: {end}", name(&command)));
+                if command.method.is_eventual() {
+                    let until = after(self.now, COOLDOWN);
+                    for pool in command.candidates.iter().map(Candidate::pool_name) {
+                        match end {
+                            CommandEnd::Succeeded => drop(self.ghosts.cooling.remove(pool)),
+                            _ => drop(self.ghosts.cooling.insert(pool.to_owned(), until)),
+                        }
+                    }
+                }
                 let claims: BTreeSet<&str> = command
                     .candidates
                     .iter()
@@ -146,7 +172,11 @@ impl World {
         if answer != Answer::Right {
             return self.disruption_on(Event::Unanswered);
         }
-        let found = plan(snapshot, &self.disruption_request(snapshot, inputs));
+        let request = self.disruption_request(snapshot, inputs);
+        let found = plan(snapshot, &request);
+        for command in &found.commands {
+            self.check_planned(command, snapshot, &request);
+        }
         self.tell(|| {
             let commands: Vec<String> = found.commands.iter().map(name).collect();
             format!(
@@ -171,11 +201,17 @@ impl World {
         if answer != Answer::Right {
             return self.disruption_on(Event::Unanswered);
         }
-        let checked = validate(
-            &command,
-            snapshot,
-            &self.disruption_request(snapshot, inputs),
-        );
+        let request = self.disruption_request(snapshot, inputs);
+        let checked = validate(&command, snapshot, &request);
+        if let Ok(checked) = &checked {
+            self.check_planned(checked, snapshot, &request);
+            for candidate in &checked.candidates {
+                let known = self.ghosts.proposed.get_mut(candidate.claim_name());
+                known
+                    .into_iter()
+                    .for_each(|(_, is_validated)| *is_validated = true);
+            }
+        }
         self.tell(|| match &checked {
             Ok(_) => format!("{} is still valid", name(&command)),
             Err(why) => format!("{} is not valid any more: {why}", name(&command)),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::{REGISTERED, taints};
 use karpenter_core::lifecycle::after;
@@ -12,6 +13,18 @@ use super::Step;
 use crate::world::World;
 use crate::worlds::Change;
 
+/// Returns whether a Node's condition Ready has this status.
+pub fn has_ready(node: &Node, status: &str) -> bool {
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|all| {
+        all.iter()
+            .any(|it| it.type_ == "Ready" && it.status == status)
+    })
+}
+
 impl World {
     pub(super) fn steps_of_environment(&self, steps: &mut Vec<Step>) {
         let ended = self.api.pods.iter().filter(|(_, pod)| {
@@ -21,13 +34,25 @@ impl World {
         });
         steps.extend(ended.map(|(name, _)| Step::PodEnds(name.clone())));
         for (name, instance) in &self.instances {
+            if self
+                .api
+                .nodes
+                .get(name)
+                .is_some_and(|node| has_ready(&node.value, "False"))
+            {
+                steps.push(Step::Ready(name.clone()));
+            }
             if instance.is_terminating {
                 steps.push(Step::InstanceEnds(name.clone()));
                 continue;
             }
             let claim = self.api.claims.get(name);
             let is_launched = claim.is_some_and(|claim| claim.value.status.provider_id.is_some());
-            if is_launched && !self.api.nodes.contains_key(name) && !self.has_joined(name) {
+            if is_launched
+                && !instance.is_silent
+                && !self.api.nodes.contains_key(name)
+                && !self.has_joined(name)
+            {
                 steps.push(Step::Join(name.clone()));
             }
         }
@@ -45,7 +70,7 @@ impl World {
 
     /// Adds the Nodes to which kube-scheduler may bind each pod; it tries every pod at once.
     pub(super) fn steps_of_scheduler(&self, steps: &mut Vec<Step>) {
-        for (name, pod) in &self.api.pods {
+        for (name, pod) in self.api.pods.iter() {
             let pod = &pod.value;
             if pod.node_name.is_some() || !pod.is_active() {
                 continue;
@@ -88,15 +113,7 @@ impl World {
             .node_selector
             .iter()
             .all(|(key, value)| has(key, value));
-        let ready = node
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_ref());
-        let ready = ready.is_some_and(|all| {
-            all.iter()
-                .any(|it| it.type_ == "Ready" && it.status == "True")
-        });
-        if keeps_away || !selected || !ready || !has(REGISTERED, "true") {
+        if keeps_away || !selected || !has_ready(node, "True") || !has(REGISTERED, "true") {
             return false;
         }
         let total = node
@@ -124,6 +141,7 @@ impl World {
         match step {
             Step::PodEnds(name) => self.remove_pod(name),
             Step::Join(name) => self.join(name),
+            Step::Ready(name) => self.set_ready(name, "True"),
             Step::InstanceEnds(name) => self.instance_gone(name),
             Step::NodeLost(name) => self.delete_node(name),
             Step::Bind(name, node) => {
@@ -137,6 +155,7 @@ impl World {
                 pod.started_at = Some(self.now.into());
                 pod.scheduled_since = Some(self.now.into());
                 self.ghosts.promised.remove(name);
+                self.ghosts.planned.remove(name);
                 self.put_pod(pod);
             }
             Step::NoNode(name) => {

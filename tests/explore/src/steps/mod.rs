@@ -2,23 +2,23 @@
 
 mod claims;
 mod disruption;
-mod environment;
+pub(crate) mod environment;
 mod nodes;
 mod provisioning;
 pub mod tasks;
 
 use std::fmt;
-use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_core::lifecycle::after;
-use karpenter_core::lifecycle::conditions::{consolidatable_in, expires_at};
+use karpenter_core::lifecycle::conditions::{expires_at, quiet_since};
 use karpenter_core::lifecycle::disruption::{Disruption, Settings};
 use karpenter_core::lifecycle::drain::MIN_DRAIN;
 use karpenter_core::lifecycle::provisioning::Provisioning;
 use karpenter_core::lifecycle::termination::deadline;
 
+use crate::checks::expiry;
 use crate::world::objects::{Kind, Objects};
 use crate::world::{WINDOW, World};
 pub(crate) use disruption::name as disruption_name;
@@ -44,6 +44,8 @@ pub enum Step {
     PodEnds(String),
     /// The kubelet of an instance registers its Node.
     Join(String),
+    /// A Node becomes ready.
+    Ready(String),
     /// An instance that is being terminated ends.
     InstanceEnds(String),
     /// The cloud's node controller deletes the Node of an instance that is gone.
@@ -93,6 +95,7 @@ impl fmt::Display for Step {
             Self::Answer(_, answer) => write!(f, "an outstanding request is answered ({answer})"),
             Self::PodEnds(pod) => write!(f, "pod {pod} ends"),
             Self::Join(node) => write!(f, "the kubelet of instance {node} registers its Node"),
+            Self::Ready(name) => write!(f, "Node {name} becomes ready"),
             Self::InstanceEnds(name) => write!(f, "the provider ends instance {name}"),
             Self::NodeLost(name) => write!(
                 f,
@@ -135,6 +138,7 @@ impl Step {
             Self::CatchUp
                 | Self::PodEnds(_)
                 | Self::Join(_)
+                | Self::Ready(_)
                 | Self::InstanceEnds(_)
                 | Self::NodeLost(_)
                 | Self::Bind(..)
@@ -250,6 +254,11 @@ impl World {
 
     /// Takes a step.
     pub fn take(&mut self, step: &Step) {
+        self.take_part(step);
+        self.print_processes();
+    }
+
+    fn take_part(&mut self, step: &Step) {
         self.writes = 0;
         let halt = match step {
             Step::Answer(index, answer) => {
@@ -291,6 +300,7 @@ impl World {
                 Ok(())
             }
             Step::Deadline => {
+                self.check_waiting_commands();
                 self.reach_deadline();
                 Ok(())
             }
@@ -325,7 +335,7 @@ impl World {
     /// Takes a step that the process does not survive.
     fn crash(&mut self, step: &Step, writes: u32) {
         self.writes_left = Some(writes);
-        self.take(step);
+        self.take_part(step);
         self.writes_left = None;
         self.faults.crashes -= 1;
         self.faults.all -= 1;
@@ -342,9 +352,11 @@ impl World {
         self.evictions.clear();
         self.buffers.clear();
         self.ghosts.commands.clear();
-        self.provisioning = Arc::new(Provisioning::new(WINDOW, self.now));
-        self.disruption = Arc::new(Disruption::new(Settings::default(), self.now));
-        self.print_processes(true, true);
+        self.ghosts.planned.clear();
+        self.ghosts.cooling.clear();
+        self.ghosts.moved.clear();
+        *self.provisioning_mut() = Provisioning::new(WINDOW, self.now);
+        *self.disruption_mut() = Disruption::new(Settings::default(), self.now);
         self.own = Objects::default();
         let marks: Vec<_> = self.model.marks().collect();
         self.change_model(|cluster| {
@@ -403,12 +415,13 @@ impl World {
                 } else if !claim.is_true(types::REGISTERED) {
                     due.extend(since(types::REGISTERED).map(|at| whole(at, 900)));
                 }
-                due.extend(expires_at(claim));
+                due.extend(expiry(claim));
                 let pool = claim
                     .node_pool()
                     .and_then(|pool| self.model.node_pool(pool));
-                let left = pool.and_then(|pool| consolidatable_in(pool, claim, now));
-                due.extend(left.and_then(|left| now.checked_add(left).ok()));
+                let quiet = pool.and_then(|pool| pool.spec.disruption.consolidate_after.value());
+                let quiet = quiet.zip(quiet_since(claim));
+                due.extend(quiet.and_then(|(quiet, since)| since.checked_add(quiet).ok()));
             }
         }
         let orphans = self

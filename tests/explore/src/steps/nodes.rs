@@ -14,8 +14,10 @@ use karpenter_core::pod::Pod;
 
 use super::Halt;
 use super::claims::has_finalizer;
+use super::environment::has_ready;
 use crate::world::World;
 use crate::world::cloud::{claim_of, provider_id};
+use crate::world::view::is_guarded;
 
 /// How long an instance may exist without a NodeClaim, in seconds.
 const GRACE: i64 = 30;
@@ -179,24 +181,18 @@ impl World {
 
     /// Returns whether the API server accepts the eviction of a pod.
     fn budget_allows(&self, pod: &Pod) -> bool {
-        let is_guarded = pod
-            .shape
-            .labels
-            .get("app")
-            .is_some_and(|app| app == "guarded");
-        let (covered, healthy) = self.guarded();
-        !is_guarded || !pod.ready || covered - healthy == 0
+        let (covered, healthy) = self.api.guarded();
+        !is_guarded(pod) || !pod.ready || covered - healthy == 0
     }
 
     /// Collects NodeClaims without instances and instances without NodeClaims.
     pub(super) fn collect(&mut self) -> Result<(), Halt> {
         let is_ready = |world: &Self, name: &str| {
-            let node = world.seen.nodes.get(name);
-            let conditions = node.and_then(|node| node.value.status.as_ref()?.conditions.as_ref());
-            conditions.is_some_and(|all| {
-                all.iter()
-                    .any(|it| it.type_ == "Ready" && it.status == "True")
-            })
+            world
+                .seen
+                .nodes
+                .get(name)
+                .is_some_and(|node| has_ready(&node.value, "True"))
         };
         let running = |world: &Self, name: &str| {
             world

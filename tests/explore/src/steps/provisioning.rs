@@ -33,7 +33,8 @@ impl World {
     /// Hands an event to the process, and executes the effects.
     fn provisioning_on(&mut self, event: Event) {
         let snapshot = self.model.fork();
-        let effects = Arc::make_mut(&mut self.provisioning).on(event, &snapshot, self.now);
+        let now = self.now;
+        let effects = self.provisioning_mut().on(event, &snapshot, now);
         for effect in effects {
             match effect {
                 Effect::Plan(question) => self.request(Request::Plan(question)),
@@ -43,7 +44,6 @@ impl World {
                 Effect::NominatePods(_) | Effect::ReportIdle => {}
             }
         }
-        self.print_processes(true, false);
     }
 
     /// Protects nodes from disruption for a while.
@@ -70,6 +70,7 @@ impl World {
             let places: Vec<String> = new.chain(existing).collect();
             format!("the provisioner plans: {}", places.join(", "))
         });
+        self.check_plan(&question.snapshot, &plan);
         self.provisioning_on(Event::Planned(Arc::new(plan)));
     }
 
@@ -110,8 +111,7 @@ impl World {
         }
         if placed != self.buffers {
             self.buffers = placed;
-            Arc::make_mut(&mut self.disruption).reconsider();
-            self.print_processes(false, true);
+            self.disruption_mut().reconsider();
         }
     }
 

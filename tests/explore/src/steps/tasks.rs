@@ -26,6 +26,10 @@ pub enum Answer {
     Failed,
     /// The request has its effect twice.
     Doubled,
+    /// The provider can never launch the instance, and does not say so.
+    Stuck,
+    /// The instance is launched, but its kubelet never registers a Node.
+    Silent,
 }
 
 impl fmt::Display for Answer {
@@ -35,6 +39,12 @@ impl fmt::Display for Answer {
             Self::Lost => "FAULT: it had its effect, but the answer is lost",
             Self::Failed => "FAULT: it fails without an effect",
             Self::Doubled => "FAULT: it has its effect twice",
+            Self::Stuck => {
+                "FAULT: this instance can never be launched, which the answer does not say"
+            }
+            Self::Silent => {
+                "FAULT: the instance is launched, but its kubelet will never register a Node"
+            }
         })
     }
 }
@@ -81,7 +91,13 @@ impl Request {
         match self {
             Self::Plan(_) | Self::DisruptionPlan(..) | Self::Validate(..) => &[Answer::Failed],
             Self::Launch(..) | Self::Replace(_) => &[Answer::Lost, Answer::Failed, Answer::Doubled],
-            Self::Create(..) => &[Answer::Lost, Answer::Failed, Answer::Doubled],
+            Self::Create(..) => &[
+                Answer::Lost,
+                Answer::Failed,
+                Answer::Doubled,
+                Answer::Stuck,
+                Answer::Silent,
+            ],
             Self::Taint(_) | Self::Untaint(_) => &[Answer::Lost, Answer::Failed],
             Self::Confirm(_) => &[Answer::Failed],
             Self::Delete(..) => &[Answer::Lost],

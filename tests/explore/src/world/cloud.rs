@@ -19,6 +19,8 @@ pub struct Instance {
     pub launched: Timestamp,
     /// Whether its termination has begun.
     pub is_terminating: bool,
+    /// Whether its kubelet never registers a Node.
+    pub is_silent: bool,
 }
 
 /// Returns the provider id of a NodeClaim's instance.
@@ -77,6 +79,7 @@ impl World {
         let launched = Instance {
             launched: self.now,
             is_terminating: false,
+            is_silent: false,
         };
         self.instances
             .entry(claim.name().to_owned())
@@ -95,7 +98,7 @@ impl World {
         }
     }
 
-    /// Lets the kubelet of an instance register its Node, which is ready.
+    /// Lets the kubelet of an instance register its Node, which is not ready yet.
     pub fn join(&mut self, name: &str) {
         let Some(claim) = self.api.claims.get(name) else {
             return;
@@ -103,7 +106,7 @@ impl World {
         let claim = &claim.value;
         let ready = NodeCondition {
             type_: "Ready".into(),
-            status: "True".into(),
+            status: "False".into(),
             ..NodeCondition::default()
         };
         let node = Node {
@@ -132,6 +135,11 @@ impl World {
     /// Ends an instance: its Node is not ready any more.
     pub fn instance_gone(&mut self, name: &str) {
         self.instances.remove(name);
+        self.set_ready(name, "Unknown");
+    }
+
+    /// Sets the condition Ready of a Node.
+    pub fn set_ready(&mut self, name: &str, status: &str) {
         if let Some(stored) = self.api.nodes.get(name) {
             let mut node = Node::clone(&stored.value);
             let conditions = node
@@ -141,7 +149,7 @@ impl World {
                 .get_or_insert_default();
             conditions
                 .iter_mut()
-                .for_each(|it| it.status = "Unknown".into());
+                .for_each(|it| it.status = status.to_owned());
             self.put_node(node);
         }
     }

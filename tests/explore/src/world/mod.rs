@@ -19,6 +19,7 @@ use karpenter_core::lifecycle::provisioning::{BatchWindow, Provisioning};
 use karpenter_core::pod::Pod;
 use rustc_hash::FxHasher;
 
+use crate::checks::{BINDING, PROTECTION};
 use crate::steps::tasks::Task;
 use crate::worlds::Change;
 use cloud::Instance;
@@ -81,6 +82,14 @@ pub struct Ghosts {
     pub promised: BTreeMap<String, String>,
     /// The commands that run.
     pub commands: Vec<Started>,
+    /// The node on which each pod was planned, and when.
+    pub planned: BTreeMap<String, (String, Timestamp)>,
+    /// When a command for each NodeClaim was proposed, and whether it was validated since.
+    pub proposed: BTreeMap<String, (Timestamp, bool)>,
+    /// Until when no drifted node of a NodePool is replaced.
+    pub cooling: BTreeMap<String, Timestamp>,
+    /// When consolidation launched each NodeClaim that no pod has left.
+    pub moved: BTreeMap<String, Timestamp>,
 }
 
 /// The state.
@@ -112,6 +121,8 @@ pub struct World {
     pub evictions: BTreeMap<String, Option<Timestamp>>,
     /// The number of buffer pods by NodeClaim.
     pub buffers: BTreeMap<String, usize>,
+    /// The NodeClaims whose instance the provider cannot launch, and when it was asked last.
+    pub stuck: BTreeMap<String, Timestamp>,
     /// What may still happen.
     pub faults: Faults,
     /// The changes of users that have happened.
@@ -130,7 +141,7 @@ pub struct World {
     pub violations: Vec<String>,
     /// What has happened in this step, if it is told.
     pub log: Option<Vec<String>>,
-    prints: [Arc<Print>; 2],
+    prints: [Option<Arc<Print>>; 2],
 }
 
 impl fmt::Debug for World {
@@ -158,6 +169,7 @@ impl World {
             tasks: Vec::new(),
             evictions: BTreeMap::new(),
             buffers: BTreeMap::new(),
+            stuck: BTreeMap::new(),
             faults: Faults::default(),
             changed: 0,
             is_class_ready: true,
@@ -169,18 +181,27 @@ impl World {
             log: None,
             prints: Default::default(),
         };
-        world.print_processes(true, true);
+        world.print_processes();
         world
     }
 
-    /// Notes what a process looks like after an event.
-    pub fn print_processes(&mut self, provisioning: bool, disruption: bool) {
-        if provisioning {
-            self.prints[0] = Arc::new(Print::of(&self.provisioning));
-        }
-        if disruption {
-            self.prints[1] = Arc::new(Print::of(&self.disruption));
-        }
+    /// Returns the provisioning process, to change it.
+    pub fn provisioning_mut(&mut self) -> &mut Provisioning {
+        self.prints[0] = None;
+        Arc::make_mut(&mut self.provisioning)
+    }
+
+    /// Returns the disruption process, to change it.
+    pub fn disruption_mut(&mut self) -> &mut Disruption {
+        self.prints[1] = None;
+        Arc::make_mut(&mut self.disruption)
+    }
+
+    /// Notes what the processes look like, if they have changed.
+    pub fn print_processes(&mut self) {
+        let [provisioning, disruption] = &mut self.prints;
+        provisioning.get_or_insert_with(|| Arc::new(Print::of(&self.provisioning)));
+        disruption.get_or_insert_with(|| Arc::new(Print::of(&self.disruption)));
     }
 
     /// Notes what happens, if it is told.
@@ -219,7 +240,7 @@ impl World {
         let numbers: BTreeSet<u32> = names.map(|name| number_of(name)).collect();
         ranks.claims = numbers.into_iter().zip(0..).collect();
         let mut pods: BTreeMap<u32, u64> = BTreeMap::new();
-        for (name, pod) in self.seen.pods.iter().chain(&self.api.pods) {
+        for (name, pod) in self.seen.pods.iter().chain(self.api.pods.iter()) {
             pods.insert(number_of(name), pod.print.rank(&ranks));
         }
         let mut pods: Vec<(u64, u32)> = pods
@@ -272,7 +293,7 @@ impl World {
             self.api.hash_into(&ranks, &mut hasher);
             self.own.hash_into(&ranks, &mut hasher);
         }
-        for print in &self.prints {
+        for print in self.prints.iter().flatten() {
             print.hash_into(&ranks, &mut hasher);
         }
         self.is_class_ready.hash(&mut hasher);
@@ -292,7 +313,20 @@ impl World {
         let pod = |name: &str| ranks.pods.get(&number_of(name)).copied();
         let age = |time: Timestamp| (ranks.now - time.as_second()).min(1200);
         for (name, instance) in &self.instances {
-            (claim(name), instance.is_terminating, age(instance.launched)).hash(&mut hasher);
+            let flags = (instance.is_terminating, instance.is_silent);
+            (claim(name), flags, age(instance.launched)).hash(&mut hasher);
+        }
+        for (name, at) in &self.stuck {
+            (claim(name), *at == self.now).hash(&mut hasher);
+        }
+        for (name, (to, at)) in &self.ghosts.planned {
+            (pod(name), claim(to), age(*at).min(BINDING)).hash(&mut hasher);
+        }
+        for (pool, until) in &self.ghosts.cooling {
+            (pool, age(*until).min(0)).hash(&mut hasher);
+        }
+        for (name, at) in &self.ghosts.moved {
+            (claim(name), age(*at).min(PROTECTION)).hash(&mut hasher);
         }
         let mut evictions: Vec<_> = self
             .evictions
@@ -321,10 +355,10 @@ impl World {
         hasher.finish()
     }
 
-    /// Returns the hash of the state.
-    pub fn hash(&self) -> u64 {
+    /// Returns the hash of the state, whose hash without what may still happen to it is `core`.
+    pub fn hash_with(&self, core: u64) -> u64 {
         let mut hasher = FxHasher::default();
-        self.hash_of_state().hash(&mut hasher);
+        core.hash(&mut hasher);
         self.faults.hash(&mut hasher);
         self.changed.hash(&mut hasher);
         hasher.finish()

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::Hasher;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
@@ -10,6 +11,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::pod::Pod;
 
 use super::print::{Print, Ranks};
+use super::view::is_guarded;
 
 /// A kind of object, which has a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,8 +54,35 @@ impl<T: Debug> From<T> for Stored<T> {
     }
 }
 
-/// The objects of one kind, by name.
-pub type ByName<T> = BTreeMap<String, Stored<T>>;
+/// The objects of one kind, by name; a copy shares them until it is changed.
+#[derive(Debug)]
+pub struct ByName<T>(Arc<BTreeMap<String, Stored<T>>>);
+
+impl<T> Default for ByName<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> Clone for ByName<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Deref for ByName<T> {
+    type Target = BTreeMap<String, Stored<T>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for ByName<T> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        Arc::make_mut(&mut self.0)
+    }
+}
 
 /// Objects.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +104,15 @@ impl Objects {
         let claims = self.claims.values().map(|it| &it.print);
         let pools = self.pools.values().map(|it| &it.print);
         pods.chain(nodes).chain(claims).chain(pools)
+    }
+
+    /// Returns how many pods the PodDisruptionBudget covers, and how many of them are healthy.
+    pub fn guarded(&self) -> (usize, usize) {
+        let pods = self.pods.values().map(|it| &it.value);
+        let active = pods.filter(|pod| is_guarded(pod) && pod.deleted_at.is_none());
+        active.fold((0, 0), |(all, ready), pod| {
+            (all + 1, ready + usize::from(pod.ready))
+        })
     }
 
     /// Returns a number that is the same for the same objects only.

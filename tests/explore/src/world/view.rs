@@ -13,7 +13,7 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::Cluster;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::pod_events::event_node;
-use karpenter_core::pod::{LabelSelector, Pod};
+use karpenter_core::pod::Pod;
 use rustc_hash::FxHasher;
 
 use super::World;
@@ -25,8 +25,21 @@ const POD_EVENTS: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Returns whether a Node has the taint of nodes that are being disrupted.
 pub fn is_disrupted(node: &Node) -> bool {
+    has_taint(node, taints::DISRUPTED)
+}
+
+/// Returns whether a Node has a taint with this key.
+pub fn has_taint(node: &Node, key: &str) -> bool {
     let present = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    present.is_some_and(|all| all.iter().any(|taint| taint.key == taints::DISRUPTED))
+    present.is_some_and(|all| all.iter().any(|taint| taint.key == key))
+}
+
+/// Returns whether the PodDisruptionBudget covers a pod: it has the label `app: guarded`.
+pub fn is_guarded(pod: &Pod) -> bool {
+    pod.shape
+        .labels
+        .get("app")
+        .is_some_and(|app| app == "guarded")
 }
 
 /// Returns whether an object's finalizers hold it.
@@ -79,7 +92,12 @@ impl World {
 
     /// Removes a pod.
     pub fn remove_pod(&mut self, name: &str) {
-        self.api.pods.remove(name);
+        let removed = self.api.pods.remove(name);
+        let node = removed.and_then(|pod| pod.value.node_name.clone());
+        if let Some(node) = node {
+            self.ghosts.moved.remove(&*node);
+        }
+        self.ghosts.planned.remove(name);
         self.deliver(Kind::Pod, name);
     }
 
@@ -254,7 +272,8 @@ impl World {
             }
         });
         let (before, after) = (before.map(|it| it.value), after.map(|it| it.value));
-        let process = Arc::make_mut(&mut self.provisioning);
+        let now = self.now;
+        let process = self.provisioning_mut();
         match &after {
             None => {
                 process.forget(name);
@@ -267,11 +286,10 @@ impl World {
                 let waited =
                     |before: &Arc<Pod>| before.is_provisionable() && before.shape == pod.shape;
                 if pod.is_provisionable() && !before.as_ref().is_some_and(waited) {
-                    process.trigger(name, self.now);
+                    process.trigger(name, now);
                 }
             }
         }
-        self.print_processes(true, false);
     }
 
     fn deliver_node(&mut self, name: &str) {
@@ -304,8 +322,7 @@ impl World {
         if after.as_ref().is_none_or(leaves) && !before.as_ref().is_some_and(leaves) {
             let last = after.or(before);
             if last.is_some_and(|claim| !claim.value.is_true(types::REGISTERED)) {
-                Arc::make_mut(&mut self.provisioning).release(name);
-                self.print_processes(true, false);
+                self.provisioning_mut().release(name);
             }
             self.trigger(name, false);
         }
@@ -334,8 +351,8 @@ impl World {
             || self.model.pending_pods().next().is_some()
             || !self.setting.buffer_pods.is_empty()
         {
-            Arc::make_mut(&mut self.provisioning).trigger(uid, self.now);
-            self.print_processes(true, false);
+            let now = self.now;
+            self.provisioning_mut().trigger(uid, now);
         }
     }
 
@@ -358,7 +375,7 @@ impl World {
 
     /// Returns the PodDisruptionBudget of the pods with label `app: guarded`, of which one may be missing, with its status.
     fn pdb(&self) -> Option<PodDisruptionBudget> {
-        let (covered, healthy) = self.guarded();
+        let (covered, healthy) = self.api.guarded();
         let budget = karpenter_fixtures::pdb("guarded")
             .of(("app", "guarded"))
             .max_unavailable(1);
@@ -374,23 +391,5 @@ impl World {
         status.current_healthy = i32::try_from(healthy).ok();
         status.expected_pods = i32::try_from(covered).ok();
         (covered > 0).then_some(budget)
-    }
-
-    /// Returns how many pods the PodDisruptionBudget covers, and how many of them are healthy.
-    pub fn guarded(&self) -> (usize, usize) {
-        let budget = karpenter_fixtures::pdb("guarded")
-            .of(("app", "guarded"))
-            .build();
-        let selector =
-            LabelSelector::parse(budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()));
-        let pods = self.api.pods.values().map(|it| &it.value);
-        let covered: Vec<_> = pods
-            .filter(|pod| selector.matches(&pod.shape.labels))
-            .collect();
-        let active = covered.iter().filter(|pod| pod.deleted_at.is_none());
-        let (active, healthy) = active.fold((0, 0), |(all, ready), pod| {
-            (all + 1, ready + usize::from(pod.ready))
-        });
-        (active, healthy)
     }
 }

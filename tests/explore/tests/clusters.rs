@@ -5,7 +5,7 @@ use karpenter_explore::world::Faults;
 use karpenter_explore::worlds;
 
 /// The number of states of each cluster that are explored in the test suite.
-const STATES: usize = 300;
+const STATES: usize = 150;
 
 fn holds(name: &str, faults: u8) {
     let named = worlds::all()
@@ -64,4 +64,14 @@ fn drifted_nodes_are_replaced_within_budget_and_limit() {
 #[test]
 fn two_nodepools_with_all_rules_together_hold() {
     holds("whole", 1);
+}
+
+#[test]
+fn a_node_that_consolidation_launched_stays_unless_pods_leave_it() {
+    holds("move", 1);
+}
+
+#[test]
+fn an_expired_node_is_drained_until_its_grace_period_ends() {
+    holds("expire", 1);
 }

@@ -8,10 +8,9 @@ use karpenter_explore::worlds;
 const STATES: usize = 150;
 
 fn holds(name: &str, faults: u8) {
-    let named = worlds::all()
-        .into_iter()
-        .find(|named| named.name == name)
-        .unwrap();
+    let mut all = worlds::all();
+    all.retain(|named| named.name == name);
+    let named = all.remove(0);
     let faults = Faults {
         stale: 1,
         answers: 1,

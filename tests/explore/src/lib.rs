@@ -20,6 +20,7 @@
 //!    `a_registered_node_is_drained_even_if_its_claim_does_not_say_so_yet` in `karpenter-core` were written so.
 
 mod checks;
+mod ends;
 pub mod scenarios;
 pub mod search;
 pub mod steps;

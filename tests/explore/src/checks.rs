@@ -18,23 +18,25 @@ use karpenter_core::pod::Pod;
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::Plan;
 
-use crate::steps::disruption_name;
-use crate::steps::environment::has_ready;
-use crate::world::World;
 use crate::world::objects::Kind;
-use crate::world::view::{has_taint, is_disrupted, is_guarded};
-
-/// How long a pod for which a node was launched may wait there for kube-scheduler, in seconds.
-pub(crate) const BINDING: i64 = 10;
-
-/// How long a node that consolidation launched stays, unless pods leave it, in seconds.
-pub(crate) const PROTECTION: i64 = 600;
+use crate::world::view::{has_ready, has_taint, is_disrupted, is_guarded};
+use crate::world::{BINDING, PROTECTION, World};
 
 /// How long a NodePool whose replacement failed has no other, at least.
 pub(crate) const COOLDOWN: Duration = Duration::from_secs(30);
 
 /// How long a proposal waits for its validation, in seconds.
 const VALIDATION: i64 = 15;
+
+/// Returns what a command does.
+pub(crate) fn disruption_name(command: &Command) -> String {
+    let claims = command.id().claims().join(" and ");
+    let count = command.replacements.len();
+    match count {
+        0 => format!("{:?}: delete {claims}", command.method),
+        _ => format!("{:?}: replace {claims} by {count} new", command.method),
+    }
+}
 
 /// Returns when a NodeClaim expires.
 pub(crate) fn expiry(claim: &NodeClaim) -> Option<Timestamp> {

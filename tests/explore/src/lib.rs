@@ -8,14 +8,14 @@
 //! # From a story to a test
 //!
 //! A counterexample is printed as a numbered list: the steps with their time, the objects, and what the controllers did. To write it as a
-//! test of a machine, that fails before the mend:
+//! test of a process, that fails before the mend:
 //!
-//! 1. Find the last effect before the violation, and the machine that returned it: a command is `Disruption`, a nomination or a launch is
+//! 1. Find the last effect before the violation, and the process that returned it: a command is `Disruption`, a nomination or a launch is
 //!    `Provisioning`, what a NodeClaim or a Node does is `Joining`, `on_node_claim` or `on_node`.
 //! 2. Build the cluster of that moment with `karpenter-fixtures`: what the controllers had read, which an interrupted watch leaves behind
 //!    what the story says.
-//! 3. Hand the machine the events of the story that it was told since it began, in their order and with their times: answers of requests
-//!    are events, a crash is a new machine, a lost answer is the event of a failure.
+//! 3. Hand the process the events of the story that it was told since it began, in their order and with their times: answers of requests
+//!    are events, a crash is a new process, a lost answer is the event of a failure.
 //! 4. Assert on the effects of the last event. `a_planned_command_starts_unless_a_later_change_forbids_it` and
 //!    `a_registered_node_is_drained_even_if_its_claim_does_not_say_so_yet` in `karpenter-core` were written so.
 

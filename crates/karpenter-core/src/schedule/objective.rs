@@ -82,7 +82,7 @@ impl Outcome {
 impl Cost {
     /// Reports whether a plan may be used instead of first fit's: it leaves no more pods of any class unplaced, and no more pods of
     /// capacity buffers unless it places more of the others. The instances of a plan that places as many cost at most a hundredth more:
-    /// fewer nodes are not bought at any price.
+    /// fewer nodes are not worth any price.
     pub(crate) fn is_admissible(&self, first_fit: &Self) -> bool {
         let places_more = self.pods.unplaced < first_fit.pods.unplaced;
         let is_dearer = self.unplaced() == first_fit.unplaced()

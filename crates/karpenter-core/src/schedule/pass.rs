@@ -26,6 +26,7 @@ use crate::schedule::objective::{Cost, Outcome};
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::Devices;
 use crate::schedule::place::existing_nodes::ExistingNodes;
+use crate::schedule::place::manner::Manner;
 use crate::schedule::place::placement::Placement;
 use crate::schedule::place::placer::Placer;
 use crate::schedule::place::planned_node::PlannedNodes;
@@ -39,7 +40,6 @@ use crate::schedule::report::plan::{EffectiveZone, Plan};
 use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
 use crate::schedule::report::zones::pending_by_zone;
 use crate::schedule::request::{Packing, PodSet, Query};
-use crate::schedule::search::Manner;
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::Group;
 

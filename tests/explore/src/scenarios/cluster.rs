@@ -15,10 +15,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Input, Invalid, Scenario};
+use crate::world::change::Change;
 use crate::world::cloud::Instance;
 use crate::world::objects::Kind;
 use crate::world::{Faults, World};
-use crate::worlds::{Change, cluster};
+use crate::worlds::cluster;
 
 /// The new names of NodeClaims and pods.
 #[derive(Debug, Default)]

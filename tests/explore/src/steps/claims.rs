@@ -15,9 +15,8 @@ use karpenter_core::lifecycle::node_claim::{
 use karpenter_core::lifecycle::termination::{ClaimEffect, ClaimEvent, Progress, on_node_claim};
 use karpenter_core::provider::CloudProviderError;
 
-use super::Halt;
-use super::tasks::{Answer, Request};
-use crate::world::World;
+use crate::world::tasks::{Answer, Request};
+use crate::world::{Halt, World};
 
 /// Returns whether Karpenter's finalizer holds an object.
 pub(super) fn has_finalizer(finalizers: Option<&Vec<String>>) -> bool {

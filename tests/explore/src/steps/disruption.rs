@@ -14,10 +14,9 @@ use karpenter_core::lifecycle::disruption::{
     CommandEnd, Effect, Event, Inputs, Report, TaintedNode,
 };
 
-use super::Halt;
-use super::tasks::{Answer, Request};
-use crate::checks::COOLDOWN;
-use crate::world::{Started, World};
+use crate::checks::{COOLDOWN, disruption_name};
+use crate::world::tasks::{Answer, Request};
+use crate::world::{Halt, Started, World};
 
 impl World {
     /// Makes a pass, or checks the commands.
@@ -94,7 +93,7 @@ impl World {
                         .proposed
                         .insert(candidate.claim_name().to_owned(), proposed);
                 }
-                self.tell(|| format!("{} is proposed", name(&command)));
+                self.tell(|| format!("{} is proposed", disruption_name(&command)));
             }
             Report::Starting(_) | Report::Waiting(..) | Report::Terminating(..) => {}
             Report::Started(command, replacements) => {
@@ -106,7 +105,7 @@ impl World {
                 self.tell(|| {
                     format!(
                         "{} is started with {} replacements",
-                        name(&command),
+                        disruption_name(&command),
                         replacements.len()
                     )
                 });
@@ -124,7 +123,7 @@ impl World {
                 });
             }
             Report::Ended(command, end) => {
-                self.tell(|| format!("{} has ended: {end}", name(&command)));
+                self.tell(|| format!("{} has ended: {end}", disruption_name(&command)));
                 if command.method.is_eventual() {
                     let until = after(self.now, COOLDOWN);
                     for pool in command.candidates.iter().map(Candidate::pool_name) {
@@ -178,7 +177,7 @@ impl World {
             self.check_planned(command, snapshot, &request);
         }
         self.tell(|| {
-            let commands: Vec<String> = found.commands.iter().map(name).collect();
+            let commands: Vec<String> = found.commands.iter().map(disruption_name).collect();
             format!(
                 "disruption plans: {}",
                 if commands.is_empty() {
@@ -213,8 +212,8 @@ impl World {
             }
         }
         self.tell(|| match &checked {
-            Ok(_) => format!("{} is still valid", name(&command)),
-            Err(why) => format!("{} is not valid any more: {why}", name(&command)),
+            Ok(_) => format!("{} is still valid", disruption_name(&command)),
+            Err(why) => format!("{} is not valid any more: {why}", disruption_name(&command)),
         });
         self.disruption_on(Event::Validated(checked));
     }
@@ -339,15 +338,5 @@ impl World {
             deleted: true,
         });
         Ok(())
-    }
-}
-
-/// Returns what a command does.
-pub(crate) fn name(command: &Command) -> String {
-    let claims = command.id().claims().join(" and ");
-    let count = command.replacements.len();
-    match count {
-        0 => format!("{:?}: delete {claims}", command.method),
-        _ => format!("{:?}: replace {claims} by {count} new", command.method),
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::{REGISTERED, taints};
 use karpenter_core::lifecycle::after;
@@ -11,19 +10,8 @@ use karpenter_core::resources::Resources;
 
 use super::Step;
 use crate::world::World;
-use crate::worlds::Change;
-
-/// Returns whether a Node's condition Ready has this status.
-pub fn has_ready(node: &Node, status: &str) -> bool {
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    conditions.is_some_and(|all| {
-        all.iter()
-            .any(|it| it.type_ == "Ready" && it.status == status)
-    })
-}
+use crate::world::change::Change;
+use crate::world::view::has_ready;
 
 impl World {
     pub(super) fn steps_of_environment(&self, steps: &mut Vec<Step>) {

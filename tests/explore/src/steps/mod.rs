@@ -2,10 +2,10 @@
 
 mod claims;
 mod disruption;
-pub(crate) mod environment;
+mod environment;
 mod nodes;
 mod provisioning;
-pub mod tasks;
+mod tasks;
 
 use std::fmt;
 
@@ -20,18 +20,8 @@ use karpenter_core::lifecycle::termination::deadline;
 
 use crate::checks::expiry;
 use crate::world::objects::{Kind, Objects};
-use crate::world::{WINDOW, World};
-pub(crate) use disruption::name as disruption_name;
-use tasks::Answer;
-
-/// Why a step of the controllers did not reach its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Halt {
-    /// The process has ended.
-    Crashed,
-    /// The API server has another version, or no such object: the step is repeated.
-    Conflict,
-}
+use crate::world::tasks::Answer;
+use crate::world::{Halt, WINDOW, World};
 
 /// Something that can happen.
 #[derive(Clone, Debug, PartialEq, Eq)]

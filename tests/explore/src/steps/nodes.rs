@@ -12,12 +12,10 @@ use karpenter_core::lifecycle::termination::{
 };
 use karpenter_core::pod::Pod;
 
-use super::Halt;
 use super::claims::has_finalizer;
-use super::environment::has_ready;
-use crate::world::World;
 use crate::world::cloud::{claim_of, provider_id};
-use crate::world::view::is_guarded;
+use crate::world::view::{has_ready, is_guarded};
+use crate::world::{Halt, World};
 
 /// How long an instance may exist without a NodeClaim, in seconds.
 const GRACE: i64 = 30;

@@ -12,10 +12,9 @@ use karpenter_core::limits::LimitHeadroom;
 use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy, schedule};
 
-use super::Halt;
-use super::tasks::{Answer, Request};
 use crate::world::objects::Stored;
-use crate::world::{WINDOW, World};
+use crate::world::tasks::{Answer, Request};
+use crate::world::{Halt, WINDOW, World};
 
 impl World {
     pub(super) fn close_batch(&mut self) {
@@ -146,7 +145,7 @@ impl World {
             }
             let mut claim = self.create_claim(planned, fault != Answer::Lost)?;
             if fault == Answer::Doubled {
-                // Nobody can know of the first one in time.
+                // No process can know of the first one in time.
                 claim = self.create_claim(planned, true)?;
             } else {
                 self.check_second_node(claim.name(), planned);

@@ -1,8 +1,10 @@
 //! The state of a small cluster: the API server, the provider, what the controllers read, and the processes.
 
+pub mod change;
 pub mod cloud;
 pub mod objects;
 pub mod print;
+pub mod tasks;
 pub(crate) mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,18 +21,32 @@ use karpenter_core::lifecycle::provisioning::{BatchWindow, Provisioning};
 use karpenter_core::pod::Pod;
 use rustc_hash::FxHasher;
 
-use crate::checks::{BINDING, PROTECTION};
-use crate::steps::tasks::Task;
-use crate::worlds::Change;
+use change::Change;
 use cloud::Instance;
 use objects::{Kind, Objects};
 use print::{Print, Ranks, number_of};
+use tasks::Task;
 
 /// The batch window of the provisioner.
 pub const WINDOW: BatchWindow = BatchWindow {
     idle: Duration::from_secs(1),
     max: Duration::from_secs(10),
 };
+
+/// How long a pod for which a node was launched may wait there for kube-scheduler, in seconds.
+pub(crate) const BINDING: i64 = 10;
+
+/// How long a node that consolidation launched stays, unless pods leave it, in seconds.
+pub(crate) const PROTECTION: i64 = 600;
+
+/// Why a step of the controllers did not reach its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// The process has ended.
+    Crashed,
+    /// The API server has another version, or no such object: the step is repeated.
+    Conflict,
+}
 
 /// What may still happen that is not an ordinary step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

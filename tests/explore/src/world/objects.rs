@@ -11,7 +11,14 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::pod::Pod;
 
 use super::print::{Print, Ranks};
-use super::view::is_guarded;
+
+/// Returns whether the PodDisruptionBudget covers a pod: it has the label `app: guarded`.
+pub fn is_guarded(pod: &Pod) -> bool {
+    pod.shape
+        .labels
+        .get("app")
+        .is_some_and(|app| app == "guarded")
+}
 
 /// A kind of object, which has a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -16,9 +16,9 @@ use karpenter_core::lifecycle::pod_events::event_node;
 use karpenter_core::pod::Pod;
 use rustc_hash::FxHasher;
 
-use super::World;
+pub use super::objects::is_guarded;
 use super::objects::{Kind, Stored};
-use crate::steps::Halt;
+use super::{Halt, World};
 
 /// How often the time of the last pod event of a node is written.
 const POD_EVENTS: std::time::Duration = std::time::Duration::from_secs(10);
@@ -34,12 +34,16 @@ pub fn has_taint(node: &Node, key: &str) -> bool {
     present.is_some_and(|all| all.iter().any(|taint| taint.key == key))
 }
 
-/// Returns whether the PodDisruptionBudget covers a pod: it has the label `app: guarded`.
-pub fn is_guarded(pod: &Pod) -> bool {
-    pod.shape
-        .labels
-        .get("app")
-        .is_some_and(|app| app == "guarded")
+/// Returns whether a Node's condition Ready has this status.
+pub fn has_ready(node: &Node, status: &str) -> bool {
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|all| {
+        all.iter()
+            .any(|it| it.type_ == "Ready" && it.status == status)
+    })
 }
 
 /// Returns whether an object's finalizers hold it.

@@ -111,7 +111,7 @@ fn a_plan_leaves_out_no_more_pods_of_any_class_than_first_fit() {
 }
 
 #[test]
-fn fewer_nodes_are_bought_for_a_hundredth_of_first_fit_s_price() {
+fn fewer_nodes_cost_at_most_a_hundredth_more_than_first_fit() {
     let with = |instances, nodes| Cost {
         instances,
         ..at(instances + 0.05 * nodes as f64, nodes)

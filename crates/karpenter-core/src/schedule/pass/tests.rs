@@ -6,8 +6,8 @@ use karpenter_fixtures::{HOSTNAME, Object, Pod, Z1, Z2, Z3, ZONE, node, node_poo
 use super::*;
 use crate::cluster::Cluster;
 use crate::fake;
+use crate::schedule::place::manner::DomainOrder;
 use crate::schedule::request::Policy;
-use crate::schedule::search::DomainOrder;
 
 fn cluster(pods: impl IntoIterator<Item = Object<Pod>>) -> Cluster {
     let mut cluster = Cluster::new(fake::cluster_config());

@@ -20,6 +20,7 @@ use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::{Vector, add};
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::{Devices, Served};
+use crate::schedule::place::manner::DomainOrder;
 use crate::schedule::place::planned_node::{Fit, PlannedNode};
 use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::row_cache::RowCache;
@@ -27,7 +28,6 @@ use crate::schedule::place::variant::Variant;
 use crate::schedule::pods::class::Class;
 use crate::schedule::random::Random;
 use crate::schedule::request::MinValuesPolicy;
-use crate::schedule::search::DomainOrder;
 use crate::schedule::topology::choices::{Choices, Domains, Fixed};
 use crate::schedule::topology::domains::Topology;
 

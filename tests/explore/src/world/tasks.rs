@@ -1,0 +1,126 @@
+//! Requests to the engine, the API server and the provider that are under way, and how they are answered.
+
+use std::fmt;
+use std::sync::Arc;
+
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::cluster::Snapshot;
+use karpenter_core::disruption::{Candidate, Command};
+use karpenter_core::lifecycle::disruption::{Inputs, TaintedNode};
+use karpenter_core::lifecycle::node_claim::Joining;
+use karpenter_core::lifecycle::provisioning::Question;
+use karpenter_core::schedule::Plan;
+
+use super::print::Print;
+
+/// How a request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// As it should be.
+    Right,
+    /// The request had its effect, but the answer says that it failed.
+    Lost,
+    /// The request fails without an effect.
+    Failed,
+    /// The request has its effect twice.
+    Doubled,
+    /// The provider can never launch the instance, and does not say so.
+    Stuck,
+    /// The instance is launched, but its kubelet never registers a Node.
+    Silent,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Right => "as it should be",
+            Self::Lost => "FAULT: it had its effect, but the answer is lost",
+            Self::Failed => "FAULT: it fails without an effect",
+            Self::Doubled => "FAULT: it has its effect twice",
+            Self::Stuck => {
+                "FAULT: this instance can never be launched, which the answer does not say"
+            }
+            Self::Silent => {
+                "FAULT: the instance is launched, but its kubelet will never register a Node"
+            }
+        })
+    }
+}
+
+/// What was requested.
+#[derive(Clone)]
+pub enum Request {
+    /// A plan of the provisioner.
+    Plan(Arc<Question>),
+    /// The NodeClaims of a plan.
+    Launch(Arc<Plan>),
+    /// A disruption plan.
+    DisruptionPlan(Snapshot, Inputs),
+    /// The validation of a command.
+    Validate(Snapshot, Box<Command>, Inputs),
+    /// The taints of a command's nodes.
+    Taint(Arc<Command>),
+    /// The removal of taints.
+    Untaint(Vec<TaintedNode>),
+    /// The replacements of a command.
+    Replace(Arc<Command>),
+    /// Whether a NodeClaim exists.
+    Confirm(Arc<NodeClaim>),
+    /// The deletion of a candidate's NodeClaim.
+    Delete(Arc<Command>, Box<Candidate>),
+    /// The instance of a NodeClaim: the NodeClaim as it was read, and its process.
+    Create(Arc<NodeClaim>, Box<Joining>),
+}
+
+/// A request that is under way.
+#[derive(Clone)]
+pub struct Task {
+    /// What was requested.
+    pub kind: Request,
+    /// What the request looks like.
+    pub print: Arc<Print>,
+    /// The hash of what the controllers had read then.
+    pub view: u64,
+}
+
+impl Request {
+    /// Returns what can go wrong with it.
+    pub fn faults(&self) -> &'static [Answer] {
+        match self {
+            Self::Plan(_) | Self::DisruptionPlan(..) | Self::Validate(..) => &[Answer::Failed],
+            Self::Launch(..) | Self::Replace(_) => &[Answer::Lost, Answer::Failed, Answer::Doubled],
+            Self::Create(..) => &[
+                Answer::Lost,
+                Answer::Failed,
+                Answer::Doubled,
+                Answer::Stuck,
+                Answer::Silent,
+            ],
+            Self::Taint(_) | Self::Untaint(_) => &[Answer::Lost, Answer::Failed],
+            Self::Confirm(_) => &[Answer::Failed],
+            Self::Delete(..) => &[Answer::Lost],
+        }
+    }
+
+    /// Returns what it looks like.
+    pub fn print(&self) -> Print {
+        Print::of_text(&match self {
+            Self::Plan(question) => format!("plan {question:?}"),
+            Self::Launch(plan) => format!("launch {:?}", plan.new_node_claims),
+            Self::DisruptionPlan(_, inputs) => format!("disruption plan {inputs:?}"),
+            Self::Validate(_, command, inputs) => format!("validate {:?} {inputs:?}", command.id()),
+            Self::Taint(command) => format!("taint {:?}", command.id()),
+            Self::Untaint(nodes) => format!("untaint {nodes:?}"),
+            Self::Replace(command) => {
+                format!("replace {:?} {:?}", command.id(), command.replacements)
+            }
+            Self::Confirm(claim) => format!("confirm {}", claim.name()),
+            Self::Delete(command, candidate) => {
+                format!("delete {:?} {}", command.id(), candidate.claim_name())
+            }
+            Self::Create(claim, joining) => {
+                format!("create {} {:?}", claim.name(), joining.claim())
+            }
+        })
+    }
+}

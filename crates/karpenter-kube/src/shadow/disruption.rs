@@ -86,6 +86,7 @@ impl Disruption {
     pub fn new(cx: Arc<Context>, shadow: Arc<Shadow>) -> Self {
         let settings = Settings {
             removes_stale_taints: false,
+            checks_starts: false,
             ..Settings::default()
         };
         Self {

@@ -81,6 +81,9 @@ pub struct Settings {
     pub validation: Duration,
     /// Whether taints that belong to no command are removed.
     pub removes_stale_taints: bool,
+    /// Whether a command is checked again when it starts. A shadow does not: that the other controller has started the same command
+    /// meanwhile is no reason against it.
+    pub checks_starts: bool,
 }
 
 impl Default for Settings {
@@ -88,6 +91,7 @@ impl Default for Settings {
         Self {
             validation: VALIDATION,
             removes_stale_taints: true,
+            checks_starts: true,
         }
     }
 }
@@ -364,6 +368,9 @@ impl Disruption {
         snapshot: &Snapshot,
         now: Timestamp,
     ) -> Option<Command> {
+        if !self.settings.checks_starts {
+            return pass.to_start.pop_front();
+        }
         let in_flight = self.held();
         let mut planned = std::iter::from_fn(|| pass.to_start.pop_front());
         planned.find_map(|command| startable(command, snapshot, &in_flight, now))

@@ -36,10 +36,10 @@ use crate::wire::{Incoming, Reply};
 /// use karpenter_aws_fake::AwsFake;
 ///
 /// let aws = AwsFake::builder().region("us-west-2").build();
-/// let request = http::Request::post("/").body("Action=DescribeVpcs&Version=2016-11-15".into()).unwrap();
+/// let request = http::Request::post("/").body("Action=DescribeInstances&Version=2016-11-15".into()).unwrap();
 /// let answer = aws.handle(request).await.unwrap();
 /// assert_eq!(answer.status(), 200);
-/// assert_eq!(aws.calls()[0].action, "DescribeVpcs");
+/// assert_eq!(aws.calls()[0].action, "DescribeInstances");
 /// # });
 /// ```
 #[derive(Debug, Clone)]

@@ -23,6 +23,7 @@ use crate::schedule::compile::solver::Solver;
 use crate::schedule::pass::Pass;
 use crate::schedule::place::manner::{DomainOrder, Manner};
 use crate::schedule::pods::class::PodState;
+use crate::schedule::pods::queue::QueuedPod;
 use crate::schedule::random::Random;
 use crate::schedule::report::plan::{IgnoredPod, Plan};
 use crate::schedule::request::{Packing, PodSet, Query};
@@ -91,7 +92,10 @@ fn improve(pass: &mut Pass<'_>) {
         pass.place_first();
     } else {
         pass.place_first_of_several();
-        if !pass.state.planned.all().is_empty() {
+        let is_placed = |queued: &QueuedPod| matches!(queued.state, PodState::Placed(_));
+        let are_placed = pass.queue.pods.iter().all(is_placed);
+        // On existing nodes alone, nothing can be cheaper.
+        if !are_placed || !pass.state.planned.all().is_empty() {
             search(pass, steps);
         }
     }

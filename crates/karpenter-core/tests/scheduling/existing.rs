@@ -182,6 +182,17 @@ fn an_unmanaged_node_is_used() {
     assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (100, 0));
 }
 
+#[test]
+fn a_pod_that_only_an_existing_node_can_hold_is_placed_before_larger_ones() {
+    let only = "example.com/only";
+    let small = bare_node("n").cpu("10").memory("10Gi").pods("1");
+    let tied = pod("tied").cpu("100m").select(only, "true");
+    let plan = World::new()
+        .with((small.label(only, "true"), vec![pod("free").cpu("1"), tied]))
+        .plan();
+    assert!(all_placed(&plan), "{:?}", plan.unplaced);
+}
+
 /// Conformance: SCH-082
 #[test]
 fn a_required_label_that_the_node_lacks_rules_it_out() {

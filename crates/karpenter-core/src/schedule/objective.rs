@@ -37,6 +37,9 @@ pub(crate) struct Cost {
     pub(crate) nodes: usize,
 }
 
+/// Priorities, the highest first, and the number of unplaced pods of each.
+type Unplaced = [(i32, usize)];
+
 /// What a plan leaves undone for some of its pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
@@ -112,7 +115,7 @@ impl Cost {
     }
 
     /// Returns the unplaced pods, and those of capacity buffers, by priority.
-    pub(crate) fn unplaced(&self) -> (&[(i32, usize)], &[(i32, usize)]) {
+    pub(crate) fn unplaced(&self) -> (&Unplaced, &Unplaced) {
         (&self.pods.unplaced, &self.buffers.unplaced)
     }
 

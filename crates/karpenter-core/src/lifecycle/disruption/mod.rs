@@ -4,9 +4,9 @@
 //! 2. Proposals that are due are validated; what is still valid is started.
 //! 3. A plan is made. Drift commands start at once; emptiness and consolidation are proposals, which are validated a while later
 //!    ([`Settings::validation`]).
-//! 4. A command starts, if nothing that changed since the plan or the validation forbids it: headroom for the replacements of static NodePools is reserved; its nodes are tainted; its replacements are
-//!    created; only then its nodes are marked for deletion in the model, because the provisioner would launch nodes for their pods,
-//!    too.
+//! 4. A command starts, if nothing that changed since the plan or the validation forbids it: headroom for the replacements of static
+//!    NodePools is reserved; its nodes are tainted; its replacements are created; only then its nodes are marked for deletion in the
+//!    model, because the provisioner would launch nodes for their pods, too.
 //! 5. Once every replacement is initialized, the NodeClaims are deleted. If a replacement is deleted, or the command times out, it is
 //!    rolled back; replacements that joined are ordinary empty nodes. Commands wait beside passes, not in them.
 //! 6. A NodePool whose replacements failed is in cool-down for drift.

@@ -96,7 +96,7 @@ enum Command {
         /// Number of the walkthrough: 1 to 3.
         number: u32,
     },
-    /// Run the controllers on a real Kubernetes control plane: `build`, `up`, `down`, `test`, `burst`, `scale`, `idle`.
+    /// Run the controllers on a real Kubernetes control plane: `build`, `up`, `down`, `test`, `burst`, `scale`, `idle`, `compare`.
     Realcluster {
         /// Arguments passed to `real-cluster`; `help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -18,7 +18,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
         packages.extend(["karpenter", "kubectl-karpenter"]);
     }
     build(root, &packages, &[])?;
-    let measures = ["burst", "scale", "idle"].contains(&command);
+    let measures = ["burst", "scale", "idle", "compare"].contains(&command);
     if measures && !arguments.iter().any(|a| a.starts_with("--controller")) {
         // Measurements use the release profile, as the image does.
         build(root, &["karpenter-kwok-controller"], &["--release"])?;

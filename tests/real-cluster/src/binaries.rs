@@ -158,6 +158,8 @@ fn go_in(folder: &Path, arguments: &[&str]) -> Result<String> {
         .current_dir(folder)
         .env("GOFLAGS", "-mod=mod -buildvcs=false")
         .env("CGO_ENABLED", "0")
+        // A module may need a newer Go than the installed one, which the proxy has, too.
+        .env("GOTOOLCHAIN", "auto")
         .output()?;
     if !output.status.success() {
         bail!(
@@ -182,6 +184,33 @@ fn compile(folder: &Path, name: &str, package: &str, flags: &str) -> Result<()> 
     )?;
     fs::rename(partial, finished)?;
     Ok(())
+}
+
+/// A controller of upstream for kwok, with the chart that installs it.
+#[derive(Clone, Debug)]
+pub(crate) struct UpstreamKwok {
+    pub(crate) program: PathBuf,
+    /// The module's directory `kwok`.
+    pub(crate) sources: PathBuf,
+}
+
+/// Returns upstream's controller for kwok of a version of `sigs.k8s.io/karpenter`, such as `1.14.1`; builds it if needed, which takes
+/// some minutes.
+pub(crate) fn upstream_kwok(version: &str) -> Result<UpstreamKwok> {
+    let name = format!("upstream-kwok-{version}");
+    let module = format!("sigs.k8s.io/karpenter@v{version}");
+    let folder = module_folder(&name, "module realcluster\n\ngo 1.26.0\n")?;
+    let sources = download(&folder, &module)?.join("kwok");
+    let program = built().join(&name);
+    if !program.is_file() {
+        fs::create_dir_all(built())?;
+        go_in(
+            &folder,
+            &["get", &format!("sigs.k8s.io/karpenter/kwok@v{version}")],
+        )?;
+        compile(&folder, &name, "sigs.k8s.io/karpenter/kwok", "")?;
+    }
+    Ok(UpstreamKwok { program, sources })
 }
 
 /// Copies the chart from upstream's module, with the CRDs, to which `crds` is a symbolic link in upstream's repository.

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::binaries::Binaries;
 use crate::controller::Controller;
 use crate::objects::{DEFINITIONS, NODE_CLAIMS, NODES, apply, condition, list, name};
-use crate::plane::ControlPlane;
+use crate::plane::{ControlPlane, Profile};
 use crate::wait::until;
 use crate::{audit, helm};
 
@@ -30,15 +30,24 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts a control plane with two nodes for the system pods, in a temporary directory.
     pub(crate) async fn start(binaries: &Binaries) -> Result<Self> {
+        Self::start_with(binaries, Profile::Default).await
+    }
+
+    /// Like `start`, with a profile of kube-scheduler.
+    pub(crate) async fn start_with(binaries: &Binaries, profile: Profile) -> Result<Self> {
         let folder = TempDir::with_prefix("real-cluster-")?;
-        let mut cluster = Self::start_in(binaries, folder.path()).await?;
+        let mut cluster = Self::start_in(binaries, folder.path(), profile).await?;
         cluster.folder = Some(folder);
         Ok(cluster)
     }
 
     /// Like `start`, in a directory that is kept.
-    pub(crate) async fn start_in(binaries: &Binaries, folder: &Path) -> Result<Self> {
-        let plane = ControlPlane::start(binaries, folder).await?;
+    pub(crate) async fn start_in(
+        binaries: &Binaries,
+        folder: &Path,
+        profile: Profile,
+    ) -> Result<Self> {
+        let plane = ControlPlane::start(binaries, folder, profile).await?;
         let client = plane.client().await?;
         for (at, zone) in ["test-zone-a", "test-zone-b"].into_iter().enumerate() {
             apply(&client, &system_node(&format!("system-{at}"), zone)).await?;

@@ -96,11 +96,17 @@ impl Controller {
     pub(crate) async fn until_leading(&mut self, client: &Client) -> Result<()> {
         let leases = LEASES.of_namespace(client, self.release.namespace);
         let pod = self.pod.clone();
+        let host = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
         let held = |seen: &wait::Seen| {
             let mut leases = seen.values();
             let holder = leases.find(|l| name(l) == "karpenter-leader-election");
             let holder = holder.and_then(|l| l["spec"]["holderIdentity"].as_str());
-            Ok(holder.filter(|h| h.starts_with(&pod)).map(|_| ()))
+            // Upstream's controller uses the name of the host, not that of the pod.
+            let is_own = |h: &&str| h.starts_with(&pod) || h.starts_with(&*host);
+            Ok(holder.filter(is_own).map(|_| ()))
         };
         let waiting = wait::until("the lease", &leases, "", Duration::from_secs(60), held);
         let result = waiting.await;

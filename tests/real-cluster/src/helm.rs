@@ -37,16 +37,26 @@ pub(crate) const SHADOW: Release = Release {
 
 /// Runs `helm upgrade --install` for one of our charts, and waits until all its objects are ready.
 pub(crate) async fn upgrade(plane: &ControlPlane, release: Release, values: &Value) -> Result<()> {
+    let chart = root().join("charts").join(release.chart);
+    upgrade_from(plane, release, &chart, values).await
+}
+
+/// Like [`upgrade`], with the chart of a directory.
+pub(crate) async fn upgrade_from(
+    plane: &ControlPlane,
+    release: Release,
+    chart: &Path,
+    values: &Value,
+) -> Result<()> {
     let file = plane.folder().join(format!("{}-values.json", release.name));
     std::fs::write(&file, values.to_string())?;
-    let chart_folder = root().join("charts").join(release.chart);
     run(
         plane,
         &[
             "upgrade".as_ref(),
             "--install".as_ref(),
             release.name.as_ref(),
-            &chart_folder,
+            chart,
             "--namespace".as_ref(),
             release.namespace.as_ref(),
             "--create-namespace".as_ref(),

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::cluster::Cluster;
 use crate::paths::{controller_binary, root};
-use crate::plane::Left;
+use crate::plane::{Left, Profile};
 use crate::{binaries, process, suite};
 
 fn folder() -> PathBuf {
@@ -27,7 +27,7 @@ pub(crate) async fn up() -> Result<()> {
     );
     let binaries = binaries::build()?;
     let _ = fs::remove_dir_all(folder());
-    let mut cluster = Cluster::start_in(&binaries, &folder()).await?;
+    let mut cluster = Cluster::start_in(&binaries, &folder(), Profile::Default).await?;
     suite::install_kwok(&cluster).await?;
     cluster
         .run(&controller_binary("karpenter-kwok")?, &BTreeMap::new())

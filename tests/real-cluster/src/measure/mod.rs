@@ -1,5 +1,7 @@
 //! Measurements of the controller: the cost of a burst, the time until its pods are bound, and the requests to the API server.
 
+mod compare;
+mod contender;
 mod limit;
 mod report;
 
@@ -23,8 +25,9 @@ use crate::case::Case;
 use crate::cluster::Cluster;
 use crate::controller::Controller;
 use crate::objects::{NODES, list};
-use crate::paths::controller_binary;
-use crate::suite::install_kwok_with;
+use crate::plane::Profile;
+use compare::Compare;
+use contender::Contender;
 use limit::{Limit, Memory};
 use report::Report;
 
@@ -67,14 +70,22 @@ pub(crate) enum Measure {
         #[command(flatten)]
         how: How,
     },
+    /// Bursts with our controller and with upstream's by turns, each on a new cluster: the median of several runs, and the spread.
+    Compare(Compare),
 }
 
 /// Options of all measurements.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct How {
     /// Path of the controller binary; by default the one that was built next to this program.
     #[arg(long)]
     controller: Option<PathBuf>,
+    /// Version of `sigs.k8s.io/karpenter`, for example 1.14.1: measure its controller for kwok instead of ours. Built with Go.
+    #[arg(long)]
+    upstream: Option<String>,
+    /// Let kube-scheduler prefer the nodes with the least free resources, instead of those with the most.
+    #[arg(long)]
+    most_allocated: bool,
     /// Limit the API server's CPU time to this share of a core, for example 0.25.
     #[arg(long)]
     api_server_cores: Option<f64>,
@@ -106,13 +117,6 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl How {
-    fn binary(&self) -> Result<PathBuf> {
-        match &self.controller {
-            Some(binary) => Ok(binary.canonicalize()?),
-            None => controller_binary("karpenter-kwok"),
-        }
-    }
-
     fn environment(&self) -> BTreeMap<String, String> {
         let limit = self.memory_mib.map(|mib| (mib << 20).to_string());
         let limit = limit.map(|bytes| ("MEMORY_LIMIT".to_owned(), bytes));
@@ -122,6 +126,7 @@ impl How {
 
 /// A cluster for a measurement, with default settings.
 struct Bench {
+    contender: Contender,
     cluster: Cluster,
     case: Case,
     report: Report,
@@ -137,10 +142,13 @@ impl Bench {
             Ok(binaries) => binaries,
             Err(missing) => bail!("cannot find {}", missing.join(", ")),
         };
-        let cluster = Cluster::start(&binaries).await?;
-        let mut values = how.values.clone();
-        values["provider"] = "kwok".into();
-        install_kwok_with(&cluster, &values).await?;
+        let contender = Contender::new(how)?;
+        let profile = match how.most_allocated {
+            true => Profile::MostAllocated,
+            false => Profile::Default,
+        };
+        let cluster = Cluster::start_with(&binaries, profile).await?;
+        contender.install(&cluster, how.values.clone()).await?;
         let case = Case::new(&cluster.client, "measured").await?;
         let all = json!([
             { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
@@ -156,23 +164,25 @@ impl Bench {
             Some(cores) => Some(Limit::start(&cluster.plane, cores)?),
             None => None,
         };
+        let memory = match how.memory_mib {
+            Some(mib) => Some(Memory::limit(contender.program(), mib)?),
+            None => None,
+        };
         Ok(Self {
+            contender,
             cluster,
             case,
             report: Report::default(),
             restarts: 0,
             _limit: limit,
-            memory: match how.memory_mib {
-                Some(mib) => Some(Memory::limit(&how.binary()?, mib)?),
-                None => None,
-            },
+            memory,
         })
     }
 
     async fn run_controller(&mut self, how: &How) -> Result<()> {
         let binary = match &self.memory {
             Some(memory) => memory.program().to_owned(),
-            None => how.binary()?,
+            None => self.contender.program().to_owned(),
         };
         self.cluster.run(&binary, &how.environment()).await
     }
@@ -233,8 +243,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Adds the figures of every measurement.
-    async fn finish(mut self, since: Timestamp, how: &How) -> Result<()> {
+    /// Adds the figures of every measurement, and returns all.
+    async fn finish(mut self, since: Timestamp) -> Result<Report> {
         let nodes = list(&NODES.all(&self.cluster.client), &self.case.selector()).await?;
         self.report.nodes(&nodes);
         let log = self.cluster.plane.audit_log();
@@ -246,13 +256,12 @@ impl Bench {
             .as_ref()
             .context("the controller is not started")?;
         self.report.process(controller);
-        self.report.nominations(&controller.metrics()?);
+        self.report.decisions(&controller.metrics()?);
         self.report.add("lease lost", u8::from(lost).into());
         if self.memory.is_some() {
             self.report.add("restarts", self.restarts.into());
         }
-        self.report.print(how.json);
-        Ok(())
+        Ok(self.report)
     }
 }
 
@@ -309,21 +318,33 @@ async fn until_pods(case: &Case, wanted: usize, is: fn(&Pod) -> bool) -> Result<
 impl Measure {
     /// Runs the measurement, and prints it.
     pub(crate) async fn run(self) -> Result<()> {
-        match self {
+        let (report, as_json) = match self {
             Self::Burst {
                 pods,
                 deployments,
                 at_once,
                 until_quiet,
                 how,
-            } => burst(pods, deployments.max(1), at_once, until_quiet, &how).await,
-            Self::Scale { pods, down_to, how } => scale(pods, down_to, &how).await,
-            Self::Idle { minutes, how } => idle(minutes, &how).await,
-        }
+            } => {
+                let report = burst(pods, deployments.max(1), at_once, until_quiet, &how).await;
+                (report?, how.json)
+            }
+            Self::Scale { pods, down_to, how } => (scale(pods, down_to, &how).await?, how.json),
+            Self::Idle { minutes, how } => (idle(minutes, &how).await?, how.json),
+            Self::Compare(compare) => return compare.run().await,
+        };
+        report.print(as_json);
+        Ok(())
     }
 }
 
-async fn burst(pods: u32, deployments: u32, at_once: bool, quiet: bool, how: &How) -> Result<()> {
+async fn burst(
+    pods: u32,
+    deployments: u32,
+    at_once: bool,
+    quiet: bool,
+    how: &How,
+) -> Result<Report> {
     let mut bench = Bench::start(how).await?;
     if at_once {
         bench.deploy(deployments, pods).await?;
@@ -339,18 +360,15 @@ async fn burst(pods: u32, deployments: u32, at_once: bool, quiet: bool, how: &Ho
     }
     bench.until_bound(pods).await?;
     let seconds = started.elapsed().as_secs_f64();
-    bench.report.add(
-        "seconds until the last pod was bound",
-        json!(round(seconds)),
-    );
+    bench.report.add(report::SECONDS, json!(round(seconds)));
     if quiet {
         bench.nodes_at_first().await?;
         bench.consolidated().await?;
     }
-    bench.finish(since, how).await
+    bench.finish(since).await
 }
 
-async fn scale(pods: u32, down_to: u32, how: &How) -> Result<()> {
+async fn scale(pods: u32, down_to: u32, how: &How) -> Result<Report> {
     const DEPLOYMENTS: u32 = 10;
     let mut bench = Bench::start(how).await?;
     bench.run_controller(how).await?;
@@ -358,14 +376,11 @@ async fn scale(pods: u32, down_to: u32, how: &How) -> Result<()> {
     bench.deploy(DEPLOYMENTS, pods).await?;
     bench.until_bound(pods).await?;
     let seconds = started.elapsed().as_secs_f64();
-    bench.report.add(
-        "seconds until the last pod was bound",
-        json!(round(seconds)),
-    );
+    bench.report.add(report::SECONDS, json!(round(seconds)));
     bench.nodes_at_first().await?;
     bench.deploy(DEPLOYMENTS, down_to).await?;
     bench.consolidated().await?;
-    bench.finish(since, how).await
+    bench.finish(since).await
 }
 
 /// Waits until no node was created or deleted for two minutes, a quarter of an hour at most; returns the time of the last change.
@@ -391,7 +406,7 @@ async fn until_quiet(case: &Case) -> Result<Instant> {
     Ok(last)
 }
 
-async fn idle(minutes: u32, how: &How) -> Result<()> {
+async fn idle(minutes: u32, how: &How) -> Result<Report> {
     let mut bench = Bench::start(how).await?;
     bench.run_controller(how).await?;
     bench.deploy(4, 100).await?;
@@ -406,7 +421,7 @@ async fn idle(minutes: u32, how: &How) -> Result<()> {
     bench
         .report
         .add("requests a minute", json!(round(a_minute)));
-    bench.finish(since, how).await
+    bench.finish(since).await
 }
 
 fn round(number: f64) -> f64 {

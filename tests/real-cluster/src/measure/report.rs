@@ -13,6 +13,11 @@ use crate::audit;
 use crate::controller::Controller;
 use crate::helm::KARPENTER;
 
+/// Names of figures that are compared.
+pub(super) const SECONDS: &str = "seconds until the last pod was bound";
+pub(super) const AS_PLANNED: &str = "percent of nominated pods bound where planned";
+pub(super) const PLANNED_ONCE: &str = "percent of nominated pods planned once";
+
 /// Figures in the order of the report.
 #[derive(Debug, Default)]
 pub(super) struct Report(Figures);
@@ -50,32 +55,26 @@ impl Report {
         Ok(())
     }
 
-    /// Adds the shares of nominated pods that were bound where they were planned, and that were planned once.
-    pub(super) fn nominations(&mut self, metrics: &str) {
-        let (mut all, mut as_planned, mut once) = (0.0, 0.0, 0.0);
-        let lines = metrics.lines();
-        for line in lines.filter(|line| line.starts_with("karpenter_pods_nominations_bound_total{"))
-        {
-            let count = line.rsplit(' ').next().and_then(|count| count.parse().ok());
-            let count: f64 = count.unwrap_or_default();
-            all += count;
-            as_planned += if line.contains("as_planned=\"true\"") {
-                count
-            } else {
-                0.0
-            };
-            once += if line.contains("plans=\"one\"") {
-                count
-            } else {
-                0.0
-            };
+    /// Adds the number of scheduling decisions and, where the controller counts them, the shares of pods that were bound where they
+    /// were planned, and that were planned once.
+    pub(super) fn decisions(&mut self, metrics: &str) {
+        let sum = |name: &str, label: &str| -> f64 {
+            let lines = metrics.lines();
+            let lines = lines.filter(|line| line.starts_with(name) && line.contains(label));
+            lines
+                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+                .sum()
+        };
+        const DECISIONS: &str = "karpenter_scheduler_scheduling_duration_seconds_count";
+        const BOUND: &str = "karpenter_pods_nominations_bound_total{";
+        let decisions = sum(DECISIONS, "controller=\"provisioner\"");
+        self.add("decisions", json!(decisions));
+        let all = sum(BOUND, "");
+        if all > 0.0 {
+            let percent = |label: &str| json!(round(sum(BOUND, label) * 100.0 / all));
+            self.add(AS_PLANNED, percent("as_planned=\"true\""));
+            self.add(PLANNED_ONCE, percent("plans=\"one\""));
         }
-        let percent = |part: f64| json!(round(part * 100.0 / all.max(1.0)));
-        self.add(
-            "percent of nominated pods bound where planned",
-            percent(as_planned),
-        );
-        self.add("percent of nominated pods planned once", percent(once));
     }
 
     /// Adds the resource usage of the process.
@@ -86,10 +85,13 @@ impl Report {
         }
     }
 
+    pub(super) fn figures(&self) -> Map<String, Value> {
+        self.0.iter().cloned().collect()
+    }
+
     pub(super) fn print(&self, as_json: bool) {
         if as_json {
-            let all: Map<String, Value> = self.0.iter().cloned().collect();
-            println!("{}", Value::from(all));
+            println!("{}", Value::from(self.figures()));
             return;
         }
         for (name, value) in &self.0 {

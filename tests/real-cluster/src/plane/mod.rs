@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::binaries::Binaries;
 use crate::process::Process;
@@ -24,6 +25,15 @@ const STAGES: &str = include_str!("stages.yaml");
 const AUDIT_POLICY: &str = include_str!("audit-policy.yaml");
 /// Startup timeout of a program, on a busy computer.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How kube-scheduler scores nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// As it does by default: nodes with the most free resources first.
+    Default,
+    /// Nodes with the least free resources first.
+    MostAllocated,
+}
 
 /// The state of a control plane that keeps running after the process that started it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -72,7 +82,11 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
 
 impl ControlPlane {
     /// Starts a control plane whose files are in `folder`.
-    pub(crate) async fn start(binaries: &Binaries, folder: &Path) -> Result<Self> {
+    pub(crate) async fn start(
+        binaries: &Binaries,
+        folder: &Path,
+        profile: Profile,
+    ) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let [etcd, etcd_peers, api, controllers, scheduler, kwok] = free_ports()?;
         let pki = Pki::create(&folder.join("pki"))?;
@@ -107,7 +121,7 @@ impl ControlPlane {
         plane.start_etcd()?;
         plane.start_api_server().await?;
         plane.start_controllers()?;
-        plane.start_scheduler()?;
+        plane.start_scheduler(profile)?;
         plane.start_kwok()?;
         Ok(plane)
     }
@@ -266,15 +280,32 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn start_scheduler(&mut self) -> Result<()> {
+    fn start_scheduler(&mut self, profile: Profile) -> Result<()> {
+        let strategy = match profile {
+            Profile::Default => "LeastAllocated",
+            Profile::MostAllocated => "MostAllocated",
+        };
+        let resources = json!([{ "name": "cpu", "weight": 1 }, { "name": "memory", "weight": 1 }]);
+        let fit = json!({ "scoringStrategy": { "type": strategy, "resources": resources } });
+        let config = json!({
+            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {
+                "kubeconfig": self.pki.file("scheduler.kubeconfig"), "qps": 500, "burst": 1000,
+            },
+            "leaderElection": { "leaderElect": false },
+            "profiles": [{
+                "schedulerName": "default-scheduler",
+                "pluginConfig": [{ "name": "NodeResourcesFit", "args": fit }],
+            }],
+        });
+        let path = self.folder.join("kube-scheduler.json");
+        fs::write(&path, config.to_string())?;
         let mut command = self.program("kube-scheduler")?;
         command
-            .arg("--kubeconfig")
-            .arg(self.pki.file("scheduler.kubeconfig"))
+            .arg("--config")
+            .arg(&path)
             .args(["--bind-address", "127.0.0.1"])
-            .args(["--secure-port", &self.ports.scheduler.to_string()])
-            .args(["--leader-elect=false", "--kube-api-qps=500"])
-            .arg("--kube-api-burst=1000");
+            .args(["--secure-port", &self.ports.scheduler.to_string()]);
         self.scheduler = Some(self.run("kube-scheduler", &mut command)?);
         Ok(())
     }

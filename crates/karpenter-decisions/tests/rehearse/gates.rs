@@ -52,6 +52,18 @@ fn a_static_node_pool_launches_and_deletes_nothing_if_the_gate_is_off() {
 }
 
 #[test]
+fn a_plan_names_the_price_of_a_node_beside_its_instance() {
+    let mut settings = Settings::at(now());
+    let plan = fixed().ask_with(&settings, json!({})).unwrap();
+    assert!(
+        note_of(&plan, "--node-overhead-price").contains("as if each cost $0.03 per hour more")
+    );
+    settings.scheduling = settings.scheduling.with_node_overhead_price(0.0);
+    let plan = fixed().ask_with(&settings, json!({})).unwrap();
+    assert_eq!(note_of(&plan, "--node-overhead-price"), "");
+}
+
+#[test]
 fn a_bundle_has_the_gates_of_its_cluster() {
     let world = fixed();
     for (is_on, steps) in [(false, vec![]), (true, vec!["launch Static 3xm-2"])] {

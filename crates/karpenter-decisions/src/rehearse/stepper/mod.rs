@@ -153,6 +153,10 @@ impl Stepper {
     /// Returns what is approximate in any rehearsal of this cluster.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = self.timing.notes();
+        let overhead = self.scheduling.node_overhead_price;
+        if overhead > 0.0 {
+            notes.push(format!("Prices are those of instances; the cheapest nodes for pending pods are chosen as if each cost ${overhead} per hour more (--node-overhead-price)."));
+        }
         notes.push("A pod with room on an existing node is bound to the least allocated one; other scores of kube-scheduler are not computed.".into());
         notes.push("Not predicted: new pods, autoscaled workloads, spot interruptions, node repair, and launches that the cloud refuses.".into());
         notes

@@ -61,8 +61,9 @@ impl Lifecycle {
                         }
                         Event::HooksRan(answers)
                     }
+                    // Kubelet and others write the Node at this time.
                     Effect::Register(node, wanted) => {
-                        let written = self.write_node(&node, &wanted, Lock::Optimistic).await;
+                        let written = self.write_node(&node, &wanted, Lock::Lists).await;
                         let written = written.doing("registering node");
                         Event::Registered(written.map_err(|error| errors.push(error)).is_ok())
                     }

@@ -1,5 +1,6 @@
 //! Which controller is measured.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,18 @@ impl Contender {
         match self {
             Self::Ours(program) => program,
             Self::Upstream(upstream) => &upstream.program,
+        }
+    }
+
+    /// Returns what it needs beside the environment of its Deployment.
+    pub(super) fn environment(&self) -> BTreeMap<String, String> {
+        match self {
+            Self::Ours(_) => BTreeMap::new(),
+            // Outside a pod it cannot find its own namespace.
+            Self::Upstream(_) => {
+                let namespace = KARPENTER.namespace.to_owned();
+                BTreeMap::from([("LEADER_ELECTION_NAMESPACE".to_owned(), namespace)])
+            }
         }
     }
 

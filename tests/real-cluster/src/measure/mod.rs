@@ -184,7 +184,9 @@ impl Bench {
             Some(memory) => memory.program().to_owned(),
             None => self.contender.program().to_owned(),
         };
-        self.cluster.run(&binary, &how.environment()).await
+        let mut environment = self.contender.environment();
+        environment.extend(how.environment());
+        self.cluster.run(&binary, &environment).await
     }
 
     /// Creates Deployments with different requests.

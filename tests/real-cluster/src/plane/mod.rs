@@ -305,7 +305,8 @@ impl ControlPlane {
             .arg("--config")
             .arg(&path)
             .args(["--bind-address", "127.0.0.1"])
-            .args(["--secure-port", &self.ports.scheduler.to_string()]);
+            .args(["--secure-port", &self.ports.scheduler.to_string()])
+            .args(["--authorization-always-allow-paths", "/readyz,/metrics"]);
         self.scheduler = Some(self.run("kube-scheduler", &mut command)?);
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
+use jiff::{SignedDuration, Timestamp};
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -16,7 +17,7 @@ use super::{
     Volume, VolumeAttachment, VolumeClaim, named,
 };
 use crate::instance_type::InstanceType;
-use crate::pod::Pod;
+use crate::pod::{Pod, UnixSecond};
 
 /// The cluster at one moment. Immutable; cloning is O(1).
 ///
@@ -158,6 +159,47 @@ impl Snapshot {
                 .unwrap_or_default();
             pods.extend(bound);
             copy.state.by_node.insert_mut(target, Arc::new(pods));
+        }
+        copy
+    }
+
+    /// Returns a copy in which kube-scheduler has found no node for the pods that it is behind with: pods that it has not tried although
+    /// they were created before a time.
+    ///
+    /// kube-scheduler tries pods in the order of their creation, so it is behind with pods that were created since the last one that it
+    /// found no node for, and not long after it. It holds back other pods for a reason of its own, such as an incomplete gang. Pods
+    /// that could preempt others are left alone, too: they may need no node.
+    #[must_use]
+    pub fn with_untried(&self, created_before: Timestamp) -> Self {
+        let second = SignedDuration::from_secs(1);
+        let tried = self.pending_pods().filter_map(|pod| pod.created_at);
+        let Some(last) = tried.max().map(UnixSecond::time) else {
+            return self.clone();
+        };
+        // The time of creation has whole seconds.
+        let is_next = |pod: &&Arc<Pod>| {
+            let created = pod.created_at.map(UnixSecond::time);
+            created.is_some_and(|at| {
+                let after = at.duration_since(last);
+                at < created_before && after >= -second && after <= 60 * second
+            })
+        };
+        let untried = self.unbound_pods().filter(|pod| pod.is_untried());
+        let untried: Vec<_> = untried.filter(is_next).cloned().collect();
+        if untried.is_empty() {
+            return self.clone();
+        }
+        let mut copy = self.unshared();
+        let bound = self.pods().filter(|pod| pod.node_name.is_some());
+        let lowest = bound.map(|pod| pod.shape.priority).min();
+        for pod in untried {
+            if lowest.is_none_or(|lowest| pod.shape.priority <= lowest) {
+                let mut tried = Pod::clone(&pod);
+                tried.unschedulable = true;
+                let (tried, key) = (Arc::new(tried), named(&pod.key.namespace, &pod.key.name));
+                copy.state.pods.insert(tried.clone());
+                copy.state.unbound.insert_mut(key, tried);
+            }
         }
         copy
     }

@@ -124,12 +124,24 @@ impl Pod {
     ///
     /// DIFFERS: no node is provisioned for a terminating pod.
     pub fn is_provisionable(&self) -> bool {
-        self.unschedulable
-            && self.node_name.is_none()
+        self.unschedulable && self.needs_node()
+    }
+
+    fn needs_node(&self) -> bool {
+        self.node_name.is_none()
             && !self.is_preempting()
             && !self.is_owned_by_daemon_set()
             && !self.is_mirror()
             && self.deleted_at.is_none()
+    }
+
+    /// Reports whether kube-scheduler has still to try the pod for the first time.
+    pub(crate) fn is_untried(&self) -> bool {
+        !self.unschedulable
+            && !self.gated
+            && self.scheduler_name.is_none()
+            && self.phase == Phase::Pending
+            && self.needs_node()
     }
 
     /// Reports whether kube-scheduler is preempting other pods for it.

@@ -35,5 +35,6 @@ mod resources;
 mod selection;
 mod state;
 mod topology;
+mod untried;
 mod volumes;
 mod zones;

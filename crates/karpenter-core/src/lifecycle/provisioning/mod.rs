@@ -2,7 +2,7 @@
 //!
 //! 1. Triggers are collected into a batch ([`BatchWindow`]). One that arrives while a batch is planned opens the next: none is lost.
 //! 2. Once the batch has closed, pending pods without a nomination, and pods of nodes that are being deleted, are planned; near the
-//!    memory limit some of them at a time.
+//!    memory limit some of them at a time. Pods that kube-scheduler is behind with are planned, too: a burst is planned as a whole.
 //! 3. The nodes of placed pods are nominated, NodeClaims are created, and their nodes are nominated, too: nominated nodes are not
 //!    disrupted.
 //! 4. kube-scheduler is told where the pods were planned, if the feature gate `PodNomination` is on: see [`PodNomination`].
@@ -62,6 +62,10 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// Delay of a check after kube-scheduler has bound a pod elsewhere than planned, or removed a nominated node: more of them follow.
 const SOON: Duration = Duration::from_secs(1);
+
+/// How old a pod is that kube-scheduler has not tried yet when it is planned all the same. An idle kube-scheduler tries a pod within
+/// milliseconds; in a burst, every failed attempt is a write, and the last pods are tried tens of seconds after the first.
+const UNTRIED: Duration = Duration::from_secs(2);
 
 /// What has happened.
 #[derive(Debug)]
@@ -267,6 +271,7 @@ impl Provisioning {
     }
 
     fn check(&mut self, snapshot: &Snapshot, now: Timestamp) -> Vec<Effect> {
+        let snapshot = &snapshot.with_untried(now.saturating_sub(UNTRIED).unwrap_or(now));
         let standing = self.nominations.standing(snapshot, now);
         let mut effects = Vec::new();
         if !standing.unplaced.is_empty() || !leaving_pods(snapshot, now).is_empty() {
@@ -316,6 +321,7 @@ impl Provisioning {
             return Vec::new();
         }
         self.batch = None;
+        let snapshot = &snapshot.with_untried(now.saturating_sub(UNTRIED).unwrap_or(now));
         let mut standing = self.nominations.standing(snapshot, now);
         let goes_on = self.slices.cut(memory, &mut standing);
         let leaving = leaving_pods(snapshot, now);

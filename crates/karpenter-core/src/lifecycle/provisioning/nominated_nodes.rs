@@ -144,6 +144,6 @@ impl NominatedNodes {
 /// left alone.
 fn waiting<'s>(snapshot: &'s Snapshot, key: &PodKey) -> Option<&'s Pod> {
     let pod = snapshot.pod(&key.namespace, &key.name)?;
-    let is_same = pod.key.uid == key.uid && pod.is_provisionable() && pod.scheduler_name.is_none();
-    is_same.then_some(pod)
+    let waits = pod.is_untried() || pod.is_provisionable() && pod.scheduler_name.is_none();
+    (pod.key.uid == key.uid && waits).then_some(pod)
 }

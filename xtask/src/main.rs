@@ -6,14 +6,13 @@ mod circles;
 mod conformance;
 mod crds;
 mod docs;
-mod explore;
+mod judge;
 mod layout;
 mod mutants;
 mod pinned;
 mod plots;
 mod realcluster;
 mod release;
-mod sim;
 mod vendor_web;
 mod walkthrough;
 mod words;
@@ -153,8 +152,16 @@ fn run(command: Command) -> anyhow::Result<()> {
             seed,
             hours,
             more,
-        } => sim::run(&root, seeds, seed, hours, &more),
-        Command::Explore { arguments } => explore::run(&root, &arguments),
+        } => {
+            let mut arguments = vec![
+                format!("--seeds={seeds}"),
+                format!("--seed={seed}"),
+                format!("--hours={hours}"),
+            ];
+            arguments.extend(more);
+            judge::run(&root, "karpenter-sim", &arguments)
+        }
+        Command::Explore { arguments } => judge::run(&root, "karpenter-explore", &arguments),
         Command::Walkthrough { number } => walkthrough::run(&root, number),
         Command::Realcluster { arguments } => realcluster::run(&root, &arguments),
         Command::Mutants {

@@ -10,9 +10,9 @@ use karpenter_core::lifecycle::provisioning::nominations::Nominations;
 use karpenter_core::pod::{Pod, PodKey};
 use karpenter_core::schedule::{Policy, schedule};
 
-use crate::checks::{expiry, is_protected};
+use crate::checks::{expiry, is_protected, violated_if};
 use crate::world::World;
-use crate::world::view::is_disrupted;
+use crate::world::objects::{is_disrupted, is_guarded};
 
 /// How long a command waits for its replacements, in seconds.
 const PATIENCE: i64 = 600;
@@ -22,23 +22,13 @@ impl World {
     pub(crate) fn check_waiting_commands(&mut self) {
         let mut found = Vec::new();
         for command in &self.ghosts.commands {
-            let claims = command
-                .claims
-                .iter()
-                .cloned()
-                .collect::<Vec<_>>()
-                .join(" and ");
-            let is_gone = |name: &&String| {
-                !self.api.claims.contains_key(*name) && !self.seen.claims.contains_key(*name)
-            };
-            if let Some(gone) = command.replacements.iter().find(is_gone) {
-                found.push(format!(
-                    "the command for {claims} waits for NodeClaim {gone}, which is gone"
-                ));
-            }
-            if self.now.duration_since(command.at).as_secs() > PATIENCE {
-                found.push(format!("the command for {claims} never ends"));
-            }
+            let what = format!("the command for {:?}", command.claims);
+            let is_gone =
+                |name: &&String| self.api.claim(name).is_none() && self.seen.claim(name).is_none();
+            let gone = command.replacements.iter().find(is_gone);
+            found.extend(gone.map(|it| format!("{what} waits for NodeClaim {it}, which is gone")));
+            let is_late = self.age(command.at) > PATIENCE;
+            found.extend(is_late.then(|| format!("{what} never ends")));
         }
         self.violations.extend(found);
     }
@@ -46,99 +36,60 @@ impl World {
     /// Returns what is wrong with a state in which nothing happens any more.
     pub fn unfinished(&self) -> Vec<String> {
         let mut found = Vec::new();
-        if let Some(task) = self.tasks.first() {
-            found.push(format!("a request is never answered: {:?}", task.print));
+        for task in &self.tasks {
+            violated_if!(found, true => "a request is never answered: {:?}", task.print);
         }
-        for (name, stored) in self.api.claims.iter() {
-            let claim = &stored.value;
-            let holds =
-                |pod: &Pod| pod.node_name.as_deref() == Some(name.as_str()) && is_protected(pod);
-            let is_held = claim.spec.termination_grace_period.is_none()
-                && self.api.pods.values().any(|pod| holds(&pod.value));
+        for (name, claim) in self.api.claims.iter() {
             if claim.is_deleting() {
-                if !is_held {
-                    found.push(format!("NodeClaim {name} is being deleted forever"));
-                }
+                let (covered, healthy) = self.api.guarded();
+                let holds = |pod: &Pod| is_protected(pod) || is_guarded(pod) && covered > healthy;
+                let is_held = claim.spec.termination_grace_period.is_none()
+                    && self.api.pods_on(name).any(|pod| holds(pod));
+                violated_if!(found, !is_held => "NodeClaim {name} is being deleted forever");
                 continue;
             }
-            if expiry(claim).is_some_and(|at| at <= self.now) {
-                found.push(format!("NodeClaim {name} has expired and stays"));
-            }
-            if !claim.is_true(types::INITIALIZED) {
-                found.push(format!("NodeClaim {name} is never initialized"));
-            }
-            let tainted = self
-                .api
-                .nodes
-                .get(name)
-                .is_some_and(|node| is_disrupted(&node.value));
-            if tainted || claim.condition(types::DISRUPTION_REASON).is_some() {
-                found.push(format!(
-                    "Node {name} stays tainted, although no command holds it"
-                ));
-            }
-            if self
-                .model
-                .node(name)
-                .is_some_and(|node| node.marked_for_deletion)
-            {
-                found.push(format!("Node {name} stays marked for deletion"));
-            }
-            if !self.instances.contains_key(name) {
-                found.push(format!("NodeClaim {name} has no instance"));
-            }
-            found.extend(self.idle(name, claim));
+            let has_reason = claim.condition(types::DISRUPTION_REASON).is_some();
+            let is_tainted = self.api.node(name).is_some_and(|node| is_disrupted(node));
+            let node = self.model.node(name);
+            let is_marked = node.is_some_and(|node| node.marked_for_deletion);
+            let has_expired = expiry(claim).is_some_and(|at| at <= self.now);
+            violated_if!(found, has_expired => "NodeClaim {name} has expired and stays");
+            violated_if!(found, !claim.is_true(types::INITIALIZED) => "NodeClaim {name} is never initialized");
+            violated_if!(found, is_tainted || has_reason => "Node {name} stays tainted, although no command holds it");
+            violated_if!(found, is_marked => "Node {name} stays marked for deletion");
+            violated_if!(found, !self.instances.contains_key(name) => "NodeClaim {name} has no instance");
+            violated_if!(found, self.is_idle(name, claim) => "Node {name} stays, although it is empty");
         }
-        for name in self
-            .instances
-            .keys()
-            .filter(|name| !self.api.claims.contains_key(*name))
-        {
-            found.push(format!("instance {name} has no NodeClaim"));
+        for name in self.instances.keys().chain(self.api.nodes.keys()) {
+            violated_if!(found, self.api.claim(name).is_none() => "the instance or Node {name} has no NodeClaim");
         }
-        for name in self
-            .api
-            .nodes
-            .keys()
-            .filter(|name| !self.api.claims.contains_key(*name))
-        {
-            found.push(format!("Node {name} has no NodeClaim"));
+        for pod in self.waiting() {
+            let name = &pod.name;
+            violated_if!(found, true => "pod {name} waits forever, although it fits");
         }
-        found.extend(
-            self.waiting()
-                .map(|pod| format!("pod {} waits forever, although it fits", pod.name)),
-        );
         found
     }
 
-    /// Returns that a node is empty and stays, although its NodePool consolidates.
-    fn idle(&self, name: &str, claim: &NodeClaim) -> Option<String> {
-        let pool = &self.api.pools.get(claim.node_pool()?)?.value;
-        let consolidates = pool.spec.disruption.consolidate_after.value().is_some();
-        let pods = self.api.pods.values();
-        let is_busy = pods
-            .into_iter()
-            .any(|pod| pod.value.node_name.as_deref() == Some(name));
-        let leaving = self.api.claims.values().filter(|it| it.value.is_deleting());
-        let (all, leaving) = (self.api.claims.len(), leaving.count());
-        let all = u32::try_from(all).unwrap_or(u32::MAX);
-        let allowed = budget::allowed(pool, &Method::Emptiness.reason(), all, self.now);
-        let may_leave = usize::try_from(allowed).is_ok_and(|allowed| allowed > leaving);
-        let holds_buffer = !self.setting.buffer_pods.is_empty();
-        (consolidates && !is_busy && may_leave && !holds_buffer)
-            .then(|| format!("Node {name} stays, although it is empty"))
+    /// Returns whether a node is empty and stays, although its NodePool consolidates.
+    fn is_idle(&self, name: &str, claim: &NodeClaim) -> bool {
+        let pool = claim.node_pool().and_then(|it| self.api.pools.get(it));
+        pool.is_some_and(|pool| {
+            let leaving = self.api.claims.values().filter(|it| it.is_deleting());
+            let all = u32::try_from(self.api.claims.len()).unwrap_or(u32::MAX);
+            let allowed = budget::allowed(pool, &Method::Emptiness.reason(), all, self.now);
+            pool.spec.disruption.consolidate_after.value().is_some()
+                && self.api.pods_on(name).next().is_none()
+                && usize::try_from(allowed).is_ok_and(|it| it > leaving.count())
+                && self.setting.buffer_pods.is_empty()
+        })
     }
 
     /// Returns the pods that wait although there is a place for them.
     fn waiting(&self) -> impl Iterator<Item = PodKey> {
         let snapshot = &self.model;
-        let mut waiting: BTreeSet<PodKey> = self
-            .api
-            .pods
-            .values()
-            .filter(|pod| pod.value.node_name.is_none() && pod.value.is_active())
-            .map(|pod| pod.value.key.clone())
-            .collect();
+        let pods = self.api.pods.iter();
+        let pods = pods.filter(|(name, _)| self.api.waits(name));
+        let mut waiting: BTreeSet<PodKey> = pods.map(|(_, pod)| pod.key.clone()).collect();
         if !waiting.is_empty() {
             let standing = Nominations::default().standing(snapshot, self.now);
             let (snapshot, query) = standing.question(snapshot);

@@ -18,6 +18,20 @@
 //!    are events, a crash is a new process, a lost answer is the event of a failure.
 //! 4. Assert on the effects of the last event. `a_planned_command_starts_unless_a_later_change_forbids_it` and
 //!    `a_registered_node_is_drained_even_if_its_claim_does_not_say_so_yet` in `karpenter-core` were written so.
+//!
+//! # What no counterexample can show
+//!
+//! Rules of the core that another rule of the core repeats, so that the behaviour stays the same without them:
+//!
+//! - `held`, the nodes of commands that run: they are marked for deletion, too, and a pass starts one command after the other.
+//! - A node that is being deleted is no candidate: its Node is tainted and counts against the budget before a command can begin.
+//! - A nomination protects a node: kube-scheduler binds within the step that follows, and the start of a command checks the pods again.
+//! - The taints of a command that fails are removed at its end, and again by the next pass, which removes those of no command.
+//! - A launch that fails for good deletes its NodeClaim; without that, the time limit of launches does.
+//! - The API server is asked for the Node of a registered NodeClaim that has none: a process lists all Nodes before it begins, and has seen
+//!   the one that it registered.
+//! - NodeClaims without a provider id count in the check of limits at a creation: they counted in the plan already, because a process has
+//!   what it creates in its model at once.
 
 mod checks;
 mod ends;

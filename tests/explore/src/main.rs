@@ -1,10 +1,14 @@
-//! Explores clusters: `karpenter-explore [--states N] [--depth N] [--shortest] [--faults N] [--changes N] [--scenario FILE]… [CLUSTER…]`.
+//! Explores clusters, and prints what is violated.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
+use anyhow::Context as _;
+use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use karpenter_explore::scenarios::read;
-use karpenter_explore::search::{Bounds, Order, Progress, explore, story};
+use karpenter_explore::search::{Bounds, Order, explore, story};
 use karpenter_explore::world::{Faults, World};
 use karpenter_explore::worlds;
 
@@ -12,162 +16,89 @@ use karpenter_explore::worlds;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What the command line asks for.
+/// Explore every order of events of the processes of karpenter-core in small clusters.
+#[derive(Parser)]
 struct Arguments {
+    /// Number of states of each cluster after which the search ends.
+    #[arg(long, default_value_t = 1_000_000)]
     states: usize,
+    /// The most departures from the fair course, or steps with --shortest.
+    #[arg(long, default_value_t = 40)]
     depth: usize,
-    order: Order,
+    /// Find the counterexample with the fewest steps, not the one with the fewest departures.
+    #[arg(long)]
+    shortest: bool,
+    /// The most faults.
+    #[arg(long, default_value_t = 2)]
     faults: u8,
+    /// The most changes of users.
+    #[arg(long, default_value_t = 2)]
     changes: u8,
-    names: Vec<String>,
-    scenarios: Vec<String>,
+    /// A file of scenarios of Kamera.
+    #[arg(long, value_name = "FILE")]
+    scenario: Vec<PathBuf>,
+    /// Clusters; all without any, unless there are scenarios.
+    #[arg(value_parser = worlds::all().map(|it| it.0))]
+    clusters: Vec<String>,
 }
 
-fn arguments() -> Result<Arguments, String> {
-    let mut asked = Arguments {
-        states: 1_000_000,
-        depth: 40,
-        order: Order::Departures,
-        faults: 2,
-        changes: 2,
-        names: Vec::new(),
-        scenarios: Vec::new(),
-    };
-    let mut all = std::env::args().skip(1);
-    while let Some(argument) = all.next() {
-        let mut number = || {
-            let text = all.next().unwrap_or_default();
-            text.parse::<usize>()
-                .map_err(|_| format!("`{text}` is not a valid number for {argument}"))
+impl Arguments {
+    /// Returns the first states that are asked for, by name.
+    fn worlds(&self) -> anyhow::Result<Vec<(String, World)>> {
+        let is_asked = |name: &str| match self.clusters.is_empty() {
+            true => self.scenario.is_empty(),
+            false => self.clusters.iter().any(|it| it == name),
         };
-        if argument == "--scenario" {
-            asked.scenarios.extend(all.next());
-            continue;
+        let faults = Faults::one_of_each(self.faults, self.changes);
+        let own = worlds::all().into_iter().filter(|it| is_asked(it.0));
+        let own = own.map(|(name, build)| (name.to_owned(), build().with_faults(faults.clone())));
+        let mut all: Vec<_> = own.collect();
+        for path in &self.scenario {
+            let file = path.display().to_string();
+            let text = std::fs::read_to_string(path).context(file.clone())?;
+            for scenario in read(&text).context(file.clone())? {
+                let first = scenario.world().context(file.clone())?;
+                all.push((scenario.name, first));
+            }
         }
-        match argument.as_str() {
-            "--shortest" => asked.order = Order::Steps,
-            "--states" => asked.states = number()?,
-            "--depth" => asked.depth = number()?,
-            "--faults" => asked.faults = u8::try_from(number()?).unwrap_or(u8::MAX),
-            "--changes" => asked.changes = u8::try_from(number()?).unwrap_or(u8::MAX),
-            _ => asked.names.push(argument),
-        }
+        Ok(all)
     }
-    Ok(asked)
 }
 
-/// Returns a progress bar, which shows the states a second and the frontier.
-fn bar(states: usize) -> ProgressBar {
-    let bar = ProgressBar::new(states as u64);
-    let template = "{elapsed_precise} [{bar:30}] {human_pos} states, {per_sec}, {msg}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
-}
-
-fn show(bar: &ProgressBar, progress: Progress) {
-    bar.set_position(progress.states as u64);
-    bar.set_message(format!(
-        "depth {}, frontier {}",
-        progress.depth, progress.frontier
-    ));
-}
-
-/// Returns the largest amount of memory that the process had, in MiB.
-fn memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = peak.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or_default() / 1024
-}
-
-/// Returns the first states that are asked for, by name.
-fn clusters(asked: &Arguments) -> Vec<(String, Result<World, String>)> {
-    let faults = Faults {
-        stale: 1,
-        answers: 1,
-        crashes: 1,
-        early: 1,
-        all: asked.faults,
-        changes: asked.changes,
-    };
-    let is_asked = |name: &str| {
-        asked.names.iter().any(|it| it == name)
-            || (asked.names.is_empty() && asked.scenarios.is_empty())
-    };
-    let own = worlds::all()
-        .into_iter()
-        .filter(|named| is_asked(named.name));
-    let mut all: Vec<_> = own
-        .map(|named| {
-            (
-                named.name.to_owned(),
-                Ok(named.world.with_faults(faults.clone())),
-            )
-        })
-        .collect();
-    for path in &asked.scenarios {
-        let file = path.rsplit('/').next().unwrap_or(path);
-        match std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}")) {
-            Err(problem) => all.push((path.clone(), Err(problem))),
-            Ok(text) => match read(file, &text) {
-                Err(problem) => all.push((path.clone(), Err(problem.to_string()))),
-                Ok(scenarios) => all.extend(scenarios.iter().map(|scenario| {
-                    (
-                        scenario.name.clone(),
-                        scenario.world(file).map_err(|problem| problem.to_string()),
-                    )
-                })),
-            },
-        }
-    }
-    all
-}
-
-fn main() -> ExitCode {
-    let asked = match arguments() {
-        Ok(asked) => asked,
-        Err(problem) => {
-            eprintln!("error: {problem}");
-            return ExitCode::FAILURE;
-        }
-    };
+fn main() -> anyhow::Result<ExitCode> {
+    let asked = Arguments::parse();
     let bounds = Bounds {
-        order: asked.order,
+        order: match asked.shortest {
+            true => Order::Steps,
+            false => Order::Departures,
+        },
         depth: asked.depth,
         states: asked.states,
     };
-    let mut is_whole = true;
-    for (name, first) in clusters(&asked) {
-        let first = match first {
-            Ok(first) => first,
-            Err(problem) => {
-                eprintln!("error: {problem}");
-                return ExitCode::FAILURE;
-            }
-        };
-        let bar = bar(asked.states);
-        let outcome = explore(&first, bounds, |progress| show(&bar, progress));
+    let template = "{elapsed_precise} [{bar:30}] {human_pos} states, {per_sec}, {msg}";
+    let mut code = ExitCode::SUCCESS;
+    for (name, first) in asked.worlds()? {
+        let (started, bar) = (Instant::now(), ProgressBar::new(asked.states as u64));
+        bar.set_style(ProgressStyle::with_template(template)?);
+        let outcome = explore(&first, bounds, |progress| {
+            let (depth, frontier) = (progress.depth, progress.frontier);
+            bar.set_position(progress.states as u64);
+            bar.set_message(format!("depth {depth}, frontier {frontier}"));
+        });
         bar.finish_and_clear();
         println!(
-            "{name}: {} states, {} steps, depth {}{}, {} more states of fair courses, {:.1} s, {} MiB",
+            "{name}: {} states, {} steps, depth {}{}, {} more states of fair courses, {:.1} s",
             outcome.states,
             outcome.steps,
             outcome.depth,
             if outcome.is_exhausted { " (all)" } else { "" },
             outcome.beyond,
-            outcome.took.as_secs_f64(),
-            memory(),
+            started.elapsed().as_secs_f64(),
         );
         if let Some(found) = &outcome.counterexample {
-            is_whole = false;
+            code = ExitCode::FAILURE;
             println!("{}", story(&first, found));
         }
     }
-    if is_whole {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    Ok(code)
 }

@@ -1,7 +1,6 @@
 //! Breadth-first search over all orders, and the fair course from each state.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rayon::prelude::*;
@@ -36,7 +35,7 @@ pub struct Bounds {
 }
 
 /// What the search found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Outcome {
     /// Number of distinct states.
     pub states: usize,
@@ -48,9 +47,7 @@ pub struct Outcome {
     pub is_exhausted: bool,
     /// Number of states on fair courses beyond the bound.
     pub beyond: usize,
-    /// How long it took.
-    pub took: Duration,
-    /// The shortest path to what is violated.
+    /// The first path to what is violated.
     pub counterexample: Option<Counterexample>,
 }
 
@@ -59,30 +56,28 @@ pub struct Outcome {
 pub struct Counterexample {
     /// The steps from the first state.
     pub steps: Vec<Step>,
-    /// What is violated.
     pub what: Vec<String>,
 }
 
 /// Progress of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Number of states.
     pub states: usize,
     /// Number of states that are not expanded.
     pub frontier: usize,
-    /// The current distance.
     pub depth: usize,
-    /// The time since the start.
-    pub took: Duration,
 }
 
 /// States to expand.
 type Frontier = VecDeque<(u32, World)>;
 
+/// The next state of fair courses, by state; `None` at an end.
+type Fair = Mutex<FxHashMap<u64, Option<u64>>>;
+
 struct Entry {
     parent: u32,
     step: Option<Step>,
-    /// The state without what may still happen to it.
+    /// The hash of the state without what may still happen to it.
     core: u64,
 }
 
@@ -90,12 +85,12 @@ struct Entry {
 struct Next {
     step: Step,
     hash: u64,
-    /// The hash without what may still happen.
     core: u64,
     world: World,
 }
 
 /// What can follow a state.
+#[derive(Default)]
 struct Expansion {
     core: u64,
     next: Vec<Next>,
@@ -106,22 +101,21 @@ struct Expansion {
 
 impl Expansion {
     /// Adds what follows a step, if that changes anything; returns its number of writes then.
-    fn add(&mut self, world: &World, own: u64, step: &Step) -> Option<u32> {
+    fn add(&mut self, before: &World, own: u64, step: Step) -> Option<u32> {
         self.tried += 1;
-        let next = world.after(step);
-        if !next.violations.is_empty() {
-            self.violation
-                .get_or_insert((step.clone(), next.violations.clone()));
+        let world = before.after(&step);
+        if !world.violations.is_empty() {
+            let violation = (step.clone(), world.violations.clone());
+            self.violation.get_or_insert(violation);
         }
-        let core = next.hash_of_state();
-        let hash = next.hash_with(core);
-        let writes = next.writes;
+        let core = world.hash_of_state();
+        let (hash, writes) = (world.hash_with(core), world.writes);
         (hash != own).then(|| {
             self.next.push(Next {
-                step: step.clone(),
+                step,
                 hash,
                 core,
-                world: next,
+                world,
             });
             writes
         })
@@ -153,23 +147,20 @@ impl World {
         let own = self.hash_with(core);
         let mut all = Expansion {
             core,
-            next: Vec::new(),
-            fair: None,
-            violation: None,
-            tried: 0,
+            ..Expansion::default()
         };
         let mut changing = Vec::new();
         for step in self.steps() {
-            let writes = all.add(self, own, &step);
+            let writes = all.add(self, own, step.clone());
             changing.extend(writes.map(|writes| (step, writes)));
         }
         let is_idle = changing.is_empty();
         if is_idle && self.next_deadline().is_some() {
-            all.add(self, own, &Step::Deadline);
+            all.add(self, own, Step::Deadline);
         }
         all.fair = all.next.first().map(|next| next.core);
         for step in self.faults(&changing, is_idle) {
-            all.add(self, own, &step);
+            all.add(self, own, step);
         }
         all
     }
@@ -177,81 +168,70 @@ impl World {
 
 /// Explores all orders from a state.
 pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) -> Outcome {
-    let started = Instant::now();
+    let core = first.hash_of_state();
+    let start = Entry {
+        parent: 0,
+        step: None,
+        core,
+    };
     let mut search = Search {
         first,
-        known: FxHashMap::default(),
-        entries: vec![Entry {
-            parent: 0,
-            step: None,
-            core: first.hash_of_state(),
-        }],
-        fair: Fair::new(),
+        known: FxHashSet::from_iter([first.hash_with(core)]),
+        entries: vec![start],
+        fair: Fair::default(),
         steps: 0,
     };
-    search
-        .known
-        .insert(first.hash_with(first.hash_of_state()), 0);
     let mut frontier = Frontier::from([(0, first.clone())]);
     let (mut depth, mut counterexample, mut is_full) = (0, None, false);
     while depth < bounds.depth && !frontier.is_empty() && counterexample.is_none() && !is_full {
         let (mut next, mut level) = (Frontier::new(), frontier);
-        while !level.is_empty() {
+        while !level.is_empty() && counterexample.is_none() {
             let chunk: Vec<(u32, World)> = level.drain(..level.len().min(CHUNK)).collect();
             if search.entries.len() >= bounds.states {
                 is_full = true;
                 next.extend(chunk);
                 continue;
             }
-            let expansions: Vec<Expansion> =
-                chunk.par_iter().map(|(_, world)| world.expand()).collect();
+            let expansions = chunk.par_iter().map(|(_, world)| world.expand());
+            let expansions: Vec<Expansion> = expansions.collect();
             for ((id, _), expansion) in chunk.iter().zip(expansions) {
                 let found = search.add(*id, expansion, bounds.order, &mut level, &mut next);
                 counterexample = counterexample.or(found);
             }
-            let (states, frontier) = (search.entries.len(), next.len() + level.len());
             report(Progress {
-                states,
-                frontier,
+                states: search.entries.len(),
+                frontier: next.len() + level.len(),
                 depth,
-                took: started.elapsed(),
             });
-            if counterexample.is_some() {
-                break;
-            }
         }
         depth += usize::from(!is_full && counterexample.is_none());
         frontier = next;
     }
     let is_exhausted = frontier.is_empty() && counterexample.is_none();
-    let inside = search.fair.len();
+    let (states, inside) = (search.entries.len(), search.fair.lock().len());
     if counterexample.is_none() {
-        let (states, started) = (search.entries.len(), &started);
-        let mut courses = |all: usize, left: usize| {
+        counterexample = search.fair_courses(&mut frontier, &mut |all, frontier| {
             report(Progress {
                 states: states + all - inside,
-                frontier: left,
+                frontier,
                 depth,
-                took: started.elapsed(),
             });
-        };
-        counterexample = search.fair_courses(&mut frontier, &mut courses);
+        });
     }
-    let beyond = search.fair.len() - inside;
+    let beyond = search.fair.lock().len() - inside;
     Outcome {
-        states: search.entries.len(),
+        states,
         steps: search.steps,
         depth,
         is_exhausted,
         beyond,
-        took: started.elapsed(),
         counterexample,
     }
 }
 
 struct Search<'a> {
     first: &'a World,
-    known: FxHashMap<u64, u32>,
+    known: FxHashSet<u64>,
     entries: Vec<Entry>,
     fair: Fair,
     steps: usize,
@@ -268,32 +248,26 @@ impl Search<'_> {
         next_level: &mut Frontier,
     ) -> Option<Counterexample> {
         self.steps += expansion.tried;
-        self.fair.insert(expansion.core, expansion.fair);
+        self.fair.lock().insert(expansion.core, expansion.fair);
         if let Some((step, what)) = expansion.violation {
             let mut steps = self.path(id);
             steps.push(step);
             return Some(Counterexample { steps, what });
         }
         for (index, next) in expansion.next.into_iter().enumerate() {
-            let Next {
-                step,
-                hash,
-                core,
-                world,
-            } = next;
+            if !self.known.insert(next.hash) {
+                continue;
+            }
             let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
-            if let std::collections::hash_map::Entry::Vacant(entry) = self.known.entry(hash) {
-                entry.insert(number);
-                self.entries.push(Entry {
-                    parent: id,
-                    step: Some(step),
-                    core,
-                });
-                // The first is the next state of the fair course.
-                match order {
-                    Order::Departures if index == 0 => level.push_back((number, world)),
-                    _ => next_level.push_back((number, world)),
-                }
+            self.entries.push(Entry {
+                parent: id,
+                step: Some(next.step),
+                core: next.core,
+            });
+            // The first is the next state of the fair course.
+            match order {
+                Order::Departures if index == 0 => level.push_back((number, next.world)),
+                _ => next_level.push_back((number, next.world)),
             }
         }
         None
@@ -332,14 +306,14 @@ impl Search<'_> {
                     return Some(Counterexample { steps, what });
                 }
             }
-            report(self.fair.len(), all - index * CHUNK);
+            report(self.fair.lock().len(), all - index * CHUNK);
         }
         // Courses whose end no course of the frontier has reached.
         let mut checked: FxHashSet<u64> = FxHashSet::default();
         for (id, entry) in (0..).zip(&self.entries) {
             let (mut core, mut path) = (entry.core, FxHashSet::default());
             while !checked.contains(&core) && path.insert(core) {
-                match self.fair.next(core) {
+                match self.fair.lock().get(&core).copied() {
                     Some(Some(next)) => core = next,
                     _ => break,
                 }
@@ -359,31 +333,6 @@ impl Search<'_> {
             }
         }
         None
-    }
-}
-
-/// The next state of fair courses, by state; `None` at an end.
-struct Fair(Vec<Mutex<FxHashMap<u64, Option<u64>>>>);
-
-impl Fair {
-    fn new() -> Self {
-        Self((0..64).map(|_| Mutex::default()).collect())
-    }
-
-    fn part(&self, core: u64) -> &Mutex<FxHashMap<u64, Option<u64>>> {
-        &self.0[(core >> 58) as usize]
-    }
-
-    fn next(&self, core: u64) -> Option<Option<u64>> {
-        self.part(core).lock().get(&core).copied()
-    }
-
-    fn insert(&self, core: u64, next: Option<u64>) {
-        self.part(core).lock().insert(core, next);
-    }
-
-    fn len(&self) -> usize {
-        self.0.iter().map(|part| part.lock().len()).sum()
     }
 }
 
@@ -409,12 +358,14 @@ impl Course {
                 course.end(&world, &writes[from..], &cores[from..]);
                 return course;
             }
-            if known.is_some_and(|known| known.next(core).is_some()) {
+            if known.is_some_and(|known| known.lock().contains_key(&core)) {
                 return course;
             }
             let next = world.fair(core);
             if let Some(known) = known {
-                known.insert(core, next.as_ref().map(|(_, after, _)| *after));
+                known
+                    .lock()
+                    .insert(core, next.as_ref().map(|(_, after, _)| *after));
             }
             let Some((step, after, next)) = next else {
                 course.end(&world, &[], &[core]);
@@ -449,22 +400,15 @@ impl Course {
 
 /// Returns a path as a numbered list that names the objects.
 pub fn story(first: &World, found: &Counterexample) -> String {
-    let mut world = first.clone();
-    let mut text = String::new();
-    let mut number = 0;
-    for step in &found.steps {
-        let before = world.now;
+    let (mut world, mut text) = (first.clone(), Vec::new());
+    for (number, step) in (1..).zip(&found.steps) {
+        let seconds = -first.age(world.now);
+        text.push(format!("{number:4}. {seconds:5} s  {step:?}"));
         world.log = Some(Vec::new());
         world.take(step);
-        number += 1;
-        let seconds = before.as_second() - first.now.as_second();
-        text.push_str(&format!("{number:4}. {seconds:5} s  {step}\n"));
-        for line in world.log.take().unwrap_or_default() {
-            text.push_str(&format!("                -> {line}\n"));
-        }
+        let lines = world.log.take().unwrap_or_default();
+        text.extend(lines.iter().map(|line| format!("{:16}-> {line}", "")));
     }
-    for what in &found.what {
-        text.push_str(&format!("VIOLATED: {what}\n"));
-    }
-    text
+    text.extend(found.what.iter().map(|what| format!("VIOLATED: {what}")));
+    text.join("\n")
 }

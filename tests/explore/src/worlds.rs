@@ -1,12 +1,12 @@
 //! The clusters that are explored: small, each with what one group of rules is about.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use karpenter_api::labels::annotations;
+use karpenter_api::labels::{self, annotations};
 use karpenter_api::v1::NodePool;
-use karpenter_core::cluster::Cluster;
-use karpenter_core::fake::{catalogue, cluster_config, instance_type, offering};
+use karpenter_core::fake::{catalogue, instance_type, offering};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::lifecycle::after;
 use karpenter_core::pod::Pod;
@@ -60,15 +60,6 @@ fn buffer_pod(cpu: &str) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-/// A cluster to explore.
-#[derive(Debug)]
-pub struct Named {
-    /// Its name.
-    pub name: &'static str,
-    /// Its first state.
-    pub world: World,
-}
-
 fn empty(changes: Vec<Change>, buffer_pods: Vec<Arc<Pod>>, pools: Vec<Object<NodePool>>) -> World {
     let setting = Setting {
         types: types(),
@@ -78,10 +69,11 @@ fn empty(changes: Vec<Change>, buffer_pods: Vec<Arc<Pod>>, pools: Vec<Object<Nod
         in_order: false,
     };
     let now = Timestamp::from_second(START).unwrap_or_default();
-    let mut world = World::new(setting, Cluster::new(cluster_config()).snapshot(), now);
-    for pool in pools {
-        world.apply_change(&Change::PutPool(Box::new(pool.build())));
-    }
+    pools.into_iter().fold(World::new(setting, now), with_pool)
+}
+
+fn with_pool(mut world: World, pool: Object<NodePool>) -> World {
+    world.put(pool.build());
     world
 }
 
@@ -94,10 +86,8 @@ pub(crate) fn cluster(changes: Vec<Change>, kinds: Vec<Kind>, now: Option<Timest
         kinds,
         in_order: true,
     };
-    let now = now
-        .or(Timestamp::from_second(START).ok())
-        .unwrap_or_default();
-    World::new(setting, Cluster::new(cluster_config()).snapshot(), now)
+    let start = || Timestamp::from_second(START).unwrap_or_default();
+    World::new(setting, now.unwrap_or_else(start))
 }
 
 impl World {
@@ -107,29 +97,16 @@ impl World {
             return self;
         };
         let names = self.model.config().well_known.clone();
-        let mut claim = PlannedNodeClaim::from_template(&pool, &names).to_node_claim();
-        let name = format!("nc-{:04}", self.number(0));
-        claim.metadata.name = Some(name.clone());
-        claim.metadata.generate_name = None;
-        claim.metadata.uid = Some(name.clone());
-        claim.metadata.creation_timestamp = Some(
-            k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.now),
-        );
-        claim
-            .spec
-            .requirements
-            .retain(|it| it.key != karpenter_api::labels::INSTANCE_TYPE);
-        let only = node_pool("only")
-            .requires(karpenter_api::labels::INSTANCE_TYPE, "In", &[kind])
-            .build();
-        claim
-            .spec
-            .requirements
-            .extend(only.spec.template.spec.requirements);
-        self.put_claim(claim);
-        let last = |world: &Self| world.tasks.len().saturating_sub(1);
+        let mut claim = self.new_claim(&PlannedNodeClaim::from_template(&pool, &names));
+        let name = claim.name().to_owned();
+        let requirements = &mut claim.spec.requirements;
+        requirements.retain(|it| it.key != labels::INSTANCE_TYPE);
+        let only = node_pool("only").requires(labels::INSTANCE_TYPE, "In", &[kind]);
+        requirements.extend(only.build().spec.template.spec.requirements);
+        self.put(claim);
         self.take(&Step::Claim(name.clone()));
-        self.take(&Step::Answer(last(&self), Answer::Right));
+        let last = self.tasks.len().saturating_sub(1);
+        self.take(&Step::Answer(last, Answer::Right));
         self.take(&Step::Join(name.clone()));
         self.take(&Step::Ready(name.clone()));
         self.take(&Step::Claim(name.clone()));
@@ -142,7 +119,7 @@ impl World {
 
     /// Lets time pass.
     fn later(mut self, seconds: u64) -> Self {
-        self.now = after(self.now, std::time::Duration::from_secs(seconds));
+        self.now = after(self.now, Duration::from_secs(seconds));
         self
     }
 
@@ -161,135 +138,172 @@ fn pool(name: &str) -> Object<NodePool> {
         .requires("example.com/generation", "In", &["1"])
 }
 
-fn next_generation(pool: Object<NodePool>) -> Change {
-    let field = "/spec/template/spec/requirements/0/values/0";
-    Change::PutPool(Box::new(pool.set(field, "2").build()))
+/// Returns a NodePool with another requirement: its nodes drift.
+fn next(pool: Object<NodePool>) -> Object<NodePool> {
+    pool.set("/spec/template/spec/requirements/0/values/0", "2")
 }
 
+fn put(pool: Object<NodePool>) -> Change {
+    Change::PutPool(Box::new(pool.build()))
+}
+
+fn add(pod: Pod) -> Change {
+    Change::AddPod(Box::new(pod))
+}
+
+fn delete_node(name: &str) -> Change {
+    Change::DeleteNode(name.to_owned())
+}
+
+fn web() -> Pod {
+    pod_of("web", "1")
+}
+
+fn big() -> Pod {
+    pod_of("big", "3")
+}
+
+fn guarded() -> Pod {
+    pod_of("guarded", "1")
+}
+
+fn protected(mut pod: Pod) -> Pod {
+    let key = annotations::DO_NOT_DISRUPT.to_owned();
+    pod.annotations.insert(key, "true".to_owned());
+    pod
+}
+
+/// A cluster: its name, and what builds its first state.
+pub type Named = (&'static str, fn() -> World);
+
 /// Returns the clusters.
-pub fn all() -> Vec<Named> {
-    let named = |name, world| Named { name, world };
-    let web = pod_of("web", "1");
-    let big = pod_of("big", "3");
-    let guarded = pod_of("guarded", "1");
-    vec![
-        named("launch", {
-            // Two NodePools, of which the first may have one node; three pods and a buffer.
-            let first = pool("first").weight(10).limit("nodes", "1");
-            let mut world = empty(
-                vec![
-                    Change::RemovePod("web"),
-                    Change::DeleteClaim("nc-0001".to_owned()),
-                    next_generation(first.clone()),
-                ],
-                vec![buffer_pod("500m")],
-                vec![first, pool("second").limit("cpu", "6")],
-            );
-            world.add_pod(&big);
-            world.add_pod(&web);
-            world.add_pod(&web);
-            world
-        }),
-        named("empty", {
-            // Two nodes became empty; the budget allows one at a time.
-            let pools = vec![pool("first").budget("1")];
-            let changes = vec![
-                Change::AddPod(Box::new(web.clone())),
-                Change::AddPod(Box::new(big.clone())),
-            ];
-            let world = empty(changes, Vec::new(), pools).with_node("first", "small", &[]);
-            world.with_node("first", "large", &[]).later(60)
-        }),
-        named("consolidate", {
-            // Pods of two nodes fit on one; a PodDisruptionBudget guards two of them.
-            let pools = vec![pool("first").budget("2")];
-            let changes = vec![
-                Change::Protect("web"),
-                Change::AddPodLike("web"),
-                Change::DeleteNodeOf("guarded"),
-            ];
-            let world =
-                empty(changes, Vec::new(), pools).with_node("first", "large", &[&guarded, &web]);
-            world.with_node("first", "small", &[&guarded]).later(60)
-        }),
-        named("move", {
-            // The pod of a large node needs a small one only; later it fits beside another.
-            let (light, base, extra) = (
-                pod_of("light", "500m"),
-                pod_of("base", "1"),
-                pod_of("extra", "500m"),
-            );
-            let changes = vec![
-                Change::RemovePod("extra"),
-                Change::AddPodLike("light"),
-                Change::Protect("light"),
-                Change::DeleteNodeOf("light"),
-                Change::DeleteNode("nc-0001".to_owned()),
-            ];
-            let world = empty(changes, Vec::new(), vec![pool("first")]);
-            let world = world.with_node("first", "large", &[&light]);
-            world
-                .with_node("first", "small", &[&base, &extra])
-                .later(60)
-        }),
-        named("expire", {
-            // A node has expired; a PodDisruptionBudget and an annotation protect its pods until its grace period ends.
-            let of = |expires: &str| {
-                pool("first")
-                    .expire_after(expires)
-                    .termination_grace_period("5m")
-            };
-            let mut locked = pod_of("locked", "1");
-            locked
-                .annotations
-                .insert(annotations::DO_NOT_DISRUPT.to_owned(), "true".to_owned());
-            let changes = vec![
-                Change::DeleteNode("nc-0001".to_owned()),
-                Change::AddPodLike("guarded"),
-                Change::RemovePod("locked"),
-            ];
-            let world = empty(changes, Vec::new(), vec![of("2m")]);
-            let mut world = world.with_node("first", "large", &[&guarded, &locked]);
-            world.apply_change(&Change::PutPool(Box::new(of("Never").build())));
-            world.later(120)
-        }),
-        named("drift", {
-            // Two nodes have drifted; there is a limit, and the budget allows one at a time.
-            let of = || {
-                pool("first")
-                    .budget("1")
-                    .limit("nodes", "2")
-                    .termination_grace_period("5m")
-            };
-            let changes = vec![
-                Change::Protect("web"),
-                Change::DeleteNodeOf("big"),
-                Change::RemovePod("web"),
-                Change::AddPodLike("big"),
-            ];
-            let world = empty(changes, Vec::new(), vec![of()]).with_node("first", "large", &[&big]);
-            let mut world = world.with_node("first", "small", &[&web]).later(60);
-            world.apply_change(&next_generation(of()));
-            world
-        }),
-        named("whole", {
-            // Two NodePools, two nodes, three pods, a buffer, a budget, a PodDisruptionBudget, a limit.
-            let of = || pool("first").budget("1").limit("nodes", "2");
-            let changes = vec![
-                Change::Protect("guarded"),
-                Change::AddPodLike("big"),
-                next_generation(of()),
-                Change::RemovePod("big"),
-            ];
-            let world = empty(
-                changes,
-                vec![buffer_pod("500m")],
-                vec![of(), pool("second").limit("cpu", "4")],
-            );
-            let world = world.with_node("first", "large", &[&big]);
-            world
-                .with_node("second", "large", &[&guarded, &guarded])
-                .later(60)
-        }),
+pub fn all() -> [Named; 8] {
+    [
+        ("one", one),
+        ("launch", launch),
+        ("empty", empty_nodes),
+        ("consolidate", consolidate),
+        ("move", moved),
+        ("expire", expire),
+        ("drift", drift),
+        ("whole", whole),
     ]
+}
+
+/// One pod gets its node, which a user deletes: the states are few enough for several departures.
+fn one() -> World {
+    let changes = vec![
+        Change::DeleteClaim("nc-0001".to_owned()),
+        delete_node("nc-0001"),
+    ];
+    let mut world = empty(changes, Vec::new(), vec![pool("first").budget("1")]);
+    world.add_pod(&web());
+    world
+}
+
+/// Two NodePools, of which the first may have one node, while the limit of the second is lowered; three pods and a buffer.
+fn launch() -> World {
+    let first = || pool("first").weight(10).limit("nodes", "1").budget("1");
+    let changes = vec![
+        put(pool("second").limit("cpu", "1")),
+        Change::RemovePod("web"),
+        Change::DeleteClaim("nc-0001".to_owned()),
+        put(next(first())),
+    ];
+    let pools = vec![first(), pool("second").limit("cpu", "6")];
+    let mut world = empty(changes, vec![buffer_pod("500m")], pools);
+    for pod in [big(), web(), web()] {
+        world.add_pod(&pod);
+    }
+    world
+}
+
+/// Two nodes became empty; the budget allows one at a time.
+fn empty_nodes() -> World {
+    let pools = vec![pool("first").budget("1")];
+    let world = empty(vec![add(web()), add(big())], Vec::new(), pools);
+    let world = world.with_node("first", "small", &[]);
+    world.with_node("first", "large", &[]).later(60)
+}
+
+/// Pods of two nodes fit on one; a PodDisruptionBudget guards two of them, and allows no eviction once a third fits nowhere.
+fn consolidate() -> World {
+    let changes = vec![
+        add(pod_of("guarded", "5")),
+        Change::Protect("web"),
+        Change::AddPodLike("web"),
+        Change::DeleteNodeOf("guarded"),
+    ];
+    let world = empty(changes, Vec::new(), vec![pool("first").budget("2")]);
+    let world = world.with_node("first", "large", &[&guarded(), &web()]);
+    world.with_node("first", "small", &[&guarded()]).later(60)
+}
+
+/// The pod of a large node needs a small one only; later it fits beside another.
+fn moved() -> World {
+    let (light, extra) = (pod_of("light", "500m"), pod_of("extra", "500m"));
+    let base = protected(pod_of("base", "1"));
+    let changes = vec![
+        Change::RemovePod("extra"),
+        Change::AddPodLike("light"),
+        Change::Protect("light"),
+        Change::DeleteNodeOf("light"),
+        delete_node("nc-0001"),
+    ];
+    let world = empty(changes, Vec::new(), vec![pool("first")]);
+    let world = world.with_node("first", "large", &[&light]);
+    let world = world.with_node("first", "small", &[&base, &extra]);
+    world.later(60)
+}
+
+/// A node has expired; a PodDisruptionBudget and an annotation protect its pods until its grace period ends.
+fn expire() -> World {
+    let of = |expires: &str| {
+        pool("first")
+            .expire_after(expires)
+            .termination_grace_period("5m")
+    };
+    let locked = protected(pod_of("locked", "1"));
+    let changes = vec![
+        delete_node("nc-0001"),
+        Change::AddPodLike("guarded"),
+        Change::RemovePod("locked"),
+    ];
+    let world = empty(changes, Vec::new(), vec![of("2m")]);
+    let world = world.with_node("first", "large", &[&guarded(), &locked]);
+    with_pool(world, of("Never")).later(120)
+}
+
+/// Two nodes have drifted; there is a limit, and the budget allows one at a time.
+fn drift() -> World {
+    let of = || {
+        let pool = pool("first").budget("1").limit("nodes", "2");
+        pool.termination_grace_period("5m")
+    };
+    let changes = vec![
+        Change::Protect("web"),
+        Change::DeleteNodeOf("big"),
+        Change::RemovePod("web"),
+        Change::AddPodLike("big"),
+    ];
+    let world = empty(changes, Vec::new(), vec![of()]);
+    let world = world.with_node("first", "large", &[&big()]);
+    let world = world.with_node("first", "small", &[&web()]).later(60);
+    with_pool(world, next(of()))
+}
+
+/// Two NodePools, two nodes, three pods, a buffer, a budget, a PodDisruptionBudget, a limit.
+fn whole() -> World {
+    let of = || pool("first").budget("1").limit("nodes", "2");
+    let changes = vec![
+        Change::Protect("guarded"),
+        Change::AddPodLike("big"),
+        put(next(of())),
+        Change::RemovePod("big"),
+    ];
+    let pools = vec![of(), pool("second").limit("cpu", "4")];
+    let world = empty(changes, vec![buffer_pod("500m")], pools);
+    let world = world.with_node("first", "large", &[&big()]);
+    let pods = [&guarded(), &guarded()];
+    world.with_node("second", "large", &pods).later(60)
 }

@@ -5,16 +5,16 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::anyhow;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod as CorePod};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::{HOSTNAME, finalizers};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::pod::Pod;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Input, Invalid, Scenario};
+use super::{Input, Scenario, decode};
 use crate::world::change::Change;
 use crate::world::cloud::Instance;
 use crate::world::objects::Kind;
@@ -66,40 +66,32 @@ impl Names {
     fn rename(&self, object: &Value) -> Value {
         let mut object = object.clone();
         without_nulls(&mut object);
-        let is_pod = kind(&object) == "Pod";
-        let (old, is_node) = (name(&object).to_owned(), kind(&object) == "Node");
-        if is_pod {
-            if let Some(new) = self.pods.get(&old) {
-                object["metadata"]["name"] = new.as_str().into();
-                object["metadata"]["uid"] = new.as_str().into();
+        let is = |expected: &str| kind(&object) == expected;
+        let (is_pod, is_node, is_claim) = (is("Pod"), is("Node"), is("NodeClaim"));
+        let old = name(&object).to_owned();
+        let mut set = |pointer: &str, to: &dyn Fn(&str) -> String| {
+            if let Some(value) = object.pointer_mut(pointer)
+                && let Some(old) = value.as_str()
+            {
+                *value = to(old).into();
             }
-            let node = object["spec"]["nodeName"]
-                .as_str()
-                .map(|node| self.node(node));
-            if let Some(node) = node {
-                object["spec"]["nodeName"] = node.into();
-            }
+        };
+        let node = |old: &str| self.node(old);
+        let id = |old: &str| format!("fake:///{}", self.node(old));
+        let new = match is_pod {
+            true => self.pods.get(&old).cloned().unwrap_or_else(|| old.clone()),
+            false => self.node(&old),
+        };
+        if !is_pod && !is_node && !is_claim {
             return object;
         }
-        if is_node || kind(&object) == "NodeClaim" {
-            let new = self.node(&old);
-            object["metadata"]["name"] = new.as_str().into();
-            object["metadata"]["uid"] = if is_node {
-                format!("node/{new}").into()
-            } else {
-                new.as_str().into()
-            };
-            let at = if is_node { "spec" } else { "status" };
-            if let Some(id) = object[at]["providerID"].as_str().map(|id| self.node(id)) {
-                object[at]["providerID"] = format!("fake:///{id}").into();
-            }
-            if let Some(node) = object["status"]["nodeName"]
-                .as_str()
-                .map(|node| self.node(node))
-            {
-                object["status"]["nodeName"] = node.into();
-            }
-        }
+        set("/metadata/name", &|_| new.clone());
+        set("/spec/nodeName", &node);
+        set("/status/nodeName", &node);
+        set("/spec/providerID", &id);
+        set("/status/providerID", &id);
+        let uid = if is_node { format!("node/{new}") } else { new };
+        object["metadata"]["uid"] = uid.into();
         object
     }
 
@@ -111,11 +103,6 @@ impl Names {
             .cloned()
             .unwrap_or_else(|| own.to_owned())
     }
-}
-
-fn decode<K: DeserializeOwned>(file: &str, field: &str, object: &Value) -> Result<K, Invalid> {
-    serde_path_to_error::deserialize(object)
-        .map_err(|error| Invalid::new(file, format!("{field}.{}", error.path()), error.inner()))
 }
 
 /// Returns the latest time in an object.
@@ -133,35 +120,24 @@ impl Scenario {
     ///
     /// # Errors
     /// Fails for a kind or an operation that is not known, and for an invalid object.
-    pub fn world(&self, file: &str) -> Result<World, Invalid> {
+    pub fn world(&self) -> anyhow::Result<World> {
         let mut names = Names::default();
         let objects = &self.environment_state.objects;
         objects.iter().for_each(|object| names.add(object));
         self.user_inputs
             .iter()
             .for_each(|input| names.add(&input.object));
-        let mut changes = Vec::new();
-        for (index, input) in self.user_inputs.iter().enumerate() {
-            changes.push(change(
-                file,
-                &format!("userInputs[{index}]"),
-                input,
-                &names,
-            )?);
-        }
+        let inputs = self.user_inputs.iter().enumerate();
+        let changes = inputs
+            .map(|(index, input)| change(&format!("userInputs[{index}]"), input, &names))
+            .collect::<anyhow::Result<Vec<Change>>>()?;
+        let intervals = self.tuning.staleness_intervals.iter();
+        let intervals = intervals.map(|it| ("stalenessIntervals", &it.kind));
+        let reads = self.tuning.stale_reads.values();
+        let reads = reads.flatten().map(|kind| ("staleReads", kind));
         let mut kinds = Vec::new();
-        for (index, interval) in self.tuning.staleness_intervals.iter().enumerate() {
-            let field = format!("tuning.stalenessIntervals[{index}].kind");
-            kinds.extend(stale_kind(file, &field, &interval.kind)?);
-        }
-        for (reconciler, stale) in self.tuning.stale_reads.iter().flatten() {
-            for kind in stale {
-                kinds.extend(stale_kind(
-                    file,
-                    &format!("tuning.staleReads.{reconciler}"),
-                    kind,
-                )?);
-            }
+        for (field, kind) in intervals.chain(reads) {
+            kinds.extend(stale_kind(&format!("tuning.{field}"), kind)?);
         }
         kinds.sort_unstable();
         kinds.dedup();
@@ -178,7 +154,7 @@ impl Scenario {
         let mut world = cluster(changes, kinds, start);
         for (index, object) in objects.iter().enumerate() {
             let field = format!("environmentState.objects[{index}]");
-            world.put(file, &field, &names.rename(object))?;
+            world.put_object(&field, &names.rename(object))?;
         }
         world.numbers = [count(names.claims.len()), count(names.pods.len())];
         Ok(world.with_faults(faults))
@@ -189,50 +165,42 @@ fn count(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
 }
 
-fn stale_kind(file: &str, field: &str, kind: &str) -> Result<Option<Kind>, Invalid> {
+fn stale_kind(field: &str, kind: &str) -> anyhow::Result<Option<Kind>> {
     Ok(Some(match kind {
         "core/Pod" => Kind::Pod,
         "core/Node" => Kind::Node,
         "karpenter.sh/NodeClaim" => Kind::NodeClaim,
         "karpenter.sh/NodePool" => Kind::NodePool,
         "karpenter.test.sh/TestNodeClass" => return Ok(None),
-        other => return Err(Invalid::new(file, field, format!("unknown kind `{other}`"))),
+        other => return Err(anyhow!("{field}: unknown kind `{other}`")),
     }))
 }
 
-fn change(file: &str, field: &str, input: &Input, names: &Names) -> Result<Change, Invalid> {
+fn change(field: &str, input: &Input, names: &Names) -> anyhow::Result<Change> {
     let (at, object) = (format!("{field}.object"), names.rename(&input.object));
     let deletes = match input.operation.as_str() {
         "CREATE" | "UPDATE" => false,
         "DELETE" => true,
         other => {
-            return Err(Invalid::new(
-                file,
-                format!("{field}.type"),
-                format!("unknown operation `{other}`"),
-            ));
+            return Err(anyhow!("{field}.type: unknown operation `{other}`"));
         }
     };
     Ok(match (kind(&object), deletes) {
         ("Pod", true) => Change::EndPod(name(&object).to_owned()),
-        ("Pod", false) => Change::PutPod(Box::new(pod(file, &at, &object)?)),
-        ("NodePool", false) => Change::PutPool(Box::new(decode(file, &at, &object)?)),
+        ("Pod", false) => Change::PutPod(Box::new(pod(&at, &object)?)),
+        ("NodePool", false) => Change::PutPool(Box::new(decode(&object, &at)?)),
         ("NodeClaim", true) => Change::DeleteClaim(name(&object).to_owned()),
         ("Node", true) => Change::DeleteNode(name(&object).to_owned()),
         ("TestNodeClass", false) => Change::SetClassReady(is_ready(&object)),
         (kind, _) => {
             let operation = &input.operation;
-            return Err(Invalid::new(
-                file,
-                format!("{at}.kind"),
-                format!("cannot {operation} `{kind}`"),
-            ));
+            return Err(anyhow!("{at}.kind: cannot {operation} `{kind}`"));
         }
     })
 }
 
-fn pod(file: &str, field: &str, object: &Value) -> Result<Pod, Invalid> {
-    let mut pod = Pod::parse(&decode::<CorePod>(file, field, object)?);
+fn pod(field: &str, object: &Value) -> anyhow::Result<Pod> {
+    let mut pod = Pod::parse(&decode::<CorePod>(object, field)?);
     pod.key.namespace = "default".to_owned();
     Ok(pod)
 }
@@ -247,15 +215,14 @@ fn is_ready(object: &Value) -> bool {
 
 impl World {
     /// Adds an object of a scenario.
-    fn put(&mut self, file: &str, field: &str, object: &Value) -> Result<(), Invalid> {
+    fn put_object(&mut self, field: &str, object: &Value) -> anyhow::Result<()> {
         match kind(object) {
             "TestNodeClass" => self.apply_change(&Change::SetClassReady(is_ready(object))),
             "NodePool" => {
-                let pool: NodePool = decode(file, field, object)?;
-                self.apply_change(&Change::PutPool(Box::new(pool)));
+                self.put(decode::<NodePool>(object, field)?);
             }
             "Pod" => {
-                let mut pod = pod(file, field, object)?;
+                let mut pod = pod(field, object)?;
                 pod.created_at.get_or_insert(self.now.into());
                 if pod.node_name.is_some() {
                     pod.ready = true;
@@ -263,14 +230,10 @@ impl World {
                 self.put_pod(pod);
             }
             "NodeClaim" => {
-                let mut claim: NodeClaim = decode(file, field, object)?;
+                let mut claim: NodeClaim = decode(object, field)?;
                 let name = claim.name().to_owned();
                 if claim.is_true(types::LAUNCHED) {
-                    let launched = Instance {
-                        launched: self.now,
-                        is_terminating: false,
-                        is_silent: false,
-                    };
+                    let launched = Instance::launched_at(self.now);
                     self.instances.insert(name.clone(), launched);
                     let held = || vec![finalizers::TERMINATION.to_owned()];
                     claim.metadata.finalizers.get_or_insert_with(held);
@@ -278,10 +241,10 @@ impl World {
                 if claim.is_true(types::REGISTERED) {
                     claim.status.node_name.get_or_insert(name);
                 }
-                self.put_claim(claim);
+                self.put(claim);
             }
             "Node" => {
-                let mut node: Node = decode(file, field, object)?;
+                let mut node: Node = decode(object, field)?;
                 let name = node.metadata.name.clone().unwrap_or_default();
                 let held = || vec![finalizers::TERMINATION.to_owned()];
                 node.metadata.finalizers.get_or_insert_with(held);
@@ -290,14 +253,10 @@ impl World {
                     .get_or_insert_default()
                     .entry(HOSTNAME.to_owned())
                     .or_insert(name);
-                self.put_node(node);
+                self.put(node);
             }
             other => {
-                return Err(Invalid::new(
-                    file,
-                    format!("{field}.kind"),
-                    format!("unknown kind `{other}`"),
-                ));
+                return Err(anyhow!("{field}.kind: unknown kind `{other}`"));
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
-use karpenter_api::conditions::HasConditions;
+use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::annotations::TERMINATION_TIMESTAMP;
 use karpenter_api::labels::finalizers;
 use karpenter_api::v1::NodeClaim;
@@ -15,86 +15,71 @@ use karpenter_core::lifecycle::node_claim::{
 use karpenter_core::lifecycle::termination::{ClaimEffect, ClaimEvent, Progress, on_node_claim};
 use karpenter_core::provider::CloudProviderError;
 
-use crate::world::tasks::{Answer, Request};
+use crate::world::objects::{Named, has_finalizer};
+use crate::world::tasks::{Answer, Request, Task};
 use crate::world::{Halt, World};
-
-/// Returns whether Karpenter's finalizer holds an object.
-pub(super) fn has_finalizer(finalizers: Option<&Vec<String>>) -> bool {
-    finalizers.is_some_and(|all| all.iter().any(|name| name == finalizers::TERMINATION))
-}
 
 impl World {
     pub(super) fn reconcile_claim(&mut self, name: &str) -> Result<(), Halt> {
-        let Some(claim) = self.view_claim(name) else {
+        let Some(mut claim) = self.view::<NodeClaim>(name) else {
             return Ok(());
         };
         if claim.is_deleting() {
             return self.finalize(&claim);
         }
         let is_asked =
-            |kind: &Request| matches!(kind, Request::Create(claim, _) if claim.name() == name);
+            |task: &Task| matches!(&task.kind, Request::Create(claim, _) if claim.name() == name);
         // A launch that failed is repeated later.
         let is_early = self.stuck.get(name).is_some_and(|at| *at == self.now);
-        if is_early || self.tasks.iter().any(|task| is_asked(&task.kind)) {
+        if is_early || self.tasks.iter().any(is_asked) {
             return Ok(());
         }
-        let mut claim = claim;
-        if !has_finalizer(claim.metadata.finalizers.as_ref()) {
+        if !has_finalizer(&*claim) {
             self.write()?;
-            let Some(stored) = self.api.claims.get(name) else {
-                return Err(Halt::Conflict);
-            };
-            let mut held = NodeClaim::clone(&stored.value);
-            held.metadata
-                .finalizers
-                .get_or_insert_default()
-                .push(finalizers::TERMINATION.to_owned());
-            self.put_claim(held.clone());
-            claim = Arc::new(held);
+            self.change::<NodeClaim>(name, |claim| {
+                let all = claim.metadata.finalizers.get_or_insert_default();
+                all.push(finalizers::TERMINATION.to_owned());
+            });
+            claim = Arc::new(self.written(name)?);
         }
         let joining = Joining::new(NodeClaim::clone(&claim), self.now);
         self.join_on(&claim, joining, Event::Due)
     }
 
-    pub(super) fn answer_create(
+    pub(crate) fn answer_create(
         &mut self,
         before: &Arc<NodeClaim>,
         joining: Joining,
         answer: Answer,
     ) -> Result<(), Halt> {
-        if answer == Answer::Stuck || self.stuck.contains_key(before.name()) {
-            self.stuck.insert(before.name().to_owned(), self.now);
-            let failure = LaunchFailure::Retryable {
+        let retryable = |message: &str| {
+            Event::NotLaunched(LaunchFailure::Retryable {
                 reason: "LaunchFailed".to_owned(),
-                message: "internal error".to_owned(),
-            };
-            return self.join_on(before, joining, Event::NotLaunched(failure));
-        }
-        let event = match answer {
-            _ if answer == Answer::Failed || !self.is_class_ready => {
-                let error = match self.is_class_ready {
-                    true => CloudProviderError::InsufficientCapacity("no capacity".into()),
-                    false => CloudProviderError::NodeClassNotReady("not ready".into()),
-                };
-                Event::NotLaunched(LaunchFailure::from(&error))
+                message: message.to_owned(),
+            })
+        };
+        let name = before.name();
+        let fails = |error: CloudProviderError| Event::NotLaunched(LaunchFailure::from(&error));
+        let event = if answer == Answer::Stuck || self.stuck.contains_key(name) {
+            self.stuck.insert(name.to_owned(), self.now);
+            retryable("internal error")
+        } else if !self.is_class_ready {
+            fails(CloudProviderError::NodeClassNotReady("not ready".into()))
+        } else if answer == Answer::Failed {
+            fails(CloudProviderError::InsufficientCapacity("none".into()))
+        } else {
+            self.write()?;
+            self.tell(|| format!("the provider launches instance {name}"));
+            let launched = self.launch(joining.claim());
+            if answer == Answer::Doubled {
+                self.launch(joining.claim());
             }
-            _ => {
-                self.write()?;
-                self.tell(|| format!("the provider launches instance {}", before.name()));
-                let launched = self.launch(joining.claim());
-                if answer == Answer::Doubled {
-                    self.launch(joining.claim());
-                }
-                if let Some(instance) = self.instances.get_mut(before.name()) {
-                    instance.is_silent |= answer == Answer::Silent;
-                }
-                match launched.filter(|_| answer != Answer::Lost) {
-                    Some(answer) => Event::Launched(Box::new(answer)),
-                    None => Event::NotLaunched(LaunchFailure::Retryable {
-                        reason: "LaunchFailed".to_owned(),
-                        message: "no answer".to_owned(),
-                    }),
-                }
+            if let Some(instance) = self.instances.get_mut(name) {
+                instance.is_silent |= answer == Answer::Silent;
+            }
+            match launched.filter(|_| answer != Answer::Lost) {
+                Some(answer) => Event::Launched(Box::new(answer)),
+                None => retryable("no answer"),
             }
         };
         self.join_on(before, joining, event)
@@ -111,15 +96,12 @@ impl World {
         loop {
             let snapshot = self.model.fork();
             let id = joining.claim().status.provider_id.clone();
-            let nodes: Vec<Arc<Node>> = match &id {
-                Some(id) => {
-                    let found = snapshot.node_objects_by_provider_id(id);
-                    found
-                        .filter_map(|node| self.view_node(node.metadata.name.as_deref()?))
-                        .collect()
-                }
-                None => Vec::new(),
-            };
+            let nodes = id
+                .iter()
+                .flat_map(|id| snapshot.node_objects_by_provider_id(id));
+            let nodes: Vec<Arc<Node>> = nodes
+                .filter_map(|node| self.view(node.own_name()))
+                .collect();
             let around = Surroundings {
                 snapshot: &snapshot,
                 nodes: &nodes,
@@ -135,33 +117,19 @@ impl World {
                     Effect::WarnOfMissingTaint(_) => {}
                     Effect::RunHooks => event = Event::HooksRan(HookAnswers::default()),
                     Effect::Register(read, wanted) => {
-                        let name = read.metadata.name.as_deref().unwrap_or_default();
-                        if self
-                            .api
-                            .nodes
-                            .get(name)
-                            .is_none_or(|node| *node.value != *read)
-                        {
-                            return Err(Halt::Conflict);
-                        }
-                        if *wanted != *read {
-                            self.write()?;
-                            self.put_node(*wanted);
-                            self.tell(|| format!("Node {name} is registered"));
-                        }
+                        self.replace(&*read, *wanted)?;
+                        self.tell(|| format!("Node {} is registered", read.own_name()));
                         event = Event::Registered(true);
                     }
                     Effect::Initialize(read, wanted) => {
-                        let name = read.metadata.name.as_deref().unwrap_or_default();
-                        let Some(stored) = self.api.nodes.get(name) else {
-                            return Err(Halt::Conflict);
-                        };
-                        let mut node = Node::clone(&stored.value);
+                        let name = read.own_name();
+                        self.api.node(name).ok_or(Halt::Conflict)?;
                         self.write()?;
                         self.check_initialization(&read);
-                        let labels = wanted.metadata.labels.clone().unwrap_or_default();
-                        node.metadata.labels.get_or_insert_default().extend(labels);
-                        self.put_node(node);
+                        let labels = wanted.metadata.labels.unwrap_or_default();
+                        self.change::<Node>(name, |node| {
+                            node.metadata.labels.get_or_insert_default().extend(labels);
+                        });
                         self.tell(|| format!("Node {name} is initialized"));
                         event = Event::Initialized(true);
                     }
@@ -181,27 +149,15 @@ impl World {
         if before == after {
             return Ok(());
         }
-        let Some(stored) = self.api.claims.get(before.name()) else {
-            return Err(Halt::Conflict);
-        };
-        let mut latest = NodeClaim::clone(&stored.value);
-        if before.metadata.labels != after.metadata.labels
-            || before.metadata.annotations != after.metadata.annotations
-        {
+        let mut latest = self.written(before.name())?;
+        let (old, new, meta) = (&before.metadata, &after.metadata, &mut latest.metadata);
+        if old.labels != new.labels || old.annotations != new.annotations {
             self.write()?;
-            let labels = after.metadata.labels.clone().unwrap_or_default();
-            latest
-                .metadata
-                .labels
-                .get_or_insert_default()
-                .extend(labels);
-            let annotations = after.metadata.annotations.clone().unwrap_or_default();
-            latest
-                .metadata
-                .annotations
-                .get_or_insert_default()
-                .extend(annotations);
-            self.put_claim(latest.clone());
+            let labels = new.labels.clone().unwrap_or_default();
+            meta.labels.get_or_insert_default().extend(labels);
+            let annotations = new.annotations.clone().unwrap_or_default();
+            meta.annotations.get_or_insert_default().extend(annotations);
+            self.put(latest.clone());
         }
         if before.status == after.status {
             return Ok(());
@@ -226,14 +182,14 @@ impl World {
                 None => conditions.push(condition.clone()),
             }
         }
-        self.put_claim(latest);
+        self.put(latest);
         Ok(())
     }
 
     /// Deletes a NodeClaim in the version that was read.
     pub(super) fn delete_unchanged(&mut self, name: &str) -> Result<(), Halt> {
-        let read = self.view_claim(name);
-        let Some(stored) = self.api.claims.get(name) else {
+        let read = self.view::<NodeClaim>(name);
+        let Some(stored) = self.api.claim(name) else {
             return Ok(());
         };
         if read.is_none_or(|read| *read != *stored.value) {
@@ -241,12 +197,13 @@ impl World {
         }
         self.write()?;
         self.tell(|| format!("NodeClaim {name} is deleted"));
-        self.delete_claim(name);
+        self.delete::<NodeClaim>(name);
         Ok(())
     }
 
     pub(super) fn update_conditions(&mut self, name: &str) -> Result<(), Halt> {
-        let Some(before) = self.view_claim(name).filter(|claim| !claim.is_deleting()) else {
+        let before = self.view::<NodeClaim>(name);
+        let Some(before) = before.filter(|claim| !claim.is_deleting()) else {
             return Ok(());
         };
         let snapshot = self.model.fork();
@@ -255,7 +212,7 @@ impl World {
         };
         let mut after = NodeClaim::clone(&before);
         update_consolidatable(pool, &mut after, self.now);
-        if before.is_true(karpenter_api::conditions::types::LAUNCHED) {
+        if before.is_true(types::LAUNCHED) {
             let names = &snapshot.config().well_known;
             let drifted = drift::from_node_pool(pool, &before, names).ok().flatten();
             update_drifted(&mut after, drifted, self.now);
@@ -265,16 +222,11 @@ impl World {
         }
         self.check_consolidatable(&after, pool);
         self.write()?;
-        let kinds = [
-            karpenter_api::conditions::types::CONSOLIDATABLE,
-            karpenter_api::conditions::types::DRIFTED,
-        ];
-        self.change_claim(name, |claim| {
-            for kind in kinds {
-                let wanted = after.condition(kind).cloned();
+        self.change::<NodeClaim>(name, |claim| {
+            for kind in [types::CONSOLIDATABLE, types::DRIFTED] {
                 let conditions = claim.conditions_mut();
                 conditions.retain(|it| it.type_ != kind);
-                conditions.extend(wanted);
+                conditions.extend(after.condition(kind).cloned());
             }
         });
         Ok(())
@@ -282,18 +234,13 @@ impl World {
 
     /// Executes the deletion of a NodeClaim as far as it goes now.
     fn finalize(&mut self, claim: &Arc<NodeClaim>) -> Result<(), Halt> {
-        if !has_finalizer(claim.metadata.finalizers.as_ref()) {
+        if !has_finalizer(&**claim) {
             return Ok(());
         }
         let name = claim.name().to_owned();
-        let nodes: Vec<Arc<Node>> = match &claim.status.provider_id {
-            Some(id) => self
-                .model
-                .node_objects_by_provider_id(id)
-                .cloned()
-                .collect(),
-            None => Vec::new(),
-        };
+        let id = claim.status.provider_id.as_deref();
+        let nodes = id.map(|id| self.model.node_objects_by_provider_id(id));
+        let nodes: Vec<Arc<Node>> = nodes.into_iter().flatten().cloned().collect();
         let (mut claim, mut event) = (NodeClaim::clone(claim), ClaimEvent::Due);
         loop {
             for effect in on_node_claim(event, &claim, &nodes) {
@@ -301,28 +248,25 @@ impl World {
                     ClaimEffect::Announce(deadline) => {
                         self.write()?;
                         let text = deadline.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-                        self.change_claim(&name, |claim| {
+                        self.change::<NodeClaim>(&name, |claim| {
                             let all = claim.metadata.annotations.get_or_insert_default();
                             all.insert(TERMINATION_TIMESTAMP.to_owned(), text);
                         });
                         claim = self.written(&name)?;
                     }
                     ClaimEffect::DeleteNodes => {
-                        for node in &nodes {
-                            if node.metadata.deletion_timestamp.is_none() {
-                                self.write()?;
-                                let node = node.metadata.name.clone().unwrap_or_default();
-                                self.tell(|| format!("Node {node} is deleted"));
-                                self.delete_node(&node);
-                            }
+                        for node in nodes.iter().filter(|node| !node.is_leaving()) {
+                            self.write()?;
+                            self.tell(|| format!("Node {} is deleted", node.own_name()));
+                            self.delete::<Node>(node.own_name());
                         }
                         return Ok(());
                     }
                     ClaimEffect::FindNode => {
-                        let found = self.api.nodes.contains_key(&name);
+                        let found = self.api.node(&name).is_some();
                         if found {
                             self.write()?;
-                            self.delete_node(&name);
+                            self.delete::<Node>(&name);
                         }
                         event = ClaimEvent::NodeFound(found);
                     }
@@ -330,11 +274,25 @@ impl World {
                         event = ClaimEvent::Terminated(self.terminate_instance(&claim)?)
                     }
                     ClaimEffect::Mark(progress) => claim = self.mark(&name, progress)?,
-                    ClaimEffect::Release => return self.release_claim(&claim),
+                    ClaimEffect::Release => {
+                        self.release(&claim)?;
+                        self.check_release(&claim);
+                        return Ok(());
+                    }
                     ClaimEffect::Poll(_) => return Ok(()),
                 }
             }
         }
+    }
+
+    /// Removes the finalizer of an object in the version that was read, which ends it.
+    pub(super) fn release<T: Named>(&mut self, object: &T) -> Result<(), Halt> {
+        let mut released = object.clone();
+        released.meta_mut().finalizers = None;
+        self.tell(|| format!("{:?} {} is released", T::KIND, object.own_name()));
+        self.replace(object, released)?;
+        self.delete::<T>(object.own_name());
+        Ok(())
     }
 
     /// Asks the provider to terminate the instance of a NodeClaim; returns whether there is none.
@@ -342,49 +300,22 @@ impl World {
         self.write()?;
         self.check_termination(claim);
         let gone = self.terminate(claim.status.provider_id.as_deref().unwrap_or_default());
-        self.tell(|| match gone {
-            true => format!("the provider has no instance {}", claim.name()),
-            false => format!("the provider terminates instance {}", claim.name()),
-        });
+        let what = if gone { "has no" } else { "terminates" };
+        self.tell(|| format!("the provider {what} instance {}", claim.name()));
         Ok(gone)
     }
 
     /// Writes conditions of a NodeClaim; returns it as written.
     pub(super) fn mark(&mut self, name: &str, progress: Progress) -> Result<NodeClaim, Halt> {
-        let now = self.now;
-        if let Some(stored) = self.api.claims.get(name) {
-            let mut claim = NodeClaim::clone(&stored.value);
-            progress.mark(&mut claim, now);
-            if claim != *stored.value {
-                self.write()?;
-                self.put_claim(claim);
-            }
-        }
+        let known = self.written(name)?;
+        let mut wanted = known.clone();
+        progress.mark(&mut wanted, self.now);
+        self.replace(&known, wanted)?;
         self.written(name)
     }
 
     fn written(&self, name: &str) -> Result<NodeClaim, Halt> {
-        let stored = self.api.claims.get(name).ok_or(Halt::Conflict)?;
-        Ok(NodeClaim::clone(&stored.value))
-    }
-
-    fn release_claim(&mut self, claim: &NodeClaim) -> Result<(), Halt> {
-        let name = claim.name();
-        if self
-            .api
-            .claims
-            .get(name)
-            .is_none_or(|stored| *stored.value != *claim)
-        {
-            return Err(Halt::Conflict);
-        }
-        self.write()?;
-        self.check_release(claim);
-        self.tell(|| format!("NodeClaim {name} is released"));
-        let mut released = claim.clone();
-        released.metadata.finalizers = None;
-        self.put_claim(released);
-        self.delete_claim(name);
-        Ok(())
+        let stored = self.api.claim(name).ok_or(Halt::Conflict)?;
+        Ok(NodeClaim::clone(stored))
     }
 }

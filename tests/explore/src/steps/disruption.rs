@@ -18,6 +18,11 @@ use crate::checks::{COOLDOWN, disruption_name};
 use crate::world::tasks::{Answer, Request};
 use crate::world::{Halt, Started, World};
 
+fn claims_of(command: &Command) -> BTreeSet<String> {
+    let all = command.candidates.iter();
+    all.map(|it| it.claim_name().to_owned()).collect()
+}
+
 impl World {
     /// Makes a pass, or checks the commands.
     pub(super) fn disrupt(&mut self) {
@@ -87,31 +92,19 @@ impl World {
     fn reported(&mut self, report: Report) {
         match report {
             Report::Proposed(command) => {
-                for candidate in &command.candidates {
-                    let proposed = (self.now, false);
-                    self.ghosts
-                        .proposed
-                        .insert(candidate.claim_name().to_owned(), proposed);
-                }
+                let proposed = command.candidates.iter();
+                let proposed = proposed.map(|it| (it.claim_name().to_owned(), (self.now, false)));
+                self.ghosts.proposed.extend(proposed);
                 self.tell(|| format!("{} is proposed", disruption_name(&command)));
             }
             Report::Starting(_) | Report::Waiting(..) | Report::Terminating(..) => {}
             Report::Started(command, replacements) => {
-                let claims: BTreeSet<String> = command
-                    .candidates
-                    .iter()
-                    .map(|it| it.claim_name().to_owned())
-                    .collect();
-                self.tell(|| {
-                    format!(
-                        "{} is started with {} replacements",
-                        disruption_name(&command),
-                        replacements.len()
-                    )
-                });
+                let (claims, count) = (claims_of(&command), replacements.len());
+                let name = || disruption_name(&command);
+                self.tell(|| format!("{} is started with {count} replacements", name()));
                 self.check_overlap(&command, &claims);
-                let replacements: Vec<String> =
-                    replacements.iter().map(|it| it.name().to_owned()).collect();
+                let replacements = replacements.iter().map(|it| it.name().to_owned());
+                let replacements: Vec<String> = replacements.collect();
                 if matches!(command.method, Method::MultiNode | Method::SingleNode) {
                     let moved = replacements.iter().map(|name| (name.clone(), self.now));
                     self.ghosts.moved.extend(moved);
@@ -128,29 +121,22 @@ impl World {
                     let until = after(self.now, COOLDOWN);
                     for pool in command.candidates.iter().map(Candidate::pool_name) {
                         match end {
-                            CommandEnd::Succeeded => drop(self.ghosts.cooling.remove(pool)),
-                            _ => drop(self.ghosts.cooling.insert(pool.to_owned(), until)),
-                        }
+                            CommandEnd::Succeeded => self.ghosts.cooling.remove(pool),
+                            _ => self.ghosts.cooling.insert(pool.to_owned(), until),
+                        };
                     }
                 }
-                let claims: BTreeSet<&str> = command
-                    .candidates
-                    .iter()
-                    .map(Candidate::claim_name)
-                    .collect();
-                self.ghosts
-                    .commands
-                    .retain(|it| !it.claims.iter().any(|name| claims.contains(name.as_str())));
+                let claims = claims_of(&command);
+                let commands = &mut self.ghosts.commands;
+                commands.retain(|it| it.claims.is_disjoint(&claims));
             }
         }
     }
 
     fn disruption_request(&self, snapshot: &Snapshot, inputs: &Inputs) -> DisruptionRequest {
         let mut request = DisruptionRequest::at(self.now);
-        request
-            .query
-            .buffer_pods
-            .clone_from(&self.setting.buffer_pods);
+        let buffer_pods = &self.setting.buffer_pods;
+        request.query.buffer_pods.clone_from(buffer_pods);
         let mut placed: BTreeMap<String, usize> = BTreeMap::new();
         for (claim, count) in &self.buffers {
             if let Some(node) = snapshot.node(claim) {
@@ -162,7 +148,7 @@ impl World {
         request
     }
 
-    pub(super) fn answer_disruption_plan(
+    pub(crate) fn answer_disruption_plan(
         &mut self,
         snapshot: &Snapshot,
         inputs: &Inputs,
@@ -178,19 +164,12 @@ impl World {
         }
         self.tell(|| {
             let commands: Vec<String> = found.commands.iter().map(disruption_name).collect();
-            format!(
-                "disruption plans: {}",
-                if commands.is_empty() {
-                    "nothing".to_owned()
-                } else {
-                    commands.join(", ")
-                }
-            )
+            format!("disruption plans: {commands:?}")
         });
         self.disruption_on(Event::Planned(Arc::new(found)));
     }
 
-    pub(super) fn answer_validation(
+    pub(crate) fn answer_validation(
         &mut self,
         snapshot: &Snapshot,
         command: Command,
@@ -205,10 +184,9 @@ impl World {
         if let Ok(checked) = &checked {
             self.check_planned(checked, snapshot, &request);
             for candidate in &checked.candidates {
-                let known = self.ghosts.proposed.get_mut(candidate.claim_name());
-                known
-                    .into_iter()
-                    .for_each(|(_, is_validated)| *is_validated = true);
+                if let Some(known) = self.ghosts.proposed.get_mut(candidate.claim_name()) {
+                    known.1 = true;
+                }
             }
         }
         self.tell(|| match &checked {
@@ -218,7 +196,7 @@ impl World {
         self.disruption_on(Event::Validated(checked));
     }
 
-    pub(super) fn answer_taint(&mut self, command: &Command, answer: Answer) -> Result<(), Halt> {
+    pub(crate) fn answer_taint(&mut self, command: &Command, answer: Answer) -> Result<(), Halt> {
         let mut failed = BTreeSet::new();
         let last = command.candidates.len().saturating_sub(1);
         for (index, candidate) in command.candidates.iter().enumerate() {
@@ -233,92 +211,72 @@ impl World {
     }
 
     fn taint(&mut self, candidate: &Candidate, command: &Command) -> Result<bool, Halt> {
-        let Some(stored) = self.api.nodes.get(candidate.name()) else {
+        let (node, claim) = (candidate.name(), candidate.claim_name());
+        if self.api.node(node).is_none() {
             return Ok(false);
-        };
-        let mut node = Node::clone(&stored.value);
+        }
         self.write()?;
-        let present = node
-            .spec
-            .get_or_insert_default()
-            .taints
-            .get_or_insert_default();
-        present.retain(|taint| taint.key != taints::DISRUPTED);
-        present.push(taints::disrupted());
-        self.put_node(node);
-        self.tell(|| format!("Node {} is tainted", candidate.name()));
-        if !self.api.claims.contains_key(candidate.claim_name()) {
+        self.change::<Node>(node, |node| {
+            let spec = node.spec.get_or_insert_default();
+            let present = spec.taints.get_or_insert_default();
+            present.retain(|taint| taint.key != taints::DISRUPTED);
+            present.push(taints::disrupted());
+        });
+        self.tell(|| format!("Node {node} is tainted"));
+        if self.api.claim(claim).is_none() {
             return Ok(false);
         }
         self.write()?;
         let (now, reason) = (self.now, command.method.reason());
-        self.change_claim(candidate.claim_name(), |claim| {
-            claim.set_true_with_reason(
-                types::DISRUPTION_REASON,
-                reason.as_str(),
-                reason.as_str(),
-                now,
-            );
+        let reason = reason.as_str();
+        self.change::<NodeClaim>(claim, |claim| {
+            claim.set_true_with_reason(types::DISRUPTION_REASON, reason, reason, now);
         });
         Ok(true)
     }
 
-    pub(super) fn answer_untaint(
+    pub(crate) fn answer_untaint(
         &mut self,
         nodes: Vec<TaintedNode>,
         answer: Answer,
     ) -> Result<(), Halt> {
-        if answer == Answer::Failed {
-            self.disruption_on(Event::Untainted(nodes));
-            return Ok(());
-        }
-        for of in &nodes {
-            let stored = of.node.as_ref().and_then(|name| self.api.nodes.get(name));
-            if let Some(stored) = stored {
-                let mut node = Node::clone(&stored.value);
+        for of in nodes.iter().filter(|_| answer != Answer::Failed) {
+            let node = of.node.as_deref().unwrap_or_default();
+            if self.api.node(node).is_some() {
                 self.write()?;
-                if let Some(present) = &mut node.spec.get_or_insert_default().taints {
-                    present.retain(|taint| taint.key != taints::DISRUPTED);
-                }
-                self.put_node(node);
+                self.change::<Node>(node, |node| {
+                    let taints = node.spec.iter_mut().flat_map(|it| &mut it.taints);
+                    taints.for_each(|all| all.retain(|taint| taint.key != taints::DISRUPTED));
+                });
             }
-            if self.api.claims.contains_key(&of.claim) {
+            if self.api.claim(&of.claim).is_some() {
                 self.write()?;
-                self.change_claim(&of.claim, |claim| {
-                    claim
-                        .conditions_mut()
-                        .retain(|it| it.type_ != types::DISRUPTION_REASON);
+                self.change::<NodeClaim>(&of.claim, |claim| {
+                    let conditions = claim.conditions_mut();
+                    conditions.retain(|it| it.type_ != types::DISRUPTION_REASON);
                 });
             }
             self.tell(|| format!("the taint of {} is removed", of.claim));
         }
-        let left = if answer == Answer::Lost {
-            nodes
-        } else {
-            Vec::new()
-        };
+        let is_known = answer == Answer::Right;
+        let left = if is_known { Vec::new() } else { nodes };
         self.disruption_on(Event::Untainted(left));
         Ok(())
     }
 
-    pub(super) fn answer_replace(&mut self, command: &Command, answer: Answer) -> Result<(), Halt> {
-        let replaced: BTreeSet<String> = command
-            .candidates
-            .iter()
-            .map(|it| it.claim_name().to_owned())
-            .collect();
-        let created = self.create_claims(&command.replacements, &replaced, answer)?;
+    pub(crate) fn answer_replace(&mut self, command: &Command, answer: Answer) -> Result<(), Halt> {
+        let created = self.create_claims(&command.replacements, &claims_of(command), answer)?;
         self.disruption_on(Event::Launched(created.into_iter().flatten().collect()));
         Ok(())
     }
 
-    pub(super) fn answer_confirm(&mut self, claim: &NodeClaim, answer: Answer) {
-        let exists = answer == Answer::Failed || self.api.claims.contains_key(claim.name());
+    pub(crate) fn answer_confirm(&mut self, claim: &NodeClaim, answer: Answer) {
+        let exists = answer == Answer::Failed || self.api.claim(claim.name()).is_some();
         let uid = claim.uid().to_owned();
         self.disruption_on(Event::Confirmed { uid, exists });
     }
 
-    pub(super) fn answer_delete(
+    pub(crate) fn answer_delete(
         &mut self,
         command: &Command,
         candidate: &Candidate,
@@ -327,10 +285,10 @@ impl World {
         self.write()?;
         let claim = candidate.claim_name().to_owned();
         self.tell(|| format!("NodeClaim {claim} is deleted"));
-        self.delete_claim(&claim);
+        self.delete::<NodeClaim>(&claim);
         if answer == Answer::Lost {
             // The deletion is retried.
-            self.delete_claim(&claim);
+            self.delete::<NodeClaim>(&claim);
         }
         self.disruption_on(Event::Deleted {
             command: command.id(),

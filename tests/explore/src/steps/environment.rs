@@ -1,9 +1,13 @@
 //! What everyone else does: kube-scheduler, kubelets, the provider, the workloads' controllers, users.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::labels::{REGISTERED, taints};
+use karpenter_api::labels::{REGISTERED, annotations, taints};
+use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::lifecycle::after;
 use karpenter_core::pod::{Phase, Pod};
 use karpenter_core::resources::Resources;
@@ -11,118 +15,75 @@ use karpenter_core::resources::Resources;
 use super::Step;
 use crate::world::World;
 use crate::world::change::Change;
-use crate::world::view::has_ready;
+use crate::world::objects::{Named as _, Stored, has_ready, has_taint, is_disrupted};
 
 impl World {
     pub(super) fn steps_of_environment(&self, steps: &mut Vec<Step>) {
+        let is_lost = |node: &str| self.api.node(node).is_none();
         let ended = self.api.pods.iter().filter(|(_, pod)| {
-            let node = pod.value.node_name.as_deref();
-            pod.value.deleted_at.is_some()
-                || node.is_some_and(|node| !self.api.nodes.contains_key(node))
+            pod.deleted_at.is_some() || pod.node_name.as_deref().is_some_and(is_lost)
         });
         steps.extend(ended.map(|(name, _)| Step::PodEnds(name.clone())));
         for (name, instance) in &self.instances {
-            if self
-                .api
-                .nodes
-                .get(name)
-                .is_some_and(|node| has_ready(&node.value, "False"))
-            {
+            let node = self.api.node(name);
+            if node.is_some_and(|node| has_ready(node, "False")) {
                 steps.push(Step::Ready(name.clone()));
             }
             if instance.is_terminating {
                 steps.push(Step::InstanceEnds(name.clone()));
                 continue;
             }
-            let claim = self.api.claims.get(name);
-            let is_launched = claim.is_some_and(|claim| claim.value.status.provider_id.is_some());
-            if is_launched
-                && !instance.is_silent
-                && !self.api.nodes.contains_key(name)
-                && !self.has_joined(name)
-            {
+            // A kubelet registers its Node once.
+            let is_launched = self.api.claim(name).is_some_and(|claim| {
+                claim.status.provider_id.is_some() && claim.status.node_name.is_none()
+            });
+            if is_launched && !instance.is_silent && node.is_none() {
                 steps.push(Step::Join(name.clone()));
             }
         }
-        let lost = self.api.nodes.iter().filter(|(name, node)| {
-            !self.instances.contains_key(*name) && node.value.metadata.deletion_timestamp.is_none()
-        });
+        let lost = self.api.nodes.iter();
+        let lost =
+            lost.filter(|(name, it)| !self.instances.contains_key(*name) && !it.is_leaving());
         steps.extend(lost.map(|(name, _)| Step::NodeLost(name.clone())));
-    }
-
-    /// A kubelet registers its Node once.
-    fn has_joined(&self, name: &str) -> bool {
-        let claim = self.api.claims.get(name);
-        claim.is_some_and(|claim| claim.value.status.node_name.is_some())
     }
 
     /// Adds the Nodes to which kube-scheduler may bind each pod; it tries every pod at once.
     pub(super) fn steps_of_scheduler(&self, steps: &mut Vec<Step>) {
-        for (name, pod) in self.api.pods.iter() {
-            let pod = &pod.value;
-            if pod.node_name.is_some() || !pod.is_active() {
-                continue;
-            }
-            let nodes = self.api.nodes.keys();
-            let fitting: Vec<&String> = nodes.filter(|node| self.fits(pod, node)).collect();
-            if fitting.is_empty() && !pod.unschedulable {
+        let waiting = self.api.pods.iter();
+        for (name, pod) in waiting.filter(|(name, _)| self.api.waits(name)) {
+            let known = steps.len();
+            let nodes = self.api.nodes.keys().filter(|node| self.fits(pod, node));
+            steps.extend(nodes.map(|node| Step::Bind(name.clone(), node.clone())));
+            if steps.len() == known && !pod.unschedulable {
                 steps.push(Step::NoNode(name.clone()));
             }
-            steps.extend(
-                fitting
-                    .into_iter()
-                    .map(|node| Step::Bind(name.clone(), node.clone())),
-            );
         }
     }
 
     /// Returns whether kube-scheduler can bind a pod to a Node.
     pub fn fits(&self, pod: &Pod, name: &str) -> bool {
-        let Some(stored) = self.api.nodes.get(name) else {
+        let Some(node) = self.api.node(name) else {
             return false;
         };
-        let node = &stored.value;
-        let present = node
-            .spec
-            .iter()
-            .flat_map(|spec| spec.taints.iter().flatten());
-        let keeps_away = present
-            .into_iter()
-            .any(|taint| taint.key == taints::DISRUPTED || taint.key == taints::UNREGISTERED);
+        let labels = node.metadata.labels.as_ref();
         let has = |key: &str, value: &str| {
-            node.metadata
-                .labels
-                .as_ref()
-                .and_then(|all| all.get(key))
-                .is_some_and(|it| it == value)
+            let found = labels.and_then(|all| all.get(key));
+            found.is_some_and(|it| it == value)
         };
-        let selected = pod
-            .shape
-            .node_selector
-            .iter()
-            .all(|(key, value)| has(key, value));
-        if keeps_away || !selected || !has_ready(node, "True") || !has(REGISTERED, "true") {
-            return false;
-        }
-        let total = node
-            .status
-            .as_ref()
-            .and_then(|status| status.allocatable.as_ref());
-        let Ok(mut left) = Resources::allocatable_from(&total.cloned().unwrap_or_default()) else {
+        let mut selector = pod.shape.node_selector.iter();
+        let is_open = !is_disrupted(node)
+            && !has_taint(node, taints::UNREGISTERED)
+            && has_ready(node, "True")
+            && has(REGISTERED, "true")
+            && selector.all(|(key, value)| has(key, value));
+        let total = node.status.as_ref().and_then(|it| it.allocatable.clone());
+        let Ok(mut left) = Resources::allocatable_from(&total.unwrap_or_default()) else {
             return false;
         };
-        for other in self
-            .api
-            .pods
-            .values()
-            .filter(|other| other.value.node_name.as_deref() == Some(name))
-        {
-            left.sub_assign(&other.value.shape.requests);
+        for other in self.api.pods_on(name) {
+            left.sub_assign(&other.shape.requests);
         }
-        pod.shape
-            .requests
-            .iter()
-            .all(|(resource, asked)| asked <= left.get(resource))
+        is_open && Resources::fits(&pod.shape.requests, &left)
     }
 
     pub(super) fn step_of_environment(&mut self, step: &Step) {
@@ -131,28 +92,19 @@ impl World {
             Step::Join(name) => self.join(name),
             Step::Ready(name) => self.set_ready(name, "True"),
             Step::InstanceEnds(name) => self.instance_gone(name),
-            Step::NodeLost(name) => self.delete_node(name),
+            Step::NodeLost(name) => self.delete::<Node>(name),
             Step::Bind(name, node) => {
-                let Some(mut pod) = self.api.pods.get(name).map(|it| Pod::clone(&it.value)) else {
-                    return;
-                };
-                pod.node_name = Some(node.as_str().into());
-                pod.unschedulable = false;
-                pod.phase = Phase::Running;
-                pod.ready = true;
-                pod.started_at = Some(self.now.into());
-                pod.scheduled_since = Some(self.now.into());
+                let now = self.now;
                 self.ghosts.promised.remove(name);
                 self.ghosts.planned.remove(name);
-                self.put_pod(pod);
+                self.change_pod(name, |pod| {
+                    pod.node_name = Some(node.as_str().into());
+                    pod.unschedulable = false;
+                    pod.scheduled_since = Some(now.into());
+                    run(pod, now);
+                });
             }
-            Step::NoNode(name) => {
-                let Some(mut pod) = self.api.pods.get(name).map(|it| Pod::clone(&it.value)) else {
-                    return;
-                };
-                pod.unschedulable = true;
-                self.put_pod(pod);
-            }
+            Step::NoNode(name) => self.change_pod(name, |pod| pod.unschedulable = true),
             _ => {}
         }
     }
@@ -173,17 +125,16 @@ impl World {
 
     /// Deletes a pod; its workload's controller creates another at once.
     pub(super) fn delete_pod(&mut self, name: &str) {
-        let Some(pod) = self.api.pods.get(name).map(|it| Arc::clone(&it.value)) else {
+        let Some(pod) = self.api.pod(name).map(|it| Arc::clone(&it.value)) else {
             return;
         };
-        let mut ending = Pod::clone(&pod);
-        let grace = std::time::Duration::from_secs(30);
-        ending.deleted_at = Some(after(self.now, grace).into());
-        ending.ready = false;
         if pod.node_name.is_none() {
             self.remove_pod(name);
         } else {
-            self.put_pod(ending);
+            let due = after(self.now, Duration::from_secs(30));
+            self.change_pod(name, |pod| {
+                (pod.deleted_at, pod.ready) = (Some(due.into()), false);
+            });
         }
         if pod.shape.controller.is_some() {
             let new = self.add_pod(&pod);
@@ -193,15 +144,11 @@ impl World {
 
     /// Returns the first pod of a workload.
     fn pod_of(&self, app: &str) -> Option<Arc<Pod>> {
-        let is_its = |pod: &&Arc<Pod>| {
+        let is_its = |pod: &&Stored<Pod>| {
             pod.is_active() && pod.shape.labels.get("app").is_some_and(|of| of == app)
         };
-        self.api
-            .pods
-            .values()
-            .map(|it| &it.value)
-            .find(is_its)
-            .cloned()
+        let found = self.api.pods.values().find(is_its);
+        found.map(|it| Arc::clone(&it.value))
     }
 
     pub(super) fn may_change(&self, change: &Change) -> bool {
@@ -216,95 +163,77 @@ impl World {
         }
     }
 
-    pub(super) fn change(&mut self, index: usize) {
+    pub(super) fn change_by_user(&mut self, index: usize) {
         let setting = Arc::clone(&self.setting);
         let Some(change) = setting.changes.get(index) else {
             return;
         };
         self.changed |= 1 << index;
         self.faults.changes = self.faults.changes.saturating_sub(1);
-        self.tell(|| format!("{change}"));
+        self.tell(|| match change {
+            Change::PutPool(pool) => format!("NodePool {} is written", pool.name()),
+            Change::AddPod(pod) | Change::PutPod(pod) => format!("pod {} is written", pod.key.name),
+            change => format!("{change:?}"),
+        });
         self.apply_change(change);
     }
 
     /// Makes a change of a user.
     pub fn apply_change(&mut self, change: &Change) {
+        let of = |app: &str| self.pod_of(app);
+        let name_of = |app: &str| of(app).map(|pod| pod.key.name.clone()).unwrap_or_default();
         match change {
-            Change::Protect(app) => {
-                if let Some(pod) = self.pod_of(app) {
-                    let mut pod = Pod::clone(&pod);
-                    pod.annotations
-                        .insert("karpenter.sh/do-not-disrupt".to_owned(), "true".to_owned());
-                    self.put_pod(pod);
-                }
-            }
-            Change::RemovePod(app) => {
-                if let Some(pod) = self.pod_of(app) {
-                    self.remove_pod(&pod.key.name);
-                }
-            }
+            Change::Protect(app) => self.change_pod(&name_of(app), |pod| {
+                let key = annotations::DO_NOT_DISRUPT.to_owned();
+                pod.annotations.insert(key, "true".to_owned());
+            }),
+            Change::RemovePod(app) => self.remove_pod(&name_of(app)),
             Change::AddPodLike(app) => {
-                if let Some(pod) = self.pod_of(app) {
+                if let Some(pod) = of(app) {
                     self.add_pod(&pod);
                 }
             }
             Change::AddPod(pod) => drop(self.add_pod(pod)),
             Change::DeleteNodeOf(app) => {
-                if let Some(node) = self.pod_of(app).and_then(|pod| pod.node_name.clone()) {
-                    self.delete_claim(&node);
-                }
+                let node = of(app).and_then(|pod| pod.node_name.clone());
+                self.delete::<NodeClaim>(&node.unwrap_or_default());
             }
             Change::PutPod(pod) => {
-                let name = &pod.key.name;
-                let known = self.api.pods.get(name).map(|it| Arc::clone(&it.value));
-                let fits = pod
-                    .node_name
-                    .as_deref()
-                    .is_none_or(|node| self.fits(pod, node));
-                if known
-                    .as_ref()
-                    .is_some_and(|known| known.node_name.is_some())
-                    || !fits
-                {
+                let known = self.api.pod(&pod.key.name);
+                let node = pod.node_name.as_deref();
+                let fits = node.is_none_or(|node| self.fits(pod, node));
+                if known.is_some_and(|known| known.node_name.is_some()) || !fits {
                     return;
                 }
                 let mut pod = Pod::clone(pod);
                 pod.created_at = known.map_or(Some(self.now.into()), |known| known.created_at);
                 if pod.node_name.is_some() {
-                    (pod.phase, pod.ready, pod.started_at) =
-                        (Phase::Running, true, Some(self.now.into()));
+                    run(&mut pod, self.now);
                 }
                 self.put_pod(pod);
             }
             Change::EndPod(name) => self.remove_pod(name),
-            Change::DeleteClaim(name) => self.delete_claim(name),
-            Change::DeleteNode(name) => self.delete_node(name),
+            Change::DeleteClaim(name) => self.delete::<NodeClaim>(name),
+            Change::DeleteNode(name) => self.delete::<Node>(name),
             Change::SetClassReady(ready) => {
+                let now = self.now;
                 self.is_class_ready = *ready;
-                let pools: Vec<_> = self
-                    .api
-                    .pools
-                    .iter()
-                    .map(|(name, it)| (name.clone(), Arc::clone(&it.value)))
-                    .collect();
-                for (name, pool) in pools {
-                    let mut pool = karpenter_api::v1::NodePool::clone(&pool);
-                    match ready {
-                        true => pool.set_true(types::READY, self.now),
-                        false => pool.set_false(types::READY, "NodeClassNotReady", "", self.now),
-                    };
-                    self.api.pools.insert(name.clone(), pool.into());
-                    self.deliver(crate::world::objects::Kind::NodePool, &name);
+                let pools: Vec<String> = self.api.pools.keys().cloned().collect();
+                for name in pools {
+                    self.change::<NodePool>(&name, |pool| {
+                        match ready {
+                            true => pool.set_true(types::READY, now),
+                            false => pool.set_false(types::READY, "NodeClassNotReady", "", now),
+                        };
+                    });
                 }
             }
-            Change::PutPool(pool) => {
-                let name = pool.name().to_owned();
-                self.api.pools.insert(
-                    name.clone(),
-                    karpenter_api::v1::NodePool::clone(pool).into(),
-                );
-                self.deliver(crate::world::objects::Kind::NodePool, &name);
-            }
+            Change::PutPool(pool) => self.put(NodePool::clone(pool)),
         }
     }
+}
+
+/// Lets a pod run.
+fn run(pod: &mut Pod, now: Timestamp) {
+    (pod.phase, pod.ready, pod.started_at) = (Phase::Running, true, Some(now.into()));
 }

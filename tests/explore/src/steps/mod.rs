@@ -5,9 +5,8 @@ mod disruption;
 mod environment;
 mod nodes;
 mod provisioning;
-mod tasks;
 
-use std::fmt;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, types};
@@ -15,13 +14,14 @@ use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::{expires_at, quiet_since};
 use karpenter_core::lifecycle::disruption::{Disruption, Settings};
 use karpenter_core::lifecycle::drain::MIN_DRAIN;
-use karpenter_core::lifecycle::provisioning::Provisioning;
+use karpenter_core::lifecycle::provisioning::{Event, Provisioning};
 use karpenter_core::lifecycle::termination::deadline;
 
 use crate::checks::expiry;
-use crate::world::objects::{Kind, Objects};
+use crate::world::cloud::{Instance, provider_id};
+use crate::world::objects::{Kind, Named as _, Objects};
 use crate::world::tasks::Answer;
-use crate::world::{Halt, WINDOW, World};
+use crate::world::{Faults, Ghosts, Halt, WINDOW, World};
 
 /// Something that can happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,50 +76,6 @@ pub enum Step {
     Early,
 }
 
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CatchUp => f.write_str(
-                "the interrupted watch is connected again and delivers all that it missed",
-            ),
-            Self::Answer(_, answer) => write!(f, "an outstanding request is answered ({answer})"),
-            Self::PodEnds(pod) => write!(f, "pod {pod} ends"),
-            Self::Join(node) => write!(f, "the kubelet of instance {node} registers its Node"),
-            Self::Ready(name) => write!(f, "Node {name} becomes ready"),
-            Self::InstanceEnds(name) => write!(f, "the provider ends instance {name}"),
-            Self::NodeLost(name) => write!(
-                f,
-                "the cloud's node controller deletes Node {name}, whose instance is gone"
-            ),
-            Self::Claim(name) => write!(f, "NodeClaim {name} is reconciled"),
-            Self::Node(name) => write!(f, "the deleted Node {name} is reconciled"),
-            Self::Bind(pod, node) => write!(f, "kube-scheduler binds pod {pod} to Node {node}"),
-            Self::NoNode(pod) => write!(f, "kube-scheduler finds no Node for pod {pod}"),
-            Self::Evict(pod) => write!(f, "the eviction queue evicts pod {pod}"),
-            Self::Conditions(name) => write!(
-                f,
-                "the disruption conditions of NodeClaim {name} are updated"
-            ),
-            Self::Expire(name) => write!(f, "NodeClaim {name} expires"),
-            Self::Batch => f.write_str("the provisioner's batch closes"),
-            Self::Check => f.write_str("the provisioner checks the pending pods"),
-            Self::Disrupt => f.write_str("the disruption process makes a pass"),
-            Self::Collect => f.write_str("garbage is collected"),
-            Self::Deadline => f.write_str("nothing else happens until the next deadline"),
-            Self::Change(_) => f.write_str("a user changes something"),
-            Self::Interrupt(kind) => write!(f, "FAULT: the watch of {kind:?} is interrupted"),
-            Self::Crash(step, writes) => write!(
-                f,
-                "FAULT: {step}, and the process ends after {writes} writes"
-            ),
-            Self::Restart => f.write_str("FAULT: the process ends and begins again"),
-            Self::Early => {
-                f.write_str("FAULT: the next deadline is reached before anything else happens")
-            }
-        }
-    }
-}
-
 impl Step {
     /// Returns whether it is something that others than the controllers do.
     pub fn is_of_environment(&self) -> bool {
@@ -163,40 +119,26 @@ impl World {
         steps.extend((0..self.tasks.len()).map(|task| Step::Answer(task, Answer::Right)));
         self.steps_of_environment(&mut steps);
         steps.extend(self.seen.claims.keys().cloned().map(Step::Claim));
-        let leaving = self
-            .seen
-            .nodes
-            .iter()
-            .filter(|(_, node)| node.value.metadata.deletion_timestamp.is_some());
+        let leaving = self.seen.nodes.iter().filter(|(_, it)| it.is_leaving());
         steps.extend(leaving.map(|(name, _)| Step::Node(name.clone())));
         self.steps_of_scheduler(&mut steps);
         steps.extend(self.evictions.keys().cloned().map(Step::Evict));
-        let staying = self
-            .seen
-            .claims
-            .iter()
-            .filter(|(_, claim)| !claim.value.is_deleting());
-        for (name, claim) in staying {
+        let claims = self.seen.claims.iter();
+        for (name, claim) in claims.filter(|(_, it)| !it.is_deleting()) {
             steps.push(Step::Conditions(name.clone()));
-            if expires_at(&claim.value).is_some_and(|at| at <= self.now) {
+            if expires_at(claim).is_some_and(|at| at <= self.now) {
                 steps.push(Step::Expire(name.clone()));
             }
         }
-        if self
-            .provisioning
-            .closes(self.now)
-            .is_some_and(|at| at <= self.now)
-        {
-            steps.push(Step::Batch);
-        }
-        if self.provisioning.checks(self.now) <= self.now {
-            steps.push(Step::Check);
-        }
+        let closes = self.provisioning.closes(self.now);
         let is_due = self.disruption.is_due(self.now) && !self.disruption.is_passing();
-        if is_due || self.disruption.is_executing() {
-            steps.push(Step::Disrupt);
-        }
-        steps.push(Step::Collect);
+        let rest = [
+            (closes.is_some_and(|at| at <= self.now), Step::Batch),
+            (self.provisioning.checks(self.now) <= self.now, Step::Check),
+            (is_due || self.disruption.is_executing(), Step::Disrupt),
+            (true, Step::Collect),
+        ];
+        steps.extend(rest.into_iter().filter(|it| it.0).map(|it| it.1));
         steps
     }
 
@@ -221,19 +163,15 @@ impl World {
         }
         if faults.answers > 0 {
             for (index, task) in self.tasks.iter().enumerate() {
-                steps.extend(
-                    task.kind
-                        .faults()
-                        .iter()
-                        .map(|fault| Step::Answer(index, *fault)),
-                );
+                let faults = task.kind.faults().iter();
+                steps.extend(faults.map(|fault| Step::Answer(index, *fault)));
             }
         }
         if faults.crashes > 0 {
             steps.push(Step::Restart);
             for (step, writes) in ordinary.iter().filter(|(step, _)| step.is_ours()) {
-                steps
-                    .extend((1..*writes).map(|writes| Step::Crash(Box::new(step.clone()), writes)));
+                let crash = |writes| Step::Crash(Box::new(step.clone()), writes);
+                steps.extend((1..*writes).map(crash));
             }
         }
         if faults.early > 0 && !is_idle {
@@ -253,8 +191,7 @@ impl World {
         let halt = match step {
             Step::Answer(index, answer) => {
                 if *answer != Answer::Right {
-                    self.faults.answers -= 1;
-                    self.faults.all -= 1;
+                    self.spend(|faults| &mut faults.answers);
                 }
                 self.answer(*index, *answer)
             }
@@ -263,96 +200,84 @@ impl World {
             Step::Evict(pod) => self.evict(pod),
             Step::Conditions(name) => self.update_conditions(name),
             Step::Expire(name) => self.delete_unchanged(name),
-            Step::Batch => {
-                self.close_batch();
-                Ok(())
-            }
-            Step::Check => {
-                self.check_pods();
-                Ok(())
-            }
-            Step::Disrupt => {
-                self.disrupt();
-                Ok(())
-            }
             Step::Collect => self.collect(),
-            Step::Crash(step, writes) => return self.crash(step, *writes),
-            Step::Restart => {
-                self.faults.crashes -= 1;
-                self.faults.all -= 1;
-                self.restart();
-                Ok(())
-            }
-            Step::Interrupt(kind) => {
-                self.faults.stale -= 1;
-                self.faults.all -= 1;
-                self.stale = Some(*kind);
-                Ok(())
-            }
-            Step::Deadline => {
-                self.check_waiting_commands();
-                self.reach_deadline();
-                Ok(())
-            }
-            Step::Early => {
-                self.faults.early -= 1;
-                self.faults.all -= 1;
-                self.reach_deadline();
-                Ok(())
-            }
-            Step::CatchUp => {
-                if let Some(kind) = self.stale {
-                    self.catch_up(kind);
-                }
-                Ok(())
-            }
-            Step::Change(index) => {
-                self.change(*index);
-                Ok(())
-            }
             step => {
-                self.step_of_environment(step);
+                self.take_whole(step);
                 Ok(())
             }
         };
         if halt == Err(Halt::Conflict) {
-            self.tell(|| {
-                "the API server has another version: the step is repeated later".to_owned()
-            });
+            self.tell(|| "conflict: the step is repeated later".to_owned());
         }
     }
 
-    /// Takes a step that the process does not survive.
-    fn crash(&mut self, step: &Step, writes: u32) {
-        self.writes_left = Some(writes);
-        self.take_part(step);
-        self.writes_left = None;
-        self.faults.crashes -= 1;
+    /// Takes a step that always reaches its end.
+    fn take_whole(&mut self, step: &Step) {
+        match step {
+            Step::Batch => {
+                let buffer_pods = self.setting.buffer_pods.clone();
+                self.provisioning_on(Event::Closed {
+                    memory: None,
+                    buffer_pods,
+                });
+            }
+            Step::Check => self.provisioning_on(Event::Check),
+            Step::Disrupt => self.disrupt(),
+            Step::Crash(step, writes) => {
+                self.writes_left = Some(*writes);
+                self.take_part(step);
+                self.writes_left = None;
+                self.restart();
+            }
+            Step::Restart => self.restart(),
+            Step::Interrupt(kind) => {
+                self.spend(|faults| &mut faults.stale);
+                self.stale = Some(*kind);
+            }
+            Step::Deadline => {
+                self.check_waiting_commands();
+                self.reach_deadline();
+            }
+            Step::Early => {
+                self.spend(|faults| &mut faults.early);
+                self.reach_deadline();
+            }
+            Step::CatchUp => {
+                let kind = self.stale;
+                kind.into_iter().for_each(|kind| self.catch_up(kind));
+            }
+            Step::Change(index) => self.change_by_user(*index),
+            step => self.step_of_environment(step),
+        }
+    }
+
+    fn spend(&mut self, kind: impl FnOnce(&mut Faults) -> &mut u8) {
         self.faults.all -= 1;
-        self.restart();
+        *kind(&mut self.faults) -= 1;
     }
 
     /// Begins the process again: it lists all objects and knows nothing else.
     fn restart(&mut self) {
         self.tell(|| "a new process lists all objects".to_owned());
+        self.spend(|faults| &mut faults.crashes);
         if let Some(kind) = self.stale {
             self.catch_up(kind);
         }
         self.tasks.clear();
         self.evictions.clear();
         self.buffers.clear();
-        self.ghosts.commands.clear();
-        self.ghosts.planned.clear();
-        self.ghosts.cooling.clear();
-        self.ghosts.moved.clear();
+        self.ghosts = Ghosts {
+            promised: std::mem::take(&mut self.ghosts.promised),
+            proposed: std::mem::take(&mut self.ghosts.proposed),
+            ..Ghosts::default()
+        };
         *self.provisioning_mut() = Provisioning::new(WINDOW, self.now);
         *self.disruption_mut() = Disruption::new(Settings::default(), self.now);
         self.own = Objects::default();
         let marks: Vec<_> = self.model.marks().collect();
         self.change_model(|cluster| {
             for mark in &marks {
-                let id = crate::world::cloud::provider_id(&mark.name);
-                cluster.unmark_for_deletion(&[&id]);
+                cluster.unmark_for_deletion(&[&provider_id(&mark.name)]);
                 cluster.nominate(&mark.name, Timestamp::MIN);
             }
         });
@@ -364,60 +289,43 @@ impl World {
         let now = self.now;
         let mut due: Vec<Timestamp> = Vec::new();
         due.extend(self.provisioning.closes(now));
-        if self.model.pending_pods().next().is_some()
-            || self.model.pods_of_deleting_nodes().next().is_some()
-        {
+        let mut pods = self.model.pending_pods();
+        if pods.next().is_some() || self.model.pods_of_deleting_nodes().next().is_some() {
             due.push(self.provisioning.checks(now));
         }
         let next = self.disruption.next();
-        due.push(
-            self.disruption
-                .quiet_until(&self.model)
-                .map_or(next, |quiet| next.max(quiet)),
-        );
-        due.extend(
-            self.ghosts
-                .commands
-                .iter()
-                .map(|it| after(it.at, std::time::Duration::from_secs(600))),
-        );
+        let quiet = self.disruption.quiet_until(&self.model);
+        due.push(quiet.map_or(next, |quiet| next.max(quiet)));
+        let longest = Duration::from_secs(600);
+        due.extend(self.ghosts.commands.iter().map(|it| after(it.at, longest)));
         let whole = |time: Timestamp, seconds: i64| {
             time.saturating_add(SignedDuration::from_secs(seconds))
                 .unwrap_or(time)
         };
-        for stored in self.seen.claims.values() {
-            let claim = &stored.value;
-            let since = |condition: &str| {
-                claim
-                    .condition(condition)
-                    .map(|it| it.last_transition_time.0)
-            };
+        for claim in self.seen.claims.values() {
+            let since = |condition: &str| Some(claim.condition(condition)?.last_transition_time.0);
             if claim.is_deleting() {
                 due.extend(since(types::DRAINED).map(|at| after(at, MIN_DRAIN)));
-                let until = deadline(claim);
-                due.extend(until);
-                due.extend(until.map(|at| whole(at, 1)));
                 // A pod of 30 seconds' grace is deleted in time for the deadline.
-                due.extend(until.map(|at| whole(at, -29)));
-            } else {
-                if !claim.is_true(types::LAUNCHED) {
-                    due.extend(since(types::LAUNCHED).map(|at| whole(at, 300)));
-                } else if !claim.is_true(types::REGISTERED) {
-                    due.extend(since(types::REGISTERED).map(|at| whole(at, 900)));
-                }
-                due.extend(expiry(claim));
-                let pool = claim
-                    .node_pool()
-                    .and_then(|pool| self.model.node_pool(pool));
-                let quiet = pool.and_then(|pool| pool.spec.disruption.consolidate_after.value());
-                let quiet = quiet.zip(quiet_since(claim));
-                due.extend(quiet.and_then(|(quiet, since)| since.checked_add(quiet).ok()));
+                let until = deadline(claim).into_iter();
+                due.extend(until.flat_map(|at| [at, whole(at, 1), whole(at, -29)]));
+                continue;
             }
+            if !claim.is_true(types::LAUNCHED) {
+                due.extend(since(types::LAUNCHED).map(|at| whole(at, 300)));
+            } else if !claim.is_true(types::REGISTERED) {
+                due.extend(since(types::REGISTERED).map(|at| whole(at, 900)));
+            }
+            due.extend(expiry(claim));
+            let pool = claim.node_pool().and_then(|it| self.model.node_pool(it));
+            let quiet = pool.and_then(|pool| pool.spec.disruption.consolidate_after.value());
+            let quiet = quiet.zip(quiet_since(claim));
+            due.extend(quiet.and_then(|(quiet, since)| since.checked_add(quiet).ok()));
         }
-        let orphans = self
-            .instances
-            .iter()
-            .filter(|(name, it)| !it.is_terminating && !self.api.claims.contains_key(*name));
+        let is_orphan = |(name, it): &(&String, &Instance)| {
+            !it.is_terminating && self.api.claim(name).is_none()
+        };
+        let orphans = self.instances.iter().filter(is_orphan);
         due.extend(orphans.map(|(_, it)| whole(it.launched, 30)));
         due.into_iter().filter(|at| *at > now).min()
     }

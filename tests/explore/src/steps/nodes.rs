@@ -12,9 +12,8 @@ use karpenter_core::lifecycle::termination::{
 };
 use karpenter_core::pod::Pod;
 
-use super::claims::has_finalizer;
 use crate::world::cloud::{claim_of, provider_id};
-use crate::world::view::{has_ready, is_guarded};
+use crate::world::objects::{Named as _, Stored, has_finalizer, has_ready, is_guarded};
 use crate::world::{Halt, World};
 
 /// How long an instance may exist without a NodeClaim, in seconds.
@@ -29,22 +28,16 @@ impl World {
         if second.is_some() {
             return None;
         }
-        self.view_claim(first.name())
+        self.view(first.name())
     }
 
     pub(super) fn reconcile_node(&mut self, name: &str) -> Result<(), Halt> {
-        let Some(node) = self.view_node(name) else {
+        let is_held = |node: &Arc<Node>| node.is_leaving() && has_finalizer(&**node);
+        let Some(node) = self.view::<Node>(name).filter(is_held) else {
             return Ok(());
         };
-        if node.metadata.deletion_timestamp.is_none()
-            || !has_finalizer(node.metadata.finalizers.as_ref())
-        {
-            return Ok(());
-        }
-        let mut node = Node::clone(&node);
-        let mut claim = self
-            .claim_of_node(&node)
-            .map(|claim| NodeClaim::clone(&claim));
+        let (mut node, claim) = (Node::clone(&node), self.claim_of_node(&node));
+        let mut claim = claim.map(|claim| NodeClaim::clone(&claim));
         let mut event = NodeEvent::Due;
         loop {
             let snapshot = self.model.fork();
@@ -58,13 +51,10 @@ impl World {
                     NodeEffect::DeleteNodeClaim => {
                         self.write()?;
                         self.tell(|| format!("NodeClaim {name} is deleted with its Node"));
-                        self.delete_claim(name);
+                        self.delete::<NodeClaim>(name);
                     }
                     NodeEffect::FindInstance => {
-                        let id = node
-                            .spec
-                            .as_ref()
-                            .and_then(|spec| spec.provider_id.as_deref());
+                        let id = node.spec.as_ref().and_then(|it| it.provider_id.as_deref());
                         let found = self
                             .instances
                             .contains_key(claim_of(id.unwrap_or_default()));
@@ -74,16 +64,7 @@ impl World {
                         let mut wanted = node.clone();
                         taint(&mut wanted);
                         if wanted != node {
-                            if self
-                                .api
-                                .nodes
-                                .get(name)
-                                .is_none_or(|stored| *stored.value != node)
-                            {
-                                return Err(Halt::Conflict);
-                            }
-                            self.write()?;
-                            self.put_node(wanted.clone());
+                            self.replace(&node, wanted.clone())?;
                             node = wanted;
                         }
                     }
@@ -95,9 +76,8 @@ impl World {
                         }
                     }
                     NodeEffect::FindPods => {
-                        let pods = self.api.pods.values().map(|it| &it.value);
-                        let pods = pods.filter(|pod| pod.node_name.as_deref() == Some(name));
-                        let pods: Vec<Arc<Pod>> = pods.cloned().collect();
+                        let pods = self.api.pods_on(name).map(|it| Arc::clone(&it.value));
+                        let pods: Vec<Arc<Pod>> = pods.collect();
                         let step = drain::plan(&pods, claim.as_ref().and_then(deadline), self.now);
                         event = NodeEvent::PodsFound(step.waiting > 0);
                     }
@@ -110,7 +90,11 @@ impl World {
                         let Some(known) = &claim else { return Ok(()) };
                         event = NodeEvent::Terminated(self.terminate_instance(&known.clone())?);
                     }
-                    NodeEffect::Release => return self.release_node(&node),
+                    NodeEffect::Release => {
+                        self.release(&node)?;
+                        self.check_node_release(name);
+                        return Ok(());
+                    }
                     NodeEffect::Wait(_) | NodeEffect::Poll(_) => return Ok(()),
                     NodeEffect::ReportDeadline(_)
                     | NodeEffect::ReportWaiting(_)
@@ -120,36 +104,16 @@ impl World {
         }
     }
 
-    fn release_node(&mut self, node: &Node) -> Result<(), Halt> {
-        let name = node.metadata.name.clone().unwrap_or_default();
-        if self
-            .api
-            .nodes
-            .get(&name)
-            .is_none_or(|stored| *stored.value != *node)
-        {
-            return Err(Halt::Conflict);
-        }
-        self.write()?;
-        self.check_node_release(&name);
-        self.tell(|| format!("Node {name} is released"));
-        let mut released = node.clone();
-        released.metadata.finalizers = None;
-        self.put_node(released);
-        self.delete_node(&name);
-        Ok(())
-    }
-
     /// Evicts a pod of the eviction queue, if it and its budget allow that, or deletes it in time for the deadline.
     pub(super) fn evict(&mut self, name: &str) -> Result<(), Halt> {
         let Some(until) = self.evictions.get(name).copied() else {
             return Ok(());
         };
-        let Some(pod) = self.seen.pods.get(name).map(|it| Arc::clone(&it.value)) else {
+        let Some(pod) = self.seen.pod(name).map(|it| Arc::clone(&it.value)) else {
             self.evictions.remove(name);
             return Ok(());
         };
-        if until.is_some_and(|_| drain::needs_force(&pod, until, self.now)) {
+        if drain::needs_force(&pod, until, self.now) {
             self.evictions.remove(name);
             self.write()?;
             self.tell(|| format!("pod {name} is deleted in time for the deadline"));
@@ -164,84 +128,63 @@ impl World {
         if !drain::is_evictable(&pod, self.now) || pdb::refuses(&self.model, &pod).is_some() {
             return Ok(());
         }
-        let Some(current) = self.api.pods.get(name).map(|it| Arc::clone(&it.value)) else {
-            return Ok(());
-        };
-        if current.deleted_at.is_some() || !self.budget_allows(&current) {
-            return Ok(());
-        }
-        self.write()?;
-        self.tell(|| format!("pod {name} is evicted"));
-        self.check_eviction(&pod, &current);
-        self.delete_pod(name);
-        Ok(())
-    }
-
-    /// Returns whether the API server accepts the eviction of a pod.
-    fn budget_allows(&self, pod: &Pod) -> bool {
+        let current = self.api.pod(name).map(|it| Arc::clone(&it.value));
         let (covered, healthy) = self.api.guarded();
-        !is_guarded(pod) || !pod.ready || covered - healthy == 0
+        // The API server asks the PodDisruptionBudget.
+        let refuses = |pod: &Pod| is_guarded(pod) && pod.ready && covered > healthy;
+        let is_evicted = |pod: &Arc<Pod>| pod.deleted_at.is_none() && !refuses(pod);
+        if let Some(current) = current.filter(is_evicted) {
+            self.write()?;
+            self.tell(|| format!("pod {name} is evicted"));
+            self.check_eviction(&pod, &current);
+            self.delete_pod(name);
+        }
+        Ok(())
     }
 
     /// Collects NodeClaims without instances and instances without NodeClaims.
     pub(super) fn collect(&mut self) -> Result<(), Halt> {
-        let is_ready = |world: &Self, name: &str| {
-            world
-                .seen
-                .nodes
-                .get(name)
-                .is_some_and(|node| has_ready(&node.value, "True"))
-        };
-        let running = |world: &Self, name: &str| {
-            world
-                .instances
-                .get(name)
-                .is_some_and(|it| !it.is_terminating)
-        };
-        let claims: Vec<(String, Arc<NodeClaim>)> = self
-            .seen
-            .claims
-            .iter()
-            .map(|(name, it)| (name.clone(), Arc::clone(&it.value)))
-            .collect();
-        for (name, claim) in claims {
-            let lost = !claim.is_deleting()
-                && claim.is_true(types::REGISTERED)
-                && !running(self, &name)
-                && !is_ready(self, &name);
-            if lost {
+        let claims: Vec<String> = self.seen.claims.keys().cloned().collect();
+        for name in claims {
+            let is_registered =
+                |it: &Stored<NodeClaim>| !it.is_deleting() && it.is_true(types::REGISTERED);
+            let is_ready = |node: &Stored<Node>| has_ready(node, "True");
+            if self.seen.claim(&name).is_some_and(is_registered)
+                && !self.is_running(&name)
+                && !self.seen.node(&name).is_some_and(is_ready)
+            {
                 self.tell(|| format!("NodeClaim {name} is collected: it has no instance"));
-                match self.delete_unchanged(&name) {
-                    Err(Halt::Crashed) => return Err(Halt::Crashed),
-                    _ => continue,
+                if self.delete_unchanged(&name) == Err(Halt::Crashed) {
+                    return Err(Halt::Crashed);
                 }
             }
         }
         let instances: Vec<String> = self.instances.keys().cloned().collect();
         for name in instances {
             let id = provider_id(&name);
-            let claimed = |claim: &NodeClaim| claim.status.provider_id.as_deref() == Some(&id);
-            let known = self.model.node_claims_by_provider_id(&id).next().is_some();
-            let launching = self
-                .api
-                .claims
-                .get(&name)
-                .is_some_and(|it| it.value.status.provider_id.is_none());
-            let listed = self.api.claims.values().any(|it| claimed(&it.value));
-            let is_old = self
-                .instances
-                .get(&name)
-                .is_some_and(|it| self.now.duration_since(it.launched).as_secs() >= GRACE);
-            if running(self, &name) && !known && !listed && !launching && is_old {
+            let is_its = |claim: &NodeClaim| {
+                let of = claim.status.provider_id.as_deref();
+                of.map_or(claim.name() == name, |of| of == id)
+            };
+            let is_claimed = self.model.node_claims_by_provider_id(&id).next().is_some()
+                || self.api.claims.values().any(|claim| is_its(claim));
+            let launched = self.instances.get(&name).map(|it| it.launched);
+            let is_old = launched.is_some_and(|at| self.age(at) >= GRACE);
+            if self.is_running(&name) && !is_claimed && is_old {
                 self.write()?;
                 self.tell(|| format!("instance {name} is collected: it has no NodeClaim"));
                 self.terminate(&id);
-                if self.api.nodes.contains_key(&name) {
+                if self.api.node(&name).is_some() {
                     self.write()?;
-                    self.delete_node(&name);
+                    self.delete::<Node>(&name);
                 }
             }
         }
         Ok(())
+    }
+
+    fn is_running(&self, name: &str) -> bool {
+        let instance = self.instances.get(name);
+        instance.is_some_and(|it| !it.is_terminating)
     }
 }

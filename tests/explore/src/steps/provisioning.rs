@@ -6,31 +6,21 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::provisioning::{Effect, Event, Question};
 use karpenter_core::limits::LimitHeadroom;
 use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy, schedule};
 
-use crate::world::objects::Stored;
+use crate::checks::violated_if;
+use crate::world::objects::{Kind, Object as _, Stored};
 use crate::world::tasks::{Answer, Request};
 use crate::world::{Halt, WINDOW, World};
 
 impl World {
-    pub(super) fn close_batch(&mut self) {
-        let buffer_pods = self.setting.buffer_pods.clone();
-        self.provisioning_on(Event::Closed {
-            memory: None,
-            buffer_pods,
-        });
-    }
-
-    pub(super) fn check_pods(&mut self) {
-        self.provisioning_on(Event::Check);
-    }
-
     /// Hands an event to the process, and executes the effects.
-    fn provisioning_on(&mut self, event: Event) {
+    pub(super) fn provisioning_on(&mut self, event: Event) {
         let snapshot = self.model.fork();
         let now = self.now;
         let effects = self.provisioning_mut().on(event, &snapshot, now);
@@ -52,20 +42,16 @@ impl World {
         self.change_model(|cluster| nodes.iter().for_each(|node| cluster.nominate(node, until)));
     }
 
-    pub(super) fn answer_plan(&mut self, question: &Question, answer: Answer) {
+    pub(crate) fn answer_plan(&mut self, question: &Question, answer: Answer) {
         if answer != Answer::Right {
             return self.provisioning_on(Event::Unanswered);
         }
         let plan = schedule(&question.snapshot, &Policy::at(self.now), &question.query);
         self.tell(|| {
-            let new = plan
-                .new_node_claims
-                .iter()
-                .map(|it| format!("a new {} node for {}", it.node_pool, pods(&it.pods)));
-            let existing = plan
-                .existing
-                .iter()
-                .map(|it| format!("{} on {}", it.pod.name, it.node));
+            let new = plan.new_node_claims.iter();
+            let new = new.map(|it| format!("a new {} node for {}", it.node_pool, pods(&it.pods)));
+            let existing = plan.existing.iter();
+            let existing = existing.map(|it| format!("{} on {}", it.pod.name, it.node));
             let places: Vec<String> = new.chain(existing).collect();
             format!("the provisioner plans: {}", places.join(", "))
         });
@@ -73,7 +59,7 @@ impl World {
         self.provisioning_on(Event::Planned(Arc::new(plan)));
     }
 
-    pub(super) fn answer_launch(&mut self, plan: &Plan, answer: Answer) -> Result<(), Halt> {
+    pub(crate) fn answer_launch(&mut self, plan: &Plan, answer: Answer) -> Result<(), Halt> {
         let created = self.create_claims(&plan.new_node_claims, &BTreeSet::new(), answer)?;
         let snapshot = self.model.fork();
         self.record_buffers(plan, &created, &snapshot);
@@ -90,7 +76,7 @@ impl World {
         &mut self,
         plan: &Plan,
         created: &[Option<Arc<NodeClaim>>],
-        snapshot: &karpenter_core::cluster::Snapshot,
+        snapshot: &Snapshot,
     ) {
         if self.setting.buffer_pods.is_empty() {
             return;
@@ -162,64 +148,47 @@ impl World {
         told: bool,
     ) -> Result<Arc<NodeClaim>, Halt> {
         self.write()?;
-        let name = format!("nc-{:04}", self.number(0));
-        let mut claim = planned.to_node_claim();
-        claim.metadata.name = Some(name.clone());
-        claim.metadata.generate_name = None;
-        claim.metadata.uid = Some(name.clone());
-        claim.metadata.creation_timestamp = Some(Time(self.now));
-        self.tell(|| {
-            format!(
-                "NodeClaim {name} of NodePool {} is created for {}",
-                planned.node_pool,
-                pods(&planned.pods)
-            )
-        });
-        self.put_claim(claim.clone());
-        if self.stale == Some(crate::world::objects::Kind::NodeClaim) && told {
+        let (claim, pool) = (self.new_claim(planned), &planned.node_pool);
+        let (name, pods) = (claim.name().to_owned(), pods(&planned.pods));
+        self.tell(|| format!("NodeClaim {name} of NodePool {pool} is created for {pods}"));
+        self.put(claim.clone());
+        if self.stale == Some(Kind::NodeClaim) && told {
             // The controllers have what they created in their model at once.
-            self.seen
-                .claims
-                .insert(name.clone(), Stored::from(claim.clone()));
+            let seen = NodeClaim::all_mut(&mut self.seen);
+            seen.insert(name, Stored::from(claim.clone()));
             self.change_model(|cluster| drop(cluster.apply_node_claim(&claim)));
         }
         Ok(Arc::new(claim))
     }
 
+    /// Returns a NodeClaim as the API server creates it.
+    pub fn new_claim(&mut self, planned: &PlannedNodeClaim) -> NodeClaim {
+        let (mut claim, name) = (planned.to_node_claim(), format!("nc-{:04}", self.number(0)));
+        claim.metadata.name = Some(name.clone());
+        claim.metadata.generate_name = None;
+        claim.metadata.uid = Some(name);
+        claim.metadata.creation_timestamp = Some(Time(self.now));
+        claim
+    }
+
     /// Notes for which pods a NodeClaim was created; no other NodeClaim that is starting may be for them.
     fn check_second_node(&mut self, name: &str, planned: &PlannedNodeClaim) {
-        for pod in &planned.pods {
-            let waits = self
-                .api
-                .pods
-                .get(&pod.name)
-                .is_some_and(|it| it.value.node_name.is_none() && it.value.is_active());
-            let first = self
-                .ghosts
-                .promised
-                .insert(pod.name.clone(), name.to_owned())
-                .filter(|_| waits);
-            let Some(first) = first else { continue };
-            let is_starting =
-                |claim: &NodeClaim| !claim.is_deleting() && !claim.is_true(types::INITIALIZED);
-            if self.seen.claims.contains_key(&first)
-                && self
-                    .api
-                    .claims
-                    .get(&first)
-                    .is_some_and(|claim| is_starting(&claim.value))
-            {
-                self.violated(format!("NodeClaim {name} is created for pod {}, for which NodeClaim {first} is starting", pod.name));
-            }
+        for pod in planned.pods.iter().map(|it| &it.name) {
+            let promised = &mut self.ghosts.promised;
+            let Some(first) = promised.insert(pod.clone(), name.to_owned()) else {
+                continue;
+            };
+            let is_starting = self.seen.claim(&first).is_some()
+                && self.api.claim(&first).is_some_and(|claim| {
+                    !claim.is_deleting() && !claim.is_true(types::INITIALIZED)
+                });
+            let is_second = self.api.waits(pod) && is_starting;
+            violated_if!(self.violations, is_second => "NodeClaim {name} is created for pod {pod}, for which NodeClaim {first} is starting");
         }
     }
 }
 
 fn pods(keys: &[PodKey]) -> String {
     let names: Vec<&str> = keys.iter().map(|key| key.name.as_str()).collect();
-    if names.is_empty() {
-        "no pod".to_owned()
-    } else {
-        names.join(" and ")
-    }
+    names.join(" and ")
 }

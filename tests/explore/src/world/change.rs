@@ -1,7 +1,5 @@
 //! What users do to the cluster.
 
-use std::fmt;
-
 use karpenter_api::v1::NodePool;
 use karpenter_core::pod::Pod;
 
@@ -30,22 +28,4 @@ pub enum Change {
     DeleteNode(String),
     /// Makes the NodeClass ready, or not.
     SetClassReady(bool),
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Protect(app) => write!(f, "a user annotates a pod of {app} with do-not-disrupt"),
-            Self::RemovePod(app) => write!(f, "a user scales {app} down by a pod"),
-            Self::AddPodLike(app) => write!(f, "a user scales {app} up by a pod"),
-            Self::AddPod(_) => f.write_str("a user creates a pod"),
-            Self::DeleteNodeOf(app) => write!(f, "a user deletes the NodeClaim of a node of {app}"),
-            Self::PutPool(pool) => write!(f, "a user changes NodePool {}", pool.name()),
-            Self::PutPod(pod) => write!(f, "pod {} is written", pod.key.name),
-            Self::EndPod(name) => write!(f, "a user deletes pod {name}"),
-            Self::DeleteClaim(name) => write!(f, "a user deletes NodeClaim {name}"),
-            Self::DeleteNode(name) => write!(f, "a user deletes Node {name}"),
-            Self::SetClassReady(ready) => write!(f, "the NodeClass is ready: {ready}"),
-        }
-    }
 }

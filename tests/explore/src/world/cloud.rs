@@ -23,6 +23,16 @@ pub struct Instance {
     pub is_silent: bool,
 }
 
+impl Instance {
+    pub fn launched_at(now: Timestamp) -> Self {
+        Self {
+            launched: now,
+            is_terminating: false,
+            is_silent: false,
+        }
+    }
+}
+
 /// Returns the provider id of a NodeClaim's instance.
 pub fn provider_id(claim: &str) -> String {
     format!("fake:///{claim}")
@@ -76,14 +86,8 @@ impl World {
         answer.status.provider_id = Some(provider_id(claim.name()));
         answer.status.capacity = chosen.capacity.to_quantities();
         answer.status.allocatable = chosen.allocatable().to_quantities();
-        let launched = Instance {
-            launched: self.now,
-            is_terminating: false,
-            is_silent: false,
-        };
-        self.instances
-            .entry(claim.name().to_owned())
-            .or_insert(launched);
+        let instances = self.instances.entry(claim.name().to_owned());
+        instances.or_insert(Instance::launched_at(self.now));
         Some(answer)
     }
 
@@ -100,10 +104,9 @@ impl World {
 
     /// Lets the kubelet of an instance register its Node, which is not ready yet.
     pub fn join(&mut self, name: &str) {
-        let Some(claim) = self.api.claims.get(name) else {
+        let Some(claim) = self.api.claim(name) else {
             return;
         };
-        let claim = &claim.value;
         let ready = NodeCondition {
             type_: "Ready".into(),
             status: "False".into(),
@@ -129,7 +132,7 @@ impl World {
                 ..NodeStatus::default()
             }),
         };
-        self.put_node(node);
+        self.put(node);
     }
 
     /// Ends an instance: its Node is not ready any more.
@@ -140,17 +143,11 @@ impl World {
 
     /// Sets the condition Ready of a Node.
     pub fn set_ready(&mut self, name: &str, status: &str) {
-        if let Some(stored) = self.api.nodes.get(name) {
-            let mut node = Node::clone(&stored.value);
-            let conditions = node
-                .status
-                .get_or_insert_default()
-                .conditions
-                .get_or_insert_default();
+        self.change::<Node>(name, |node| {
+            let conditions = node.status.iter_mut().flat_map(|it| &mut it.conditions);
             conditions
-                .iter_mut()
+                .flatten()
                 .for_each(|it| it.status = status.to_owned());
-            self.put_node(node);
-        }
+        });
     }
 }

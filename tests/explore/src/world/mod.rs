@@ -8,13 +8,13 @@ pub mod tasks;
 pub(crate) mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use karpenter_core::cluster::Snapshot;
+use karpenter_core::cluster::{Cluster, Snapshot};
+use karpenter_core::fake::cluster_config;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::lifecycle::disruption::{Disruption, Settings};
 use karpenter_core::lifecycle::provisioning::{BatchWindow, Provisioning};
@@ -65,6 +65,20 @@ pub struct Faults {
     pub changes: u8,
 }
 
+impl Faults {
+    /// Returns one fault of each kind, but not more than `all`.
+    pub fn one_of_each(all: u8, changes: u8) -> Self {
+        Self {
+            stale: 1,
+            answers: 1,
+            crashes: 1,
+            early: 1,
+            all,
+            changes,
+        }
+    }
+}
+
 /// What never changes.
 #[derive(Debug)]
 pub struct Setting {
@@ -81,18 +95,16 @@ pub struct Setting {
 }
 
 /// A command that was started.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Started {
-    /// Its NodeClaims.
     pub claims: BTreeSet<String>,
-    /// When it was started.
     pub at: Timestamp,
     /// The NodeClaims that replace them.
     pub replacements: Vec<String>,
 }
 
 /// What only the checks ask for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Ghosts {
     /// The NodeClaim that was created for each pod.
     pub promised: BTreeMap<String, String>,
@@ -108,12 +120,17 @@ pub struct Ghosts {
     pub moved: BTreeMap<String, Timestamp>,
 }
 
+impl Ghosts {
+    /// Returns whether a command that runs holds a NodeClaim.
+    pub fn holds(&self, claim: &str) -> bool {
+        self.commands.iter().any(|it| it.claims.contains(claim))
+    }
+}
+
 /// The state.
 #[derive(Clone)]
 pub struct World {
-    /// What never changes.
     pub setting: Arc<Setting>,
-    /// The time.
     pub now: Timestamp,
     /// The objects of the API server.
     pub api: Objects,
@@ -127,9 +144,7 @@ pub struct World {
     pub model: Snapshot,
     /// The provider's instances, by NodeClaim.
     pub instances: BTreeMap<String, Instance>,
-    /// The provisioning process.
     pub provisioning: Arc<Provisioning>,
-    /// The disruption process.
     pub disruption: Arc<Disruption>,
     /// Requests that are not answered.
     pub tasks: Vec<Task>,
@@ -143,9 +158,7 @@ pub struct World {
     pub faults: Faults,
     /// The changes of users that have happened.
     pub changed: u32,
-    /// Whether the NodeClass is ready.
     pub is_class_ready: bool,
-    /// What the checks ask for.
     pub ghosts: Ghosts,
     /// Number of writes before the process ends.
     pub writes_left: Option<u32>,
@@ -160,17 +173,9 @@ pub struct World {
     prints: [Option<Arc<Print>>; 2],
 }
 
-impl fmt::Debug for World {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World")
-            .field("now", &self.now)
-            .finish_non_exhaustive()
-    }
-}
-
 impl World {
     /// Returns an empty cluster.
-    pub fn new(setting: Setting, model: Snapshot, now: Timestamp) -> Self {
+    pub fn new(setting: Setting, now: Timestamp) -> Self {
         let mut world = Self {
             setting: Arc::new(setting),
             now,
@@ -178,7 +183,7 @@ impl World {
             seen: Objects::default(),
             stale: None,
             own: Objects::default(),
-            model,
+            model: Cluster::new(cluster_config()).snapshot(),
             instances: BTreeMap::new(),
             provisioning: Arc::new(Provisioning::new(WINDOW, now)),
             disruption: Arc::new(Disruption::new(Settings::default(), now)),
@@ -201,13 +206,11 @@ impl World {
         world
     }
 
-    /// Returns the provisioning process, to change it.
     pub fn provisioning_mut(&mut self) -> &mut Provisioning {
         self.prints[0] = None;
         Arc::make_mut(&mut self.provisioning)
     }
 
-    /// Returns the disruption process, to change it.
     pub fn disruption_mut(&mut self) -> &mut Disruption {
         self.prints[1] = None;
         Arc::make_mut(&mut self.disruption)
@@ -227,15 +230,15 @@ impl World {
         }
     }
 
-    /// Notes that a rule is violated.
-    pub fn violated(&mut self, what: String) {
-        self.violations.push(what);
-    }
-
     /// Returns a number for a NodeClaim (0) or a pod (1).
     pub fn number(&mut self, of: usize) -> u32 {
         self.numbers[of] += 1;
         self.numbers[of]
+    }
+
+    /// Returns how many seconds ago something happened.
+    pub fn age(&self, at: Timestamp) -> i64 {
+        self.now.duration_since(at).as_secs()
     }
 
     fn ranks(&self) -> Ranks {
@@ -244,31 +247,18 @@ impl World {
             epoch: self.model.epoch(),
             ..Ranks::default()
         };
-        let names = self
-            .api
-            .claims
-            .keys()
-            .chain(self.seen.claims.keys())
-            .chain(self.api.nodes.keys());
-        let names = names
-            .chain(self.seen.nodes.keys())
-            .chain(self.instances.keys());
+        let claims = self.api.claims.keys().chain(self.seen.claims.keys());
+        let nodes = self.api.nodes.keys().chain(self.seen.nodes.keys());
+        let names = claims.chain(nodes).chain(self.instances.keys());
         let numbers: BTreeSet<u32> = names.map(|name| number_of(name)).collect();
         ranks.claims = numbers.into_iter().zip(0..).collect();
-        let mut pods: BTreeMap<u32, u64> = BTreeMap::new();
-        for (name, pod) in self.seen.pods.iter().chain(self.api.pods.iter()) {
-            pods.insert(number_of(name), pod.print.rank(&ranks));
-        }
-        let mut pods: Vec<(u64, u32)> = pods
-            .into_iter()
-            .map(|(number, rank)| (rank, number))
+        let pods = self.seen.pods.iter().chain(self.api.pods.iter());
+        let pods: BTreeMap<u32, u64> = pods
+            .map(|(name, pod)| (number_of(name), pod.print.rank(&ranks)))
             .collect();
+        let mut pods: Vec<(u64, u32)> = pods.into_iter().map(|(it, rank)| (rank, it)).collect();
         pods.sort_unstable();
-        ranks.pods = pods
-            .into_iter()
-            .map(|(_, number)| number)
-            .zip(0..)
-            .collect();
+        ranks.pods = pods.into_iter().map(|(_, it)| it).zip(0..).collect();
         ranks
     }
 
@@ -281,92 +271,69 @@ impl World {
 
     fn hash_view(&self, ranks: &Ranks, hasher: &mut FxHasher) {
         self.seen.hash_into(ranks, hasher);
-        let mut marks: Vec<_> = self
-            .model
-            .marks()
-            .map(|mark| {
-                let until = mark
-                    .nominated_until
-                    .map(|until| (until.as_second() - ranks.now).max(0));
-                (
-                    ranks.claims.get(&number_of(&mark.name)).copied(),
-                    mark.for_deletion,
-                    until,
-                )
-            })
-            .filter(|(_, marked, until)| *marked || until.is_some_and(|until| until > 0))
-            .collect();
-        marks.sort_unstable();
-        marks.hash(hasher);
+        let marks = self.model.marks().map(|mark| {
+            let until = mark.nominated_until.map(|until| -self.age(until));
+            let until = until.filter(|until| *until > 0);
+            (ranks.claim(&mark.name), mark.for_deletion, until)
+        });
+        let marks = marks.filter(|(_, marked, until)| *marked || until.is_some());
+        hash_sorted(marks, hasher);
     }
 
     /// Returns the hash of the state, without what may still happen to it.
     pub fn hash_of_state(&self) -> u64 {
         let (ranks, mut hasher) = (self.ranks(), FxHasher::default());
-        self.hash_view(&ranks, &mut hasher);
+        let hasher = &mut hasher;
+        self.hash_view(&ranks, hasher);
         if let Some(kind) = self.stale {
-            kind.hash(&mut hasher);
-            self.api.hash_into(&ranks, &mut hasher);
-            self.own.hash_into(&ranks, &mut hasher);
+            kind.hash(hasher);
+            self.api.hash_into(&ranks, hasher);
+            self.own.hash_into(&ranks, hasher);
         }
         for print in self.prints.iter().flatten() {
-            print.hash_into(&ranks, &mut hasher);
+            print.hash_into(&ranks, hasher);
         }
-        self.is_class_ready.hash(&mut hasher);
-        let mut tasks: Vec<u64> = self
-            .tasks
-            .iter()
-            .map(|task| {
-                let mut hasher = FxHasher::default();
-                task.print.hash_into(&ranks, &mut hasher);
-                task.view.hash(&mut hasher);
-                hasher.finish()
-            })
-            .collect();
-        tasks.sort_unstable();
-        tasks.hash(&mut hasher);
-        let claim = |name: &str| ranks.claims.get(&number_of(name)).copied();
-        let pod = |name: &str| ranks.pods.get(&number_of(name)).copied();
+        self.is_class_ready.hash(hasher);
+        let tasks = self.tasks.iter().map(|task| {
+            let mut hasher = FxHasher::default();
+            task.print.hash_into(&ranks, &mut hasher);
+            task.view.hash(&mut hasher);
+            hasher.finish()
+        });
+        hash_sorted(tasks, hasher);
+        let (claim, pod) = (|name: &str| ranks.claim(name), |name: &str| ranks.pod(name));
         let age = |time: Timestamp| (ranks.now - time.as_second()).min(1200);
-        for (name, instance) in &self.instances {
-            let flags = (instance.is_terminating, instance.is_silent);
-            (claim(name), flags, age(instance.launched)).hash(&mut hasher);
+        for (name, it) in &self.instances {
+            let flags = (it.is_terminating, it.is_silent);
+            (claim(name), flags, age(it.launched)).hash(hasher);
         }
         for (name, at) in &self.stuck {
-            (claim(name), *at == self.now).hash(&mut hasher);
+            (claim(name), *at == self.now).hash(hasher);
         }
-        for (name, (to, at)) in &self.ghosts.planned {
-            (pod(name), claim(to), age(*at).min(BINDING)).hash(&mut hasher);
-        }
-        for (pool, until) in &self.ghosts.cooling {
-            (pool, age(*until).min(0)).hash(&mut hasher);
-        }
-        for (name, at) in &self.ghosts.moved {
-            (claim(name), age(*at).min(PROTECTION)).hash(&mut hasher);
-        }
-        let mut evictions: Vec<_> = self
-            .evictions
-            .iter()
-            .map(|(name, until)| (pod(name), until.map(age)))
-            .collect();
-        evictions.sort_unstable();
-        evictions.hash(&mut hasher);
+        let evictions = self.evictions.iter();
+        let evictions = evictions.map(|(name, until)| (pod(name), until.map(age)));
+        hash_sorted(evictions, hasher);
         for (name, count) in &self.buffers {
-            (claim(name), count).hash(&mut hasher);
+            (claim(name), count).hash(hasher);
         }
-        let mut promised: Vec<_> = self
-            .ghosts
-            .promised
-            .iter()
-            .map(|(name, to)| (pod(name), claim(to)))
-            .filter(|(pod, claim)| pod.is_some() && claim.is_some())
-            .collect();
-        promised.sort_unstable();
-        promised.hash(&mut hasher);
-        for command in &self.ghosts.commands {
-            age(command.at).hash(&mut hasher);
+        let ghosts = &self.ghosts;
+        for (name, (to, at)) in &ghosts.planned {
+            (pod(name), claim(to), age(*at).min(BINDING)).hash(hasher);
+        }
+        for (pool, until) in &ghosts.cooling {
+            (pool, age(*until).min(0)).hash(hasher);
+        }
+        for (name, at) in &ghosts.moved {
+            (claim(name), age(*at).min(PROTECTION)).hash(hasher);
+        }
+        let promised = ghosts.promised.iter();
+        let promised = promised.map(|(name, to)| (pod(name), claim(to)));
+        let promised = promised.filter(|(pod, claim)| pod.is_some() && claim.is_some());
+        hash_sorted(promised, hasher);
+        for command in &ghosts.commands {
+            age(command.at).hash(hasher);
             let names = command.claims.iter().chain(&command.replacements);
-            names.for_each(|name| claim(name).hash(&mut hasher));
+            names.for_each(|name| claim(name).hash(hasher));
         }
         hasher.finish()
     }
@@ -379,4 +346,10 @@ impl World {
         self.changed.hash(&mut hasher);
         hasher.finish()
     }
+}
+
+fn hash_sorted<T: Ord + Hash>(all: impl Iterator<Item = T>, hasher: &mut FxHasher) {
+    let mut all: Vec<T> = all.collect();
+    all.sort_unstable();
+    all.hash(hasher);
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::Hasher;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use karpenter_api::labels::{finalizers, taints};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::pod::Pod;
 
@@ -14,31 +16,46 @@ use super::print::{Print, Ranks};
 
 /// Returns whether the PodDisruptionBudget covers a pod: it has the label `app: guarded`.
 pub fn is_guarded(pod: &Pod) -> bool {
-    pod.shape
-        .labels
-        .get("app")
-        .is_some_and(|app| app == "guarded")
+    let app = pod.shape.labels.get("app");
+    app.is_some_and(|app| app == "guarded")
+}
+
+/// Returns whether a Node has the taint of nodes that are being disrupted.
+pub fn is_disrupted(node: &Node) -> bool {
+    has_taint(node, taints::DISRUPTED)
+}
+
+pub fn has_taint(node: &Node, key: &str) -> bool {
+    let present = node.spec.iter().flat_map(|it| it.taints.iter().flatten());
+    present.into_iter().any(|taint| taint.key == key)
+}
+
+/// Returns whether a Node's condition Ready has this status.
+pub fn has_ready(node: &Node, status: &str) -> bool {
+    let all = node.status.iter();
+    all.flat_map(|it| it.conditions.iter().flatten())
+        .any(|it| it.type_ == "Ready" && it.status == status)
+}
+
+/// Returns whether Karpenter's finalizer holds an object.
+pub fn has_finalizer(of: &impl Named) -> bool {
+    let all = of.meta().finalizers.iter().flatten();
+    all.into_iter().any(|it| it == finalizers::TERMINATION)
 }
 
 /// A kind of object, which has a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// Pods.
     Pod,
-    /// Nodes.
     Node,
-    /// NodeClaims.
     NodeClaim,
-    /// NodePools.
     NodePool,
 }
 
 /// An object and its print.
 #[derive(Debug)]
 pub struct Stored<T> {
-    /// The object.
     pub value: Arc<T>,
-    /// What it looks like.
     pub print: Arc<Print>,
 }
 
@@ -48,6 +65,14 @@ impl<T> Clone for Stored<T> {
             value: Arc::clone(&self.value),
             print: Arc::clone(&self.print),
         }
+    }
+}
+
+impl<T> Deref for Stored<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
     }
 }
 
@@ -62,49 +87,100 @@ impl<T: Debug> From<T> for Stored<T> {
 }
 
 /// The objects of one kind, by name; a copy shares them until it is changed.
-#[derive(Debug)]
-pub struct ByName<T>(Arc<BTreeMap<String, Stored<T>>>);
+pub type ByName<T> = Arc<BTreeMap<String, Stored<T>>>;
 
-impl<T> Default for ByName<T> {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
-}
-
-impl<T> Clone for ByName<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> Deref for ByName<T> {
-    type Target = BTreeMap<String, Stored<T>>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl<T> DerefMut for ByName<T> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        Arc::make_mut(&mut self.0)
-    }
-}
-
-/// Objects.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
-    /// The pods.
     pub pods: ByName<Pod>,
-    /// The Nodes.
     pub nodes: ByName<Node>,
-    /// The NodeClaims.
     pub claims: ByName<NodeClaim>,
-    /// The NodePools.
     pub pools: ByName<NodePool>,
 }
 
+/// An object of one of the kinds.
+pub trait Object: Clone + Debug + PartialEq {
+    const KIND: Kind;
+
+    fn all(objects: &Objects) -> &ByName<Self>;
+    fn all_mut(objects: &mut Objects) -> &mut BTreeMap<String, Stored<Self>>;
+}
+
+/// An object with the metadata of the API.
+pub trait Named: Object {
+    fn meta(&self) -> &ObjectMeta;
+    fn meta_mut(&mut self) -> &mut ObjectMeta;
+
+    fn is_leaving(&self) -> bool {
+        self.meta().deletion_timestamp.is_some()
+    }
+
+    fn own_name(&self) -> &str {
+        self.meta().name.as_deref().unwrap_or_default()
+    }
+}
+
+macro_rules! objects {
+    ($($kind:ident $field:ident)*) => {$(
+        impl Object for $kind {
+            const KIND: Kind = Kind::$kind;
+
+            fn all(objects: &Objects) -> &ByName<Self> {
+                &objects.$field
+            }
+
+            fn all_mut(objects: &mut Objects) -> &mut BTreeMap<String, Stored<Self>> {
+                Arc::make_mut(&mut objects.$field)
+            }
+        }
+    )*};
+}
+
+macro_rules! named {
+    ($($kind:ident)*) => {$(
+        impl Named for $kind {
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    )*};
+}
+
+objects!(Pod pods Node nodes NodeClaim claims NodePool pools);
+named!(Node NodeClaim NodePool);
+
 impl Objects {
+    pub fn get<T: Object>(&self, name: &str) -> Option<&Stored<T>> {
+        T::all(self).get(name)
+    }
+
+    pub fn pod(&self, name: &str) -> Option<&Stored<Pod>> {
+        self.pods.get(name)
+    }
+
+    pub fn node(&self, name: &str) -> Option<&Stored<Node>> {
+        self.nodes.get(name)
+    }
+
+    pub fn claim(&self, name: &str) -> Option<&Stored<NodeClaim>> {
+        self.claims.get(name)
+    }
+
+    /// Returns the pods that are bound to a Node.
+    pub fn pods_on<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a Stored<Pod>> {
+        let pods = self.pods.values();
+        pods.filter(move |pod| pod.node_name.as_deref() == Some(node))
+    }
+
+    /// Returns whether a pod exists and waits for a Node.
+    pub fn waits(&self, pod: &str) -> bool {
+        self.pod(pod)
+            .is_some_and(|pod| pod.node_name.is_none() && pod.is_active())
+    }
+
     fn prints(&self) -> impl Iterator<Item = &Arc<Print>> {
         let pods = self.pods.values().map(|it| &it.print);
         let nodes = self.nodes.values().map(|it| &it.print);
@@ -115,7 +191,7 @@ impl Objects {
 
     /// Returns how many pods the PodDisruptionBudget covers, and how many of them are healthy.
     pub fn guarded(&self) -> (usize, usize) {
-        let pods = self.pods.values().map(|it| &it.value);
+        let pods = self.pods.values();
         let active = pods.filter(|pod| is_guarded(pod) && pod.deleted_at.is_none());
         active.fold((0, 0), |(all, ready), pod| {
             (all + 1, ready + usize::from(pod.ready))

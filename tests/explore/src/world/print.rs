@@ -49,6 +49,16 @@ pub struct Ranks {
     pub pods: BTreeMap<u32, u32>,
 }
 
+impl Ranks {
+    pub fn claim(&self, name: &str) -> Option<u32> {
+        self.claims.get(&number_of(name)).copied()
+    }
+
+    pub fn pod(&self, name: &str) -> Option<u32> {
+        self.pods.get(&number_of(name)).copied()
+    }
+}
+
 fn number(text: &str, width: usize) -> Option<u64> {
     let digits = text.get(..width)?;
     digits

@@ -1,6 +1,5 @@
-//! Requests to the engine, the API server and the provider that are under way, and how they are answered.
+//! Requests to the engine, the API server and the provider: how they begin and are answered.
 
-use std::fmt;
 use std::sync::Arc;
 
 use karpenter_api::v1::NodeClaim;
@@ -12,6 +11,7 @@ use karpenter_core::lifecycle::provisioning::Question;
 use karpenter_core::schedule::Plan;
 
 use super::print::Print;
+use super::{Halt, World};
 
 /// How a request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +28,6 @@ pub enum Answer {
     Stuck,
     /// The instance is launched, but its kubelet never registers a Node.
     Silent,
-}
-
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Right => "as it should be",
-            Self::Lost => "FAULT: it had its effect, but the answer is lost",
-            Self::Failed => "FAULT: it fails without an effect",
-            Self::Doubled => "FAULT: it has its effect twice",
-            Self::Stuck => {
-                "FAULT: this instance can never be launched, which the answer does not say"
-            }
-            Self::Silent => {
-                "FAULT: the instance is launched, but its kubelet will never register a Node"
-            }
-        })
-    }
 }
 
 /// What was requested.
@@ -122,5 +105,42 @@ impl Request {
                 format!("create {} {:?}", claim.name(), joining.claim())
             }
         })
+    }
+}
+
+impl World {
+    /// Begins a request.
+    pub fn request(&mut self, kind: Request) {
+        let reads = matches!(
+            kind,
+            Request::Plan(_) | Request::DisruptionPlan(..) | Request::Validate(..)
+        );
+        let view = if reads { self.hash_of_view() } else { 0 };
+        let print = Arc::new(kind.print());
+        self.tasks.push(Task { kind, print, view });
+    }
+
+    /// Answers a request.
+    pub fn answer(&mut self, index: usize, answer: Answer) -> Result<(), Halt> {
+        if index >= self.tasks.len() {
+            return Ok(());
+        }
+        match self.tasks.remove(index).kind {
+            Request::Plan(question) => self.answer_plan(&question, answer),
+            Request::Launch(plan) => return self.answer_launch(&plan, answer),
+            Request::DisruptionPlan(snapshot, inputs) => {
+                self.answer_disruption_plan(&snapshot, &inputs, answer)
+            }
+            Request::Validate(snapshot, command, inputs) => {
+                self.answer_validation(&snapshot, *command, &inputs, answer)
+            }
+            Request::Taint(command) => return self.answer_taint(&command, answer),
+            Request::Untaint(nodes) => return self.answer_untaint(nodes, answer),
+            Request::Replace(command) => return self.answer_replace(&command, answer),
+            Request::Confirm(claim) => self.answer_confirm(&claim, answer),
+            Request::Delete(command, it) => return self.answer_delete(&command, &it, answer),
+            Request::Create(before, it) => return self.answer_create(&before, *it, answer),
+        }
+        Ok(())
     }
 }

@@ -3,53 +3,24 @@
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::labels::taints;
-use karpenter_api::v1::NodeClaim;
+use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::Cluster;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::pod_events::event_node;
 use karpenter_core::pod::Pod;
 use rustc_hash::FxHasher;
 
-pub use super::objects::is_guarded;
-use super::objects::{Kind, Stored};
+use super::objects::{Kind, Named, Object, Objects, Stored, is_disrupted};
 use super::{Halt, World};
 
 /// How often the time of the last pod event of a node is written.
-const POD_EVENTS: std::time::Duration = std::time::Duration::from_secs(10);
-
-/// Returns whether a Node has the taint of nodes that are being disrupted.
-pub fn is_disrupted(node: &Node) -> bool {
-    has_taint(node, taints::DISRUPTED)
-}
-
-/// Returns whether a Node has a taint with this key.
-pub fn has_taint(node: &Node, key: &str) -> bool {
-    let present = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    present.is_some_and(|all| all.iter().any(|taint| taint.key == key))
-}
-
-/// Returns whether a Node's condition Ready has this status.
-pub fn has_ready(node: &Node, status: &str) -> bool {
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    conditions.is_some_and(|all| {
-        all.iter()
-            .any(|it| it.type_ == "Ready" && it.status == status)
-    })
-}
-
-/// Returns whether an object's finalizers hold it.
-pub fn is_held(finalizers: Option<&Vec<String>>) -> bool {
-    finalizers.is_some_and(|all| !all.is_empty())
-}
+const POD_EVENTS: Duration = Duration::from_secs(10);
 
 impl World {
     /// Counts a write of the controllers.
@@ -72,22 +43,17 @@ impl World {
         let mut hasher = FxHasher::default();
         self.seen.exact().hash(&mut hasher);
         for mark in snapshot.marks() {
-            (
-                mark.name,
-                mark.for_deletion,
-                mark.nominated_until.map(|at| at.as_second()),
-            )
-                .hash(&mut hasher);
+            let until = mark.nominated_until.map(|at| at.as_second());
+            (mark.name, mark.for_deletion, until).hash(&mut hasher);
         }
         self.model = cluster.with_epoch(hasher.finish() | 1 << 63).snapshot();
     }
 
-    /// Writes a pod.
     pub fn put_pod(&mut self, pod: Pod) {
         let name = pod.key.name.clone();
-        let before = self.api.pods.insert(name.clone(), pod.into());
-        let after = self.api.pods.get(&name).map(|it| Arc::clone(&it.value));
-        let node = event_node(before.as_ref().map(|it| &*it.value), after.as_deref());
+        let before = Pod::all_mut(&mut self.api).insert(name.clone(), pod.into());
+        let after = self.api.pod(&name).map(|it| Arc::clone(&it.value));
+        let node = event_node(before.as_deref(), after.as_deref());
         if let Some(node) = node.map(str::to_owned) {
             self.pod_event(&node);
         }
@@ -96,8 +62,8 @@ impl World {
 
     /// Removes a pod.
     pub fn remove_pod(&mut self, name: &str) {
-        let removed = self.api.pods.remove(name);
-        let node = removed.and_then(|pod| pod.value.node_name.clone());
+        let removed = Pod::all_mut(&mut self.api).remove(name);
+        let node = removed.and_then(|pod| pod.node_name.clone());
         if let Some(node) = node {
             self.ghosts.moved.remove(&*node);
         }
@@ -105,107 +71,78 @@ impl World {
         self.deliver(Kind::Pod, name);
     }
 
-    /// Writes a Node.
-    pub fn put_node(&mut self, node: Node) {
-        let name = node.metadata.name.clone().unwrap_or_default();
+    /// Changes a pod as the API server has it; does nothing if it has none.
+    pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut Pod)) {
+        if let Some(mut pod) = self.api.pod(name).map(|it| Pod::clone(it)) {
+            change(&mut pod);
+            self.put_pod(pod);
+        }
+    }
+
+    /// Writes an object.
+    pub fn put<T: Named>(&mut self, object: T) {
+        let name = object.own_name().to_owned();
         if self
             .api
-            .nodes
-            .get(&name)
-            .is_some_and(|known| *known.value == node)
+            .get::<T>(&name)
+            .is_some_and(|it| *it.value == object)
         {
             return;
         }
-        let stored = Stored::from(node);
-        if self.stale == Some(Kind::Node) {
-            self.own.nodes.insert(name.clone(), stored.clone());
+        let stored = Stored::from(object);
+        if self.stale == Some(T::KIND) {
+            T::all_mut(&mut self.own).insert(name.clone(), stored.clone());
         }
-        self.api.nodes.insert(name.clone(), stored);
-        self.deliver(Kind::Node, &name);
+        T::all_mut(&mut self.api).insert(name.clone(), stored);
+        self.deliver(T::KIND, &name);
     }
 
-    /// Writes a NodeClaim.
-    pub fn put_claim(&mut self, claim: NodeClaim) {
-        let name = claim.name().to_owned();
-        if self
-            .api
-            .claims
-            .get(&name)
-            .is_some_and(|known| *known.value == claim)
-        {
-            return;
-        }
-        let stored = Stored::from(claim);
-        if self.stale == Some(Kind::NodeClaim) {
-            self.own.claims.insert(name.clone(), stored.clone());
-        }
-        self.api.claims.insert(name.clone(), stored);
-        self.deliver(Kind::NodeClaim, &name);
-    }
-
-    /// Changes a NodeClaim as the API server has it; does nothing if it has none.
-    pub fn change_claim(&mut self, name: &str, change: impl FnOnce(&mut NodeClaim)) {
-        if let Some(stored) = self.api.claims.get(name) {
-            let mut claim = NodeClaim::clone(&stored.value);
-            change(&mut claim);
-            self.put_claim(claim);
+    /// Changes an object as the API server has it; does nothing if it has none.
+    pub fn change<T: Named>(&mut self, name: &str, change: impl FnOnce(&mut T)) {
+        if let Some(stored) = self.api.get::<T>(name) {
+            let mut object = T::clone(stored);
+            change(&mut object);
+            self.put(object);
         }
     }
 
-    /// Deletes a NodeClaim, which its finalizer may hold.
-    pub fn delete_claim(&mut self, name: &str) {
-        let Some(stored) = self.api.claims.get(name) else {
+    /// Writes an object that the controllers have read, unless it has changed since.
+    ///
+    /// # Errors
+    /// Fails if the API server has another version, or if the process ends before.
+    pub fn replace<T: Named>(&mut self, read: &T, wanted: T) -> Result<(), Halt> {
+        let known = self.api.get::<T>(read.own_name());
+        if known.is_none_or(|stored| *stored.value != *read) {
+            return Err(Halt::Conflict);
+        }
+        if wanted != *read {
+            self.write()?;
+            self.put(wanted);
+        }
+        Ok(())
+    }
+
+    /// Deletes an object, which its finalizer may hold.
+    pub fn delete<T: Named>(&mut self, name: &str) {
+        let Some(stored) = self.api.get::<T>(name) else {
             return;
         };
-        if is_held(stored.value.metadata.finalizers.as_ref()) {
-            if !stored.value.is_deleting() {
-                let now = self.now;
-                self.change_claim(name, |claim| {
-                    claim.metadata.deletion_timestamp = Some(Time(now))
-                });
-            }
+        let held = stored.meta().finalizers.as_ref();
+        if held.is_some_and(|all| !all.is_empty()) {
+            let now = Time(self.now);
+            self.change::<T>(name, |it| {
+                it.meta_mut().deletion_timestamp.get_or_insert(now);
+            });
         } else {
-            self.api.claims.remove(name);
-            self.own.claims.remove(name);
-            self.deliver(Kind::NodeClaim, name);
+            T::all_mut(&mut self.api).remove(name);
+            T::all_mut(&mut self.own).remove(name);
+            self.deliver(T::KIND, name);
         }
     }
 
-    /// Deletes a Node, which its finalizer may hold.
-    pub fn delete_node(&mut self, name: &str) {
-        let Some(stored) = self.api.nodes.get(name) else {
-            return;
-        };
-        if is_held(stored.value.metadata.finalizers.as_ref()) {
-            if stored.value.metadata.deletion_timestamp.is_none() {
-                let mut node = Node::clone(&stored.value);
-                node.metadata.deletion_timestamp = Some(Time(self.now));
-                self.put_node(node);
-            }
-        } else {
-            self.api.nodes.remove(name);
-            self.own.nodes.remove(name);
-            self.deliver(Kind::Node, name);
-        }
-    }
-
-    /// Returns a NodeClaim as the controllers know it: what they wrote themselves, or what the watch delivered.
-    pub fn view_claim(&self, name: &str) -> Option<Arc<NodeClaim>> {
-        let own = self
-            .own
-            .claims
-            .get(name)
-            .or_else(|| self.seen.claims.get(name));
-        own.map(|it| Arc::clone(&it.value))
-    }
-
-    /// Returns a Node as the controllers know it.
-    pub fn view_node(&self, name: &str) -> Option<Arc<Node>> {
-        let own = self
-            .own
-            .nodes
-            .get(name)
-            .or_else(|| self.seen.nodes.get(name));
+    /// Returns an object as the controllers know it: what they have written themselves, or what the watch delivered.
+    pub fn view<T: Object>(&self, name: &str) -> Option<Arc<T>> {
+        let own = self.own.get::<T>(name).or_else(|| self.seen.get::<T>(name));
         own.map(|it| Arc::clone(&it.value))
     }
 
@@ -224,108 +161,81 @@ impl World {
 
     /// Delivers all objects of a kind: its watch is connected again.
     pub fn catch_up(&mut self, kind: Kind) {
+        fn names<T: Object>(of: &World) -> BTreeSet<String> {
+            let all = T::all(&of.api).keys().chain(T::all(&of.seen).keys());
+            all.cloned().collect()
+        }
         self.stale = None;
-        self.own = Default::default();
-        let names: BTreeSet<String> = match kind {
-            Kind::Pod => self
-                .api
-                .pods
-                .keys()
-                .chain(self.seen.pods.keys())
-                .cloned()
-                .collect(),
-            Kind::Node => self
-                .api
-                .nodes
-                .keys()
-                .chain(self.seen.nodes.keys())
-                .cloned()
-                .collect(),
-            Kind::NodeClaim => self
-                .api
-                .claims
-                .keys()
-                .chain(self.seen.claims.keys())
-                .cloned()
-                .collect(),
-            Kind::NodePool => self
-                .api
-                .pools
-                .keys()
-                .chain(self.seen.pools.keys())
-                .cloned()
-                .collect(),
+        self.own = Objects::default();
+        let names = match kind {
+            Kind::Pod => names::<Pod>(self),
+            Kind::Node => names::<Node>(self),
+            Kind::NodeClaim => names::<NodeClaim>(self),
+            Kind::NodePool => names::<NodePool>(self),
         };
         names.iter().for_each(|name| self.deliver(kind, name));
     }
 
-    fn deliver_pod(&mut self, name: &str) {
-        let after = self.api.pods.get(name).cloned();
+    /// Takes over the API server's version of an object; returns the versions before and after.
+    fn see<T: Object>(&mut self, name: &str) -> [Option<Arc<T>>; 2] {
+        let after = self.api.get::<T>(name).cloned();
+        let seen = T::all_mut(&mut self.seen);
         let before = match &after {
-            Some(pod) => self.seen.pods.insert(name.to_owned(), pod.clone()),
-            None => self.seen.pods.remove(name),
+            Some(object) => seen.insert(name.to_owned(), object.clone()),
+            None => seen.remove(name),
         };
-        let budget = self.pdb();
+        [before, after].map(|it| it.map(|it| it.value))
+    }
+
+    fn deliver_pod(&mut self, name: &str) {
+        let [before, after] = self.see::<Pod>(name);
+        let (budget, now) = (self.pdb(), self.now);
         self.change_model(|cluster| {
             match &after {
-                Some(pod) => drop(cluster.insert_pod(Pod::clone(&pod.value))),
+                Some(pod) => drop(cluster.insert_pod(Pod::clone(pod))),
                 None => drop(cluster.remove_pod("default", name)),
             }
             if let Some(budget) = &budget {
                 cluster.apply_pdb(budget);
             }
         });
-        let (before, after) = (before.map(|it| it.value), after.map(|it| it.value));
-        let now = self.now;
+        if after.is_none() {
+            self.evictions.remove(name);
+        }
         let process = self.provisioning_mut();
-        match &after {
-            None => {
-                process.forget(name);
-                self.evictions.remove(name);
-            }
-            Some(pod) => {
-                if pod.node_name.is_some() || !pod.is_active() {
-                    process.forget(name);
-                }
-                let waited =
-                    |before: &Arc<Pod>| before.is_provisionable() && before.shape == pod.shape;
-                if pod.is_provisionable() && !before.as_ref().is_some_and(waited) {
-                    process.trigger(name, now);
-                }
-            }
+        let Some(pod) = after.filter(|pod| pod.node_name.is_none() && pod.is_active()) else {
+            return process.forget(name);
+        };
+        let waited = |before: &Arc<Pod>| before.is_provisionable() && before.shape == pod.shape;
+        if pod.is_provisionable() && !before.as_ref().is_some_and(waited) {
+            process.trigger(name, now);
         }
     }
 
     fn deliver_node(&mut self, name: &str) {
-        let after = self.api.nodes.get(name).cloned();
-        let before = match &after {
-            Some(node) => self.seen.nodes.insert(name.to_owned(), node.clone()),
-            None => self.seen.nodes.remove(name),
-        };
-        self.change_model(|cluster| match &after {
-            Some(node) => drop(cluster.insert_node(Arc::clone(&node.value))),
+        let [before, after] = self.see::<Node>(name);
+        let is_tainted =
+            |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|it| is_disrupted(it));
+        let is_new = is_tainted(&after) && !is_tainted(&before);
+        self.change_model(|cluster| match after {
+            Some(node) => drop(cluster.insert_node(node)),
             None => drop(cluster.remove_node(name)),
         });
-        let was = before.is_some_and(|node| is_disrupted(&node.value));
-        if !was && after.is_some_and(|node| is_disrupted(&node.value)) {
+        if is_new {
             self.trigger(name, true);
         }
     }
 
     fn deliver_claim(&mut self, name: &str) {
-        let after = self.api.claims.get(name).cloned();
-        let before = match &after {
-            Some(claim) => self.seen.claims.insert(name.to_owned(), claim.clone()),
-            None => self.seen.claims.remove(name),
-        };
+        let [before, after] = self.see::<NodeClaim>(name);
         self.change_model(|cluster| match &after {
-            Some(claim) => drop(cluster.insert_node_claim(Arc::clone(&claim.value))),
+            Some(claim) => drop(cluster.insert_node_claim(Arc::clone(claim))),
             None => drop(cluster.remove_node_claim(name)),
         });
-        let leaves = |claim: &Stored<NodeClaim>| claim.value.is_deleting();
+        let leaves = |claim: &Arc<NodeClaim>| claim.is_deleting();
         if after.as_ref().is_none_or(leaves) && !before.as_ref().is_some_and(leaves) {
             let last = after.or(before);
-            if last.is_some_and(|claim| !claim.value.is_true(types::REGISTERED)) {
+            if last.is_some_and(|claim| !claim.is_true(types::REGISTERED)) {
                 self.provisioning_mut().release(name);
             }
             self.trigger(name, false);
@@ -333,15 +243,11 @@ impl World {
     }
 
     fn deliver_pool(&mut self, name: &str) {
-        let after = self.api.pools.get(name).cloned();
-        match &after {
-            Some(pool) => drop(self.seen.pools.insert(name.to_owned(), pool.clone())),
-            None => drop(self.seen.pools.remove(name)),
-        }
+        let [_, after] = self.see::<NodePool>(name);
         let types = Arc::clone(&self.setting.types);
         self.change_model(|cluster| match &after {
             Some(pool) => {
-                cluster.apply_node_pool(&pool.value);
+                cluster.apply_node_pool(pool);
                 cluster.set_instance_types(name, Ok(types));
             }
             None => drop(cluster.remove_node_pool(name)),
@@ -351,10 +257,8 @@ impl World {
 
     /// Triggers a batch for a change that is not one of a pod.
     pub fn trigger(&mut self, uid: &str, always: bool) {
-        if always
-            || self.model.pending_pods().next().is_some()
-            || !self.setting.buffer_pods.is_empty()
-        {
+        let waits = self.model.pending_pods().next().is_some();
+        if always || waits || !self.setting.buffer_pods.is_empty() {
             let now = self.now;
             self.provisioning_mut().trigger(uid, now);
         }
@@ -362,34 +266,23 @@ impl World {
 
     /// Writes the time of the last pod event of a node.
     fn pod_event(&mut self, node: &str) {
-        let Some(claim) = self.api.claims.get(node) else {
-            return;
-        };
-        let known = claim.value.status.last_pod_event_time.as_ref();
-        if claim.value.is_deleting()
-            || known.is_some_and(|known| self.now < after(known.0, POD_EVENTS))
-        {
-            return;
-        }
         let now = self.now;
-        self.change_claim(node, |claim| {
-            claim.status.last_pod_event_time = Some(Time(now))
+        self.change::<NodeClaim>(node, |claim| {
+            let known = claim.status.last_pod_event_time.as_ref();
+            let is_recent = known.is_some_and(|known| now < after(known.0, POD_EVENTS));
+            if !claim.is_deleting() && !is_recent {
+                claim.status.last_pod_event_time = Some(Time(now));
+            }
         });
     }
 
     /// Returns the PodDisruptionBudget of the pods with label `app: guarded`, of which one may be missing, with its status.
     fn pdb(&self) -> Option<PodDisruptionBudget> {
         let (covered, healthy) = self.api.guarded();
-        let budget = karpenter_fixtures::pdb("guarded")
+        let mut budget = karpenter_fixtures::pdb("guarded")
             .of(("app", "guarded"))
-            .max_unavailable(1);
-        let missing = covered.saturating_sub(healthy);
-        let mut budget = budget
-            .allows(
-                1_i32
-                    .saturating_sub(i32::try_from(missing).unwrap_or(1))
-                    .max(0),
-            )
+            .max_unavailable(1)
+            .allows(i32::from(covered == healthy))
             .build();
         let status = budget.status.get_or_insert_default();
         status.current_healthy = i32::try_from(healthy).ok();

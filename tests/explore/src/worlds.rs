@@ -190,13 +190,15 @@ pub fn all() -> [Named; 8] {
     ]
 }
 
-/// One pod gets its node, which a user deletes: the states are few enough for several departures.
+/// One pod gets its node, which drifts, or which a user deletes: the states are few enough for several departures.
 fn one() -> World {
+    let first = || pool("first").budget("1");
     let changes = vec![
         Change::DeleteClaim("nc-0001".to_owned()),
         delete_node("nc-0001"),
+        put(next(first())),
     ];
-    let mut world = empty(changes, Vec::new(), vec![pool("first").budget("1")]);
+    let mut world = empty(changes, Vec::new(), vec![first()]);
     world.add_pod(&web());
     world
 }

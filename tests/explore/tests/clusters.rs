@@ -6,7 +6,7 @@ use karpenter_explore::worlds;
 use rayon::prelude::*;
 
 /// The number of states of each cluster that are explored in the test suite.
-const STATES: usize = 150;
+const STATES: usize = 120;
 
 #[test]
 fn every_cluster_holds() {

@@ -8,7 +8,6 @@ mod crds;
 mod docs;
 mod judge;
 mod layout;
-mod mutants;
 mod pinned;
 mod plots;
 mod realcluster;
@@ -101,20 +100,6 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Run mutation tests: change the source in one place at a time and check that a test fails. Without names, mutate what changed.
-    Mutants {
-        /// Modules to mutate as a whole, such as `core/limits`, or `all`.
-        modules: Vec<String>,
-        /// Without names: the commit since which changes are mutated.
-        #[arg(long, default_value = "HEAD")]
-        since: String,
-        /// With names: the part of the mutants to run. `1/20` is the first of twenty parts.
-        #[arg(long, default_value = "1/1")]
-        sample: String,
-        /// With names: record the scores in tests/mutants.toml.
-        #[arg(long)]
-        record: bool,
-    },
     /// Build what a release consists of: binaries, archives, images, charts, CRDs, SBOMs, checksums.
     Release(release::Options),
     /// Fetch the third-party files of the dashboard from npm, in the versions of
@@ -164,12 +149,6 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Explore { arguments } => judge::run(&root, "karpenter-explore", &arguments),
         Command::Walkthrough { number } => walkthrough::run(&root, number),
         Command::Realcluster { arguments } => realcluster::run(&root, &arguments),
-        Command::Mutants {
-            modules,
-            since,
-            sample,
-            record,
-        } => mutants::run(&root, &modules, &since, &sample, record),
         Command::Release(options) => release::run(&root, &options),
         Command::VendorWeb => vendor_web::run(&root),
         Command::Ci { quick } => ci::run(&root, quick),

@@ -7,6 +7,7 @@
 //! 5. The result is `docs/conformance.md`. Ids that no catalogue has and tags on functions that are not tests are errors.
 
 mod scan;
+mod scores;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,9 +16,6 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
-
-use crate::mutants;
-use crate::mutants::Score;
 
 #[derive(Deserialize)]
 struct Catalogue {
@@ -92,7 +90,7 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let catalogues = read_catalogues(root)?;
     let coverage = collect(root, &catalogues)?;
     let mut text = render(&catalogues, &coverage);
-    text.push_str(&render_scores(&mutants::scores(root)?));
+    text.push_str(&scores::render(&scores::read(root)?));
     let path = root.join("docs/conformance.md");
     if check {
         if fs::read_to_string(&path).unwrap_or_default() != text {
@@ -276,42 +274,6 @@ fn cell(text: &str) -> String {
     };
     let parts: Vec<String> = text.split('`').enumerate().map(escape).collect();
     parts.join("`").replace('|', "\\|")
-}
-
-/// The scores of the mutation tests, as a table, and the mutants that no test fails on.
-fn render_scores(scores: &[Score]) -> String {
-    if scores.is_empty() {
-        return String::new();
-    }
-    let mut text = String::from(
-        "\n## Mutation scores\n\n\
-         How many single changes of the source make a test fail (`cargo xtask mutants MODULE --sample N/M --record`). Left out are mutants\n\
-         that do not compile and those that mean nothing (`.cargo/mutants.toml`).\n\n\
-         | Module | Sample | Commit | Mutants | Caught | Score |\n|---|---|---|---|---|---|\n",
-    );
-    // INVARIANT: writing to a String cannot fail; the results say nothing.
-    for score in scores {
-        let percent = score
-            .percent()
-            .map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %"));
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {} | {percent} |",
-            score.module,
-            score.sample,
-            score.commit,
-            score.caught + score.missed.len() as u64,
-            score.caught
-        );
-    }
-    let missed: Vec<&String> = scores.iter().flat_map(|score| &score.missed).collect();
-    if !missed.is_empty() {
-        text.push_str("\nNo test fails on:\n\n");
-        for name in missed {
-            let _ = writeln!(text, "- `{name}`");
-        }
-    }
-    text
 }
 
 fn covered_by(line: &Line, coverage: &Coverage) -> String {

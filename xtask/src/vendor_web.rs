@@ -29,7 +29,6 @@ struct Vendored {
     package: Vec<Package>,
 }
 
-/// A package of npm.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Package {

@@ -1,14 +1,13 @@
-//! The charts: archives as `helm package` makes them, and the same as OCI artifacts, as `helm push` uploads them.
+//! The charts: archives as `helm package` makes them, which `helm push` uploads.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::archive::{Entries, gzip};
 use super::inputs::Release;
-use super::oci::{Layout, MANIFEST};
 
 const CHARTS: [&str; 2] = ["karpenter", "karpenter-crd"];
 
@@ -47,22 +46,6 @@ pub(super) fn write_all(release: &Release) -> anyhow::Result<()> {
             folder.join(format!("{name}-{}.tgz", release.version)),
             &archive,
         )?;
-
-        let layout = Layout::create(&folder.join(name))?;
-        let chart = chart(&release.root, name)?;
-        let manifest = json!({
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": layout.document("application/vnd.cncf.helm.config.v1+json", &chart)?,
-            "layers": [layout.blob("application/vnd.cncf.helm.chart.content.v1.tar+gzip", &archive)?],
-            "annotations": {
-                "org.opencontainers.image.title": name,
-                "org.opencontainers.image.version": release.version,
-                "org.opencontainers.image.description": chart["description"],
-                "org.opencontainers.image.source": "https://github.com/karpenter-rs/karpenter",
-            },
-        });
-        layout.tag(layout.document(MANIFEST, &manifest)?, &release.version)?;
     }
     Ok(())
 }

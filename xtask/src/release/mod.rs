@@ -5,7 +5,7 @@
 //! | `bin/OS_ARCH/` | the binaries |
 //! | `NAME_OS_ARCH.tar.gz` | a binary with its license, man pages and completions |
 //! | `images/NAME/` | the image of a controller for all architectures, as an OCI layout |
-//! | `charts/NAME-VERSION.tgz`, `charts/NAME/` | a chart, as Helm packages it and as an OCI layout |
+//! | `charts/NAME-VERSION.tgz` | a chart, as Helm packages it |
 //! | `crds.yaml` | the CRDs of the current generation |
 //! | `NAME.cdx.json` | the SBOM of a binary (CycloneDX) |
 //! | `karpenter.yaml` | the manifest for krew |
@@ -33,7 +33,6 @@ use anyhow::{Context as _, bail};
 use self::binaries::Platform;
 use self::inputs::Release;
 
-/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Folder with built binaries, in a folder for each platform such as `linux_amd64`. By default they are built here, for this

@@ -165,28 +165,14 @@ fn the_image_starts_as_another_user_than_root_with_nothing_but_its_files() {
 }
 
 #[test]
-fn charts_are_reproducible_and_helm_s_archive_is_the_artifact_s_layer() {
+fn charts_are_reproducible() {
     let home = tempfile::tempdir().unwrap();
     let archives = ["a", "b"].map(|run| {
         let release = release(&home.path().join(run));
         charts::check_versions(&release).unwrap();
         charts::write_all(&release).unwrap();
-        let folder = release.out.join("charts");
-        let archive = fs::read(folder.join(format!("karpenter-{}.tgz", release.version))).unwrap();
-        let layout = folder.join("karpenter");
-        let manifest = read(&blob(
-            &layout,
-            &read(&layout.join("index.json"))["manifests"][0],
-        ));
-        assert_eq!(
-            fs::read(blob(&layout, &manifest["layers"][0])).unwrap(),
-            archive
-        );
-        let chart = read(&blob(&layout, &manifest["config"]));
-        assert_eq!(chart["name"], "karpenter");
-        let media_type = "application/vnd.cncf.helm.config.v1+json";
-        assert_eq!(manifest["config"]["mediaType"], media_type);
-        archive
+        let name = format!("charts/karpenter-{}.tgz", release.version);
+        fs::read(release.out.join(name)).unwrap()
     });
     assert_eq!(archives[0], archives[1]);
 }

@@ -1,8 +1,8 @@
 //! CustomResourceDefinitions of older generations: Provisioner and AWSNodeTemplate, and the definitions of v1 that also serve
 //! v1beta1, converted by the webhook.
 
-use karpenter_api::crd::{Column, Definition, RestrictedDomain, rules};
-use karpenter_api::{crd, labels};
+use karpenter_api::crd;
+use karpenter_api::crd::{Column, Definition, RestrictedDomain};
 use serde_json::{Value, json};
 
 use crate::v1alpha1::{AWSNodeTemplate, AWSNodeTemplateSpec, AWSNodeTemplateStatus};
@@ -25,7 +25,6 @@ const LOSSLESS: Column = Column::wide(
     r#".status.conditions[?(@.type=="Lossless")].status"#,
 );
 
-/// Returns the Provisioner definition.
 #[must_use]
 pub fn provisioner() -> Value {
     Definition {
@@ -53,7 +52,6 @@ pub fn provisioner() -> Value {
     .build::<ProvisionerSpec, ProvisionerStatus>()
 }
 
-/// Returns the AWSNodeTemplate definition.
 #[must_use]
 pub fn aws_node_template() -> Value {
     Definition {
@@ -82,11 +80,8 @@ pub fn aws_node_template() -> Value {
 pub enum Reach {
     /// A service in the cluster.
     Service {
-        /// The namespace of the service.
         namespace: String,
-        /// The name of the service.
         name: String,
-        /// The port of the service.
         port: u16,
     },
     /// A URL. `https` in a real cluster.
@@ -96,106 +91,25 @@ pub enum Reach {
 /// Returns the NodePool definition with v1beta1. `provider` adds the label domains that a provider reserves.
 #[must_use]
 pub fn node_pool(provider: &[RestrictedDomain], reach: &Reach) -> Value {
-    let mut old = Definition {
-        group: v1beta1::NodePool::GROUP,
-        version: v1beta1::NodePool::VERSION,
-        kind: v1beta1::NodePool::KIND,
-        plural: v1beta1::NodePool::PLURAL,
-        namespaced: false,
-        short_names: &[],
-        categories: &["karpenter"],
-        description: "NodePool defines a set of nodes that Karpenter may launch, and how it may disrupt them.",
-        columns: vec![
-            Column::new("NodeClass", "string", ".spec.template.spec.nodeClassRef.name"),
-            Column::wide("Weight", "integer", ".spec.weight"),
-        ],
-        scale: None,
-    }
-    .build::<v1beta1::NodePoolSpec, karpenter_api::v1::NodePoolStatus>();
-    let (domains, forbidden) = (
-        with_karpenter(provider),
-        [labels::NODE_POOL, labels::HOSTNAME],
-    );
-    let template = &mut spec_mut(&mut old)["properties"]["template"]["properties"];
-    template["metadata"]["properties"]["labels"]["x-kubernetes-validations"] =
-        rules::label_map(&domains, &forbidden);
-    requirement_key_mut(&mut template["spec"])["x-kubernetes-validations"] =
-        rules::label_key(&domains, &forbidden);
-    beside(crd::node_pool(provider), old, reach)
+    beside(crd::node_pool(provider), v1beta1::node_pool, reach)
 }
 
 /// Returns the NodeClaim definition with v1beta1. `provider` adds the label domains that a provider reserves.
 #[must_use]
 pub fn node_claim(provider: &[RestrictedDomain], reach: &Reach) -> Value {
-    let mut old = Definition {
-        group: v1beta1::NodeClaim::GROUP,
-        version: v1beta1::NodeClaim::VERSION,
-        kind: v1beta1::NodeClaim::KIND,
-        plural: v1beta1::NodeClaim::PLURAL,
-        namespaced: false,
-        short_names: &[],
-        categories: &["karpenter"],
-        description: "NodeClaim is the request for one node, with its status.",
-        columns: vec![
-            Column::new(
-                "Type",
-                "string",
-                r".metadata.labels.node\.kubernetes\.io/instance-type",
-            ),
-            Column::new(
-                "Zone",
-                "string",
-                r".metadata.labels.topology\.kubernetes\.io/zone",
-            ),
-            Column::new("Node", "string", ".status.nodeName"),
-            READY,
-            AGE,
-            Column::wide(
-                "Capacity",
-                "string",
-                r".metadata.labels.karpenter\.sh/capacity-type",
-            ),
-            Column::wide(
-                "NodePool",
-                "string",
-                r".metadata.labels.karpenter\.sh/nodepool",
-            ),
-            Column::wide("NodeClass", "string", ".spec.nodeClassRef.name"),
-        ],
-        scale: None,
-    }
-    .build::<v1beta1::NodeClaimSpec, karpenter_api::v1::NodeClaimStatus>();
-    let key = requirement_key_mut(spec_mut(&mut old));
-    key["x-kubernetes-validations"] =
-        rules::label_key(&with_karpenter(provider), &[labels::HOSTNAME]);
-    beside(crd::node_claim(provider), old, reach)
+    beside(crd::node_claim(provider), v1beta1::node_claim, reach)
 }
 
 /// Returns the EC2NodeClass definition with v1beta1.
 #[must_use]
 pub fn ec2_node_class(reach: &Reach) -> Value {
-    let old = Definition {
-        group: v1beta1::EC2NodeClass::GROUP,
-        version: v1beta1::EC2NodeClass::VERSION,
-        kind: v1beta1::EC2NodeClass::KIND,
-        plural: v1beta1::EC2NodeClass::PLURAL,
-        namespaced: false,
-        short_names: &["ec2nc", "ec2ncs"],
-        categories: &["karpenter"],
-        description: "EC2NodeClass holds the settings of instances on EC2.",
-        columns: vec![AGE],
-        scale: None,
-    }
-    .build::<v1beta1::EC2NodeClassSpec, karpenter_aws::api::EC2NodeClassStatus>();
-    beside(karpenter_aws::api::crd(), old, reach)
+    beside(karpenter_aws::api::crd(), v1beta1::ec2_node_class, reach)
 }
 
-/// Adds the versions of `old` to those of `new`, whose version stays the stored one.
-fn beside(mut new: Value, mut old: Value, reach: &Reach) -> Value {
-    let old = &mut old["spec"]["versions"][0];
-    old["storage"] = false.into();
+/// Adds the version that `older` makes of v1, which stays the stored one.
+fn beside(mut new: Value, older: fn(&Value) -> Value, reach: &Reach) -> Value {
     if let Some(versions) = new["spec"]["versions"].as_array_mut() {
-        versions.push(old.take());
+        versions.extend(versions.first().map(older));
     }
     let client = match reach {
         Reach::Service {
@@ -242,18 +156,4 @@ pub fn all(provider: &[RestrictedDomain]) -> Vec<(&'static str, Value)> {
             ec2_node_class(&reach),
         ),
     ]
-}
-
-fn with_karpenter(provider: &[RestrictedDomain]) -> Vec<RestrictedDomain> {
-    std::iter::once(RestrictedDomain::karpenter())
-        .chain(provider.iter().cloned())
-        .collect()
-}
-
-fn spec_mut(definition: &mut Value) -> &mut Value {
-    &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-}
-
-fn requirement_key_mut(spec: &mut Value) -> &mut Value {
-    &mut spec["properties"]["requirements"]["items"]["properties"]["key"]
 }

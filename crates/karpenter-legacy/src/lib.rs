@@ -3,7 +3,7 @@
 //! | generation | resources | support |
 //! |---|---|---|
 //! | `v1alpha5`, `v1alpha1` | Provisioner, AWSNodeTemplate ([`v1alpha5`], [`v1alpha1`]) | separate definitions; projected into v1 objects ([`alpha`]) by a controller (feature `controller`) or by `kubectl karpenter convert` |
-//! | `v1beta1` | NodePool, NodeClaim, EC2NodeClass ([`v1beta1`]) | served in addition to v1; converted losslessly ([`conversion`]) by a webhook (`webhook`, served over TLS by `serving`; feature `controller`); documents are upgraded permanently ([`beta`]) |
+//! | `v1beta1` | NodePool, NodeClaim, EC2NodeClass | served in addition to v1; converted losslessly ([`conversion`]) by a webhook (`webhook`, served over TLS by `serving`; feature `controller`); documents are upgraded permanently ([`beta`]) |
 //!
 //! [`finding`] has the findings about an object: field, problem, fix. [`crd`] has the definitions.
 //! Without the feature `controller` the crate is pure.
@@ -23,6 +23,6 @@ pub mod options;
 pub mod serving;
 pub mod v1alpha1;
 pub mod v1alpha5;
-pub mod v1beta1;
+mod v1beta1;
 #[cfg(feature = "controller")]
 pub mod webhook;

@@ -209,11 +209,11 @@ fn ami_family(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     ])
 }
 
-pub(crate) fn switch(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+fn switch(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     one_of(&["enabled", "disabled"])
 }
 
-pub(crate) fn tokens(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+fn tokens(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     one_of(&["required", "optional"])
 }
 
@@ -221,10 +221,13 @@ fn volume_type(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     one_of(&["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"])
 }
 
+/// The pattern of a quantity in Kubernetes' own schemas.
+pub(crate) const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
+
 fn quantity(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "anyOf": [{ "type": "integer" }, { "type": "string" }],
-        "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
+        "pattern": QUANTITY,
         "x-kubernetes-int-or-string": true,
     })
 }

@@ -22,7 +22,6 @@ pub(crate) struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Reads a node object.
     pub(crate) fn new(node: &Node, resources: &mut Resources) -> Self {
         let spec = node.spec.clone().unwrap_or_default();
         let (soft_taints, taints) = spec
@@ -73,11 +72,12 @@ pub(crate) struct NodeInfo {
 }
 
 impl NodeInfo {
-    pub(crate) fn new(name: Arc<str>, facts: NodeFacts) -> Self {
+    /// Returns a node that does not exist yet.
+    pub(crate) fn new(name: Arc<str>) -> Self {
         Self {
             name,
-            facts,
-            live: true,
+            facts: NodeFacts::default(),
+            live: false,
             requested: Vec::new(),
             ports: Vec::new(),
             pods: FxHashSet::default(),

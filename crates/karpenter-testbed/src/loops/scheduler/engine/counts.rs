@@ -6,22 +6,11 @@ use crate::loops::scheduler::counters::AntiGroup;
 impl Engine {
     /// Adds (1) or removes (-1) a bound pod in all counters.
     pub(super) fn account(&mut self, uid: &Uid, delta: i64) {
+        let Some(name) = self.pods.get(uid).and_then(|entry| entry.node.clone()) else {
+            return;
+        };
+        let at = self.slot(&name);
         let Some(entry) = self.pods.get(uid) else {
-            return;
-        };
-        let Some(name) = entry.node.clone() else {
-            return;
-        };
-        let Some(&at) = self.by_name.get(&name).filter(|at| self.nodes[**at].live) else {
-            let homeless = self.homeless.entry(name.clone()).or_default();
-            if delta > 0 {
-                homeless.insert(uid.clone());
-            } else {
-                homeless.remove(uid);
-                if homeless.is_empty() {
-                    self.homeless.remove(&name);
-                }
-            }
             return;
         };
         if delta > 0 {

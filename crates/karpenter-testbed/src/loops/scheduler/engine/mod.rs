@@ -107,8 +107,6 @@ pub(crate) struct Engine {
     by_name: FxHashMap<Arc<str>, usize>,
     live_nodes: usize,
     pods: FxHashMap<Uid, PodEntry>,
-    /// Bound pods whose node is unknown.
-    homeless: FxHashMap<Arc<str>, FxHashSet<Uid>>,
     shapes: FxHashSet<Arc<Shape>>,
     classes: FxHashMap<ClassId, Class>,
     class_of: FxHashMap<Arc<Shape>, ClassId>,
@@ -131,7 +129,6 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Returns an empty engine.
     pub(crate) fn new() -> Self {
         Self {
             resources: Resources::default(),
@@ -139,7 +136,6 @@ impl Engine {
             by_name: FxHashMap::default(),
             live_nodes: 0,
             pods: FxHashMap::default(),
-            homeless: FxHashMap::default(),
             shapes: FxHashSet::default(),
             classes: FxHashMap::default(),
             class_of: FxHashMap::default(),
@@ -164,7 +160,6 @@ impl Engine {
         &mut self.volumes
     }
 
-    /// Updates a namespace's labels.
     pub(crate) fn apply_namespace(&mut self, namespace: &Namespace) {
         let name = namespace.metadata.name.clone().unwrap_or_default();
         let labels = namespace.metadata.labels.clone().unwrap_or_default();

@@ -8,83 +8,59 @@ use super::{Engine, Uid};
 use crate::loops::scheduler::node::{NodeFacts, NodeInfo};
 
 impl Engine {
+    /// Returns the index of a node. A node that does not exist has no labels, and no pod is placed on it.
+    pub(super) fn slot(&mut self, name: &str) -> usize {
+        if let Some(at) = self.by_name.get(name) {
+            return *at;
+        }
+        let (name, at): (Arc<str>, _) = (name.into(), self.nodes.len());
+        self.by_name.insert(name.clone(), at);
+        self.nodes.push(NodeInfo::new(name));
+        at
+    }
+
     /// Updates a node. Heartbeats change nothing and are cheap.
     pub(crate) fn apply_node(&mut self, node: &Node) {
         let Some(name) = node.metadata.name.as_deref() else {
             return;
         };
         let facts = NodeFacts::new(node, &mut self.resources);
-        match self.by_name.get(name) {
-            Some(&at) if self.nodes[at].live => {
-                if self.nodes[at].facts == facts {
-                    return;
-                }
-                if self.nodes[at].facts.labels != facts.labels {
-                    self.relabel(at, facts);
-                } else {
-                    self.nodes[at].facts = facts;
-                    // Spread constraints may honor taints.
-                    self.topology += 1;
-                }
-                self.changed(at);
-            }
-            Some(&at) => {
-                let info = &mut self.nodes[at];
-                info.facts = facts;
-                info.live = true;
-                self.live_nodes += 1;
-                self.node_appeared(at);
-            }
-            None => {
-                let name: Arc<str> = name.into();
-                let at = self.nodes.len();
-                self.by_name.insert(name.clone(), at);
-                self.nodes.push(NodeInfo::new(name, facts));
-                self.live_nodes += 1;
-                self.node_appeared(at);
-            }
+        let at = self.slot(name);
+        let known = &self.nodes[at];
+        if known.live && known.facts == facts {
+            return;
         }
-    }
-
-    fn node_appeared(&mut self, at: usize) {
-        self.topology += 1;
-        let name = self.nodes[at].name.clone();
-        for uid in self.homeless.remove(&name).unwrap_or_default() {
-            self.account(&uid, 1);
+        if !known.live {
+            self.live_nodes += 1;
         }
-        self.changed(at);
-    }
-
-    fn relabel(&mut self, at: usize, facts: NodeFacts) {
-        let uids: Vec<Uid> = self.nodes[at].pods.iter().cloned().collect();
-        for uid in &uids {
-            self.account(uid, -1);
-        }
-        self.nodes[at].facts = facts;
-        self.topology += 1;
-        for uid in &uids {
-            self.account(uid, 1);
-        }
+        self.replace(at, facts, true);
     }
 
     /// Removes a node; its pods are kept in case it is created again.
     pub(crate) fn remove_node(&mut self, name: &str) {
-        let Some(&at) = self.by_name.get(name) else {
-            return;
-        };
-        if !self.nodes[at].live {
-            return;
+        if let Some(&at) = self.by_name.get(name)
+            && self.nodes[at].live
+        {
+            self.live_nodes -= 1;
+            self.replace(at, NodeFacts::default(), false);
         }
-        let uids: Vec<Uid> = self.nodes[at].pods.iter().cloned().collect();
+    }
+
+    /// Replaces what is known of a node. If its labels change, its pods are in other topology domains.
+    fn replace(&mut self, at: usize, facts: NodeFacts, live: bool) {
+        let uids: Vec<Uid> = match self.nodes[at].facts.labels == facts.labels {
+            true => Vec::new(),
+            false => self.nodes[at].pods.iter().cloned().collect(),
+        };
         for uid in &uids {
             self.account(uid, -1);
         }
-        let info = &mut self.nodes[at];
-        info.live = false;
-        let name = info.name.clone();
-        self.homeless.entry(name).or_default().extend(uids);
-        self.live_nodes -= 1;
+        (self.nodes[at].facts, self.nodes[at].live) = (facts, live);
+        // Spread constraints may honor taints.
         self.topology += 1;
+        for uid in &uids {
+            self.account(uid, 1);
+        }
         self.changed(at);
     }
 

@@ -159,10 +159,4 @@ impl Ring {
     pub fn memory(&self) -> usize {
         self.memory
     }
-
-    /// Returns the number of the oldest record that was not dropped; that of the next record, if there is none.
-    pub fn first_number(&self) -> u32 {
-        let first = self.records.front().map(|record| record.id.number);
-        first.unwrap_or(self.last.saturating_add(1))
-    }
 }

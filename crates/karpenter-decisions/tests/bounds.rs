@@ -90,7 +90,7 @@ proptest! {
                 prop_assert_eq!(ring.get(record.id.number), Some(record));
             }
             let numbers: Vec<u32> = ring.iter().map(|record| record.id.number).collect();
-            prop_assert!(numbers.is_sorted() && numbers.first().is_none_or(|first| *first == ring.first_number()));
+            prop_assert!(numbers.is_sorted());
         }
     }
 

@@ -56,8 +56,6 @@ pub use write::write;
 
 /// The version of the format. The versions before were those of no release, and are not read.
 pub const SCHEMA: u32 = 3;
-/// The usual suffix of the name of the file.
-pub const SUFFIX: &str = ".karpenter.zst";
 
 /// A snapshot with all that its decisions depend on.
 #[derive(Clone, Debug)]
@@ -70,7 +68,6 @@ pub struct Bundle {
     pub snapshot: Snapshot,
     /// The settings of the passes. Their time is that of the capture.
     pub settings: Settings,
-    /// Decisions on the snapshot.
     pub decisions: Vec<Decision>,
     /// Passes of the time before, each with the state that it decided on.
     pub recording: Vec<RecordedPass>,

@@ -8,8 +8,6 @@ mod pod;
 mod pool;
 mod reason;
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
 use serde::{Deserialize, Serialize};
@@ -116,6 +114,3 @@ pub struct Metadata {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
 }
-
-/// Amounts by resource, as Kubernetes quantities.
-pub type Quantities = BTreeMap<String, String>;

@@ -21,7 +21,6 @@ const SAMPLES: usize = 3;
 #[serde(rename_all = "camelCase")]
 pub struct ReasonGroup {
     pub reason: &'static str,
-    /// The number of objects.
     pub count: usize,
     /// Price of the nodes in dollars per hour; absent for pods.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +32,6 @@ pub struct ReasonGroup {
     /// Since when the object has the reason that has it longest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest: Option<Timestamp>,
-    /// Some of the objects.
     pub samples: Vec<ObjectName>,
 }
 

@@ -31,7 +31,6 @@ pub struct Input<'a> {
     pub snapshot: &'a Snapshot,
     /// The policy of the pass.
     pub policy: &'a Policy,
-    /// Duration of the pass.
     pub took: Duration,
     /// When the pass ended.
     pub now: Timestamp,
@@ -73,7 +72,6 @@ impl History {
         &self.ring
     }
 
-    /// Returns the pending pods.
     pub fn pods(&self) -> &Table {
         &self.pods
     }
@@ -317,7 +315,6 @@ impl History {
         recorded
     }
 
-    /// Records a disruption pass.
     pub fn disrupted(&mut self, input: Input<'_>, plan: &DisruptionPlan) -> Recorded {
         let Input { snapshot, now, .. } = input;
         self.settle(snapshot);

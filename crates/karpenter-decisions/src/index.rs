@@ -35,14 +35,12 @@ impl Key {
 /// What is known about an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Known {
-    /// It has this reason.
     Reason {
         id: &'static str,
         /// The reason; absent if there was no room for its parameters.
         reason: Option<Reason>,
         /// The reason of each NodePool against the pod.
         pools: Vec<(String, Reason)>,
-        /// Size of the parameters.
         bytes: usize,
     },
     /// The pod was placed on a node: a NodeClaim's name, or that of a Node without one.
@@ -109,7 +107,6 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns what is known.
     pub fn known(&self) -> &Arc<Known> {
         &self.known
     }
@@ -135,7 +132,6 @@ impl Entry {
 #[derive(Clone, Debug)]
 pub struct Fresh {
     pub key: Key,
-    /// What is known now.
     pub known: Arc<Known>,
     /// A time of the object, for `since` of objects that are older than the history.
     pub object_time: Option<Timestamp>,

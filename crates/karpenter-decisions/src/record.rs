@@ -104,7 +104,6 @@ pub enum Pass {
 }
 
 impl Pass {
-    /// All kinds of passes.
     pub const ALL: [Self; 5] = [
         Self::Provisioning,
         Self::Disruption,
@@ -135,11 +134,9 @@ pub(crate) fn is_zero(number: &usize) -> bool {
 pub struct Totals {
     /// Pods placed on existing nodes.
     pub placed: usize,
-    /// Pods without a place.
     pub unplaced: usize,
     pub launched: usize,
     pub disrupted: usize,
-    /// Nodes that are kept.
     pub kept: usize,
     /// Price of the planned nodes, less the savings of the commands, in dollars per hour.
     pub price_per_hour: f64,

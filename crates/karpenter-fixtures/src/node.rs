@@ -83,7 +83,6 @@ impl Object<Node> {
         self.push("/spec/taints", taint)
     }
 
-    /// Sets the node ready.
     #[must_use]
     pub fn ready(self) -> Self {
         self.condition("Ready", "True", "KubeletReady", EPOCH)
@@ -130,7 +129,6 @@ impl Object<NodeClaim> {
         self.label(NODE_POOL, name)
     }
 
-    /// Sets a requested resource.
     #[must_use]
     pub fn request(self, resource: &str, amount: &str) -> Self {
         let resource = resource.replace('/', "~1");

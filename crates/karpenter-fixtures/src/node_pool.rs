@@ -154,7 +154,6 @@ impl Object<NodePool> {
         self.set("/spec/disruption/consolidateAfter", duration)
     }
 
-    /// Sets the consolidation policy.
     #[must_use]
     pub fn consolidation_policy(self, policy: &str) -> Self {
         self.set("/spec/disruption/consolidationPolicy", policy)

@@ -47,7 +47,6 @@ impl<K> Object<K> {
         read(self.json)
     }
 
-    /// Returns the object's name.
     pub fn name(&self) -> &str {
         self.json["metadata"]["name"].as_str().unwrap_or_default()
     }
@@ -147,7 +146,6 @@ impl<K> Object<K> {
         self
     }
 
-    /// Sets the creation time.
     #[must_use]
     pub fn created(self, time: &str) -> Self {
         self.set("/metadata/creationTimestamp", time)

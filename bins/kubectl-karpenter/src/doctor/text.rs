@@ -8,7 +8,6 @@ use serde_json::Value;
 use crate::output::{Layout, Table, escaped};
 use crate::why::text::{age, list, text};
 
-/// Iterates over the findings.
 pub(super) fn findings(report: &Value) -> impl Iterator<Item = &Value> {
     list(&report["checks"])
 }

@@ -63,7 +63,6 @@ pub(super) enum Refusal {
     NotLeading {
         message: String,
         retry_after: Option<u64>,
-        /// The pod that leads.
         leader: Option<String>,
     },
     /// Anything else.

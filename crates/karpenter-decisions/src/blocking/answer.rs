@@ -96,7 +96,6 @@ pub struct BlockingSet {
 pub struct Constraint {
     /// Stable id within the question: `pod.spread[0]`, `pool[default].limits[cpu]`.
     pub id: String,
-    /// Where it comes from.
     pub side: Side,
     /// JSON pointer into the object; absent if it is not a field.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -215,7 +214,6 @@ pub struct NewNode {
 }
 
 impl NewNode {
-    /// Describes a planned node.
     pub(crate) fn of(claim: &PlannedNodeClaim) -> Self {
         Self {
             node_pool: claim.node_pool.clone(),
@@ -231,7 +229,6 @@ fn pointer(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// Describes a constraint.
 pub(super) fn constraint(probe: &Probe<'_>, index: usize) -> Constraint {
     let atom = &probe.atoms[index];
     let (id, path, text) = describe(probe, atom);

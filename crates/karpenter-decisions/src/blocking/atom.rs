@@ -486,7 +486,6 @@ pub(super) fn relaxed_pool<'a>(
     changed
 }
 
-/// Makes a NodePool Ready.
 pub(crate) fn set_ready(conditions: &mut Vec<Condition>) {
     match conditions
         .iter_mut()

@@ -88,7 +88,6 @@ pub fn make(
 }
 
 impl Made {
-    /// Returns the canonical form.
     #[must_use]
     pub fn canonical(&self) -> Canonical {
         match self {

@@ -29,7 +29,6 @@ pub enum ReadError {
         /// The version of the engine that wrote it, and that can read it.
         engine: String,
     },
-    /// A line is invalid.
     #[error("invalid bundle: line {line}, byte {byte}: {field}: {problem}")]
     Invalid {
         /// The number of the line, from 1.

@@ -102,7 +102,6 @@ impl RecordedPass {
 #[derive(Debug, Default)]
 pub struct Recorder {
     passes: VecDeque<(RecordedPass, u64)>,
-    /// What the passes cost.
     cost: u64,
     /// The number of changes of the model at the last pass.
     epoch: Option<u64>,

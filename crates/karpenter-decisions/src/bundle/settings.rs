@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 pub struct Settings {
     policy: Policy,
     request: DisruptionRequest,
-    /// Feature gates by name.
     pub gates: BTreeMap<String, bool>,
     /// Options that decisions depend on, by name.
     pub options: BTreeMap<String, String>,

@@ -18,7 +18,6 @@ const YOUNG: SignedDuration = SignedDuration::from_mins(10);
 /// Owners that a finding names.
 const OWNERS: usize = 3;
 
-/// What a PodDisruptionBudget selects.
 #[derive(Default)]
 struct Selected {
     /// The number of active pods.

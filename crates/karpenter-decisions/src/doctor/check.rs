@@ -72,7 +72,6 @@ checks! {
     OverlappingNodePools,
     /// A NodePool requires more distinct values than there are.
     MinValuesUnreachable,
-    /// A NodePool never consolidates.
     ConsolidationNever,
     /// Nodes of a NodePool expire so soon that they spend their lives restarting.
     ExpireAfterShort,
@@ -84,7 +83,6 @@ checks! {
     NodeClassNotReady,
     /// The subnets of a NodeClass have few free addresses in a zone.
     SubnetAddressesLow,
-    /// Karpenter lacks a permission.
     PermissionMissing,
     /// A feature gate is on whose resource is not installed.
     CrdMissing,
@@ -95,7 +93,6 @@ checks! {
 /// What is known about the installation; `None` where it was not looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installation {
-    /// Permissions that Karpenter lacks.
     pub missing_permissions: Option<Vec<MissingPermission>>,
     /// Resources of enabled feature gates that are not installed.
     pub missing_kinds: Option<Vec<MissingKind>>,

@@ -75,9 +75,7 @@ pub(super) struct Draft {
     pub(super) what: String,
     /// Why it is a problem, with the evidence.
     pub(super) why: String,
-    /// What to do.
     pub(super) fix: String,
-    /// The evidence as parameters.
     pub(super) parameters: Value,
     pub(super) subjects: BTreeSet<Subject>,
     pub(super) nodes: BTreeSet<String>,

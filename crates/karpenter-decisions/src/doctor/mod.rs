@@ -45,7 +45,6 @@ use scan::Scan;
 const NAMED: usize = 5;
 /// Findings of a report. The most expensive ones are kept.
 const FINDINGS: usize = 500;
-/// Hours of a day.
 const HOURS: f64 = 24.0;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -69,7 +68,6 @@ pub struct BlockerReport {
 pub struct Finding {
     /// The id of the check.
     pub id: &'static str,
-    /// How bad it is.
     pub severity: Severity,
     /// What is wrong, in one line.
     pub what: String,

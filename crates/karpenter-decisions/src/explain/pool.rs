@@ -24,7 +24,6 @@ pub struct NodePoolExplanation {
     pub price_per_hour: f64,
     /// The limits, with their usage.
     pub limits: Vec<LimitNow>,
-    /// The budgets by reason.
     pub budgets: Vec<BudgetNow>,
     /// The nodes that are kept, by reason.
     pub kept: Vec<ReasonGroup>,

@@ -18,7 +18,6 @@ pub struct Plan {
     pub observed: Observed,
     /// The time at which the rehearsal starts.
     pub start: Timestamp,
-    /// How long it lasts.
     pub seconds: i64,
     pub changes: Vec<String>,
     /// The cluster at the start, before the changes.
@@ -74,7 +73,6 @@ impl Plan {
     }
 }
 
-/// A cluster in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {
@@ -110,7 +108,6 @@ pub struct Sample {
     pub pending: usize,
 }
 
-/// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Action {
     /// Nodes are launched for pods, or for a static NodePool.
@@ -177,7 +174,6 @@ pub struct Launch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Evictions {
-    /// The number of evictions.
     pub total: usize,
     /// The 95th percentile of the evictions of a workload that has any.
     pub p95: usize,
@@ -258,7 +254,6 @@ pub struct Unchanged {
     pub curve: Vec<Sample>,
 }
 
-/// What the changes do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {

@@ -11,7 +11,6 @@ use super::{InvalidPlan, LENGTH, MAX_LENGTH};
 /// The largest number of changes of a request.
 pub const MAX_CHANGES: usize = 1_000;
 
-/// The changes to rehearse.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlanRequest {
@@ -43,11 +42,8 @@ pub struct PlanRequest {
 pub enum Intent {
     /// The object is created or replaced, as by `kubectl apply`.
     Apply(Value),
-    /// The object is deleted.
     Delete(ObjectReference),
-    /// The workload is scaled.
     Scale(Scale),
-    /// The node is deleted.
     RemoveNode(String),
     /// A change in the language of `kubectl karpenter why --if`.
     If(String),

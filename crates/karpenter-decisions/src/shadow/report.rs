@@ -39,7 +39,6 @@ impl Latency {
     }
 }
 
-/// The totals of provisioning.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {
@@ -60,11 +59,9 @@ pub struct Provisioning {
     pub agreement: f64,
 }
 
-/// The totals of disruption.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Disruption {
-    /// Nodes that were disrupted.
     pub nodes: Sides<usize>,
     /// The number of nodes that both disrupted.
     pub both: usize,
@@ -173,7 +170,6 @@ pub struct Launches {
     pub launch: Launch,
 }
 
-/// A difference between both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {

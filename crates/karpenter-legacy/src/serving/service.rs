@@ -65,7 +65,6 @@ impl Webhook {
         self
     }
 
-    /// Responds to a request.
     pub async fn respond<B>(self, request: Request<B>) -> Response<Pieces>
     where
         B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,

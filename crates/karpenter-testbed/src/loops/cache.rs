@@ -36,7 +36,6 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// The key of these names.
     pub(crate) fn new(namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.into(),
@@ -85,12 +84,10 @@ impl PodRecord {
         self.status.phase.as_deref().unwrap_or("Pending")
     }
 
-    /// Whether the pod has succeeded or failed.
     pub(crate) fn is_terminal(&self) -> bool {
         matches!(self.phase(), "Succeeded" | "Failed")
     }
 
-    /// Whether the pod is being deleted.
     pub(crate) fn is_terminating(&self) -> bool {
         self.meta.deletion_timestamp.is_some()
     }
@@ -105,7 +102,6 @@ impl PodRecord {
         self.condition("Ready").is_some_and(|c| c.status == "True")
     }
 
-    /// A condition by type.
     pub(crate) fn condition(
         &self,
         type_: &str,
@@ -117,7 +113,6 @@ impl PodRecord {
             .find(|c| c.type_ == type_)
     }
 
-    /// Returns the controlling owner.
     pub(crate) fn controller(&self) -> Option<&OwnerReference> {
         controller_of(&self.meta)
     }
@@ -270,7 +265,6 @@ impl<K> Default for Table<K> {
 }
 
 impl<K> Table<K> {
-    /// The object of this key.
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
         self.objects.read().get(key).cloned()
     }
@@ -280,7 +274,6 @@ impl<K> Table<K> {
         self.get(&Key::new("", name))
     }
 
-    /// Returns all objects, unordered.
     pub(crate) fn all(&self) -> Vec<Arc<K>> {
         self.objects.read().values().cloned().collect()
     }

@@ -171,7 +171,6 @@ impl Queue {
     }
 }
 
-/// Returns `now` plus `pause`.
 pub(crate) fn after(now: Timestamp, pause: Duration) -> Timestamp {
     SignedDuration::try_from(pause)
         .ok()

@@ -22,7 +22,6 @@ const BURST: f64 = 300.0;
 const PER_SECOND: f64 = 50.0;
 const REMEMBERED: usize = 4096;
 
-/// An event to publish.
 #[derive(Debug, Clone)]
 pub(crate) struct Note {
     pub(crate) about: ObjectReference,

@@ -54,9 +54,7 @@ pub const CREATE_VERB: &[&str] = &["create"];
 pub struct GroupVersionKind {
     /// API group, empty for the core group.
     pub group: String,
-    /// Version, such as `v1`.
     pub version: String,
-    /// Kind, such as `Pod`.
     pub kind: String,
 }
 
@@ -139,7 +137,6 @@ pub struct ScalePaths {
 /// The part of a resource that only CustomResourceDefinitions have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CustomResource {
-    /// Name of the CustomResourceDefinition.
     pub crd: String,
     /// `openAPIV3Schema` of this version as written, for validation, defaulting and CEL.
     pub open_api_schema: Value,
@@ -160,9 +157,7 @@ pub struct CustomResource {
 pub struct Resource {
     /// API group, empty for the core group.
     pub group: String,
-    /// Version, such as `v1`.
     pub version: String,
-    /// Kind of one object.
     pub kind: String,
     pub list_kind: String,
     pub plural: String,
@@ -170,9 +165,7 @@ pub struct Resource {
     pub singular: String,
     /// Short names kubectl accepts.
     pub short_names: Vec<String>,
-    /// Categories, such as `all`.
     pub categories: Vec<String>,
-    /// Whether objects are namespaced.
     pub namespaced: bool,
     pub verbs: &'static [&'static str],
     pub subresources: Vec<Subresource>,
@@ -182,7 +175,6 @@ pub struct Resource {
     pub storage: StorageKey,
     /// Version in which objects are stored.
     pub storage_version: String,
-    /// Structure of one object.
     pub schema: Arc<Schema>,
     /// Set for resources of a CustomResourceDefinition.
     pub custom: Option<CustomResource>,
@@ -283,7 +275,6 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Returns the built-in kinds.
     pub fn builtin() -> Self {
         let mut registry = Self::default();
         for resource in builtin::resources() {

@@ -59,13 +59,9 @@ pub struct Schema {
     pub kind: Type,
     /// Name of the built-in type that describes the value.
     pub reference: Option<String>,
-    /// Fields of a struct.
     pub properties: BTreeMap<String, Schema>,
-    /// Names of required fields.
     pub required: Vec<String>,
-    /// Values of a map.
     pub values: Option<Box<Schema>>,
-    /// Items of a list.
     pub items: Option<Box<Schema>>,
     /// How a list is merged by server-side apply.
     pub list: ListType,

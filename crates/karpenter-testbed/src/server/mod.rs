@@ -84,14 +84,12 @@ impl std::fmt::Debug for PodMutation {
 
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
-    /// The source of timestamps.
     pub clock: Clock,
     pub faults: Faults,
     /// Seeds UIDs and generated names.
     pub seed: u64,
     /// The version of Kubernetes, such as `1.36`.
     pub version: String,
-    /// Changes of new pods.
     pub pod_mutation: Option<PodMutation>,
     /// Whether dependents of deleted objects are deleted.
     pub garbage_collection: bool,
@@ -124,7 +122,6 @@ impl ApiServer {
         version.clone()
     }
 
-    /// Sets the reported version.
     pub(crate) fn set_version(&self, to: &str) {
         let mut version = self.version.write();
         to.clone_into(&mut version);

@@ -140,7 +140,6 @@ impl Object {
 
 /// Decides whether an object is selected.
 pub trait Matcher: Send + Sync {
-    /// Whether `object` is selected.
     fn matches(&self, object: &Object) -> bool;
 
     /// Returns the value that the selectable field at `index` must have, if there is one: an index can use it.

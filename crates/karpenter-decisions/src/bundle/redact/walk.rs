@@ -4,7 +4,6 @@ use karpenter_api::labels;
 use karpenter_core::cluster::ClusterConfig;
 use serde_json::{Map, Value};
 
-/// What a name names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// An object, or the value of a label.

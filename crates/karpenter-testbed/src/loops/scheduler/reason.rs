@@ -109,7 +109,6 @@ impl Diagnosis {
         }
     }
 
-    /// Adds a node's reasons.
     pub(crate) fn add(&mut self, reasons: &[Reason]) {
         if reasons.iter().all(Reason::resolvable) {
             self.preemptable += 1;

@@ -35,7 +35,6 @@ impl Resources {
     pub(crate) const CPU: ResourceId = 0;
     /// `memory`, in bytes.
     pub(crate) const MEMORY: ResourceId = 1;
-    /// The number of pods.
     pub(crate) const PODS: ResourceId = 3;
 
     /// Returns the index of `name`, added if necessary. Linear: clusters have a handful of resource names.
@@ -105,7 +104,6 @@ pub(crate) fn tolerated(tolerations: Option<&Vec<ApiToleration>>, taint: &Taint)
         .any(|t| Toleration::new(t).tolerates(taint))
 }
 
-/// A topology spread constraint.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Spread {
     pub(crate) key: String,

@@ -67,11 +67,16 @@ pub(crate) enum ClaimBinding {
 #[derive(Debug, Clone)]
 pub(crate) enum Need {
     /// Bound to a volume that exists.
-    Volume { name: String, driver: String },
+    Volume {
+        name: String,
+        driver: String,
+    },
     /// Bound to a volume that does not exist.
     Missing,
-    /// Waiting for a consumer.
-    Waiting { claim: ClaimKey, driver: String },
+    Waiting {
+        claim: ClaimKey,
+        driver: String,
+    },
 }
 
 /// All claims, volumes and storage classes.
@@ -140,7 +145,6 @@ impl VolumeCatalog {
         self.volumes.remove(name);
     }
 
-    /// Updates a storage class.
     pub(crate) fn apply_class(&mut self, class: &StorageClass) {
         let Some(name) = class.metadata.name.clone() else {
             return;
@@ -165,7 +169,6 @@ impl VolumeCatalog {
         self.classes.insert(name, read);
     }
 
-    /// Removes a storage class.
     pub(crate) fn remove_class(&mut self, name: &str) {
         self.classes.remove(name);
     }

@@ -37,12 +37,7 @@ pub enum ProtobufError {
     Wire,
     /// The kind is not served.
     #[error("no kind \"{kind}\" is registered for version \"{api_version}\"")]
-    Kind {
-        /// `apiVersion` of the envelope.
-        api_version: String,
-        /// `kind` of the envelope.
-        kind: String,
-    },
+    Kind { api_version: String, kind: String },
 }
 
 /// Decodes a body to its JSON object, `apiVersion` and `kind` included.

@@ -75,7 +75,6 @@ impl Definition {
         }
     }
 
-    /// Adds the schema's defaults.
     pub fn default(&self, object: &mut Value) {
         add_defaults(&self.checks.schema, object);
     }

@@ -108,12 +108,10 @@ impl ApiError {
         self
     }
 
-    /// 400.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// 500.
     pub fn internal(message: impl std::fmt::Display) -> Self {
         Self::new(
             500,
@@ -133,7 +131,6 @@ impl ApiError {
         .with_details(json!({}))
     }
 
-    /// 405.
     pub fn method_not_allowed() -> Self {
         Self::new(
             405,
@@ -177,7 +174,6 @@ impl ApiError {
         )
     }
 
-    /// 409.
     pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
         Self::new(
             409,
@@ -243,7 +239,6 @@ impl ApiError {
         Self::new(410, "Expired", message)
     }
 
-    /// Returns the `Status` object.
     #[must_use]
     pub fn status(&self) -> Value {
         let mut status = json!({

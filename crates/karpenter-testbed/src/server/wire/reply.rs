@@ -66,7 +66,6 @@ pub struct Reply {
     pub content_type: &'static str,
     /// Texts of `Warning: 299` headers.
     pub warnings: Vec<String>,
-    /// Seconds for `Retry-After`.
     pub retry_after: Option<u32>,
 }
 
@@ -98,7 +97,6 @@ impl Reply {
         }
     }
 
-    /// Returns a watch stream.
     #[must_use]
     pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Self {
         Self {
@@ -113,7 +111,6 @@ impl Reply {
         self
     }
 
-    /// Returns the HTTP response.
     #[must_use]
     pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(self.body);

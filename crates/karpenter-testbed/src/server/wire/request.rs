@@ -127,41 +127,25 @@ pub enum FieldValidation {
 /// The supported query parameters.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// `watch`.
     pub watch: bool,
-    /// `labelSelector`.
     pub label_selector: String,
-    /// `fieldSelector`.
     pub field_selector: String,
-    /// `resourceVersion`.
     pub resource_version: String,
-    /// `resourceVersionMatch`.
     pub resource_version_match: String,
-    /// `limit`.
     pub limit: usize,
-    /// `continue`.
     pub continue_token: String,
-    /// `timeoutSeconds`.
     pub timeout_seconds: Option<u64>,
     /// `allowWatchBookmarks`.
     pub bookmarks: bool,
-    /// `sendInitialEvents`.
     pub send_initial_events: Option<bool>,
     /// `dryRun=All`.
     pub dry_run: bool,
-    /// `fieldManager`.
     pub field_manager: String,
-    /// `fieldValidation`.
     pub field_validation: FieldValidation,
-    /// `force`.
     pub force: bool,
-    /// `includeObject`.
     pub include_object: String,
-    /// `propagationPolicy`.
     pub propagation_policy: Option<String>,
-    /// `gracePeriodSeconds`.
     pub grace_period_seconds: Option<i64>,
-    /// `orphanDependents`.
     pub orphan_dependents: Option<bool>,
 }
 

@@ -8,7 +8,6 @@ use crate::patch;
 use crate::server::wire::error::ApiError;
 use crate::server::wire::request::Call;
 
-/// The kinds of patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PatchKind {
     Json,

@@ -128,7 +128,8 @@ fn groups(plot: &Plot, page: &str) -> anyhow::Result<Vec<(String, Vec<Bar>)>> {
     let rows = rows(page, plot.heading)
         .with_context(|| format!("cannot find a table under `{}`", plot.heading))?;
     let bar = |series: &str, cell: Option<&String>| {
-        let text = cell?.clone();
+        // Without the spread of several runs.
+        let text = cell?.split(" (").next()?.to_owned();
         Some(Bar {
             series: series.to_owned(),
             value: value(&text)?,

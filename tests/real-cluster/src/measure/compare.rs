@@ -1,6 +1,5 @@
 //! Our controller beside upstream's, by turns, each run on a new cluster.
 
-use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::contender::Contender;
-use super::report::{AS_PLANNED, PLANNED_ONCE, SECONDS};
+use super::report::SECONDS;
 use super::{How, burst, values};
 use crate::paths::root;
 
@@ -20,17 +19,15 @@ use crate::paths::root;
 const DEPLOYMENTS: u32 = 40;
 /// Upstream's release at the level of which ours is.
 const UPSTREAM: &str = "1.14.1";
-/// Columns of the table, with the names of their figures.
-const COLUMNS: [(&str, &str); 9] = [
-    ("seconds", SECONDS),
-    ("$/h", "dollars per hour"),
-    ("nodes", "nodes"),
-    ("decisions", "decisions"),
-    ("requests", "requests"),
-    ("CPU s", "processor seconds"),
-    ("peak MiB", "peak MiB"),
-    ("as planned %", AS_PLANNED),
-    ("planned once %", PLANNED_ONCE),
+/// Columns of the table: title, figure, unit.
+const COLUMNS: [(&str, &str, &str); 7] = [
+    ("time until the last pod is bound", SECONDS, " s"),
+    ("$/h", "dollars per hour", ""),
+    ("nodes", "nodes", ""),
+    ("decisions", "decisions", ""),
+    ("requests", "requests", ""),
+    ("processor time", "processor seconds", " s"),
+    ("peak memory", "peak MiB", " MiB"),
 ];
 
 /// Options of a comparison. Finished runs are kept in target/realcluster/compare.jsonl: one that was interrupted goes on.
@@ -46,7 +43,7 @@ pub(crate) struct Compare {
     /// nomination={"settings":{"featureGates":{"podNomination":true}}}. May be repeated.
     #[arg(long = "also", value_parser = also)]
     also: Vec<(String, Value)>,
-    /// Run only this controller: `ours`, `upstream`, or a name of `--also`. The table has all finished runs.
+    /// Run only controllers of this name: `ours`, `upstream`, or one of `--also`. The table has all finished runs.
     #[arg(long)]
     only: Option<String>,
     #[command(flatten)]
@@ -83,7 +80,7 @@ impl Compare {
     pub(super) async fn run(self) -> Result<()> {
         let candidates = self.candidates()?;
         if let Some(only) = &self.only
-            && !candidates.iter().any(|it| it.name == *only)
+            && !candidates.iter().any(|it| it.name.starts_with(&**only))
         {
             let names: Vec<&str> = candidates.iter().map(|it| it.name.as_str()).collect();
             bail!(
@@ -97,7 +94,10 @@ impl Compare {
             let workload = self.workload(*pods);
             for number in 1..=self.runs {
                 for it in &candidates {
-                    let is_chosen = self.only.as_ref().is_none_or(|only| it.name == *only);
+                    let is_chosen = self
+                        .only
+                        .as_ref()
+                        .is_none_or(|only| it.name.starts_with(&**only));
                     let is_done = runs.iter().any(|run| {
                         run.workload == workload && run.build == it.build && run.number == number
                     });
@@ -119,14 +119,10 @@ impl Compare {
             }
         }
         let builds: Vec<&str> = candidates.iter().map(|it| it.build.as_str()).collect();
-        let workloads = self.pods.iter().map(|pods| self.workload(*pods));
-        for workload in workloads {
-            let of = runs.iter().filter(|run| run.workload == workload);
-            let of: Vec<&Run> = of.filter(|run| builds.contains(&&*run.build)).collect();
-            match self.how.json {
-                true => println!("{}", serde_json::to_string(&of)?),
-                false => print!("{}", table(&workload, &of)),
-            }
+        runs.retain(|run| builds.contains(&&*run.build));
+        match self.how.json {
+            true => println!("{}", serde_json::to_string(&runs)?),
+            false => print!("{}", table(&runs)),
         }
         Ok(())
     }
@@ -160,7 +156,7 @@ impl Compare {
             environment: Vec::new(),
             ..self.how.clone()
         };
-        all.push(candidate("upstream", upstream)?);
+        all.push(candidate(&format!("upstream {version}"), upstream)?);
         Ok(all)
     }
 
@@ -193,37 +189,50 @@ fn append(file: &PathBuf, run: &Run) -> Result<()> {
     Ok(writeln!(file, "{}", serde_json::to_string(run)?)?)
 }
 
-/// Returns a Markdown table: a row for each controller, with the median and, if it is not the only value, the smallest and largest.
-fn table(workload: &str, runs: &[&Run]) -> String {
-    let mut controllers: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
+/// Returns a Markdown table: a row for each workload and controller, with the median and, if there are other values, the smallest and
+/// the largest.
+fn table(runs: &[Run]) -> String {
+    let titles = COLUMNS.map(|(title, ..)| title).join(" | ");
+    let mut text = format!(
+        "| | | {titles} |\n|---|---{}|\n",
+        "|---".repeat(COLUMNS.len())
+    );
+    let mut rows: Vec<(&str, &str)> = Vec::new();
     for run in runs {
-        controllers.entry(&run.controller).or_default().push(run);
-    }
-    let titles: Vec<&str> = COLUMNS.iter().map(|(title, _)| *title).collect();
-    let mut text = format!("\n| {workload} | {} |\n|---|", titles.join(" | "));
-    text += &"---|".repeat(titles.len());
-    text.push('\n');
-    for (controller, runs) in controllers {
-        let cells = COLUMNS.map(|(_, figure)| {
-            let values = runs
+        let row = (&*run.workload, &*run.controller);
+        if rows.contains(&row) {
+            continue;
+        }
+        let of = |it: &&Run| (&*it.workload, &*it.controller) == row;
+        let of: Vec<&Run> = runs.iter().filter(of).collect();
+        let cells = COLUMNS.map(|(_, figure, unit)| {
+            let values = of
                 .iter()
                 .filter_map(|run| run.figures.get(figure)?.as_f64());
-            spread(values.collect())
+            spread(values.collect(), unit)
         });
-        text += &format!("| {controller} | {} |\n", cells.join(" | "));
+        let is_next = rows.last().is_some_and(|last| last.0 == row.0);
+        let label = if is_next { "" } else { row.0 };
+        text += &format!("| {label} | {} | {} |\n", row.1, cells.join(" | "));
+        rows.push(row);
     }
     text
 }
 
-fn spread(mut values: Vec<f64>) -> String {
+fn spread(mut values: Vec<f64>, unit: &str) -> String {
     values.sort_by(f64::total_cmp);
     let (Some(least), Some(most)) = (values.first(), values.last()) else {
         return String::new();
     };
     let median = values[values.len() / 2];
     match least == most {
-        true => short(median),
-        false => format!("{} ({} to {})", short(median), short(*least), short(*most)),
+        true => format!("{}{unit}", short(median)),
+        false => format!(
+            "{}{unit} ({} to {})",
+            short(median),
+            short(*least),
+            short(*most)
+        ),
     }
 }
 
@@ -260,12 +269,12 @@ mod tests {
             run("ours", 130.25),
             run("upstream", 40.0),
         ];
-        let table = table("burst", &runs.iter().collect::<Vec<_>>());
+        let table = table(&runs);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(
-            lines[3],
-            "| ours | 31 (29.5 to 130) |  | 4 |  |  |  |  |  |  |"
+            lines[2],
+            "| burst | ours | 31 s (29.5 to 130) |  | 4 |  |  |  |  |"
         );
-        assert_eq!(lines[4], "| upstream | 40 |  | 4 |  |  |  |  |  |  |");
+        assert_eq!(lines[3], "|  | upstream | 40 s |  | 4 |  |  |  |  |");
     }
 }

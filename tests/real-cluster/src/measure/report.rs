@@ -13,10 +13,8 @@ use crate::audit;
 use crate::controller::Controller;
 use crate::helm::KARPENTER;
 
-/// Names of figures that are compared.
+/// Name of a figure.
 pub(super) const SECONDS: &str = "seconds until the last pod was bound";
-pub(super) const AS_PLANNED: &str = "percent of nominated pods bound where planned";
-pub(super) const PLANNED_ONCE: &str = "percent of nominated pods planned once";
 
 /// Figures in the order of the report.
 #[derive(Debug, Default)]
@@ -72,8 +70,14 @@ impl Report {
         let all = sum(BOUND, "");
         if all > 0.0 {
             let percent = |label: &str| json!(round(sum(BOUND, label) * 100.0 / all));
-            self.add(AS_PLANNED, percent("as_planned=\"true\""));
-            self.add(PLANNED_ONCE, percent("plans=\"one\""));
+            self.add(
+                "percent of nominated pods bound where planned",
+                percent("as_planned=\"true\""),
+            );
+            self.add(
+                "percent of nominated pods planned once",
+                percent("plans=\"one\""),
+            );
         }
     }
 

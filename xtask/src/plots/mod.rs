@@ -35,7 +35,7 @@ enum Series {
     Rows(usize),
 }
 
-const PLOTS: [Plot; 4] = [
+const PLOTS: [Plot; 5] = [
     Plot {
         file: "perf-scheduling",
         title: "Time of one scheduling pass",
@@ -51,18 +51,25 @@ const PLOTS: [Plot; 4] = [
         series: Series::Columns(&[("first fit", 1), ("engine", 3)]),
     },
     Plot {
+        file: "perf-burst",
+        title: "Time until the last pod of a burst is bound",
+        axis: "same cluster, same pods",
+        heading: "## Beside Karpenter in Go",
+        series: Series::Rows(2),
+    },
+    Plot {
         file: "perf-processor",
         title: "Processor time of the controller",
         axis: "same cluster, same pods",
         heading: "## Beside Karpenter in Go",
-        series: Series::Rows(5),
+        series: Series::Rows(7),
     },
     Plot {
         file: "perf-memory",
         title: "Peak memory of the controller",
         axis: "same cluster, same pods",
         heading: "## Beside Karpenter in Go",
-        series: Series::Rows(6),
+        series: Series::Rows(8),
     },
 ];
 
@@ -334,21 +341,22 @@ mod tests {
     #[test]
     fn bars_come_from_columns_or_from_successive_rows() {
         let page = "## Scheduling\n\nText.\n\n| w | before | a | b | after | p | target |\n|---|---|---|---|---|---|---|\n\
-            | `x` | 8 ms | | | 2 ms | 5 | 1 s |\n\n## Beside Karpenter in Go\n\n| w | | t | n | $ | p | m |\n|--|--|--|--|--|--|--|\n\
-            | burst (1) | ours | 1 | 2 | 3 | 1 s | 1 MiB |\n| | Go | 1 | 2 | 3 | 4 s | 5 MiB |\n| alone | ours | 1 | 2 | 3 | 1 s | 1 MiB |\n";
+            | `x` | 8 ms | | | 2 ms | 5 | 1 s |\n\n## Beside Karpenter in Go\n\n| w | | t | $ | n | d | r | p | m |\n|--|--|--|--|--|--|--|--|--|\n\
+            | burst (1) | ours | 1 | 2 | 3 | 4 | 5 | 1 s (1 to 2) | 1 MiB |\n| | Go | 1 | 2 | 3 | 4 | 5 | 4 s | 5 MiB |\n\
+            | alone | ours | 1 | 2 | 3 | 4 | 5 | 1 s | 1 MiB |\n";
         let columns = groups(&PLOTS[0], page).unwrap();
         let values: Vec<f64> = columns[0].1.iter().map(|bar| bar.value).collect();
         assert_eq!(
             (columns[0].0.as_str(), values.as_slice()),
             ("x", &[8.0, 2.0, 1000.0][..])
         );
-        let rows = groups(&PLOTS[2], page).unwrap();
+        let rows = groups(&PLOTS[3], page).unwrap();
         assert_eq!(rows.len(), 1);
         assert_eq!(
             (rows[0].0.as_str(), rows[0].1[1].text.as_str()),
             ("burst", "4 s")
         );
-        let picture = draw(&PLOTS[2], &rows);
+        let picture = draw(&PLOTS[3], &rows);
         assert!(picture.contains("burst: ours 1 s, Go 4 s"), "{picture}");
         assert!(
             picture.contains(r#"width="590.0""#) && picture.contains(r#"width="147.5""#),

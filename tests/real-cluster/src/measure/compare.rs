@@ -10,9 +10,10 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::burst;
 use super::contender::Contender;
+use super::how::{How, values};
 use super::report::SECONDS;
-use super::{How, burst, values};
 use crate::paths::root;
 
 /// Deployments of a burst.

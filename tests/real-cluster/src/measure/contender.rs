@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::How;
+use super::how::How;
 use crate::binaries::{UpstreamKwok, upstream_kwok};
 use crate::cluster::Cluster;
 use crate::helm::{KARPENTER, upgrade_from};

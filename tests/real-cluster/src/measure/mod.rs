@@ -2,34 +2,34 @@
 
 mod compare;
 mod contender;
+mod how;
 mod limit;
 mod report;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use futures::{StreamExt as _, pin_mut};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use crate::binaries;
 use crate::case::Case;
 use crate::cluster::Cluster;
-use crate::controller::Controller;
 use crate::objects::{NODES, list};
 use crate::plane::Profile;
 use compare::Compare;
 use contender::Contender;
+use how::How;
 use limit::{Limit, Memory};
-use report::Report;
+use report::{Report, round};
 
 /// Measures the controller on a new cluster.
 #[derive(Debug, Subcommand)]
@@ -72,56 +72,6 @@ pub(crate) enum Measure {
     },
     /// Bursts with our controller and with upstream's by turns, each on a new cluster: the median of several runs, and the spread.
     Compare(Compare),
-}
-
-/// Options of all measurements.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct How {
-    /// Path of the controller binary; by default the one that was built next to this program.
-    #[arg(long)]
-    controller: Option<PathBuf>,
-    /// Version of `sigs.k8s.io/karpenter`, for example 1.14.1: measure its controller for kwok instead of ours. Built with Go.
-    #[arg(long)]
-    upstream: Option<String>,
-    /// Let kube-scheduler prefer the nodes with the least free resources, instead of those with the most.
-    #[arg(long)]
-    most_allocated: bool,
-    /// Limit the API server's CPU time to this share of a core, for example 0.25.
-    #[arg(long)]
-    api_server_cores: Option<f64>,
-    /// Limit the controller's memory to this many MiB, as a container's limit does: beyond it the kernel kills the controller,
-    /// which is started again. Needs control groups.
-    #[arg(long)]
-    memory_mib: Option<u64>,
-    /// Environment variable of the controller, for example BATCH_IDLE_DURATION=10s. May be repeated.
-    #[arg(long = "env", value_parser = pair)]
-    environment: Vec<(String, String)>,
-    /// Values of the chart, as JSON, for example {"settings":{"featureGates":{"podNomination":true}}}.
-    #[arg(long, default_value = "{}", value_parser = values)]
-    values: Value,
-    /// Print one line of JSON instead of a table.
-    #[arg(long)]
-    json: bool,
-}
-
-fn values(text: &str) -> Result<Value, String> {
-    let values: Map<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    Ok(values.into())
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=');
-    let (name, value) =
-        pair.ok_or_else(|| format!("invalid variable `{text}`: must be NAME=VALUE"))?;
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-impl How {
-    fn environment(&self) -> BTreeMap<String, String> {
-        let limit = self.memory_mib.map(|mib| (mib << 20).to_string());
-        let limit = limit.map(|bytes| ("MEMORY_LIMIT".to_owned(), bytes));
-        limit.into_iter().chain(self.environment.clone()).collect()
-    }
 }
 
 /// A cluster for a measurement, with default settings.
@@ -425,20 +375,3 @@ async fn idle(minutes: u32, how: &How) -> Result<Report> {
         .add("requests a minute", json!(round(a_minute)));
     bench.finish(since).await
 }
-
-fn round(number: f64) -> f64 {
-    (number * 100.0).round() / 100.0
-}
-
-/// Returns the CPU seconds of a process, and its peak memory in MiB.
-fn process_of(controller: &Controller) -> Option<(f64, f64)> {
-    let process = procfs::process::Process::new(i32::try_from(controller.id()).ok()?).ok()?;
-    let stat = process.stat().ok()?;
-    let ticks = stat.utime + stat.stime;
-    let peak = process.status().ok()?.vmhwm?;
-    let seconds = ticks as f64 / procfs::ticks_per_second() as f64;
-    Some((seconds, peak as f64 / 1024.0))
-}
-
-/// Returns the parameters of a measurement, by name.
-type Figures = Vec<(String, Value)>;

@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use karpenter_kwok::catalogue;
 use serde_json::{Map, Value, json};
 
-use super::{Figures, process_of, round};
 use crate::audit;
 use crate::controller::Controller;
 use crate::helm::KARPENTER;
@@ -18,7 +17,7 @@ pub(super) const SECONDS: &str = "seconds until the last pod was bound";
 
 /// Figures in the order of the report.
 #[derive(Debug, Default)]
-pub(super) struct Report(Figures);
+pub(super) struct Report(Vec<(String, Value)>);
 
 impl Report {
     pub(super) fn add(&mut self, name: &str, value: Value) {
@@ -132,6 +131,20 @@ pub(super) fn price(nodes: &[Value]) -> f64 {
         prices.get(&key).copied().unwrap_or_default()
     };
     nodes.iter().map(of).sum()
+}
+
+pub(super) fn round(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
+}
+
+/// Returns the CPU seconds of a process, and its peak memory in MiB.
+fn process_of(controller: &Controller) -> Option<(f64, f64)> {
+    let process = procfs::process::Process::new(i32::try_from(controller.id()).ok()?).ok()?;
+    let stat = process.stat().ok()?;
+    let ticks = stat.utime + stat.stime;
+    let peak = process.status().ok()?.vmhwm?;
+    let seconds = ticks as f64 / procfs::ticks_per_second() as f64;
+    Some((seconds, peak as f64 / 1024.0))
 }
 
 #[cfg(test)]

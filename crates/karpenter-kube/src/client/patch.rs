@@ -246,6 +246,25 @@ mod tests {
     }
 
     #[test]
+    fn a_test_that_fails_is_a_conflict_and_an_invalid_object_is_not() {
+        let code = |message: &str| {
+            let status = Status::failure(message, "Invalid").with_code(422);
+            match conflict(kube::Error::Api(Box::new(status))) {
+                kube::Error::Api(status) => status.code,
+                other => panic!("{other}"),
+            }
+        };
+        assert_eq!(
+            code("the server rejected our request due to an error in our request"),
+            409
+        );
+        assert_eq!(
+            code("Node \"a\" is invalid: metadata.labels: Invalid value"),
+            422
+        );
+    }
+
+    #[test]
     fn an_optimistic_patch_carries_the_version_it_was_computed_from() {
         let mut before = k8s_openapi::api::core::v1::Node::default();
         before.metadata.resource_version = Some("7".into());

@@ -10,13 +10,48 @@ use karpenter_core::pod::FIELD_MANAGER;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
+use tokio::sync::watch;
 
+use crate::clock::Clock;
 use crate::context::Context;
 
 /// Requests at a time.
 const CONCURRENT: usize = 32;
 /// How long the process waits for the writes; pods that are not written by then are written with a later check.
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a Node waits for the nominations of others: see [`Together`].
+const TOGETHER: Duration = Duration::from_secs(2);
+
+/// The number of Nodes whose pods are being nominated.
+///
+/// When a Node becomes schedulable, kube-scheduler tries every pending pod, fails for those whose Node is not schedulable yet, and clears
+/// their nominations. So Nodes that join at the same time become schedulable together, once the pods of all are nominated.
+#[derive(Debug, Default)]
+pub(super) struct Together(watch::Sender<usize>);
+
+/// A Node whose pods are being nominated, until it is dropped.
+pub(super) struct Nominating<'a>(&'a Together);
+
+impl Together {
+    pub(super) fn begin(&self) -> Nominating<'_> {
+        self.0.send_modify(|count| *count += 1);
+        Nominating(self)
+    }
+
+    /// Waits until no pods are being nominated, two seconds at most.
+    pub(super) async fn others(&self, clock: &Clock) {
+        let mut count = self.0.subscribe();
+        let limit = clock.real_duration(TOGETHER);
+        let _elapsed = tokio::time::timeout(limit, count.wait_for(|count| *count == 0)).await;
+    }
+}
+
+impl Drop for Nominating<'_> {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| *count -= 1);
+    }
+}
 
 /// The API server refuses the writes, because the permission is missing.
 #[derive(Debug, PartialEq, Eq)]
@@ -90,4 +125,32 @@ fn is(error: &kube::Error, code: u16) -> bool {
 /// Reports whether the namespace is being deleted, which the API server answers with the same code.
 fn is_terminating(error: &kube::Error) -> bool {
     error.to_string().contains("being terminated")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_waits_for_the_nominations_of_others_two_seconds_at_most() {
+        let (together, clock) = (Together::default(), Clock::real());
+        let waited = async |ends_after: Option<u64>| {
+            let other = ends_after.map(|_| together.begin());
+            let began = Instant::now();
+            let ends = async {
+                sleep(Duration::from_millis(ends_after.unwrap_or_default())).await;
+                drop(other);
+            };
+            let waits = async {
+                together.others(&clock).await;
+                began.elapsed().as_millis()
+            };
+            tokio::join!(ends, waits).1
+        };
+        assert_eq!(waited(None).await, 0);
+        assert_eq!(waited(Some(500)).await, 500);
+        assert_eq!(waited(Some(9000)).await, 2000);
+    }
 }

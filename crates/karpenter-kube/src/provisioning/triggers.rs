@@ -10,9 +10,9 @@ use karpenter_core::lifecycle::provisioning::{
 };
 use karpenter_core::pod::Pod;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
-use super::pod_nomination;
+use super::pod_nomination::{self, Together};
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::options::Options;
@@ -24,33 +24,12 @@ pub struct Triggers {
     triggered: Notify,
     /// Wakes those who wait until the NodeClaims of a plan are created.
     launched: Notify,
-    /// The number of Nodes whose pods are being nominated.
-    nominating: watch::Sender<usize>,
+    together: Together,
     clock: Clock,
 }
 
 /// How long a Node waits to be registered while the NodeClaims of a plan, which its own may be one of, are created.
 const LAUNCH: Duration = Duration::from_secs(5);
-/// How long a Node waits to be registered while pods are nominated to other Nodes. When a Node becomes schedulable, kube-scheduler tries
-/// every pending pod, fails for those whose Node is not schedulable yet, and clears their nominations: the fewer moments, the better.
-const TOGETHER: Duration = Duration::from_secs(2);
-
-/// Counts a Node whose pods are being nominated, until it is dropped.
-struct Nominating<'a>(&'a watch::Sender<usize>);
-
-impl<'a> Nominating<'a> {
-    fn begin(count: &'a watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count)
-    }
-}
-
-impl Drop for Nominating<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// A batch has closed.
@@ -70,7 +49,7 @@ impl Triggers {
             ),
             triggered: Notify::new(),
             launched: Notify::new(),
-            nominating: watch::Sender::new(0),
+            together: Together::default(),
             clock,
         }
     }
@@ -120,7 +99,7 @@ impl Triggers {
         if !cx.options.feature_gates.pod_nomination {
             return;
         }
-        let nominating = Nominating::begin(&self.nominating);
+        let nominating = self.together.begin();
         let launch = self.clock.real_duration(LAUNCH);
         let _elapsed = tokio::time::timeout(launch, self.until_launched()).await;
         for effect in self.on(event, &cx.view().snapshot) {
@@ -129,9 +108,7 @@ impl Triggers {
             }
         }
         drop(nominating);
-        let mut others = self.nominating.subscribe();
-        let together = self.clock.real_duration(TOGETHER);
-        let _elapsed = tokio::time::timeout(together, others.wait_for(|count| *count == 0)).await;
+        self.together.others(&self.clock).await;
     }
 
     async fn until_launched(&self) {

@@ -24,7 +24,8 @@
 //! Rules of the core that another rule of the core repeats, so that the behaviour stays the same without them:
 //!
 //! - `held`, the nodes of commands that run: they are marked for deletion, too, and a pass starts one command after the other.
-//! - A node that is being deleted is no candidate: its Node is tainted and counts against the budget before a command can begin.
+//! - A node that is being deleted is no candidate: in the clusters here its Node is tainted, and counts against the budget, before a
+//!   command can begin. Another cluster may show it.
 //! - A nomination protects a node: kube-scheduler binds within the step that follows, and the start of a command checks the pods again.
 //! - The taints of a command that fails are removed at its end, and again by the next pass, which removes those of no command.
 //! - A launch that fails for good deletes its NodeClaim; without that, the time limit of launches does.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context as _, Result, bail};
@@ -169,6 +169,9 @@ impl Compare {
         if let Some(cores) = self.how.api_server_cores {
             name += &format!(", {cores} cores for the API server");
         }
+        if let Some(mib) = self.how.memory_mib {
+            name += &format!(", at most {mib} MiB");
+        }
         name
     }
 }
@@ -185,7 +188,7 @@ fn read(file: &Path) -> Result<Vec<Run>> {
         .collect())
 }
 
-fn append(file: &PathBuf, run: &Run) -> Result<()> {
+fn append(file: &Path, run: &Run) -> Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(file)?;
     Ok(writeln!(file, "{}", serde_json::to_string(run)?)?)
 }

@@ -305,8 +305,7 @@ impl ControlPlane {
             .arg("--config")
             .arg(&path)
             .args(["--bind-address", "127.0.0.1"])
-            .args(["--secure-port", &self.ports.scheduler.to_string()])
-            .args(["--authorization-always-allow-paths", "/readyz,/metrics"]);
+            .args(["--secure-port", &self.ports.scheduler.to_string()]);
         self.scheduler = Some(self.run("kube-scheduler", &mut command)?);
         Ok(())
     }

@@ -14,7 +14,7 @@ pub(crate) fn run(root: &Path, package: &str, arguments: &[String]) -> anyhow::R
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
-        bail!("{package} failed, or found what is violated");
+        bail!("{package} found a violation, or did not run: see its output above");
     }
     Ok(())
 }

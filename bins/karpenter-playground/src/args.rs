@@ -30,8 +30,7 @@ pub struct Args {
     #[cfg(feature = "aws")]
     #[arg(long, value_name = "VERSION", value_delimiter = ',', default_value = karpenter_lab::aws::KUBERNETES)]
     pub kubernetes: Vec<String>,
-    /// Feature gates, as for `karpenter`: NodeRepair, NodeOverlay, StaticCapacity, CapacityBuffer, SpotToSpotConsolidation,
-    /// ReservedCapacity.
+    /// Feature gates, as for `karpenter`; the reference of its flags lists them.
     #[arg(
         long,
         value_name = "GATE=BOOL,...",
@@ -54,7 +53,7 @@ pub struct Args {
     /// Exit with a summary once the cluster is idle; the exit code is 0 if every pod runs.
     #[arg(long)]
     pub exit_when_idle: bool,
-    /// Run a demo: scale a Deployment to 500 pods and back to none.
+    /// Run a demo: a burst, a pod that cannot run, a spot interruption, a rehearsed change and the consolidation that follows.
     #[arg(long)]
     pub demo: bool,
     /// Open the dashboard in the browser.

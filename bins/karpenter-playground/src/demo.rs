@@ -1,24 +1,49 @@
 //! The built-in demo, and waiting until the cluster is idle.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Event;
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_lab::local_cluster::LocalCluster;
 use karpenter_lab::manifests;
 use karpenter_lab::progress::Progress;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-/// The NodePool and the Deployment of the demo.
-pub const MANIFESTS: &str = include_str!("demo.yaml");
+/// The NodePool, and a Deployment without replicas.
+const MANIFESTS: &str = include_str!("demo.yaml");
 
-/// Number of replicas of the demo's Deployment.
-pub const REPLICAS: i32 = 500;
+/// Three Deployments.
+const BURST: &str = include_str!("burst.yaml");
+
+/// The number of pods of `burst.yaml`, and of these in the Deployment `web`, before and after it is scaled down.
+const PODS: usize = 300;
+const WEB: usize = 200;
+const FEWER: usize = 40;
+
+/// A Deployment whose pod fits on no node of the NodePool.
+const REPORT: &str = include_str!("report.yaml");
+
+const NAMESPACE: &str = "default";
+
+const HOURS_A_MONTH: f64 = 730.0;
+
+/// Time (cluster time) without changes after which nodes count as consolidated: longer than `consolidateAfter`, and the validation of a
+/// proposal.
+const CONSOLIDATED: Duration = Duration::from_secs(30);
+
+/// The longest time (real time) without a line.
+const SILENCE: Duration = Duration::from_secs(4);
 
 /// How often the cluster is polled (real time).
 const LOOK: Duration = Duration::from_millis(200);
@@ -33,7 +58,7 @@ const CALM: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Screen {
     bar: Option<ProgressBar>,
-    last: String,
+    last: (String, Instant),
     started: Timestamp,
 }
 
@@ -41,51 +66,51 @@ impl Screen {
     /// Returns a screen that shows times relative to `started`.
     #[must_use]
     pub fn new(started: Timestamp) -> Self {
-        let bar = std::io::stdout().is_terminal().then(|| {
-            let bar = ProgressBar::new(0);
-            if let Ok(style) = ProgressStyle::with_template("{spinner} [{bar:30}] {msg}") {
-                bar.set_style(style);
-            }
-            bar.enable_steady_tick(Duration::from_millis(100));
-            bar
-        });
         Self {
-            bar,
-            last: String::new(),
+            bar: None,
+            last: (String::new(), Instant::now()),
             started,
         }
     }
 
     /// Prints the next step.
     pub fn step(&mut self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(text),
-            None => println!("{text}"),
-        }
+        self.finish();
+        println!("{text}");
     }
 
     /// Shows the progress towards `goal` running pods.
     pub fn show(&mut self, progress: &Progress, goal: usize, now: Timestamp) {
         let line = progress.line();
-        if let Some(bar) = &self.bar {
+        if std::io::stdout().is_terminal() {
+            let bar = self.bar.get_or_insert_with(bar);
             bar.set_length(goal.max(1) as u64);
             bar.set_position(progress.running.min(goal.max(1)) as u64);
             bar.set_message(line);
-        } else if line != self.last {
+        } else if line != self.last.0 || self.last.1.elapsed() >= SILENCE {
             println!(
                 "{:>6.1}s  {line}",
                 now.duration_since(self.started).as_secs_f64()
             );
-            self.last = line;
+            self.last = (line, Instant::now());
         }
     }
 
     /// Clears the live line.
-    pub fn finish(&self) {
-        if let Some(bar) = &self.bar {
+    pub fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
     }
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{spinner} [{bar:30}] {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
 }
 
 /// Waits until the cluster is idle; returns whether every pod runs.
@@ -151,96 +176,238 @@ pub async fn summary(cluster: &LocalCluster, started: Timestamp) -> anyhow::Resu
     Ok(lines.join("\n"))
 }
 
-/// Applies a NodePool and a Deployment, scales it up and down, and shows the progress.
+/// Runs the acts of the demo: a burst, a pod that cannot run, a spot interruption, a rehearsed change with the consolidation that
+/// follows, and the end without nodes. `kubeconfig` is what the plugin's commands use.
 ///
 /// # Errors
-/// If a step does not finish in time.
-pub async fn run(cluster: &LocalCluster) -> anyhow::Result<()> {
-    let started = cluster.clock.now();
-    let mut screen = Screen::new(started);
-    let client = cluster.client();
-    let goal = usize::try_from(REPLICAS).unwrap_or_default();
-
-    screen.step("Create a NodePool, a KWOKNodeClass, and a Deployment without replicas.");
-    manifests::apply(&client, &manifests::parse(MANIFESTS)?).await?;
-
-    screen.step(&format!("Scale up: {REPLICAS} pods request 1 CPU each."));
-    scale(cluster, REPLICAS).await?;
-    wait(cluster, &mut screen, goal, "the pods do not run", |p| {
-        p.running == goal && p.moving == 0
-    })
-    .await?;
-    let up = cluster.clock.since(started);
-    let peak = Progress::of(cluster).await?;
-    screen.step(&format!(
-        "All {REPLICAS} pods run after {:.1} s on {} nodes at ${:.4} per hour.",
-        up.as_secs_f64(),
-        peak.ready_nodes,
-        peak.hourly_price
-    ));
-
-    screen.step("Scale down: the nodes are empty.");
-    let before = cluster.clock.now();
-    scale(cluster, 0).await?;
-    wait(
+/// If a step does not finish in time, or if the plugin gets no answer.
+pub async fn run(cluster: &LocalCluster, kubeconfig: &Path) -> anyhow::Result<()> {
+    let mut demo = Demo {
         cluster,
-        &mut screen,
-        goal,
-        "the nodes are not terminated",
-        |p| p.claims == 0 && p.running == 0 && p.types.is_empty(),
-    )
-    .await?;
-    screen.step(&format!(
-        "All nodes are terminated after {:.1} s.",
-        cluster.clock.since(before).as_secs_f64()
-    ));
-    screen.finish();
-    println!("{}", summary(cluster, started).await?);
-    Ok(())
+        kubeconfig,
+        screen: Screen::new(cluster.clock.now()),
+        act: 0,
+    };
+    demo.burst().await?;
+    demo.pod_that_cannot_run().await?;
+    demo.spot_interruption().await?;
+    demo.rehearsed_change().await?;
+    demo.end().await
 }
 
-async fn wait(
-    cluster: &LocalCluster,
-    screen: &mut Screen,
-    goal: usize,
-    else_: &str,
-    done: impl Fn(&Progress) -> bool,
-) -> anyhow::Result<()> {
-    let limit = cluster.clock.instant_after(Duration::from_secs(600));
-    while tokio::time::Instant::now() < limit {
-        let progress = Progress::of(cluster)
+struct Demo<'d> {
+    cluster: &'d LocalCluster,
+    kubeconfig: &'d Path,
+    screen: Screen,
+    act: u8,
+}
+
+impl Demo<'_> {
+    fn act(&mut self, title: &str) {
+        self.act += 1;
+        self.screen.step(&format!("\n{}. {title}", self.act));
+    }
+
+    async fn burst(&mut self) -> anyhow::Result<()> {
+        self.act("A burst: 300 pods of three Deployments, in a cluster without nodes.");
+        let started = self.cluster.clock.now();
+        self.apply(MANIFESTS).await?;
+        self.apply(BURST).await?;
+        let settled = |p: &Progress| p.running == PODS && p.moving == 0;
+        let now = self.until("the pods do not run", settled).await?;
+        self.screen.step(&format!(
+            "   All {PODS} pods run after {:.1} s on {} nodes at ${:.4}/h.",
+            self.cluster.clock.since(started).as_secs_f64(),
+            now.ready_nodes,
+            now.hourly_price
+        ));
+        Ok(())
+    }
+
+    async fn pod_that_cannot_run(&mut self) -> anyhow::Result<()> {
+        self.act(
+            "A pod that cannot run: its image is for arm64, and the NodePool launches amd64 only.",
+        );
+        self.apply(REPORT).await?;
+        let events: Api<Event> = Api::namespaced(self.cluster.client(), NAMESPACE);
+        let by_karpenter = |event: &Event| {
+            event.reporting_component.as_deref() == Some("karpenter")
+                && event.reason.as_deref() == Some("FailedScheduling")
+                && event
+                    .involved_object
+                    .name
+                    .as_deref()
+                    .is_some_and(|name| name.starts_with("report-"))
+        };
+        let all = ListParams::default();
+        while !events.list(&all).await?.iter().any(by_karpenter) {
+            self.look().await?;
+        }
+        self.plugin(&["why", "deploy", "report"]).await?;
+        self.screen
+            .step("   Taking the second way out: the NodePool admits arm64, too.");
+        let pools: Api<NodePool> = Api::all(self.cluster.client());
+        let mut pool = pools.get("default").await?;
+        for requirement in &mut pool.spec.template.spec.requirements {
+            if requirement.key == labels::ARCH {
+                requirement.values.push(labels::ARCH_ARM64.to_owned());
+            }
+        }
+        pools
+            .replace("default", &PostParams::default(), &pool)
+            .await?;
+        let runs = |p: &Progress| p.running == PODS + 1 && p.moving == 0;
+        self.until("the pod does not run", runs).await?;
+        Ok(())
+    }
+
+    /// The provider of simulated nodes has no queue of interruptions: the demo does what the interruption controller does.
+    async fn spot_interruption(&mut self) -> anyhow::Result<()> {
+        let claims: Api<NodeClaim> = Api::all(self.cluster.client());
+        let spot = ListParams::default().labels("karpenter.sh/capacity-type=spot");
+        let claim = claims.list(&spot).await?.items.into_iter().next();
+        let name = claim.context("no spot node was launched")?.name_any();
+        self.act(&format!(
+            "A spot interruption: the cloud announces that it takes back {name}."
+        ));
+        self.screen.step(
+            "   Karpenter deletes its NodeClaim: the node is drained while the replacement starts.",
+        );
+        let started = self.cluster.clock.now();
+        claims.delete(&name, &DeleteParams::default()).await?;
+        let mut left = false;
+        let moved = |p: &Progress| {
+            left |= p.moving > 0;
+            left && p.running == PODS + 1 && p.moving == 0
+        };
+        self.until("the pods do not run elsewhere", moved).await?;
+        self.screen.step(&format!(
+            "   Its pods run elsewhere after {:.1} s.",
+            self.cluster.clock.since(started).as_secs_f64()
+        ));
+        Ok(())
+    }
+
+    async fn rehearsed_change(&mut self) -> anyhow::Result<()> {
+        self.act(&format!(
+            "A change, rehearsed first: web needs {FEWER} replicas only."
+        ));
+        self.plugin(&[
+            "plan",
+            "--scale",
+            &format!("deploy/web={FEWER}"),
+            "--for",
+            "10m",
+        ])
+        .await?;
+        self.screen.step(&format!("   Now the change itself, and the consolidation that follows: kubectl scale deploy web --replicas {FEWER}"));
+        let before = Progress::of(self.cluster).await?;
+        let api: Api<Deployment> = Api::namespaced(self.cluster.client(), NAMESPACE);
+        let patch = Patch::Merge(json!({"spec": {"replicas": FEWER}}));
+        api.patch("web", &PatchParams::default(), &patch).await?;
+        let running = PODS + 1 - WEB + FEWER;
+        let mut still_since = None;
+        loop {
+            let now = self.look().await?;
+            if now.running != running || now.moving > 0 || now.hourly_price >= before.hourly_price {
+                still_since = None;
+            } else {
+                let since = *still_since.get_or_insert(self.cluster.clock.now());
+                if self.cluster.clock.since(since) > CONSOLIDATED {
+                    self.screen.step(&format!(
+                        "   Consolidated from {} to {} nodes: ${:.4}/h instead of ${:.4}/h saves ${:.0} a month.",
+                        before.ready_nodes,
+                        now.ready_nodes,
+                        now.hourly_price,
+                        before.hourly_price,
+                        (before.hourly_price - now.hourly_price) * HOURS_A_MONTH,
+                    ));
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    async fn end(&mut self) -> anyhow::Result<()> {
+        self.act("The end: all Deployments are deleted, and the nodes are empty.");
+        let deployments: Api<Deployment> = Api::namespaced(self.cluster.client(), NAMESPACE);
+        let (delete, all) = (DeleteParams::background(), ListParams::default());
+        deployments.delete_collection(&delete, &all).await?;
+        let gone = |p: &Progress| p.claims == 0 && p.running == 0 && p.types.is_empty();
+        self.until("the nodes are not terminated", gone).await?;
+        let now = self.cluster.clock.now();
+        self.screen.step(&format!(
+            "   {} nodes were launched, 0 are left. Spent: ${:.4} in {:.0} s.",
+            self.cluster.cloud.launched(),
+            self.cluster.cloud.spent(now),
+            now.duration_since(self.screen.started).as_secs_f64()
+        ));
+        Ok(())
+    }
+
+    async fn apply(&self, manifest: &str) -> anyhow::Result<()> {
+        manifests::apply(&self.cluster.client(), &manifests::parse(manifest)?).await
+    }
+
+    /// Runs a command of the kubectl plugin, as the user would.
+    async fn plugin(&mut self, arguments: &[&str]) -> anyhow::Result<()> {
+        self.screen
+            .step(&format!("$ kubectl karpenter {}", arguments.join(" ")));
+        let mut line: Vec<OsString> = vec!["kubectl-karpenter".into()];
+        line.extend(arguments.iter().map(OsString::from));
+        line.extend(["--kubeconfig".into(), self.kubeconfig.into()]);
+        let code = tokio::task::spawn_blocking(|| kubectl_karpenter::main(line)).await?;
+        if code != ExitCode::SUCCESS {
+            bail!("`kubectl karpenter {}` failed", arguments.join(" "));
+        }
+        Ok(())
+    }
+
+    /// Waits for a moment, and returns and shows the state of the cluster.
+    async fn look(&mut self) -> anyhow::Result<Progress> {
+        tokio::time::sleep(LOOK).await;
+        let progress = Progress::of(self.cluster)
             .await
             .context("cannot read the cluster state")?;
-        screen.show(&progress, goal, cluster.clock.now());
-        if done(&progress) {
-            return Ok(());
-        }
-        tokio::time::sleep(LOOK).await;
+        let goal = progress.running + progress.pending;
+        self.screen.show(&progress, goal, self.cluster.clock.now());
+        Ok(progress)
     }
-    bail!("{else_} within ten minutes")
-}
 
-async fn scale(cluster: &LocalCluster, replicas: i32) -> anyhow::Result<()> {
-    let api: Api<Deployment> = Api::namespaced(cluster.client(), "default");
-    let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
-    api.patch("inflate", &PatchParams::default(), &patch)
-        .await
-        .context("scaling `inflate`")?;
-    Ok(())
+    async fn until(
+        &mut self,
+        otherwise: &str,
+        mut done: impl FnMut(&Progress) -> bool,
+    ) -> anyhow::Result<Progress> {
+        let limit = self.cluster.clock.instant_after(Duration::from_secs(600));
+        while tokio::time::Instant::now() < limit {
+            let progress = self.look().await?;
+            if done(&progress) {
+                return Ok(progress);
+            }
+        }
+        bail!("{otherwise} within ten minutes")
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use kube::core::DynamicObject;
+
     use super::*;
 
     #[test]
-    fn the_demos_manifests_are_a_class_a_pool_and_a_deployment() {
-        let kinds: Vec<_> = manifests::parse(MANIFESTS)
-            .unwrap()
-            .into_iter()
-            .filter_map(|o| o.types)
-            .map(|t| t.kind)
-            .collect();
-        assert_eq!(kinds, ["KWOKNodeClass", "NodePool", "Deployment"]);
+    fn the_numbers_of_pods_are_those_of_the_manifests() {
+        let replicas = |manifest| -> Vec<(String, u64)> {
+            let objects = manifests::parse(manifest).unwrap();
+            let replicas =
+                |o: &DynamicObject| Some((o.name_any(), o.data["spec"]["replicas"].as_u64()?));
+            objects.iter().filter_map(replicas).collect()
+        };
+        let burst = replicas(BURST);
+        assert_eq!(burst[0], ("web".to_owned(), WEB as u64));
+        assert_eq!(burst.iter().map(|(_, pods)| pods).sum::<u64>(), PODS as u64);
+        assert_eq!(replicas(MANIFESTS), [("inflate".to_owned(), 0)]);
+        assert_eq!(replicas(REPORT), [("report".to_owned(), 1)]);
     }
 }

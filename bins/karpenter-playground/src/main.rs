@@ -98,7 +98,7 @@ async fn run(args: &Args) -> Result<bool> {
     let started = cluster.clock.now();
     manifests::apply_files(&cluster.client(), &args.apply).await?;
     let outcome = if args.demo {
-        demo::run(&cluster).await.map(|()| true)
+        demo::run(&cluster, &args.kubeconfig).await.map(|()| true)
     } else if args.exit_when_idle {
         idle(&cluster, started).await
     } else {

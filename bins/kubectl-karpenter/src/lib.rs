@@ -11,6 +11,7 @@
 mod capture;
 pub mod cluster;
 mod completion;
+#[cfg(feature = "convert")]
 mod convert;
 mod dashboard;
 mod doctor;
@@ -45,6 +46,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Capture(capture::Args),
+    #[cfg(feature = "convert")]
     Convert(convert::Args),
     Dashboard(dashboard::Args),
     Doctor(doctor::Args),
@@ -79,6 +81,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Capture(args) => run(args.run()),
+        #[cfg(feature = "convert")]
         Command::Convert(args) => convert::run(&args),
         Command::Dashboard(args) => run(args.run()),
         Command::Doctor(args) => run(args.run()),

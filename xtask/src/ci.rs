@@ -245,6 +245,9 @@ fn tests(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> 
         .current_dir(root)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    // Many tests wait for processes that work in real time.
+    let cores = std::thread::available_parallelism()?.get();
+    cargo.env("RUST_TEST_THREADS", (2 * cores).to_string());
     let built = root.join("target/realcluster/bin");
     if std::env::var_os("KUBEBUILDER_ASSETS").is_none() && built.is_dir() {
         cargo.env("KUBEBUILDER_ASSETS", built);

@@ -140,6 +140,15 @@ pub async fn until_idle(cluster: &LocalCluster, screen: &mut Screen) -> anyhow::
     }
 }
 
+fn types(progress: &Progress) -> String {
+    let types: Vec<_> = progress
+        .types
+        .iter()
+        .map(|(name, count)| format!("{count} x {name}"))
+        .collect();
+    types.join(", ")
+}
+
 /// Returns the summary of a run: pods, nodes, cost and duration.
 ///
 /// # Errors
@@ -216,10 +225,11 @@ impl Demo<'_> {
         let settled = |p: &Progress| p.running == PODS && p.moving == 0;
         let now = self.until("the pods do not run", settled).await?;
         self.screen.step(&format!(
-            "   All {PODS} pods run after {:.1} s on {} nodes at ${:.4}/h.",
+            "   All {PODS} pods run after {:.1} s on {} nodes at ${:.4}/h: {}.",
             self.cluster.clock.since(started).as_secs_f64(),
             now.ready_nodes,
-            now.hourly_price
+            now.hourly_price,
+            types(&now)
         ));
         Ok(())
     }
@@ -300,7 +310,10 @@ impl Demo<'_> {
             "10m",
         ])
         .await?;
-        self.screen.step(&format!("   Now the change itself, and the consolidation that follows: kubectl scale deploy web --replicas {FEWER}"));
+        self.screen.step(&format!(
+            "$ kubectl scale deploy web --replicas {FEWER}\n   \
+             The consolidation that follows takes a minute: a pass each ten seconds, and what it proposes is checked again fifteen later."
+        ));
         let before = Progress::of(self.cluster).await?;
         let api: Api<Deployment> = Api::namespaced(self.cluster.client(), NAMESPACE);
         let patch = Patch::Merge(json!({"spec": {"replicas": FEWER}}));

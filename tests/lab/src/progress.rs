@@ -107,23 +107,13 @@ impl Progress {
     /// One line for the terminal.
     #[must_use]
     pub fn line(&self) -> String {
-        let types: Vec<_> = self
-            .types
-            .iter()
-            .map(|(name, count)| format!("{count} x {name}"))
-            .collect();
         format!(
-            "pods {} running, {} pending, {} leaving | nodes {} of {} ready{} | ${:.4}/h",
+            "pods {} running, {} pending, {} leaving | nodes {} of {} ready | ${:.4}/h",
             self.running,
             self.pending,
             self.terminating,
             self.ready_nodes,
             self.claims,
-            if types.is_empty() {
-                String::new()
-            } else {
-                format!(" ({})", types.join(", "))
-            },
             self.hourly_price
         )
     }

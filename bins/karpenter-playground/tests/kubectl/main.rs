@@ -6,6 +6,7 @@
 mod usable;
 
 mod book;
+mod demo;
 mod examples;
 mod marked;
 mod playground;

@@ -19,7 +19,7 @@ _karpenter-playground() {
 '--kubeconfig=[Path of the kubeconfig that is written at startup]:PATH:_files' \
 '--metrics=[Address of the controllers'\'' Prometheus metrics; port 0 selects a free port. By default no metrics are served]:ADDR:PORT:_default' \
 '--provider=[Cloud provider to use]:PROVIDER:((kwok\:"Simulated nodes without a cloud"))' \
-'--feature-gates=[Feature gates, as for \`karpenter\`\: NodeRepair, NodeOverlay, StaticCapacity, CapacityBuffer, SpotToSpotConsolidation, ReservedCapacity]:GATE=BOOL,...:_default' \
+'--feature-gates=[Feature gates, as for \`karpenter\`; the reference of its flags lists them]:GATE=BOOL,...:_default' \
 '--speed=[Speed of time in the cluster, relative to real time]:N:_default' \
 '--instance-types=[JSON file of instance types, instead of the built-in ones]:FILE:_files' \
 '*--apply=[Files with manifests to apply at startup]:FILE:_files' \
@@ -34,7 +34,7 @@ info\:"Errors, warnings and the main steps"
 debug\:"All messages"))' \
 '(--demo --exit-when-idle)--no-controllers[Start only the control plane (with \`--provider aws\` also the fake of AWS and its instances), without Karpenter, so that you can start your own controllers, such as those of another provider]' \
 '--exit-when-idle[Exit with a summary once the cluster is idle; the exit code is 0 if every pod runs]' \
-'--demo[Run a demo\: scale a Deployment to 500 pods and back to none]' \
+'--demo[Run a demo\: a burst, a pod that cannot run, a spot interruption, a rehearsed change and the consolidation that follows]' \
 '--open[Open the dashboard in the browser]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \

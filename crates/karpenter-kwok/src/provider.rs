@@ -516,7 +516,10 @@ impl CloudProvider for KwokProvider {
     }
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
-        let provider_id = claim.status.provider_id.as_deref().unwrap_or_default();
+        let provider_id = &match &claim.status.provider_id {
+            Some(provider_id) => provider_id.clone(),
+            None => format!("{PROVIDER_PREFIX}{}", node_name(claim)),
+        };
         self.cloud.terminate(provider_id, self.clock.now());
         self.remove_node(node_name_of(provider_id)).await?;
         Err(CloudProviderError::NodeClaimNotFound(format!(

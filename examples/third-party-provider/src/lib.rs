@@ -291,7 +291,10 @@ impl CloudProvider for LagoonProvider {
     // ANCHOR_END: create
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
-        let instance = self.instance(claim.status.provider_id.as_deref().unwrap_or_default())?;
+        // The launch of a NodeClaim without a provider id may not have been recorded: its instance has the id that `create` gave it.
+        let unrecorded = || format!("{PROVIDER_PREFIX}{}", claim.uid());
+        let provider_id = claim.status.provider_id.clone();
+        let instance = self.instance(&provider_id.unwrap_or_else(unrecorded))?;
         // The termination is accepted. `get` reports when it is complete.
         let _ = self.cloud.terminate(&instance.id);
         Ok(())

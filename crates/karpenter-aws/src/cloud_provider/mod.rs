@@ -451,7 +451,11 @@ impl CloudProvider for Ec2Provider {
     }
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
-        let provider_id = claim.status.provider_id.as_deref().unwrap_or_default();
+        // EC2 answers a launch with the ids. An instance of a lost answer is listed by its tags, and is garbage collected.
+        let Some(provider_id) = claim.status.provider_id.as_deref() else {
+            let without = format!("`{}` has no provider id", claim.name());
+            return Err(CloudProviderError::NodeClaimNotFound(without));
+        };
         let id = instance_id(provider_id).ok_or_else(|| {
             CloudProviderError::other(format!("getting instance id, `{provider_id}` has none"))
         })?;

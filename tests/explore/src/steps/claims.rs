@@ -299,7 +299,7 @@ impl World {
     pub(super) fn terminate_instance(&mut self, claim: &NodeClaim) -> Result<bool, Halt> {
         self.write()?;
         self.check_termination(claim);
-        let gone = self.terminate(claim.status.provider_id.as_deref().unwrap_or_default());
+        let gone = self.terminate(claim.name());
         let what = if gone { "has no" } else { "terminates" };
         self.tell(|| format!("the provider {what} instance {}", claim.name()));
         Ok(gone)

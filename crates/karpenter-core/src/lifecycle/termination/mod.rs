@@ -334,7 +334,7 @@ pub enum ClaimEffect {
     /// Look for the Node, which the model may lack, and delete it: [`ClaimEvent::NodeFound`]. The next step terminates the instance with
     /// every pod on it.
     FindNode,
-    /// Terminate the instance: [`ClaimEvent::Terminated`].
+    /// Terminate the instance, which may exist although the NodeClaim has no provider id: [`ClaimEvent::Terminated`].
     Terminate,
     /// Write conditions.
     Mark(Progress),
@@ -352,10 +352,9 @@ pub fn on_node_claim(
     nodes: &[Arc<Node>],
 ) -> Vec<ClaimEffect> {
     let mut effects = Vec::new();
-    let terminate = match claim.status.provider_id {
-        Some(_) => ClaimEffect::Terminate,
-        None => ClaimEffect::Release,
-    };
+    // DIFFERS: upstream asks the provider only about a NodeClaim with a provider id. A launch whose answer is not recorded, or whose
+    // provider id comes later, would leave its instance.
+    let terminate = ClaimEffect::Terminate;
     match event {
         ClaimEvent::Due => {
             effects.extend(unannounced_deadline(claim).map(ClaimEffect::Announce));

@@ -160,7 +160,7 @@ fn the_termination_is_asked_for_again_until_the_instance_is_gone() {
     assert_eq!(terminated(true), [NodeEffect::Release]);
 }
 
-/// Conformance: DIS-046, DIS-047, DIS-048
+/// Conformance: DIS-046, DIS-048
 #[test]
 fn a_deleted_claim_deletes_its_node_before_its_instance() {
     let mut claim = claim();
@@ -181,8 +181,17 @@ fn a_deleted_claim_deletes_its_node_before_its_instance() {
     assert_eq!(due(&claim, &[]), [ClaimEffect::Terminate]);
     claim.set_unknown(types::REGISTERED, at(1));
     assert_eq!(due(&claim, &nodes), [ClaimEffect::Terminate]);
+}
+
+/// Conformance: DIS-047
+#[test]
+fn the_provider_is_asked_about_a_claim_without_a_provider_id() {
+    let mut claim = claim();
+    claim.set_unknown(types::REGISTERED, at(1));
     claim.status.provider_id = None;
-    assert_eq!(due(&claim, &nodes), [ClaimEffect::Release]);
+    let on = |event| on_node_claim(event, &claim, &[]);
+    assert_eq!(on(ClaimEvent::Due), [ClaimEffect::Terminate]);
+    assert_eq!(on(ClaimEvent::Terminated(true)), [ClaimEffect::Release]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::SignedDuration;
 use karpenter_api::duration::Duration;
+use karpenter_api::k8s_openapi::api::core::v1::Taint;
 use karpenter_api::kube_core::Resource;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
@@ -84,7 +85,16 @@ pub struct ProviderProfile {
     pub repair_policies: Vec<RepairPolicy>,
     /// The termination grace period of NodePools without one; `None` is unlimited.
     pub default_termination_grace_period: Option<Duration>,
+    /// How long a launch may take, from the creation of the NodeClaim until the provider knows the provider id; five minutes, as
+    /// upstream, unless the provider needs longer. A NodeClaim that takes longer is deleted.
+    pub launch_timeout: std::time::Duration,
+    /// Taints that a component of the provider removes from a new Node, beside those of Kubernetes and Karpenter: pods are planned onto
+    /// the node as if it did not have them, and it is initialized once they are gone. Key and effect count.
+    pub ephemeral_taints: Vec<Taint>,
 }
+
+/// How long a launch may take, unless the provider says otherwise.
+pub const LAUNCH_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5 * 60);
 
 impl ProviderProfile {
     /// Returns the profile of a provider without labels of its own, repair and default termination grace period.
@@ -99,6 +109,8 @@ impl ProviderProfile {
             reservation_id_label: DEFAULT_RESERVATION_ID.to_owned(),
             repair_policies: Vec::new(),
             default_termination_grace_period: None,
+            launch_timeout: LAUNCH_TIMEOUT,
+            ephemeral_taints: Vec::new(),
         }
     }
 
@@ -122,6 +134,24 @@ impl ProviderProfile {
     pub fn with_repair_policies(self, policies: impl IntoIterator<Item = RepairPolicy>) -> Self {
         Self {
             repair_policies: policies.into_iter().collect(),
+            ..self
+        }
+    }
+
+    /// Sets how long a launch may take.
+    #[must_use]
+    pub fn with_launch_timeout(self, launch_timeout: std::time::Duration) -> Self {
+        Self {
+            launch_timeout,
+            ..self
+        }
+    }
+
+    /// Sets the taints that a component of the provider removes from a new Node.
+    #[must_use]
+    pub fn with_ephemeral_taints(self, taints: impl IntoIterator<Item = Taint>) -> Self {
+        Self {
+            ephemeral_taints: taints.into_iter().collect(),
             ..self
         }
     }
@@ -202,17 +232,22 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// # Errors
     /// See [`CloudProviderError`].
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError>;
-    /// Terminates the instance. `Ok` means that the request was accepted.
+    /// Terminates the instance. `Ok` means that the request was accepted; it is called again until the instance does not exist any more.
+    ///
+    /// A NodeClaim that is deleted before its launch was recorded has no provider id, and may have an instance nevertheless: it is
+    /// found as [`create`](Self::create) finds it after a crash, by what is derived from the NodeClaim's uid. A provider whose instances
+    /// always have an id once they exist may leave them to the garbage collection, which terminates what [`list`](Self::list) returns.
     ///
     /// # Errors
-    /// [`CloudProviderError::NodeClaimNotFound`] if the instance does not exist any more.
+    /// [`CloudProviderError::NodeClaimNotFound`] if the instance does not exist, or not any more.
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError>;
     /// Returns the instance with this provider id, as a NodeClaim.
     ///
     /// # Errors
     /// [`CloudProviderError::NodeClaimNotFound`] if there is none.
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError>;
-    /// Returns all instances of this cluster, as NodeClaims; shared, so that a provider that keeps them makes no copies.
+    /// Returns all instances of this cluster, as NodeClaims; shared, so that a provider that keeps them makes no copies. One that has no
+    /// provider id yet has the name of its NodeClaim.
     ///
     /// # Errors
     /// Fails if the cloud's API fails.

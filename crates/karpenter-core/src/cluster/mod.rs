@@ -29,6 +29,7 @@ use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, 
 use karpenter_api::k8s_openapi::api::storage::v1::{
     CSINode, StorageClass as KubeStorageClass, VolumeAttachment as KubeVolumeAttachment,
 };
+use karpenter_api::labels::taints::{is_known_ephemeral, same};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_api::validation::WellKnown;
@@ -46,7 +47,7 @@ pub use workload::{ControllerSelector, DaemonSet};
 use crate::instance_type::InstanceType;
 use crate::offering::DEFAULT_RESERVATION_ID;
 use crate::pod::{Owner, Pod, Shape};
-use crate::provider::{NodeClassKind, ProviderProfile};
+use crate::provider::{LAUNCH_TIMEOUT, NodeClassKind, ProviderProfile};
 use crate::resources::Resources;
 use serde::{Deserialize, Serialize};
 use shared::Shared;
@@ -68,6 +69,25 @@ pub struct ClusterConfig {
     pub unsupported_topology_keys: Vec<String>,
     /// Whether NodeOverlays change instance types.
     pub node_overlays: bool,
+    /// How long a launch may take.
+    #[serde(default = "launch_timeout", skip_serializing_if = "is_launch_timeout")]
+    pub launch_timeout: std::time::Duration,
+    /// Taints of new Nodes that a component of the provider removes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ephemeral_taints: Vec<corev1::Taint>,
+}
+
+/// Returns whether a taint is one that every new Node has, or one of the provider's.
+fn is_ephemeral(taint: &corev1::Taint, own: &[corev1::Taint]) -> bool {
+    is_known_ephemeral(taint) || own.iter().any(|own| same(own, taint))
+}
+
+fn launch_timeout() -> std::time::Duration {
+    LAUNCH_TIMEOUT
+}
+
+fn is_launch_timeout(timeout: &std::time::Duration) -> bool {
+    *timeout == LAUNCH_TIMEOUT
 }
 
 impl ClusterConfig {
@@ -85,8 +105,15 @@ impl ClusterConfig {
             well_known: profile.well_known.clone(),
             node_classes: profile.node_classes.clone(),
             reservation_id_label: profile.reservation_id_label.clone(),
+            launch_timeout: profile.launch_timeout,
+            ephemeral_taints: profile.ephemeral_taints.clone(),
             ..Self::default()
         }
+    }
+
+    /// Returns whether a taint is removed while a node starts, and is ignored until the node is initialized.
+    pub fn is_ephemeral(&self, taint: &corev1::Taint) -> bool {
+        is_ephemeral(taint, &self.ephemeral_taints)
     }
 }
 
@@ -99,6 +126,8 @@ impl Default for ClusterConfig {
             unsupported_provisioners: Vec::new(),
             unsupported_topology_keys: Vec::new(),
             node_overlays: false,
+            launch_timeout: LAUNCH_TIMEOUT,
+            ephemeral_taints: Vec::new(),
         }
     }
 }

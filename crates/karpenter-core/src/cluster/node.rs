@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::labels;
-use karpenter_api::labels::taints::is_known_ephemeral;
 use karpenter_api::v1::NodeClaim;
 
+use super::is_ephemeral;
 use super::string_map::StringMap;
 use crate::resources::Resources;
 use crate::taints::Taint;
@@ -97,6 +97,8 @@ pub struct NodeState {
     /// Labels and annotations: those of the NodeClaim until the Node is registered.
     labels: StringMap,
     annotations: StringMap,
+    /// Taints of the provider that a new node loses.
+    ephemeral: Arc<[corev1::Taint]>,
     /// Derived from the other fields, which the model sets once.
     facts: Facts,
 }
@@ -132,6 +134,7 @@ impl NodeState {
         node: Option<Arc<Node>>,
         claim: Option<Arc<NodeClaim>>,
         managed: bool,
+        ephemeral: &Arc<[corev1::Taint]>,
         marks: Option<&Self>,
         mut share: impl FnMut(&str) -> Arc<str>,
     ) -> Self {
@@ -143,6 +146,7 @@ impl NodeState {
             nominated_until: marks.and_then(|marks| marks.nominated_until),
             labels: StringMap::default(),
             annotations: StringMap::default(),
+            ephemeral: Arc::clone(ephemeral),
             facts: Facts::default(),
         };
         let registered = state.has_node_label_or_is_unmanaged(labels::REGISTERED);
@@ -292,7 +296,7 @@ impl NodeState {
             .iter()
             .filter(|taint| {
                 !starting
-                    || !(is_known_ephemeral(taint)
+                    || !(is_ephemeral(taint, &self.ephemeral)
                         || startup
                             .iter()
                             .any(|other| labels::taints::same(other, taint)))

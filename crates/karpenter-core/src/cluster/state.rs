@@ -49,6 +49,8 @@ fn shared(values: &mut RedBlackTreeMapSync<Arc<str>, ()>, value: &str) -> Arc<st
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) config: Arc<ClusterConfig>,
+    /// Those of the configuration, shared by all nodes.
+    ephemeral: Arc<[corev1::Taint]>,
     pub(super) epoch: u64,
     pub(super) pods: Pods,
     pub(super) unbound: NamespacedMap<Pod>,
@@ -92,6 +94,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(config: ClusterConfig) -> Self {
         Self {
+            ephemeral: config.ephemeral_taints.clone().into(),
             config: Arc::new(config),
             epoch: 0,
             pods: Pods::new(),
@@ -257,7 +260,7 @@ impl State {
         let marks = old.as_deref().or(marks);
         let managed = claim.is_some() || labeled;
         let share = |value: &str| shared(&mut self.label_values, value);
-        let state = NodeState::new(Some(node), claim, managed, marks, share);
+        let state = NodeState::new(Some(node), claim, managed, &self.ephemeral, marks, share);
         self.nodes.insert_mut(key, Arc::new(state));
     }
 
@@ -270,7 +273,7 @@ impl State {
             return;
         }
         let share = |value: &str| shared(&mut self.label_values, value);
-        let state = NodeState::new(None, Some(claim), true, marks, share);
+        let state = NodeState::new(None, Some(claim), true, &self.ephemeral, marks, share);
         self.nodes
             .insert_mut(format!("claim/{name}"), Arc::new(state));
     }

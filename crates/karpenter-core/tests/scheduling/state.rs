@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use karpenter_core::cluster::{NodeState, StringMap};
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use karpenter_core::cluster::{Cluster, ClusterConfig, NodeState, StringMap};
+use karpenter_core::provider::ProviderProfile;
 use serde_json::json;
 
 use crate::fixture::*;
@@ -314,6 +316,26 @@ fn starting(mut world: World) -> World {
 fn ephemeral_and_startup_taints_of_an_uninitialized_node_do_not_count() {
     let world = starting(World::new().with([tainted(false)]));
     assert_eq!(keys(&world), ["example.com/own"]);
+}
+
+#[test]
+fn taints_that_the_provider_removes_from_a_new_node_do_not_count_until_it_is_initialized() {
+    let own = corev1::Taint {
+        key: "example.com/own".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..corev1::Taint::default()
+    };
+    let profile = ProviderProfile::new("racks", []).with_ephemeral_taints([own]);
+    let of = |initialized| {
+        let mut world = World::new();
+        world.cluster = Cluster::new(ClusterConfig {
+            ephemeral_taints: ClusterConfig::of(&profile).ephemeral_taints,
+            ..world.cluster.config().clone()
+        });
+        keys(&starting(world.with([tainted(initialized)])))
+    };
+    assert_eq!(of(false), [""; 0]);
+    assert_eq!(of(true).len(), TAINTS.len());
 }
 
 /// Conformance: DIS-014

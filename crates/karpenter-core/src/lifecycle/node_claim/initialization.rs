@@ -10,14 +10,19 @@ use karpenter_api::conditions::reasons;
 use karpenter_api::k8s_openapi::api::core::v1::{Node, Taint};
 use karpenter_api::k8s_openapi::api::resource::v1::ResourceSlice;
 use karpenter_api::k8s_openapi::apimachinery::pkg::api::resource;
-use karpenter_api::labels::{annotations, taints};
+use karpenter_api::labels::annotations;
 use karpenter_api::v1::NodeClaim;
 
 use super::registration::{has_taint, node_taints};
+use crate::cluster::ClusterConfig;
 use crate::quantity::Quantity;
 
 /// Checks whether the node can run the pods of the NodeClaim; else returns reason and message of the condition.
-pub(super) fn is_initialized(node: &Node, claim: &NodeClaim) -> Result<(), (&'static str, String)> {
+pub(super) fn is_initialized(
+    node: &Node,
+    claim: &NodeClaim,
+    config: &ClusterConfig,
+) -> Result<(), (&'static str, String)> {
     let status = node.status.as_ref();
     let ready = status
         .and_then(|s| s.conditions.as_ref())
@@ -48,7 +53,7 @@ pub(super) fn is_initialized(node: &Node, claim: &NodeClaim) -> Result<(), (&'st
             format!("StartupTaint \"{}\" still exists", taint_text(taint)),
         ));
     }
-    if let Some(taint) = present.iter().find(|t| taints::is_known_ephemeral(t)) {
+    if let Some(taint) = present.iter().find(|t| config.is_ephemeral(t)) {
         return Err((
             reasons::KNOWN_EPHEMERAL_TAINTS_EXIST,
             format!("KnownEphemeralTaint \"{}\" still exists", taint_text(taint)),
@@ -157,7 +162,7 @@ mod tests {
     ) -> &'static str {
         let node = node(json!({"metadata": {"name": "n"}, "spec": spec, "status": {
             "allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]}}));
-        is_initialized(&node, &claim())
+        is_initialized(&node, &claim(), &ClusterConfig::default())
             .err()
             .map_or("", |(reason, _)| reason)
     }
@@ -215,7 +220,9 @@ mod tests {
                 json!({"metadata": {"name": "n"}, "spec": {"taints": [taint]}, "status": {
                 "allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]}}),
             );
-            is_initialized(&node, &claim()).unwrap_err().1
+            is_initialized(&node, &claim(), &ClusterConfig::default())
+                .unwrap_err()
+                .1
         };
         let full = json!({"cpu": "2", "example.com/gpu": "1"});
         let none = json!({"key": "other", "effect": "NoSchedule"});

@@ -7,7 +7,7 @@
 //! 2. Registration: exactly one Node has the NodeClaim's provider id. It gets the NodeClaim's metadata and taints; once the provider's
 //!    registration hooks agree, the unregistered taint goes.
 //! 3. Initialization: the Node is ready for the pods it was launched for.
-//! 4. Liveness: five minutes for the launch, fifteen for the registration, each from the last transition of its condition, which is
+//! 4. Liveness: five minutes for the launch, unless the provider needs longer, fifteen for the registration, each from the last transition of its condition, which is
 //!    the NodeClaim's creation in practice. Initialization has no limit.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/{controller,launch,registration,initialization,liveness}.go
@@ -32,8 +32,6 @@ use crate::provider::CloudProviderError;
 use initialization::{devices_published, is_initialized};
 use registration::{admit, has_label, has_taint, sync};
 
-/// How long a launch may take.
-const LAUNCH_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// How long a registration may take.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Longest error text in a condition, in bytes.
@@ -192,7 +190,7 @@ impl Joining {
                 if written {
                     self.claim.set_true(types::INITIALIZED, now);
                 }
-                self.end(now)
+                self.end(around, now)
             }
         }
     }
@@ -263,7 +261,7 @@ impl Joining {
         let claim = &mut self.claim;
         let initialized = types::INITIALIZED;
         if claim.condition_status(initialized) != Status::Unknown {
-            return self.end(now);
+            return self.end(around, now);
         }
         match around.nodes {
             _ if !claim.is_true(types::REGISTERED) => {
@@ -273,7 +271,7 @@ impl Joining {
             [node] if !has_label(node, labels::REGISTERED, "true") => {}
             [node] => {
                 let slices = around.snapshot.resource_slices();
-                let ready = is_initialized(node, claim)
+                let ready = is_initialized(node, claim, around.snapshot.config())
                     .and_then(|()| devices_published(node, claim, slices));
                 let Err((reason, message)) = ready else {
                     let mut wanted = Node::clone(node);
@@ -288,13 +286,13 @@ impl Joining {
                 claim.set_unknown_with_reason(initialized, reasons::NODE_NOT_FOUND, message, now);
             }
         }
-        self.end(now)
+        self.end(around, now)
     }
 
     /// Deletes a NodeClaim whose time is over, and has any other written.
-    fn end(&mut self, now: Timestamp) -> Vec<Effect> {
+    fn end(&mut self, around: Surroundings<'_>, now: Timestamp) -> Vec<Effect> {
         let hooks = self.hooks.next;
-        let Some((ends, timeout)) = self.deadline() else {
+        let Some((ends, timeout)) = self.deadline(around) else {
             return vec![Effect::Write { next: hooks }];
         };
         if now < ends {
@@ -319,7 +317,7 @@ impl Joining {
 
     /// Returns when the time for the next condition ends, and the reason of the deletion then; `None` if the NodeClaim is
     /// registered.
-    fn deadline(&self) -> Option<(Timestamp, &'static str)> {
+    fn deadline(&self, around: Surroundings<'_>) -> Option<(Timestamp, &'static str)> {
         let claim = &self.claim;
         if claim.is_true(types::REGISTERED) {
             return None;
@@ -331,7 +329,8 @@ impl Joining {
                 "registration_timeout",
             )
         } else {
-            (types::LAUNCHED, LAUNCH_TIMEOUT, "launch_timeout")
+            let timeout = around.snapshot.config().launch_timeout;
+            (types::LAUNCHED, timeout, "launch_timeout")
         };
         let since = claim.condition(condition)?.last_transition_time.0;
         Some((after(since, time), reason))

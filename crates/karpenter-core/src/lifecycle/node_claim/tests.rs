@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::cluster::{Cluster, ClusterConfig};
+use crate::provider::{LAUNCH_TIMEOUT, ProviderProfile};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -97,6 +98,22 @@ fn time_runs_from_the_conditions_last_transition_not_from_the_creation() {
         failure: Some(("LaunchFailed".to_owned(), "no".to_owned())),
     };
     assert_eq!(on(&mut joining, failed(), &[], 5300), [expected]);
+}
+
+#[test]
+fn a_provider_that_needs_longer_for_a_launch_has_longer() {
+    let profile = ProviderProfile::new("racks", []).with_launch_timeout(Duration::from_secs(3600));
+    let cluster = Cluster::new(ClusterConfig::of(&profile));
+    let snapshot = &cluster.snapshot();
+    let around = Surroundings {
+        snapshot,
+        nodes: &[],
+    };
+    let mut joining = Joining::new(NodeClaim::new("c", Default::default()), at(0));
+    let mut failed = |second| joining.on(Event::NotLaunched(retryable()), around, at(second));
+    let next = Some(Duration::from_secs(1));
+    assert_eq!(failed(3599), [Effect::Write { next }]);
+    assert!(matches!(failed(3600)[..], [Effect::Delete { .. }]));
 }
 
 /// Conformance: DIS-031, DIS-143

@@ -203,11 +203,12 @@ impl Stepper {
         {
             self.cluster.apply_node_claim(&claim);
         }
+        let config = self.cluster.config().clone();
         let spec = node.spec.get_or_insert_default();
         if let Some(taints) = &mut spec.taints {
             let startup = &claim.spec.startup_taints;
             taints.retain(|taint| {
-                !labels::taints::is_known_ephemeral(taint)
+                !config.is_ephemeral(taint)
                     && !startup
                         .iter()
                         .any(|other| labels::taints::same(other, taint))

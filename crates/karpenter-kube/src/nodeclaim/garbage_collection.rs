@@ -2,7 +2,8 @@
 //!
 //! 1. A registered NodeClaim whose instance the provider no longer lists, and whose Node is missing or not Ready, is deleted.
 //!    Liveness deletes NodeClaims that have not registered.
-//! 2. An instance that has had no NodeClaim for a grace period is terminated, and its Node deleted.
+//! 2. An instance that has had no NodeClaim for a grace period is terminated, and its Node deleted. An instance without a provider id
+//!    is one of the NodeClaim whose name it has.
 //!    So a crash between launching an instance and recording it loses nothing (invariant I7): either the NodeClaim launches
 //!    again and gets the instance, or there is no NodeClaim and the instance is terminated.
 //!
@@ -47,7 +48,7 @@ const PARALLEL: usize = 100;
 pub struct GarbageCollection {
     cx: Arc<Context>,
     passes: u32,
-    /// Since when an instance has had no NodeClaim, by provider id.
+    /// Since when an instance has had no NodeClaim, by [`key`].
     orphans: BTreeMap<String, Timestamp>,
 }
 
@@ -104,25 +105,25 @@ impl GarbageCollection {
         &mut self,
         instances: Vec<Arc<NodeClaim>>,
     ) -> Result<Vec<ReconcileError>, ReconcileError> {
-        let known = |view: &View, id: &str| !view.node_claims_by_provider_id(id).is_empty();
+        let known = |view: &View, instance: &NodeClaim| match provider_id(instance) {
+            Some(id) => !view.node_claims_by_provider_id(id).is_empty(),
+            None => view.node_claim(instance.name()).is_some(),
+        };
         let view = self.cx.view();
         let unclaimed: Vec<Arc<NodeClaim>> = instances
             .into_iter()
             .filter(|m| !m.is_deleting())
-            .filter(|m| provider_id(m).is_some_and(|id| !known(&view, id)))
+            .filter(|m| !known(&view, m))
             .collect();
         let now = self.cx.clock.now();
-        let seen: BTreeSet<&str> = unclaimed.iter().filter_map(|m| provider_id(m)).collect();
+        let seen: BTreeSet<&str> = unclaimed.iter().map(|m| key(m)).collect();
         self.orphans.retain(|id, _| seen.contains(id.as_str()));
         let mut due = Vec::new();
         for instance in &unclaimed {
-            let Some(id) = provider_id(instance) else {
-                continue;
-            };
             let launched = instance.metadata.creation_timestamp.as_ref().map(|t| t.0);
             let since = *self
                 .orphans
-                .entry(id.to_owned())
+                .entry(key(instance).to_owned())
                 .or_insert(launched.unwrap_or(now));
             if self.cx.clock.since(since) >= GRACE {
                 due.push(instance);
@@ -146,8 +147,10 @@ impl GarbageCollection {
             .filter(|c| provider_id(c).is_none())
             .map(NodeClaim::name)
             .collect();
-        due.retain(|m| {
-            provider_id(m).is_some_and(|id| !claimed.contains(id)) && !launching.contains(m.name())
+        let names: BTreeSet<&str> = claims.items.iter().map(NodeClaim::name).collect();
+        due.retain(|m| match provider_id(m) {
+            Some(id) => !claimed.contains(id) && !launching.contains(m.name()),
+            None => !names.contains(m.name()),
         });
         let removals: Vec<_> = due
             .into_iter()
@@ -164,6 +167,7 @@ impl GarbageCollection {
         let id = provider_id(instance).unwrap_or_default();
         match self.cx.provider.delete(instance).await {
             Ok(()) => tracing::info!(
+                NodeClaim = logging::object(None, instance.name()),
                 "provider-id" = id,
                 "garbage collected cloudprovider instance"
             ),
@@ -195,6 +199,11 @@ where
 fn provider_id(claim: &NodeClaim) -> Option<&str> {
     let id = claim.status.provider_id.as_deref();
     id.filter(|id| !id.is_empty())
+}
+
+/// Returns the provider id, or the name of an instance without one.
+fn key(instance: &NodeClaim) -> &str {
+    provider_id(instance).unwrap_or_else(|| instance.name())
 }
 
 fn has_ready_node(view: &View, claim: &NodeClaim) -> bool {

@@ -7,8 +7,8 @@
 //! 2. Registration: exactly one Node has the NodeClaim's provider id. It gets the NodeClaim's metadata and taints; once the provider's
 //!    registration hooks agree, the unregistered taint goes.
 //! 3. Initialization: the Node is ready for the pods it was launched for.
-//! 4. Liveness: five minutes for the launch, unless the provider needs longer, fifteen for the registration, each from the last transition of its condition, which is
-//!    the NodeClaim's creation in practice. Initialization has no limit.
+//! 4. Liveness: five minutes for the launch, unless the provider needs longer, fifteen for the registration, from the NodeClaim's
+//!    creation and from the launch. Initialization has no limit.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/{controller,launch,registration,initialization,liveness}.go
 
@@ -332,7 +332,11 @@ impl Joining {
             let timeout = around.snapshot.config().launch_timeout;
             (types::LAUNCHED, timeout, "launch_timeout")
         };
-        let since = claim.condition(condition)?.last_transition_time.0;
+        let of = |kind| Some(claim.condition(kind)?.last_transition_time.0);
+        // DIFFERS: upstream counts both from the NodeClaim's creation, so that a launch that takes longer than the registration may
+        // take ends with its success.
+        let launched = of(types::LAUNCHED).filter(|_| condition == types::REGISTERED);
+        let since = of(condition)?.max(launched.unwrap_or(Timestamp::MIN));
         Some((after(since, time), reason))
     }
 }

@@ -116,6 +116,22 @@ fn a_provider_that_needs_longer_for_a_launch_has_longer() {
     assert!(matches!(failed(3600)[..], [Effect::Delete { .. }]));
 }
 
+#[test]
+fn the_time_to_register_begins_with_the_launch() {
+    let mut joining = Joining::new(NodeClaim::new("c", Default::default()), at(0));
+    on(
+        &mut joining,
+        Event::Launched(Box::new(launched())),
+        &[],
+        2000,
+    );
+    let left = Some(Duration::from_secs(1));
+    let waits = [Effect::Write { next: left }];
+    assert_eq!(on(&mut joining, Event::Due, &[], 2000 + 899), waits);
+    let effects = on(&mut joining, Event::Due, &[], 2000 + 900);
+    assert!(matches!(effects[..], [Effect::Delete { .. }]));
+}
+
 /// Conformance: DIS-031, DIS-143
 #[test]
 fn a_launched_claim_has_fifteen_minutes_to_register() {

@@ -39,6 +39,7 @@
 //! | [`drift`], [`repair`] | must a node be replaced because it is outdated, or unhealthy? |
 //! | [`static_capacity`], [`limits`], [`capacity_buffer`], [`overlay`] | how many nodes does a static NodePool lack, what does a limit allow, what does a buffer reserve, what does a NodeOverlay change? |
 //! | [`lifecycle`] | which rules do controllers share with a rehearsal? |
+//! | [`behavior`] | which rules do versions of Karpenter have another way? |
 //! | [`reason`] | stable ids of all reasons, for metrics and tools |
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: equal inputs give equal plans. Requests and plans are
@@ -48,6 +49,7 @@
 
 #![warn(missing_docs)]
 
+pub mod behavior;
 pub mod capacity_buffer;
 pub mod cluster;
 pub mod disruption;

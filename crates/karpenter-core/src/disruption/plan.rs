@@ -11,6 +11,7 @@ use super::command::{Command, Decision, Method, Verdict, VerdictKind};
 use super::pass::{Alone, Kept, Pass};
 use super::request::DisruptionRequest;
 use super::{Budgets, methods};
+use crate::behavior::Behavior;
 use crate::cluster::{NodeState, Snapshot};
 use crate::disruption::simulation::Simulator;
 
@@ -105,17 +106,21 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
         ..DisruptionPlan::default()
     };
     // The same for both methods of consolidation.
-    let consolidatable = eligible(&all, Method::SingleNode);
+    let behavior = request.policy.behavior;
+    let consolidatable = eligible(&all, Method::SingleNode, behavior);
     let (mut kept, mut stuck) = (Kept::default(), FxHashMap::default());
     let mut alone = Alone::default();
     let mut start: Option<Simulator> = None;
-    let methods = [
+    let mut methods = [
         Method::Emptiness,
         Method::StaticDrift,
         Method::Drift,
         Method::MultiNode,
         Method::SingleNode,
     ];
+    if !behavior.emptiness_before_drift {
+        methods[..3].rotate_left(1);
+    }
     for method in methods {
         let mut pass = Pass {
             request,
@@ -123,7 +128,7 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             snapshot: snapshot.fork(),
             candidates: match method {
                 Method::MultiNode | Method::SingleNode => consolidatable.clone(),
-                _ => eligible(&all, method),
+                _ => eligible(&all, method, behavior),
             },
             budgets: plan
                 .budgets
@@ -168,11 +173,15 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
 }
 
 /// Returns the candidates of a method, in order; those with `eventual_only` are candidates of the drift methods alone.
-fn eligible(all: &Candidates, method: Method) -> Vec<&Candidate> {
+fn eligible(all: &Candidates, method: Method, behavior: Behavior) -> Vec<&Candidate> {
     let candidates = all.candidates.iter();
-    candidates
+    let mut candidates: Vec<&Candidate> = candidates
         .filter(|candidate| method.may_take(candidate))
-        .collect()
+        .collect();
+    if !behavior.candidates_by_savings {
+        candidates.sort_by(|a, b| a.disruption_cost.total_cmp(&b.disruption_cost));
+    }
+    candidates
 }
 
 /// Returns the verdict for every node. For a drifted node, the reason that blocks drift replaces that against consolidation.

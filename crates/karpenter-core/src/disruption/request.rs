@@ -140,6 +140,14 @@ impl DisruptionRequest {
         self.policy.now
     }
 
+    /// Returns the maximum number of commands of a method that finds one node at a time.
+    pub(super) fn max_commands_of_single_nodes(&self) -> usize {
+        match self.policy.behavior.several_commands_per_pass {
+            true => self.max_commands,
+            false => self.max_commands.min(1),
+        }
+    }
+
     pub(super) fn rules(&self, method: Method) -> Rules {
         let max_replacements = match method {
             Method::MultiNode => self.multi_node.max_replacements.max(1),

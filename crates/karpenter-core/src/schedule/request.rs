@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::behavior::Behavior;
 use crate::pod::{Pod, PodIgnored, PodKey};
 
 /// How preferences of pods are treated.
@@ -155,6 +156,9 @@ pub struct Policy {
     /// counts in every comparison of plans.
     #[serde(default = "node_overhead_price", with = "crate::json::price")]
     pub node_overhead_price: f64,
+    /// The rules in which versions of Karpenter differ. All of them are about disruption.
+    #[serde(default, skip_serializing_if = "Behavior::is_default")]
+    pub behavior: Behavior,
 }
 
 /// Some $22 a month: a root volume, an address, and an agent that is licensed by host.
@@ -175,6 +179,7 @@ impl Policy {
             packing: Packing::default(),
             max_instance_types: 600,
             node_overhead_price: node_overhead_price(),
+            behavior: Behavior::default(),
         }
     }
 
@@ -242,6 +247,12 @@ impl Policy {
             node_overhead_price,
             ..self
         }
+    }
+
+    /// Sets the rules in which versions of Karpenter differ.
+    #[must_use]
+    pub fn with_behavior(self, behavior: Behavior) -> Self {
+        Self { behavior, ..self }
     }
 
     /// Sets the maximum number of instance types in a NodeClaim.

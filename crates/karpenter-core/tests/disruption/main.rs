@@ -11,6 +11,7 @@
 
 mod assessment;
 mod balanced;
+mod behavior;
 mod blockers;
 mod budgets;
 mod candidates;

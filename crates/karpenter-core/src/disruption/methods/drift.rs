@@ -17,7 +17,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     });
     let mut simulator = None;
     for candidate in candidates {
-        if found.commands.len() >= pass.request.max_commands
+        if found.commands.len() >= pass.request.max_commands_of_single_nodes()
             || pass
                 .request
                 .cooling_down_pools

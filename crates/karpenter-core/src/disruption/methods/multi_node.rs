@@ -59,8 +59,19 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         totals: &totals,
         timed_out: false,
     };
-    let prefix = search.prefix();
-    let best = search.improve(prefix);
+    let any_set = search
+        .pass
+        .request
+        .policy
+        .behavior
+        .multi_node_considers_any_set;
+    let best = match any_set {
+        true => {
+            let prefix = search.prefix();
+            search.improve(prefix)
+        }
+        false => search.upstream_prefix(),
+    };
     found.timed_out = search.timed_out;
     if let Some(best) = best.filter(|best| best.members.len() >= 2) {
         let members: Vec<Candidate> = best
@@ -137,9 +148,14 @@ impl Search<'_, '_> {
     /// to save money.
     fn prefix(&mut self) -> Option<Set> {
         let count = self.candidates.len();
-        let best = self.prefix_between(2, count.min(UPSTREAM_PREFIX));
+        let best = self.upstream_prefix();
         let beyond = self.prefix_between(UPSTREAM_PREFIX + 1, count);
         better(best, beyond)
+    }
+
+    /// Finds the longest prefix that saves money, among upstream's lengths.
+    fn upstream_prefix(&mut self) -> Option<Set> {
+        self.prefix_between(2, self.candidates.len().min(UPSTREAM_PREFIX))
     }
 
     fn prefix_between(&mut self, mut low: usize, mut high: usize) -> Option<Set> {

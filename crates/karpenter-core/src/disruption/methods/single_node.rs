@@ -16,14 +16,18 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();
     let candidates = std::mem::take(&mut pass.candidates);
     let totals = pass.totals(&candidates);
-    let mut waiting: VecDeque<&Candidate> = interleave(candidates, pass).into();
+    let candidates = match pass.request.policy.behavior.node_pools_take_turns {
+        true => interleave(candidates, pass),
+        false => candidates,
+    };
+    let mut waiting: VecDeque<&Candidate> = candidates.into();
     let mut simulator = None;
     while !waiting.is_empty() {
         if cancelled(pass.request.single_node_cancel.as_ref()) {
             found.timed_out = true;
             break;
         }
-        if found.commands.len() >= pass.request.max_commands {
+        if found.commands.len() >= pass.request.max_commands_of_single_nodes() {
             break;
         }
         let round = next_round(&mut waiting, pass, &totals, &mut found);

@@ -216,7 +216,12 @@ impl Simulator {
             .iter()
             .map(|candidate| candidate.name().to_owned())
             .collect();
-        if consolidating {
+        if consolidating
+            && self
+                .policy
+                .behavior
+                .consolidate_after_applies_to_destinations
+        {
             query.avoid.clone_from(&self.avoid);
         }
         query

@@ -206,9 +206,12 @@ impl Inputs {
     pub fn complete(&self, request: &mut DisruptionRequest) {
         let surroundings = &mut request.surroundings;
         surroundings.in_flight.clone_from(&self.in_flight);
-        surroundings
-            .recent_replacements
-            .clone_from(&self.recent_replacements);
+        match request.policy.behavior.replacements_are_kept_ten_minutes {
+            true => surroundings
+                .recent_replacements
+                .clone_from(&self.recent_replacements),
+            false => surroundings.recent_replacements.clear(),
+        }
         request.unseen_pools.clone_from(&self.unseen_pools);
         request
             .cooling_down_pools

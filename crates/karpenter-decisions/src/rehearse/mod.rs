@@ -5,6 +5,7 @@
 //! follow are those of [`karpenter_core::lifecycle`]. The unchanged twin of the cluster runs beside it, so that only the
 //! difference is blamed on the change.
 //!
+//! - `versions` rehearses two versions of Karpenter in the same cluster, and names the rules that make the difference.
 //! - [`request`]: the question; [`plan`]: the answer; [`agreement`]: how far an answer agrees with what happened.
 //! - `admission` checks manifests as an API server with the CRDs does; `changes`, `workloads` and `buffers` make the changes.
 //! - `stepper` holds the state and its events; its modules `provisioning`, `disruption`, `launch` and `drain` are the steps.
@@ -17,12 +18,14 @@ mod admission;
 pub mod agreement;
 mod buffers;
 mod changes;
+mod churn;
 mod difference;
 mod fields;
 pub mod plan;
 pub mod request;
 mod settings;
 mod stepper;
+mod versions;
 mod workloads;
 
 use jiff::{SignedDuration, Timestamp};
@@ -34,8 +37,9 @@ use crate::API_VERSION;
 use crate::explain::Observed;
 use changes::Intended;
 use plan::{Plan, Unchanged};
-use request::{Compare, PlanRequest};
+use request::{Compare, PlanRequest, VersionPair};
 use stepper::{Outcome, Stepper};
+use versions::As;
 
 /// Rehearses the changes of a request on a copy of the snapshot.
 ///
@@ -60,6 +64,9 @@ pub fn rehearse(
 ) -> Result<Plan, InvalidPlan> {
     let length = request.length()?;
     let start = request.at.unwrap_or(settings.now);
+    if let Some(pair) = &request.versions {
+        return rehearse_versions(snapshot, settings, request, (start, length), pair);
+    }
     let mut intended = Intended::of(snapshot, settings, request)?;
     let (told, is_nothing) = (std::mem::take(&mut intended.told), intended.is_nothing());
     let of_changes = std::mem::take(&mut intended.notes);
@@ -69,6 +76,7 @@ pub fn rehearse(
         notes.push("The cluster is taken as it is now, not as it will be at that time.".into());
     }
     notes.extend(of_changes);
+    notes.extend(churn_note(request));
     let changed = stepper.run();
     let twin = (request.compare_with == Compare::Unchanged).then(|| {
         if is_nothing {
@@ -79,6 +87,67 @@ pub fn rehearse(
     });
     Ok(answer(
         snapshot, settings, start, length, told, changed, twin, notes,
+    ))
+}
+
+/// Rehearses the changes of a request with two versions of Karpenter.
+fn rehearse_versions(
+    snapshot: &Snapshot,
+    settings: &Settings,
+    request: &PlanRequest,
+    (start, length): (Timestamp, SignedDuration),
+    pair: &VersionPair,
+) -> Result<Plan, InvalidPlan> {
+    let seen = |version: &str| As::of(version, snapshot, settings);
+    let (from, to) = (seen(&pair.from)?, seen(&pair.to)?);
+    let stepper = |of: &As| {
+        let mut intended = Intended::of(&of.snapshot, &of.settings, request)?;
+        let told = std::mem::take(&mut intended.told);
+        let notes = std::mem::take(&mut intended.notes);
+        let stepper = Stepper::new(
+            &of.snapshot,
+            &of.settings,
+            request,
+            start,
+            length,
+            Some(intended),
+        );
+        Ok((stepper, told, notes))
+    };
+    let (changed, told, of_changes) = stepper(&to)?;
+    let mut notes = vec![versions::NOTE.to_owned()];
+    notes.extend(changed.notes());
+    notes.extend(of_changes);
+    notes.extend(churn_note(request));
+    let rehearsed = |of: &As| stepper(of).map(|(stepper, ..)| stepper.run());
+    let (changed, twin) = (changed.run(), rehearsed(&from)?);
+    let versions = versions::compare(
+        pair,
+        [&from, &to],
+        [&twin, &changed],
+        length.as_secs(),
+        rehearsed,
+    )?;
+    let mut plan = answer(
+        snapshot,
+        settings,
+        start,
+        length,
+        told,
+        changed,
+        Some(twin),
+        notes,
+    );
+    plan.versions = Some(versions);
+    plan.seal();
+    Ok(plan)
+}
+
+fn churn_note(request: &PlanRequest) -> Option<String> {
+    let churn = request.churn.as_ref()?;
+    let (share, period) = churn.split_once('/')?;
+    Some(format!(
+        "Churn is assumed: {share} of the replicas of all Deployments go and come back in each period of {period}, one pod at a time."
     ))
 }
 
@@ -125,6 +194,7 @@ fn answer(
             curve: twin.curve,
         }),
         difference,
+        versions: None,
         approximate,
         digest: String::new(),
     };

@@ -42,6 +42,9 @@ pub struct Plan {
     /// What the changes do: the rehearsal less its unchanged twin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub difference: Option<Difference>,
+    /// The versions that were rehearsed beside each other: the plan is that of the second, its unchanged twin that of the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub versions: Option<Versions>,
     /// What is approximate, and what is not predicted.
     pub approximate: Vec<String>,
     /// BLAKE3 of what was rehearsed: equal for equal clusters, settings and requests.
@@ -69,7 +72,11 @@ impl Plan {
             &self.curve,
             &self.difference,
         );
-        self.digest = Digest::of(&told).to_string();
+        let digest = match &self.versions {
+            Some(versions) => Digest::of(&(told, versions)),
+            None => Digest::of(&told),
+        };
+        self.digest = digest.to_string();
     }
 }
 
@@ -84,6 +91,67 @@ pub struct Totals {
     pub pods: usize,
     /// The number of them without a node.
     pub pending: usize,
+}
+
+/// Two versions of Karpenter in the same cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Versions {
+    /// Objects and fields that a version does not know, and that its run leaves out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+    pub from: String,
+    pub to: String,
+    /// The run of the version `from`.
+    pub before: VersionRun,
+    /// The run of the version `to`.
+    pub after: VersionRun,
+    /// The first step that only one of them has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_difference: Option<FirstDifference>,
+    /// The rules in which they differ, each with the run of `from` that has this rule of `to` alone.
+    pub rules: Vec<RuleAlone>,
+}
+
+/// A run in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VersionRun {
+    /// The mean number of nodes.
+    pub nodes: f64,
+    /// Their mean price.
+    pub price_per_hour: f64,
+    pub launches: usize,
+    /// The number of nodes that emptiness and consolidation deleted or replaced.
+    pub reclaimed: usize,
+    pub evictions: usize,
+    /// How long pods waited for a node, added up.
+    pub pending_seconds: i64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FirstDifference {
+    /// What the first version does; absent if it does nothing more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Step>,
+    /// What the second version does instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Step>,
+    /// The rules each of which makes this difference alone; empty if only several together do.
+    pub rules: Vec<String>,
+}
+
+/// A rule or setting in which two versions differ.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleAlone {
+    pub rule: String,
+    /// Its value in the first version: `yes`, `no`, or that of a setting.
+    pub from: String,
+    /// Its value in the second version.
+    pub to: String,
+    pub run: VersionRun,
 }
 
 /// The most expensive moment.

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::churn::Churn;
 use super::{InvalidPlan, LENGTH, MAX_LENGTH};
 
 /// The largest number of changes of a request.
@@ -29,12 +30,27 @@ pub struct PlanRequest {
     /// The changes, which are made in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Intent>,
+    /// The versions of Karpenter that are rehearsed beside each other, both with the changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub versions: Option<VersionPair>,
+    /// An assumed churn, as `40%/1h`: that share of the replicas of all Deployments goes in the first half of each period and comes
+    /// back in the second, one pod at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub churn: Option<String>,
     /// What is assumed about times and launches.
     #[serde(default, skip_serializing_if = "Assume::is_default")]
     pub assume: Assume,
     /// What the rehearsal is compared with.
     #[serde(default)]
     pub compare_with: Compare,
+}
+
+/// Two versions by name: one of [`Behavior::VERSIONS`](karpenter_core::behavior::Behavior::VERSIONS).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VersionPair {
+    pub from: String,
+    pub to: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -132,7 +148,7 @@ impl Assume {
     }
 }
 
-fn duration(field: &str, text: Option<&str>) -> Result<Option<Duration>, InvalidPlan> {
+pub(super) fn duration(field: &str, text: Option<&str>) -> Result<Option<Duration>, InvalidPlan> {
     let invalid = || InvalidPlan::field("request", field, "must be a duration of at most 24h");
     text.map(|text| {
         let parsed = karpenter_api::duration::parse(text).map_err(|_| invalid())?;
@@ -163,6 +179,7 @@ impl PlanRequest {
         self.length()?;
         self.assume.boot()?;
         self.assume.drain()?;
+        self.churn.as_deref().map(Churn::parse).transpose()?;
         let known = |given: &Option<String>, expected: &str, field: &str| match given {
             Some(given) if given != expected => Err(InvalidPlan::field(
                 "request",
@@ -225,6 +242,11 @@ mod tests {
             (json!({ "for": "25h" }), "for"),
             (json!({ "for": "-1s" }), "for"),
             (json!({ "assume": { "boot": "x" } }), "assume.boot"),
+            (json!({ "churn": "40%" }), "churn"),
+            (json!({ "churn": "101%/1h" }), "churn"),
+            (json!({ "churn": "NaN%/1h" }), "churn"),
+            (json!({ "churn": "40%/1s" }), "churn"),
+            (json!({ "churn": "40%/-1h" }), "churn"),
             (json!({ "kind": "Plan" }), "kind"),
         ] {
             let error = read(value).unwrap().check().unwrap_err();

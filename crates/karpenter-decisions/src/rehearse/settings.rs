@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use karpenter_core::behavior::Behavior;
 use karpenter_core::disruption::DisruptionRequest;
 use karpenter_core::schedule::{Cancel, Policy};
 
@@ -73,6 +74,16 @@ impl Settings {
         settings.disruption.policy = settings.scheduling.clone();
         settings.disruption.threads = 1;
         settings
+    }
+
+    /// Returns the rules in which versions of Karpenter differ.
+    pub(super) fn behavior(&self) -> Behavior {
+        self.disruption.policy.behavior
+    }
+
+    pub(super) fn set_behavior(&mut self, behavior: Behavior) {
+        self.scheduling.behavior = behavior;
+        self.disruption.policy.behavior = behavior;
     }
 
     /// Returns the settings of a bundle.

@@ -11,4 +11,5 @@ mod changes;
 mod gates;
 mod lifecycle;
 mod steps;
+mod versions;
 mod world;

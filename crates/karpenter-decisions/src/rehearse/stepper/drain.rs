@@ -174,13 +174,20 @@ impl Stepper {
             !matches!(owner.kind.as_str(), "DaemonSet" | "StatefulSet" | "Node")
         });
         if succeeded && !pod.is_terminal() {
-            self.successors += 1;
-            let base = controller.map_or(name.as_str(), |owner| owner.name.as_str());
-            let successor = format!("{base}-next-{:06}", self.successors);
-            self.put_pod(pending(pod, namespace, &successor, self.now));
-            self.arrive(namespace, &successor);
-            self.trigger(&successor);
+            self.succeed(pod, "next");
         }
+    }
+
+    /// Creates a pod like another one, as its controller does.
+    pub(super) fn succeed(&mut self, pod: &Pod, suffix: &str) {
+        self.successors += 1;
+        let (namespace, name) = (&pod.key.namespace, &pod.key.name);
+        let controller = pod.shape.controller.as_ref();
+        let base = controller.map_or(name.as_str(), |owner| owner.name.as_str());
+        let successor = format!("{base}-{suffix}-{:06}", self.successors);
+        self.put_pod(pending(pod, namespace, &successor, self.now));
+        self.arrive(namespace, &successor);
+        self.trigger(&successor);
     }
 
     /// Begins the end of a pod, after its grace period if it runs.

@@ -2,6 +2,7 @@
 
 mod binding;
 mod buffers;
+mod churn;
 mod cloud;
 mod disruption;
 mod drain;
@@ -30,12 +31,14 @@ use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Cancel, Policy};
 
 use super::changes::Intended;
+use super::churn::Churn;
 use super::plan::Launch;
 use super::request::PlanRequest;
 use super::workloads::Workloads;
 use super::{Gates, MAX_EVENTS, MAX_RUNS, Settings};
 use binding::Bindings;
 use buffers::Buffers;
+use churn::Churning;
 use cloud::Cloud;
 use disruption::Adopted;
 use evictions::Guards;
@@ -74,6 +77,7 @@ pub(super) struct Stepper {
     pub(super) bindings: Bindings,
     pub(super) timing: Timing,
     pub(super) gates: Gates,
+    churning: Option<Churning>,
     report: Report,
     pub(super) pending: usize,
     pub(super) successors: usize,
@@ -139,6 +143,7 @@ impl Stepper {
             bindings: Bindings::of(changed),
             timing: Timing::of(snapshot, boot, drain),
             gates: settings.gates,
+            churning: None,
             report: Report::of(snapshot, start),
             pending: 0,
             successors: 0,
@@ -147,6 +152,10 @@ impl Stepper {
             disruption,
         };
         stepper.begin(snapshot, intended);
+        let churn = request.churn.as_deref().map(Churn::parse);
+        if let Some(Ok(churn)) = churn {
+            stepper.begin_churn(churn);
+        }
         stepper
     }
 
@@ -361,6 +370,7 @@ impl Stepper {
             Event::Ready(claim) => self.ready(&claim),
             Event::Finalize(claim) => self.finalize(&claim),
             Event::Bind => self.bind_arrived(),
+            Event::Churn => self.churn(),
             Event::Expire(claim) => self.expire(&claim),
             Event::PodGone(namespace, name) => self.pod_gone(&namespace, &name),
             Event::PodReady(namespace, name) => self.pod_ready(&namespace, &name),

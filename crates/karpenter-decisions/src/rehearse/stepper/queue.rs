@@ -19,6 +19,8 @@ pub(in crate::rehearse) enum Event {
     Ready(String),
     /// A NodeClaim that is being deleted is reconciled, and its Node.
     Finalize(String),
+    /// A pod goes or comes back by an assumed churn.
+    Churn,
     /// kube-scheduler tries pods that are new.
     Bind,
     Expire(String),

@@ -1,0 +1,240 @@
+//! Two versions of Karpenter in the same cluster, and the rules that make the difference.
+
+use karpenter_api::v1::{ConsolidationPolicy, NodePool};
+use karpenter_core::behavior::{Behavior, RULES};
+use karpenter_core::cluster::{Cluster, Snapshot};
+use karpenter_core::schedule::Packing;
+
+use super::plan::{Action, FirstDifference, RuleAlone, Step, VersionRun, Versions};
+use super::request::VersionPair;
+use super::stepper::Outcome;
+use super::{Gates, InvalidPlan, Settings};
+
+/// What a rehearsal of another version does not model.
+pub(super) const NOTE: &str = "Another version is this engine with that version's rules: its bugs, how fast it computes and its timeouts are not modelled, nor are image pulls, the profile of kube-scheduler, and which of the allowed instance types the cloud takes.";
+
+/// A cluster and its settings as a version of Karpenter sees them.
+pub(super) struct As {
+    pub(super) snapshot: Snapshot,
+    pub(super) settings: Settings,
+    /// What the version does not know and leaves out.
+    left_out: Vec<String>,
+}
+
+/// A setting that this version has and upstream does not: its flag, and how the value of another run is taken over.
+type Own = (&'static str, fn(&mut Settings, &Settings));
+
+/// How the settings of a run are changed by one difference.
+const OWN: [Own; 3] = [
+    ("packing", |settings, other| {
+        settings.scheduling.packing = other.scheduling.packing;
+    }),
+    ("node-overhead-price", |settings, other| {
+        let price = other.scheduling.node_overhead_price;
+        settings.scheduling.node_overhead_price = price;
+        settings.disruption.policy.node_overhead_price = price;
+    }),
+    ("consolidation-max-replacements", |settings, other| {
+        let multi_node = &mut settings.disruption.multi_node;
+        multi_node.max_replacements = other.disruption.multi_node.max_replacements;
+    }),
+];
+
+/// Returns what a version knows: the gates it has, and whether it has the Balanced policy.
+fn known(version: &str) -> (Gates, bool) {
+    let (since_1_13, since_1_14) = match version {
+        "karpenter-1.0" | "karpenter-1.6" => (false, false),
+        "karpenter-1.13" => (true, false),
+        _ => (true, true),
+    };
+    let gates = Gates {
+        capacity_buffers: since_1_14,
+        static_capacity: since_1_13,
+        node_overlays: since_1_13,
+    };
+    (gates, since_1_14)
+}
+
+impl As {
+    /// Returns what a version sees. `this` has the settings as they are.
+    pub(super) fn of(
+        version: &str,
+        snapshot: &Snapshot,
+        settings: &Settings,
+    ) -> Result<Self, InvalidPlan> {
+        let Some(behavior) = Behavior::of(version) else {
+            let all = Behavior::VERSIONS.join(", ");
+            let why = format!("unknown version `{version}`: {all} are known");
+            return Err(InvalidPlan::field("request", "versions", why));
+        };
+        let mut this = Self {
+            snapshot: snapshot.fork(),
+            settings: settings.clone(),
+            left_out: Vec::new(),
+        };
+        if version == "this" {
+            return Ok(this);
+        }
+        this.settings.set_behavior(behavior);
+        this.settings.scheduling.packing = Packing::FewestNodes;
+        this.settings.scheduling.node_overhead_price = 0.0;
+        this.settings.disruption.policy.node_overhead_price = 0.0;
+        this.settings.disruption.multi_node.max_replacements = 1;
+        let (knows, knows_balanced) = known(version);
+        let gates = &mut this.settings.gates;
+        let buffer_pods = &mut this.settings.disruption.query.buffer_pods;
+        if !knows.capacity_buffers && gates.capacity_buffers {
+            gates.capacity_buffers = false;
+            let pods = std::mem::take(buffer_pods).len();
+            this.left_out.push(format!("{version} does not know CapacityBuffers: {pods} pods of capacity buffers are left out."));
+        }
+        if !knows.static_capacity && std::mem::take(&mut gates.static_capacity) {
+            this.left_out.push(format!("{version} does not know NodePools with replicas: their number of nodes is not kept."));
+        }
+        if !knows.node_overlays && gates.node_overlays {
+            this.left_out.push(format!("{version} does not know NodeOverlays: the instance types keep those that the cluster has."));
+        }
+        if !knows_balanced {
+            this.leave_out_balanced(version);
+        }
+        Ok(this)
+    }
+
+    /// Up to 1.13, only nodes of NodePools with the policy WhenEmptyOrUnderutilized are consolidated with their pods.
+    fn leave_out_balanced(&mut self, version: &str) {
+        let mut cluster = Cluster::from(self.snapshot.fork());
+        for pool in self.snapshot.node_pools() {
+            if pool.spec.disruption.consolidation_policy != ConsolidationPolicy::Balanced {
+                continue;
+            }
+            let mut pool = NodePool::clone(pool);
+            pool.spec.disruption.consolidation_policy = ConsolidationPolicy::WhenEmpty;
+            cluster.apply_node_pool(&pool);
+            self.left_out.push(format!("{version} does not know the consolidationPolicy Balanced: in NodePool {} it deletes empty nodes only.", pool.name()));
+        }
+        self.snapshot = cluster.snapshot();
+    }
+
+    /// Returns the differences to another version, each with the run that has this difference alone.
+    fn differences(&self, other: &Self) -> Vec<(RuleAlone, Self)> {
+        let [from, to] = [self, other].map(|it| it.settings.behavior());
+        let rules = RULES
+            .iter()
+            .filter(|rule| rule.holds(from) != rule.holds(to));
+        let rules = rules.map(|rule| {
+            let yes = |behavior| if rule.holds(behavior) { "yes" } else { "no" };
+            let mut settings = self.settings.clone();
+            settings.set_behavior(rule.switched(from));
+            (rule.name, [yes(from), yes(to)].map(str::to_owned), settings)
+        });
+        let own = OWN.iter().filter_map(|(name, take)| {
+            let mut settings = self.settings.clone();
+            take(&mut settings, &other.settings);
+            let values = [&self.settings, &settings].map(|it| own_value(name, it));
+            (values[0] != values[1]).then_some((*name, values, settings))
+        });
+        let alone = |(name, [from, to], settings): (&str, [String; 2], Settings)| {
+            let alone = RuleAlone {
+                rule: name.to_owned(),
+                from,
+                to,
+                run: VersionRun::default(),
+            };
+            let run = Self {
+                snapshot: self.snapshot.fork(),
+                settings,
+                left_out: Vec::new(),
+            };
+            (alone, run)
+        };
+        rules.chain(own).map(alone).collect()
+    }
+}
+
+fn own_value(name: &str, settings: &Settings) -> String {
+    match name {
+        "packing" => match settings.scheduling.packing {
+            Packing::FewestNodes => "FewestNodes".to_owned(),
+            Packing::LowestCost { .. } => "LowestCost".to_owned(),
+        },
+        "node-overhead-price" => settings.scheduling.node_overhead_price.to_string(),
+        _ => settings
+            .disruption
+            .multi_node
+            .max_replacements
+            .max(1)
+            .to_string(),
+    }
+}
+
+/// Compares the runs of two versions; `rehearse` runs one that has a single difference.
+pub(super) fn compare(
+    pair: &VersionPair,
+    [from, to]: [&As; 2],
+    [before, after]: [&Outcome; 2],
+    seconds: i64,
+    mut rehearse: impl FnMut(&As) -> Result<Outcome, InvalidPlan>,
+) -> Result<Versions, InvalidPlan> {
+    let first = first_difference(&before.steps, &after.steps);
+    let mut first_difference = first.map(|index| {
+        let [from, to] = [before, after].map(|run| run.steps.get(index).cloned());
+        FirstDifference {
+            from,
+            to,
+            rules: Vec::new(),
+        }
+    });
+    let mut rules = Vec::new();
+    for (mut alone, run) in from.differences(to) {
+        let outcome = rehearse(&run)?;
+        alone.run = VersionRun::of(&outcome, seconds);
+        if let Some((first, index)) = first_difference.as_mut().zip(first)
+            && self::first_difference(&before.steps, &outcome.steps) == Some(index)
+            && outcome.steps.get(index) == first.to.as_ref()
+        {
+            first.rules.push(alone.rule.clone());
+        }
+        rules.push(alone);
+    }
+    Ok(Versions {
+        left_out: [&from.left_out[..], &to.left_out].concat(),
+        from: pair.from.clone(),
+        to: pair.to.clone(),
+        before: VersionRun::of(before, seconds),
+        after: VersionRun::of(after, seconds),
+        first_difference,
+        rules,
+    })
+}
+
+/// Returns the index of the first step that only one of two runs has.
+fn first_difference(these: &[Step], those: &[Step]) -> Option<usize> {
+    let same = these.iter().zip(those).take_while(|(a, b)| a == b).count();
+    (same < these.len().max(those.len())).then_some(same)
+}
+
+impl VersionRun {
+    fn of(outcome: &Outcome, seconds: i64) -> Self {
+        let launched = outcome.steps.iter().flat_map(|step| &step.launches);
+        let is_reclaimed = |step: &&Step| {
+            step.action != Action::Launch
+                && matches!(step.reason.as_str(), "Empty" | "Underutilized")
+        };
+        let reclaimed = outcome.steps.iter().filter(is_reclaimed);
+        let mut run = Self {
+            launches: launched.map(|launch| launch.count).sum(),
+            reclaimed: reclaimed.map(|step| step.nodes.len()).sum(),
+            evictions: outcome.evictions.total,
+            ..Self::default()
+        };
+        let ends = outcome.curve.iter().skip(1).map(|sample| sample.after);
+        for (sample, end) in outcome.curve.iter().zip(ends.chain([seconds])) {
+            let lasts = end - sample.after;
+            let share = lasts as f64 / seconds.max(1) as f64;
+            run.nodes += sample.nodes as f64 * share;
+            run.price_per_hour += sample.price_per_hour * share;
+            run.pending_seconds += i64::try_from(sample.pending).unwrap_or(i64::MAX) * lasts;
+        }
+        run
+    }
+}

@@ -1,0 +1,216 @@
+//! Two versions of Karpenter in the same cluster.
+
+use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use karpenter_api::v1::NodeClaim;
+use karpenter_decisions::rehearse::Settings;
+use karpenter_decisions::rehearse::plan::{Plan, Versions};
+use serde_json::{Value, json};
+
+use crate::world::{World, now, told};
+
+fn compare(world: &World, from: &str, to: &str, more: Value) -> Plan {
+    let mut request = json!({ "versions": { "from": from, "to": to } });
+    let fields = more.as_object().cloned().unwrap_or_default();
+    request.as_object_mut().unwrap().extend(fields);
+    world.plan(request)
+}
+
+fn versions(plan: &Plan) -> &Versions {
+    plan.versions.as_ref().unwrap()
+}
+
+/// A node whose pod fits on another one, and that one, to which a pod was bound a minute ago.
+fn beside_a_recent_node() -> World {
+    let mut world = World::new(json!({ "disruption": { "consolidateAfter": "10m" } }))
+        .node("a", 2)
+        .pods("web", "a", 1)
+        .node("b", 16)
+        .pods("web", "b", 12);
+    let mut claim = NodeClaim::clone(world.snapshot().node_claim("b-claim").unwrap());
+    let recently = now() - jiff::SignedDuration::from_mins(1);
+    claim.status.last_pod_event_time = Some(Time(recently));
+    world.0.apply_node_claim(&claim);
+    world
+}
+
+#[test]
+fn the_rule_that_makes_the_first_difference_is_named() {
+    let world = beside_a_recent_node();
+    let plan = compare(
+        &world,
+        "karpenter-1.13",
+        "karpenter-1.14",
+        json!({ "for": "5m" }),
+    );
+    let versions = versions(&plan);
+    let first = versions.first_difference.as_ref().unwrap();
+    assert_eq!(first.rules, ["consolidate-after-applies-to-destinations"]);
+    let from = first.from.clone().unwrap();
+    assert_eq!(
+        (told(&[from]), &first.to),
+        (vec!["delete Underutilized a".to_owned()], &None)
+    );
+    assert_eq!(
+        (versions.before.reclaimed, versions.after.reclaimed),
+        (1, 0)
+    );
+    // Each rule alone: the other one makes no difference here.
+    let alone = versions.rules.iter().map(|it| {
+        (
+            it.rule.as_str(),
+            it.from.as_str(),
+            it.to.as_str(),
+            it.run.reclaimed,
+        )
+    });
+    assert_eq!(
+        alone.collect::<Vec<_>>(),
+        [
+            ("consolidate-after-applies-to-destinations", "no", "yes", 0),
+            ("candidates-by-savings", "no", "yes", 1),
+        ]
+    );
+    // The plan itself is that of the second version, and its twin that of the first.
+    assert_eq!(plan.after.nodes, 2);
+    assert_eq!(plan.unchanged.as_ref().unwrap().after.nodes, 1);
+}
+
+#[test]
+fn equal_rules_make_no_difference() {
+    let world = beside_a_recent_node();
+    let plan = compare(&world, "karpenter-1.14", "head", json!({ "for": "5m" }));
+    let versions = versions(&plan);
+    assert_eq!(
+        (&versions.first_difference, versions.rules.len()),
+        (&None, 0)
+    );
+    assert_eq!((versions.before, plan.differs()), (versions.after, false));
+}
+
+/// Changes are made with both versions.
+#[test]
+fn numbers_are_means_over_the_time_and_pending_pods_are_counted_in_seconds() {
+    let world = World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }));
+    let change = json!({ "for": "2m", "changes": [{ "apply": crate::world::deployment("web", 2, "1500m") }] });
+    let plan = compare(&world, "karpenter-1.14", "this", change);
+    let run = versions(&plan).before;
+    // A node of four cores, sixty seconds after the batch of a second: half of the time.
+    assert_eq!((run.launches, run.evictions), (1, 0));
+    let launched = plan
+        .curve
+        .iter()
+        .find(|sample| sample.nodes == 1)
+        .unwrap()
+        .after;
+    let share = (120 - launched) as f64 / 120.0;
+    assert!((run.nodes - share).abs() < 1e-9, "{run:?}");
+    assert!((run.price_per_hour - 0.4 * share).abs() < 1e-9, "{run:?}");
+    let bound = plan
+        .curve
+        .iter()
+        .find(|sample| sample.after > 0 && sample.pending == 0)
+        .unwrap()
+        .after;
+    assert_eq!(run.pending_seconds, 2 * bound);
+}
+
+#[test]
+fn settings_of_this_version_are_differences_to_upstream_and_keep_their_values_in_this() {
+    let mut settings = Settings::at(now());
+    settings.disruption.multi_node.max_replacements = 3;
+    settings
+        .disruption
+        .policy
+        .behavior
+        .consolidate_after_applies_to_destinations = false;
+    let request = json!({ "versions": { "from": "this", "to": "karpenter-1.14" }, "for": "0s" });
+    let plan = World::new(json!({})).ask_with(&settings, request).unwrap();
+    let rules = versions(&plan)
+        .rules
+        .iter()
+        .map(|it| format!("{} {} {}", it.rule, it.from, it.to));
+    assert_eq!(
+        rules.collect::<Vec<_>>(),
+        [
+            "consolidate-after-applies-to-destinations no yes",
+            "several-commands-per-pass yes no",
+            "multi-node-considers-any-set yes no",
+            "replacements-are-kept-ten-minutes yes no",
+            "packing LowestCost FewestNodes",
+            "node-overhead-price 0.03 0",
+            "consolidation-max-replacements 3 1",
+        ]
+    );
+}
+
+#[test]
+fn what_a_version_does_not_know_is_left_out_and_named() {
+    let balanced = json!({ "disruption": { "consolidationPolicy": "Balanced" } });
+    let world = World::new(balanced)
+        .node("a", 16)
+        .pods("web", "a", 1)
+        .node("b", 16)
+        .pods("web", "b", 1);
+    let plan = compare(&world, "karpenter-1.13", "karpenter-1.14", json!({}));
+    let versions = versions(&plan);
+    assert_eq!(
+        versions.left_out,
+        [
+            "karpenter-1.13 does not know the consolidationPolicy Balanced: in NodePool default it deletes empty nodes only."
+        ]
+    );
+    assert_eq!(versions.before.reclaimed, 0);
+    assert!(versions.after.reclaimed > 0, "{:?}", told(&plan.steps));
+}
+
+#[test]
+fn an_unknown_version_is_refused_with_those_that_are_known() {
+    let error = World::new(json!({}))
+        .ask(json!({ "versions": { "from": "this", "to": "karpenter-0.9" } }))
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid request: versions: unknown version `karpenter-0.9`: karpenter-1.0, karpenter-1.6, karpenter-1.13, karpenter-1.14, head, this are known"
+    );
+}
+
+#[test]
+fn what_is_not_modelled_is_said_first() {
+    let plan = compare(
+        &World::new(json!({})),
+        "head",
+        "this",
+        json!({ "for": "0s" }),
+    );
+    assert!(
+        plan.approximate[0].contains("timeouts are not modelled"),
+        "{:?}",
+        plan.approximate
+    );
+}
+
+#[test]
+fn churn_takes_a_share_of_the_replicas_away_and_brings_it_back() {
+    let world = World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }))
+        .node("a", 16)
+        .pods("web", "a", 10);
+    let pods = |length: &str| {
+        world
+            .plan(json!({ "churn": "40%/1h", "for": length }))
+            .after
+            .pods
+    };
+    // Of ten pods, four go in the first half hour: each ends five seconds later, and counts no more from its deletion on.
+    assert_eq!(
+        ["0s", "8m", "29m", "31m", "38m", "1h"].map(pods),
+        [10, 9, 7, 6, 7, 10]
+    );
+    let plan = world.plan(json!({ "churn": "40%/1h" }));
+    assert!(
+        plan.approximate
+            .iter()
+            .any(|note| note.contains("40% of the replicas"))
+    );
+    // Other workloads than Deployments stay as they are.
+    assert_eq!(plan.evictions.total, 0);
+}

@@ -3,6 +3,7 @@
 mod format;
 mod manifests;
 mod text;
+mod versions;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::ValueHint;
 use karpenter_decisions::rehearse::plan::Plan;
 use karpenter_decisions::rehearse::request::{
-    Assume, Compare, Intent, LaunchChoice, ObjectReference, PlanRequest, Scale,
+    Assume, Compare, Intent, LaunchChoice, ObjectReference, PlanRequest, Scale, VersionPair,
 };
 use karpenter_decisions::rehearse::{Settings, rehearse};
 
@@ -32,7 +33,8 @@ use format::{PlanFlags, PlanFormat};
   kubectl karpenter plan --scale deploy/web=200 --for 10m -n shop
   kubectl karpenter plan --set limits.default.cpu=400 --at 2026-11-27T02:00:00Z --diff
   kubectl karpenter plan -f nodepool.yaml --bundle tuesday.karpenter.zst
-  kubectl karpenter plan -f nodepool.yaml -o json --exit-code")]
+  kubectl karpenter plan -f nodepool.yaml -o json --exit-code
+  kubectl karpenter plan --from karpenter-1.13 --to this --churn 40%/1h --for 6h")]
 pub struct Args {
     /// A file with manifests to apply, or `-` for standard input. May be repeated.
     #[arg(short, long = "filename", value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -50,6 +52,16 @@ pub struct Args {
     /// Delete a node. May be repeated.
     #[arg(long = "remove-node", value_name = "NAME")]
     remove_nodes: Vec<String>,
+    /// Rehearse two versions of Karpenter beside each other, --from and --to: karpenter-1.0, karpenter-1.6, karpenter-1.13,
+    /// karpenter-1.14, head or this. The changes are made with both.
+    #[arg(long, value_name = "VERSION", default_value = THIS)]
+    from: String,
+    /// The second version; alone, it is compared with this one.
+    #[arg(long, value_name = "VERSION", default_value = THIS)]
+    to: String,
+    /// Assume that this share of the replicas of all Deployments goes and comes back in each period, as 40%/1h.
+    #[arg(long, value_name = "SHARE/PERIOD")]
+    churn: Option<String>,
     /// When the change is made, by RFC 3339; now by default.
     #[arg(long, value_name = "TIME")]
     at: Option<jiff::Timestamp>,
@@ -82,6 +94,9 @@ pub struct Args {
     flags: PlanFlags,
 }
 
+/// The name of this version.
+const THIS: &str = "this";
+
 /// The exit code of `--exit-code` if the change makes a difference.
 const DIFFERS: u8 = 2;
 
@@ -104,6 +119,15 @@ impl Args {
             0
         };
         Ok(ExitCode::from(code))
+    }
+
+    /// Returns the versions to compare, if another one than this is asked for.
+    fn versions(&self) -> Option<VersionPair> {
+        let is_this = self.from == THIS && self.to == THIS;
+        (!is_this).then(|| VersionPair {
+            from: self.from.clone(),
+            to: self.to.clone(),
+        })
     }
 
     async fn ask(&self, request: &PlanRequest) -> anyhow::Result<Plan> {
@@ -136,6 +160,8 @@ impl Args {
             at: self.at,
             length: Some(self.length.clone()),
             changes,
+            versions: self.versions(),
+            churn: self.churn.clone(),
             assume: Assume {
                 boot: self.assume_boot.clone(),
                 drain: self.assume_drain.clone(),
@@ -219,7 +245,30 @@ fn scale(text: &str, namespace: Option<&str>) -> anyhow::Result<Scale> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn another_version_is_compared_with_this_one_unless_both_are_named() {
+        let versions = |line: &str| {
+            let line = Line::try_parse_from(line.split(' ')).unwrap();
+            let versions = line.args.request().unwrap().versions;
+            versions.map(|it| format!("{} {}", it.from, it.to))
+        };
+        let pair = |text: &str| Some(text.to_owned());
+        assert_eq!(versions("plan --for 1h"), None);
+        assert_eq!(versions("plan --to head"), pair("this head"));
+        assert_eq!(versions("plan --from head"), pair("head this"));
+        assert_eq!(versions("plan --from a --to b"), pair("a b"));
+        assert_eq!(versions("plan --from this --to this"), None);
+    }
 
     #[test]
     fn workloads_are_named_as_for_kubectl() {

@@ -11,7 +11,7 @@ use crate::output::{Layout, escaped};
 const STEPS: usize = 15;
 
 /// Returns dollars per hour: `$61.20/h`.
-fn rate(dollars: f64) -> String {
+pub(super) fn rate(dollars: f64) -> String {
     let sign = if dollars < 0.0 { "-" } else { "" };
     let amount = dollars.abs();
     let digits = if amount < 10.0 { 3 } else { 2 };
@@ -26,7 +26,7 @@ fn rate(dollars: f64) -> String {
 }
 
 /// Returns a count with commas: `3,412`.
-fn count(number: usize) -> String {
+pub(super) fn count(number: usize) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -62,7 +62,7 @@ fn signed_rate(dollars: f64) -> String {
 }
 
 /// Returns a duration: `45s`, `1m20s`, `2h`, `0s`.
-fn duration(seconds: i64) -> String {
+pub(super) fn duration(seconds: i64) -> String {
     let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let mut out = String::new();
     for (amount, unit) in [(hours, "h"), (minutes, "m"), (rest, "s")] {
@@ -108,7 +108,7 @@ fn launches(step: &Step) -> String {
 }
 
 /// Returns what a step does, without its time: object and details.
-fn details(step: &Step) -> (String, String) {
+pub(super) fn details(step: &Step) -> (String, String) {
     let launched: usize = step.launches.iter().map(|launch| launch.count).sum();
     match step.action {
         Action::Launch => {
@@ -192,11 +192,42 @@ pub(super) fn render(plan: &Plan, diff: bool, wide: bool, layout: Layout) -> Str
     for change in &plan.changes {
         let _ = writeln!(out, "Change          {change}");
     }
-    totals(&mut out, "Now", &plan.before, "");
+    match &plan.versions {
+        Some(versions) => super::versions::render(&mut out, versions, plan.seconds),
+        None => summary(&mut out, plan, wide),
+    }
+    match (&plan.difference, diff) {
+        (Some(difference), true) => {
+            let added = difference.only_changed.iter().map(|step| ('+', step));
+            let gone = difference.only_unchanged.iter().map(|step| ('-', step));
+            let mut all: Vec<(char, &Step)> = added.chain(gone).collect();
+            all.sort_by_key(|(_, step)| step.after);
+            steps(&mut out, &all, wide);
+        }
+        // Of two versions, the numbers and the first difference are enough.
+        _ if plan.versions.is_some() && !wide => {}
+        _ => {
+            let all: Vec<(char, &Step)> = plan.steps.iter().map(|step| (' ', step)).collect();
+            steps(&mut out, &all, wide);
+        }
+    }
+    for note in &plan.approximate {
+        let _ = writeln!(out, "Approximate: {note}");
+    }
+    if plan.observed.truncated {
+        out.push_str("Truncated: the rehearsal ended early; a longer --timeout may help.\n");
+    }
+    let _ = writeln!(out, "Digest {}", plan.digest.get(..16).unwrap_or_default());
+    lines(&out, layout)
+}
+
+/// Renders what a change does, and the nodes that are kept.
+fn summary(out: &mut String, plan: &Plan, wide: bool) {
+    totals(out, "Now", &plan.before, "");
     if let Some(unchanged) = &plan.unchanged
         && plan.differs()
     {
-        totals(&mut out, "Without it", &unchanged.after, "");
+        totals(out, "Without it", &unchanged.after, "");
     }
     let peak = format!(
         "   peak {}, {} at +{}",
@@ -205,7 +236,7 @@ pub(super) fn render(plan: &Plan, diff: bool, wide: bool, layout: Layout) -> Str
         duration(plan.peak.after)
     );
     totals(
-        &mut out,
+        out,
         &format!("After {}", duration(plan.seconds)),
         &plan.after,
         &peak,
@@ -248,27 +279,6 @@ pub(super) fn render(plan: &Plan, diff: bool, wide: bool, layout: Layout) -> Str
             duration(used.seconds)
         );
     }
-    match (&plan.difference, diff) {
-        (Some(difference), true) => {
-            let added = difference.only_changed.iter().map(|step| ('+', step));
-            let gone = difference.only_unchanged.iter().map(|step| ('-', step));
-            let mut all: Vec<(char, &Step)> = added.chain(gone).collect();
-            all.sort_by_key(|(_, step)| step.after);
-            steps(&mut out, &all, wide);
-        }
-        _ => {
-            let all: Vec<(char, &Step)> = plan.steps.iter().map(|step| (' ', step)).collect();
-            steps(&mut out, &all, wide);
-        }
-    }
-    for note in &plan.approximate {
-        let _ = writeln!(out, "Approximate: {note}");
-    }
-    if plan.observed.truncated {
-        out.push_str("Truncated: the rehearsal ended early; a longer --timeout may help.\n");
-    }
-    let _ = writeln!(out, "Digest {}", plan.digest.get(..16).unwrap_or_default());
-    lines(&out, layout)
 }
 
 fn steps(out: &mut String, all: &[(char, &Step)], wide: bool) {

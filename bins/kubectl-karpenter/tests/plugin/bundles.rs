@@ -96,6 +96,25 @@ async fn why_and_doctor_answer_from_a_bundle_without_a_cluster() {
 }
 
 #[tokio::test]
+async fn two_versions_are_rehearsed_in_the_cluster_of_a_bundle() {
+    let home = home();
+    let plan = |more: &str| {
+        let args = format!("plan --bundle a.karpenter.zst {more}");
+        let home = &home;
+        async move { offline(home, &args).await }
+    };
+    let printed = plan("--from karpenter-1.13 --to karpenter-1.14 --for 10m").await;
+    assert!(
+        printed
+            .succeeds()
+            .contains("karpenter-1.13   karpenter-1.14"),
+        "{printed:?}"
+    );
+    let printed = plan("--to karpenter-0.9").await;
+    printed.fails("unknown version `karpenter-0.9`: karpenter-1.0, karpenter-1.6, ");
+}
+
+#[tokio::test]
 async fn replay_tells_how_many_decisions_are_identical() {
     let home = home();
     let printed = offline(&home, "replay a.karpenter.zst --exit-code").await;

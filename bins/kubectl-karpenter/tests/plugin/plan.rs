@@ -119,3 +119,50 @@ async fn a_refused_manifest_and_invalid_options_are_a_line() {
     }
     assert_eq!(server.heads().len(), asked, "nothing more was asked");
 }
+
+/// Returns a plan of two versions, whose first difference is made by one rule.
+fn of_versions() -> Value {
+    let run = |nodes: f64, reclaimed: usize| {
+        json!({
+            "nodes": nodes, "pricePerHour": 0.2 * nodes, "launches": 1, "reclaimed": reclaimed, "evictions": 3,
+            "pendingSeconds": 1200,
+        })
+    };
+    let mut plan = plan(true);
+    plan["versions"] = json!({
+        "leftOut": ["karpenter-1.13 does not know X."], "from": "karpenter-1.13", "to": "karpenter-1.14",
+        "before": run(1.5, 4), "after": run(2.0, 1),
+        "firstDifference": { "from": plan["steps"][0], "rules": ["consolidate-after-applies-to-destinations"] },
+        "rules": [{ "rule": "consolidate-after-applies-to-destinations", "from": "no", "to": "yes", "run": run(2.0, 1) }],
+    });
+    plan
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_versions_are_printed_beside_each_other_with_the_rule_that_makes_the_difference() {
+    let server = Decisions::answering("200 OK", "", &of_versions().to_string()).await;
+    let args = ["plan", "--to", "karpenter-1.14", "--churn", "40%/1h"];
+    let text = ask(&server.url(), &args).await;
+    assert_eq!((text.code, text.stderr.as_str()), (Some(0), ""), "{text:?}");
+    let expected = "\
+Change          NodePool default: changed
+Left out        karpenter-1.13 does not know X.
+Within 1h                karpenter-1.13   karpenter-1.14
+Nodes, mean                         1.5              2.0    +33.3%
+Price, mean                    $0.300/h         $0.400/h    +33.3%
+Launches                              1                1     +0.0%
+Reclaimed nodes                       4                1    -75.0%
+Evictions                             3                3     +0.0%
+Pending pod seconds               1,200            1,200     +0.0%
+First difference consolidate-after-applies-to-destinations
+  karpenter-1.13   +15s delete n-\\u{1b}[31m1   Underutilized, 3 pods, saves $0.200/h
+  karpenter-1.14   nothing more
+karpenter-1.13 with one rule of karpenter-1.14 alone:
+  consolidate-after-applies-to-destinations           no -> yes             2.0 nodes    $0.400/h  1 reclaimed, 1 launched, 3 evictions
+Approximate: Nodes start at once.
+Digest 0123456789abcdef
+";
+    assert_eq!(text.stdout, expected);
+    let json = ask(&server.url(), &["plan", "--from", "head", "-o", "json"]).await;
+    assert!(json.stdout.contains(r#""firstDifference""#), "{json:?}");
+}

@@ -1,0 +1,101 @@
+//! Two versions of Karpenter beside each other, as text for a terminal.
+
+use std::fmt::Write as _;
+
+use karpenter_decisions::rehearse::plan::{Step, VersionRun, Versions};
+
+use super::text::{count, details, duration, rate};
+
+/// Renders the numbers of both versions, their first difference, and what each rule does alone.
+pub(super) fn render(out: &mut String, versions: &Versions, seconds: i64) {
+    for text in &versions.left_out {
+        let _ = writeln!(out, "Left out        {text}");
+    }
+    let Versions {
+        from,
+        to,
+        before,
+        after,
+        ..
+    } = versions;
+    let length = duration(seconds);
+    let _ = writeln!(
+        out,
+        "{:<22} {from:>16} {to:>16}",
+        format!("Within {length}")
+    );
+    let rows: [(&str, fn(&VersionRun) -> f64, fn(f64) -> String); 6] = [
+        (
+            "Nodes, mean",
+            |run| run.nodes,
+            |nodes| format!("{nodes:.1}"),
+        ),
+        ("Price, mean", |run| run.price_per_hour, rate),
+        ("Launches", |run| run.launches as f64, number),
+        ("Reclaimed nodes", |run| run.reclaimed as f64, number),
+        ("Evictions", |run| run.evictions as f64, number),
+        (
+            "Pending pod seconds",
+            |run| run.pending_seconds as f64,
+            number,
+        ),
+    ];
+    for (name, value, shown) in rows {
+        let (before, after) = (value(before), value(after));
+        let change = match before > 0.0 {
+            true => format!("{:>+9.1}%", (after / before - 1.0) * 100.0),
+            false => String::new(),
+        };
+        let line = format!(
+            "{name:<22} {:>16} {:>16}{change}",
+            shown(before),
+            shown(after)
+        );
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    match &versions.first_difference {
+        None => out.push_str("First difference none: both do the same.\n"),
+        Some(first) => {
+            let rules = match first.rules.as_slice() {
+                [] => "several rules together".to_owned(),
+                rules => rules.join(", or "),
+            };
+            let _ = writeln!(out, "First difference {rules}");
+            for (version, step) in [(from, &first.from), (to, &first.to)] {
+                let _ = writeln!(
+                    out,
+                    "  {version:<16} {}",
+                    step.as_ref().map_or("nothing more".to_owned(), told)
+                );
+            }
+        }
+    }
+    if !versions.rules.is_empty() {
+        let _ = writeln!(out, "{from} with one rule of {to} alone:");
+    }
+    for alone in &versions.rules {
+        let run = &alone.run;
+        let _ = writeln!(
+            out,
+            "  {:<42} {:>11} -> {:<11} {:>7.1} nodes {:>11}  {} reclaimed, {} launched, {} evictions",
+            alone.rule,
+            alone.from,
+            alone.to,
+            run.nodes,
+            rate(run.price_per_hour),
+            count(run.reclaimed),
+            count(run.launches),
+            count(run.evictions)
+        );
+    }
+}
+
+fn number(value: f64) -> String {
+    count(value as usize)
+}
+
+fn told(step: &Step) -> String {
+    let (object, more) = details(step);
+    let after = duration(step.after);
+    format!("+{after} {} {object}   {more}", step.action.as_str())
+}

@@ -40,10 +40,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2026-08-11T00:01:00Z",
         })
     };
+    let on_demand =
+        json!({ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] });
     cluster.apply_node_pool(&serde_json::from_value(json!({
         "metadata": { "name": "default", "uid": "default" },
         "spec": {
-            "template": { "spec": { "requirements": [], "expireAfter": "Never", "nodeClassRef": class } },
+            "template": { "spec": { "requirements": [on_demand], "expireAfter": "Never", "nodeClassRef": class } },
             "disruption": { "consolidateAfter": "5m", "budgets": [{ "nodes": "10%" }] },
         },
         "status": { "conditions": [is_true("Ready")] },

@@ -112,7 +112,7 @@ fn rehearse_versions(
             length,
             Some(intended),
         );
-        Ok((stepper, told, notes))
+        Ok::<_, InvalidPlan>((stepper, told, notes))
     };
     let (changed, told, of_changes) = stepper(&to)?;
     let mut notes = vec![versions::NOTE.to_owned()];
@@ -121,13 +121,14 @@ fn rehearse_versions(
     notes.extend(churn_note(request));
     let rehearsed = |of: &As| stepper(of).map(|(stepper, ..)| stepper.run());
     let (changed, twin) = (changed.run(), rehearsed(&from)?);
-    let versions = versions::compare(
-        pair,
-        [&from, &to],
-        [&twin, &changed],
-        length.as_secs(),
-        rehearsed,
-    )?;
+    let mut truncated = false;
+    let alone = |of: &As| {
+        let outcome = rehearsed(of)?;
+        truncated |= outcome.truncated;
+        Ok(outcome)
+    };
+    let runs = [&twin, &changed];
+    let versions = versions::compare(pair, [&from, &to], runs, length.as_secs(), alone)?;
     let mut plan = answer(
         snapshot,
         settings,
@@ -139,6 +140,7 @@ fn rehearse_versions(
         notes,
     );
     plan.versions = Some(versions);
+    plan.observed.truncated |= truncated;
     plan.seal();
     Ok(plan)
 }

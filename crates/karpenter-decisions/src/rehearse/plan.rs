@@ -109,7 +109,7 @@ pub struct Versions {
     /// The first step that only one of them has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_difference: Option<FirstDifference>,
-    /// The rules in which they differ, each with the run of `from` that has this rule of `to` alone.
+    /// The rules in which they differ, as far as time allowed, each with the run of `from` that has this rule of `to` alone.
     pub rules: Vec<RuleAlone>,
 }
 

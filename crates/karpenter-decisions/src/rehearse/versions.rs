@@ -187,6 +187,9 @@ pub(super) fn compare(
     let mut rules = Vec::new();
     for (mut alone, run) in from.differences(to) {
         let outcome = rehearse(&run)?;
+        if outcome.truncated {
+            break;
+        }
         alone.run = VersionRun::of(&outcome, seconds);
         if let Some((first, index)) = first_difference.as_mut().zip(first)
             && self::first_difference(&before.steps, &outcome.steps) == Some(index)

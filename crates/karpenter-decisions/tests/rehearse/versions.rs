@@ -1,5 +1,8 @@
 //! Two versions of Karpenter in the same cluster.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::v1::NodeClaim;
 use karpenter_decisions::rehearse::Settings;
@@ -161,6 +164,32 @@ fn what_a_version_does_not_know_is_left_out_and_named() {
     );
     assert_eq!(versions.before.reclaimed, 0);
     assert!(versions.after.reclaimed > 0, "{:?}", told(&plan.steps));
+}
+
+#[test]
+fn a_comparison_that_is_cut_short_says_so_and_leaves_out_the_rules_it_did_not_reach() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = |limit: usize| {
+        let asked = Arc::clone(&asked);
+        asked.store(0, Ordering::Relaxed);
+        let mut settings = Settings::at(now());
+        settings.cancel = Some(Arc::new(move || {
+            asked.fetch_add(1, Ordering::Relaxed) >= limit
+        }));
+        let request = json!({ "versions": { "from": "karpenter-1.13", "to": "karpenter-1.14" }, "for": "5m" });
+        beside_a_recent_node().ask_with(&settings, request).unwrap()
+    };
+    let whole = counted(usize::MAX);
+    let needed = asked.load(Ordering::Relaxed);
+    assert_eq!(
+        (versions(&whole).rules.len(), whole.observed.truncated),
+        (2, false)
+    );
+    let cut = counted(needed - 1);
+    assert_eq!(
+        (versions(&cut).rules.len(), cut.observed.truncated),
+        (1, true)
+    );
 }
 
 #[test]

@@ -193,7 +193,7 @@ pub(super) fn render(plan: &Plan, diff: bool, wide: bool, layout: Layout) -> Str
         let _ = writeln!(out, "Change          {change}");
     }
     match &plan.versions {
-        Some(versions) => super::versions::render(&mut out, versions, plan.seconds),
+        Some(versions) => super::versions::render(&mut out, versions, plan),
         None => summary(&mut out, plan, wide),
     }
     match (&plan.difference, diff) {

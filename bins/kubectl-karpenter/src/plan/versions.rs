@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use karpenter_decisions::rehearse::plan::{Step, VersionRun, Versions};
+use karpenter_decisions::rehearse::plan::{Plan, Step, VersionRun, Versions};
 
 use super::text::{count, details, duration, rate};
 
 /// Renders the numbers of both versions, their first difference, and what each rule does alone.
-pub(super) fn render(out: &mut String, versions: &Versions, seconds: i64) {
+pub(super) fn render(out: &mut String, versions: &Versions, plan: &Plan) {
     for text in &versions.left_out {
         let _ = writeln!(out, "Left out        {text}");
     }
@@ -18,7 +18,7 @@ pub(super) fn render(out: &mut String, versions: &Versions, seconds: i64) {
         after,
         ..
     } = versions;
-    let length = duration(seconds);
+    let length = duration(plan.seconds);
     let _ = writeln!(
         out,
         "{:<22} {from:>16} {to:>16}",
@@ -57,6 +57,7 @@ pub(super) fn render(out: &mut String, versions: &Versions, seconds: i64) {
         None => out.push_str("First difference none: both do the same.\n"),
         Some(first) => {
             let rules = match first.rules.as_slice() {
+                [] if plan.observed.truncated => "unknown rule".to_owned(),
                 [] => "several rules together".to_owned(),
                 rules => rules.join(", or "),
             };

@@ -493,10 +493,9 @@ impl CloudProvider for ClusterApiProvider {
         if machine::provider_id(&machine).is_none()
             && let Some(created) = &machine.metadata.creation_timestamp
             && self.clock.since(created.0) >= LAUNCH_TIMEOUT
+            && let Some(launched) = machine::launched(&machine)
         {
-            if let Some(launched) = machine::launched(&machine) {
-                self.unavailable.mark(&launched.deployment, self.clock);
-            }
+            self.unavailable.mark(&launched.deployment, self.clock);
         }
         match self.hub.delete_machine(&machine).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => Err(missing()),

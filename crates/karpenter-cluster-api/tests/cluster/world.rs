@@ -302,7 +302,11 @@ impl World {
         let claims: Vec<NodeClaim> = self.list().await;
         let claims: Vec<_> = claims.iter().map(|c| &c.status.conditions).collect();
         let classes = self.list::<ClusterAPINodeClass>().await;
-        panic!("still not: {what}; {claims:?}; {:?}", classes[0].status);
+        let class = &classes[0].status;
+        assert!(
+            holds(self).await,
+            "still not: {what}; {claims:?}; {class:?}"
+        );
     }
 
     /// Checks that nothing is left of Karpenter's Machines, and that no NodeClaim ever had two.

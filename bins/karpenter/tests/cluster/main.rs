@@ -113,6 +113,7 @@ impl Karpenter {
                 ("PREFERENCE_POLICY", "Respect"),
                 ("MIN_VALUES_POLICY", "Strict"),
                 ("NODE_OVERHEAD_PRICE", "0.03"),
+                ("CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS", "true"),
                 ("CLUSTER_NAME", CLUSTER),
                 ("ISOLATED_VPC", "false"),
                 ("EKS_CONTROL_PLANE", "false"),

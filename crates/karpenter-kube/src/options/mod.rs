@@ -181,6 +181,9 @@ pub struct Options {
     /// Treat pods that request devices as unschedulable instead of simulating their allocation.
     #[arg(long, help_heading = "Scheduling", env = "IGNORE_DRA_REQUESTS", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub ignore_dra_requests: bool,
+    /// Move no pods by consolidation to nodes whose pods changed within consolidateAfter, as upstream does since 1.14. With false, they may be moved there, as up to 1.13.
+    #[arg(long, help_heading = "Scheduling", env = "CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    pub consolidate_after_applies_to_destinations: bool,
     /// How many nodes one consolidation may launch in place of several; 1 is upstream's behavior.
     #[arg(
         long,
@@ -300,6 +303,7 @@ impl Default for Options {
             min_values_policy: MinValuesPolicy::Strict,
             node_overhead_price: 0.03,
             ignore_dra_requests: true,
+            consolidate_after_applies_to_destinations: true,
             consolidation_max_replacements: 1,
             #[cfg(feature = "decisions")]
             shadow: false,
@@ -445,6 +449,7 @@ mod tests {
             "--ignore-dra-requests=false",
             "--memory-limit=-1",
             "--consolidation-max-replacements=3",
+            "--consolidate-after-applies-to-destinations=false",
             "--preference-policy=Ignore",
             "--node-overhead-price=0.125",
             "--decision-log=file:/var/log/decisions:1",
@@ -457,6 +462,7 @@ mod tests {
         assert!(options.disable_leader_election && !options.ignore_dra_requests);
         assert_eq!(options.preference_policy, PreferencePolicy::Ignore);
         assert_eq!(options.consolidation_max_replacements, 3);
+        assert!(!options.consolidate_after_applies_to_destinations);
         assert!((options.node_overhead_price - 0.125).abs() < 1e-9);
     }
 

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::taints;
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::behavior::Behavior;
 use karpenter_core::lifecycle::provisioning::Event::{Launched, Planned, Unanswered};
 use karpenter_core::lifecycle::provisioning::{Effect, Event, Memory, Question};
 use karpenter_core::pod::Pod;
@@ -335,6 +336,11 @@ pub(crate) fn policy(cx: &Context) -> Policy {
         .with_ignore_dra_requests(options.ignore_dra_requests)
         .with_node_overhead_price(options.node_overhead_price)
         .with_default_spread(options.scheduler_config.default_spread.clone())
+        .with_behavior(Behavior {
+            consolidate_after_applies_to_destinations: options
+                .consolidate_after_applies_to_destinations,
+            ..Behavior::default()
+        })
 }
 
 impl Periodic for Provisioner {

@@ -51,11 +51,12 @@ const UPSTREAMS: [(&str, &str, &str); 23] = [
     ("scheduler-config", "SCHEDULER_CONFIG", ""),
 ];
 /// Flags that upstream does not have.
-const OURS: [&str; 7] = [
+const OURS: [&str; 8] = [
     "node-overhead-price",
     "shadow",
     "shadow-if",
     "metrics-cert-dir",
+    "consolidate-after-applies-to-destinations",
     "consolidation-max-replacements",
     "decisions-port",
     "decision-log",

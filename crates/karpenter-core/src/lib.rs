@@ -74,7 +74,6 @@ pub mod schedule;
 pub mod spelling;
 pub mod static_capacity;
 pub mod taints;
-mod well_known;
 
 /// The examples of the README are compiled.
 #[cfg(doctest)]

@@ -10,6 +10,7 @@ mod requirement;
 mod set;
 #[cfg(test)]
 mod tests;
+mod well_known;
 
 pub use requirement::{InvalidRequirement, Operator, Requirement};
 pub use set::{AllowUndefined, Conflict, Incompatible, LabelNames, Requirements, Unaliased};

@@ -1,6 +1,11 @@
 //! Assumed churn: the replicas of Deployments fall and rise again, one pod at a time.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_core::pod::Pod;
 
 use super::InvalidPlan;
 use super::request::duration;
@@ -45,4 +50,15 @@ impl Churn {
         let changes = 2.0 * pods.max(1) as f64;
         self.period.mul_f64((number + 1) as f64 / changes)
     }
+}
+
+/// The churn of a rehearsal, and how far it is.
+pub(super) struct Churning {
+    pub(super) churn: Churn,
+    pub(super) start: Timestamp,
+    /// The number of pods that go, and come back, in a period.
+    pub(super) pods: u64,
+    pub(super) changes: u64,
+    /// The pods that have gone and will come back.
+    pub(super) gone: VecDeque<Arc<Pod>>,
 }

@@ -3,25 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use karpenter_core::lifecycle::after;
 use karpenter_core::pod::Pod;
 
-use crate::rehearse::churn::Churn;
+use crate::rehearse::churn::{Churn, Churning};
 use crate::rehearse::stepper::Stepper;
 use crate::rehearse::stepper::queue::Event;
 use crate::workload::Workload;
-
-/// The churn of a rehearsal, and how far it is.
-pub(in crate::rehearse) struct Churning {
-    churn: Churn,
-    start: Timestamp,
-    /// The number of pods that go, and come back, in a period.
-    pods: u64,
-    changes: u64,
-    /// The pods that have gone and will come back.
-    gone: VecDeque<Arc<Pod>>,
-}
 
 impl Stepper {
     /// Begins an assumed churn.

@@ -31,14 +31,13 @@ use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Cancel, Policy};
 
 use super::changes::Intended;
-use super::churn::Churn;
+use super::churn::{Churn, Churning};
 use super::plan::Launch;
 use super::request::PlanRequest;
 use super::workloads::Workloads;
 use super::{Gates, MAX_EVENTS, MAX_RUNS, Settings};
 use binding::Bindings;
 use buffers::Buffers;
-use churn::Churning;
 use cloud::Cloud;
 use disruption::Adopted;
 use evictions::Guards;

@@ -2,7 +2,7 @@
 
 use karpenter_api::validation::WellKnown;
 
-use crate::requirements::LabelNames;
+use super::set::LabelNames;
 
 impl LabelNames for WellKnown {
     fn canonical_key<'a>(&'a self, key: &'a str) -> &'a str {

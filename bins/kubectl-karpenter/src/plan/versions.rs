@@ -6,6 +6,9 @@ use karpenter_decisions::rehearse::plan::{Plan, Step, VersionRun, Versions};
 
 use super::text::{count, details, duration, rate};
 
+/// A row of the table: its name, the number, and how it is written.
+type Row = (&'static str, fn(&VersionRun) -> f64, fn(f64) -> String);
+
 /// Renders the numbers of both versions, their first difference, and what each rule does alone.
 pub(super) fn render(out: &mut String, versions: &Versions, plan: &Plan) {
     for text in &versions.left_out {
@@ -24,7 +27,7 @@ pub(super) fn render(out: &mut String, versions: &Versions, plan: &Plan) {
         "{:<22} {from:>16} {to:>16}",
         format!("Within {length}")
     );
-    let rows: [(&str, fn(&VersionRun) -> f64, fn(f64) -> String); 6] = [
+    let rows: [Row; 6] = [
         (
             "Nodes, mean",
             |run| run.nodes,

@@ -16,7 +16,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_lab::local_cluster::LocalCluster;
 use karpenter_lab::manifests;
 use karpenter_lab::progress::Progress;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
@@ -41,6 +41,9 @@ const HOURS_A_MONTH: f64 = 730.0;
 /// Time (cluster time) without changes after which nodes count as consolidated: longer than `consolidateAfter`, and the validation of a
 /// proposal.
 const CONSOLIDATED: Duration = Duration::from_secs(30);
+
+/// The longest time (cluster time) of all acts, which take two minutes.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// The longest time (real time) without a line.
 const SILENCE: Duration = Duration::from_secs(4);
@@ -189,7 +192,7 @@ pub async fn summary(cluster: &LocalCluster, started: Timestamp) -> anyhow::Resu
 /// follows, and the end without nodes. `kubeconfig` is what the plugin's commands use.
 ///
 /// # Errors
-/// If a step does not finish in time, or if the plugin gets no answer.
+/// If the acts do not end within ten minutes, or if the plugin gets no answer.
 pub async fn run(cluster: &LocalCluster, kubeconfig: &Path) -> anyhow::Result<()> {
     let mut demo = Demo {
         cluster,
@@ -197,11 +200,15 @@ pub async fn run(cluster: &LocalCluster, kubeconfig: &Path) -> anyhow::Result<()
         screen: Screen::new(cluster.clock.now()),
         act: 0,
     };
-    demo.burst().await?;
-    demo.pod_that_cannot_run().await?;
-    demo.spot_interruption().await?;
-    demo.rehearsed_change().await?;
-    demo.end().await
+    let acts = async {
+        demo.burst().await?;
+        demo.pod_that_cannot_run().await?;
+        demo.spot_interruption().await?;
+        demo.rehearsed_change().await?;
+        demo.end().await
+    };
+    let ended = tokio::time::timeout_at(cluster.clock.instant_after(LIMIT), acts).await;
+    ended.context("the demo did not end within ten minutes")?
 }
 
 struct Demo<'d> {
@@ -223,7 +230,7 @@ impl Demo<'_> {
         self.apply(MANIFESTS).await?;
         self.apply(BURST).await?;
         let settled = |p: &Progress| p.running == PODS && p.moving == 0;
-        let now = self.until("the pods do not run", settled).await?;
+        let now = self.until(settled).await?;
         self.screen.step(&format!(
             "   All {PODS} pods run after {:.1} s on {} nodes at ${:.4}/h: {}.",
             self.cluster.clock.since(started).as_secs_f64(),
@@ -257,17 +264,16 @@ impl Demo<'_> {
         self.screen
             .step("   Taking the second way out: the NodePool admits arm64, too.");
         let pools: Api<NodePool> = Api::all(self.cluster.client());
-        let mut pool = pools.get("default").await?;
-        for requirement in &mut pool.spec.template.spec.requirements {
-            if requirement.key == labels::ARCH {
-                requirement.values.push(labels::ARCH_ARM64.to_owned());
-            }
+        let mut requirements = pools.get("default").await?.spec.template.spec.requirements;
+        for requirement in requirements.iter_mut().filter(|it| it.key == labels::ARCH) {
+            requirement.values.push(labels::ARCH_ARM64.to_owned());
         }
+        let patch = json!({ "spec": { "template": { "spec": { "requirements": requirements } } } });
         pools
-            .replace("default", &PostParams::default(), &pool)
+            .patch("default", &PatchParams::default(), &Patch::Merge(patch))
             .await?;
         let runs = |p: &Progress| p.running == PODS + 1 && p.moving == 0;
-        self.until("the pod does not run", runs).await?;
+        self.until(runs).await?;
         Ok(())
     }
 
@@ -278,10 +284,10 @@ impl Demo<'_> {
         let claim = claims.list(&spot).await?.items.into_iter().next();
         let name = claim.context("no spot node was launched")?.name_any();
         self.act(&format!(
-            "A spot interruption: the cloud announces that it takes back {name}."
+            "A spot interruption: the cloud is about to reclaim the instance of NodeClaim {name}."
         ));
         self.screen.step(
-            "   Karpenter deletes its NodeClaim: the node is drained while the replacement starts.",
+            "   As Karpenter does at a warning from EC2, the NodeClaim is deleted: its node is drained while the replacement starts.",
         );
         let started = self.cluster.clock.now();
         claims.delete(&name, &DeleteParams::default()).await?;
@@ -290,7 +296,7 @@ impl Demo<'_> {
             left |= p.moving > 0;
             left && p.running == PODS + 1 && p.moving == 0
         };
-        self.until("the pods do not run elsewhere", moved).await?;
+        self.until(moved).await?;
         self.screen.step(&format!(
             "   Its pods run elsewhere after {:.1} s.",
             self.cluster.clock.since(started).as_secs_f64()
@@ -347,7 +353,7 @@ impl Demo<'_> {
         let (delete, all) = (DeleteParams::background(), ListParams::default());
         deployments.delete_collection(&delete, &all).await?;
         let gone = |p: &Progress| p.claims == 0 && p.running == 0 && p.types.is_empty();
-        self.until("the nodes are not terminated", gone).await?;
+        self.until(gone).await?;
         let now = self.cluster.clock.now();
         self.screen.step(&format!(
             "   {} nodes were launched, 0 are left. Spent: ${:.4} in {:.0} s.",
@@ -387,19 +393,13 @@ impl Demo<'_> {
         Ok(progress)
     }
 
-    async fn until(
-        &mut self,
-        otherwise: &str,
-        mut done: impl FnMut(&Progress) -> bool,
-    ) -> anyhow::Result<Progress> {
-        let limit = self.cluster.clock.instant_after(Duration::from_secs(600));
-        while tokio::time::Instant::now() < limit {
+    async fn until(&mut self, mut done: impl FnMut(&Progress) -> bool) -> anyhow::Result<Progress> {
+        loop {
             let progress = self.look().await?;
             if done(&progress) {
                 return Ok(progress);
             }
         }
-        bail!("{otherwise} within ten minutes")
     }
 }
 

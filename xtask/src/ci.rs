@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 use std::{fmt, fs};
 
 use anyhow::{Context as _, bail};
@@ -87,12 +88,20 @@ struct Checks {
 impl Checks {
     fn step(&mut self, name: &'static str, check: impl FnOnce() -> anyhow::Result<String>) {
         println!("=== {name}");
-        match check() {
-            Ok(note) if note.is_empty() => self.summary.push(format!("ok      {name}")),
-            Ok(note) => self.summary.push(format!("ok      {name}: {note}")),
+        let start = Instant::now();
+        let result = check();
+        let seconds = start.elapsed().as_secs();
+        match result {
+            Ok(note) if note.is_empty() => {
+                self.summary.push(format!("ok      {name} ({seconds} s)"));
+            }
+            Ok(note) => {
+                self.summary
+                    .push(format!("ok      {name} ({seconds} s): {note}"));
+            }
             Err(problem) => {
                 println!("{problem:#}");
-                self.summary.push(format!("FAILED  {name}"));
+                self.summary.push(format!("FAILED  {name} ({seconds} s)"));
                 self.problems.push(format!("--- {name}\n{problem:#}"));
                 self.failed.push(name);
             }

@@ -38,6 +38,8 @@ const OTHERS: [(&str, &str, &str, &str); 4] = [
         "helm.sh/helm/v4/cmd/helm",
     ),
 ];
+/// The program that only the full run needs.
+const NOT_QUICK: &str = "helm4";
 /// Upstream's chart, which a cluster is switched from: a file of it, its module, its version.
 pub(crate) const UPSTREAM: (&str, &str, &str) = (
     "upstream/Chart.yaml",
@@ -67,22 +69,23 @@ fn built() -> PathBuf {
     root().join("target/realcluster/bin")
 }
 
-/// Searches every program in `KUBEBUILDER_ASSETS`, then among those built here, then in `PATH`. The error has the names of the
-/// missing ones.
-pub(crate) fn find() -> Result<Binaries, Vec<&'static str>> {
+/// Searches every program in `KUBEBUILDER_ASSETS`, then among those built here, then in `PATH`; `quick`: only those that the quick
+/// scenarios need. The error has the names of the missing ones.
+pub(crate) fn find(quick: bool) -> Result<Binaries, Vec<&'static str>> {
     let mut folders: Vec<PathBuf> = Vec::new();
     folders.extend(std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from));
     folders.push(built());
     let path = std::env::var_os("PATH").unwrap_or_default();
     folders.extend(std::env::split_paths(&path));
-    find_in(&folders)
+    find_in(&folders, quick)
 }
 
-fn find_in(folders: &[PathBuf]) -> Result<Binaries, Vec<&'static str>> {
+fn find_in(folders: &[PathBuf], quick: bool) -> Result<Binaries, Vec<&'static str>> {
     let names = OF_KUBERNETES
         .into_iter()
         .chain(OTHERS.map(|(name, ..)| name))
-        .chain([UPSTREAM.0]);
+        .chain([UPSTREAM.0])
+        .filter(|name| !quick || *name != NOT_QUICK);
     let mut found = BTreeMap::new();
     let mut missing = Vec::new();
     for name in names {
@@ -107,9 +110,9 @@ fn is_program(file: &Path) -> bool {
     read.is_ok() && start != *b"#!"
 }
 
-/// Builds the missing programs, which takes a quarter of an hour on two cores.
-pub(crate) fn build() -> Result<Binaries> {
-    let missing = match find() {
+/// Builds the missing programs, which takes a quarter of an hour on two cores; `quick`: only those that the quick scenarios need.
+pub(crate) fn build(quick: bool) -> Result<Binaries> {
+    let missing = match find(quick) {
         Ok(binaries) => return Ok(binaries),
         Err(missing) => missing,
     };
@@ -141,7 +144,7 @@ pub(crate) fn build() -> Result<Binaries> {
     if others.contains(&UPSTREAM.0) {
         copy_upstream()?;
     }
-    find().map_err(|missing| anyhow::anyhow!("still missing: {}", missing.join(", ")))
+    find(quick).map_err(|missing| anyhow::anyhow!("still missing: {}", missing.join(", ")))
 }
 
 /// Creates a directory with a `go.mod`.
@@ -346,9 +349,12 @@ mod tests {
         let folders = [first.path().to_owned(), second.path().to_owned()];
         fs::write(second.path().join("etcd"), "").unwrap();
         fs::write(second.path().join("helm"), "#!/bin/sh\n").unwrap();
-        let missing = find_in(&folders).unwrap_err();
+        let missing = find_in(&folders, false).unwrap_err();
         assert!(
-            missing.contains(&"helm") && missing.contains(&"kwok") && !missing.contains(&"etcd"),
+            missing.contains(&"helm4")
+                && missing.contains(&"helm")
+                && missing.contains(&"kwok")
+                && !missing.contains(&"etcd"),
             "{missing:?}"
         );
         fs::create_dir(second.path().join("upstream")).unwrap();
@@ -357,10 +363,13 @@ mod tests {
             fs::write(second.path().join(name), "").unwrap();
         }
         fs::write(first.path().join("etcd"), "").unwrap();
-        let found = find_in(&folders).unwrap();
+        let found = find_in(&folders, false).unwrap();
         assert_eq!(found.path("etcd").unwrap(), first.path().join("etcd"));
         assert_eq!(found.path("helm").unwrap(), second.path().join("helm"));
         assert!(found.path("kubectl").is_err());
+        fs::remove_file(second.path().join("helm4")).unwrap();
+        assert_eq!(find_in(&folders, false).unwrap_err(), ["helm4"]);
+        assert!(find_in(&folders, true).is_ok());
     }
 
     #[test]

@@ -41,7 +41,11 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Build the programs of the control plane that are neither in KUBEBUILDER_ASSETS nor in PATH, through the Go module proxy.
-    Build,
+    Build {
+        /// Build only what the quick scenarios need.
+        #[arg(long)]
+        quick: bool,
+    },
     /// Start a cluster with Karpenter, and leave it running.
     Up,
     /// Stop the cluster that `up` started.
@@ -88,7 +92,7 @@ async fn run(command: Command) -> Result<()> {
     // Two crypto providers may be linked in. Installing fails only if a default is already set.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match command {
-        Command::Build => binaries::build().map(|_| ()),
+        Command::Build { quick } => binaries::build(quick).map(|_| ()),
         Command::Up => person::up().await,
         Command::Down => person::down(),
         Command::Test { quick, words } => suite::run(quick, &words).await,

@@ -25,7 +25,7 @@ pub(crate) async fn up() -> Result<()> {
         !state().exists(),
         "a cluster is already running; `cargo xtask realcluster down` stops it"
     );
-    let binaries = binaries::build()?;
+    let binaries = binaries::build(true)?;
     let _ = fs::remove_dir_all(folder());
     let mut cluster = Cluster::start_in(&binaries, &folder(), Profile::Default).await?;
     suite::install_kwok(&cluster).await?;

@@ -83,7 +83,7 @@ fn check_words(words: &[String]) -> Result<()> {
 /// Runs the scenarios whose names contain one of the words.
 pub(crate) async fn run(quick: bool, words: &[String]) -> Result<()> {
     check_words(words)?;
-    let binaries = match binaries::find() {
+    let binaries = match binaries::find(quick) {
         Ok(binaries) => binaries,
         Err(missing) => {
             println!(
@@ -240,7 +240,11 @@ async fn aws(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
         // A cluster of its own: the API server knows new kinds as owners only after half a minute.
         let mut cluster = Cluster::start(binaries).await?;
         let started = Instant::now();
-        let switched = timed(scenarios::from_go::forth_and_back(&mut cluster)).await;
+        let switched = timed(scenarios::from_go::forth_and_back(
+            &mut cluster,
+            choice.quick,
+        ))
+        .await;
         results.report("from-go", started, switched);
         end(cluster, &results).await?;
     }

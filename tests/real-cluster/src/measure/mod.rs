@@ -88,7 +88,7 @@ struct Bench {
 
 impl Bench {
     async fn start(how: &How) -> Result<Self> {
-        let binaries = match binaries::find() {
+        let binaries = match binaries::find(true) {
             Ok(binaries) => binaries,
             Err(missing) => bail!("cannot find {}", missing.join(", ")),
         };

@@ -59,6 +59,9 @@ pub(super) struct Churning {
     /// The number of pods that go, and come back, in a period.
     pub(super) pods: u64,
     pub(super) changes: u64,
+    /// The running pods of Deployments when the period began, by name, and how many of them were chosen so far.
+    pub(super) replicas: Vec<Arc<Pod>>,
+    pub(super) chosen: u64,
     /// The pods that have gone and will come back.
     pub(super) gone: VecDeque<Arc<Pod>>,
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::lifecycle::after;
 use karpenter_core::pod::Pod;
 
@@ -14,12 +15,14 @@ use crate::workload::Workload;
 impl Stepper {
     /// Begins an assumed churn.
     pub(super) fn begin_churn(&mut self, churn: Churn) {
-        let pods = churn.pods(self.replicas().len());
+        let replicas = self.replicas();
         self.churning = Some(Churning {
             churn,
             start: self.now,
-            pods,
+            pods: churn.pods(replicas.len()),
             changes: 0,
+            replicas,
+            chosen: 0,
             gone: VecDeque::new(),
         });
         self.await_churn();
@@ -35,38 +38,57 @@ impl Stepper {
 
     /// Lets the next pod go or come back.
     pub(super) fn churn(&mut self) {
-        let replicas = self.replicas();
-        let Some(churning) = &mut self.churning else {
+        let Some(mut churning) = self.churning.take() else {
             return;
         };
-        let number = churning.changes;
+        let in_period = churning.changes % (2 * churning.pods);
         churning.changes += 1;
-        if number % (2 * churning.pods) >= churning.pods {
+        if in_period >= churning.pods {
             if let Some(pod) = churning.gone.pop_front() {
                 self.succeed(&pod, "churn");
             }
-        } else if !replicas.is_empty() {
-            // Multiples of the golden ratio: any few of them in a row are spread over all pods.
-            let place = (number as f64 * 0.618_033_988_749_894_9).fract() * replicas.len() as f64;
-            let pod = Arc::clone(&replicas[(place as usize).min(replicas.len() - 1)]);
-            self.end_pod(&pod.key.namespace, &pod.key.name);
-            if let Some(churning) = &mut self.churning {
+        } else {
+            if in_period == 0 {
+                churning.replicas = self.replicas();
+            }
+            if let Some(pod) = churning.choose(&self.cluster.snapshot()) {
+                self.end_pod(&pod.key.namespace, &pod.key.name);
                 churning.gone.push_back(pod);
             }
         }
+        self.churning = Some(churning);
         self.await_churn();
     }
 
     /// Returns the running pods of Deployments, by name.
     fn replicas(&self) -> Vec<Arc<Pod>> {
         let snapshot = self.cluster.snapshot();
-        let counts = |pod: &&Arc<Pod>| {
-            pod.is_active() && pod.node_name.is_some() && pod.deleted_at.is_none()
-        };
-        let pods = snapshot.pods().filter(counts);
+        let pods = snapshot.pods().filter(|pod| runs(pod));
         let pods = pods.filter(|pod| Workload::of(pod).kind == "Deployment");
         let mut pods: Vec<Arc<Pod>> = pods.cloned().collect();
         pods.sort_by(|a, b| a.key.cmp(&b.key));
         pods
     }
+}
+
+impl Churning {
+    /// Chooses the next pod that goes.
+    fn choose(&mut self, snapshot: &Snapshot) -> Option<Arc<Pod>> {
+        for _ in 0..self.replicas.len() {
+            // Multiples of the golden ratio: any few of them in a row are spread over all pods.
+            let place = (self.chosen as f64 * 0.618_033_988_749_894_9).fract();
+            self.chosen += 1;
+            let index = (place * self.replicas.len() as f64) as usize;
+            let pod = self.replicas.get(index);
+            let pod = pod.and_then(|pod| snapshot.pod(&pod.key.namespace, &pod.key.name));
+            if let Some(pod) = pod.filter(|pod| runs(pod)) {
+                return Some(Arc::clone(pod));
+            }
+        }
+        None
+    }
+}
+
+fn runs(pod: &Pod) -> bool {
+    pod.is_active() && pod.node_name.is_some() && pod.deleted_at.is_none()
 }

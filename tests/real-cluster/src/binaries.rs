@@ -181,9 +181,19 @@ fn compile(folder: &Path, name: &str, package: &str, flags: &str) -> Result<()> 
     let partial = built().join(format!(".{name}"));
     let output = partial.to_string_lossy().into_owned();
     let flags = format!("-s -w {flags}");
+    // The linker drops debug information, so the compiler need not write it.
+    let without_dwarf = "-gcflags=all=-dwarf=false";
     go_in(
         folder,
-        &["build", "-ldflags", &flags, "-o", &output, package],
+        &[
+            "build",
+            without_dwarf,
+            "-ldflags",
+            &flags,
+            "-o",
+            &output,
+            package,
+        ],
     )?;
     fs::rename(partial, finished)?;
     Ok(())

@@ -15,7 +15,7 @@ pub(crate) fn run(root: &Path, number: u32) -> anyhow::Result<()> {
     // `KARPENTER` names an existing binary.
     if env::var_os("KARPENTER").is_none() {
         let built = Command::new("cargo")
-            .args(["build", "--package", "karpenter"])
+            .args(["build", "--package", "karpenter-controller"])
             .current_dir(root)
             .status()
             .context("cannot run cargo")?;

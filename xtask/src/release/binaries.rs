@@ -13,7 +13,7 @@ use super::inputs::Release;
 pub(super) const BINARIES: [(&str, &str); 4] = [
     ("kubectl-karpenter", "kubectl-karpenter"),
     ("karpenter-playground", "karpenter-playground"),
-    ("karpenter", "karpenter"),
+    ("karpenter", "karpenter-controller"),
     ("karpenter-kwok", "karpenter-kwok-controller"),
 ];
 

@@ -8,6 +8,7 @@ mod crds;
 mod docs;
 mod judge;
 mod layout;
+mod package;
 mod pinned;
 mod plots;
 mod realcluster;
@@ -102,6 +103,8 @@ enum Command {
     },
     /// Build what a release consists of: binaries, archives, images, charts, CRDs, SBOMs, checksums.
     Release(release::Options),
+    /// Package the published crates, and test providers that are built with the packages, outside of the workspace.
+    Package,
     /// Fetch the third-party files of the dashboard from npm, in the versions of
     /// crates/karpenter-dashboard/assets/vendor/VENDOR.toml, and write their checksums.
     VendorWeb,
@@ -150,6 +153,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Walkthrough { number } => walkthrough::run(&root, number),
         Command::Realcluster { arguments } => realcluster::run(&root, &arguments),
         Command::Release(options) => release::run(&root, &options),
+        Command::Package => package::run(&root),
         Command::VendorWeb => vendor_web::run(&root),
         Command::Ci { quick } => ci::run(&root, quick),
     }

@@ -65,8 +65,8 @@ annotations:
 {{- if hasPrefix "public.ecr.aws/karpenter/" (default "" $image.repository) -}}
 {{- fail (printf "controller.image.repository is %s, the image of upstream: remove controller.image from the values, or set an image of this project" $image.repository) -}}
 {{- end -}}
-{{- $own := ternary "ghcr.io/karpenter-rs/karpenter-kwok" "ghcr.io/karpenter-rs/karpenter" (eq .Values.provider "kwok") -}}
-{{ default $own $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{- $own := dict "aws" "ghcr.io/karpenter-rs/karpenter" "kwok" "ghcr.io/karpenter-rs/karpenter-kwok" -}}
+{{ required "controller.image.repository is required with `provider: custom`: the image of your provider" (default (get $own .Values.provider) $image.repository) }}:{{ default .Chart.AppVersion $image.tag }}
 {{- with $image.digest }}@{{ . }}{{ end }}
 {{- end }}
 

@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+#[path = "charts/custom.rs"]
+mod custom;
 #[path = "charts/network.rs"]
 mod network;
 #[path = "charts/older.rs"]

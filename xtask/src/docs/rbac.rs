@@ -23,13 +23,14 @@ const TEMPLATES: [(&str, &str); 4] = [
     ),
 ];
 /// The conditions of the templates, as values of the chart; the second is for the `else` branch.
-const CONDITIONS: [(&str, &str, &str); 7] = [
+const CONDITIONS: [(&str, &str, &str); 8] = [
     (
         r#"if eq .Values.provider "kwok""#,
         "`provider: kwok`",
         "`provider: aws`",
     ),
     (r#"if eq .Values.provider "aws""#, "`provider: aws`", ""),
+    (r#"if ne .Values.provider "custom""#, "", ""),
     ("if .Values.legacy.enabled", "`legacy.enabled`", ""),
     (
         r#"if include "karpenter.webhook" ."#,

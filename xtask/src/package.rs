@@ -38,7 +38,9 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let published = metadata.packages.iter().filter(|p| p.publish.is_none());
     let published: Vec<&Package> = published.collect();
 
-    let names = published.iter().flat_map(|p| ["--package", &p.name]);
+    let names = published
+        .iter()
+        .flat_map(|p| ["--package", p.name.as_str()]);
     let mut package = Command::new("cargo");
     package.args(["package", "--no-verify", "--allow-dirty"]);
     succeed(package.args(names).current_dir(root))?;

@@ -56,10 +56,15 @@ function since(reason, answer) {
   return ` for ${reason.atLeast ? "at least " : ""}${age(seconds)}`;
 }
 
+/** A longer text of a reason is folded. */
+const LONG = 160;
+
 /** A reason with its id and text, as the server words it. */
 export function Reason({ reason, answer }) {
-  return html`<div class="reason"><span class="chip">${reason.id}</span>${answer && html`<span class="muted">${since(reason, answer)}</span>`}
-    <p>${reason.text}</p></div>`;
+  const { id, text } = reason;
+  const beginning = text.slice(0, LONG / 2).replace(/ \S*$/, "");
+  return html`<div class="reason"><span class="chip">${id}</span>${answer && html`<span class="muted">${since(reason, answer)}</span>`}
+    ${text.length > LONG ? html`<details><summary>${beginning} …</summary><p>${text}</p></details>` : html`<p>${text}</p>`}</div>`;
 }
 
 function Usage({ usage }) {
@@ -87,20 +92,19 @@ function NodeAnswer({ answer }) {
     ["Not used by pods", answer.pricePerHour > 0 ? `$${answer.wastePerHour.toFixed(4)} per hour` : ""],
     ["Pods", String(answer.pods)],
   ].filter(([, value]) => value);
-  const blockers = answer.blockers ?? [];
+  const { blockers = [], reason } = answer;
+  const isReason = (blocker) => blocker.text === reason?.text;
   const planned = answer.launch?.planned;
   const removed = answer.removal?.disrupted;
   return html`${removed && html`<section><h3>Why it is deleted</h3>
       <p>It is ${removed.reason}${removed.outcome?.why ? ": " + removed.outcome.why : ""}. Decision <a href=${"#decisions/" + answer.removal.record}>${answer.removal.record}</a>.</p>
     </section>`}
     <section><h3>Why it is kept</h3>
-      ${answer.reason ? html`<${Reason} reason=${answer.reason} answer=${answer} />` : html`<p class="empty">No disruption pass has looked at it yet.</p>`}
-    </section>
-    ${answer.blockers && html`<section><h3>What blocks its disruption now</h3>
+      ${reason ? !blockers.some(isReason) && html`<${Reason} reason=${reason} answer=${answer} />` : html`<p class="empty">No disruption pass has looked at it yet.</p>`}
       ${blockers.length > 0
-        ? html`<ul class="plain" id="blockers">${blockers.map((blocker, at) => html`<li key=${at}><${Reason} reason=${blocker} /></li>`)}</ul>`
-        : html`<p class="empty">Nothing.</p>`}
-    </section>`}
+        ? html`<ul class="plain" id="blockers">${blockers.map((blocker, at) => html`<li key=${at}><${Reason} reason=${isReason(blocker) ? reason : blocker} answer=${answer} /></li>`)}</ul>`
+        : answer.blockers && html`<p class="muted">Nothing else blocks its disruption.</p>`}
+    </section>
     ${planned && html`<section><h3>What it was launched for</h3>
       <p>${planned.pods} pods: ${planned.names.join(", ")}${planned.pods > planned.names.length ? ", …" : ""}. Decision <a href=${"#decisions/" + answer.launch.record}>${answer.launch.record}</a>.</p>
     </section>`}

@@ -1,10 +1,10 @@
 // The view of nodes: filters, a map of squares or a table, and the explanation of the selected one.
 import { useEffect, useMemo, useRef } from "../vendor/hooks.js";
-import { useSignal } from "../vendor/signals.js";
+import { signal, useSignal } from "../vendor/signals.js";
 import { html } from "./html.js";
 import { count, dollars, plural } from "./format.js";
 import { nameOf, nodes, share } from "./state.js";
-import { HATCHES, at, bounds, draw, layout, neighbour, sample, spoken } from "./squares.js";
+import { HATCHES, STEPS, at, draw, layout, neighbour, sample, spoken } from "./squares.js";
 import { Table } from "./table.js";
 import { NodePanel } from "./node.js";
 
@@ -23,8 +23,14 @@ const GROUPS = [
   ["", "nothing"],
 ];
 
+const filters = signal({});
+
+/** Selects the nodes that have a value. */
+export function only(field, value) {
+  filters.value = { [field]: value };
+}
+
 export function Nodes({ subject }) {
-  const filters = useSignal({});
   const text = useSignal("");
   const group = useSignal("nodePool");
   const table = useSignal(false);
@@ -50,7 +56,7 @@ export function Nodes({ subject }) {
     <div class="content">
       <form class="filters" onSubmit=${(event) => event.preventDefault()}>
         <label>Name<input type="search" value=${text.value} placeholder="part of a name" onInput=${(event) => (text.value = event.target.value)} /></label>
-        ${FILTERS.map(([field, name]) => html`<${Filter} key=${field} field=${field} name=${name} filters=${filters} />`)}
+        ${FILTERS.map(([field, name]) => html`<${Filter} key=${field} field=${field} name=${name} />`)}
         ${!table.value &&
         html`<label>Group by<select onChange=${(event) => (group.value = event.target.value)}>
           ${GROUPS.map(([field, name]) => html`<option key=${field} value=${field} selected=${group.value === field}>${name}</option>`)}
@@ -75,7 +81,7 @@ export function Nodes({ subject }) {
   </div>`;
 }
 
-function Filter({ field, name, filters }) {
+function Filter({ field, name }) {
   const values = [...new globalThis.Set(nodes.value.map((node) => node[field]))].sort();
   const chosen = filters.value[field];
   // A value that no node has any more stays, so that the filter shows what it does.
@@ -114,14 +120,13 @@ function Map({ nodes, group, selected, onSelect }) {
   const hover = useSignal(null);
   const focus = useSignal("");
 
-  const limits = bounds(nodes);
   const groups = groupsOf([...nodes].sort(order), group);
   const describe = (number, price) => `${plural(number, "node")}, ${dollars(price, 4)}/h`;
   const paint = useRef(null);
   paint.current = () => {
     if (!width.peek()) return;
     plan.current = layout(groups, width.peek());
-    draw(canvas.current, plan.current, width.peek(), limits, selected, focus.peek(), describe);
+    draw(canvas.current, plan.current, width.peek(), selected, focus.peek(), describe);
   };
 
   useEffect(() => {
@@ -164,7 +169,7 @@ function Map({ nodes, group, selected, onSelect }) {
     event.preventDefault();
   };
   const spokenNow = nodes.find((node) => node.id === focus.value);
-  return html`<${Legend} limits=${limits} />
+  return html`<${Legend} />
     <div class="map" ref=${frame}>
       <canvas
         ref=${canvas}
@@ -220,11 +225,9 @@ const HATCH_EXAMPLES = {
   policy: example(0.5, "Budget"),
 };
 
-function Legend({ limits }) {
-  const price = (micro) => "$" + (micro / 1e6).toFixed(micro < 1e5 ? 3 : 2);
-  const steps = limits
-    ? [`up to ${price(limits[0])}`, ...limits.slice(1).map((limit) => `to ${price(limit)}`), "more, or idle"]
-    : [];
+function Legend() {
+  const price = (micro) => "$" + (micro / 1e6).toFixed(2);
+  const steps = [`up to ${price(STEPS[0])}`, ...STEPS.slice(1).map((step) => `to ${price(step)}`), "more, or idle"];
   return html`<details class="legend" open=${innerWidth > 700}>
     <summary>Legend</summary>
     <dl>
@@ -232,10 +235,10 @@ function Legend({ limits }) {
       <dd>allocatable CPU</dd>
       <dt>Filled</dt>
       <dd>what pods request: CPU or memory, whichever is more</dd>
-      ${limits && html`<dt>Color</dt>
+      <dt>Color</dt>
       <dd class="samples">price per hour for each core in use:
         ${steps.map((step, at) => html`<span key=${at}><${Sample} node=${example(1)} color=${at} />${step}</span>`)}
-      </dd>`}
+      </dd>
       <dt>Hatch</dt>
       <dd class="samples">
         ${HATCHES.map((hatch) => html`<span key=${hatch.id}><${Sample} node=${HATCH_EXAMPLES[hatch.id]} color=${0} />${hatch.name}</span>`)}

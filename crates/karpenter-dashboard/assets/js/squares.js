@@ -7,7 +7,7 @@ const SMALL = 12;
 const LARGE = 64;
 const HEADER = 26;
 
-/** The hatches, and the ids of reasons that they stand for. */
+/** The hatches, and the ids of reasons that they stand for: what holds a node that might go, not what finds that it is needed. */
 export const HATCHES = [
   {
     id: "leaving",
@@ -17,45 +17,37 @@ export const HATCHES = [
   {
     id: "held",
     name: "held by a pod, its budget or an annotation",
-    reasons: ["Pdb", "SeveralPdbs", "PodDoNotDisrupt", "PodsStay", "NodeDoNotDisrupt", "NodeDoNotConsolidate", "BufferPods", "Nominated"],
+    reasons: ["Pdb", "SeveralPdbs", "PodDoNotDisrupt", "NodeDoNotDisrupt", "NodeDoNotConsolidate", "BufferPods"],
   },
   {
     id: "policy",
     name: "held by the NodePool: budget, policy, pause",
-    reasons: ["Budget", "Paused", "Static", "Disabled", "WhenEmpty", "TooRecent", "Score", "MinValues", "SpotToSpotDisabled", "SpotToSpotFlexibility", "NoNodePool"],
+    reasons: ["Budget", "Paused", "Disabled", "WhenEmpty", "Score", "MinValues", "NoNodePool"],
   },
 ];
 const HATCH_OF = new Map(HATCHES.flatMap((hatch) => hatch.reasons.map((reason) => [reason, hatch.id])));
 
-export function hatchOf(node) {
+function hatchOf(node) {
   if (node.state === "Disrupting" || node.state === "Terminating") return "leaving";
   return HATCH_OF.get(node.reason) ?? "";
 }
 
 /** Millionths of a dollar per hour for each core that is used, by the dominant share; null if the price is not known. */
-export function unitPrice(node) {
+function unitPrice(node) {
   const used = (share(node) * node.cpuAllocatable) / 1000;
   if (node.price === 0 || node.cpuAllocatable === 0) return null;
   return used > 0 ? node.price / used : Infinity;
 }
 
-/** The upper bounds of all colors but the last: multiples of the median unit price. */
-const STEPS = [0.8, 1.25, 2, 4];
-
-/** Returns the bounds of the colors for some nodes. */
-export function bounds(nodes) {
-  const known = nodes.map(unitPrice).filter((price) => price !== null && price !== Infinity);
-  known.sort((a, b) => a - b);
-  const median = known[Math.floor(known.length / 2)];
-  return median === undefined ? null : STEPS.map((step) => step * median);
-}
+/** The upper bounds of all colors but the last: the same in every cluster, so that a square keeps its color while its node stays as it is. */
+export const STEPS = [30_000, 60_000, 120_000, 240_000];
 
 /** Returns the index of a node's color; -1 if its price is not known. */
-export function colorOf(node, limits) {
+function colorOf(node) {
   const price = unitPrice(node);
-  if (price === null || !limits) return -1;
-  const at = limits.findIndex((limit) => price <= limit);
-  return at < 0 ? limits.length : at;
+  if (price === null) return -1;
+  const at = STEPS.findIndex((step) => price <= step);
+  return at < 0 ? STEPS.length : at;
 }
 
 /** The room around a square for the ring of the selected one. */
@@ -136,9 +128,8 @@ function hatch(context, kind, { x, y, size }) {
   context.restore();
 }
 
-function square(context, colors, place, limits) {
+function square(context, colors, place, color) {
   const { node, x, y, size } = place;
-  const color = colorOf(node, limits);
   context.fillStyle = colors.empty;
   context.fillRect(x, y, size, size);
   const height = Math.round(size * share(node));
@@ -174,7 +165,7 @@ function prepare(canvas, width, height) {
 }
 
 /** Draws the map; `selected` and `focused` are ids of nodes. */
-export function draw(canvas, plan, width, limits, selected, focused, describe) {
+export function draw(canvas, plan, width, selected, focused, describe) {
   const colors = theme();
   const context = prepare(canvas, width, plan.height);
   context.textBaseline = "alphabetic";
@@ -187,7 +178,7 @@ export function draw(canvas, plan, width, limits, selected, focused, describe) {
     context.fillStyle = colors.muted;
     context.fillText(describe(count, price), indent, y);
   }
-  for (const place of plan.squares) square(context, colors, place, limits);
+  for (const place of plan.squares) square(context, colors, place, colorOf(place.node));
   for (const place of plan.squares) {
     if (place.node.id !== selected && place.node.id !== focused) continue;
     context.strokeStyle = colors.accent;
@@ -199,9 +190,7 @@ export function draw(canvas, plan, width, limits, selected, focused, describe) {
 /** Draws one square of a legend. */
 export function sample(canvas, node, color) {
   const context = prepare(canvas, 18, 18);
-  const colors = theme();
-  colors.colors = colors.colors.map(() => colors.colors[color] ?? colors.unknown);
-  square(context, colors, { node, x: 0, y: 0, size: 18 }, color < 0 ? null : [Infinity]);
+  square(context, theme(), { node, x: 0, y: 0, size: 18 }, color);
 }
 
 /** Returns the square at a position. */

@@ -3,7 +3,7 @@ import { useEffect, useRef } from "../vendor/hooks.js";
 import { useSignal } from "../vendor/signals.js";
 import { html } from "./html.js";
 import { follow } from "./api.js";
-import { count, dollars, plural, signed, time } from "./format.js";
+import { dollars, plural, signed, time } from "./format.js";
 import { now } from "./state.js";
 
 const KINDS = ["Provisioning", "Disruption", "Validation", "StaticCapacity", "Repair"];
@@ -13,7 +13,7 @@ const WINDOWS = [
   [21600, "6 hours"],
   [86400, "24 hours"],
 ];
-/** The most records that are shown. */
+/** The most records that are kept. */
 const MOST = 500;
 
 export function Decisions({ subject }) {
@@ -24,6 +24,7 @@ export function Decisions({ subject }) {
   const records = useSignal([]);
   const reasons = useSignal([]);
   const status = useSignal(["connecting", ""]);
+  const every = useSignal(false);
 
   const [k, r, a, p] = [kind.value, reason.value, about.value, period.value];
   useEffect(() => {
@@ -66,6 +67,9 @@ export function Decisions({ subject }) {
   }, [k, r, a, p]);
 
   const [state, why] = status.value;
+  const all = records.value;
+  const shown = all.filter((record) => every.value || decides(record) || record.id === subject);
+  const idle = all.length - shown.length;
   return html`<form class="filters" onSubmit=${(event) => event.preventDefault()}>
       <label>Pass<select onChange=${(event) => (kind.value = event.target.value)}>
         <option value="">all</option>${KINDS.map((name) => html`<option key=${name}>${name}</option>`)}
@@ -78,25 +82,33 @@ export function Decisions({ subject }) {
         ${WINDOWS.map(([value, name]) => html`<option key=${value} value=${value} selected=${value === p}>${name}</option>`)}
       </select></label>
     </form>
-    <p class="sum" role="status">${plural(records.value.length, "decision")}${records.value.length === MOST ? " (the latest)" : ""}${state === "waiting" ? `. Reconnecting: ${why}.` : ""}</p>
-    ${subject && !records.value.some((record) => record.id === subject) && html`<p class="note-box">Decision ${subject} is not among them: it was dropped, or the filters leave it out.</p>`}
-    ${records.value.length === 0 && html`<p class="empty large">No decision yet. A pass that finds nothing new only extends the last one.</p>`}
-    <ol class="plain records">${records.value.map((record) => html`<${Record} key=${record.id} record=${record} open=${record.id === subject} />`)}</ol>`;
+    <p class="sum" role="status">${plural(shown.length, "decision")}${all.length === MOST ? " (the latest)" : ""}${state === "waiting" ? `. Reconnecting: ${why}.` : ""}
+      ${(idle > 0 || every.value) &&
+      html` <button type="button" class="link" onClick=${() => (every.value = !every.value)}>${every.value ? "Hide passes that change nothing" : `Show ${plural(idle, "pass", "passes")} that ${idle === 1 ? "changes" : "change"} nothing`}</button>`}
+    </p>
+    ${subject && !all.some((record) => record.id === subject) && html`<p class="note-box">Decision ${subject} is not among them: it was dropped, or the filters leave it out.</p>`}
+    ${shown.length === 0 && html`<p class="empty large">No decision yet. A pass that finds nothing new only extends the last one.</p>`}
+    <ol class="plain records">${shown.map((record) => html`<${Record} key=${record.id} record=${record} open=${record.id === subject} />`)}</ol>`;
 }
 
 function number(id) {
   return Number(id.slice(id.lastIndexOf("-") + 1));
 }
 
+/** Whether a pass does more than keep nodes. */
+function decides({ totals }) {
+  return totals.launched + totals.placed + totals.unplaced + totals.disrupted > 0;
+}
+
 function summary({ totals }) {
   const parts = [
-    [totals.launched, "launched"],
-    [totals.placed, "placed"],
-    [totals.unplaced, "without a place"],
-    [totals.disrupted, "disrupted"],
-    [totals.kept, "kept"],
+    [totals.launched, "node", "launched"],
+    [totals.placed, "pod", "placed on existing nodes"],
+    [totals.unplaced, "pod", "unschedulable"],
+    [totals.disrupted, "node", "disrupted"],
+    [totals.kept, "node", "kept"],
   ].filter(([amount]) => amount > 0);
-  return parts.length > 0 ? parts.map(([amount, name]) => `${count(amount)} ${name}`).join(" · ") : "nothing to do";
+  return parts.length > 0 ? parts.map(([amount, unit, name]) => `${plural(amount, unit)} ${name}`).join(" · ") : "nothing to do";
 }
 
 const UNITS = { Provisioning: "Pods", Disruption: "Nodes", Validation: "Command", StaticCapacity: "Nodes", Repair: "Nodes" };
@@ -123,12 +135,14 @@ function Record({ record, open }) {
         <div><dt>Decision</dt><dd>${record.id}</dd></div>
         <div><dt>Same result until</dt><dd>${time(record.until)}</dd></div>
         <div><dt>Took</dt><dd>${record.tookMs} ms</dd></div>
-        <div><dt>Epoch</dt><dd>${record.epoch}</dd></div>
-        <div class="long"><dt>Input</dt><dd>${record.inputDigest.slice(0, 16)}</dd></div>
-        <div class="long"><dt>Output</dt><dd>${record.outputDigest.slice(0, 16)}</dd></div>
       </dl>
       ${record.items.length > 0 && html`<ul class="plain items" aria-label=${UNITS[record.pass]}>${record.items.map((item, at) => html`<li key=${at}><${Item} item=${item} /></li>`)}</ul>`}
       ${record.totals.omittedItems > 0 && html`<p class="muted">and ${plural(record.totals.omittedItems, "item")} that the record has no room for</p>`}
+      <details><summary>For replay</summary><dl class="facts">
+        <div><dt>Epoch</dt><dd>${record.epoch}</dd></div>
+        <div><dt>Input</dt><dd>${record.inputDigest.slice(0, 16)}</dd></div>
+        <div><dt>Output</dt><dd>${record.outputDigest.slice(0, 16)}</dd></div>
+      </dl></details>
     </div>`}
   </li>`;
 }

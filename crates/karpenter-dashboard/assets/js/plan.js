@@ -1,9 +1,9 @@
 // The view of a rehearsal: a change that is pasted, and what it would do. Nothing is changed.
-import uPlot from "../vendor/uplot.js";
-import { useEffect, useRef } from "../vendor/hooks.js";
+import { useMemo } from "../vendor/hooks.js";
 import { signal, useSignal } from "../vendor/signals.js";
 import { html } from "./html.js";
 import { post } from "./api.js";
+import { Chart } from "./chart.js";
 import { age, count, plural } from "./format.js";
 
 const LENGTHS = ["10m", "1h", "4h", "24h"];
@@ -23,72 +23,33 @@ function change(number) {
   return number > 0 ? "+" + count(number) : number < 0 ? "−" + count(-number) : "0";
 }
 
-function Tile({ name, value, note }) {
-  return html`<div class="tile"><span class="name">${name}</span><span class="value">${value}</span><span class="note">${note}</span></div>`;
-}
-
-function color(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
-
-/** Steps of an axis that counts. */
-const WHOLE = [1, 2, 5].flatMap((digit) => [1, 10, 100, 1000, 10000].map((power) => digit * power)).sort((a, b) => a - b);
+const LINES = [
+  ["with the change", "--accent"],
+  ["without it", "--muted", [5, 4]],
+];
 
 /** Both curves of one column over the seconds of the rehearsal. */
-function Curve({ title, plan, column, format }) {
-  const place = useRef(null);
-  const changed = plan.curve;
-  const unchanged = plan.unchanged?.curve ?? [];
-  const at = [...new Set([...[...changed, ...unchanged].map((sample) => sample.after), plan.seconds])].sort((a, b) => a - b);
-  const held = (samples) => {
-    let next = 0;
-    let value = null;
-    return at.map((second) => {
-      while (next < samples.length && samples[next].after <= second) value = samples[next++][column];
-      return value;
-    });
-  };
-  useEffect(() => {
-    let plot = null;
-    const make = () => {
-      plot?.destroy();
-      const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
-      const line = (label, stroke, dash) => ({
-        label,
-        stroke: color(stroke),
-        dash,
-        width: 2,
-        points: { show: false },
-        paths: uPlot.paths.stepped({ align: 1 }),
-        value: (_, value) => (value === null ? "–" : format(value)),
+function Curve({ title, plan, column, format, whole }) {
+  const data = useMemo(() => {
+    const curves = [plan.curve, plan.unchanged?.curve ?? []];
+    const at = [...new Set([...curves.flat().map((sample) => sample.after), plan.seconds])].sort((a, b) => a - b);
+    const held = (samples) => {
+      let next = 0;
+      let value = null;
+      return at.map((second) => {
+        while (next < samples.length && samples[next].after <= second) value = samples[next++][column];
+        return value;
       });
-      const options = {
-        width: place.current.clientWidth,
-        height: 190,
-        cursor: { drag: { x: false, y: false } },
-        scales: { x: { time: false, range: () => [0, Math.max(plan.seconds, 1)] }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1e-3)] } },
-        axes: [
-          { ...axis, size: 26, grid: { show: false }, values: (_, splits) => splits.map((value) => "+" + age(value)) },
-          { ...axis, size: 56, values: (_, splits) => splits.map(format), ...(column === "nodes" && { incrs: WHOLE }) },
-        ],
-        series: [{ label: "After", value: (_, value) => (value === null ? "–" : age(value)) }, line("with the change", "--accent"), line("unchanged", "--muted", [5, 4])],
-      };
-      plot = new uPlot(options, [at, held(changed), held(unchanged)], place.current);
     };
-    make();
-    const resized = new ResizeObserver(([entry]) => plot.setSize({ width: Math.floor(entry.contentRect.width), height: 190 }));
-    resized.observe(place.current);
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    dark.addEventListener("change", make);
-    addEventListener("themechange", make);
-    return () => {
-      resized.disconnect();
-      dark.removeEventListener("change", make);
-      removeEventListener("themechange", make);
-      plot.destroy();
-    };
+    return [at, ...curves.map(held)];
   }, [plan]);
-  return html`<section class="card"><h2>${title}</h2><div class="plot" role="img" aria-label=${title} ref=${place}></div></section>`;
+  const x = {
+    label: "After",
+    scale: { time: false, range: () => [0, Math.max(plan.seconds, 1)] },
+    axis: (_, splits) => splits.map((value) => "+" + age(value)),
+    value: (_, value) => (value == null ? "–" : age(value)),
+  };
+  return html`<${Chart} title=${title} data=${data} lines=${LINES} x=${x} format=${format} whole=${whole} />`;
 }
 
 function launched(step) {
@@ -113,25 +74,47 @@ function Steps({ title, steps }) {
   </section>`;
 }
 
+/** The cluster now, and at the end without and with the change. */
+function Ends({ plan }) {
+  const { before, after, unchanged } = plan;
+  const row = (name, now, without, with_, format) => html`<tr><th>${name}</th><td class="n">${now === undefined ? "–" : format(now)}</td>
+    ${unchanged && html`<td class="n">${format(without)}</td>`}<td class="n"><strong>${format(with_)}</strong></td></tr>`;
+  return html`<section class="card"><h2>Now, and after ${age(plan.seconds)} without and with the change</h2>
+    <div class="scroll" tabindex="0" role="region" aria-label="Totals"><table>
+      <thead><tr><th></th><th class="n">Now</th>${unchanged && html`<th class="n">Without</th>`}<th class="n">With</th></tr></thead>
+      <tbody>
+        ${row("Nodes", before.nodes, unchanged?.after.nodes, after.nodes, count)}
+        ${row("Price per hour", before.pricePerHour, unchanged?.after.pricePerHour, after.pricePerHour, rate)}
+        ${row("Pending pods", before.pending, unchanged?.after.pending, after.pending, count)}
+        ${row("Evictions", undefined, unchanged?.evictions, plan.evictions.total, count)}
+      </tbody>
+    </table></div>
+  </section>`;
+}
+
+/** What happens without the change, too; empty if nothing does. */
+function anyway({ before, unchanged }) {
+  if (!unchanged) return "";
+  const nodes = unchanged.after.nodes - before.nodes;
+  const price = unchanged.after.pricePerHour - before.pricePerHour;
+  if (nodes === 0 && Math.abs(price) < 0.0005) return " Without it, nodes and price stay as they are.";
+  return ` Happens anyway: ${change(nodes)} nodes, ${rate(price, true)}/h.`;
+}
+
 function Answer({ plan }) {
-  const { before, after, difference, unchanged } = plan;
+  const { difference } = plan;
   const differs = difference?.differs;
   return html`<p class="sum" role="status">${
       differs
-        ? `After ${age(plan.seconds)}: ${change(difference.nodes)} nodes, ${rate(difference.pricePerHour, true)}/h, ${change(difference.evictions)} evictions against the unchanged cluster.`
-        : `No difference within ${age(plan.seconds)}.`
-    }</p>
+        ? `The change makes a difference of ${change(difference.nodes)} nodes, ${rate(difference.pricePerHour, true)}/h and ${change(difference.evictions)} evictions after ${age(plan.seconds)}.`
+        : `The change makes no difference within ${age(plan.seconds)}.`
+    }${anyway(plan)}</p>
     ${plan.observed.truncated && html`<p class="note-box" role="alert">The rehearsal ended early: the numbers are those of its last moment.</p>`}
-    <section class="tiles" aria-label="Totals">
-      <${Tile} name="Nodes" value=${`${count(before.nodes)} → ${count(after.nodes)}`} note=${unchanged ? `${count(unchanged.after.nodes)} unchanged` : ""} />
-      <${Tile} name="Price per hour" value=${`${rate(before.pricePerHour)} → ${rate(after.pricePerHour)}`} note=${unchanged ? `${rate(unchanged.after.pricePerHour)} unchanged` : ""} />
-      <${Tile} name="Evictions" value=${count(plan.evictions.total)} note=${unchanged ? `${count(unchanged.evictions)} unchanged` : ""} />
-      <${Tile} name="Pending pods" value=${count(after.pending)} note=${unchanged ? `${count(unchanged.after.pending)} unchanged` : ""} />
-    </section>
     <ul class="plain">${plan.changes.map((told) => html`<li>${told}</li>`)}</ul>
+    <${Ends} plan=${plan} />
     <div class="grid two">
-      <${Curve} title="Dollars per hour" plan=${plan} column="pricePerHour" format=${(value) => rate(value)} />
-      <${Curve} title="Nodes" plan=${plan} column="nodes" format=${(value) => count(Math.round(value))} />
+      <${Curve} title="Price per hour" plan=${plan} column="pricePerHour" format=${(value) => rate(value)} />
+      <${Curve} title="Nodes" plan=${plan} column="nodes" format=${(value) => count(Math.round(value))} whole />
     </div>
     ${differs
       ? html`<${Steps} title="With the change only" steps=${difference.onlyChanged} /><${Steps} title="Without the change only" steps=${difference.onlyUnchanged} />`
@@ -159,17 +142,17 @@ export function Plan() {
   const typed = (field) => (event) => (asked[field].value = event.currentTarget.value);
   return html`<div class="content">
     <form class="card rehearsal" onSubmit=${rehearse}>
-      <h2>Rehearse a change <span class="muted">nothing is changed</span></h2>
+      <h2>Rehearse a change <span class="muted">on a copy: the cluster stays as it is</span></h2>
       <label>Manifests to apply: NodePools, NodeOverlays, PodDisruptionBudgets, workloads, as YAML or JSON
         <textarea rows="9" spellcheck="false" value=${asked.manifest.value} onInput=${typed("manifest")}></textarea></label>
       <label>Settings, one a line: budget.default=20%, limits.default.cpu=400, policy.default=WhenEmpty
         <textarea rows="2" spellcheck="false" value=${asked.sets.value} onInput=${typed("sets")}></textarea></label>
       <div class="filters">
-        <label>For <select value=${asked.length.value} onChange=${typed("length")}>${LENGTHS.map((length) => html`<option value=${length}>${length}</option>`)}</select></label>
+        <label>Simulated time <select value=${asked.length.value} onChange=${typed("length")}>${LENGTHS.map((length) => html`<option value=${length}>${length}</option>`)}</select></label>
         <button type="submit" disabled=${running.value}>${running.value ? "Rehearsing …" : "Rehearse"}</button>
       </div>
     </form>
     ${problem.value && html`<p class="note-box" role="alert">${problem.value}</p>`}
-    ${answer.value && html`<${Answer} plan=${answer.value} />`}
+    ${answer.value && html`<${Answer} key=${answer.value.start} plan=${answer.value} />`}
   </div>`;
 }

@@ -9,6 +9,7 @@ export const connection = signal({ state: "connecting", why: "" });
 export const totals = signal(null);
 export const pending = signal([]);
 export const budgets = signal([]);
+export const limits = signal([]);
 /** The nodes; a new array after each change. */
 export const nodes = signal([]);
 /** Columns of the sums over time; a new object after each change. */
@@ -39,6 +40,7 @@ function publish(event) {
   totals.value = event.totals;
   if (event.pending) pending.value = event.pending;
   if (event.budgets) budgets.value = event.budgets;
+  if (event.limits) limits.value = event.limits;
   nodes.value = [...byId.values()];
 }
 

@@ -115,19 +115,16 @@ function order(a, b) {
 function Map({ nodes, group, selected, onSelect }) {
   const frame = useRef(null);
   const canvas = useRef(null);
-  const plan = useRef(null);
   const width = useSignal(0);
   const hover = useSignal(null);
   const focus = useSignal("");
 
-  const groups = groupsOf([...nodes].sort(order), group);
+  const groups = useMemo(() => groupsOf([...nodes].sort(order), group), [nodes, group]);
   const describe = (number, price) => `${plural(number, "node")}, ${dollars(price, 4)}/h`;
+  const space = width.value;
+  const plan = useMemo(() => layout(groups, space), [groups, space]);
   const paint = useRef(null);
-  paint.current = () => {
-    if (!width.peek()) return;
-    plan.current = layout(groups, width.peek());
-    draw(canvas.current, plan.current, width.peek(), selected, focus.peek(), describe);
-  };
+  paint.current = () => space > 0 && draw(canvas.current, plan, space, describe);
 
   useEffect(() => {
     const resized = new ResizeObserver(([entry]) => (width.value = Math.floor(entry.contentRect.width)));
@@ -142,26 +139,26 @@ function Map({ nodes, group, selected, onSelect }) {
       removeEventListener("themechange", again);
     };
   }, []);
-  const [space, focused] = [width.value, focus.value];
   useEffect(() => {
     const request = requestAnimationFrame(() => paint.current());
     return () => cancelAnimationFrame(request);
-  }, [nodes, group, selected, space, focused]);
+  }, [plan]);
 
-  const find = (event) => plan.current && at(plan.current, event.offsetX, event.offsetY);
+  const find = (event) => at(plan, event.offsetX, event.offsetY);
   const move = (event) => {
     const place = find(event);
     hover.value = place ? { node: place.node, x: event.offsetX, y: event.offsetY } : null;
   };
   const key = (event) => {
-    const place = plan.current?.squares.find((place) => place.node.id === focus.value);
+    const place = plan.squares.find((place) => place.node.id === focus.value);
     if (event.key === "Enter" || event.key === " ") {
       if (place) onSelect(place.node);
     } else if (/^(Arrow(Up|Down|Left|Right)|Home|End)$/.test(event.key)) {
-      const next = plan.current && neighbour(plan.current, focus.value, event.key);
+      const next = neighbour(plan, focus.value, event.key);
       if (next) {
         focus.value = next.node.id;
-        scrollBy({ top: Math.min(0, canvas.current.getBoundingClientRect().top + next.y - 120) });
+        const top = canvas.current.getBoundingClientRect().top + next.y;
+        scrollBy({ top: Math.min(0, top - 120) || Math.max(0, top + next.size + 20 - innerHeight) });
       }
     } else {
       return;
@@ -181,9 +178,12 @@ function Map({ nodes, group, selected, onSelect }) {
         onMouseLeave=${() => (hover.value = null)}
         onClick=${(event) => { const place = find(event); if (place) onSelect(place.node); }}
         onKeyDown=${key}
-        onFocus=${() => { if (!focus.value && plan.current?.squares[0]) focus.value = plan.current.squares[0].node.id; }}
+        onFocus=${() => { if (!focus.value && plan.squares[0]) focus.value = plan.squares[0].node.id; }}
         onBlur=${() => (focus.value = "")}
       ></canvas>
+      ${plan.squares
+        .filter(({ node }) => node.id === selected || node.id === focus.value)
+        .map(({ node, x, y, size }) => html`<span key=${node.id} class=${node.id === selected ? "ring selected" : "ring"} style=${{ left: x + "px", top: y + "px", width: size + "px", height: size + "px" }}></span>`)}
       ${hover.value && html`<${Tip} ...${hover.value} width=${space} />`}
     </div>`;
 }

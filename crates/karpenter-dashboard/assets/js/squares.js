@@ -92,7 +92,6 @@ function theme() {
     muted: read("--muted"),
     empty: read("--square"),
     edge: read("--edge"),
-    accent: read("--accent"),
     unknown: read("--unknown"),
     hatch: read("--hatch"),
     colors: [0, 1, 2, 3, 4].map((at) => read(`--price-${at}`)),
@@ -164,8 +163,8 @@ function prepare(canvas, width, height) {
   return context;
 }
 
-/** Draws the map; `selected` and `focused` are ids of nodes. */
-export function draw(canvas, plan, width, selected, focused, describe) {
+/** Draws the map; `describe` is what a title says of the number and the price of its nodes. */
+export function draw(canvas, plan, width, describe) {
   const colors = theme();
   const context = prepare(canvas, width, plan.height);
   context.textBaseline = "alphabetic";
@@ -179,12 +178,6 @@ export function draw(canvas, plan, width, selected, focused, describe) {
     context.fillText(describe(count, price), indent, y);
   }
   for (const place of plan.squares) square(context, colors, place, colorOf(place.node));
-  for (const place of plan.squares) {
-    if (place.node.id !== selected && place.node.id !== focused) continue;
-    context.strokeStyle = colors.accent;
-    context.lineWidth = place.node.id === selected ? 3 : 2;
-    context.strokeRect(place.x - 2, place.y - 2, place.size + 4, place.size + 4);
-  }
 }
 
 /** Draws one square of a legend. */

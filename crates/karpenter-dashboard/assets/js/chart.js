@@ -69,5 +69,6 @@ export function Chart({ title, data, lines, x, format, whole }) {
     };
   }, []);
   useEffect(() => plot.current?.setData(data), [data]);
-  return html`<section class="card"><h2>${title}</h2><div class="plot" role="img" aria-label=${title} ref=${place}></div></section>`;
+  const spoken = lines.map(([label], at) => `${label} ${format(data[at + 1].at(-1) ?? 0)}`).join(", ");
+  return html`<section class="card"><h2>${title}</h2><div class="plot" role="img" aria-label=${spoken} ref=${place}></div></section>`;
 }

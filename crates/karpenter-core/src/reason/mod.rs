@@ -324,7 +324,7 @@ reasons! {
         problem: String,
     } "the cheaper instance types do not satisfy minValues: {problem}";
     /// Spot nodes are not replaced by spot nodes: the feature gate is off.
-    SpotToSpotDisabled {} "SpotToSpotConsolidation is off";
+    SpotToSpotDisabled {} "a spot node is not replaced by a spot node: the feature gate SpotToSpotConsolidation is off";
     /// Too few spot instance types are cheaper.
     SpotToSpotFlexibility {
         /// The number required.

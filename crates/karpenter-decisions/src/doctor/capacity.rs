@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::limits::known_usage;
 use karpenter_core::pod::{NodeTerm, Shape};
 use karpenter_core::requirements::{AllowUndefined, Operator, Requirement, Requirements};
 use karpenter_core::resources::{Resources, plain};
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 use super::check::{Check, Severity};
 use super::finding::{Draft, Subject};
 use super::scan::{Pool, Scan};
+use crate::explain::usage;
 
 /// The part of a limit from which on it counts as nearly reached, in percent.
 const NEARLY: i128 = 95;
@@ -22,7 +22,7 @@ const OVERHEAD: i64 = 30;
 const MAX_ERROR: usize = 200;
 
 pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
-    let used = usage(scan);
+    let used = usage(scan.snapshot);
     for pool in scan.pools() {
         let contradictions = contradictions(scan, pool);
         if contradictions.is_empty() {
@@ -158,22 +158,6 @@ fn min_values(pool: &Pool<'_>) -> Vec<Draft> {
         })
     });
     unreached.collect()
-}
-
-/// Returns the capacity of the nodes of each NodePool with limits.
-fn usage<'a>(scan: &Scan<'a>) -> BTreeMap<&'a str, Resources> {
-    let limited: BTreeSet<&str> = scan
-        .pools()
-        .filter(|pool| !pool.pool.spec.limits.is_empty())
-        .map(Pool::name)
-        .collect();
-    let mut used: BTreeMap<&str, Resources> = BTreeMap::new();
-    for node in scan.snapshot.nodes().filter(|node| !node.is_deleting()) {
-        if let Some(pool) = node.node_pool().filter(|pool| limited.contains(pool)) {
-            used.entry(pool).or_default().add_assign(&known_usage(node));
-        }
-    }
-    used
 }
 
 /// Finds limits of which less than 5 % is left.

@@ -280,17 +280,17 @@ fn usage(requested: &Resources, allocatable: &Resources) -> BTreeMap<String, Usa
     let amounts = requested.iter().filter(|(_, amount)| *amount > 0);
     let usage = amounts.map(|(name, amount)| {
         let of = allocatable.get(name);
-        let share = if of > 0 {
-            amount as f64 / of as f64
-        } else {
-            1.0
-        };
         let usage = Usage {
             requested: plain(name, amount),
             allocatable: plain(name, of),
-            share,
+            share: share(amount, of),
         };
         (name.to_owned(), usage)
     });
     usage.collect()
+}
+
+/// Returns the used part of an amount; 1 of nothing.
+pub(super) fn share(used: i64, of: i64) -> f64 {
+    if of > 0 { used as f64 / of as f64 } else { 1.0 }
 }

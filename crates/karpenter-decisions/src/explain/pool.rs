@@ -1,9 +1,15 @@
 //! What a NodePool did in the last scheduling pass, and what its limits and budgets allow.
 
+use std::collections::BTreeMap;
+
+use karpenter_api::v1::NodePool;
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::Budgets;
-use karpenter_core::resources::{NODES, Resources, plain};
+use karpenter_core::limits::known_usage;
+use karpenter_core::resources::{Resources, plain};
 use serde::Serialize;
 
+use super::node::share;
 use super::{CurrentReason, Metadata, Observed, Question};
 use crate::groups::{ReasonGroup, kept_nodes};
 
@@ -37,6 +43,8 @@ pub struct LimitNow {
     pub limit: String,
     /// The capacity of the nodes that are not being deleted, as a quantity.
     pub used: String,
+    /// The used part: 1 if all is used.
+    pub share: f64,
 }
 
 /// A budget of a NodePool for one reason of disruption.
@@ -61,14 +69,8 @@ pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePool
         ..
     } = question;
     let pool = snapshot.node_pool(name)?;
-    let mut used = Resources::new();
     let nodes = || snapshot.nodes().filter(|n| n.node_pool() == Some(name));
-    for node in nodes().filter(|node| !node.is_deleting()) {
-        used.add_assign(&node.capacity());
-        used.set(NODES, used.get(NODES).saturating_add(1));
-    }
     let prices = crate::prices::Prices::new(snapshot);
-    let limits = Resources::allocatable_from(&pool.spec.limits).unwrap_or_default();
     let budgets = Budgets::by_reason(snapshot, *now);
     let groups = kept_nodes(snapshot, history);
     Some(NodePoolExplanation {
@@ -86,14 +88,7 @@ pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePool
             .map(|node| crate::prices::finite(prices.of(node)))
             // An empty sum is -0.0.
             .fold(0.0, |sum, price| sum + price),
-        limits: limits
-            .iter()
-            .map(|(resource, limit)| LimitNow {
-                resource: resource.to_owned(),
-                limit: plain(resource, limit),
-                used: plain(resource, used.get(resource)),
-            })
-            .collect(),
+        limits: limits(pool, &usage(snapshot)),
         budgets: budgets
             .iter()
             .map(|(reason, budgets)| {
@@ -111,4 +106,31 @@ pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePool
             .filter_map(|((of, _), group)| (of == name).then_some(group))
             .collect(),
     })
+}
+
+/// Returns what the nodes of each NodePool that are not being deleted count with.
+pub(crate) fn usage(snapshot: &Snapshot) -> BTreeMap<&str, Resources> {
+    let mut used: BTreeMap<&str, Resources> = BTreeMap::new();
+    for node in snapshot.nodes().filter(|node| !node.is_deleting()) {
+        if let Some(pool) = node.node_pool() {
+            used.entry(pool).or_default().add_assign(&known_usage(node));
+        }
+    }
+    used
+}
+
+/// Returns the limits of a NodePool, with their usage.
+pub(crate) fn limits(pool: &NodePool, usage: &BTreeMap<&str, Resources>) -> Vec<LimitNow> {
+    let limits = Resources::allocatable_from(&pool.spec.limits).unwrap_or_default();
+    let used = usage.get(pool.name());
+    let now = limits.iter().map(|(resource, limit)| {
+        let used = used.map_or(0, |used| used.get(resource));
+        LimitNow {
+            resource: resource.to_owned(),
+            limit: plain(resource, limit),
+            used: plain(resource, used),
+            share: share(used, limit),
+        }
+    });
+    now.collect()
 }

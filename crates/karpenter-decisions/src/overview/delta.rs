@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde::Serialize;
 
 use super::columns::{COLUMNS, Column, Columns};
-use super::{Overview, PendingGroup, PoolBudget, Row, Totals};
+use super::{Overview, PendingGroup, PoolBudget, PoolLimit, Row, Totals};
 
 /// What changed from one overview to the next.
 #[derive(Debug)]
@@ -13,6 +13,7 @@ pub struct Delta<'a> {
     new: &'a Overview,
     pending: Option<&'a [PendingGroup]>,
     budgets: Option<&'a [PoolBudget]>,
+    limits: Option<&'a [PoolLimit]>,
     add: Vec<&'a Row>,
     /// New versions, and the ones before.
     change: Vec<(&'a Row, &'a Row)>,
@@ -26,6 +27,7 @@ impl Overview {
             new: self,
             pending: (self.pending != earlier.pending).then_some(&self.pending),
             budgets: (self.budgets != earlier.budgets).then_some(&self.budgets),
+            limits: (self.limits != earlier.limits).then_some(&self.limits),
             add: Vec::new(),
             change: Vec::new(),
             remove: Vec::new(),
@@ -46,6 +48,7 @@ impl Overview {
         let same = is_empty
             && delta.pending.is_none()
             && delta.budgets.is_none()
+            && delta.limits.is_none()
             && self.totals == earlier.totals;
         (!same).then_some(delta)
     }
@@ -64,6 +67,8 @@ impl Delta<'_> {
             #[serde(skip_serializing_if = "Option::is_none")]
             budgets: Option<&'a [PoolBudget]>,
             #[serde(skip_serializing_if = "Option::is_none")]
+            limits: Option<&'a [PoolLimit]>,
+            #[serde(skip_serializing_if = "Option::is_none")]
             add: Option<Columns<'a>>,
             #[serde(skip_serializing_if = "Option::is_none")]
             change: Option<Columns<'a>>,
@@ -81,6 +86,7 @@ impl Delta<'_> {
             totals: &self.new.totals,
             pending: self.pending,
             budgets: self.budgets,
+            limits: self.limits,
             add: (!self.add.is_empty()).then(|| Columns::all(&self.add)),
             change: (!changed.is_empty())
                 .then(|| Columns::some(&changed, COLUMNS.into_iter().filter(differs))),

@@ -10,10 +10,12 @@ mod delta;
 mod pack;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use karpenter_api::labels;
-use karpenter_core::cluster::NodeState;
+use karpenter_api::v1::NodePool;
+use karpenter_core::cluster::{NodeState, Snapshot};
 use karpenter_core::disruption::Budgets;
 use karpenter_core::resources::{CPU, MEMORY, PODS};
 use rustc_hash::FxHashMap;
@@ -22,7 +24,7 @@ use serde::{Serialize, Serializer};
 pub use curve::{Curve, POINTS, Point};
 pub use delta::Delta;
 
-use crate::explain::{ObjectName, Observed, Question, node_state};
+use crate::explain::{self, LimitNow, ObjectName, Observed, Question, node_state};
 use crate::history::node_key;
 use crate::index::Known;
 use crate::passes::Classes;
@@ -48,6 +50,8 @@ pub struct Overview {
     pub pending: Vec<PendingGroup>,
     /// The budgets of all NodePools.
     pub budgets: Vec<PoolBudget>,
+    /// The limits of all NodePools that have any.
+    pub limits: Vec<PoolLimit>,
     /// The nodes, by id.
     rows: Vec<Row>,
 }
@@ -112,6 +116,15 @@ pub struct PoolBudget {
     pub consuming: u32,
     /// The number of nodes that may still be disrupted.
     pub remaining: u32,
+}
+
+/// A limit of a NodePool, with its usage.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolLimit {
+    pub node_pool: String,
+    #[serde(flatten)]
+    pub limit: LimitNow,
 }
 
 /// A node, or a NodeClaim whose node has not joined.
@@ -189,6 +202,7 @@ impl Overview {
             totals,
             pending,
             budgets: budgets(question),
+            limits: limits(question.snapshot),
             rows,
         }
     }
@@ -209,6 +223,7 @@ impl Overview {
             totals: &'a Totals,
             pending: &'a [PendingGroup],
             budgets: &'a [PoolBudget],
+            limits: &'a [PoolLimit],
             curve: &'a Curve,
             nodes: Columns<'a>,
         }
@@ -220,6 +235,7 @@ impl Overview {
             totals: &self.totals,
             pending: &self.pending,
             budgets: &self.budgets,
+            limits: &self.limits,
             curve,
             nodes: Columns::all(&rows),
         };
@@ -307,7 +323,7 @@ struct Texts {
 }
 
 impl Texts {
-    fn of(&mut self, known: &std::sync::Arc<Known>) -> String {
+    fn of(&mut self, known: &Arc<Known>) -> String {
         let reason = match &**known {
             Known::Reason {
                 reason: Some(reason),
@@ -315,7 +331,7 @@ impl Texts {
             } => reason,
             Known::Reason { reason: None, .. } | Known::Placed { .. } => return String::new(),
         };
-        let address = std::sync::Arc::as_ptr(known);
+        let address = Arc::as_ptr(known);
         if let Some(text) = self.known.get(&address) {
             return text.clone();
         }
@@ -410,6 +426,19 @@ fn budgets(question: &Question<'_>) -> Vec<PoolBudget> {
     }
     all.sort_by(|a, b| (&a.node_pool, &a.reason).cmp(&(&b.node_pool, &b.reason)));
     all
+}
+
+fn limits(snapshot: &Snapshot) -> Vec<PoolLimit> {
+    let usage = explain::usage(snapshot);
+    let of_pool = |pool: &Arc<NodePool>| {
+        let limits = explain::limits(pool, &usage).into_iter();
+        let node_pool = pool.name().to_owned();
+        limits.map(move |limit| PoolLimit {
+            node_pool: node_pool.clone(),
+            limit,
+        })
+    };
+    snapshot.node_pools().flat_map(of_pool).collect()
 }
 
 impl Serialize for Curve {

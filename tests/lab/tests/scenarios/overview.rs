@@ -14,7 +14,8 @@ use crate::world::{World, pool};
 async fn world(port: u16) -> World {
     let world = World::bare(serving(port, |_| ())).await;
     world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
+    let limits = json!({ "limits": { "cpu": "1000" } });
+    world.create(&pool("default", limits)).await;
     world
 }
 
@@ -38,6 +39,7 @@ struct Client {
     nodes: Nodes,
     pending: Value,
     budgets: Value,
+    limits: Value,
     totals: Value,
     seen: Vec<String>,
 }
@@ -87,6 +89,7 @@ impl Client {
             for (part, value) in [
                 ("pending", &mut self.pending),
                 ("budgets", &mut self.budgets),
+                ("limits", &mut self.limits),
                 ("totals", &mut self.totals),
             ] {
                 if let Some(new) = data.get(part) {
@@ -160,6 +163,14 @@ async fn who_applies_the_changes_of_the_stream_knows_what_a_new_overview_says() 
     assert_eq!(client.totals, overview["totals"]);
     assert_eq!(client.pending, overview["pending"]);
     assert_eq!(client.budgets, overview["budgets"]);
+    assert_eq!(client.limits, overview["limits"]);
+    let cpu = &overview["limits"][0];
+    let told = &get(port, "nodepools/default/explanation").await["limits"][0];
+    let [share, used] = [&cpu["share"], &cpu["used"]];
+    let limit = json!({ "nodePool": "default", "resource": "cpu", "limit": "1000", "used": used, "share": share });
+    assert_eq!(*cpu, limit);
+    assert_eq!([share, used], [&told["share"], &told["used"]]);
+    assert!(share.as_f64() > Some(0.0), "{share}");
     assert_eq!(overview["totals"]["pending"], 3);
     assert_eq!(overview["pending"][0]["reason"], "NoMatchingType");
     assert_eq!(overview["pending"][0]["count"], 3);

@@ -92,13 +92,13 @@ function Ends({ plan }) {
   </section>`;
 }
 
-/** What happens without the change, too; empty if nothing does. */
-function anyway({ before, unchanged }) {
+/** What happens without the change. */
+function otherwise({ before, unchanged, difference }) {
   if (!unchanged) return "";
   const nodes = unchanged.after.nodes - before.nodes;
   const price = unchanged.after.pricePerHour - before.pricePerHour;
   if (nodes === 0 && Math.abs(price) < 0.0005) return " Without it, nodes and price stay as they are.";
-  return ` Happens anyway: ${change(nodes)} nodes, ${rate(price, true)}/h.`;
+  return ` ${difference?.differs ? "Without it" : "Happens anyway"}: ${change(nodes)} nodes, ${rate(price, true)}/h.`;
 }
 
 function Answer({ plan }) {
@@ -108,7 +108,7 @@ function Answer({ plan }) {
       differs
         ? `The change makes a difference of ${change(difference.nodes)} nodes, ${rate(difference.pricePerHour, true)}/h and ${change(difference.evictions)} evictions after ${age(plan.seconds)}.`
         : `The change makes no difference within ${age(plan.seconds)}.`
-    }${anyway(plan)}</p>
+    }${otherwise(plan)}</p>
     ${plan.observed.truncated && html`<p class="note-box" role="alert">The rehearsal ended early: the numbers are those of its last moment.</p>`}
     <ul class="plain">${plan.changes.map((told) => html`<li>${told}</li>`)}</ul>
     <${Ends} plan=${plan} />

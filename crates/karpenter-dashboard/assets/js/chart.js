@@ -31,6 +31,7 @@ export function Chart({ title, data, lines, x, format, whole }) {
       const options = {
         width: place.current.clientWidth,
         height: HEIGHT,
+        padding: [null, 26, null, null],
         cursor: { points: { size: 6 }, drag: { x: false, y: false } },
         hooks: { draw: [last], setCursor: [last] },
         scales: { x: x.scale ?? {}, y: { range: (_, low, high) => [0, Math.max(high * 1.1, whole ? 1 : 0.01)] } },

@@ -1,7 +1,7 @@
 //! The dashboard in a browser: a real Chromium, and the controllers on the embedded control plane in real time.
 //!
 //! Skipped, with a message, without `chromium` and `chromedriver`; `.ci/run` installs them. With `KARPENTER_SCREENSHOTS=DIR`
-//! every view is written to a directory, for review.
+//! every view is written to a directory, for review; with `UPDATE_PICTURES=1` the pictures of `docs/img` are.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -47,7 +47,20 @@ const SQUARES: &str =
 
 /// The group of the pods that no zone takes. The others are bound in the meantime, and their group goes away.
 const LOST: &str =
-    "[...document.querySelectorAll('a.choice')].find((it) => it.innerText.includes('[z9]'))";
+    "[...document.querySelectorAll('a.choice')].find((it) => it.innerText.includes('zone=z9'))";
+
+/// A change that is rehearsed: fewer replicas, and nodes that may go.
+const CHANGE: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app, namespace: default}
+spec:
+  replicas: 20
+  selector: {matchLabels: {app: app}}
+  template:
+    metadata: {labels: {app: app}}
+    spec:
+      containers: [{name: app, image: app, resources: {requests: {cpu: 1, memory: 1Gi}}}]";
 
 /// Conformance: DASH-02, DASH-05
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -331,11 +344,23 @@ async fn every_view_is_readable_by_keyboard_and_without_serious_faults() {
         )
         .await;
     world.nodes(|nodes| nodes > 0).await;
+    let taints = json!([{ "key": "batch", "effect": "NoSchedule" }]);
+    world.pool("batch", taints).await;
     let url = world.url.clone();
     see(&browser, move |it| {
         it.open(&url);
         it.wait("the page is live", "document.querySelector('.tile')");
+        it.wait(
+            "a NodePool without nodes is listed",
+            "document.querySelector('.grid.two')?.innerText.includes('no nodes')",
+        );
         it.wait("a pod has no place", "document.querySelector('.badge')");
+        let names =
+            "return [...document.querySelectorAll('nav a')].map((it) => it.firstChild.data)";
+        for view in it.run(names).as_array().unwrap() {
+            let row = format!("| {} |", view.as_str().unwrap());
+            assert!(BOOK.contains(&row), "docs/dashboard.md has no {row}");
+        }
         // The link to the content, the name, and the first views.
         let focus = "return document.activeElement.innerText.trim().split(/\\s/)[0]";
         let mut seen = Vec::new();
@@ -405,6 +430,8 @@ async fn every_view_is_readable_by_keyboard_and_without_serious_faults() {
         skipped("axe-core", "it is not in target/tools");
     }
     let screenshots = std::env::var_os("KARPENTER_SCREENSHOTS").map(PathBuf::from);
+    let pictures = std::env::var_os("UPDATE_PICTURES")
+        .map(|_| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/img"));
     let base = world.url.clone();
     see(&browser, move |it| {
         for (width, height) in [(1280, 860), (390, 844)] {
@@ -414,7 +441,7 @@ async fn every_view_is_readable_by_keyboard_and_without_serious_faults() {
                     it.open("about:blank");
                     it.open(&format!("{base}#{view}"));
                     it.wait(name, ready);
-                    it.run(then);
+                    it.run(&then.replace("CHANGE", &format!("{CHANGE:?}")));
                     it.wait(name, answered);
                     it.wait("the page has settled", "document.readyState === 'complete'");
                     let wide = it.run("return document.documentElement.scrollWidth - innerWidth");
@@ -424,6 +451,12 @@ async fn every_view_is_readable_by_keyboard_and_without_serious_faults() {
                     );
                     if let Some(directory) = &screenshots {
                         it.screenshot(&directory.join(format!("{name}-{width}-{theme}.png")));
+                    }
+                    if let Some(directory) = &pictures
+                        && PICTURES.contains(&name)
+                        && (width, theme) == (1280, "light")
+                    {
+                        it.screenshot(&directory.join(format!("dashboard-{name}.png")));
                     }
                     if let Some(axe) = &axe {
                         assert_eq!(faults(it, axe), json!([]), "{name}, {width}, {theme}");
@@ -436,6 +469,12 @@ async fn every_view_is_readable_by_keyboard_and_without_serious_faults() {
     world.cluster.shutdown().await;
 }
 
+/// The page of the book that lists the views.
+const BOOK: &str = include_str!("../../../../docs/dashboard.md");
+
+/// The views that the book and README show.
+const PICTURES: [&str; 3] = ["overview", "pending", "plan"];
+
 /// Views: name, address, what is there once they are ready, what to do then, and what is there once that has been answered.
 const VIEWS: [(&str, &str, &str, &str, &str); 7] = [
     (
@@ -443,7 +482,8 @@ const VIEWS: [(&str, &str, &str, &str, &str); 7] = [
         "overview",
         "document.querySelector('.u-over')",
         "",
-        "document.querySelector('.u-over')",
+        // Nodes are not kept for the pods that have just been bound.
+        "!document.body.innerText.includes('Nominated')",
     ),
     (
         "nodes",
@@ -470,7 +510,7 @@ const VIEWS: [(&str, &str, &str, &str, &str); 7] = [
         "pending",
         "pending",
         LOST,
-        "[...document.querySelectorAll('a.choice')].find((it) => it.innerText.includes('[z9]')).click()",
+        "[...document.querySelectorAll('a.choice')].find((it) => it.innerText.includes('zone=z9')).click()",
         "document.querySelector('.panel .stages')",
     ),
     (
@@ -484,8 +524,12 @@ const VIEWS: [(&str, &str, &str, &str, &str); 7] = [
         "plan",
         "plan",
         "document.querySelector('.rehearsal textarea')",
-        "document.querySelector('.rehearsal button').click()",
-        "document.querySelector('.rehearsal ~ *')",
+        "const [manifest, settings] = document.querySelectorAll('.rehearsal textarea');
+         const type = (field, text) => { field.value = text; field.dispatchEvent(new Event('input', { bubbles: true })) };
+         type(manifest, CHANGE);
+         type(settings, 'consolidate-after.default=30s');
+         document.querySelector('.rehearsal button').click()",
+        "document.querySelector('.rehearsal ~ .grid')",
     ),
 ];
 

@@ -46,19 +46,30 @@ impl World {
                 &KwokNodeClass::new("default"),
             )
             .await;
+        world.pool("default", json!([])).await;
+        world
+    }
+
+    /// Creates a NodePool of on-demand nodes.
+    pub async fn pool(&self, name: &str, taints: Value) {
         let pool = json!({
-            "metadata": { "name": "default" },
+            "metadata": { "name": name },
             "spec": {
                 "template": { "spec": {
                     "nodeClassRef": { "group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default" },
-                    "requirements": [{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] }],
+                    "requirements": [
+                        { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
+                        { "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] },
+                        { "key": "karpenter.kwok.sh/instance-cpu", "operator": "In", "values": ["8", "16"] },
+                    ],
+                    "taints": taints,
                 } },
                 "disruption": { "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] },
+                "limits": { "cpu": "1000" },
             },
         });
         let pool: NodePool = serde_json::from_value(pool).unwrap();
-        world.create(&Api::all(world.client.clone()), &pool).await;
-        world
+        self.create(&Api::all(self.client.clone()), &pool).await;
     }
 
     /// Ends consolidation: nodes stay as long as the test looks at them.

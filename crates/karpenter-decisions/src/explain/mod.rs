@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) use node::state as node_state;
 pub use node::{NodeClaimExplanation, NodeExplanation, Usage, explain_node, explain_node_claim};
 pub use pod::{Alike, PodExplanation, PoolReason, Stage, explain_pod};
-pub(crate) use pool::{limits, usage};
 pub use pool::{BudgetNow, LimitNow, NodePoolExplanation, explain_node_pool};
+pub(crate) use pool::{limits, usage};
 pub use reason::CurrentReason;
 
 use crate::history::History;

@@ -12,12 +12,13 @@ const EC2_NODE_CLASSES: &str = "karpenter.k8s.aws_ec2nodeclasses.yaml";
 const HEADER: &str = "# Generated from the Rust types by `cargo xtask crds`. Do not edit.\n---\n";
 /// Directory of the CRDs of older generations, which are optional.
 const LEGACY: &str = "legacy/";
-/// Directory of the CRDs of the kwok provider, for clusters that run it instead of the AWS provider.
-const KWOK: &str = "kwok/";
+/// Directories of the CRDs of providers that clusters run instead of the AWS provider, with their condition in the chart.
+const OF_PROVIDERS: [(&str, &str); 2] = [
+    ("kwok/", r#"if eq .Values.provider "kwok""#),
+    ("cluster-api/", r#"if eq .Values.provider "cluster-api""#),
+];
 /// The condition in the chart for CRDs of the AWS provider.
 const IS_AWS: &str = r#"if eq .Values.provider "aws""#;
-/// The condition in the chart for CRDs of the kwok provider.
-const IS_KWOK: &str = r#"if eq .Values.provider "kwok""#;
 /// The condition under which the chart serves v1beta1.
 const SERVES_V1BETA1: &str = r#"if and .Values.webhook.enabled (eq .Values.provider "aws")"#;
 /// The condition under which the chart installs the resources before v1beta1.
@@ -53,9 +54,12 @@ fn files() -> anyhow::Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for (name, text) in &rendered {
         files.insert(format!("crds/{name}"), text.clone());
-        if let Some(plain) = name.strip_prefix(KWOK) {
+        let mut of_providers = OF_PROVIDERS.iter();
+        let of_provider = of_providers
+            .find_map(|(folder, condition)| Some((name.strip_prefix(folder)?, condition)));
+        if let Some((plain, condition)) = of_provider {
             let path = format!("charts/karpenter-crd/templates/{plain}");
-            files.insert(path, guarded(IS_KWOK, &template(text)));
+            files.insert(path, guarded(condition, &template(text)));
             continue;
         }
         let plain = name.strip_prefix(LEGACY).unwrap_or(name);
@@ -84,6 +88,10 @@ pub(crate) fn definitions() -> Vec<(&'static str, Value)> {
     all.push((
         "kwok/karpenter.kwok.sh_kwoknodeclasses.yaml",
         karpenter_kwok::node_class::crd(),
+    ));
+    all.push((
+        "cluster-api/karpenter.cluster.x-k8s.io_clusterapinodeclasses.yaml",
+        karpenter_cluster_api::node_class::crd(),
     ));
     all.extend(karpenter_legacy::crd::all(&[api::restricted_domain()]));
     all
@@ -211,7 +219,11 @@ mod tests {
         let files = files().unwrap();
         for (name, condition) in [
             (EC2_NODE_CLASSES, IS_AWS),
-            ("karpenter.kwok.sh_kwoknodeclasses.yaml", IS_KWOK),
+            ("karpenter.kwok.sh_kwoknodeclasses.yaml", OF_PROVIDERS[0].1),
+            (
+                "karpenter.cluster.x-k8s.io_clusterapinodeclasses.yaml",
+                OF_PROVIDERS[1].1,
+            ),
         ] {
             let template = &files[&format!("charts/karpenter-crd/templates/{name}")];
             let first = template.lines().next().unwrap();

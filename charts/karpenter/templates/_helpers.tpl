@@ -65,7 +65,7 @@ annotations:
 {{- if hasPrefix "public.ecr.aws/karpenter/" (default "" $image.repository) -}}
 {{- fail (printf "controller.image.repository is %s, the image of upstream: remove controller.image from the values, or set an image of this project" $image.repository) -}}
 {{- end -}}
-{{- $own := dict "aws" "ghcr.io/karpenter-rs/karpenter" "kwok" "ghcr.io/karpenter-rs/karpenter-kwok" -}}
+{{- $own := dict "aws" "ghcr.io/karpenter-rs/karpenter" "kwok" "ghcr.io/karpenter-rs/karpenter-kwok" "cluster-api" "ghcr.io/karpenter-rs/karpenter-cluster-api" -}}
 {{ required "controller.image.repository is required with `provider: custom`: the image of your provider" (default (get $own .Values.provider) $image.repository) }}:{{ default .Chart.AppVersion $image.tag }}
 {{- with $image.digest }}@{{ . }}{{ end }}
 {{- end }}

@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+#[path = "charts/cluster_api.rs"]
+mod cluster_api;
 #[path = "charts/custom.rs"]
 mod custom;
 #[path = "charts/network.rs"]
@@ -129,8 +131,8 @@ fn helm(verb: &[&str], chart: &str, values: &str) -> Output {
     let mut command = Command::new("helm");
     command.args(verb).arg(charts().join(chart));
     if verb != ["lint"] {
-        command.args(["--namespace", "kube-system", "--values"]);
-        command.arg(file.path());
+        let options = ["--namespace", "kube-system", "--values"];
+        command.args(options).arg(file.path());
     }
     command.output().unwrap()
 }
@@ -463,8 +465,8 @@ fn with_the_kwok_provider_the_chart_has_no_aws_objects() {
             env!("CARGO_PKG_VERSION")
         )
     );
-    let file =
-        serde_json::json!({ "name": "INSTANCE_TYPES_FILE_PATH", "value": "/types/types.json" });
+    let path = "/types/types.json";
+    let file = serde_json::json!({ "name": "INSTANCE_TYPES_FILE_PATH", "value": path });
     let environment = container["env"].as_array().unwrap();
     assert!(environment.contains(&file), "{environment:?}");
     let roles = objects(&manifests, "ClusterRole");
@@ -514,6 +516,10 @@ fn the_crds_are_those_of_the_provider() {
     assert_eq!(
         names("provider: kwok"),
         with(&["kwoknodeclasses.karpenter.kwok.sh"])
+    );
+    assert_eq!(
+        names("provider: cluster-api"),
+        with(&["clusterapinodeclasses.karpenter.cluster.x-k8s.io"])
     );
     let of_kwok = template("karpenter-crd", "provider: kwok");
     assert!(!of_kwok.contains("\n  conversion:\n"), "{of_kwok}");
@@ -570,13 +576,11 @@ async fn an_api_server_accepts_every_object_of_the_charts() {
     let apply = ["apply", "--server-side", "--validate=strict", "-f", "-"];
     let older = format!("additionalAnnotations: {{note: b}}\n{}", older::OLDER);
     let definitions = template("karpenter-crd", &older);
-    assert_eq!(
-        kubectl(&home, &apply, &definitions).lines().count(),
-        definitions
-            .matches("\nkind: CustomResourceDefinition")
-            .count()
-    );
-    for values in [TODAY, MIDDLE, EARLY, FULL, KWOK] {
+    let kinds = definitions.matches("\nkind: CustomResourceDefinition");
+    let applied = kubectl(&home, &apply, &definitions);
+    assert_eq!(applied.lines().count(), kinds.count());
+    kubectl(&home, &["create", "namespace", "fleet"], "");
+    for values in [TODAY, MIDDLE, EARLY, FULL, KWOK, cluster_api::ONE_CLUSTER] {
         let manifests = template("karpenter", values);
         let objects = manifests.matches("\nkind: ").count();
         assert!(objects >= 11, "{manifests}");

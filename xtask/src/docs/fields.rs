@@ -10,7 +10,7 @@ use super::cell;
 use crate::crds;
 
 /// The page of the book that explains a kind, and the feature gate or flag that the kind needs.
-const EXPLAINED: [(&str, &str); 6] = [
+const EXPLAINED: [(&str, &str); 7] = [
     ("NodePool", "[NodePools](../nodepools.md)"),
     ("NodeClaim", "[NodeClaims](../nodeclaims.md)"),
     (
@@ -23,6 +23,10 @@ const EXPLAINED: [(&str, &str); 6] = [
     ),
     ("EC2NodeClass", "[EC2NodeClasses](../nodeclasses.md)"),
     ("KWOKNodeClass", "[With kwok](../getting-started/kwok.md)"),
+    (
+        "ClusterAPINodeClass",
+        "[With Cluster API](../getting-started/cluster-api.md)",
+    ),
 ];
 
 /// Returns a page for each kind, by its name.

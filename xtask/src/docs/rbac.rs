@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 
 /// The templates with roles, each with what its roles are for.
-const TEMPLATES: [(&str, &str); 4] = [
+const TEMPLATES: [(&str, &str); 5] = [
     (
         "clusterrole-core.yaml",
         "For every provider, in the whole cluster",
@@ -18,16 +18,27 @@ const TEMPLATES: [(&str, &str); 4] = [
         "In the namespace of the release, and of `kube-dns` in `kube-system`",
     ),
     (
+        "role-management.yaml",
+        "In the management cluster of Cluster API, in the namespace of the Cluster",
+    ),
+    (
         "aggregate-clusterrole.yaml",
         "Added to the ClusterRoles of users: `admin` may write, `edit` and `view` may read",
     ),
 ];
 /// The conditions of the templates, as values of the chart; the second is for the `else` branch.
-const CONDITIONS: [(&str, &str, &str); 8] = [
+const CONDITIONS: [(&str, &str, &str); 10] = [
+    (r#"if eq .Values.provider "kwok""#, "`provider: kwok`", ""),
     (
-        r#"if eq .Values.provider "kwok""#,
-        "`provider: kwok`",
-        "`provider: aws`",
+        r#"if eq .Values.provider "cluster-api""#,
+        "`provider: cluster-api`",
+        "",
+    ),
+    // With `clusterAPI.kubeconfigSecret`, they are applied to the other cluster.
+    (
+        r#"if and (eq .Values.provider "cluster-api") (not .Values.clusterAPI.kubeconfigSecret)"#,
+        "`provider: cluster-api`",
+        "",
     ),
     (r#"if eq .Values.provider "aws""#, "`provider: aws`", ""),
     (r#"if ne .Values.provider "custom""#, "", ""),
@@ -175,12 +186,12 @@ mod tests {
     #[test]
     fn a_rule_has_the_conditions_that_it_is_under() {
         let template = "rules:\n  {{- if eq .Values.provider \"kwok\" }}\n  - apiGroups: [\"\"]\n    resources: [\"nodes\"]\n    verbs: [\"create\"]\n\
-            \x20 {{- else }}\n  {{- if .Values.legacy.enabled }}\n  # Why.\n  - apiGroups: [\"a\", \"b\"]\n    resources: [\"c\"]\n    verbs: [\"get\"]\n\
+            \x20 {{- end }}\n  {{- if not .Values.shadow.enabled }}\n  {{- else }}\n  {{- if .Values.legacy.enabled }}\n  # Why.\n  - apiGroups: [\"a\", \"b\"]\n    resources: [\"c\"]\n    verbs: [\"get\"]\n\
             \x20   resourceNames: [\"{{ include \"karpenter.fullname\" . }}-cert\"]\n  {{- end }}\n  {{- end }}\n";
         let found = rules(template).unwrap();
         assert_eq!(found[0].only_with, ["`provider: kwok`"]);
         assert_eq!(found[0].groups, [""]);
-        assert_eq!(found[1].only_with, ["`provider: aws`", "`legacy.enabled`"]);
+        assert_eq!(found[1].only_with, ["`shadow.enabled`", "`legacy.enabled`"]);
         assert_eq!(
             (found[1].names.as_slice(), found.len()),
             (&["karpenter-cert".to_owned()][..], 2)

@@ -10,11 +10,12 @@ use anyhow::{Context as _, bail};
 use super::inputs::Release;
 
 /// The binaries of a release, with their packages; the last ones run in the cluster only.
-pub(super) const BINARIES: [(&str, &str); 4] = [
+pub(super) const BINARIES: [(&str, &str); 5] = [
     ("kubectl-karpenter", "kubectl-karpenter"),
     ("karpenter-playground", "karpenter-playground"),
     ("karpenter", "karpenter-controller"),
     ("karpenter-kwok", "karpenter-kwok-controller"),
+    ("karpenter-cluster-api", "karpenter-cluster-api-controller"),
 ];
 
 /// Rust targets that can be built on Linux, with their linker where it is not the computer's own.

@@ -17,9 +17,10 @@ use super::inputs::Release;
 use super::oci::{INDEX, Layout, MANIFEST, sha256};
 
 /// The images, which are named as their binaries, with their ports.
-const IMAGES: [(&str, &[&str]); 2] = [
+const IMAGES: [(&str, &[&str]); 3] = [
     ("karpenter", &["8080/tcp", "8081/tcp", "8443/tcp"]),
     ("karpenter-kwok", &["8080/tcp", "8081/tcp"]),
+    ("karpenter-cluster-api", &["8080/tcp", "8081/tcp"]),
 ];
 /// The user that the process runs as, as the chart and other distroless images have it.
 const USER: u32 = 65532;

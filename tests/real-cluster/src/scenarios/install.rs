@@ -29,7 +29,7 @@ fn files(folder: &str) -> Result<Vec<Value>> {
 
 /// All CRDs of the repository are accepted, alone and as updates of each other.
 async fn every_crd_is_accepted(cluster: &Cluster) -> Result<()> {
-    for folder in ["crds", "crds/legacy", "crds/kwok"] {
+    for folder in ["crds", "crds/legacy", "crds/kwok", "crds/cluster-api"] {
         for definition in files(folder)? {
             let said = dry_run(&cluster.client, &definition).await?;
             if let Err(refusal) = said {

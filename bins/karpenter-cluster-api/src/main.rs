@@ -6,17 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches, Parser};
-use karpenter_cluster_api::{ClusterApiProvider, Hub, controllers, node_class};
-use karpenter_kube::client::Clients;
+use karpenter_cluster_api::{ClusterApiProvider, Hub, controllers};
 use karpenter_kube::clock::Clock;
-use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
-use karpenter_kube::process::{exit_with, log, stop_on_signal};
-use karpenter_kube::shadow::Refusals;
+use karpenter_kube::process::{clients, connect, exit_with, log, stop_on_signal};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use tokio_util::sync::CancellationToken;
 
 /// It returns freed memory to the operating system by itself; the C library keeps what lies between objects that stay. Configured in
 /// `.cargo/config.toml`.
@@ -35,9 +31,6 @@ struct Args {
     /// The Cluster whose nodes are launched, as NAMESPACE/NAME. It may be omitted if the management cluster has only one.
     #[arg(long, help_heading = "Cluster API", env = "CLUSTER_API_CLUSTER")]
     cluster_api_cluster: Option<String>,
-    /// Prints the CustomResourceDefinition of ClusterAPINodeClass, for `kubectl apply -f -`, and exits.
-    #[arg(long, help_heading = "Cluster API")]
-    print_crd: bool,
 }
 
 #[tokio::main]
@@ -48,43 +41,22 @@ async fn main() -> ExitCode {
 async fn run() -> Result<()> {
     let command = Options::prepare(Args::command(), |name: &str| std::env::var(name).ok());
     let args = Args::from_arg_matches(&command.get_matches())?;
-    if args.print_crd {
-        println!("{}", serde_json::to_string_pretty(&node_class::crd())?);
-        return Ok(());
-    }
     log(&args.core, env!("CARGO_PKG_VERSION")).context("cannot initialize logging")?;
-    // Two crypto providers may be linked in: install ours as the default before its first use. Installing fails only if a default
-    // is already set.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let config = Config::infer()
-        .await
-        .context("cannot load the kubeconfig or the in-cluster configuration")?;
-    let registry = Registry::new();
-    let (qps, burst) = (args.core.kube_client_qps, args.core.kube_client_burst);
-    let mut clients = Clients::connect(&config, qps, burst, &registry)?;
-    let hub_config = match &args.cluster_api_kubeconfig {
+    let workload = connect(&args.core).await?;
+    let management = match &args.cluster_api_kubeconfig {
         Some(path) => of_file(path).await?,
-        None => config,
+        None => workload.config,
     };
-    let mut hub_clients = Clients::connect(&hub_config, qps, burst, &registry)?;
-    if args.core.shadow {
-        let refusals = Refusals::new(&registry);
-        clients = clients.read_only(&refusals);
-        hub_clients = hub_clients.read_only(&refusals);
-    }
-    let cluster = args.cluster_api_cluster.as_deref();
-    let hub = Hub::connect(hub_clients.api, cluster).await?;
+    let management = clients(&management, &args.core, &workload.registry)?;
+    let hub = Hub::new(management.api, args.cluster_api_cluster.as_deref())?;
     let clock = Clock::real();
     let provider = Arc::new(ClusterApiProvider::new(hub, clock));
     let own = Arc::clone(&provider);
-
-    let stop = CancellationToken::new();
-    tokio::spawn(stop_on_signal(stop.clone()));
-    Operator::builder(provider, clients, args.core)
+    Operator::builder(provider, workload.clients, args.core)
         .clock(clock)
-        .registry(registry)
+        .registry(workload.registry)
         .with(move |controllers| controllers::add(controllers, &own))
-        .run(stop)
+        .run(stop_on_signal())
         .await?;
     Ok(())
 }

@@ -12,15 +12,11 @@ use karpenter_aws::operator::{AwsOperator, discovery};
 use karpenter_aws::options;
 use karpenter_aws::options::AwsOptions;
 use karpenter_aws::sdk::{Aws, Connect};
-use karpenter_kube::client::Clients;
 use karpenter_kube::clock::Clock;
-use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
-use karpenter_kube::process::{exit_with, log, stop_on_signal};
-use karpenter_kube::shadow::Refusals;
+use karpenter_kube::process::{Connection, connect, exit_with, log, stop_on_signal};
 use karpenter_legacy::options::LegacyOptions;
-use tokio_util::sync::CancellationToken;
 
 /// It returns freed memory to the operating system by itself; the C library keeps what lies between objects that stay. Configured in
 /// `.cargo/config.toml`.
@@ -61,29 +57,19 @@ async fn run() -> Result<()> {
     }
     log(&args.core, env!("CARGO_PKG_VERSION")).context("cannot initialize logging")?;
     args.aws.validate()?;
-    // Two crypto providers may be linked in: install ours as the default before its first use. Installing fails only if a default
-    // is already set.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-
     if let Some(Command::Catalogue(catalogue)) = &args.command {
+        // Installing fails only if there is one already.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let aws = Aws::connect(&Connect::from_env(env)?).await?;
         let settings = AwsSettings::from_options(&args.core, &args.aws, None);
         return catalogue.run(&aws, &settings).await;
     }
-    let config = kube::Config::infer()
-        .await
-        .context("cannot load the kubeconfig or the in-cluster configuration")?;
-    let registry = Registry::new();
-    let mut clients = Clients::connect(
-        &config,
-        args.core.kube_client_qps,
-        args.core.kube_client_burst,
-        &registry,
-    )?;
+    let Connection {
+        config,
+        clients,
+        registry,
+    } = connect(&args.core).await?;
     let shadow = args.core.shadow;
-    if shadow {
-        clients = clients.read_only(&Refusals::new(&registry));
-    }
     let how = Connect {
         registry: registry.clone(),
         ..Connect::from_env(env)?
@@ -95,8 +81,6 @@ async fn run() -> Result<()> {
     let clock = Clock::real();
     let on_aws = AwsOperator::new(aws, clients.api.clone(), clock, &registry, settings).await?;
 
-    let stop = CancellationToken::new();
-    tokio::spawn(stop_on_signal(stop.clone()));
     let operator = Operator::builder(on_aws.provider(), clients, args.core)
         .clock(clock)
         .registry(registry)
@@ -108,7 +92,7 @@ async fn run() -> Result<()> {
             .with(move |controllers| on_aws.add(controllers))
             .with(move |controllers| args.legacy.add(controllers))
     };
-    operator.run(stop).await?;
+    operator.run(stop_on_signal()).await?;
     Ok(())
 }
 

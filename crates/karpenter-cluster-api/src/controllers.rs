@@ -1,26 +1,29 @@
-//! What runs beside Karpenter's own controllers: the watches, the status of node classes, and Machines that others delete.
+//! What runs beside Karpenter's own controllers: the watches, the status of node classes, and Machines that
+//! end without Karpenter.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::HasConditions;
+use karpenter_api::v1::NodeClaim;
 use karpenter_kube::client::patch::{Lock, patch_status};
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{
     Controller, Doing, Next, ObjectKey, Periodic, Queue, ReconcileError,
 };
 use karpenter_kube::model::{Change, View};
-use karpenter_kube::nodeclaim::removal::disrupt;
+use karpenter_kube::nodeclaim::removal::{disrupt, end_grace_period};
 use karpenter_kube::operator::ControllerRegistry;
 use karpenter_kube::watching::Watching;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 
 use crate::deployment::is_selected;
-use crate::machine::{self, UID_LABEL};
+use crate::machine::{self, Ending, UID_LABEL};
 use crate::node_class::{
     CLUSTER_REACHABLE, ClusterAPINodeClass, ClusterAPINodeClassStatus, GROUP,
-    MACHINE_DEPLOYMENTS_READY, MachineDeploymentStatus, PRICES_KNOWN,
+    MACHINE_DEPLOYMENTS_EXCLUSIVE, MACHINE_DEPLOYMENTS_READY, MachineDeploymentStatus,
+    PRICES_KNOWN,
 };
 use crate::provider::{ClusterApiProvider, Offered, infrastructure};
 
@@ -52,53 +55,55 @@ pub fn add(controllers: &mut ControllerRegistry, provider: &Arc<ClusterApiProvid
         });
     }
     let (hub, queue) = (provider.hub().clone(), Queue::new());
-    let deleted = queue.clone();
+    let ending = queue.clone();
     controllers.always(move |stop| async move {
         let changed = move |machine: &kube::core::DynamicObject| {
-            if machine.metadata.deletion_timestamp.is_some()
+            if machine::ending(machine).is_some()
                 && let Some(launched) = machine::launched(machine)
             {
-                deleted.add(ObjectKey::cluster(&launched.node_claim));
+                ending.add(ObjectKey::cluster(&launched.node_claim));
             }
         };
         hub.run(changed, stop).await;
     });
-    let deletions = MachineDeletion {
+    let endings = MachineEnding {
         cx: Arc::clone(&cx),
         provider: Arc::clone(provider),
     };
-    controllers.controller_with(Arc::new(deletions), queue);
+    controllers.controller_with(Arc::new(endings), queue);
     controllers.periodic(NodeClassStatus {
         cx,
         provider: Arc::clone(provider),
     });
 }
 
-/// Deletes NodeClaims whose Machine is being deleted by a user or by Cluster API, so that their pods are planned again at once.
+/// Deletes NodeClaims whose Machine ends without Karpenter, so that their pods are planned again at once.
 #[derive(Debug)]
-struct MachineDeletion {
+struct MachineEnding {
     cx: Arc<Context>,
     provider: Arc<ClusterApiProvider>,
 }
 
-impl MachineDeletion {
-    fn is_deleting(&self, claim: &karpenter_api::v1::NodeClaim) -> bool {
-        let machine = self.provider.hub().machine(&machine::recorded_name(claim));
-        machine.is_some_and(|machine| {
-            machine.metadata.deletion_timestamp.is_some()
-                && machine
-                    .labels()
-                    .get(UID_LABEL)
-                    .is_some_and(|uid| uid == claim.uid())
-        })
+impl MachineEnding {
+    /// Returns why the Machine of a NodeClaim ends, unless the NodeClaim is being deleted.
+    fn ending(&self, claim: &NodeClaim) -> Option<Ending> {
+        let machine = self
+            .provider
+            .hub()
+            .machine(&machine::recorded_name(claim))?;
+        let is_its = machine
+            .labels()
+            .get(UID_LABEL)
+            .is_some_and(|uid| uid == claim.uid());
+        (is_its && !claim.is_deleting()).then(|| machine::ending(&machine))?
     }
 }
 
-impl Controller for MachineDeletion {
+impl Controller for MachineEnding {
     type Key = ObjectKey;
 
     fn name(&self) -> &'static str {
-        "nodeclaim.machinedeletion"
+        "nodeclaim.machineending"
     }
 
     fn kind(&self) -> &'static str {
@@ -109,7 +114,7 @@ impl Controller for MachineDeletion {
         if let Change::NodeClaim { name, .. } = change
             && view
                 .node_claim(name)
-                .is_some_and(|claim| !claim.is_deleting() && self.is_deleting(claim))
+                .is_some_and(|claim| self.ending(claim).is_some())
         {
             queue.add(ObjectKey::cluster(name));
         }
@@ -117,14 +122,23 @@ impl Controller for MachineDeletion {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let claim = self.cx.node_claim(&self.cx.view(), &key.name);
-        let Some(claim) = claim.filter(|claim| !claim.is_deleting() && self.is_deleting(claim))
-        else {
+        let ending = claim.and_then(|claim| Some((self.ending(&claim)?, claim)));
+        let Some((ending, claim)) = ending else {
             return Ok(Next::Wait);
         };
-        if disrupt(&self.cx, &claim, "machine_deleting").await? {
+        let (claim, reason) = match ending {
+            Ending::Deleted => (claim, "machine_deleting"),
+            // As node repair does: pods of a broken node cannot be evicted.
+            Ending::Unhealthy => (
+                Arc::new(end_grace_period(&self.cx, &claim).await?),
+                "machine_unhealthy",
+            ),
+        };
+        if disrupt(&self.cx, &claim, reason).await? {
             tracing::info!(
                 nodeclaim = claim.name(),
-                "deleting nodeclaim whose machine is being deleted"
+                reason,
+                "deleting nodeclaim whose machine ends"
             );
         }
         Ok(Next::Wait)
@@ -152,9 +166,32 @@ impl NodeClassStatus {
         }
     }
 
+    /// Returns the MachineDeployments of a class that others select, too, with the names of these.
+    fn shared(&self, class: &ClusterAPINodeClass, all: &[Arc<ClusterAPINodeClass>]) -> Vec<String> {
+        let hub = self.provider.hub();
+        let mut shared = Vec::new();
+        for deployment in hub.deployments() {
+            let selects = |class: &&Arc<ClusterAPINodeClass>| {
+                is_selected(&deployment, hub.cluster(), &class.spec)
+            };
+            let selecting = all.iter().filter(selects).map(|class| class.name_any());
+            let (own, others): (Vec<_>, Vec<_>) =
+                selecting.partition(|name| *name == class.name_any());
+            if !own.is_empty() && !others.is_empty() {
+                shared.push(format!(
+                    "`{}` by {}",
+                    deployment.name_any(),
+                    others.join(", ")
+                ));
+            }
+        }
+        shared
+    }
+
     async fn update(
         &self,
         before: &ClusterAPINodeClass,
+        all: &[Arc<ClusterAPINodeClass>],
         reachable: &Result<bool, String>,
     ) -> Result<(), ReconcileError> {
         let mut after = before.clone();
@@ -162,7 +199,23 @@ impl NodeClassStatus {
             self.read_templates(before).await;
         }
         let offered = self.provider.offered(before);
-        set_status(&mut after, &offered, reachable, self.cx.clock.now());
+        let now = self.cx.clock.now();
+        set_status(&mut after, &offered, reachable, now);
+        let shared = self.shared(before, all);
+        if shared.is_empty() {
+            after.set_true(MACHINE_DEPLOYMENTS_EXCLUSIVE, now);
+        } else {
+            let message = format!(
+                "other ClusterAPINodeClasses select MachineDeployments of this one, maybe with other prices and reserved resources: {}. Narrow spec.scalableResourceSelector",
+                shared.join("; ")
+            );
+            after.set_false(
+                MACHINE_DEPLOYMENTS_EXCLUSIVE,
+                "MachineDeploymentsShared",
+                &message,
+                now,
+            );
+        }
         let api: Api<ClusterAPINodeClass> = Api::all(self.cx.clients.api.clone());
         patch_status(&api, before, &after, Lock::Optimistic)
             .await
@@ -266,11 +319,12 @@ impl Periodic for NodeClassStatus {
                 Err("the MachineDeployments have not been listed yet".to_owned())
             }
             Ok(paused) => Ok(paused),
-            Err(error) => Err(format!("cannot read Cluster `{}`: {error}", hub.cluster())),
+            Err(error) => Err(error.to_string()),
         };
         let mut errors = Vec::new();
-        for class in self.provider.classes() {
-            errors.extend(self.update(&class, &reachable).await.err());
+        let classes = self.provider.classes();
+        for class in &classes {
+            errors.extend(self.update(class, &classes, &reachable).await.err());
         }
         errors.retain(|error| !error.is_conflict() && !error.is_not_found());
         ReconcileError::collect(errors)?;

@@ -153,9 +153,9 @@ pub fn shape(
             .get(&format!("{CAPACITY_PREFIX}{name}"))
             .map(String::as_str)
     };
-    let node_labels = node_labels(deployment, template, given("labels").unwrap_or_default());
+    let mut node_labels = node_labels(deployment, template, given("labels").unwrap_or_default());
     let capacity = capacity(template, given)?;
-    let taken = |key: &str| node_labels.get(key).cloned();
+    let mut taken = |key: &str| node_labels.remove(key);
     let name = deployment.name_any();
     let instance_type = taken(labels::INSTANCE_TYPE).unwrap_or_else(|| name.clone());
     let failure_domain = text(&deployment.data, "/spec/template/spec/failureDomain");

@@ -34,6 +34,6 @@ pub(crate) fn failed(reason: &str, message: String) -> CloudProviderError {
 }
 
 /// Returns the error of a request that is retried.
-pub(crate) fn unreachable(action: &str, error: &kube::Error) -> CloudProviderError {
+pub(crate) fn unreachable(action: &str, error: &HubError) -> CloudProviderError {
     CloudProviderError::other(format!("{action}, {error}"))
 }

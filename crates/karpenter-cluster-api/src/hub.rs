@@ -4,7 +4,7 @@
 //! decides about the end of an instance is read from the API server.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::{StreamExt, pin_mut};
@@ -30,11 +30,14 @@ const CLUSTER_API: &str = "cluster.x-k8s.io";
 /// How long a template is kept. Infrastructure providers refuse to change the spec of one.
 const TEMPLATE_KEPT: Duration = Duration::from_secs(30);
 
-/// Why the provider cannot start on a management cluster.
+/// The longest wait between attempts to find out what the management cluster serves.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Why the management cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// A request has failed.
-    #[error("cannot read the management cluster: {0}")]
+    #[error("cannot use the management cluster: {0}")]
     Api(#[from] Box<kube::Error>),
     /// The kind is not served.
     #[error("the management cluster serves no kind `{0}`: is Cluster API installed?")]
@@ -53,19 +56,26 @@ impl From<kube::Error> for HubError {
     }
 }
 
+impl HubError {
+    /// Returns whether there is no such object.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        let Self::Api(error) = self else {
+            return false;
+        };
+        matches!(&**error, kube::Error::Api(status) if status.is_not_found())
+    }
+}
+
 /// The management cluster. Clones share its state.
 #[derive(Clone)]
 pub struct Hub(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    namespace: String,
-    cluster: String,
-    clusters: ApiResource,
-    deployments: ApiResource,
-    machines: ApiResource,
-    stores: (Store<DynamicObject>, Store<DynamicObject>),
-    writers: Mutex<Option<(Writer<DynamicObject>, Writer<DynamicObject>)>>,
+    /// Namespace and name of the Cluster, if they are configured.
+    named: Option<(String, String)>,
+    found: OnceLock<Found>,
     /// The number of changes of Machines, and whether both stores have been filled.
     changes: watch::Sender<u64>,
     filled: watch::Sender<(bool, bool)>,
@@ -73,20 +83,55 @@ struct Inner {
     templates: Mutex<BTreeMap<TemplateRef, (Instant, Arc<DynamicObject>)>>,
 }
 
+/// What the management cluster serves, the newer version of two, and the Cluster.
+struct Found {
+    namespace: String,
+    cluster: String,
+    clusters: ApiResource,
+    deployments: ApiResource,
+    machines: ApiResource,
+    stores: (Store<DynamicObject>, Store<DynamicObject>),
+    writers: Mutex<Option<(Writer<DynamicObject>, Writer<DynamicObject>)>>,
+}
+
 impl std::fmt::Debug for Hub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Hub({}/{})", self.0.namespace, self.0.cluster)
+        write!(f, "Hub({})", self.cluster())
     }
 }
 
 impl Hub {
-    /// Finds out what the management cluster serves, the newer version of two. `cluster` is the Cluster of the nodes, as
+    /// Creates it without a request: the management cluster may not answer yet. `cluster` is the Cluster of the nodes, as
     /// `namespace/name`; it may be omitted if there is only one.
     ///
     /// # Errors
-    /// If the management cluster does not answer, has no Cluster API, or the Cluster must be named.
-    pub async fn connect(client: Client, cluster: Option<&str>) -> Result<Self, HubError> {
-        let group = discovery::group(&client, CLUSTER_API).await?;
+    /// If the name of the Cluster is invalid.
+    pub fn new(client: Client, cluster: Option<&str>) -> Result<Self, HubError> {
+        let parts = |text: &str| {
+            let (namespace, name) = text.split_once('/')?;
+            let is_complete = !namespace.is_empty() && !name.is_empty();
+            is_complete.then(|| (namespace.to_owned(), name.to_owned()))
+        };
+        let invalid = |text: &str| HubError::InvalidCluster(text.to_owned());
+        let named = cluster.map(|text| parts(text).ok_or_else(|| invalid(text)));
+        Ok(Self(Arc::new(Inner {
+            client,
+            named: named.transpose()?,
+            found: OnceLock::new(),
+            changes: watch::Sender::new(0),
+            filled: watch::Sender::new((false, false)),
+            groups: Mutex::default(),
+            templates: Mutex::default(),
+        })))
+    }
+
+    /// Returns what the management cluster serves; asks it until it has answered once.
+    async fn found(&self) -> Result<&Found, HubError> {
+        if let Some(found) = self.0.found.get() {
+            return Ok(found);
+        }
+        let client = &self.0.client;
+        let group = discovery::group(client, CLUSTER_API).await?;
         let kind = |kind: &str| {
             let known = group.recommended_kind(kind);
             known
@@ -95,15 +140,8 @@ impl Hub {
         };
         let (clusters, deployments) = (kind("Cluster")?, kind("MachineDeployment")?);
         let machines = kind("Machine")?;
-        let (namespace, name) = match cluster {
-            Some(text) => {
-                let parts = text
-                    .split_once('/')
-                    .filter(|(a, b)| !a.is_empty() && !b.is_empty());
-                let (namespace, name) =
-                    parts.ok_or_else(|| HubError::InvalidCluster(text.to_owned()))?;
-                (namespace.to_owned(), name.to_owned())
-            }
+        let (namespace, cluster) = match &self.0.named {
+            Some(named) => named.clone(),
             None => {
                 let all: Api<DynamicObject> = Api::all_with(client.clone(), &clusters);
                 let all = all.list(&ListParams::default()).await?.items;
@@ -117,61 +155,89 @@ impl Hub {
             Writer::new(deployments.clone()),
             Writer::new(machines.clone()),
         );
-        Ok(Self(Arc::new(Inner {
-            client,
+        Ok(self.0.found.get_or_init(|| Found {
             namespace,
-            cluster: name,
+            cluster,
             clusters,
-            stores: (writers.0.as_reader(), writers.1.as_reader()),
             deployments,
             machines,
+            stores: (writers.0.as_reader(), writers.1.as_reader()),
             writers: Mutex::new(Some(writers)),
-            changes: watch::Sender::new(0),
-            filled: watch::Sender::new((false, false)),
-            groups: Mutex::default(),
-            templates: Mutex::default(),
-        })))
+        }))
     }
 
-    /// Returns the name of the Cluster.
+    /// Returns the name of the Cluster; empty if it is not known yet.
     #[must_use]
     pub fn cluster(&self) -> &str {
-        &self.0.cluster
+        let found = self.0.found.get().map(|found| &found.cluster);
+        found
+            .or(self.0.named.as_ref().map(|(_, name)| name))
+            .map_or("", String::as_str)
     }
 
     /// Returns the kind of Machines.
-    #[must_use]
-    pub fn machine_kind(&self) -> &ApiResource {
-        &self.0.machines
+    ///
+    /// # Errors
+    /// If the management cluster has never answered.
+    pub async fn machine_kind(&self) -> Result<&ApiResource, HubError> {
+        Ok(&self.found().await?.machines)
     }
 
-    fn api(&self, resource: &ApiResource) -> Api<DynamicObject> {
-        Api::namespaced_with(self.0.client.clone(), &self.0.namespace, resource)
+    async fn machine_api(&self) -> Result<Api<DynamicObject>, HubError> {
+        let found = self.found().await?;
+        Ok(self.api(found, &found.machines))
+    }
+
+    fn api(&self, found: &Found, resource: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.0.client.clone(), &found.namespace, resource)
     }
 
     /// Returns whether the management cluster answers, and whether the Cluster is paused.
     ///
     /// # Errors
     /// Those of the request, also if there is no such Cluster.
-    pub async fn is_paused(&self) -> Result<bool, kube::Error> {
-        let cluster = self.api(&self.0.clusters).get(&self.0.cluster).await?;
+    pub async fn is_paused(&self) -> Result<bool, HubError> {
+        let found = self.found().await?;
+        let cluster = self.api(found, &found.clusters).get(&found.cluster).await?;
         Ok(cluster.data.pointer("/spec/paused") == Some(&json!(true)))
     }
 
     /// Watches MachineDeployments and Machines until `stop` is cancelled; calls back with each Machine that has changed.
+    /// A management cluster that does not answer is asked again, with a back-off.
     pub async fn run(self, changed: impl Fn(&DynamicObject) + Send, stop: CancellationToken) {
-        let Some((deployments, machines)) = self.0.writers.lock().take() else {
+        tokio::select! {
+            () = self.watch(changed) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+
+    async fn watch(&self, changed: impl Fn(&DynamicObject) + Send) {
+        let mut wait = Duration::from_secs(1);
+        let found = loop {
+            match self.found().await {
+                Ok(found) => break found,
+                Err(error) => tracing::warn!(
+                    logger = "clusterapi",
+                    error = %error,
+                    "waiting for the management cluster"
+                ),
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
+        };
+        let Some((deployments, machines)) = found.writers.lock().take() else {
             return;
         };
         let config = watcher::Config::default();
-        let of_cluster = format!("{CLUSTER_LABEL}={},{UID_LABEL}", self.0.cluster);
-        let first = self.follow(&self.0.deployments, config.clone(), deployments, |event| {
+        let of_cluster = format!("{CLUSTER_LABEL}={},{UID_LABEL}", found.cluster);
+        let api = self.api(found, &found.deployments);
+        let first = follow(api, config.clone(), deployments, |event| {
             if matches!(event, Event::InitDone) {
                 self.0.filled.send_modify(|filled| filled.0 = true);
             }
         });
-        let second = self.follow(
-            &self.0.machines,
+        let second = follow(
+            self.api(found, &found.machines),
             config.labels(&of_cluster),
             machines,
             |event| {
@@ -180,7 +246,7 @@ impl Hub {
                     // A list replaces the content of the store at its end.
                     Event::InitDone => {
                         self.0.filled.send_modify(|filled| filled.1 = true);
-                        for machine in self.0.stores.1.state() {
+                        for machine in found.stores.1.state() {
                             changed(&machine);
                         }
                     }
@@ -191,33 +257,7 @@ impl Hub {
                     .send_modify(|count| *count = count.wrapping_add(1));
             },
         );
-        tokio::select! {
-            _ = futures::future::join(first, second) => {}
-            () = stop.cancelled() => {}
-        }
-    }
-
-    async fn follow(
-        &self,
-        resource: &ApiResource,
-        config: watcher::Config,
-        writer: Writer<DynamicObject>,
-        seen: impl Fn(&Event<DynamicObject>),
-    ) {
-        let events = watcher::watcher(self.api(resource), config).default_backoff();
-        let stored = reflector(writer, events);
-        pin_mut!(stored);
-        while let Some(event) = stored.next().await {
-            match event {
-                Ok(event) => seen(&event),
-                Err(error) => tracing::warn!(
-                    logger = "clusterapi",
-                    kind = resource.kind,
-                    error = %error,
-                    "watching the management cluster"
-                ),
-            }
-        }
+        futures::future::join(first, second).await;
     }
 
     /// Waits until both watches have listed their objects, for ten seconds; returns whether they have.
@@ -238,7 +278,8 @@ impl Hub {
     /// Returns the MachineDeployments of the namespace, in the order of their names.
     #[must_use]
     pub fn deployments(&self) -> Vec<Arc<DynamicObject>> {
-        let mut all = self.0.stores.0.state();
+        let found = self.0.found.get();
+        let mut all = found.map_or_else(Vec::new, |found| found.stores.0.state());
         all.sort_by_key(|deployment| deployment.name_any());
         all
     }
@@ -246,21 +287,24 @@ impl Hub {
     /// Returns a MachineDeployment.
     #[must_use]
     pub fn deployment(&self, name: &str) -> Option<Arc<DynamicObject>> {
-        let key = ObjectRef::new_with(name, self.0.deployments.clone()).within(&self.0.namespace);
-        self.0.stores.0.get(&key)
+        let found = self.0.found.get()?;
+        let key = ObjectRef::new_with(name, found.deployments.clone()).within(&found.namespace);
+        found.stores.0.get(&key)
     }
 
     /// Returns Karpenter's Machines, as the watch has them.
     #[must_use]
     pub fn machines(&self) -> Vec<Arc<DynamicObject>> {
-        self.0.stores.1.state()
+        let found = self.0.found.get();
+        found.map_or_else(Vec::new, |found| found.stores.1.state())
     }
 
     /// Returns one of Karpenter's Machines, as the watch has it.
     #[must_use]
     pub fn machine(&self, name: &str) -> Option<Arc<DynamicObject>> {
-        let key = ObjectRef::new_with(name, self.0.machines.clone()).within(&self.0.namespace);
-        self.0.stores.1.get(&key)
+        let found = self.0.found.get()?;
+        let key = ObjectRef::new_with(name, found.machines.clone()).within(&found.namespace);
+        found.stores.1.get(&key)
     }
 
     /// Waits until the watch has a Machine for which `holds` returns an answer, for `limit` at most.
@@ -286,34 +330,34 @@ impl Hub {
     ///
     /// # Errors
     /// Those of the request.
-    pub async fn read_machine(&self, name: &str) -> Result<Option<DynamicObject>, kube::Error> {
-        self.api(&self.0.machines).get_opt(name).await
+    pub async fn read_machine(&self, name: &str) -> Result<Option<DynamicObject>, HubError> {
+        Ok(self.machine_api().await?.get_opt(name).await?)
     }
 
     /// Lists Karpenter's Machines of the Cluster.
     ///
     /// # Errors
     /// Those of the request.
-    pub async fn list_machines(&self) -> Result<Vec<DynamicObject>, kube::Error> {
-        let own = ListParams::default()
-            .labels(&format!("{CLUSTER_LABEL}={},{UID_LABEL}", self.0.cluster));
-        Ok(self.api(&self.0.machines).list(&own).await?.items)
+    pub async fn list_machines(&self) -> Result<Vec<DynamicObject>, HubError> {
+        let machines = self.machine_api().await?;
+        let own = format!("{CLUSTER_LABEL}={},{UID_LABEL}", self.cluster());
+        Ok(machines
+            .list(&ListParams::default().labels(&own))
+            .await?
+            .items)
     }
 
     /// Creates a Machine; returns the one that has its name, if there is one.
     ///
     /// # Errors
     /// Those of the request.
-    pub async fn create_machine(
-        &self,
-        machine: &DynamicObject,
-    ) -> Result<DynamicObject, kube::Error> {
-        let api = self.api(&self.0.machines);
+    pub async fn create_machine(&self, machine: &DynamicObject) -> Result<DynamicObject, HubError> {
+        let api = self.machine_api().await?;
         match api.create(&PostParams::default(), machine).await {
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                api.get(&machine.name_any()).await
+                Ok(api.get(&machine.name_any()).await?)
             }
-            answer => answer,
+            answer => Ok(answer?),
         }
     }
 
@@ -321,8 +365,8 @@ impl Hub {
     ///
     /// # Errors
     /// Those of the requests; a conflict if another Machine has the name now.
-    pub async fn delete_machine(&self, machine: &DynamicObject) -> Result<(), kube::Error> {
-        let (api, name) = (self.api(&self.0.machines), machine.name_any());
+    pub async fn delete_machine(&self, machine: &DynamicObject) -> Result<(), HubError> {
+        let (api, name) = (self.machine_api().await?, machine.name_any());
         let annotations = json!(
             WITHOUT_DRAIN
                 .map(|key| (key, ""))
@@ -350,14 +394,15 @@ impl Hub {
         template: &TemplateRef,
         machine: &DynamicObject,
     ) -> Result<(), HubError> {
+        let found = self.found().await?;
         let read = self.template(template).await?;
         let kind = self
             .kind(&template.group, machine::without_template(&template.kind))
             .await?;
         let of = (template.kind.as_str(), template.group.as_str());
-        let object = machine::from_template(&kind, &read, of, machine, &self.0.machines);
+        let object = machine::from_template(&kind, &read, of, machine, &found.machines);
         match self
-            .api(&kind)
+            .api(found, &kind)
             .create(&PostParams::default(), &object)
             .await
         {
@@ -379,7 +424,8 @@ impl Hub {
             return Ok(kept);
         }
         let kind = self.kind(&template.group, &template.kind).await?;
-        let read = Arc::new(self.api(&kind).get(&template.name).await?);
+        let found = self.found().await?;
+        let read = Arc::new(self.api(found, &kind).get(&template.name).await?);
         let mut all = self.0.templates.lock();
         all.retain(|_, (at, _)| at.elapsed() < TEMPLATE_KEPT * 10);
         all.insert(template.clone(), (Instant::now(), Arc::clone(&read)));
@@ -411,5 +457,27 @@ impl Hub {
         known
             .map(|(resource, _)| resource)
             .ok_or_else(|| HubError::Unknown(format!("{kind}.{group}")))
+    }
+}
+
+async fn follow(
+    api: Api<DynamicObject>,
+    config: watcher::Config,
+    writer: Writer<DynamicObject>,
+    seen: impl Fn(&Event<DynamicObject>),
+) {
+    let url = api.resource_url().to_owned();
+    let stored = reflector(writer, watcher::watcher(api, config).default_backoff());
+    pin_mut!(stored);
+    while let Some(event) = stored.next().await {
+        match event {
+            Ok(event) => seen(&event),
+            Err(error) => tracing::warn!(
+                logger = "clusterapi",
+                url,
+                error = %error,
+                "watching the management cluster"
+            ),
+        }
     }
 }

@@ -28,8 +28,6 @@ const ADOPTED_BY: [&str; 3] = [
     "cluster.x-k8s.io/set-name",
     "machine-template-hash",
 ];
-/// A MachineHealthCheck leaves Machines with this annotation alone: Karpenter repairs its nodes itself.
-const SKIP_REMEDIATION: &str = "cluster.x-k8s.io/skip-remediation";
 /// Annotations of a Machine that Karpenter deletes: its node is drained, or drained as far as its grace period allowed.
 pub const WITHOUT_DRAIN: [&str; 2] = [
     "machine.cluster.x-k8s.io/exclude-node-draining",
@@ -114,7 +112,6 @@ pub fn new(
     let mut annotations = of("/metadata/annotations");
     let text = serde_json::to_string(launched).unwrap_or_default();
     annotations.insert(LAUNCHED_ANNOTATION.to_owned(), text);
-    annotations.insert(SKIP_REMEDIATION.to_owned(), String::new());
     for reference in ["/infrastructureRef", "/bootstrap/configRef"] {
         if let Some(Value::Object(reference)) = spec.pointer_mut(reference) {
             reference.insert("name".to_owned(), json!(name));
@@ -262,15 +259,41 @@ pub fn failure(machine: &DynamicObject) -> Option<String> {
         .map(str::to_owned)
 }
 
+/// Returns the conditions of a Machine, in either version.
+fn conditions(machine: &DynamicObject) -> impl Iterator<Item = &Value> {
+    let lists = ["/status/conditions", "/status/v1beta2/conditions"];
+    let lists = lists.map(|at| machine.data.pointer(at).and_then(Value::as_array));
+    lists.into_iter().flatten().flatten()
+}
+
+/// Why a Machine ends although Karpenter does not end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// A user or Cluster API deletes it.
+    Deleted,
+    /// A MachineHealthCheck found it unhealthy, and asks its owner to replace it. Its owner is Karpenter: it belongs to no MachineSet.
+    Unhealthy,
+}
+
+/// Returns why a Machine ends although Karpenter does not end it.
+#[must_use]
+pub fn ending(machine: &DynamicObject) -> Option<Ending> {
+    if machine.metadata.deletion_timestamp.is_some() {
+        return Some(Ending::Deleted);
+    }
+    let is_asked = |condition: &Value| {
+        text(condition, "/type") == Some("OwnerRemediated")
+            && text(condition, "/status") == Some("False")
+    };
+    conditions(machine)
+        .any(is_asked)
+        .then_some(Ending::Unhealthy)
+}
+
 /// Returns what a Machine waits for, as its conditions say.
 #[must_use]
 pub fn waits_for(machine: &DynamicObject) -> String {
-    let conditions = ["/status/conditions", "/status/v1beta2/conditions"];
-    let all = conditions
-        .iter()
-        .filter_map(|at| machine.data.pointer(at)?.as_array())
-        .flatten();
-    let waiting = all.filter(|condition| {
+    let waiting = conditions(machine).filter(|condition| {
         let kind = text(condition, "/type").unwrap_or_default();
         matches!(kind, "BootstrapConfigReady" | "InfrastructureReady")
             && text(condition, "/status") != Some("True")

@@ -22,6 +22,9 @@ pub const MACHINE_DEPLOYMENTS_READY: &str = "MachineDeploymentsReady";
 /// The type of the condition that every offering has a price. The class is ready without it.
 pub const PRICES_KNOWN: &str = "PricesKnown";
 
+/// The type of the condition that no other class selects its MachineDeployments. The class is ready without it.
+pub const MACHINE_DEPLOYMENTS_EXCLUSIVE: &str = "MachineDeploymentsExclusive";
+
 /// Desired state of a ClusterAPINodeClass.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(

@@ -323,9 +323,13 @@ impl ClusterApiProvider {
             capacity: of.capacity.to_quantities(),
             allocatable: of.allocatable().to_quantities(),
         };
-        let machine = machine::new(self.hub.machine_kind(), &deployment, claim, &launched);
+        let machine = {
+            let kind = self.hub.machine_kind().await;
+            let kind = kind.map_err(|error| self.refused(&shape.deployment, error))?;
+            machine::new(kind, &deployment, claim, &launched)
+        };
         let created = self.hub.create_machine(&machine).await;
-        created.map_err(|error| self.refused(&shape.deployment, error.into()))
+        created.map_err(|error| self.refused(&shape.deployment, error))
     }
 
     fn refused(&self, deployment: &str, error: HubError) -> CloudProviderError {
@@ -378,7 +382,7 @@ impl ClusterApiProvider {
             .machines()
             .into_iter()
             .find(|machine| has_id(machine));
-        let unreachable = |error: kube::Error| unreachable("reading machines", &error);
+        let unreachable = |error: HubError| unreachable("reading machines", &error);
         match seen {
             Some(seen) => {
                 let read = self.hub.read_machine(&seen.name_any()).await;
@@ -424,7 +428,7 @@ impl CloudProvider for ClusterApiProvider {
             // The watch may lag behind an earlier attempt of this process. Its MachineDeployment need not be chosen again.
             None if self.launching.lock().contains_key(claim.uid()) => {
                 let read = self.hub.read_machine(&name).await;
-                match read.map_err(|error| refused(error.into()))? {
+                match read.map_err(refused)? {
                     Some(read) => read,
                     None => self.launch(claim).await?,
                 }
@@ -498,7 +502,7 @@ impl CloudProvider for ClusterApiProvider {
             self.unavailable.mark(&launched.deployment, self.clock);
         }
         match self.hub.delete_machine(&machine).await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => Err(missing()),
+            Err(error) if error.is_not_found() => Err(missing()),
             Err(error) => Err(unreachable("deleting machine", &error)),
             Ok(()) => Ok(()),
         }

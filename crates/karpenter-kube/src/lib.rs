@@ -7,20 +7,16 @@
 //! use std::sync::Arc;
 //!
 //! use karpenter_core::provider::CloudProvider;
-//! use karpenter_kube::client::Clients;
-//! use karpenter_kube::metrics::Registry;
 //! use karpenter_kube::operator::Operator;
 //! use karpenter_kube::options::Options;
-//! use karpenter_kube::process::stop_on_signal;
-//! use tokio_util::sync::CancellationToken;
+//! use karpenter_kube::process::{connect, stop_on_signal};
 //!
 //! async fn run(provider: Arc<dyn CloudProvider>, options: Options) -> Result<(), Box<dyn std::error::Error>> {
-//!     let config = kube::Config::infer().await?;
-//!     let registry = Registry::new();
-//!     let clients = Clients::connect(&config, options.kube_client_qps, options.kube_client_burst, &registry)?;
-//!     let stop = CancellationToken::new();
-//!     tokio::spawn(stop_on_signal(stop.clone()));
-//!     Operator::builder(provider, clients, options).registry(registry).run(stop).await?;
+//!     let cluster = connect(&options).await?;
+//!     Operator::builder(provider, cluster.clients, options)
+//!         .registry(cluster.registry)
+//!         .run(stop_on_signal())
+//!         .await?;
 //!     Ok(())
 //! }
 //! ```

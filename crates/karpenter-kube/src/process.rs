@@ -1,4 +1,4 @@
-//! Shared parts of the `main` functions of controller binaries: log, stop on signals, final error.
+//! Shared parts of the `main` functions of controller binaries: log, clients, stop on signals, final error.
 //!
 //! Every error that ends the process is a log line in the same format: errors returned by `main` go through [`exit_with`],
 //! panics through the hook that [`log`] installs.
@@ -13,12 +13,18 @@ use std::panic::PanicHookInfo;
 use std::process::ExitCode;
 
 use karpenter_core::provider::ErrorCode;
+use kube::Config;
+use kube::config::InferConfigError;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::prelude::*;
 
+use crate::client::Clients;
 use crate::logging::{JsonLines, Outputs};
+use crate::metrics::Registry;
 use crate::options::{LogLevel, Options};
+#[cfg(feature = "decisions")]
+use crate::shadow::Refusals;
 
 pub(crate) use memory::resident;
 
@@ -40,6 +46,64 @@ pub fn log(options: &Options, version: &str) -> io::Result<()> {
         .init();
     std::panic::set_hook(Box::new(log_panic));
     Ok(())
+}
+
+/// The cluster of a process.
+#[derive(Debug)]
+pub struct Connection {
+    /// How it is reached.
+    pub config: Config,
+    /// Its clients.
+    pub clients: Clients,
+    /// The metrics, which count the requests of the clients.
+    pub registry: Registry,
+}
+
+/// Why [`connect`] has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// There is neither a kubeconfig nor a ServiceAccount.
+    #[error("cannot load the kubeconfig or the in-cluster configuration")]
+    Config(#[from] InferConfigError),
+    /// TLS or authentication cannot be set up.
+    #[error(transparent)]
+    Client(#[from] kube::Error),
+}
+
+/// Creates the clients for the cluster of the kubeconfig, or of the pod.
+///
+/// # Errors
+/// If the configuration is missing or invalid. No request is sent.
+pub async fn connect(options: &Options) -> Result<Connection, ConnectError> {
+    // Two crypto providers may be linked in: install ours as the default before its first use. Installing fails only if a default
+    // is already set.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let config = Config::infer().await?;
+    let registry = Registry::new();
+    let clients = clients(&config, options, &registry)?;
+    Ok(Connection {
+        config,
+        clients,
+        registry,
+    })
+}
+
+/// Creates clients for a cluster with the limits of the options; those of a shadow only read.
+///
+/// # Errors
+/// If TLS or authentication cannot be set up.
+pub fn clients(
+    config: &Config,
+    options: &Options,
+    registry: &Registry,
+) -> Result<Clients, kube::Error> {
+    let (qps, burst) = (options.kube_client_qps, options.kube_client_burst);
+    let clients = Clients::connect(config, qps, burst, registry)?;
+    #[cfg(feature = "decisions")]
+    if options.shadow {
+        return Ok(clients.read_only(&Refusals::new(registry)));
+    }
+    Ok(clients)
 }
 
 /// Logs a panic under the keys of controller-runtime. `RUST_BACKTRACE=1` adds the stack.
@@ -104,8 +168,19 @@ fn with_causes(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Cancels `stop` on SIGTERM or SIGINT.
-pub async fn stop_on_signal(stop: CancellationToken) {
+/// Returns a token that is cancelled on SIGTERM or SIGINT.
+#[must_use]
+pub fn stop_on_signal() -> CancellationToken {
+    let stop = CancellationToken::new();
+    let token = stop.clone();
+    tokio::spawn(async move {
+        signalled().await;
+        stop.cancel();
+    });
+    token
+}
+
+async fn signalled() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => {
@@ -118,5 +193,4 @@ pub async fn stop_on_signal(stop: CancellationToken) {
             let _ = tokio::signal::ctrl_c().await;
         }
     }
-    stop.cancel();
 }

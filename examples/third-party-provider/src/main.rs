@@ -11,15 +11,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches, Parser};
-use karpenter_kube::client::Clients;
 use karpenter_kube::clock::Clock;
-use karpenter_kube::metrics::Registry;
 use karpenter_kube::options::Options;
-use karpenter_kube::process::{exit_with, log, stop_on_signal};
+use karpenter_kube::process::{connect, exit_with, log, stop_on_signal};
 use kube::CustomResourceExt;
 use third_party_provider::lagoon::Lagoon;
 use third_party_provider::{LagoonClass, kubelets, operator};
-use tokio_util::sync::CancellationToken;
 
 /// It returns freed memory to the operating system by itself; the C library keeps what lies between objects that stay. Configured in
 /// `.cargo/config.toml`.
@@ -52,21 +49,13 @@ async fn run() -> Result<()> {
         return Ok(());
     }
     log(&args.core, env!("CARGO_PKG_VERSION")).context("cannot initialize logging")?;
-    // TLS needs a crypto provider. Installing one fails only if there is one already.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let config = kube::Config::infer()
-        .await
-        .context("cannot load the kubeconfig or the in-cluster configuration")?;
-    let registry = Registry::new();
-    let (qps, burst) = (args.core.kube_client_qps, args.core.kube_client_burst);
-    let clients = Clients::connect(&config, qps, burst, &registry)?;
-    let (clock, stop) = (Clock::real(), CancellationToken::new());
-    tokio::spawn(stop_on_signal(stop.clone()));
+    let connection = connect(&args.core).await?;
+    let (clock, stop) = (Clock::real(), stop_on_signal());
 
     // The instances of a real cloud join the cluster on their own.
     let (cloud, cluster) = (Lagoon::default(), "example");
     let instances = kubelets::join(
-        clients.api.clone(),
+        connection.clients.api.clone(),
         cloud.clone(),
         cluster.to_owned(),
         clock,
@@ -74,9 +63,9 @@ async fn run() -> Result<()> {
     );
     tokio::spawn(instances);
 
-    operator(clients, cloud, cluster, args.core)
+    operator(connection.clients, cloud, cluster, args.core)
         .clock(clock)
-        .registry(registry)
+        .registry(connection.registry)
         .run(stop)
         .await?;
     Ok(())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 use karpenter_kube::clock::Clock;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -27,6 +27,10 @@ pub struct State {
     pub boots_in: SignedDuration,
     /// MachineDeployments' infrastructure templates that fail, with the message.
     pub failing: BTreeMap<String, String>,
+    /// Whether Machines that are deleted stay.
+    pub holds_deletions: bool,
+    /// Whether Nodes keep the taint that says that their labels are not copied yet.
+    pub keeps_taint: bool,
     /// Uids of NodeClaims that ever had a Machine, with the uids of these Machines.
     pub machines: BTreeMap<String, BTreeSet<String>>,
 }
@@ -210,10 +214,8 @@ impl Capi {
             .taints
             .unwrap_or_default();
         let before = taints.len();
-        if taints
-            .iter()
-            .any(|taint| taint.key == "karpenter.sh/unregistered")
-        {
+        let is_new = |taint: &Taint| taint.key == "karpenter.sh/unregistered";
+        if self.state.lock().keeps_taint || taints.iter().any(is_new) {
             return Ok(());
         }
         taints.retain(|taint| taint.key != "node.cluster.x-k8s.io/uninitialized");
@@ -231,6 +233,9 @@ impl Capi {
     }
 
     async fn delete(&self, machine: &DynamicObject) -> kube::Result<()> {
+        if self.state.lock().holds_deletions {
+            return Ok(());
+        }
         let name = machine.name_any();
         let gone = |error: kube::Error| match error {
             kube::Error::Api(status) if status.is_not_found() => Ok(()),

@@ -10,7 +10,6 @@ use karpenter_api::crd;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_cluster_api::node_class::{self, ClusterAPINodeClass};
 use karpenter_cluster_api::{ClusterApiProvider, GROUP, Hub, controllers};
-use karpenter_core::provider::CloudProvider;
 use karpenter_kube::client::Clients;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::operator::Operator;
@@ -158,7 +157,7 @@ impl World {
     }
 
     pub async fn provider(&self) -> Arc<ClusterApiProvider> {
-        let hub = Hub::connect(self.hub.client(), None).await.unwrap();
+        let hub = Hub::new(self.hub.client(), None).unwrap();
         Arc::new(ClusterApiProvider::new(hub, self.clock))
     }
 
@@ -323,9 +322,9 @@ impl World {
         }
     }
 
-    /// Returns whether the provider's list fails, rather than being empty.
-    pub async fn provider_without_answers(&self) -> bool {
-        self.provider.clone().unwrap().list().await.is_err()
+    /// Returns the provider of the running Karpenter.
+    pub fn running_provider(&self) -> Arc<ClusterApiProvider> {
+        self.provider.clone().unwrap()
     }
 
     pub async fn class(&self) -> ClusterAPINodeClass {

@@ -251,7 +251,7 @@ fn two_nodes_of_one_instance_fail_the_registration() {
     assert!(matches!(&effects[..], [Effect::Delete { .. }]));
 }
 
-/// Conformance: DIS-037
+/// Conformance: DIS-037, CAPI-42
 #[test]
 fn a_node_without_the_unregistered_taint_is_warned_about() {
     let warned = |label: &str| {

@@ -15,7 +15,11 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
     // Always the same packages, except for the AWS SDK: another selection would rebuild their dependencies.
     let mut packages = vec!["real-cluster", "karpenter-kwok-controller"];
     if command == "test" {
-        packages.extend(["karpenter-controller", "kubectl-karpenter"]);
+        packages.extend([
+            "karpenter-controller",
+            "karpenter-cluster-api-controller",
+            "kubectl-karpenter",
+        ]);
     }
     build(root, &packages, &[])?;
     let measures = ["burst", "scale", "idle", "compare"].contains(&command);

@@ -34,6 +34,8 @@ struct User {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Object {
+    #[serde(rename = "apiGroup")]
+    group: String,
     resource: String,
     subresource: String,
     name: String,
@@ -60,6 +62,16 @@ impl Request {
             false => &object.resource,
         };
         format!("{} {resource}{slash}{}", self.verb, object.subresource)
+    }
+
+    /// Returns the API group of the resource.
+    pub(crate) fn group(&self) -> &str {
+        &self.object_ref.group
+    }
+
+    /// Returns the name of the object that it created.
+    pub(crate) fn created(&self) -> Option<&str> {
+        (self.verb == "create" && self.code() == 201).then_some(&self.object_ref.name)
     }
 
     /// The HTTP status of the response.

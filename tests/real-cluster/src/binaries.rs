@@ -46,6 +46,8 @@ pub(crate) const UPSTREAM: (&str, &str, &str) = (
     "github.com/aws/karpenter-provider-aws",
     "v1.14.1",
 );
+/// The version of Cluster API's modules.
+const CLUSTER_API: &str = "v1.14.2";
 const OF_KUBERNETES: [&str; 3] = [
     "kube-apiserver",
     "kube-controller-manager",
@@ -226,6 +228,47 @@ pub(crate) fn upstream_kwok(version: &str) -> Result<UpstreamKwok> {
     Ok(UpstreamKwok { program, sources })
 }
 
+/// A manager of Cluster API, with the directory of its CRDs and webhooks.
+#[derive(Clone, Debug)]
+pub(crate) struct Manager {
+    pub(crate) program: PathBuf,
+    pub(crate) config: PathBuf,
+}
+
+/// Returns Cluster API's managers of the core and of the in-memory infrastructure provider; builds them if needed, which takes five
+/// minutes.
+pub(crate) fn cluster_api() -> Result<[Manager; 2]> {
+    let modules = ["", "/api", "/test"].map(|part| format!("sigs.k8s.io/cluster-api{part}"));
+    let required = modules
+        .each_ref()
+        .map(|m| format!("require {m} {CLUSTER_API}\n"));
+    let go_mod = format!("module realcluster\n\ngo 1.26.0\n\n{}", required.concat());
+    let folder = module_folder("cluster-api", &go_mod)?;
+    let managers = [
+        ("capi-manager", &modules[0], "core"),
+        ("capd-manager", &modules[2], "infrastructure/docker"),
+    ];
+    let is_built = managers
+        .iter()
+        .all(|(name, ..)| built().join(name).is_file());
+    if !is_built {
+        fs::create_dir_all(built())?;
+        let packages = managers.map(|(_, module, package)| format!("{module}/{package}"));
+        tidy(&folder, &packages)?;
+        for ((name, ..), package) in managers.iter().zip(&packages) {
+            compile(&folder, name, package, "")?;
+        }
+    }
+    let [core, infrastructure] = managers.map(|(name, module, package)| {
+        let sources = download(&folder, &format!("{module}@{CLUSTER_API}"))?;
+        Ok::<_, anyhow::Error>(Manager {
+            program: built().join(name),
+            config: sources.join(package).join("config"),
+        })
+    });
+    Ok([core?, infrastructure?])
+}
+
 /// Copies the chart from upstream's module, with the CRDs, to which `crds` is a symbolic link in upstream's repository.
 fn copy_upstream() -> Result<()> {
     let (chart, module, version) = UPSTREAM;
@@ -289,23 +332,27 @@ fn kubernetes_module() -> Result<PathBuf> {
         folder.join("go.mod"),
         kubernetes_go_mod(&theirs, KUBERNETES),
     )?;
-    let imports: Vec<String> = OF_KUBERNETES
-        .iter()
-        .map(|name| format!("\t_ \"k8s.io/kubernetes/cmd/{name}\"\n"))
-        .collect();
-    fs::write(
-        folder.join("tools.go"),
-        format!(
-            "//go:build tools\n\npackage tools\n\nimport (\n{})\n",
-            imports.concat()
-        ),
-    )?;
     println!("downloading Kubernetes {KUBERNETES}");
+    tidy(
+        &folder,
+        &OF_KUBERNETES.map(|name| format!("k8s.io/kubernetes/cmd/{name}")),
+    )?;
+    Ok(folder)
+}
+
+/// Adds what these packages need to the `go.mod` of a directory.
+fn tidy(folder: &Path, packages: &[String]) -> Result<()> {
+    let imports = packages
+        .iter()
+        .map(|package| format!("\t_ \"{package}\"\n"));
+    let imports: String = imports.collect();
+    let tools = format!("//go:build tools\n\npackage tools\n\nimport (\n{imports})\n");
+    fs::write(folder.join("tools.go"), tools)?;
     // The command reports errors for packages that only tests import; they do not matter if the programs build.
-    if let Err(problem) = go_in(&folder, &["mod", "tidy"]) {
+    if let Err(problem) = go_in(folder, &["mod", "tidy", "-e"]) {
         println!("{problem:#}");
     }
-    Ok(folder)
+    Ok(())
 }
 
 /// Returns a `go.mod` that requires Kubernetes, derived from Kubernetes' own: its Go version and settings, and a version for each

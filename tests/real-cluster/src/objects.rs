@@ -52,10 +52,61 @@ pub(crate) const BUFFERS: Kind = kind(
     "CapacityBuffer",
     "capacitybuffers",
 );
+pub(crate) const MACHINES: Kind = kind("cluster.x-k8s.io", "v1beta2", "Machine", "machines");
+pub(crate) const CLUSTERS: Kind = kind("cluster.x-k8s.io", "v1beta2", "Cluster", "clusters");
+pub(crate) const DEV_MACHINES: Kind = kind(
+    "infrastructure.cluster.x-k8s.io",
+    "v1beta2",
+    "DevMachine",
+    "devmachines",
+);
+pub(crate) const CONTROL_PLANES: Kind = kind(
+    "controlplane.cluster.x-k8s.io",
+    "v1",
+    "LabControlPlane",
+    "labcontrolplanes",
+);
 /// Kinds of manifests that no scenario reads.
-const OTHERS: [Kind; 18] = [
+const OTHERS: [Kind; 25] = [
     kind("", "v1", "PodTemplate", "podtemplates"),
     kind("", "v1", "ConfigMap", "configmaps"),
+    kind("", "v1", "Secret", "secrets"),
+    kind(
+        "admissionregistration.k8s.io",
+        "v1",
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+    ),
+    kind(
+        "admissionregistration.k8s.io",
+        "v1",
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+    ),
+    kind(
+        "cluster.x-k8s.io",
+        "v1beta2",
+        "MachineDeployment",
+        "machinedeployments",
+    ),
+    kind(
+        "infrastructure.cluster.x-k8s.io",
+        "v1beta2",
+        "DevCluster",
+        "devclusters",
+    ),
+    kind(
+        "infrastructure.cluster.x-k8s.io",
+        "v1beta2",
+        "DevMachineTemplate",
+        "devmachinetemplates",
+    ),
+    kind(
+        "karpenter.cluster.x-k8s.io",
+        "v1alpha1",
+        "ClusterAPINodeClass",
+        "clusterapinodeclasses",
+    ),
     kind("", "v1", "ServiceAccount", "serviceaccounts"),
     kind("apps", "v1", "DaemonSet", "daemonsets"),
     kind("apps", "v1", "StatefulSet", "statefulsets"),
@@ -98,7 +149,7 @@ const OTHERS: [Kind; 18] = [
         "capacitybuffers",
     ),
 ];
-const NAMED: [Kind; 11] = [
+const NAMED: [Kind; 15] = [
     NODES,
     PODS,
     EVENTS,
@@ -110,6 +161,10 @@ const NAMED: [Kind; 11] = [
     NODE_POOLS,
     NODE_CLAIMS,
     BUFFERS,
+    MACHINES,
+    CLUSTERS,
+    DEV_MACHINES,
+    CONTROL_PLANES,
 ];
 
 impl Kind {

@@ -68,7 +68,10 @@ impl Choice<'_> {
 fn check_words(words: &[String]) -> Result<()> {
     let beside = scenarios::BESIDE.iter().map(|s| s.name);
     let alone = scenarios::ALONE.iter().map(|s| s.name);
-    let names: Vec<&str> = beside.chain(alone).chain(["from-go", "aws"]).collect();
+    let names: Vec<&str> = beside
+        .chain(alone)
+        .chain(["from-go", "aws", "cluster-api"])
+        .collect();
     for word in words {
         if !names.iter().any(|name| name.contains(word.as_str())) {
             bail!(
@@ -102,6 +105,8 @@ pub(crate) async fn run(quick: bool, words: &[String]) -> Result<()> {
     let mut results = Results::default();
     results.add(kwok);
     results.add(aws);
+    // Alone, because Cluster API's managers need a core for themselves in a burst.
+    results.add(on_a_cluster("cluster-api", cluster_api(&binaries, &choice)).await);
     println!(
         "real cluster: {} passed, {} failed in {} s{}",
         results.passed,
@@ -266,6 +271,21 @@ async fn aws(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
         let checked = cluster.check();
         results.report("aws-rights-and-log", started, checked);
     }
+    end(cluster, &results).await?;
+    Ok(results)
+}
+
+async fn cluster_api(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
+    let mut results = Results::default();
+    if !choice.has("cluster-api", false) {
+        return Ok(results);
+    }
+    let managers = tokio::task::spawn_blocking(binaries::cluster_api).await??;
+    let mut cluster = Cluster::start(binaries).await?;
+    scenarios::cluster_api::run(&mut cluster, &managers, |name, started, result| {
+        results.report(name, started, result);
+    })
+    .await;
     end(cluster, &results).await?;
     Ok(results)
 }

@@ -1,5 +1,6 @@
 //! A control plane on loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok.
 
+mod cluster_api;
 mod egress;
 mod pki;
 
@@ -18,6 +19,7 @@ use serde_json::json;
 
 use crate::binaries::Binaries;
 use crate::process::Process;
+pub(crate) use cluster_api::{ClusterApi, NAMESPACE as FLEET, offer};
 pub(crate) use egress::Egress;
 use pki::Pki;
 
@@ -168,13 +170,17 @@ impl ControlPlane {
     }
 
     fn program(&self, name: &str) -> Result<Command> {
+        Ok(self.command(self.binaries.path(name)?))
+    }
+
+    fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nice");
         command.args(["-n", "5"]);
-        command.arg(self.binaries.path(name)?);
+        command.arg(program);
         command.current_dir(&self.folder);
         // Requests to loopback must not use a proxy.
         command.env("NO_PROXY", "*").env("HOME", &self.folder);
-        Ok(command)
+        command
     }
 
     fn run(&self, name: &str, command: &mut Command) -> Result<Process> {

@@ -71,6 +71,13 @@ pub(super) async fn killed_in_a_burst(cluster: &mut Cluster, case: Case) -> Resu
 /// controller may then lose its lease and exit, and is restarted.
 pub(super) async fn api_server_gone(cluster: &mut Cluster, case: Case) -> Result<()> {
     burst(&case).await?;
+    without_api_server(cluster).await?;
+    nothing_is_lost_or_doubled(&case).await?;
+    cluster.controller()?.is_running()
+}
+
+/// Kills the API server for twenty seconds, and starts the controller again if it has exited.
+pub(super) async fn without_api_server(cluster: &mut Cluster) -> Result<()> {
     cluster.plane.kill_api_server();
     tokio::time::sleep(Duration::from_secs(20)).await;
     cluster.plane.start_api_server().await?;
@@ -78,6 +85,5 @@ pub(super) async fn api_server_gone(cluster: &mut Cluster, case: Case) -> Result
     if controller.has_ended()? {
         controller.start_again()?;
     }
-    nothing_is_lost_or_doubled(&case).await?;
-    cluster.controller()?.is_running()
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod aws;
 mod chaos;
+pub(crate) mod cluster_api;
 mod decisions;
 mod devices;
 mod disruption;

@@ -21,8 +21,8 @@ export const HATCHES = [
   },
   {
     id: "policy",
-    name: "held by the NodePool: budget, policy, pause",
-    reasons: ["Budget", "Paused", "Disabled", "WhenEmpty", "Score", "MinValues", "NoNodePool"],
+    name: "held by the NodePool: budget, pause, score, minValues",
+    reasons: ["Budget", "Paused", "Score", "MinValues", "NoNodePool"],
   },
 ];
 const HATCH_OF = new Map(HATCHES.flatMap((hatch) => hatch.reasons.map((reason) => [reason, hatch.id])));

@@ -50,8 +50,8 @@ impl ClusterApi {
         let client = plane.client().await?;
         let authority = fs::read(plane.pki.file("ca.crt"))?;
         let authority = serde_json::to_value(ByteString(authority))?;
-        let mut running = Vec::new();
         let mut hooks = Vec::new();
+        let mut starting = Vec::new();
         for manager in managers {
             let ports: [u16; 3] = free_ports()?;
             let url = format!("https://127.0.0.1:{}", ports[0]);
@@ -59,24 +59,21 @@ impl ClusterApi {
                 apply(&client, &definition).await?;
             }
             hooks.extend(webhooks(manager, &url, &authority)?);
-            running.push((start(plane, manager, ports)?, ports[2]));
+            starting.push((manager, ports));
         }
         apply(&client, &control_plane_definition()).await?;
         let established = |seen: &crate::wait::Seen| {
             let served = |d: &Value| condition(d, "Established") == "True";
             Ok(seen.values().all(served).then_some(()))
         };
-        let definitions = DEFINITIONS.all(&client);
-        until(
-            "all CRDs are established",
-            &definitions,
-            "",
-            PATIENCE,
-            established,
-        )
-        .await?;
-        for (process, health) in &mut running {
-            until_ready(process, *health).await?;
+        let what = "all CRDs are established";
+        until(what, &DEFINITIONS.all(&client), "", PATIENCE, established).await?;
+        let mut running = Vec::new();
+        for (manager, ports) in &starting {
+            running.push(start(plane, manager, *ports)?);
+        }
+        for (process, (_, ports)) in running.iter_mut().zip(&starting) {
+            until_ready(process, ports[2]).await?;
         }
         for hook in hooks {
             apply(&client, &hook).await?;
@@ -84,7 +81,7 @@ impl ClusterApi {
         create_cluster(plane, &client).await?;
         let joining = tokio::spawn(join(client));
         Ok(Self {
-            managers: running.into_iter().map(|(process, _)| process).collect(),
+            managers: running,
             joining,
         })
     }
@@ -198,7 +195,13 @@ async fn until_ready(manager: &mut Process, port: u16) -> Result<()> {
 
 /// Creates the Cluster, and waits until Machines can be created in it.
 async fn create_cluster(plane: &ControlPlane, client: &Client) -> Result<()> {
-    let metadata = |name: &str| json!({ "name": name, "namespace": NAMESPACE, "labels": { "cluster.x-k8s.io/cluster-name": CLUSTER } });
+    // Without an annotation the infrastructure provider panics.
+    let metadata = |name: &str| {
+        json!({
+            "name": name, "namespace": NAMESPACE, "annotations": { "real-cluster": "" },
+            "labels": { "cluster.x-k8s.io/cluster-name": CLUSTER },
+        })
+    };
     let secret = |name: &str, value: &str| {
         json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata(name),
             "type": "cluster.x-k8s.io/secret", "stringData": { "value": value } })

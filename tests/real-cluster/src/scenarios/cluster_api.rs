@@ -24,8 +24,9 @@ const GROUP: &str = "karpenter.cluster.x-k8s.io";
 /// Pods of a burst: eight fit on a large node, four on a small one.
 const MANY: usize = 200;
 const FEW: usize = 40;
-/// Machines that may be launched from each MachineDeployment of large nodes, so that a burst needs all four.
+/// Machines that may be launched from each MachineDeployment of large and of small nodes, so that a burst needs all four.
 const LARGE: u32 = 5;
+const SMALL: u32 = 20;
 const BURST: Duration = Duration::from_secs(240);
 
 /// Runs the scenarios one after the other, and reports each.
@@ -67,7 +68,7 @@ async fn install(cluster: &mut Cluster, managers: &[Manager]) -> Result<Fleet> {
     let managers = ClusterApi::start(&cluster.plane, managers).await?;
     let client = cluster.client.clone();
     for zone in ["a", "b"] {
-        offer(&client, 4, zone, 50).await?;
+        offer(&client, 4, zone, SMALL).await?;
         offer(&client, 8, zone, LARGE).await?;
     }
     let provider = json!({ "provider": "cluster-api" });

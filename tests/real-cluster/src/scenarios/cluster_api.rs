@@ -152,8 +152,8 @@ impl Fleet {
     /// Nodes that are not needed any more are deleted with their Machines.
     async fn consolidation(&mut self) -> Result<()> {
         self.case.scale("work", u32::try_from(FEW)?).await?;
-        // Forty pods need five large nodes.
-        self.until_machines("nodes are consolidated", |seen| seen.len() <= 8)
+        // Forty pods need five large nodes, or ten small ones for the same price.
+        self.until_machines("nodes are consolidated", |seen| seen.len() <= 10)
             .await?;
         self.nothing_lost_or_doubled(FEW).await
     }

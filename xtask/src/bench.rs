@@ -41,12 +41,7 @@ struct Target {
 }
 
 pub(crate) fn run(root: &Path, json: bool, names: &[String]) -> anyhow::Result<()> {
-    let metadata = Command::new("cargo")
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .current_dir(root)
-        .output()?;
-    let metadata: Metadata =
-        serde_json::from_slice(&metadata.stdout).context("cannot read cargo's metadata")?;
+    let metadata: Metadata = crate::metadata(root)?;
     let selected = select(&metadata, names)?;
     if !json {
         println!(

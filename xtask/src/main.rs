@@ -17,11 +17,12 @@ mod vendor_web;
 mod walkthrough;
 mod words;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use serde::de::DeserializeOwned;
 
 /// Development tasks of the project, for contributors and CI.
 #[derive(Parser)]
@@ -166,4 +167,13 @@ fn workspace_root() -> anyhow::Result<PathBuf> {
         .parent()
         .map(PathBuf::from)
         .context("cannot find the workspace of xtask")
+}
+
+/// Reads of the workspace's packages what `T` has of the output of `cargo metadata`.
+fn metadata<T: DeserializeOwned>(root: &Path) -> anyhow::Result<T> {
+    let output = std::process::Command::new("cargo")
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root)
+        .output()?;
+    serde_json::from_slice(&output.stdout).context("cannot read cargo's metadata")
 }

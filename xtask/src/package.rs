@@ -29,12 +29,7 @@ struct Package {
 }
 
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
-    let metadata = Command::new("cargo")
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .current_dir(root)
-        .output()?;
-    let metadata: Metadata =
-        serde_json::from_slice(&metadata.stdout).context("cannot read cargo's metadata")?;
+    let metadata: Metadata = crate::metadata(root)?;
     let published = metadata.packages.iter().filter(|p| p.publish.is_none());
     let published: Vec<&Package> = published.collect();
 

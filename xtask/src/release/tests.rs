@@ -191,12 +191,7 @@ fn checksums_are_of_every_file_outside_of_layouts() {
 /// Only what `cargo metadata` and the files say: `cargo xtask package` builds the packages.
 #[test]
 fn every_library_can_be_published_and_leaves_the_kubernetes_version_to_the_program() {
-    let metadata = Command::new("cargo")
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .current_dir(root())
-        .output()
-        .unwrap();
-    let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let metadata: Value = crate::metadata(&root()).unwrap();
     let packages = metadata["packages"].as_array().unwrap().iter();
     let (published, kept): (Vec<_>, Vec<_>) = packages.partition(|p| p["publish"].is_null());
     let of = |packages: &[&Value]| -> Vec<String> {

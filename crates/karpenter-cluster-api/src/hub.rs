@@ -30,9 +30,6 @@ const CLUSTER_API: &str = "cluster.x-k8s.io";
 /// How long a template is kept. Infrastructure providers refuse to change the spec of one.
 const TEMPLATE_KEPT: Duration = Duration::from_secs(30);
 
-/// The longest wait between attempts to find out what the management cluster serves.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
-
 /// Why the management cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
@@ -212,7 +209,7 @@ impl Hub {
     }
 
     async fn watch(&self, changed: impl Fn(&DynamicObject) + Send) {
-        let mut wait = Duration::from_secs(1);
+        let mut waits = watcher::DefaultBackoff::default();
         let found = loop {
             match self.found().await {
                 Ok(found) => break found,
@@ -222,8 +219,7 @@ impl Hub {
                     "waiting for the management cluster"
                 ),
             }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(LONGEST_WAIT);
+            tokio::time::sleep(waits.next().unwrap_or_default()).await;
         };
         let Some((deployments, machines)) = found.writers.lock().take() else {
             return;

@@ -108,11 +108,15 @@ pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePool
     })
 }
 
-/// Returns what the nodes of each NodePool that are not being deleted count with.
+/// Returns what the nodes of each NodePool with limits that are not being deleted count with.
 pub(crate) fn usage(snapshot: &Snapshot) -> BTreeMap<&str, Resources> {
+    let is_limited = |pool: &&str| {
+        let pool = snapshot.node_pool(pool);
+        pool.is_some_and(|pool| !pool.spec.limits.is_empty())
+    };
     let mut used: BTreeMap<&str, Resources> = BTreeMap::new();
     for node in snapshot.nodes().filter(|node| !node.is_deleting()) {
-        if let Some(pool) = node.node_pool() {
+        if let Some(pool) = node.node_pool().filter(is_limited) {
             used.entry(pool).or_default().add_assign(&known_usage(node));
         }
     }

@@ -223,17 +223,20 @@ fn churn_takes_a_share_of_the_replicas_away_and_brings_it_back() {
     let world = World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }))
         .node("a", 16)
         .pods("web", "a", 10);
-    let pods = |length: &str| {
-        world
-            .plan(json!({ "churn": "40%/1h", "for": length }))
-            .after
-            .pods
+    let of = |churn: &'static str| {
+        let world = &world;
+        move |length: &str| {
+            let plan = world.plan(json!({ "churn": churn, "for": length }));
+            plan.after.pods
+        }
     };
     // Of ten pods, four go in the first half hour: each ends five seconds later, and counts no more from its deletion on.
     assert_eq!(
-        ["0s", "8m", "29m", "31m", "38m", "1h"].map(pods),
+        ["0s", "8m", "29m", "31m", "38m", "1h"].map(of("40%/1h")),
         [10, 9, 7, 6, 7, 10]
     );
+    // None is chosen twice.
+    assert_eq!(["31m", "1h", "91m"].map(of("100%/1h")), [0, 10, 0]);
     let plan = world.plan(json!({ "churn": "40%/1h" }));
     assert!(
         plan.approximate

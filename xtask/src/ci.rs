@@ -53,22 +53,31 @@ pub(crate) fn run(root: &Path, quick: bool) -> anyhow::Result<()> {
     checks.finish(root, &all_skipped)
 }
 
-/// The checks that build the workspace, which takes most of an hour from a fresh clone.
+/// The checks that build the workspace, which takes most of an hour from a fresh clone. Where a check leaves a core idle, another
+/// runs beside it, but none beside the tests: many of them wait for processes that work in real time.
 fn building(root: &Path, checks: &mut Checks, all_skipped: &mut Vec<Skipped>) {
-    let clippy = "clippy --workspace --all-targets --quiet -- -D warnings";
-    checks.step("clippy", || {
-        cargo(root, &clippy.split(' ').collect::<Vec<_>>())
-    });
-    checks.step("rustdoc", || rustdoc(root));
     // Some tests need a real API server; the program that builds one is built with them.
     checks.step("build", || {
-        cargo(root, &["test", "--workspace", "--no-run", "--quiet"])
+        command(root, "cargo test --workspace --no-run --quiet")
     });
-    checks.step("control plane", || realcluster::build_control_plane(root));
+    // Both wait for one core for a long time: for the linker of Go, and for the API of the AWS SDK.
+    checks.beside(
+        ("control plane", || realcluster::build_control_plane(root)),
+        ("rustdoc", || rustdoc(root)),
+    );
     checks.step("tests", || tests(root, all_skipped));
-    checks.step("realcluster", || realcluster::ci(root, all_skipped));
-    let deny = "deny --log-level error check bans licenses sources";
-    checks.step("deny", || cargo(root, &deny.split(' ').collect::<Vec<_>>()));
+    // The scenarios mostly wait, and get the processor when they want it.
+    let clippy = "nice -n 19 cargo clippy --workspace --all-targets --quiet -- -D warnings";
+    checks.beside(
+        ("realcluster", || realcluster::ci(root, all_skipped)),
+        ("clippy", || command(root, clippy)),
+    );
+    checks.step("deny", || {
+        command(
+            root,
+            "cargo deny --log-level error check bans licenses sources",
+        )
+    });
     checks.step("skipped", || judge_skipped(all_skipped));
 }
 
@@ -87,10 +96,26 @@ struct Checks {
 
 impl Checks {
     fn step(&mut self, name: &'static str, check: impl FnOnce() -> anyhow::Result<String>) {
-        println!("=== {name}");
-        let start = Instant::now();
-        let result = check();
-        let seconds = start.elapsed().as_secs();
+        let result = timed(name, check);
+        self.record(name, result);
+    }
+
+    /// Runs two checks at the same time.
+    fn beside(
+        &mut self,
+        (name, check): (&'static str, impl FnOnce() -> anyhow::Result<String> + Send),
+        (other, other_check): (&'static str, impl FnOnce() -> anyhow::Result<String>),
+    ) {
+        std::thread::scope(|scope| {
+            let check = scope.spawn(|| timed(name, check));
+            self.step(other, other_check);
+            let result = check.join();
+            let panicked = |_| (Err(anyhow::anyhow!("the check panicked")), 0);
+            self.record(name, result.unwrap_or_else(panicked));
+        });
+    }
+
+    fn record(&mut self, name: &'static str, (result, seconds): (anyhow::Result<String>, u64)) {
         match result {
             Ok(note) if note.is_empty() => {
                 self.summary.push(format!("ok      {name} ({seconds} s)"));
@@ -129,6 +154,17 @@ impl Checks {
         }
         Ok(())
     }
+}
+
+/// Runs a check, and returns how many seconds it took.
+fn timed(
+    name: &str,
+    check: impl FnOnce() -> anyhow::Result<String>,
+) -> (anyhow::Result<String>, u64) {
+    println!("=== {name}");
+    let start = Instant::now();
+    let result = check();
+    (result, start.elapsed().as_secs())
 }
 
 /// A test, or a part of the checks, that was skipped because a program is missing.
@@ -189,9 +225,12 @@ fn unexpected<'s>(skipped: &'s [Skipped], is_ci: bool, without: &str) -> Vec<&'s
     programs
 }
 
-fn cargo(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
-    logged(Command::new("cargo").args(arguments).current_dir(root))
-        .with_context(|| format!("`cargo {}` failed", arguments.join(" ")))?;
+/// Runs a command whose arguments have no spaces.
+fn command(root: &Path, line: &str) -> anyhow::Result<String> {
+    let mut words = line.split(' ');
+    let program = words.next().unwrap_or_default();
+    logged(Command::new(program).args(words).current_dir(root))
+        .with_context(|| format!("`{line}` failed"))?;
     Ok(String::new())
 }
 

@@ -41,7 +41,7 @@ const PLOTS: [Plot; 5] = [
         title: "Time of one scheduling pass",
         axis: "shorter is faster; the targets are of the project",
         heading: "## Scheduling",
-        series: Series::Columns(&[("before", 1), ("now", 4), ("target", 6)]),
+        series: Series::Columns(&[("before", 1), ("now", 2), ("target", 3)]),
     },
     Plot {
         file: "perf-plans",
@@ -80,8 +80,8 @@ const CURVES: [Curves; 2] = [
         axis: "number of nodes; both axes are logarithmic",
         heading: "### From 5,000 to 100,000 nodes",
         curves: &[
-            ("all nodes simulated, from nothing", 2),
-            ("10,000 pending pods placed", 5),
+            ("all nodes simulated", 1),
+            ("10,000 pending pods placed", 3),
         ],
         unit: seconds,
     },

@@ -14,7 +14,12 @@ use crate::cluster::Cluster;
 use crate::controller::Controller;
 use crate::helm::{self, SHADOW};
 use crate::objects::{list, name};
-use crate::paths::controller_binary;
+use crate::paths::{controller_binary, root};
+
+#[path = "../../../../bins/karpenter-playground/tests/kubectl/marked.rs"]
+mod marked;
+
+const BEFORE: &str = "docs/before-you-switch.md";
 
 /// Runs `kubectl karpenter` as a user with all rights does.
 async fn kubectl_karpenter(cluster: &Cluster, arguments: &[&str]) -> Result<Output> {
@@ -89,6 +94,7 @@ pub(super) async fn shadow(cluster: &mut Cluster, case: Case) -> Result<()> {
         report["refused"] == 0,
         "the shadow tried to write: {report}"
     );
+    read_before_the_switch(cluster, &server).await?;
 
     let requests = audit::requests(&cluster.plane.audit_log(), SHADOW, since)?;
     let wrong = requests.iter().filter(|r| !r.is_read() || r.is_forbidden());
@@ -98,6 +104,51 @@ pub(super) async fn shadow(cluster: &mut Cluster, case: Case) -> Result<()> {
     shadow.is_running()?;
     shadow.has_logged_json()?;
     shadow.stop().await
+}
+
+/// Runs the blocks of the page for those who have not switched yet, as they stand, and looks for what the README shows of a report.
+async fn read_before_the_switch(cluster: &Cluster, server: &str) -> Result<()> {
+    let page = std::fs::read_to_string(root().join(BEFORE))?;
+    let plugins = controller_binary("kubectl-karpenter")?;
+    let plugins = std::path::absolute(plugins)?;
+    let plugins = plugins.parent().context("the plugin is in no folder")?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut said = String::new();
+    for block in marked::marked(BEFORE, &page, "shadow") {
+        let mut command = Command::new("bash");
+        command
+            .args(["-euo", "pipefail", "-c", &block.text])
+            .env("PATH", format!("{}:{path}", plugins.display()))
+            .env("KUBECONFIG", cluster.plane.kubeconfig())
+            .env("HOME", cluster.plane.folder())
+            .env("KARPENTER_SERVER", server)
+            .stdin(Stdio::null());
+        let output = tokio::task::spawn_blocking(move || command.output()).await??;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}: {error}", block.place);
+        said += &String::from_utf8(output.stdout)?;
+    }
+    let said: Vec<_> = said.lines().map(words).collect();
+    let readme = std::fs::read_to_string(root().join("README.md"))?;
+    let (_, shown) = readme
+        .split_once("$ kubectl karpenter shadow report\n")
+        .context("the README shows no report")?;
+    for line in shown.lines().take_while(|line| *line != "```") {
+        let is_said = said.contains(&words(line));
+        ensure!(
+            is_said,
+            "the README shows `{line}`, the commands say {said:#?}"
+        );
+    }
+    Ok(())
+}
+
+/// The words of a line without its figures, which differ from run to run.
+fn words(line: &str) -> Vec<&str> {
+    let has_digit = |word: &&str| word.contains(|c: char| c.is_ascii_digit());
+    line.split_whitespace()
+        .filter(|word| !has_digit(word))
+        .collect()
 }
 
 /// Asks until the answer is as expected.

@@ -35,7 +35,7 @@ const APART: [(&str, &[&str]); 2] = [
 /// Runs the checks; with `quick` only those that build nothing.
 pub(crate) fn run(root: &Path, quick: bool) -> anyhow::Result<()> {
     let mut checks = Checks::default();
-    checks.step("format", || cargo(root, &["fmt", "--all", "--check"]));
+    checks.step("format", || command(root, "cargo fmt --all --check"));
     checks.step("crds", || crds::run(root, true).map(silent));
     checks.step("conformance", || conformance::run(root, true).map(silent));
     checks.step("reference", || docs::run(root, true).map(silent));

@@ -53,6 +53,12 @@ pub(crate) const BUFFERS: Kind = kind(
     "capacitybuffers",
 );
 pub(crate) const MACHINES: Kind = kind("cluster.x-k8s.io", "v1beta2", "Machine", "machines");
+pub(crate) const MACHINE_DEPLOYMENTS: Kind = kind(
+    "cluster.x-k8s.io",
+    "v1beta2",
+    "MachineDeployment",
+    "machinedeployments",
+);
 pub(crate) const CLUSTERS: Kind = kind("cluster.x-k8s.io", "v1beta2", "Cluster", "clusters");
 pub(crate) const DEV_MACHINES: Kind = kind(
     "infrastructure.cluster.x-k8s.io",

@@ -12,7 +12,10 @@ use crate::binaries::Manager;
 use crate::case::{Case, SOON};
 use crate::cluster::{Cluster, claims_and_nodes_belong_together};
 use crate::helm::KARPENTER;
-use crate::objects::{DEV_MACHINES, MACHINES, NODE_CLAIMS, apply, condition, delete, list, name};
+use crate::objects::{
+    DEV_MACHINES, MACHINE_DEPLOYMENTS, MACHINES, NODE_CLAIMS, NODES, api_of, apply, condition,
+    delete, list, merge, merge_status, name,
+};
 use crate::paths::controller_binary;
 use crate::plane::{ClusterApi, FLEET, offer};
 use crate::scenarios::faults;
@@ -52,6 +55,8 @@ pub(crate) async fn run(
     scenario!("burst", fleet.burst());
     scenario!("consolidation", fleet.consolidation());
     scenario!("interruption", fleet.interruption());
+    scenario!("unhealthy", fleet.unhealthy());
+    scenario!("drift", fleet.drift());
     scenario!("killed", fleet.killed(cluster));
     scenario!("api-server-gone", fleet.api_server_gone(cluster));
     scenario!("nothing-left", fleet.nothing_left());
@@ -79,7 +84,7 @@ async fn install(cluster: &mut Cluster, managers: &[Manager]) -> Result<Fleet> {
     cluster.run(&binary, &BTreeMap::new()).await?;
     let class = json!({ "apiVersion": format!("{GROUP}/v1alpha1"), "kind": CLASS, "metadata": { "name": "default" }, "spec": {} });
     apply(&client, &class).await?;
-    let classes = crate::objects::api_of(&client, &class)?;
+    let classes = api_of(&client, &class)?;
     until("the node class is ready", &classes, "", SOON, |seen| {
         let is_ready = |class: &Value| condition(class, "Ready") == "True";
         Ok(seen.values().any(is_ready).then_some(()))
@@ -89,7 +94,9 @@ async fn install(cluster: &mut Cluster, managers: &[Manager]) -> Result<Fleet> {
     let reference = json!({ "group": GROUP, "kind": CLASS, "name": "default" });
     case.pool(json!({
         "template": { "spec": { "nodeClassRef": reference } },
-        "disruption": { "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "10s" },
+        "disruption": {
+            "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "10s", "budgets": [{ "nodes": "50%" }],
+        },
     }))
     .await?;
     Ok(Fleet { case, managers })
@@ -162,13 +169,71 @@ impl Fleet {
     async fn interruption(&mut self) -> Result<()> {
         let machines = self.machines().await?;
         let gone = machines.first().context("there are no Machines")?;
-        let uid = gone["metadata"]["labels"][UID].clone();
         let api = MACHINES.of_namespace(&self.case.client, FLEET);
         delete(&api, name(gone)).await?;
+        self.until_replaced(gone).await
+    }
+
+    /// A Machine whose node a MachineHealthCheck finds unhealthy is replaced, by Karpenter and not by Cluster API.
+    async fn unhealthy(&mut self) -> Result<()> {
+        let client = &self.case.client;
+        let check = json!({
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck",
+            "metadata": { "name": "broken", "namespace": FLEET },
+            "spec": {
+                "clusterName": "c1",
+                "selector": { "matchLabels": { "cluster.x-k8s.io/cluster-name": "c1" } },
+                "checks": { "unhealthyNodeConditions": [{ "type": "Broken", "status": "True", "timeoutSeconds": 1 }] },
+            },
+        });
+        apply(client, &check).await?;
+        let machines = self.machines().await?;
+        let broken = machines.first().context("there are no Machines")?;
+        let node = broken
+            .pointer("/status/nodeRef/name")
+            .and_then(Value::as_str);
+        let node = node.context("the Machine has no Node")?;
+        let nodes = NODES.all(client);
+        let mut conditions =
+            serde_json::to_value(nodes.get(node).await?)?["status"]["conditions"].take();
+        let now = jiff::Timestamp::now().strftime("%FT%TZ").to_string();
+        let seen = json!({ "type": "Broken", "status": "True", "lastTransitionTime": now });
+        conditions
+            .as_array_mut()
+            .context("the Node has no conditions")?
+            .push(seen);
+        merge_status(
+            &nodes,
+            node,
+            json!({ "status": { "conditions": conditions } }),
+        )
+        .await?;
+        self.until_replaced(broken).await?;
+        delete(&api_of(client, &check)?, "broken").await
+    }
+
+    /// Nodes of an older version than their MachineDeployment's are replaced.
+    async fn drift(&mut self) -> Result<()> {
+        let deployments = MACHINE_DEPLOYMENTS.of_namespace(&self.case.client, FLEET);
+        let version = json!("v1.36.4");
+        let newer = json!({ "spec": { "template": { "spec": { "version": version } } } });
+        for deployment in list(&deployments, "").await? {
+            merge(&deployments, name(&deployment), newer.clone()).await?;
+        }
+        self.until_machines("all Machines are of the new version", |seen| {
+            seen.values().all(|m| m["spec"]["version"] == version)
+        })
+        .await?;
+        self.nothing_lost_or_doubled(FEW).await
+    }
+
+    /// Waits until the NodeClaim of a Machine is gone, and its pods run elsewhere.
+    async fn until_replaced(&self, machine: &Value) -> Result<()> {
+        let uid = &machine["metadata"]["labels"][UID];
         let claims = NODE_CLAIMS.all(&self.case.client);
         let is_gone = |seen: &Seen| {
             let mut uids = seen.values().map(|claim| &claim["metadata"]["uid"]);
-            Ok((!uids.any(|own| *own == uid)).then_some(()))
+            Ok((!uids.any(|own| own == uid)).then_some(()))
         };
         until("its NodeClaim is gone", &claims, "", SOON, is_gone).await?;
         self.nothing_lost_or_doubled(FEW).await

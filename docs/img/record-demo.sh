@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Records demo.svg, the picture of README: the lines of the demo as they come, with pauses of at most 0.8 s. Needs termtosvg (PyPI) and
-# the playground: docs/img/record-demo.sh target/release/karpenter-playground
+# the playground: docs/img/record-demo.sh target/debug/karpenter-playground
 set -euo pipefail
 playground="$(realpath "$1")"
 picture="$(dirname "$(realpath "$0")")/demo.svg"
@@ -9,7 +9,7 @@ trap 'rm -r "$folder"' EXIT
 cd "$folder"
 cat > play <<PLAY
 #!/bin/sh
-echo '$ cargo run --release --bin karpenter-playground -- --demo'
+echo '$ cargo run -p karpenter-playground -- --demo'
 "$playground" --demo 2>&1 | sed -u '1,/^ready/d'
 PLAY
 chmod +x play

@@ -1,7 +1,7 @@
 //! The controller of the imaginary cloud, as it runs in a cluster.
 //!
 //! ```sh
-//! cargo run --release --bin karpenter-playground -- --no-controllers      # a control plane on this computer
+//! cargo run -p karpenter-playground -- --no-controllers      # a control plane on this computer
 //! export KUBECONFIG=$PWD/playground.kubeconfig                            # in a second terminal
 //! cargo run --bin third-party-provider -- --print-crd | kubectl apply -f -
 //! cargo run --bin third-party-provider -- --disable-leader-election

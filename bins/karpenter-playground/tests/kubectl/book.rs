@@ -44,7 +44,7 @@ fn follow(page: &str) -> Playground {
     let blocks = marked(page, &text, "playground");
     assert!(!blocks.is_empty(), "{page} has no marked block");
     let starts = |line: &str| {
-        let arguments = line.strip_prefix("cargo run --release --bin karpenter-playground")?;
+        let arguments = line.strip_prefix("cargo run -p karpenter-playground")?;
         Some(
             arguments
                 .trim_start()

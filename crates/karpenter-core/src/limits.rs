@@ -117,7 +117,7 @@ impl<'a> LimitHeadroom<'a> {
     pub fn take(
         &mut self,
         pool: &'a NodePool,
-        draft: &PlannedNodeClaim,
+        planned: &PlannedNodeClaim,
     ) -> Result<(), LimitExceeded> {
         if pool.spec.limits.is_empty() {
             return Ok(());
@@ -130,7 +130,7 @@ impl<'a> LimitHeadroom<'a> {
             .entry(pool.name())
             .or_insert_with(|| Pool::of(self.snapshot, pool.name(), self.leaving));
         let mut after = used.clone();
-        after.add_assign(&sizes.largest(draft.instance_types.iter()));
+        after.add_assign(&sizes.largest(planned.instance_types.iter()));
         after.set(NODES, after.get(NODES).saturating_add(1));
         for (name, limit) in limits.iter() {
             if after.get(name) > limit {

@@ -25,7 +25,7 @@ use crate::logging;
 /// How many objects of a kind are reported at most.
 const REPORTED: usize = 100;
 /// How often the event about an object is repeated: the API server keeps an event for an hour.
-const REPEAT: Duration = Duration::from_secs(60 * 60);
+const EVENT_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// How often a cluster without the CRD is asked again.
 const ABSENT: Duration = Duration::from_secs(10 * 60);
 
@@ -37,7 +37,7 @@ where
 {
     let api: Api<PartialObjectMeta<K>> = Api::all(cx.clients.api.clone());
     let mut changes = watcher(api, Config::default()).default_backoff().boxed();
-    let mut repeat = tokio::time::interval(cx.clock.real_duration(REPEAT));
+    let mut repeat = tokio::time::interval(cx.clock.real_duration(EVENT_INTERVAL));
     let mut reported: BTreeMap<String, ObjectReference> = BTreeMap::new();
     loop {
         tokio::select! {

@@ -63,7 +63,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// Since when this replica acts as leader.
     pub acting: Acting,
-    /// Who is told what passes decided.
+    /// Notified of what passes decided.
     pub listener: Option<Arc<dyn Listener>>,
     /// Reads and updates the model of the cluster.
     pub model: ModelHandle,

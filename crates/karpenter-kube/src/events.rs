@@ -30,9 +30,9 @@ use crate::client::RateLimit;
 use crate::clock::Clock;
 
 /// How many events about one object are written in a burst.
-const SHARE: u32 = 25;
+const BURST: u32 = 25;
 /// Interval between further events about one object.
-const SHARE_PERIOD: Duration = Duration::from_secs(300);
+const REFILL_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,9 +209,9 @@ impl Gate {
         let object = (&about.kind, &about.namespace, &about.name, &about.uid);
         let object = self.hashing.hash_one(object);
         let share = self.shares.entry(object);
-        let period = clock.real_duration(SHARE_PERIOD);
+        let period = clock.real_duration(REFILL_INTERVAL);
         share
-            .or_insert_with(|| RateLimit::every(period, SHARE))
+            .or_insert_with(|| RateLimit::every(period, BURST))
             .try_acquire()
     }
 }

@@ -1,4 +1,4 @@
-//! Leader election: a Lease, held as client-go holds it.
+//! Leader election with a Lease, as in client-go.
 //!
 //! 1. A leader renews with one request: an update of the Lease as it last wrote it. A follower, and a leader whose update
 //!    failed, reads the Lease first; it is created if there is none.

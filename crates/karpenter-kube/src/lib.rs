@@ -45,7 +45,7 @@
 //! | [`closed_gates`] | which objects have no effect because their gate is off? |
 //! | [`disruption`] | which nodes are disrupted? |
 //! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | what do users and operators see? |
-//! | [`listener`] | who is told what passes decided? |
+//! | [`listener`] | which components are notified of what passes decided? |
 //! | [`decisions`] (feature `decisions`) | what was decided, and why is a pod pending or a node kept? |
 //! | [`shadow`] (feature `decisions`) | what would be decided beside another Karpenter, without writing anything? |
 //! | [`client::writes`] | how do controllers that write the same object avoid conflicts? |

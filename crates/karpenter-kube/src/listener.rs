@@ -1,4 +1,4 @@
-//! Who is told what passes decided, once they have acted. A listener never changes a decision.
+//! Listeners are notified of what passes decided, once they have acted. A listener never changes a decision.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub enum Decided<'a> {
     },
 }
 
-/// Is told what passes decided, on the pass's own thread: what takes long belongs on another one.
+/// Is notified of what passes decided, on the pass's own thread: long work belongs on another one.
 pub trait Listener: Debug + Send + Sync {
     /// This replica leads from now on.
     fn leads(&self, now: Timestamp);

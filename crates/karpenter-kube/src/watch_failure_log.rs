@@ -12,10 +12,9 @@ use kube::runtime::watcher::Event;
 use tokio::time::Instant;
 
 /// Interval between the error lines of an outage.
-const AGAIN: Duration = Duration::from_secs(60);
-/// A failure this long after the previous one starts a new outage: attempts are at most half a minute apart, and may take
-/// as long.
-const APART: Duration = Duration::from_secs(120);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// A failure this long after the previous one starts a new outage: attempts, and the pauses between them, take half a minute at most.
+const OUTAGE_GAP: Duration = Duration::from_secs(120);
 
 /// The consecutive failures of one watch or list request.
 #[derive(Debug)]
@@ -67,9 +66,9 @@ impl WatchFailureLog {
 
     fn is_worth_logging(&mut self, now: Instant) -> bool {
         let before = self.last.replace(now);
-        let repeated = before.is_some_and(|before| now.duration_since(before) < APART);
+        let repeated = before.is_some_and(|before| now.duration_since(before) < OUTAGE_GAP);
         let logged = self.logged;
-        let due = repeated && logged.is_none_or(|at| now.duration_since(at) >= AGAIN);
+        let due = repeated && logged.is_none_or(|at| now.duration_since(at) >= LOG_INTERVAL);
         if due {
             self.logged = Some(now);
         }

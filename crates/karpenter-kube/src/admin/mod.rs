@@ -32,7 +32,7 @@ pub type Profiler =
 /// How long a profile is taken without `?seconds=` in the request, as in Go.
 const PROFILE: Duration = Duration::from_secs(30);
 
-/// The longest profile, so that a request cannot keep profiling on.
+/// The longest profile of one request.
 const LONGEST_PROFILE: Duration = Duration::from_mins(5);
 
 /// The most open connections of a listener.

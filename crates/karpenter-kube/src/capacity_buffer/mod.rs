@@ -79,7 +79,7 @@ impl Buffers {
     }
 
     /// Records where a plan places `pods`, which are all buffer pods of the request. `claims` are the NodeClaims created
-    /// from the plan's drafts.
+    /// from the plan.
     pub fn record(
         &self,
         pods: &[Arc<Pod>],
@@ -106,9 +106,9 @@ impl Buffers {
             (&placement.pod, claim.unwrap_or(&placement.node), false)
         });
         let launched = plan.new_node_claims.iter().zip(claims);
-        let launched = launched.filter_map(|(draft, claim)| Some((draft, claim.as_ref()?)));
-        let launched = launched.flat_map(|(draft, claim)| {
-            let pods = draft.buffer_pods.iter();
+        let launched = launched.filter_map(|(planned, claim)| Some((planned, claim.as_ref()?)));
+        let launched = launched.flat_map(|(planned, claim)| {
+            let pods = planned.buffer_pods.iter();
             pods.map(move |pod| (pod, claim.name(), true))
         });
         for (pod, target, launching) in existing.chain(launched) {

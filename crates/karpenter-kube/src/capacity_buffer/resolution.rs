@@ -1,4 +1,4 @@
-//! Resolves the pods of a buffer and how many of them are kept.
+//! Resolves the pods of a buffer and their number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::options::Options;
 use crate::provisioning::Triggers;
 
 /// Interval between reconciliations of a buffer, even if nothing changes.
-const AGAIN: Duration = Duration::from_secs(30);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Maintains the status of buffers and their in-memory pods.
 #[derive(Debug)]
@@ -219,6 +219,6 @@ impl Controller for Resolution {
         patch_status(&api, &before, &after, Lock::Optimistic)
             .await
             .doing("updating capacitybuffer status")?;
-        Ok(Next::After(AGAIN))
+        Ok(Next::After(RESYNC_INTERVAL))
     }
 }

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guarded_patch_tests_the_lists_that_it_replaces_and_what_it_adds_as_a_whole() {
+    fn a_guarded_patch_tests_replaced_lists_and_what_it_adds_as_a_whole() {
         let from =
             json!({"spec": {"taints": [1], "other": [2]}, "labels": {"a/b": "1", "gone": ""}});
         let to = json!({

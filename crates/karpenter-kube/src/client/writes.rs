@@ -29,8 +29,8 @@ use crate::client::patch;
 use crate::client::patch::Lock;
 use crate::controller::is_not_found;
 
-/// How long an answer is remembered at least; at most twice as long while objects are read or written. The watch reports it long before.
-const KEPT: Duration = Duration::from_secs(60);
+/// How long an answer is cached at least, twice as long at most while objects are read or written. The watch reports it much earlier.
+const RETENTION: Duration = Duration::from_secs(60);
 
 /// The last writes to the objects of a cluster-scoped kind.
 #[derive(Debug)]
@@ -270,14 +270,14 @@ impl<K> State<K> {
         let now = Instant::now();
         while let Some((_, name)) = self
             .used
-            .pop_front_if(|(at, _)| now.duration_since(*at) >= KEPT)
+            .pop_front_if(|(at, _)| now.duration_since(*at) >= RETENTION)
         {
             let Some(entry) = self.objects.get(&name) else {
                 continue;
             };
             let writing = Arc::strong_count(&entry.turn) > 1;
             let at = if writing { now } else { entry.at };
-            if now.duration_since(at) < KEPT {
+            if now.duration_since(at) < RETENTION {
                 self.used.push_back((at, name));
             } else {
                 self.objects.remove(&name);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_kept_without_managed_fields_and_for_a_minute() {
+    async fn an_answer_is_cached_without_managed_fields_and_for_a_minute() {
         let writes = Writes::default();
         let node = |version: &str| -> Arc<Node> {
             Arc::new(
@@ -452,7 +452,7 @@ mod tests {
         writes.remember(&answer);
         assert_eq!(writes.latest(&seen).metadata.managed_fields, None);
         assert_eq!(writes.latest(&answer), answer);
-        tokio::time::advance(KEPT - Duration::from_secs(1)).await;
+        tokio::time::advance(RETENTION - Duration::from_secs(1)).await;
         let latest = writes.latest(&seen);
         assert_eq!(
             latest.metadata.resource_version.as_deref(),
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_object_that_is_written_or_waited_for_is_kept() {
+    async fn an_object_that_is_written_or_waited_for_is_retained() {
         let writes = Writes::default();
         let named = |name: &str| {
             let mut node = Node::default();
@@ -475,14 +475,14 @@ mod tests {
         let turn = writes.turn(&busy).await;
         drop(writes.turn(&idle).await);
         let kept = || writes.with(|state| state.objects.keys().cloned().collect::<Vec<_>>());
-        tokio::time::advance(KEPT).await;
+        tokio::time::advance(RETENTION).await;
         assert_eq!(kept(), ["busy"]);
         drop(turn);
-        tokio::time::advance(KEPT - Duration::from_secs(1)).await;
+        tokio::time::advance(RETENTION - Duration::from_secs(1)).await;
         drop(writes.turn(&busy).await);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(kept(), ["busy"], "it was used a second ago");
-        tokio::time::advance(KEPT).await;
+        tokio::time::advance(RETENTION).await;
         assert!(kept().is_empty());
     }
 }

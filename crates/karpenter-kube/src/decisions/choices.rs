@@ -1,7 +1,7 @@
 //! Works out why NodeClaims have their instance types, after the pass that planned them.
 //!
 //! Nothing is computed for it in a pass: the pass hands over its snapshot, which it shares, and its NodeClaims. Without the server
-//! no question can be asked, so that nothing is kept.
+//! no question can be asked, so nothing is stored.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

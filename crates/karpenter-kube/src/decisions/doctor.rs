@@ -16,12 +16,12 @@ use crate::context::Context;
 use crate::controller::{ReconcileError, compute};
 use crate::provisioning;
 
-/// How long a report may take; the savings that are not found until then are told as at least so much.
-const SEARCH: Duration = Duration::from_secs(2);
-/// How long a report holds while the cluster does not change: ages and windows go on.
-const FRESH: SignedDuration = SignedDuration::from_secs(30);
-/// How long the review of the installation holds.
-const REVIEWED: SignedDuration = SignedDuration::from_mins(10);
+/// Time limit of a report; savings that were not computed by then are reported as a lower bound.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a report is cached while the cluster does not change: ages and budget windows still do.
+const REPORT_TTL: SignedDuration = SignedDuration::from_secs(30);
+/// How long the review of the installation is cached.
+const REVIEW_TTL: SignedDuration = SignedDuration::from_mins(10);
 /// Interval between reports for the metrics.
 const INTERVAL: Duration = Duration::from_secs(300);
 
@@ -35,7 +35,7 @@ impl Doctor {
         let now = cx.clock.now();
         let known = self.reviewed.lock().clone();
         let installation = match known {
-            Some((at, known)) if now.duration_since(at) < REVIEWED => known,
+            Some((at, known)) if now.duration_since(at) < REVIEW_TTL => known,
             _ => {
                 // A shadow needs none of the permissions to write.
                 let installation = match cx.options.shadow {
@@ -50,7 +50,7 @@ impl Doctor {
         if namespace.is_none()
             && let Some(latest) = self.latest()
             && latest.observed.epoch == cx.view().snapshot.epoch()
-            && now.duration_since(latest.observed.at) < FRESH
+            && now.duration_since(latest.observed.at) < REPORT_TTL
             && latest.ran.len() == installation.checks()
         {
             return Ok(latest);
@@ -66,7 +66,7 @@ impl Doctor {
     ) -> Result<Arc<BlockerReport>, ReconcileError> {
         let began = Instant::now();
         let policy = provisioning::policy(cx);
-        let cancel: Cancel = Arc::new(move || began.elapsed() > SEARCH);
+        let cancel: Cancel = Arc::new(move || began.elapsed() > SEARCH_TIMEOUT);
         let (view, spot_to_spot) = (
             cx.view(),
             cx.options.feature_gates.spot_to_spot_consolidation,

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast};
 use tokio::time::Instant;
 
 /// How many records the reader of a stream may be behind.
-pub(super) const BEHIND: usize = 256;
+pub(super) const MAX_LAG: usize = 256;
 /// The last line of a stream whose reader is too slow.
 const CLOSED: &str = ": closed, the reader is 256 events behind\n\n";
 
@@ -63,7 +63,7 @@ impl Current {
 
 impl Default for Feed {
     fn default() -> Self {
-        let (events, _) = broadcast::channel(BEHIND);
+        let (events, _) = broadcast::channel(MAX_LAG);
         Self {
             current: Mutex::default(),
             curve: Mutex::default(),

@@ -5,10 +5,10 @@
 //! in a log line. Here are the records that passes make; `state` keeps them, `server` answers from them.
 
 mod choices;
+mod compiled;
 mod doctor;
 mod feed;
 mod installation;
-mod kept;
 mod log;
 mod metrics;
 mod server;
@@ -58,7 +58,7 @@ impl Listener for Decisions {
                     standing.backing_off.len(),
                     standing.deferred.len(),
                 ];
-                self.keep(|recorder| {
+                self.record_pass(|recorder| {
                     let (snapshot, assumed) = (&question.snapshot, assumed.iter().sum());
                     recorder.provisioned(snapshot, made.policy, query, assumed, plan);
                 });
@@ -69,7 +69,7 @@ impl Listener for Decisions {
                 plan,
             } => {
                 self.disrupted(made, request, plan);
-                self.keep(|recorder| {
+                self.record_pass(|recorder| {
                     recorder.disrupted(&made.view.snapshot, request, consolidates, plan);
                 });
             }
@@ -154,7 +154,7 @@ impl Decisions {
         self.record(made, |history, input| history.rejected(input, command, why));
     }
 
-    /// Keeps what the choice of instance types is worked out from later. Without the server no question can be asked about it.
+    /// Stores the input from which the choice of instance types is explained later, if there is a server to ask.
     fn launched(
         &self,
         view: &View,

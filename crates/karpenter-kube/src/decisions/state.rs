@@ -1,4 +1,4 @@
-//! The decisions of this replica, and what is kept with them.
+//! The decisions of this replica, and what is stored with them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
 use super::choices::Unworked;
-use super::feed::{BEHIND, Feed};
-use super::kept::Kept;
+use super::compiled::CompiledCache;
+use super::feed::{Feed, MAX_LAG};
 use super::log::Log;
 use crate::clock::Clock;
 use crate::lease::Holder;
@@ -51,7 +51,7 @@ pub struct Decisions {
     /// The request of the last disruption pass.
     pub(super) disrupted: Mutex<Option<DisruptionRequest>>,
     pub(super) doctor: Doctor,
-    pub(super) kept: Arc<Kept>,
+    pub(super) compiled: Arc<CompiledCache>,
     pub(super) choices: Unworked,
     pub(super) log: Option<Log>,
     pub(super) new: broadcast::Sender<Arc<DecisionRecord>>,
@@ -77,13 +77,13 @@ impl Decisions {
     #[must_use]
     pub fn new(options: &Options, clock: Clock, holder: Holder) -> Self {
         let records_flight = options.feature_gates.flight_recorder;
-        let (new, _) = broadcast::channel(BEHIND);
+        let (new, _) = broadcast::channel(MAX_LAG);
         Self {
             history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
             scheduled: Mutex::default(),
             disrupted: Mutex::default(),
             doctor: Doctor::default(),
-            kept: Arc::default(),
+            compiled: Arc::default(),
             choices: Unworked::default(),
             log: Log::open(&options.decision_log),
             new,
@@ -100,7 +100,7 @@ impl Decisions {
     pub fn begin(&self, now: Timestamp) {
         *self.history() = History::new(now);
         *self.disrupted.lock() = None;
-        self.kept.free();
+        self.compiled.free();
         if let Some(recorder) = &self.recorder {
             *recorder.lock() = Recorder::default();
         }
@@ -123,7 +123,7 @@ impl Decisions {
         Some(self.scheduled.lock().clone()?.with_now(now))
     }
 
-    /// Returns a request like that of the last disruption pass, else of provisioning, which ends its search once `cancel` says so.
+    /// Returns a request like that of the last disruption pass, else of provisioning, which `cancel` ends early.
     pub(super) fn disruption(&self, now: Timestamp, cancel: Cancel) -> DisruptionRequest {
         let mut request = self.disrupted.lock().clone();
         let request = request.get_or_insert_with(|| {
@@ -140,19 +140,19 @@ impl Decisions {
         self.history.lock()
     }
 
-    /// Keeps a pass with its state, if the flight recorder is on.
-    pub fn keep(&self, pass: impl FnOnce(&mut Recorder)) {
+    /// Records a pass with its state, if the flight recorder is on.
+    pub fn record_pass(&self, pass: impl FnOnce(&mut Recorder)) {
         let Some(recorder) = &self.recorder else {
             return;
         };
-        // INVARIANT: a decision never fails because it is kept.
+        // INVARIANT: a decision never fails because it is recorded.
         if catch_unwind(AssertUnwindSafe(|| pass(&mut recorder.lock()))).is_err() {
-            tracing::error!(logger = "decisions", "keeping a decision panicked");
+            tracing::error!(logger = "decisions", "recording a decision panicked");
         }
     }
 
-    /// Returns the kept passes since a time; `None` without a flight recorder.
-    pub(super) fn kept_since(&self, time: Timestamp) -> Option<Vec<RecordedPass>> {
+    /// Returns the recorded passes since a time; `None` without a flight recorder.
+    pub(super) fn recorded_since(&self, time: Timestamp) -> Option<Vec<RecordedPass>> {
         Some(self.recorder.as_ref()?.lock().since(time))
     }
 
@@ -160,7 +160,7 @@ impl Decisions {
     pub(super) fn became(&self, id: &CommandId, outcome: CommandOutcome) {
         let amended = self.history().became(id.claims(), outcome);
         self.revision.fetch_add(1, Ordering::Relaxed);
-        // The line of a record is repeated once more is known: the last one with its id holds.
+        // The line of a record is repeated once more is known: the last one with its id is valid.
         if let (Some(record), Some(log)) = (amended, &self.log) {
             log.write(&record);
         }

@@ -28,7 +28,7 @@ use crate::provisioning;
 use pauses::Pauses;
 
 /// How long a pass waits for the model to be in sync.
-const UNSYNCED: Duration = Duration::from_secs(1);
+const SYNC_RETRY: Duration = Duration::from_secs(1);
 /// Interval between checks of commands.
 const CHECK: Duration = Duration::from_secs(1);
 
@@ -173,7 +173,7 @@ impl Periodic for Disruption {
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         if !self.cx.view().is_synced() {
-            return Ok(UNSYNCED);
+            return Ok(SYNC_RETRY);
         }
         while let Some(answer) = self.tasks.try_join_next() {
             self.answered(answer).await?;

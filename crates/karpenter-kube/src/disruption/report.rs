@@ -23,9 +23,9 @@ use crate::node::protection;
 use crate::nodeclaim::removal::termination_mode;
 
 /// How long the same verdict on consolidation is not repeated.
-const UNCONSOLIDATABLE: Duration = Duration::from_secs(15 * 60);
+const UNCONSOLIDATABLE_INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// How long the same blocking budget is not repeated.
-const BLOCKED_BUDGET: Duration = Duration::from_secs(60);
+const BLOCKED_BUDGET_INTERVAL: Duration = Duration::from_secs(60);
 /// How many instance types of a replacement a log line names.
 const NAMED_TYPES: usize = 5;
 
@@ -157,13 +157,13 @@ pub(super) fn planned(cx: &Context, view: &View, plan: &DisruptionPlan, consolid
                 if let NotConsolidatable::Score { score, .. } = why {
                     let pool = verdict.node.node_pool().unwrap_or_default();
                     let policy = ConsolidationPolicy::Balanced;
-                    judged(cx, "rejected", pool, &policy, Some(*score));
+                    count_move(cx, "rejected", pool, &policy, Some(*score));
                 }
                 if why.is_reported() {
                     let message = why.to_string();
                     publish(cx, view, &verdict.node, |about| {
                         Event::normal(about, events::UNCONSOLIDATABLE, message.clone())
-                            .every(UNCONSOLIDATABLE)
+                            .every(UNCONSOLIDATABLE_INTERVAL)
                     });
                 }
             }
@@ -190,7 +190,7 @@ fn budgets(cx: &Context, view: &View, plan: &DisruptionPlan) {
                 );
                 let event = Event::normal(reference(&**pool), events::DISRUPTION_BLOCKED, message);
                 cx.recorder
-                    .publish(event.dedupe_by_message().every(BLOCKED_BUDGET));
+                    .publish(event.dedupe_by_message().every(BLOCKED_BUDGET_INTERVAL));
             }
         }
     }
@@ -202,7 +202,7 @@ fn budgets(cx: &Context, view: &View, plan: &DisruptionPlan) {
 }
 
 /// Counts a move that was evaluated in a NodePool; with its score if the pool's policy uses scores.
-fn judged(
+fn count_move(
     cx: &Context,
     decision: &str,
     pool: &str,
@@ -237,7 +237,7 @@ fn proposed(cx: &Context, view: &View, command: &Command) {
         }
         let policy = &candidate.node_pool.spec.disruption.consolidation_policy;
         let score = command.scores.iter().find(|of| of.node_pool == pool);
-        judged(cx, "approved", pool, policy, score.map(|of| of.score));
+        count_move(cx, "approved", pool, policy, score.map(|of| of.score));
         let Some(score) = score else { continue };
         let message = approval(score);
         let event = |about| Event::normal(about, events::CONSOLIDATION_APPROVED, message.clone());
@@ -302,10 +302,10 @@ fn starting(command: &Command) {
     let replacements: Vec<_> = command
         .replacements
         .iter()
-        .map(|draft| {
+        .map(|planned| {
             json!({
-                "NodePool": {"name": draft.node_pool},
-                "instance-types": logging::shortened(&draft.instance_types, NAMED_TYPES),
+                "NodePool": {"name": planned.node_pool},
+                "instance-types": logging::shortened(&planned.instance_types, NAMED_TYPES),
             })
         })
         .collect();

@@ -14,7 +14,7 @@ use crate::controller::{Doing, ReconcileError};
 use crate::model::View;
 
 /// Number of attempts of a write that conflicts with other writers.
-const TRIES: usize = 4;
+const MAX_ATTEMPTS: usize = 4;
 
 /// Taints a candidate's node and sets the condition DisruptionReason on its NodeClaim.
 pub(super) async fn taint(
@@ -71,7 +71,7 @@ async fn change_taint(
     wanted: bool,
 ) -> Result<(), ReconcileError> {
     let api = cx.nodes();
-    for left in (0..TRIES).rev() {
+    for left in (0..MAX_ATTEMPTS).rev() {
         let before = match known.take() {
             Some(node) => node,
             None => Arc::new(api.get(name).await.doing("getting node")?),
@@ -106,7 +106,7 @@ async fn change_claim(
     change: impl Fn(&mut NodeClaim) + Send,
 ) -> Result<(), ReconcileError> {
     let api = cx.node_claims();
-    for left in (0..TRIES).rev() {
+    for left in (0..MAX_ATTEMPTS).rev() {
         let before = match known.take() {
             Some(claim) => claim,
             None => Arc::new(api.get(name).await.doing("getting nodeclaim")?),

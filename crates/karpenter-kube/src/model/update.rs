@@ -23,9 +23,9 @@ use super::view::NodeClass;
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) update: Update,
-    /// Told once the update is applied.
+    /// Notified once the update is applied.
     pub(super) applied: Option<oneshot::Sender<()>>,
-    /// Told once a view with the update is published.
+    /// Notified once a view with the update is published.
     pub(super) published: Option<oneshot::Sender<()>>,
 }
 

@@ -128,7 +128,7 @@ struct StatusFields {
     nominated: Option<IgnoredAny>,
 }
 
-/// Whether a manager is Karpenter; other names are not kept.
+/// Whether a manager is Karpenter; other names are not stored.
 #[derive(Default)]
 struct Manager {
     is_karpenter: bool,

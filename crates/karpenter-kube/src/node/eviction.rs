@@ -58,10 +58,10 @@ pub struct EvictionQueue {
 const FORCEFUL: &str = "Forceful Termination";
 
 /// How long the model may lack an accepted eviction before the pod is evicted again.
-const ACCEPTED: Duration = Duration::from_secs(30);
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Message about a pod with several PodDisruptionBudgets.
-const SEVERAL: &str = "eviction does not support multiple PDBs";
+const MULTIPLE_PDBS: &str = "eviction does not support multiple PDBs";
 
 /// The API server's answer to an eviction.
 #[derive(Debug, PartialEq, Eq)]
@@ -219,7 +219,7 @@ fn classify(code: u16, message: &str) -> Option<Answer> {
         404 | 409 => Some(Answer::NotFound),
         429 => Some(Answer::Refused(message.to_owned())),
         500 if message.contains("more than one PodDisruptionBudget") => {
-            Some(Answer::Refused(SEVERAL.into()))
+            Some(Answer::Refused(MULTIPLE_PDBS.into()))
         }
         _ => None,
     }
@@ -231,12 +231,12 @@ fn refusal_message(block: &PdbBlock) -> String {
         PdbBlock::Prevents { budget } => format!(
             "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget {budget} allows no disruption now."
         ),
-        PdbBlock::Several { .. } => SEVERAL.to_owned(),
+        PdbBlock::Several { .. } => MULTIPLE_PDBS.to_owned(),
     }
 }
 
 /// Back-off of pods whose eviction is refused or not allowed yet.
-const AGAIN: Backoff = Backoff {
+const RETRY_BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(100),
     max: Duration::from_secs(10),
 };
@@ -257,7 +257,7 @@ impl Controller for EvictionQueue {
     }
 
     fn backoff(&self) -> Backoff {
-        AGAIN
+        RETRY_BACKOFF
     }
 
     fn triggered_by(&self, change: &Change, _: &View, _: &Queue<EvictionKey>) {
@@ -316,9 +316,9 @@ impl Controller for EvictionQueue {
                     format!("Evicted pod: {reason}"),
                 ));
                 self.cx.metrics.pods_drained_total.inc(&[&reason]);
-                Ok(Next::After(ACCEPTED))
+                Ok(Next::After(OBSERVE_TIMEOUT))
             }
-            Answer::NotFound => Ok(Next::After(ACCEPTED)),
+            Answer::NotFound => Ok(Next::After(OBSERVE_TIMEOUT)),
             Answer::Refused(why) => {
                 self.blocked(&view, pod, &why);
                 Err(ReconcileError::Refused(why))

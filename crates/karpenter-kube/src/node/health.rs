@@ -28,8 +28,8 @@ use crate::nodeclaim::removal::{disrupt, end_grace_period};
 use crate::{logging, provisioning};
 
 /// How long until a blocked repair is retried, and how often its event is repeated.
-const BLOCKED_AGAIN: Duration = Duration::from_secs(5 * 60);
-const BLOCKED_EVENT: Duration = Duration::from_secs(15 * 60);
+const BLOCKED_RETRY: Duration = Duration::from_secs(5 * 60);
+const BLOCKED_EVENT_INTERVAL: Duration = Duration::from_secs(15 * 60);
 
 /// Replaces unhealthy nodes.
 #[derive(Debug)]
@@ -61,7 +61,9 @@ impl Health {
         };
         let message = format!("more than 20% nodes are unhealthy in the {whole}");
         let event = Event::warning(reference(node), events::NODE_REPAIR_BLOCKED, message);
-        self.cx.recorder.publish(event.every(BLOCKED_EVENT));
+        self.cx
+            .recorder
+            .publish(event.every(BLOCKED_EVENT_INTERVAL));
         true
     }
 }
@@ -160,7 +162,7 @@ impl Controller for Health {
         }
         // The share of unhealthy nodes in a partly listed cluster could be too small.
         if !view.is_synced() || self.is_blocked(&view, node, claim) {
-            return Ok(Next::After(BLOCKED_AGAIN));
+            return Ok(Next::After(BLOCKED_RETRY));
         }
         let claim = end_grace_period(&self.cx, claim).await?;
         if claim.is_deleting() {

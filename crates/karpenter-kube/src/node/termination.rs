@@ -49,7 +49,7 @@ struct TerminatingNode {
 enum Outcome {
     Done,
     Answer(NodeEvent),
-    /// The process ends; it begins again as [`Next`] says.
+    /// The process ends, and begins again after [`Next`].
     End(Next),
 }
 

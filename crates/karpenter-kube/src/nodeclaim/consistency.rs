@@ -22,7 +22,7 @@ use crate::model::{Change, View};
 const INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 /// Least share of the expected resources.
-const TOLERATED: f64 = 0.9;
+const MIN_CAPACITY_RATIO: f64 = 0.9;
 
 /// Compares Nodes with the expected resources of their NodeClaims.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ fn shortfalls(claim: &NodeClaim, node: &Node) -> Vec<String> {
             .and_then(|q| amount(&q.0))
             .map_or(0.0, |q| q.as_f64());
         // Of a resource that is not expected there is never too little.
-        if there < TOLERATED * expected {
+        if there < MIN_CAPACITY_RATIO * expected {
             let shown = actual.map_or("0", |q| q.0.as_str());
             let percent = there / expected * 100.0;
             found.push(format!(

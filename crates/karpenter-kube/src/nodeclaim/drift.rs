@@ -27,7 +27,7 @@ use crate::logging;
 use crate::model::{Change, View};
 
 /// Interval between checks even if nothing changes: the provider's answer may change.
-const AGAIN: Duration = Duration::from_secs(5 * 60);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// How long a provider may take to observe a change of a NodeClass.
 const PROVIDER_LAG: Duration = Duration::from_secs(1);
 /// How long the instance types are not checked again.
@@ -194,7 +194,7 @@ impl Controller for Drift {
         }
         update_drifted(&mut after, reason.as_deref(), self.cx.clock.now());
         self.cx.write_claim_status(&before, &after).await?;
-        Ok(Next::After(AGAIN))
+        Ok(Next::After(RESYNC_INTERVAL))
     }
 }
 

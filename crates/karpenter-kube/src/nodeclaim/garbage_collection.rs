@@ -34,13 +34,13 @@ use crate::model::View;
 /// Interval between passes after the quick ones.
 const INTERVAL: Duration = Duration::from_secs(2 * 60);
 /// Interval between the first passes: orphans of an earlier process are found soon.
-const AT_FIRST: Duration = Duration::from_secs(10);
+const QUICK_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of quick passes.
 const QUICK_PASSES: u32 = 20;
 /// How long an instance may exist without a NodeClaim.
 const GRACE: Duration = Duration::from_secs(30);
 /// How long to wait for the model.
-const UNSYNCED: Duration = Duration::from_secs(1);
+const SYNC_RETRY: Duration = Duration::from_secs(1);
 const PARALLEL: usize = 100;
 
 /// Deletes NodeClaims without instances and instances without NodeClaims.
@@ -222,7 +222,7 @@ impl Periodic for GarbageCollection {
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let view = self.cx.view();
         if !view.is_synced() {
-            return Ok(UNSYNCED);
+            return Ok(SYNC_RETRY);
         }
         let instances = self
             .cx
@@ -235,7 +235,7 @@ impl Periodic for GarbageCollection {
         ReconcileError::collect(errors)?;
         self.passes = self.passes.saturating_add(1);
         Ok(if self.passes <= QUICK_PASSES {
-            AT_FIRST
+            QUICK_INTERVAL
         } else {
             INTERVAL
         })

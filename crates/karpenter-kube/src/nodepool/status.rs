@@ -31,11 +31,11 @@ const ALWAYS_REPORTED: [&str; 5] = ["cpu", "memory", "pods", "ephemeral-storage"
 
 /// Message about a NodePool with `replicas` while the feature gate StaticCapacity is off.
 const GATE_CLOSED: &str = "spec.replicas: no nodes are launched for this NodePool, neither to reach its replicas nor for pods, because the feature gate StaticCapacity is off";
-/// How often this event is repeated.
-const REPEAT: Duration = Duration::from_secs(15 * 60);
+/// How often [`GATE_CLOSED`] is reported.
+const EVENT_INTERVAL: Duration = Duration::from_secs(15 * 60);
 
 /// How long changes of nodes are collected before they are counted.
-const GATHER: Duration = Duration::from_secs(1);
+const BATCH_WINDOW: Duration = Duration::from_secs(1);
 
 /// Maintains the status of NodePools.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ fn readiness(pool: &mut NodePool, class: Option<&NodeClass>, now: Timestamp) {
     };
 }
 
-/// Says that pods are not nominated to nodes, because the permission is missing.
+/// Reports that pods are not nominated to nodes, because the permission is missing.
 fn pod_nomination(pool: &mut NodePool, cx: &Context, now: Timestamp) {
     if cx.pod_nomination_forbidden.load(Ordering::Relaxed) {
         let message = "the ServiceAccount has no permission to patch pods/status, which the feature gate PodNomination needs: kube-scheduler may bind pods to other nodes than planned";
@@ -210,7 +210,7 @@ impl Controller for Status {
     }
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
-        let soon = || self.cx.clock.instant_after(GATHER);
+        let soon = || self.cx.clock.instant_after(BATCH_WINDOW);
         match change {
             Change::NodePool { name, .. } => queue.add(ObjectKey::cluster(name)),
             Change::NodeClass { reference, .. } => {
@@ -281,7 +281,7 @@ impl Controller for Status {
             );
             self.cx
                 .recorder
-                .publish(event.dedupe_by_message().every(REPEAT));
+                .publish(event.dedupe_by_message().every(EVENT_INTERVAL));
         }
         readiness(&mut after, class.map(|c| &**c), now);
         if let Some(class) = class {

@@ -69,7 +69,6 @@ impl Explanations {
         Some(decisions)
     }
 
-    /// Registers metrics.
     pub(super) fn register(&self, cx: &Arc<Context>) {
         if let Some(decisions) = &self.decisions {
             decisions::register(cx, decisions);

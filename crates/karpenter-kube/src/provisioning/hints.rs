@@ -20,14 +20,14 @@ use super::report::{Failed, WINDOW};
 use crate::context::Context;
 use crate::controller::compute;
 
-/// How long one search may take; what is told was verified all the same.
-const SEARCH: Duration = Duration::from_millis(100);
+/// Time limit of one search; its result is verified in any case.
+const SEARCH_TIMEOUT: Duration = Duration::from_millis(100);
 /// Searches for the events of one pass; further classes of pods have no second line until their event is repeated.
-const SEARCHES: usize = 16;
-/// Answers that are kept.
-const KEPT: usize = 256;
+const MAX_SEARCHES: usize = 16;
+/// Answers that are cached.
+const MAX_ANSWERS: usize = 256;
 /// The longest message of an event, in bytes.
-const LONGEST: usize = 1024;
+const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// The events of a pass.
 struct Batch {
@@ -100,7 +100,7 @@ impl Hints {
             return;
         };
         let mut answers: FxHashMap<usize, Answer> = FxHashMap::default();
-        let mut told: FxHashMap<String, Instant> = FxHashMap::default();
+        let mut published: FxHashMap<String, Instant> = FxHashMap::default();
         loop {
             let batch = tokio::select! {
                 batch = receiver.recv() => batch,
@@ -108,20 +108,20 @@ impl Hints {
             };
             let Some(mut batch) = batch else { return };
             let window = cx.clock.real_duration(WINDOW);
-            told.retain(|_, at| at.elapsed() < window);
+            published.retain(|_, at| at.elapsed() < window);
             answers.retain(|_, answer| answer.at.elapsed() < window);
-            if answers.len() > KEPT {
+            if answers.len() > MAX_ANSWERS {
                 answers.clear();
             }
-            let mut searches = SEARCHES;
+            let mut searches = MAX_SEARCHES;
             // The searches of a batch are about one snapshot.
             let prepared: Arc<OnceLock<Prepared>> = Arc::default();
             for mut failed in std::mem::take(&mut batch.failed) {
                 // The recorder drops a repetition: it needs no search.
-                if told.contains_key(&failed.pod.uid) {
+                if published.contains_key(&failed.pod.uid) {
                     continue;
                 }
-                told.insert(failed.pod.uid.clone(), Instant::now());
+                published.insert(failed.pod.uid.clone(), Instant::now());
                 let sentence =
                     explain(&batch, &prepared, &failed, &mut answers, &mut searches).await;
                 if let Some(sentence) = sentence {
@@ -154,7 +154,7 @@ async fn explain(
     let found = compute("the explanation", move || {
         let prepared = prepared.get_or_init(|| Prepared::new(&snapshot, &policy));
         let began = Instant::now();
-        let cancel: Cancel = Arc::new(move || began.elapsed() > SEARCH);
+        let cancel: Cancel = Arc::new(move || began.elapsed() > SEARCH_TIMEOUT);
         prepared.blocking(Some(cancel), &pod).sentence()
     });
     let sentence = found.await.ok().flatten();
@@ -170,7 +170,7 @@ async fn explain(
 
 /// Appends a line, as far as the API server accepts it.
 fn append(message: &mut String, line: &str) {
-    let left = LONGEST.saturating_sub(message.len() + 1);
+    let left = MAX_MESSAGE_BYTES.saturating_sub(message.len() + 1);
     let mut end = line.len().min(left);
     while !line.is_char_boundary(end) {
         end -= 1;
@@ -229,10 +229,13 @@ mod tests {
             message
         };
         assert_eq!(appended(3, "because"), "xxx\nbecause");
-        assert_eq!(appended(LONGEST, "because").len(), LONGEST);
         assert_eq!(
-            appended(LONGEST - 4, "größe"),
-            format!("{}\ngr", "x".repeat(LONGEST - 4))
+            appended(MAX_MESSAGE_BYTES, "because").len(),
+            MAX_MESSAGE_BYTES
+        );
+        assert_eq!(
+            appended(MAX_MESSAGE_BYTES - 4, "größe"),
+            format!("{}\ngr", "x".repeat(MAX_MESSAGE_BYTES - 4))
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Creates NodeClaims from drafts: in parallel, independently, with a last check of the limits.
+//! Creates planned NodeClaims: in parallel, independently, with a last check of the limits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,39 +20,39 @@ const PARALLEL: usize = 100;
 /// How many instance types a log line names.
 const NAMED_TYPES: usize = 5;
 
-/// Creates the NodeClaims of drafts; each result is that of the draft at the same index. Nodes of `replaced` NodeClaims do
+/// Creates planned NodeClaims; results are in the order of `planned`. Nodes of `replaced` NodeClaims do
 /// not count against limits.
 ///
 /// The model has the NodeClaims before this returns, so that the next plan counts them.
 pub async fn create_claims(
     cx: &Context,
-    drafts: &[PlannedNodeClaim],
+    planned: &[PlannedNodeClaim],
     replaced: &BTreeSet<String>,
     reason: &'static str,
 ) -> Vec<Result<NodeClaim, LaunchError>> {
     let view = cx.view();
-    let is_limited = |draft: &PlannedNodeClaim| {
-        let pool = view.node_pool(&draft.node_pool);
+    let is_limited = |planned: &PlannedNodeClaim| {
+        let pool = view.node_pool(&planned.node_pool);
         pool.is_some_and(|pool| !pool.spec.limits.is_empty())
     };
     // NodeClaims of NodePools with limits are created by one caller at a time: the next one counts them.
-    let _turn = if drafts.iter().any(is_limited) {
+    let _turn = if planned.iter().any(is_limited) {
         Some(cx.limited.lock().await)
     } else {
         None
     };
     let view = cx.view();
     let mut room = LimitHeadroom::new(&view.snapshot, replaced);
-    let admitted: Vec<Result<(), LaunchError>> = drafts
+    let admitted: Vec<Result<(), LaunchError>> = planned
         .iter()
-        .map(|draft| admit(&view, &mut room, draft))
+        .map(|planned| admit(&view, &mut room, planned))
         .collect();
-    let creations: Vec<_> = drafts
+    let creations: Vec<_> = planned
         .iter()
         .zip(admitted)
-        .map(|(draft, admitted)| async move {
+        .map(|(planned, admitted)| async move {
             admitted?;
-            create(cx, draft, reason).await
+            create(cx, planned, reason).await
         })
         .collect();
     futures::stream::iter(creations)
@@ -61,7 +61,7 @@ pub async fn create_claims(
         .await
 }
 
-/// Why no NodeClaim was created from a draft.
+/// Why a planned NodeClaim was not created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
@@ -76,24 +76,24 @@ pub enum LaunchError {
     Reconcile(#[from] ReconcileError),
 }
 
-/// Checks that the NodePool exists and that its limits allow the draft.
+/// Checks that the NodePool exists and that its limits allow the planned node.
 fn admit<'a>(
     view: &'a View,
     room: &mut LimitHeadroom<'a>,
-    draft: &PlannedNodeClaim,
+    planned: &PlannedNodeClaim,
 ) -> Result<(), LaunchError> {
     let pool = view
-        .node_pool(&draft.node_pool)
-        .ok_or_else(|| LaunchError::NoPool(draft.node_pool.clone()))?;
-    Ok(room.take(pool, draft)?)
+        .node_pool(&planned.node_pool)
+        .ok_or_else(|| LaunchError::NoPool(planned.node_pool.clone()))?;
+    Ok(room.take(pool, planned)?)
 }
 
 async fn create(
     cx: &Context,
-    draft: &PlannedNodeClaim,
+    planned: &PlannedNodeClaim,
     reason: &'static str,
 ) -> Result<NodeClaim, LaunchError> {
-    let mut claim = draft.to_node_claim();
+    let mut claim = planned.to_node_claim();
     if claim.spec.termination_grace_period.is_none() {
         let profile = cx.provider.profile();
         claim
@@ -107,22 +107,22 @@ async fn create(
         .await
         .doing("creating nodeclaim")?;
     tracing::info!(
-        NodePool = logging::object(None, &draft.node_pool),
+        NodePool = logging::object(None, &planned.node_pool),
         NodeClaim = logging::object(None, created.name()),
-        nodepool = draft.node_pool,
+        nodepool = planned.node_pool,
         nodeclaim = created.name(),
-        requests = logging::json(&draft.requests.to_quantities()),
-        "instance-types" = logging::shortened(&draft.instance_types, NAMED_TYPES),
+        requests = logging::json(&planned.requests.to_quantities()),
+        "instance-types" = logging::shortened(&planned.instance_types, NAMED_TYPES),
         "created nodeclaim"
     );
-    let relaxed = if draft.min_values_relaxed {
+    let relaxed = if planned.min_values_relaxed {
         "true"
     } else {
         "false"
     };
     cx.metrics
         .nodeclaims_created_total
-        .inc(&[reason, &draft.node_pool, relaxed]);
+        .inc(&[reason, &planned.node_pool, relaxed]);
     cx.model
         .created_node_claim(created.clone())
         .await

@@ -1,7 +1,7 @@
 //! From pending pods to NodeClaims.
 //!
 //! [`Triggers`] has the provisioning process of `karpenter-core`, [`Provisioner`] executes its effects, [`launch`] creates NodeClaims
-//! from drafts.
+//! from a plan.
 
 mod catalogue;
 #[cfg(feature = "decisions")]

@@ -18,10 +18,10 @@ use crate::context::Context;
 /// Requests at a time.
 const CONCURRENT: usize = 32;
 /// How long the process waits for the writes; pods that are not written by then are written with a later check.
-const LIMIT: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a Node waits for the nominations of others: see [`Together`].
-const TOGETHER: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// The number of Nodes whose pods are being nominated.
 ///
@@ -42,7 +42,7 @@ impl Together {
     /// Waits until no pods are being nominated, two seconds at most.
     pub(super) async fn others(&self, clock: &Clock) {
         let mut count = self.0.subscribe();
-        let limit = clock.real_duration(TOGETHER);
+        let limit = clock.real_duration(MAX_WAIT);
         let _elapsed = tokio::time::timeout(limit, count.wait_for(|count| *count == 0)).await;
     }
 }
@@ -79,7 +79,7 @@ pub(super) async fn write(cx: &Context, nominations: Vec<PodNomination>) -> Resu
         }
         Ok(failed)
     };
-    let limit = cx.clock.real_duration(LIMIT);
+    let limit = cx.clock.real_duration(WRITE_TIMEOUT);
     match tokio::time::timeout(limit, all).await {
         Ok(Ok(0)) => Ok(()),
         Ok(Ok(failed)) => {

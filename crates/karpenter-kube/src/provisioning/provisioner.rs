@@ -183,9 +183,9 @@ impl Provisioner {
                     // Nominated nodes are not disrupted.
                     Effect::Nominate(nodes) => self.cx.nominate(nodes).await?,
                     Effect::Launch(question, plan) => {
-                        let (drafts, none) = (&plan.new_node_claims, BTreeSet::new());
+                        let (planned, none) = (&plan.new_node_claims, BTreeSet::new());
                         let claims =
-                            launch::create_claims(&self.cx, drafts, &none, "provisioned").await;
+                            launch::create_claims(&self.cx, planned, &none, "provisioned").await;
                         let claims = launch::created(claims);
                         let name = |claim: &Option<Arc<NodeClaim>>| {
                             Some(claim.as_ref()?.name().to_owned())

@@ -77,20 +77,22 @@ pub(super) fn overdue(cx: &Context, view: &View, plan: &Plan, overdue: &[Overdue
         }
         let node = view.snapshot.node(&late.target);
         let target = node.map_or_else(|| late.target.clone(), |node| target_of(node));
-        let says = view
+        let message = view
             .scheduler_message(&key.uid)
             .unwrap_or("no reason reported");
         let event = Event::warning(
             pod_reference(key),
             events::FAILED_SCHEDULING,
-            format!("Failed to schedule pod, kube-scheduler has not bound it to {target}: {says}"),
+            format!(
+                "Failed to schedule pod, kube-scheduler has not bound it to {target}: {message}"
+            ),
         );
         cx.recorder.publish(event.every(Duration::from_secs(300)));
         tracing::info!(
             Pod = logging::object(Some(&key.namespace), &key.name),
             target,
             attempts = late.attempts,
-            reason = says,
+            reason = message,
             "kube-scheduler has not bound pod to the node it was nominated to"
         );
     }
@@ -183,7 +185,7 @@ fn counts(plan: &Plan) -> (u32, u32) {
     (ignored, unschedulable)
 }
 
-/// Returns what is to be said of the NodePools that exist and are not ready, after upstream's text that there is none.
+/// Returns the text about NodePools that exist and are not ready, which follows upstream's text that there is none.
 fn not_ready(cx: &Context, view: &View, plan: &Plan) -> String {
     let pools = plan.pools.iter();
     let pools = pools.filter(|report| report.outcome == PoolOutcome::NotReady);
@@ -270,7 +272,7 @@ pub(super) fn computed(plan: &Plan) {
     }
 }
 
-/// Publishes the nominations of pods. `claims` are the NodeClaims of the plan's drafts.
+/// Publishes the nominations of pods. `claims` are the NodeClaims of the planned nodes.
 pub(super) fn nominations(
     cx: &Context,
     view: &View,
@@ -278,10 +280,10 @@ pub(super) fn nominations(
     claims: &[Option<Arc<NodeClaim>>],
 ) {
     let mut targets: BTreeMap<&PodKey, String> = BTreeMap::new();
-    for (draft, claim) in plan.new_node_claims.iter().zip(claims) {
+    for (planned, claim) in plan.new_node_claims.iter().zip(claims) {
         if let Some(claim) = claim {
             targets.extend(
-                draft
+                planned
                     .pods
                     .iter()
                     .map(|pod| (pod, format!("nodeclaim/{}", claim.name()))),

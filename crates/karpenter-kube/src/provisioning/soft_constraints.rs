@@ -12,9 +12,9 @@ use rustc_hash::FxHashMap;
 
 use crate::logging;
 
-/// The time until a pod is logged again.
-const AGAIN: SignedDuration = SignedDuration::from_hours(24);
-/// The number of pods that a log line names.
+/// How often a pod is logged.
+const LOG_INTERVAL: SignedDuration = SignedDuration::from_hours(24);
+/// How many pods a log line names.
 const NAMED_PODS: usize = 10;
 
 /// A preference of a pod that consolidation respects.
@@ -58,7 +58,7 @@ impl SoftConstraints {
 
     fn fresh(&self, preference: Preference, pods: &[Arc<Pod>], now: Timestamp) -> Vec<String> {
         let mut named = self.0.lock();
-        named.retain(|_, at| now.duration_since(*at) < AGAIN);
+        named.retain(|_, at| now.duration_since(*at) < LOG_INTERVAL);
         let mut fresh = Vec::new();
         for pod in pods.iter().filter(|pod| preference.is_of(pod)) {
             let key = (preference, pod.key.uid.clone());

@@ -29,7 +29,7 @@ pub struct Triggers {
 }
 
 /// How long a Node waits to be registered while the NodeClaims of a plan, which its own may be one of, are created.
-const LAUNCH: Duration = Duration::from_secs(5);
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// A batch has closed.
@@ -100,7 +100,7 @@ impl Triggers {
             return;
         }
         let nominating = self.together.begin();
-        let launch = self.clock.real_duration(LAUNCH);
+        let launch = self.clock.real_duration(LAUNCH_TIMEOUT);
         let _elapsed = tokio::time::timeout(launch, self.until_launched()).await;
         for effect in self.on(event, &cx.view().snapshot) {
             if let Effect::NominatePods(pods) = effect {

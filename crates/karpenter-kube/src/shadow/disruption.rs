@@ -28,7 +28,7 @@ use crate::model::View;
 use crate::provisioning;
 
 /// How long a pass waits for the model to be in sync.
-const UNSYNCED: Duration = Duration::from_secs(1);
+const SYNC_RETRY: Duration = Duration::from_secs(1);
 
 /// Plans disruption on the states of another Karpenter.
 #[derive(Debug)]
@@ -212,7 +212,7 @@ impl Periodic for Disruption {
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let cx = Arc::clone(&self.cx);
         if !cx.view().is_synced() {
-            return Ok(UNSYNCED);
+            return Ok(SYNC_RETRY);
         }
         let shadow = &*Arc::clone(&self.shadow);
         provisioning::refresh_instance_types(&cx).await?;

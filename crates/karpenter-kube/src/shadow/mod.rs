@@ -34,10 +34,10 @@ use crate::model::{Change, View};
 use crate::options::Options;
 use crate::provisioning::Triggers;
 
-/// How many states before the latest are kept: the last of them in which a node is not disrupted yet is decided on.
-const STATES: usize = 8;
+/// How many earlier states are stored: a node is decided on in the last one in which it was not disrupted.
+const MAX_STATES: usize = 8;
 /// How many nodes may wait for a decision on the state before the other Karpenter disrupted them.
-const TAKEN: usize = 256;
+const MAX_QUEUED: usize = 256;
 
 /// A node that the other Karpenter began to disrupt, and the state before.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl Shadow {
         self.remember(&view.snapshot);
     }
 
-    /// Keeps the latest states that differ for consolidation.
+    /// Stores the latest states that differ for consolidation.
     fn remember(&self, snapshot: &Snapshot) {
         let mut states = self.states.lock();
         let known = states.back().map(Snapshot::epoch);
@@ -179,7 +179,7 @@ impl Shadow {
             states.pop_back();
         }
         states.push_back(snapshot.fork());
-        while states.len() > STATES {
+        while states.len() > MAX_STATES {
             states.pop_front();
         }
     }
@@ -196,7 +196,7 @@ impl Shadow {
         };
         drop(states);
         let mut taken = self.taken.lock();
-        if taken.len() < TAKEN {
+        if taken.len() < MAX_QUEUED {
             taken.push_back(Taken {
                 claim: claim.to_owned(),
                 state,

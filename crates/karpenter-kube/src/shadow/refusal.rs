@@ -58,7 +58,7 @@ impl Refusals {
 
 /// A request that a shadow does not send.
 #[derive(Debug, thiserror::Error)]
-#[error("a shadow changes nothing: refused {method} {path}")]
+#[error("refusing {method} {path}: a shadow is read-only")]
 pub struct Refused {
     method: Method,
     path: String,
@@ -195,7 +195,7 @@ impl ReadOnlyProvider {
 
     fn refuse(&self, call: &str) -> CloudProviderError {
         self.refusals.total.inc(&["provider"]);
-        let error = format!("a shadow changes nothing: refused to {call}");
+        let error = format!("refusing to {call}: a shadow is read-only");
         tracing::error!(logger = "shadow", error, "refused a call of the provider");
         CloudProviderError::other(error)
     }
@@ -287,7 +287,7 @@ mod tests {
         let error = service.call(create.unwrap()).await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a shadow changes nothing: refused POST /apis/karpenter.sh/v1/nodeclaims"
+            "refusing POST /apis/karpenter.sh/v1/nodeclaims: a shadow is read-only"
         );
         assert_eq!(refusals.total(), 1);
         let rendered = registry.render();

@@ -18,7 +18,7 @@ use crate::options::Options;
 use crate::{logging, provisioning};
 
 /// Interval between reconciliations of a NodePool of the right size.
-const STEADY: Duration = Duration::from_secs(60);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Keeps static NodePools from being too large.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Controller for Deprovisioning {
             return Ok(Next::Wait);
         };
         if surplus.is_empty() {
-            return Ok(Next::After(STEADY));
+            return Ok(Next::After(RESYNC_INTERVAL));
         }
         let removals = surplus.into_iter().map(|claim| async {
             let deleted = delete(&self.cx, claim).await?;

@@ -22,15 +22,15 @@ use crate::provisioning;
 use crate::provisioning::launch::create_claims;
 
 /// Interval between reconciliations of a NodePool of the right size.
-const STEADY: Duration = Duration::from_secs(60);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a NodePool at its limit waits.
-const AT_LIMIT: Duration = Duration::from_secs(30);
+const AT_LIMIT_RETRY: Duration = Duration::from_secs(30);
 /// How long to wait for the model.
-const UNSYNCED: Duration = Duration::from_secs(1);
+const SYNC_RETRY: Duration = Duration::from_secs(1);
 /// Cool-down of a NodePool whose nodes cannot be launched.
 const COOLDOWN: Backoff = Backoff {
     base: Duration::from_secs(2),
-    max: STEADY,
+    max: RESYNC_INTERVAL,
 };
 
 /// Keeps static NodePools from being too small.
@@ -165,10 +165,10 @@ impl Controller for Provisioning {
             return Ok(Next::Wait);
         };
         if !view.is_synced() {
-            return Ok(Next::After(UNSYNCED));
+            return Ok(Next::After(SYNC_RETRY));
         }
         if missing == 0 {
-            return Ok(Next::After(STEADY));
+            return Ok(Next::After(RESYNC_INTERVAL));
         }
         if let Some(cooldown) = self.cooldown(pool.name()) {
             return Ok(Next::After(cooldown));
@@ -184,31 +184,31 @@ impl Controller for Provisioning {
                 replicas = pool.spec.replicas,
                 "nodepool has reached its node limit"
             );
-            return Ok(Next::After(AT_LIMIT));
+            return Ok(Next::After(AT_LIMIT_RETRY));
         }
-        let drafts =
+        let planned =
             vec![
                 PlannedNodeClaim::from_template(pool, &self.cx.provider.profile().well_known);
                 granted as usize
             ];
         // Dropped when the operator stops in between; the reservations are dropped with it.
         let none_replaced = BTreeSet::new();
-        let created = create_claims(&self.cx, &drafts, &none_replaced, "provisioned").await;
+        let created = create_claims(&self.cx, &planned, &none_replaced, "provisioned").await;
         self.cx.static_capacity.release(pool.name(), granted);
         let names = created.iter().map(|claim| claim.as_ref().ok());
         let names: Vec<_> = names
             .map(|claim| claim.map(|c| c.name().to_owned()))
             .collect();
-        self.record(&view, &drafts, &names, None);
+        self.record(&view, &planned, &names, None);
         let failed = created.into_iter().filter_map(Result::err);
         let errors: Vec<_> = failed
             .map(|error| ReconcileError::Internal(format!("creating nodeclaim, {error}")))
             .collect();
         ReconcileError::collect(errors)?;
         Ok(if granted < missing {
-            Next::After(AT_LIMIT)
+            Next::After(AT_LIMIT_RETRY)
         } else {
-            Next::After(STEADY)
+            Next::After(RESYNC_INTERVAL)
         })
     }
 }

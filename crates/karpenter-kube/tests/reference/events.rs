@@ -70,7 +70,7 @@ fn reasons_are_spelt_as_users_alert_on_them() {
 
 /// Conformance: API-187
 #[test]
-fn the_same_is_told_of_an_object_every_two_minutes_unless_said_otherwise() {
+fn an_event_about_an_object_is_repeated_every_two_minutes_by_default() {
     let about = || ObjectReference {
         uid: Some("u".to_owned()),
         ..ObjectReference::default()

@@ -47,9 +47,9 @@ const STREAMS: usize = 8;
 const QUESTIONS: usize = 8;
 /// The maximum number of rehearsals, with those that wait.
 const PLANS: usize = 3;
-/// How long what blocks a pod or a node is searched for; an answer that is cut short says so.
-const SEARCH: Duration = Duration::from_millis(250);
-/// How long is searched for what all nodes would save.
+/// Time limit of the search for what blocks a pod or a node; an answer that is cut short is marked.
+const SEARCH_TIMEOUT: Duration = Duration::from_millis(250);
+/// Time limit of the search for the savings of all nodes.
 const SEARCH_NODES: Duration = Duration::from_secs(1);
 
 /// Returns the report of a shadow on what was compared since a time, at a time.
@@ -98,10 +98,10 @@ pub async fn serve(
     let (feeding, until) = (Arc::clone(&server), stop.clone());
     tasks.spawn(async move {
         let decisions = &feeding.decisions;
-        decisions.feed.keep(&feeding.cx, decisions, until).await;
+        decisions.feed.refresh(&feeding.cx, decisions, until).await;
     });
-    let (keeping, clock, until) = (Arc::clone(decisions), cx.clock, stop.clone());
-    tasks.spawn(async move { keeping.kept.expire(&clock, until).await });
+    let (expiring, clock, until) = (Arc::clone(decisions), cx.clock, stop.clone());
+    tasks.spawn(async move { expiring.compiled.expire(&clock, until).await });
     let (working, until) = (Arc::clone(decisions), stop.clone());
     tasks.spawn(async move { working.work(until).await });
     let connections = Connections::new(CONNECTIONS);
@@ -218,8 +218,8 @@ impl Server {
             let mut current = bundle::current(&self.cx, decisions);
             if let Some(last) = last {
                 let since = self.cx.clock.now() - last;
-                let kept = decisions.kept_since(since);
-                current.recording = kept.ok_or_else(Failure::no_flight_recorder)?;
+                let passes = decisions.recorded_since(since);
+                current.recording = passes.ok_or_else(Failure::no_flight_recorder)?;
             }
             let body = StreamBody::new(bundle::sent(current, search, permit)).boxed_unsync();
             return Ok(with_body(StatusCode::OK, "application/zstd", body));
@@ -233,9 +233,12 @@ impl Server {
                 subject: Subject::Pod { .. } | Subject::Node(_),
                 timeout,
                 ..
-            } => (self.search.acquire().await.ok(), timeout.unwrap_or(SEARCH)),
+            } => (
+                self.search.acquire().await.ok(),
+                timeout.unwrap_or(SEARCH_TIMEOUT),
+            ),
             Ask::NodesByReason => (self.search.acquire().await.ok(), SEARCH_NODES),
-            _ => (None, SEARCH),
+            _ => (None, SEARCH_TIMEOUT),
         };
         let began = Instant::now();
         let cancel: Cancel = Arc::new(move || began.elapsed() > timeout);
@@ -243,7 +246,7 @@ impl Server {
             disruption: decisions.disruption(now, Arc::clone(&cancel)),
             scheduling: decisions.policy(now),
             cancel,
-            compiled: Arc::clone(&decisions.kept) as _,
+            compiled: Arc::clone(&decisions.compiled) as _,
         };
         let answered = compute("the explanation", move || {
             answers::answer(&ask, &view, &history, requests, now)

@@ -15,11 +15,11 @@ use crate::decisions::feed::{Current, Feed, event};
 use crate::decisions::state::{Decisions, ENGINE};
 
 /// The shortest time between two overviews: a stream has at most two events a second.
-const TICK: Duration = Duration::from_millis(500);
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
 /// The longest age of an overview: budgets open and close with time.
-const OLD: Duration = Duration::from_secs(10);
+const MAX_AGE: Duration = Duration::from_secs(10);
 /// The pauses after failures.
-const AGAIN: Backoff = Backoff {
+const ERROR_BACKOFF: Backoff = Backoff {
     base: Duration::from_secs(1),
     max: Duration::from_secs(60),
 };
@@ -37,7 +37,7 @@ impl Feed {
         let earlier = self.current.lock().clone();
         if let Some(earlier) = &earlier {
             let age = earlier.made.elapsed();
-            if age < TICK || (earlier.of == of && age < OLD) {
+            if age < MIN_INTERVAL || (earlier.of == of && age < MAX_AGE) {
                 return Ok(Arc::clone(earlier));
             }
         }
@@ -78,7 +78,12 @@ impl Feed {
     }
 
     /// Makes overviews for streams, and for the curve, until `stop`.
-    pub(super) async fn keep(&self, cx: &Context, decisions: &Decisions, stop: CancellationToken) {
+    pub(super) async fn refresh(
+        &self,
+        cx: &Context,
+        decisions: &Decisions,
+        stop: CancellationToken,
+    ) {
         let mut failures = 0_u32;
         loop {
             tokio::select! {
@@ -94,18 +99,22 @@ impl Feed {
                 Ok(_) => failures = 0,
                 Err(failure) => {
                     failures = failures.saturating_add(1);
-                    tracing::error!(logger = "decisions", ?failure, "cannot make the overview");
+                    tracing::error!(
+                        logger = "decisions",
+                        ?failure,
+                        "failed to build the overview"
+                    );
                 }
             }
         }
     }
 }
 
-/// Returns how long no overview is made for streams and the curve after this many that failed one after the other.
+/// Returns the pause before the next overview, after this many consecutive failures.
 fn pause(failures: u32) -> Duration {
     match failures {
-        0 => TICK,
-        _ => AGAIN.after(failures),
+        0 => MIN_INTERVAL,
+        _ => ERROR_BACKOFF.after(failures),
     }
 }
 

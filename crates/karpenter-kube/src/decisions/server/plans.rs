@@ -30,7 +30,7 @@ const BODY: Duration = Duration::from_secs(10);
 /// The most values of a request, with those in its manifests. A chart has a few thousand; 4 MiB of real objects have about 200,000.
 /// A value takes up to 250 bytes.
 const MAX_VALUES: usize = 250_000;
-/// How long a rehearsal may take, unless the request says otherwise; one that is cut short says so.
+/// Default time limit of a rehearsal; one that is cut short is marked.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Receives the body of a request.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// How long a client waits before it asks again, in seconds.
-const AGAIN: &str = "5";
+const RETRY_AFTER_SECONDS: &str = "5";
 
 /// Why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -204,7 +204,7 @@ impl Failure {
                 headers.insert(ALLOW, HeaderValue::from_static(self.allow));
             }
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
-                headers.insert(RETRY_AFTER, HeaderValue::from_static(AGAIN));
+                headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
             }
             _ => {}
         }

@@ -15,7 +15,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::query::Select;
 
 /// The last line of a stream whose reader is too slow.
-const BEHIND: &str = ": closed, the reader is 256 records behind\n\n";
+const LAGGED: &str = ": closed, the reader is 256 records behind\n\n";
 
 /// The state of a stream.
 struct Reader {
@@ -60,7 +60,7 @@ impl Reader {
                 Ok(_) => {}
                 Err(RecvError::Lagged(_)) => {
                     self.ended = true;
-                    return Some(BEHIND.to_owned());
+                    return Some(LAGGED.to_owned());
                 }
                 Err(RecvError::Closed) => self.ended = true,
             }

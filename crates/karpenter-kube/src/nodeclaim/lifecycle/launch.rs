@@ -1,8 +1,8 @@
 //! Launches the instance of a NodeClaim exactly once, as far as the provider allows.
 //!
 //! The finalizer is on the NodeClaim before the provider is called, and `create` is idempotent per NodeClaim, so a crash at
-//! any point leaves either nothing or an instance that the next attempt finds again. The provider's answer is also kept in
-//! memory for an hour, because the status write that records it may fail.
+//! any point leaves either nothing or an instance that the next attempt finds again. The provider's answer is also cached
+//! for an hour, because the status write that records it may fail.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/launch.go
 
@@ -28,7 +28,7 @@ pub struct Launches {
 }
 
 impl Launches {
-    const KEPT: Duration = Duration::from_secs(3600);
+    const RETENTION: Duration = Duration::from_secs(3600);
 
     fn get(&self, uid: &str) -> Option<NodeClaim> {
         self.answers.lock().get(uid).map(|(_, claim)| claim.clone())
@@ -37,7 +37,7 @@ impl Launches {
     fn put(&self, uid: &str, claim: NodeClaim) {
         let now = Instant::now();
         let mut answers = self.answers.lock();
-        answers.retain(|_, (at, _)| now.duration_since(*at) < Self::KEPT);
+        answers.retain(|_, (at, _)| now.duration_since(*at) < Self::RETENTION);
         answers.insert(uid.to_owned(), (now, claim));
     }
 
@@ -102,7 +102,7 @@ mod tests {
 
     /// Conformance: API-196
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_kept_for_an_hour_or_until_it_is_recorded() {
+    async fn an_answer_is_cached_for_an_hour_or_until_it_is_recorded() {
         let launches = Launches::default();
         let claim = NodeClaim::new("a", Default::default());
         launches.put("a", claim.clone());

@@ -61,7 +61,7 @@ impl UnreportedMilestones {
         })
     }
 
-    fn keep(&self, claim: &NodeClaim, reached: Milestones) {
+    fn record(&self, claim: &NodeClaim, reached: Milestones) {
         self.0.lock().insert(claim.uid().to_owned(), reached);
     }
 
@@ -92,13 +92,14 @@ impl Lifecycle {
         let mut before = (**claim).clone();
         if !has_finalizer(&before) {
             // INVARIANT: the finalizer is written before the provider is asked for an instance.
-            let mut held = before.clone();
-            held.metadata
+            let mut finalized = before.clone();
+            finalized
+                .metadata
                 .finalizers
                 .get_or_insert_default()
                 .push(finalizers::TERMINATION.to_owned());
             if let Some(written) = writes
-                .patch_object(api.clone(), &before, &held, Lock::Optimistic)
+                .patch_object(api.clone(), &before, &finalized, Lock::Optimistic)
                 .await
                 .doing("adding finalizer")?
             {
@@ -110,7 +111,7 @@ impl Lifecycle {
         };
         let was = self.unreported.before(&before);
         let written = self.write(&mut before, &joined.claim).await;
-        let written = written.inspect_err(|_| self.unreported.keep(&before, was))?;
+        let written = written.inspect_err(|_| self.unreported.record(&before, was))?;
         self.unreported.forget(before.uid());
         if !was.registered && written.is_true(types::REGISTERED) {
             self.announce_registration(&written);
@@ -283,7 +284,7 @@ mod tests {
             let before = unreported.before(claim);
             (before.registered, before.initialized)
         };
-        unreported.keep(&claim, unreported.before(&claim));
+        unreported.record(&claim, unreported.before(&claim));
         claim.set_true(types::REGISTERED, at(10));
         assert_eq!(reported(&claim), (false, false));
         unreported.forget("uid");

@@ -273,9 +273,9 @@ impl Nominations {
             let claim = node.and_then(|node| node.claim_name());
             nominate(&placement.pod, claim.unwrap_or(&placement.node));
         }
-        for (draft, claim) in plan.new_node_claims.iter().zip(claims) {
+        for (planned, claim) in plan.new_node_claims.iter().zip(claims) {
             let Some(claim) = claim else { continue };
-            for pod in &draft.pods {
+            for pod in &planned.pods {
                 nominate(pod, claim);
             }
         }

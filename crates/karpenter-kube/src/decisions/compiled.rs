@@ -1,7 +1,7 @@
 //! The compiled cluster that questions share while the cluster does not change.
 //!
-//! Compiling is most of what a question costs. What was compiled for one is kept for [`KEPT`], for the next questions about the
-//! same epoch, if it is not larger than [`MAX_BYTES`]; then its memory is freed. While nothing is asked, nothing is kept.
+//! Compiling is most of what a question costs. The result is cached for [`CACHE_TTL`], for the next questions about the same
+//! epoch, if it is not larger than [`MAX_BYTES`]; then its memory is freed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 
-/// How long a compiled cluster is kept.
-const KEPT: Duration = Duration::from_secs(30);
-/// The largest compiled cluster that is kept, in bytes.
+const CACHE_TTL: Duration = Duration::from_secs(30);
+/// The largest compiled cluster that is cached.
 const MAX_BYTES: usize = 40 << 20;
 
 struct Slot {
@@ -30,14 +29,13 @@ struct Slot {
     nodes: Option<Arc<WhatIf>>,
 }
 
-/// Keeps the compiled cluster of the last question.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct CompiledCache {
     slot: Mutex<Option<Slot>>,
     made: Notify,
 }
 
-impl Compile for Kept {
+impl Compile for CompiledCache {
     fn prepared(&self, snapshot: &Snapshot, policy: &Policy) -> Arc<Prepared> {
         let now = policy.now;
         let known = self.slot.lock().as_ref().and_then(|slot| {
@@ -79,18 +77,17 @@ impl Compile for Kept {
     }
 }
 
-impl Kept {
-    /// Frees what is kept.
+impl CompiledCache {
     pub(super) fn free(&self) {
         *self.slot.lock() = None;
     }
 
-    /// Frees what was kept long enough, until `stop`.
+    /// Frees the expired cluster, until `stop`.
     pub(super) async fn expire(&self, clock: &Clock, stop: CancellationToken) {
         loop {
             let left = self.slot.lock().as_ref().map(|slot| {
                 let age = clock.since(slot.made);
-                KEPT.saturating_sub(age)
+                CACHE_TTL.saturating_sub(age)
             });
             let due = async {
                 match left {
@@ -109,7 +106,7 @@ impl Kept {
 
 impl Slot {
     fn is_old(&self, now: jiff::Timestamp) -> bool {
-        now.duration_since(self.made).unsigned_abs() >= KEPT
+        now.duration_since(self.made).unsigned_abs() >= CACHE_TTL
     }
 }
 
@@ -130,8 +127,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn questions_about_one_epoch_share_what_was_compiled_for_30_seconds() {
         let clock = Clock::new(jiff::Timestamp::UNIX_EPOCH, 1.0);
-        let (kept, stop) = (Arc::new(Kept::default()), CancellationToken::new());
-        let (keeping, until) = (Arc::clone(&kept), stop.clone());
+        let (cache, stop) = (Arc::new(CompiledCache::default()), CancellationToken::new());
+        let (keeping, until) = (Arc::clone(&cache), stop.clone());
         let expiring = tokio::spawn(async move { keeping.expire(&clock, until).await });
         let mut cluster = Cluster::new(ClusterConfig::default());
         cluster.insert_pod(pod("one"));
@@ -141,22 +138,22 @@ mod tests {
             Policy::at(later)
         };
 
-        let first = kept.prepared(&snapshot, &policy(0));
-        let again = kept.prepared(&snapshot, &policy(20));
+        let first = cache.prepared(&snapshot, &policy(0));
+        let again = cache.prepared(&snapshot, &policy(20));
         assert!(Arc::ptr_eq(&first, &again), "only the time differs");
         let ignored = policy(20).with_preference_policy(PreferencePolicy::Ignore);
-        let other = kept.prepared(&snapshot, &ignored);
+        let other = cache.prepared(&snapshot, &ignored);
         assert!(!Arc::ptr_eq(&first, &other), "another policy");
-        let before = kept.prepared(&snapshot, &policy(20));
+        let before = cache.prepared(&snapshot, &policy(20));
         cluster.insert_pod(pod("two"));
-        let changed = kept.prepared(&cluster.snapshot(), &policy(20));
+        let changed = cache.prepared(&cluster.snapshot(), &policy(20));
         assert!(!Arc::ptr_eq(&before, &changed), "another epoch");
 
         let weak = Arc::downgrade(&changed);
         drop(changed);
-        clock.sleep(KEPT / 2).await;
+        clock.sleep(CACHE_TTL / 2).await;
         assert!(weak.upgrade().is_some());
-        clock.sleep(KEPT + Duration::from_secs(20)).await;
+        clock.sleep(CACHE_TTL + Duration::from_secs(20)).await;
         assert!(weak.upgrade().is_none(), "its memory is freed");
         stop.cancel();
         expiring.await.unwrap();
@@ -164,20 +161,20 @@ mod tests {
 
     #[test]
     fn questions_about_nodes_share_the_nodes_and_pods_of_questions_about_pods() {
-        let kept = Kept::default();
+        let cache = CompiledCache::default();
         let mut cluster = Cluster::new(ClusterConfig::default());
         cluster.insert_pod(pod("one"));
         let (snapshot, now) = (cluster.snapshot(), jiff::Timestamp::UNIX_EPOCH);
         let policy = Policy::at(now);
-        kept.what_if(&snapshot, &policy, DisruptionRequest::at(now));
+        cache.what_if(&snapshot, &policy, DisruptionRequest::at(now));
         let nodes = || {
-            let slot = kept.slot.lock();
+            let slot = cache.slot.lock();
             slot.as_ref().unwrap().nodes.clone().unwrap()
         };
         let first = nodes();
-        kept.what_if(&snapshot, &policy, DisruptionRequest::at(now));
+        cache.what_if(&snapshot, &policy, DisruptionRequest::at(now));
         assert!(Arc::ptr_eq(&first, &nodes()));
-        kept.free();
-        assert!(kept.slot.lock().is_none());
+        cache.free();
+        assert!(cache.slot.lock().is_none());
     }
 }

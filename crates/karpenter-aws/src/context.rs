@@ -106,7 +106,7 @@ impl AwsSettings {
             reserved_capacity: true,
             strict_min_values: true,
             subnet_refresh: Duration::from_secs(60),
-            spot_prices: offered::SPOT,
+            spot_prices: offered::SPOT_INTERVAL,
             interruption_queue: None,
             zonal_shift: false,
             ami_refresh: Duration::from_secs(60),

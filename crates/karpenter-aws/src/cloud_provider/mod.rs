@@ -51,7 +51,7 @@ use crate::providers::pricing::overlay_prices;
 use stores::Stores;
 
 /// How long EC2 may leave a new instance out of its lists.
-const UNLISTED: SignedDuration = SignedDuration::from_mins(5);
+const LIST_LAG: SignedDuration = SignedDuration::from_mins(5);
 
 /// The node class and the instance types of an instance, as far as they are known.
 type ClassAndTypes = (Option<Arc<EC2NodeClass>>, Option<Arc<[InstanceType]>>);
@@ -492,7 +492,7 @@ impl CloudProvider for Ec2Provider {
         let listed: HashSet<&str> = instances.iter().map(|i| i.id.as_str()).collect();
         let now = self.clock.now();
         self.launched_for().retain(|id, (_, at)| {
-            listed.contains(id.as_str()) || now.duration_since(*at) < UNLISTED
+            listed.contains(id.as_str()) || now.duration_since(*at) < LIST_LAG
         });
         let mut claims = Vec::with_capacity(instances.len());
         // Ten thousand instances belong to a few NodePools.

@@ -14,7 +14,7 @@ use crate::api::labels::PLACEMENT_GROUP_PARTITION;
 use crate::providers::instance::{Freshness, Instances, instance_id};
 
 /// Delay before the instance is described again.
-const AGAIN: SignedDuration = SignedDuration::from_secs(1);
+const DESCRIBE_RETRY: SignedDuration = SignedDuration::from_secs(1);
 
 /// Labels a NodeClaim with the partition of its instance.
 pub struct PartitionHook {
@@ -57,7 +57,7 @@ impl RegistrationHook for PartitionHook {
             .await
             .map_err(super::instance_error)?;
         let Some(partition) = instance.partition else {
-            return Ok(HookOutcome::Wait(AGAIN));
+            return Ok(HookOutcome::Wait(DESCRIBE_RETRY));
         };
         Ok(HookOutcome::ReadyWith(BTreeMap::from([(
             PLACEMENT_GROUP_PARTITION.to_owned(),

@@ -30,7 +30,7 @@ use crate::providers::instance::{Freshness, Instances, instance_id};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Delay of a pass while the model is not synced.
-const UNSYNCED: Duration = Duration::from_secs(1);
+const SYNC_RETRY: Duration = Duration::from_secs(1);
 
 fn is_reserved<K: kube::Resource>(object: &K) -> bool {
     let found = object.meta().labels.as_ref();
@@ -146,7 +146,7 @@ impl Periodic for CapacityType {
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let view = self.cx.view();
         if !view.is_synced() {
-            return Ok(UNSYNCED);
+            return Ok(SYNC_RETRY);
         }
         // An earlier pass may have labeled the NodeClaim and failed to label the node.
         let reserved = launched_claims(&self.cx, &view).filter(|(_, claim)| {
@@ -182,7 +182,7 @@ impl Periodic for Expiration {
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let view = self.cx.view();
         if !view.is_synced() {
-            return Ok(UNSYNCED);
+            return Ok(SYNC_RETRY);
         }
         let reservation = |claim: &NodeClaim| {
             let id = claim.label(labels::CAPACITY_RESERVATION_ID);

@@ -24,11 +24,11 @@ use crate::sdk::{Aws, AwsError};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Delay of a pass while the model is not synced.
-const UNSYNCED: Duration = Duration::from_secs(1);
+const SYNC_RETRY: Duration = Duration::from_secs(1);
 /// Delay after a denied call.
-const DENIED: Duration = Duration::from_secs(10 * 60);
+const DENIED_RETRY: Duration = Duration::from_secs(10 * 60);
 /// How long a status check may fail before the instance counts as impaired: a reboot takes that long.
-const TOLERATED: SignedDuration = SignedDuration::from_secs(120);
+const IMPAIRED_AFTER: SignedDuration = SignedDuration::from_secs(120);
 const PAGE: i32 = 1000;
 /// Codes of the scheduled events that are handled.
 const EVENTS: [&str; 5] = [
@@ -120,7 +120,7 @@ fn kinds(status: &ec2::InstanceStatus, now: Timestamp) -> BTreeSet<Kind> {
                 let since = detail.impaired_since();
                 let since = since.and_then(|at| Timestamp::from_second(at.secs()).ok());
                 detail.status() == Some(&ec2::StatusType::Failed)
-                    && since.is_some_and(|since| now.duration_since(since) >= TOLERATED)
+                    && since.is_some_and(|since| now.duration_since(since) >= IMPAIRED_AFTER)
             })
         })
     };
@@ -150,7 +150,7 @@ impl Periodic for InstanceStatus {
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let view = self.cx.view();
         if !view.is_synced() {
-            return Ok(UNSYNCED);
+            return Ok(SYNC_RETRY);
         }
         if view.snapshot.node_claims().next().is_none() {
             return Ok(INTERVAL);
@@ -163,7 +163,7 @@ impl Periodic for InstanceStatus {
                     error = %error, "aws-error-code" = error.code.as_deref(),
                     "failed to find impaired instances, allow ec2:DescribeInstanceStatus"
                 );
-                return Ok(DENIED);
+                return Ok(DENIED_RETRY);
             }
             Err(error) => {
                 let source = CloudProviderError::Other(Box::new(error));

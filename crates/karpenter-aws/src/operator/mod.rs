@@ -40,7 +40,7 @@ use crate::user_data::Cluster;
 use discovery::DiscoveryError;
 
 /// How often unused launch templates are deleted.
-const SWEEP: Duration = Duration::from_secs(10);
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A failed start of the provider.
 #[derive(Debug, thiserror::Error)]
@@ -222,7 +222,7 @@ impl AwsOperator {
             .provider
             .set_recorder(controllers.context().recorder.clone());
         let templates = context.templates.clone();
-        controllers.task(move |stop| templates.run(SWEEP, stop));
+        controllers.task(move |stop| templates.run(CLEANUP_INTERVAL, stop));
         controllers::add(controllers, &context, zonal_shift);
     }
 

@@ -23,7 +23,7 @@ use crate::sdk::{Aws, AwsError};
 const REFRESH: Duration = Duration::from_secs(60);
 const PAGE: i32 = 1000;
 /// A capacity block expires this long before its end: EC2 terminates its instances half an hour before.
-const EXPIRING: SignedDuration = SignedDuration::from_mins(40);
+const EXPIRY_MARGIN: SignedDuration = SignedDuration::from_mins(40);
 
 /// One query of capacity reservations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -228,7 +228,7 @@ fn state(reservation: &CapacityReservation, now: Timestamp) -> ReservationState 
     let ends_soon = reservation
         .end_time
         .as_ref()
-        .is_some_and(|end| end.0.duration_since(now) <= EXPIRING);
+        .is_some_and(|end| end.0.duration_since(now) <= EXPIRY_MARGIN);
     if reservation.reservation_type == ReservationType::CapacityBlock && ends_soon {
         ReservationState::Expiring
     } else {

@@ -13,18 +13,18 @@ use tokio::time::Instant;
 use super::clients::jittered;
 
 /// Minimum rate of an operation, in calls per second.
-const SLOWEST: f64 = 0.5;
+const MIN_RATE: f64 = 0.5;
 /// Increase of a reduced rate after a success.
-const GAIN: f64 = 0.5;
+const RATE_STEP: f64 = 0.5;
 /// Time without throttling after which the limit is removed.
-const FORGET: Duration = Duration::from_secs(60);
+const RECOVERY: Duration = Duration::from_secs(60);
 /// Period over which the current rate is measured.
-const MEASURED: Duration = Duration::from_secs(1);
+const RATE_WINDOW: Duration = Duration::from_secs(1);
 /// Number of consecutive failures that open the circuit.
-const FAILURES: u32 = 5;
+const FAILURE_THRESHOLD: u32 = 5;
 /// How long the circuit stays open at first, and at most; the actual time is between half and all of it, because other
 /// processes see the same outage.
-const OPEN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const OPEN_TIME: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Pacing {
             circuit.until = Some(now + circuit.open);
         }
         let lane = state.lanes.entry(operation).or_default();
-        if lane.throttled.is_some_and(|at| now - at >= FORGET) {
+        if lane.throttled.is_some_and(|at| now - at >= RECOVERY) {
             (lane.rate, lane.next, lane.throttled) = (None, None, None);
         }
         let due = lane.rate.map(|rate| {
@@ -113,7 +113,7 @@ impl Pacing {
         while lane
             .made
             .front()
-            .is_some_and(|at| now.saturating_duration_since(*at) > MEASURED)
+            .is_some_and(|at| now.saturating_duration_since(*at) > RATE_WINDOW)
         {
             lane.made.pop_front();
         }
@@ -129,8 +129,8 @@ impl Pacing {
         if outcome == Outcome::Failed {
             circuit.failures += 1;
             let due = circuit.set.is_none_or(|set| now - set >= circuit.open);
-            if circuit.failures >= FAILURES && due {
-                circuit.open = (circuit.open * 2).clamp(OPEN.0, OPEN.1);
+            if circuit.failures >= FAILURE_THRESHOLD && due {
+                circuit.open = (circuit.open * 2).clamp(OPEN_TIME.0, OPEN_TIME.1);
                 circuit.set = Some(now);
                 circuit.until = Some(now + jittered(circuit.open));
             }
@@ -140,18 +140,18 @@ impl Pacing {
         let lane = state.lanes.entry(operation).or_default();
         match outcome {
             Outcome::Answered => {
-                lane.rate = lane.rate.map(|rate| rate + GAIN);
+                lane.rate = lane.rate.map(|rate| rate + RATE_STEP);
             }
             Outcome::Throttled => {
                 // A burst that is throttled as a whole counts once; otherwise a hundred refusals would reduce the rate
                 // to its minimum.
-                let first = lane.throttled.is_none_or(|at| now - at >= MEASURED);
+                let first = lane.throttled.is_none_or(|at| now - at >= RATE_WINDOW);
                 if first {
                     let measured = lane.made.len() as f64;
                     let rate = lane.rate.unwrap_or(measured).min(measured.max(1.0));
-                    lane.rate = Some((rate / 2.0).max(SLOWEST));
+                    lane.rate = Some((rate / 2.0).max(MIN_RATE));
                     lane.next =
-                        Some(now + Duration::from_secs_f64(1.0 / (rate / 2.0).max(SLOWEST)));
+                        Some(now + Duration::from_secs_f64(1.0 / (rate / 2.0).max(MIN_RATE)));
                     lane.throttled = Some(now);
                 }
             }
@@ -200,7 +200,7 @@ mod tests {
         assert!((rate - 10.5).abs() < 1e-9, "{rate}");
         assert!(call(&pacing, Outcome::Answered).await >= Duration::from_millis(90));
         assert!(pacing.rate(OP.1).unwrap() > rate);
-        tokio::time::advance(FORGET).await;
+        tokio::time::advance(RECOVERY).await;
         call(&pacing, Outcome::Answered).await;
         assert_eq!(pacing.rate(OP.1), None, "a minute without throttling");
     }
@@ -222,7 +222,7 @@ mod tests {
         let mut ends = Vec::new();
         for _ in 0..20 {
             let pacing = Pacing::default();
-            for _ in 0..FAILURES {
+            for _ in 0..FAILURE_THRESHOLD {
                 call(&pacing, Outcome::Failed).await;
             }
             let lost = Instant::now();
@@ -230,7 +230,7 @@ mod tests {
                 tokio::time::advance(Duration::from_millis(1)).await;
             }
             let left = lost.elapsed();
-            assert!((OPEN.0 / 2..=OPEN.0 + Duration::from_millis(2)).contains(&left));
+            assert!((OPEN_TIME.0 / 2..=OPEN_TIME.0 + Duration::from_millis(2)).contains(&left));
             ends.push(left);
         }
         ends.sort_unstable();
@@ -241,12 +241,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failing_service_is_not_called_and_then_probed_with_one_call() {
         let pacing = Pacing::default();
-        for _ in 0..FAILURES {
+        for _ in 0..FAILURE_THRESHOLD {
             call(&pacing, Outcome::Failed).await;
         }
         assert_eq!(pacing.admit(OP.0, OP.1).await, Err(Open));
         assert_eq!(pacing.admit("sqs", "ReceiveMessage").await, Ok(()));
-        tokio::time::advance(OPEN.0).await;
+        tokio::time::advance(OPEN_TIME.0).await;
         assert_eq!(pacing.admit(OP.0, OP.1).await, Ok(()), "one call probes");
         assert_eq!(pacing.admit(OP.0, OP.1).await, Err(Open));
         pacing.record(OP.0, OP.1, Outcome::Answered);

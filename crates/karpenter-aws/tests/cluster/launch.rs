@@ -380,7 +380,7 @@ async fn conditions_of_broken_nodes_have_their_time() {
 
 /// Conformance: AWS-launch-14
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_whose_class_is_missing_or_deleted_is_told_and_given_up() {
+async fn a_claim_whose_class_is_missing_or_deleted_is_reported_and_deleted() {
     let world = World::new().await;
     let attempt = async |name: &str, class: &str| {
         let mut manifest = World::manifest(name, &[(TYPE, &["m5.large"])]);
@@ -430,14 +430,14 @@ async fn the_free_addresses_of_the_subnets_of_a_class_are_known_without_a_call()
     )
     .await;
     let asked = world.calls("DescribeSubnets");
-    let told = world.aws.provider.subnet_addresses().unwrap();
-    let told: Vec<(&str, &str, bool)> = told
+    let addresses = world.aws.provider.subnet_addresses().unwrap();
+    let addresses: Vec<(&str, &str, bool)> = addresses
         .iter()
         .filter(|it| it.node_class == "default")
         .map(|it| (it.subnet.as_str(), it.zone.as_str(), it.free == 40))
         .collect();
     assert_eq!(
-        told,
+        addresses,
         [
             ("subnet-00000000000000002", "us-west-2b", false),
             ("subnet-00000000000000001", "us-west-2a", true),

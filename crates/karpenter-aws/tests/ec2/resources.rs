@@ -146,7 +146,7 @@ async fn launches_between_two_answers_are_deducted_from_the_free_addresses() {
     third.commit(&BTreeSet::from(["subnet-a".to_owned()]));
     assert_eq!(zone(&launch()), "subnet-b", "used addresses stay taken");
 
-    // The doctor tells these numbers.
+    // The doctor reports these numbers.
     assert_eq!(subnets.free("subnet-a"), Some(80));
     assert_eq!(subnets.free("subnet-c"), None, "not asked for");
     subnets.exhausted("subnet-b");

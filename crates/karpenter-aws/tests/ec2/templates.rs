@@ -429,7 +429,7 @@ async fn without_metadata_options_the_metadata_service_is_restricted() {
 
 /// Conformance: AWS-userdata-17
 #[tokio::test]
-async fn pods_reserved_resources_and_the_address_of_the_dns_are_always_told() {
+async fn pods_reserved_resources_and_the_address_of_the_dns_are_always_passed() {
     let world = World::new().await;
     let mut case = Case::new(world.class("c"));
     case.reserved.kube = [("cpu".to_owned(), "100m".to_owned())].into();
@@ -568,7 +568,7 @@ async fn blocks_and_interruptible_reservations_are_markets_of_their_own() {
 
 /// Conformance: AWS-lt-18
 #[tokio::test]
-async fn types_share_a_template_unless_their_nodes_are_told_otherwise() {
+async fn types_share_a_template_unless_their_nodes_need_different_settings() {
     let world = World::new().await;
     let mut case = Case::new(world.class("c"));
     let groups = |case: &Case| -> Vec<Vec<String>> {

@@ -134,7 +134,7 @@ async fn drift_follows_changes_of_selectors_and_static_fields() {
 
 /// Conformance: AWS-drift-07
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_several_reasons_to_drift_the_first_is_told() {
+async fn of_several_reasons_to_drift_the_first_is_reported() {
     let world = World::new().await;
     let reservation = CapacityReservation::new("cr-1", "m5.large", "us-west-2a", 3);
     world.fake.add_capacity_reservation(reservation);

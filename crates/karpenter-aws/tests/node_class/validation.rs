@@ -388,7 +388,7 @@ async fn what_a_class_depends_on_is_waited_for_as_long_as_it_is_not_known() {
 
 /// Conformance: AWS-validation-28
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tag_that_only_karpenter_sets_is_told_where_admission_let_it_pass() {
+async fn a_tag_that_only_karpenter_sets_is_reported_if_admission_allowed_it() {
     let world = World::new().await;
     world.admit_anything().await;
     let tags = json!({ "tags": { "karpenter.sh/nodepool": "mine" } });

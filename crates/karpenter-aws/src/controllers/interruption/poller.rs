@@ -32,9 +32,9 @@ const LONG_POLL: Duration = Duration::from_secs(20);
 /// Number of helpers that poll when there is more than one batch.
 const HELPERS: usize = 3;
 /// Delay of a pass while the model is not synced.
-const UNSYNCED: Duration = Duration::from_secs(1);
+const SYNC_RETRY: Duration = Duration::from_secs(1);
 /// How long IDs of handled messages are remembered: as long as the documented queue retains messages.
-const REMEMBERED: SignedDuration = SignedDuration::from_mins(5);
+const HANDLED_TTL: SignedDuration = SignedDuration::from_mins(5);
 /// Back-off after a failure; short, so that a repaired queue is read soon.
 const BACKOFF: Backoff = Backoff {
     base: Duration::from_secs(1),
@@ -98,7 +98,7 @@ struct HandledIds {
 impl HandledIds {
     fn contains(&mut self, id: &str, now: Timestamp) -> bool {
         while let Some((at, oldest)) = self.order.front()
-            && now.duration_since(*at) > REMEMBERED
+            && now.duration_since(*at) > HANDLED_TTL
         {
             self.ids.remove(oldest);
             self.order.pop_front();
@@ -148,7 +148,7 @@ impl Periodic for Poller {
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         // A NodeClaim that the model does not know yet would be missed.
         if !self.shared.cx.view().is_synced() {
-            return Ok(UNSYNCED);
+            return Ok(SYNC_RETRY);
         }
         match self.role {
             Role::First => {

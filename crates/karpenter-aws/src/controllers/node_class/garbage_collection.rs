@@ -18,7 +18,7 @@ use crate::providers::instance_profile::InstanceProfiles;
 /// How often profiles are collected.
 const INTERVAL: Duration = Duration::from_secs(30 * 60);
 /// Delay of a pass while the model is not synced.
-const UNSYNCED: Duration = Duration::from_secs(1);
+const SYNC_RETRY: Duration = Duration::from_secs(1);
 
 /// Controller that deletes unused instance profiles.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Periodic for InstanceProfileGc {
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         if !self.cx.view().is_synced() {
-            return Ok(UNSYNCED);
+            return Ok(SYNC_RETRY);
         }
         if !self.stores.filled().await {
             return Err(ReconcileError::Stopping);

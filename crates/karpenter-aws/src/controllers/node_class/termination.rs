@@ -20,7 +20,7 @@ use crate::api::{EC2NodeClass, events};
 use crate::sdk::AwsError;
 
 /// How often the event is repeated.
-const REMIND: Duration = Duration::from_secs(10 * 60);
+const EVENT_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// Number of NodeClaims that the event names.
 const NAMED: usize = 5;
 
@@ -42,7 +42,7 @@ impl NodeClasses {
                 message,
             );
             self.cx.recorder.publish(event);
-            return Ok(Next::After(REMIND));
+            return Ok(Next::After(EVENT_INTERVAL));
         }
         let aws = |error: AwsError| CloudProviderError::Other(Box::new(error));
         if !self.aws.settings.isolated_vpc {

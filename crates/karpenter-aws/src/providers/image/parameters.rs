@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 /// How long the parameter of an alias is cached.
-const ALIAS: SignedDuration = SignedDuration::from_hours(24);
+const ALIAS_TTL: SignedDuration = SignedDuration::from_hours(24);
 /// How long a parameter from a selector term is cached: its value may change at any time.
-const CUSTOM: SignedDuration = SignedDuration::from_mins(5);
+const CUSTOM_TTL: SignedDuration = SignedDuration::from_mins(5);
 
 /// Cached values of SSM parameters. The lifetime depends on whether the value of a parameter can change.
 // UPSTREAM: pkg/providers/ssm, pkg/controllers/providers/ssm/invalidation
@@ -33,12 +33,12 @@ impl ParameterCache {
 
     /// Caches the value of an alias's parameter. `mutable` parameters are those of the version `latest`.
     pub fn insert_alias(&mut self, name: &str, value: &str, mutable: bool, now: Timestamp) {
-        self.insert(name, value, mutable, now, ALIAS);
+        self.insert(name, value, mutable, now, ALIAS_TTL);
     }
 
     /// Caches the value of a parameter from a selector term.
     pub fn insert_custom(&mut self, name: &str, value: &str, now: Timestamp) {
-        self.insert(name, value, true, now, CUSTOM);
+        self.insert(name, value, true, now, CUSTOM_TTL);
     }
 
     fn insert(

@@ -24,7 +24,7 @@ fn named(error: &AwsError, ids: &BTreeSet<String>) -> BTreeSet<String> {
 type Each<T> = HashMap<String, Result<T, AwsError>>;
 
 /// Up to this many IDs are tried one by one instead of by halves.
-const FEW: usize = 8;
+const MAX_SINGLY: usize = 8;
 
 /// IDs that were refused together, and how they are retried.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl IdBatch {
             };
             return vec![rest, Self::new(bad)];
         }
-        let size = if self.ids.len() <= FEW {
+        let size = if self.ids.len() <= MAX_SINGLY {
             1
         } else {
             self.ids.len().div_ceil(2)

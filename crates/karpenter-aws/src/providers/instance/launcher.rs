@@ -35,7 +35,7 @@ use crate::sdk::errors::{SPOT_ROLE_MISSING, reason_and_message};
 
 /// With fewer instance types than this, a launch that falls back from spot to on-demand is likely to run out of
 /// capacity.
-const FLEXIBLE: usize = 5;
+const MIN_FLEXIBLE_TYPES: usize = 5;
 
 /// The parameters of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -532,12 +532,12 @@ fn warn_of_fallback(request: &LaunchRequest<'_>) {
         .is_some_and(|r| r.has(core_labels::CAPACITY_TYPE_SPOT));
     if request.capacity_type == core_labels::CAPACITY_TYPE_ON_DEMAND
         && spot
-        && request.types.len() < FLEXIBLE
+        && request.types.len() < MIN_FLEXIBLE_TYPES
     {
         tracing::info!(
             logger = "instance",
             "instance-types" = request.types.len(),
-            "at least {FLEXIBLE} instance types are recommended when flexible to spot but requesting on-demand"
+            "at least {MIN_FLEXIBLE_TYPES} instance types are recommended when flexible to spot but requesting on-demand"
         );
     }
 }

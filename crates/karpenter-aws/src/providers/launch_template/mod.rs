@@ -31,8 +31,8 @@ use crate::sdk::terms::filter;
 use crate::sdk::{Aws, AwsError};
 use crate::user_data::{UserDataError, WARNING_BYTES};
 
-/// Templates that were not used for this long are deleted.
-const KEEP: Duration = Duration::from_secs(60);
+/// How long a template may be unused before it is deleted.
+const UNUSED_TTL: Duration = Duration::from_secs(60);
 /// Largest page of DescribeLaunchTemplates.
 const PAGE: i32 = 200;
 
@@ -116,14 +116,14 @@ impl LaunchTemplates {
     fn use_known(&self, name: &str) -> Option<String> {
         let mut known = self.lock();
         let entry = known.get_mut(name)?;
-        entry.until = Instant::now() + KEEP;
+        entry.until = Instant::now() + UNUSED_TTL;
         Some(entry.id.clone())
     }
 
     fn remember(&self, name: &str, id: &str) {
         let entry = CachedTemplate {
             id: id.to_owned(),
-            until: Instant::now() + KEEP,
+            until: Instant::now() + UNUSED_TTL,
         };
         self.lock().insert(name.to_owned(), entry);
     }
@@ -333,7 +333,7 @@ impl LaunchTemplates {
                     let mut known = self.lock();
                     known.entry(name).or_insert(CachedTemplate {
                         id,
-                        until: now + KEEP,
+                        until: now + UNUSED_TTL,
                     });
                 }
             }

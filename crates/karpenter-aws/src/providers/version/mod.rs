@@ -33,7 +33,7 @@ const INTERVAL: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VersionError {
-    /// The API server does not tell its version.
+    /// The API server does not report its version.
     #[error("cannot find the version of Kubernetes: {0}")]
     ApiServer(String),
     /// EKS does not describe the cluster.

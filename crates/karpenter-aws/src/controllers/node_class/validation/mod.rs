@@ -71,7 +71,7 @@ pub mod reasons {
 }
 
 /// How long a verdict is cached, and how often a class is validated again.
-const VERDICT: Duration = Duration::from_secs(30 * 60);
+const VERDICT_TTL: Duration = Duration::from_secs(30 * 60);
 const INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 /// Conditions that must be True before the dry runs.
@@ -134,7 +134,7 @@ impl Validation {
         Self {
             aws,
             well_known: crate::api::well_known(),
-            verdicts: TtlCache::new(VERDICT),
+            verdicts: TtlCache::new(VERDICT_TTL),
         }
     }
 

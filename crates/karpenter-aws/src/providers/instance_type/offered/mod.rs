@@ -25,14 +25,14 @@ use crate::providers::pricing::Pricing;
 use crate::sdk::{Aws, AwsError};
 
 /// How often instance types, zones and on-demand prices are requested.
-const CATALOGUE: Duration = Duration::from_secs(12 * 3600);
+const CATALOGUE_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 /// How often spot prices are requested by default.
 // DIFFERS: upstream requests them every 12 hours, while prices change by the minute.
-pub const SPOT: Duration = Duration::from_secs(5 * 60);
+pub const SPOT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// How often expired unavailability marks are removed.
-const MARKS: Duration = Duration::from_secs(10);
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay of a retry after a failed request.
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 struct State {
     resolver: Resolver,
@@ -234,24 +234,29 @@ impl Offered {
         // Instance types were requested at the start, before anything else.
         let updated = self.lock().types_updated;
         let fresh = updated.map_or(Duration::ZERO, |at| {
-            CATALOGUE.saturating_sub(clock.since(at))
+            CATALOGUE_INTERVAL.saturating_sub(clock.since(at))
         });
         let types = async {
             clock.sleep(fresh).await;
             let ask = || self.refresh_types(clock.now());
-            repeat(&clock, CATALOGUE, "providers.instancetype", ask).await;
+            repeat(&clock, CATALOGUE_INTERVAL, "providers.instancetype", ask).await;
         };
-        let on_demand = repeat(&clock, CATALOGUE, "providers.pricing", || {
+        let on_demand = repeat(&clock, CATALOGUE_INTERVAL, "providers.pricing", || {
             self.refresh_on_demand_prices()
         });
         let spot = repeat(&clock, spot_prices, "providers.pricing", || {
             self.refresh_spot_prices(clock.now())
         });
-        let marks = repeat(&clock, MARKS, "providers.instancetype", || async {
-            let mut unavailable = self.unavailable.lock();
-            unavailable.expire(clock.now());
-            Ok::<_, std::convert::Infallible>(())
-        });
+        let marks = repeat(
+            &clock,
+            CLEANUP_INTERVAL,
+            "providers.instancetype",
+            || async {
+                let mut unavailable = self.unavailable.lock();
+                unavailable.expire(clock.now());
+                Ok::<_, std::convert::Infallible>(())
+            },
+        );
         let all = futures::future::join4(types, on_demand, spot, marks);
         tokio::select! {
             _ = all => {}
@@ -280,7 +285,7 @@ async fn repeat<F, E>(
                     "aws-error-code" = ErrorCode::of(&error).map(|code| &**code),
                     "failed to refresh instance types or prices"
                 );
-                AGAIN.min(every)
+                RETRY_INTERVAL.min(every)
             }
         };
         clock.sleep(pause).await;

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 
 const BURST: f64 = 300.0;
 const PER_SECOND: f64 = 50.0;
-const REMEMBERED: usize = 4096;
+const CAPACITY: usize = 4096;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Note {
@@ -126,7 +126,7 @@ async fn write_all(
                     now.as_nanosecond()
                 );
                 let event = event(&note, source, &name, &namespace, now);
-                if known.len() >= REMEMBERED {
+                if known.len() >= CAPACITY {
                     known.clear();
                 }
                 known.insert(identity, (name.as_str().into(), 1));

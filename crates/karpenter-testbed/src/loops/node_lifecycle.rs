@@ -42,7 +42,7 @@ pub struct NodeLifecycleOptions {
     pub startup_grace: Duration,
     /// Time between the NoSchedule taint and the NoExecute taint.
     pub no_execute_delay: Duration,
-    /// How long pods of a deleted node are kept.
+    /// How long after the deletion of a node its pods are deleted.
     pub orphan_grace: Duration,
 }
 

@@ -7,7 +7,6 @@
 //! Each takes the current object and the decoded body and returns the patched object, or a [`PatchError`] with the server's
 //! `Status` ([`PatchError::code`], [`PatchError::reason`]; the message is the error's text). Server-side apply is in
 //! [`crate::fields`].
-//! Server-side apply is [`crate::fields`].
 
 mod strategic_merge;
 

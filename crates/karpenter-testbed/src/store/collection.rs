@@ -40,12 +40,12 @@ pub struct Page {
     /// The objects, ordered by key.
     pub items: Vec<Arc<Object>>,
     pub revision: u64,
-    /// How many objects of the range come after the page, at most [`MOST_COUNTED`]; 0 at the end. Counts unselected ones too.
+    /// How many objects of the range come after the page, at most [`MAX_COUNTED`]; 0 at the end. Counts unselected ones too.
     pub remaining: usize,
 }
 
 /// The most objects that are counted after a page: counting all of a million, for each page, would be most of the work of a list.
-pub const MOST_COUNTED: usize = 10_000;
+pub const MAX_COUNTED: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -417,7 +417,7 @@ fn page<'a>(
             items.push(Arc::clone(object));
         }
     }
-    remaining += range.take(MOST_COUNTED - remaining).count();
+    remaining += range.take(MAX_COUNTED - remaining).count();
     Page {
         items,
         revision,

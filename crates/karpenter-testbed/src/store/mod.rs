@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-pub use collection::{Collection, MOST_COUNTED, Page, Query, Rejected};
+pub use collection::{Collection, MAX_COUNTED, Page, Query, Rejected};
 pub use object::{Matcher, Object, Selectable};
 pub use watch::{Change, ChangeKind, Cursor, Expired};
 

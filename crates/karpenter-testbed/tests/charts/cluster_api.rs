@@ -27,7 +27,7 @@ fn pod(manifests: &str) -> serde_json::Value {
 }
 
 #[test]
-fn in_one_cluster_the_release_may_write_machines_in_the_namespace_of_the_cluster() {
+fn in_one_cluster_the_release_may_write_machines_in_its_namespace() {
     if is_missing("helm", "version") {
         return;
     }
@@ -69,7 +69,7 @@ fn in_one_cluster_the_release_may_write_machines_in_the_namespace_of_the_cluster
 }
 
 #[test]
-fn the_kubeconfig_of_another_management_cluster_is_mounted_from_its_secret() {
+fn the_kubeconfig_of_a_management_cluster_is_mounted_from_its_secret() {
     if is_missing("helm", "version") {
         return;
     }

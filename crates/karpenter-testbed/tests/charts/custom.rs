@@ -14,7 +14,7 @@ additionalClusterRoleRules:
 ";
 
 #[test]
-fn a_provider_of_ones_own_has_its_image_settings_and_permissions_and_none_of_aws_or_kwok() {
+fn a_custom_provider_has_its_own_image_settings_and_permissions() {
     if is_missing("helm", "version") {
         return;
     }

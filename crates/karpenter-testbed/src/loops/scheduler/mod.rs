@@ -51,7 +51,7 @@ const NAME: &str = "default-scheduler";
 enum Effect {
     Done,
     BindFailed(Uid),
-    TellFailed(Uid),
+    ReportFailed(Uid),
 }
 
 struct Scheduler {
@@ -103,7 +103,7 @@ pub(crate) async fn run(
                         .filter_map(|uid| scheduler.pods.get(uid).cloned())
                         .collect();
                     for key in keys {
-                        scheduler.tell_refusal(&key, &message);
+                        scheduler.report_refusal(&key, &message);
                         let effect = scheduler.mark(key, "Unschedulable", &message);
                         effects.push(effect);
                     }
@@ -127,7 +127,7 @@ pub(crate) async fn run(
                 match effect {
                     Effect::Done => {}
                     Effect::BindFailed(uid) => scheduler.engine.bind_failed(&uid),
-                    Effect::TellFailed(uid) => scheduler.engine.tell_failed(&uid),
+                    Effect::ReportFailed(uid) => scheduler.engine.report_failed(&uid),
                 }
             }
             () = clock.sleep(pause.unwrap_or_default()), if pause.is_some() => {}
@@ -247,7 +247,7 @@ impl Scheduler {
         }
     }
 
-    fn tell_refusal(&self, key: &Key, message: &str) {
+    fn report_refusal(&self, key: &Key, message: &str) {
         self.recorder.publish(Note {
             about: self.reference(key),
             warning: true,
@@ -277,7 +277,7 @@ impl Scheduler {
                 (Err(error), Some(uid)) if !is_not_found(&error) => {
                     tracing::debug!(pod = ?key, %error, "condition not written");
                     clock.sleep(Duration::from_secs(1)).await;
-                    Effect::TellFailed(uid)
+                    Effect::ReportFailed(uid)
                 }
                 _ => Effect::Done,
             }

@@ -126,7 +126,7 @@ impl NodeInfo {
         }
     }
 
-    /// Whether the node admits the pod, other pods' topology and volumes apart.
+    /// Whether the node admits the pod, except for topology and volumes.
     pub(crate) fn accepts(&self, shape: &Shape) -> bool {
         self.live && self.fits(shape) && self.refuses(shape).is_none()
     }

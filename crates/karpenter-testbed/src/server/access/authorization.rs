@@ -46,7 +46,7 @@ impl ServiceAccount {
     }
 }
 
-/// A user with groups, as an authenticator tells them.
+/// An authenticated user with groups.
 struct Requester {
     user: String,
     groups: Vec<String>,

@@ -15,13 +15,13 @@ use crate::server::wire::request::Call;
 use crate::server::write::context::timestamp;
 
 /// The audience of tokens for the API server.
-const OURS: &str = "https://kubernetes.default.svc.cluster.local";
-/// How long a token is valid unless its request says otherwise, in seconds.
-const VALID: i64 = 3600;
+const API_AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
+/// Default validity of a token, in seconds.
+const DEFAULT_SECONDS: i64 = 3600;
 /// The shortest validity that can be requested, in seconds.
-const SHORTEST: i64 = 600;
+const MIN_SECONDS: i64 = 600;
 /// The longest validity that can be requested, in seconds.
-const LONGEST: i64 = 1 << 32;
+const MAX_SECONDS: i64 = 1 << 32;
 
 /// The tokens that are valid.
 pub(in crate::server) type Tokens = FxHashMap<String, Token>;
@@ -37,14 +37,14 @@ pub(in crate::server) struct Token {
 impl ApiServer {
     /// Makes a token for requests to this server that does not expire: the administrator's, without an account.
     pub(in crate::server) fn lasting_token(&self, account: Option<ServiceAccount>) -> String {
-        self.keep(Token {
+        self.store(Token {
             account,
-            audiences: vec![OURS.to_owned()],
+            audiences: vec![API_AUDIENCE.to_owned()],
             expires: None,
         })
     }
 
-    fn keep(&self, token: Token) -> String {
+    fn store(&self, token: Token) -> String {
         // Not real secrets: they prevent accidental requests of other processes on the same computer.
         let text = format!("{}.{}", self.identity.uid(), self.identity.uid());
         let now = self.clock.now();
@@ -57,7 +57,10 @@ impl ApiServer {
     /// Returns the account of a token for requests to this server: `Some(None)` is the administrator.
     pub(in crate::server) fn account_of(&self, token: &str) -> Option<Option<ServiceAccount>> {
         let token = self.valid(token)?;
-        let ours = token.audiences.iter().any(|audience| audience == OURS);
+        let ours = token
+            .audiences
+            .iter()
+            .any(|audience| audience == API_AUDIENCE);
         ours.then_some(token.account)
     }
 
@@ -83,7 +86,7 @@ impl ApiServer {
         }
         let mut request = call.object()?;
         let seconds = request["spec"]["expirationSeconds"].as_i64();
-        let seconds = seconds.unwrap_or(VALID);
+        let seconds = seconds.unwrap_or(DEFAULT_SECONDS);
         let invalid = |why: &str| {
             let cause = Cause::invalid("spec.expirationSeconds", &seconds.into(), why);
             let message = format!(
@@ -92,21 +95,21 @@ impl ApiServer {
             );
             ApiError::new(422, "Invalid", message)
         };
-        if seconds < SHORTEST {
+        if seconds < MIN_SECONDS {
             return Err(invalid("may not specify a duration less than 10 minutes"));
         }
-        if seconds > LONGEST {
+        if seconds > MAX_SECONDS {
             return Err(invalid(
                 "may not specify a duration larger than 2^32 seconds",
             ));
         }
         let audiences = texts(&request["spec"]["audiences"]);
         let audiences = match audiences.is_empty() {
-            true => vec![OURS.to_owned()],
+            true => vec![API_AUDIENCE.to_owned()],
             false => audiences,
         };
         let expires = self.clock.now() + SignedDuration::from_secs(seconds);
-        let token = self.keep(Token {
+        let token = self.store(Token {
             account: Some(ServiceAccount {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
@@ -132,7 +135,7 @@ impl ApiServer {
         let token = spec["token"].as_str().unwrap_or_default();
         let asked = texts(&spec["audiences"]);
         let asked = match asked.is_empty() {
-            true => vec![OURS.to_owned()],
+            true => vec![API_AUDIENCE.to_owned()],
             false => asked,
         };
         let Some(token) = self.valid(token) else {

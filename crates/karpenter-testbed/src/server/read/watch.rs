@@ -20,7 +20,6 @@ use crate::store::{Change, ChangeKind, Cursor, Expired, Matcher, Object};
 
 /// Maximum number of changes per chunk.
 const BATCH: usize = 256;
-/// Time between bookmarks.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// Default duration of a watch.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);

@@ -203,7 +203,7 @@ impl Engine {
     }
 
     /// Reports to the pod again after its condition could not be written.
-    pub(crate) fn tell_failed(&mut self, uid: &str) {
+    pub(crate) fn report_failed(&mut self, uid: &str) {
         let Some((uid, entry)) = self.pods.get_key_value(uid) else {
             return;
         };

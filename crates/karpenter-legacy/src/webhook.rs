@@ -20,11 +20,11 @@ use serde_json::value::RawValue;
 use crate::conversion::{ConversionError, Kind, Lookup, V1, convert};
 
 /// The most bytes of an object: the API server accepts no larger ones.
-const MOST_BYTES: usize = 3 << 20;
+const MAX_BYTES: usize = 3 << 20;
 
 /// The most values of an object, far more than any real one has. Four copies of it exist while it is converted, of up to 250 bytes
 /// for each value.
-const MOST_VALUES: usize = 50_000;
+const MAX_VALUES: usize = 50_000;
 
 /// Why a review has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +79,7 @@ struct Metadata<'a> {
 }
 
 /// Converts the objects of a review. An object that cannot be converted fails the whole review, and the response names it.
-/// `grow` is told of the bytes of each converted object, which may be a few times as long as the original.
+/// `grow` receives the bytes of each converted object, which may be a few times as long as the original.
 ///
 /// # Errors
 /// If there is no answer.
@@ -191,7 +191,7 @@ impl Converting<'_> {
     }
 
     fn convert(&self, object: &str) -> Result<Value, End> {
-        if object.len() > MOST_BYTES {
+        if object.len() > MAX_BYTES {
             return Err(End::Failed("an object is longer than 3 MiB".to_owned()));
         }
         let head: Head<'_> = serde_json::from_str(object).unwrap_or_default();
@@ -206,9 +206,9 @@ impl Converting<'_> {
                 kind: head.kind.into_owned(),
             }));
         };
-        if weight(object.as_bytes()) > MOST_VALUES {
+        if weight(object.as_bytes()) > MAX_VALUES {
             return Err(failed(&format_args!(
-                "the object has more than {MOST_VALUES} values"
+                "the object has more than {MAX_VALUES} values"
             )));
         }
         let is_up = || self.wanted == format!("{}/{V1}", kind.group());

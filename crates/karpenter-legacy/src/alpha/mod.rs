@@ -23,7 +23,7 @@ use karpenter_aws::api::{EC2NodeClass, EC2NodeClassSpec};
 use serde_json::{Map, Value};
 
 pub use machine::node_claim;
-pub use selector::{MOST_TERMS, SelectorError, Term, Terms, expand};
+pub use selector::{MAX_TERMS, SelectorError, Term, Terms, expand};
 
 use crate::finding::{Finding, Notebook, Severity, Subject};
 use crate::names;

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 /// The most terms that v1 allows.
-pub const MOST_TERMS: usize = 30;
+pub const MAX_TERMS: usize = 30;
 
 const IDS: [&str; 2] = ["aws-ids", "aws::ids"];
 const NAME: &str = "aws::name";
@@ -41,7 +41,7 @@ pub struct Terms {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
     /// v1 allows fewer terms.
-    #[error("the comma lists expand to {0} terms; v1 allows {MOST_TERMS}")]
+    #[error("the comma lists expand to {0} terms; v1 allows {MAX_TERMS}")]
     TooMany(usize),
     /// An entry without a value.
     #[error("the value of `{0}` is empty")]
@@ -76,7 +76,7 @@ pub fn expand(selector: &BTreeMap<String, String>, images: bool) -> Result<Terms
         ids.extend(parts(value).map(str::to_owned));
     }
     if !ids.is_empty() {
-        if ids.len() > MOST_TERMS {
+        if ids.len() > MAX_TERMS {
             return Err(SelectorError::TooMany(ids.len()));
         }
         let by_id = |id| Term {
@@ -105,7 +105,7 @@ pub fn expand(selector: &BTreeMap<String, String>, images: bool) -> Result<Terms
     let count = alternatives
         .iter()
         .fold(1_usize, |n, (_, values)| n.saturating_mul(values.len()));
-    if count > MOST_TERMS {
+    if count > MAX_TERMS {
         return Err(SelectorError::TooMany(count));
     }
     // Tags vary slowest, then names, then owners.

@@ -23,7 +23,7 @@ pub(crate) enum Size {
     Impossible,
 }
 
-/// Converts a size to the format of v1. The text of a valid one is kept.
+/// Converts a size to the format of v1. The text of a valid one does not change.
 pub(crate) fn convert(size: &Value) -> Size {
     let text = match size {
         Value::String(text) => text.clone(),

@@ -7,7 +7,7 @@ use crate::finding::{Finding, Severity};
 use crate::v1alpha5::condition_types::{CONVERTED, LOSSLESS, PROJECTION_READY};
 
 /// The longest message that the schema allows.
-const LONGEST: usize = 32_000;
+const MAX_MESSAGE: usize = 32_000;
 
 mod reasons {
     pub(super) const INVALID: &str = "CannotBeConverted";
@@ -77,8 +77,8 @@ pub(super) fn set<K: HasConditions>(
 fn texts(findings: &[&Finding], severity: Severity) -> String {
     let all = findings.iter().filter(|f| f.severity == severity);
     let mut message = all.map(|f| f.text()).collect::<Vec<_>>().join(". ");
-    if message.len() > LONGEST {
-        let cut = message.floor_char_boundary(LONGEST);
+    if message.len() > MAX_MESSAGE {
+        let cut = message.floor_char_boundary(MAX_MESSAGE);
         message.truncate(cut);
         message.push_str("...");
     }

@@ -22,9 +22,9 @@ use crate::conversion::Kind;
 use crate::crd;
 
 /// How often the expiry of the certificate is checked.
-const CHECK: Duration = Duration::from_secs(3600);
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// How long changes are collected.
-const TOGETHER: Duration = Duration::from_millis(200);
+const BATCH_WINDOW: Duration = Duration::from_millis(200);
 /// The delay of a retry after a failure.
 const RETRY: Backoff = Backoff {
     base: Duration::from_secs(2),
@@ -50,7 +50,7 @@ fn doing(doing: String) -> impl FnOnce(kube::Error) -> KeepError {
 }
 
 /// Reconciles certificate and definitions until the task is aborted.
-pub(super) async fn keep(client: Client, place: Place) {
+pub(super) async fn run(client: Client, place: Place) {
     let keeper = Keeper::new(client, place);
     let mut changes = keeper.changes();
     // The delay is jittered, so that replicas that failed together do not retry together.
@@ -60,7 +60,7 @@ pub(super) async fn keep(client: Client, place: Place) {
         let wait = match keeper.reconcile(Timestamp::now()).await {
             Ok(()) => {
                 failures = 0;
-                CHECK
+                CHECK_INTERVAL
             }
             Err(error) => {
                 tracing::error!(logger = "webhook", error = %error, "failed reconciling certificate of conversion webhook");
@@ -69,12 +69,12 @@ pub(super) async fn keep(client: Client, place: Place) {
             }
         };
         // All changes in the meantime cause one more pass; after a failure, not before the delay.
-        let failed = wait != CHECK;
+        let failed = wait != CHECK_INTERVAL;
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             Some(()) = changes.next(), if !failed => {
                 // Changes often come in bursts, such as a first list.
-                tokio::time::sleep(TOGETHER).await;
+                tokio::time::sleep(BATCH_WINDOW).await;
                 while changes.next().now_or_never().is_some() {}
             }
         }

@@ -94,7 +94,7 @@ pub fn add(controllers: &mut ControllerRegistry, port: u16) {
     let place = Place::new(&cx.options.karpenter_service, port);
     let client = cx.clients.api.clone();
     let (pools, serving) = (Pools::default(), Serving::default());
-    let (kept, at) = (client.clone(), place.clone());
+    let (leading, at) = (client.clone(), place.clone());
     controllers.always(move |stop| async move {
         let webhook = Webhook::new(pools.clone());
         tokio::select! {
@@ -106,7 +106,7 @@ pub fn add(controllers: &mut ControllerRegistry, port: u16) {
     });
     controllers.task(move |stop| async move {
         tokio::select! {
-            () = keeper::keep(kept, place) => {}
+            () = keeper::run(leading, place) => {}
             () = stop.cancelled() => {}
         }
     });

@@ -16,13 +16,13 @@ use crate::crd::PATH;
 use crate::webhook::{Refusal, answer};
 
 /// The most bytes of a review: the API server converts a list in one review, and 5,000 NodeClaims are 30 MiB.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// The most bytes of the reviews and responses of all concurrent requests.
-const MOST_TOGETHER: usize = 2 * MOST_BYTES;
+const MAX_TOTAL_BYTES: usize = 2 * MAX_BYTES;
 /// The most concurrent conversions; further ones wait.
-const CONVERSIONS: usize = 2;
+const MAX_CONVERSIONS: usize = 2;
 /// The timeout of a request, which is that of the API server.
-pub(super) const REQUEST: Duration = Duration::from_secs(30);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The webhook as an HTTP service.
 #[derive(Clone)]
@@ -51,9 +51,9 @@ impl Webhook {
     pub fn new(lookup: impl Lookup + Send + Sync + 'static) -> Self {
         Self {
             lookup: Arc::new(lookup),
-            bodies: Bodies::new(MOST_TOGETHER),
-            most_bytes: MOST_BYTES,
-            conversions: Arc::new(Semaphore::new(CONVERSIONS)),
+            bodies: Bodies::new(MAX_TOTAL_BYTES),
+            most_bytes: MAX_BYTES,
+            conversions: Arc::new(Semaphore::new(MAX_CONVERSIONS)),
         }
     }
 
@@ -69,7 +69,7 @@ impl Webhook {
     where
         B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
     {
-        let responding = tokio::time::timeout(REQUEST, self.review(request));
+        let responding = tokio::time::timeout(REQUEST_TIMEOUT, self.review(request));
         match responding.await {
             Ok(Ok(review)) => {
                 let mut response = Response::new(review);
@@ -96,7 +96,10 @@ impl Webhook {
             let text = "expected a POST of a ConversionReview".to_owned();
             return Err((StatusCode::METHOD_NOT_ALLOWED, text));
         }
-        let read = self.bodies.read(request, self.most_bytes, REQUEST).await;
+        let read = self
+            .bodies
+            .read(request, self.most_bytes, REQUEST_TIMEOUT)
+            .await;
         let (body, held) = read.map_err(|refused| {
             let status = match &refused {
                 Refused::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "a program knows the time and tells the engine"
+    reason = "a program passes the time to the engine"
 )]
 
 use jiff::Timestamp;

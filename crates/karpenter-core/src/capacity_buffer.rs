@@ -17,7 +17,7 @@ use karpenter_api::labels::annotations;
 use crate::pod::{Pod, PodKey};
 use crate::resources::{InvalidResource, Resources};
 
-/// The most in-memory pods of a buffer. Any number can be asked for, also by who owns only a namespace.
+/// The most in-memory pods of a buffer. The owner of a namespace can request any number.
 pub const MAX_PODS: u32 = 10_000;
 /// The most in-memory pods of all buffers.
 pub const MAX_PODS_OF_ALL: usize = 50_000;

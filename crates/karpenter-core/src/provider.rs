@@ -267,7 +267,7 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// Fails if the cloud's API fails.
     async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError>;
     /// Returns the free addresses of the subnets of each NodeClass, as far as they are known without a call; `None` if the provider
-    /// does not count addresses. The doctor tells those that are nearly used up.
+    /// does not count addresses. The doctor reports subnets that have few left.
     fn subnet_addresses(&self) -> Option<Vec<SubnetAddresses>> {
         None
     }

@@ -3,7 +3,7 @@
 use karpenter_api::labels;
 
 /// Letters in which a misspelt word differs from the one that was meant, at most.
-const NEAR: usize = 2;
+const MAX_DISTANCE: usize = 2;
 
 /// The values of labels that have few, which do not depend on a cluster.
 const VALUES: [(&str, &[&str]); 3] = [
@@ -31,7 +31,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     let near = |known: &'a str| {
         let distance = strsim::osa_distance(known, word);
         // A word of two letters is similar to all others of two letters.
-        (distance <= NEAR && distance < word.len()).then_some((distance, known))
+        (distance <= MAX_DISTANCE && distance < word.len()).then_some((distance, known))
     };
     let (_, nearest) = known.into_iter().filter_map(near).min()?;
     Some(nearest)

@@ -15,7 +15,7 @@ use crate::taints::Taint;
 pub const MIN_DRAIN: Duration = Duration::from_secs(5);
 
 /// A pod that still exists this long after the end of its grace period does not block the drain any more.
-const STUCK: SignedDuration = SignedDuration::from_mins(1);
+const STUCK_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Admission allows this priority and higher to the two system classes only; users' classes end at a billion.
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
@@ -63,7 +63,7 @@ pub fn plan(pods: &[Arc<Pod>], deadline: Option<Timestamp>, now: Timestamp) -> D
 pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     let stuck = pod
         .deleted_at
-        .is_some_and(|due| now.duration_since(due.time()) > STUCK);
+        .is_some_and(|due| now.duration_since(due.time()) > STUCK_AFTER);
     !tolerates_disruption(pod) && !stuck && !pod.is_mirror()
 }
 

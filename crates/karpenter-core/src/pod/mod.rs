@@ -261,7 +261,7 @@ fn has_nominated(entry: &ManagedFieldsEntry) -> bool {
 }
 
 /// Annotations outside `karpenter.sh` that decisions read.
-const KEPT_ANNOTATIONS: [&str; 1] = ["controller.kubernetes.io/pod-deletion-cost"];
+const DECISION_ANNOTATIONS: [&str; 1] = ["controller.kubernetes.io/pod-deletion-cost"];
 
 impl Pod {
     /// Returns a pod that kube-scheduler found no node for, for programs without a cluster. Its uid is `namespace/name`.
@@ -372,7 +372,7 @@ impl Pod {
             .filter(|(key, _)| {
                 key.split_once('/').is_some_and(|(domain, _)| {
                     domain == "karpenter.sh" || domain.ends_with(".karpenter.sh")
-                }) || KEPT_ANNOTATIONS.contains(&key.as_str())
+                }) || DECISION_ANNOTATIONS.contains(&key.as_str())
             })
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();

@@ -98,13 +98,13 @@ fn decimal_nanos(whole: &str, fraction: &str, exponent: i32) -> i128 {
         return 0;
     }
     // The number of significant digits that lie at or above a nano-unit.
-    let kept = whole.len() as i64 - leading_zeros + i64::from(exponent) + 9;
-    if kept > 38 {
+    let places = whole.len() as i64 - leading_zeros + i64::from(exponent) + 9;
+    if places > 38 {
         return MAX_NANOS;
     }
     let mut nanos: i128 = 0;
     let mut digits = significant();
-    for _ in 0..kept.max(0) {
+    for _ in 0..places.max(0) {
         nanos = nanos * 10 + digits.next().map_or(0, |digit| i128::from(digit - b'0'));
     }
     // A digit below the nano place rounds up.

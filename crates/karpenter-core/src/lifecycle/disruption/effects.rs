@@ -1,4 +1,4 @@
-//! What the disruption process is told, and what it asks for.
+//! The events and effects of the disruption process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -15,14 +15,13 @@ use crate::cluster::Snapshot;
 use crate::disruption::{Candidate, Command};
 use crate::lifecycle::{after, has_passed};
 
-/// The longest time limit of a command.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Returns how long replacements may take while `queued` nodes are part of commands.
 fn timeout(queued: usize) -> Duration {
     let each = Duration::from_millis(80);
     each.saturating_mul(u32::try_from(queued).unwrap_or(u32::MAX))
-        .clamp(Duration::from_secs(600), LONGEST)
+        .clamp(Duration::from_secs(600), MAX_TIMEOUT)
 }
 
 /// A command whose nodes are marked for deletion.
@@ -106,7 +105,7 @@ impl Execution {
             self.delete(effects);
             return None;
         }
-        if has_passed(self.until, now, LONGEST) {
+        if has_passed(self.until, now, MAX_TIMEOUT) {
             return Some(CommandEnd::TimedOut {
                 unready: self.waiting.len(),
                 replacements: self.replacements,
@@ -173,14 +172,14 @@ impl Execution {
     }
 
     /// Returns the candidates for which a command that has ended this way is rolled back.
-    pub(super) fn kept(&self, end: &CommandEnd) -> Vec<Candidate> {
+    pub(super) fn rolled_back(&self, end: &CommandEnd) -> Vec<Candidate> {
         let candidates = self.command.candidates.iter();
-        let is_kept = |it: &&Candidate| match end {
+        let is_rolled_back = |it: &&Candidate| match end {
             CommandEnd::Succeeded => false,
             CommandEnd::NotDeleted { .. } => self.spared.contains(it.claim_name()),
             _ => true,
         };
-        candidates.filter(is_kept).cloned().collect()
+        candidates.filter(is_rolled_back).cloned().collect()
     }
 }
 

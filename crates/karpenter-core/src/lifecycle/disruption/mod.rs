@@ -62,7 +62,7 @@ use crate::disruption::{
     Budgets, Candidate, Command, CommandInvalidated, DisruptionPlan, Method, startable,
 };
 use execution::Execution;
-use passes::{CONSOLIDATED, IDLE, VALIDATION, is_fruitless, next_chance};
+use passes::{FRUITLESS_PAUSE, PASS_INTERVAL, VALIDATION_DELAY, is_fruitless, next_chance};
 use recent_replacements::{PROTECTION, RecentReplacements};
 use start::Starting;
 
@@ -89,7 +89,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            validation: VALIDATION,
+            validation: VALIDATION_DELAY,
             removes_stale_taints: true,
             checks_starts: true,
         }
@@ -206,7 +206,7 @@ impl Disruption {
             return has_passed(at, now, UNTAINT_RETRY);
         }
         let mut proposals = self.proposals.iter();
-        has_passed(self.next_plan, now, IDLE)
+        has_passed(self.next_plan, now, PASS_INTERVAL)
             || proposals.any(|it| has_passed(it.due, now, self.settings.validation))
     }
 
@@ -342,9 +342,11 @@ impl Disruption {
             self.effects
                 .push(Effect::Validate(proposal.command, inputs));
             self.pass = Some(pass);
-        } else if !pass.has_planned && (pass.found || has_passed(self.next_plan, now, IDLE)) {
+        } else if !pass.has_planned
+            && (pass.found || has_passed(self.next_plan, now, PASS_INTERVAL))
+        {
             (pass.has_planned, pass.found) = (true, false);
-            self.next_plan = after(now, IDLE);
+            self.next_plan = after(now, PASS_INTERVAL);
             if self.is_unchanged(snapshot, now) {
                 return;
             }
@@ -355,7 +357,11 @@ impl Disruption {
             self.effects.push(Effect::Plan(inputs));
             self.pass = Some(pass);
         } else if pass.has_planned {
-            let wait = if pass.found { Duration::ZERO } else { IDLE };
+            let wait = if pass.found {
+                Duration::ZERO
+            } else {
+                PASS_INTERVAL
+            };
             self.next_plan = after(now, wait);
         }
     }
@@ -403,7 +409,7 @@ impl Disruption {
     fn is_unchanged(&self, snapshot: &Snapshot, now: Timestamp) -> bool {
         self.fruitless.as_ref().is_some_and(|fruitless| {
             fruitless.epoch == snapshot.epoch()
-                && !has_passed(fruitless.until, now, CONSOLIDATED)
+                && !has_passed(fruitless.until, now, FRUITLESS_PAUSE)
                 && fruitless.budgets == Budgets::by_reason(snapshot, now)
         })
     }
@@ -427,7 +433,7 @@ impl Disruption {
                 next_chance(plan, snapshot),
             ];
             let ends = ends.into_iter().flatten();
-            let until = ends.fold(after(now, CONSOLIDATED), Timestamp::min);
+            let until = ends.fold(after(now, FRUITLESS_PAUSE), Timestamp::min);
             let is_fruitless = is_fruitless(plan) && inputs.cooling_down_pools.is_empty();
             self.fruitless = is_fruitless.then(|| Fruitless {
                 epoch,
@@ -466,15 +472,16 @@ impl Disruption {
             let Some(end) = act(execution, effects) else {
                 return true;
             };
-            let kept = execution.kept(&end);
-            ended.push((Arc::clone(&execution.command), kept, end));
+            let rolled_back = execution.rolled_back(&end);
+            ended.push((Arc::clone(&execution.command), rolled_back, end));
             false
         });
-        for (command, kept, end) in ended {
+        for (command, rolled_back, end) in ended {
             self.ended(command, end, now);
-            if !kept.is_empty() {
-                self.untaint(kept.iter().map(TaintedNode::of).collect());
-                self.effects.push(Effect::Mark(provider_ids(&kept), false));
+            if !rolled_back.is_empty() {
+                self.untaint(rolled_back.iter().map(TaintedNode::of).collect());
+                self.effects
+                    .push(Effect::Mark(provider_ids(&rolled_back), false));
             }
         }
     }

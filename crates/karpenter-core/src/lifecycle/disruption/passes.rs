@@ -9,11 +9,11 @@ use crate::disruption::{DisruptionPlan, NotDisruptable, Verdict, VerdictKind};
 use crate::pod::protected_until;
 
 /// Interval between passes when there is nothing to do.
-pub(super) const IDLE: Duration = Duration::from_secs(10);
+pub(super) const PASS_INTERVAL: Duration = Duration::from_secs(10);
 /// How long until a proposal is validated: pods may be about to be bound.
-pub(super) const VALIDATION: Duration = Duration::from_secs(15);
+pub(super) const VALIDATION_DELAY: Duration = Duration::from_secs(15);
 /// How long no pass is made after one that found nothing, while nothing changes.
-pub(super) const CONSOLIDATED: Duration = Duration::from_secs(300);
+pub(super) const FRUITLESS_PAUSE: Duration = Duration::from_secs(300);
 
 /// Returns whether only a change of the cluster or of the budgets can give another pass something to do, until [`next_chance`].
 pub(super) fn is_fruitless(plan: &DisruptionPlan) -> bool {

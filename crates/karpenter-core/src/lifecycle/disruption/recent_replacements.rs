@@ -13,7 +13,7 @@ pub(super) const PROTECTION: Duration = Duration::from_secs(600);
 
 /// The NodeClaims that consolidation launched recently, by name.
 ///
-/// They are not kept across restarts: what a new leader does not know costs one move at most.
+/// They do not survive a restart, which costs one move at most.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecentReplacements(BTreeMap<String, Replacement>);
 

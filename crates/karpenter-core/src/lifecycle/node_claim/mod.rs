@@ -44,7 +44,7 @@ pub struct Joining {
     hooks: HookAnswers,
 }
 
-/// What the process is told.
+/// An event of the process.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The NodeClaim is to be reconciled.

@@ -5,7 +5,7 @@
 //!    memory limit some of them at a time. Pods that kube-scheduler is behind with are planned, too: a burst is planned as a whole.
 //! 3. The nodes of placed pods are nominated, NodeClaims are created, and their nodes are nominated, too: nominated nodes are not
 //!    disrupted.
-//! 4. kube-scheduler is told where the pods were planned, if the feature gate `PodNomination` is on: see [`PodNomination`].
+//! 4. The planned Nodes are written to the pods for kube-scheduler, if the feature gate `PodNomination` is on: see [`PodNomination`].
 //! 5. While pods are pending, this is repeated every ten seconds, as upstream's triggers do. Nominated pods keep their place
 //!    meanwhile: see [`nominations`].
 //!
@@ -58,14 +58,14 @@ use nominations::{Bound, Nominations, Standing};
 use slices::Slices;
 
 /// Interval between plans for pending pods.
-const AGAIN: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Delay of a check after kube-scheduler has bound a pod elsewhere than planned, or removed a nominated node: more of them follow.
-const SOON: Duration = Duration::from_secs(1);
+const RECHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// How old a pod is that kube-scheduler has not tried yet when it is planned all the same. An idle kube-scheduler tries a pod within
 /// milliseconds; in a burst, every failed attempt is a write, and the last pods are tried tens of seconds after the first.
-const UNTRIED: Duration = Duration::from_secs(2);
+const UNTRIED_AGE: Duration = Duration::from_secs(2);
 
 /// What has happened.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ pub enum Effect {
 pub struct Question {
     /// The cluster: nominated pods use their resources, and pods that take no part are left out.
     pub snapshot: Snapshot,
-    /// The pods, and those of capacity buffers.
+    /// Pending pods and pods of capacity buffers.
     pub query: Query,
     /// All pending pods.
     pub standing: Standing,
@@ -162,7 +162,7 @@ impl Provisioning {
             nominations: Nominations::default(),
             slices: Slices::default(),
             pass: None,
-            next_check: after(now, AGAIN),
+            next_check: after(now, CHECK_INTERVAL),
             nominated_nodes: None,
         }
     }
@@ -222,7 +222,7 @@ impl Provisioning {
     }
 
     fn check_soon(&mut self, now: Timestamp) {
-        self.next_check = self.next_check.min(after(now, SOON));
+        self.next_check = self.next_check.min(after(now, RECHECK_DELAY));
     }
 
     /// Removes the nominations to a NodeClaim that is deleted before its node could run a pod: its pods are planned again at once.
@@ -238,7 +238,7 @@ impl Provisioning {
 
     /// Returns when the pending pods are to be checked, `now` if they are.
     pub fn checks(&self, now: Timestamp) -> Timestamp {
-        match has_passed(self.next_check, now, AGAIN) {
+        match has_passed(self.next_check, now, CHECK_INTERVAL) {
             true => now,
             false => self.next_check,
         }
@@ -271,7 +271,7 @@ impl Provisioning {
     }
 
     fn check(&mut self, snapshot: &Snapshot, now: Timestamp) -> Vec<Effect> {
-        let snapshot = &snapshot.with_untried(now.saturating_sub(UNTRIED).unwrap_or(now));
+        let snapshot = &snapshot.with_untried(now.saturating_sub(UNTRIED_AGE).unwrap_or(now));
         let standing = self.nominations.standing(snapshot, now);
         let mut effects = Vec::new();
         if !standing.unplaced.is_empty() || !leaving_pods(snapshot, now).is_empty() {
@@ -279,7 +279,7 @@ impl Provisioning {
         } else if snapshot.pending_pods().next().is_none() {
             effects.push(Effect::ReportIdle);
         }
-        let latest = after(now, AGAIN);
+        let latest = after(now, CHECK_INTERVAL);
         self.next_check = standing.next.map_or(latest, |next| next.clamp(now, latest));
         effects.extend(nominate(targets(&standing)));
         effects.extend(self.nominate_pods(snapshot, now));
@@ -321,7 +321,7 @@ impl Provisioning {
             return Vec::new();
         }
         self.batch = None;
-        let snapshot = &snapshot.with_untried(now.saturating_sub(UNTRIED).unwrap_or(now));
+        let snapshot = &snapshot.with_untried(now.saturating_sub(UNTRIED_AGE).unwrap_or(now));
         let mut standing = self.nominations.standing(snapshot, now);
         let goes_on = self.slices.cut(memory, &mut standing);
         let leaving = leaving_pods(snapshot, now);
@@ -398,7 +398,7 @@ impl Provisioning {
         if let Some(batch) = &mut self.batch {
             batch.restart(self.window, now);
         }
-        self.next_check = after(now, AGAIN);
+        self.next_check = after(now, CHECK_INTERVAL);
     }
 }
 

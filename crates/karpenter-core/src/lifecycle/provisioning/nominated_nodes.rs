@@ -21,7 +21,7 @@ use crate::pod::{Pod, PodKey};
 
 /// Delay until a name is written again that is not, or no longer, in the pod; doubles with each attempt.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
-const LONGEST_DELAY: Duration = Duration::from_secs(8);
+const MAX_DELAY: Duration = Duration::from_secs(8);
 
 /// A value of `status.nominatedNodeName` that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Written {
     /// Returns when the same name may be written again.
     fn due(&self) -> Timestamp {
         let delay = FIRST_DELAY.saturating_mul(1 << self.attempts.min(3));
-        after(self.at, delay.min(LONGEST_DELAY))
+        after(self.at, delay.min(MAX_DELAY))
     }
 }
 

@@ -5,11 +5,11 @@
 
 use super::nominations::{Standing, Turn};
 
-/// Memory that a plan and its NodeClaims need for each pod, in bytes: a burst of 5,000 pods, planned at once, raises the peak of the
+/// Memory that a plan and its NodeClaims need for each pod: a burst of 5,000 pods, planned at once, raises the peak of the
 /// controller by 5 KiB each.
-const PER_POD: u64 = 6 << 10;
-/// The least number of pods of a slice, so that all pods are planned at some time.
-const LEAST: usize = 200;
+const BYTES_PER_POD: u64 = 6 << 10;
+/// The smallest slice, so that all pods are planned at some time.
+const MIN_SLICE: usize = 200;
 
 /// Memory of the process, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -41,16 +41,17 @@ impl Slices {
 /// Returns the size of the slice; `None`: all pods. `last` is that of the plan before.
 ///
 /// The allocator keeps memory that a plan has freed, and the next plan uses it again: while the process stays within nine tenths
-/// of the limit the size is kept, even if no memory seems to be left for it, and beyond it is halved.
+/// of the limit the size stays, even if no memory seems to be left for it, and beyond it is halved.
 fn size(Memory { limit, resident }: Memory, waiting: usize, last: Option<usize>) -> Option<usize> {
     let usable = limit / 10 * 9;
-    let left = usize::try_from(usable.saturating_sub(resident) / PER_POD).unwrap_or(usize::MAX);
+    let left =
+        usize::try_from(usable.saturating_sub(resident) / BYTES_PER_POD).unwrap_or(usize::MAX);
     let again = match last {
         Some(last) if resident <= usable => last,
         Some(last) => last / 2,
         None => 0,
     };
-    let most = left.max(again).max(LEAST);
+    let most = left.max(again).max(MIN_SLICE);
     (most < waiting).then_some(most)
 }
 
@@ -67,20 +68,20 @@ mod tests {
     #[test]
     fn pods_are_planned_together_while_there_is_memory_for_them() {
         assert_eq!(size(1024 * MIB, 100 * MIB, 20_000, None), None);
-        assert_eq!(size(1, MIB, LEAST, None), None);
+        assert_eq!(size(1, MIB, MIN_SLICE, None), None);
     }
 
     #[test]
     fn near_the_limit_a_slice_has_as_many_pods_as_fit_below_nine_tenths_of_it() {
         let most = size(128 * MIB, 67 * MIB, 20_000, None).unwrap();
-        let needed = 67 * MIB + most as u64 * PER_POD;
+        let needed = 67 * MIB + most as u64 * BYTES_PER_POD;
         assert!((114 * MIB..=116 * MIB).contains(&needed), "{most}");
     }
 
     #[test]
     fn beyond_the_limit_some_pods_are_planned_all_the_same() {
-        assert_eq!(size(128 * MIB, 500 * MIB, 20_000, None), Some(LEAST));
-        assert_eq!(size(1, MIB, 1_000, None), Some(LEAST));
+        assert_eq!(size(128 * MIB, 500 * MIB, 20_000, None), Some(MIN_SLICE));
+        assert_eq!(size(1, MIB, 1_000, None), Some(MIN_SLICE));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct TerminatingNode<'a> {
     pub claim: Option<&'a NodeClaim>,
 }
 
-/// What the deletion of a Node is told.
+/// An event of the deletion of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
     /// The Node is to be reconciled.
@@ -58,17 +58,17 @@ pub enum NodeEffect {
     DeleteNodeClaim,
     /// Ask the provider for the instance: [`NodeEvent::InstanceFound`].
     FindInstance,
-    /// Tell users until when all pods will be deleted.
+    /// Report until when all pods will be deleted.
     ReportDeadline(Timestamp),
     /// Write the Node with [`taint`].
     Taint,
     /// Evict pods, each in time for the deadline.
     Evict(Vec<Arc<Pod>>),
-    /// Tell users how many pods the drain waits for.
+    /// Report how many pods the drain waits for.
     ReportWaiting(usize),
     /// List the node's pods, which the model may lack: [`NodeEvent::PodsFound`]. The next step terminates the instance with all of them.
     FindPods,
-    /// Tell users which volume attachments are waited for, by name.
+    /// Report which volume attachments are waited for, by name.
     ReportAttached(Vec<String>),
     /// Write conditions of the NodeClaim, if there is one.
     Mark(Progress),
@@ -313,7 +313,7 @@ fn is_ready(node: &Node) -> bool {
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }
 
-/// What the deletion of a NodeClaim is told.
+/// An event of the deletion of a NodeClaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimEvent {
     /// The NodeClaim is to be reconciled.
@@ -327,7 +327,7 @@ pub enum ClaimEvent {
 /// What is to be done about a NodeClaim that is being deleted, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimEffect {
-    /// Write the deadline, by which all pods will be deleted, into the NodeClaim's annotation, and tell users.
+    /// Write the deadline, by which all pods will be deleted, into the NodeClaim's annotation, and report it.
     Announce(Timestamp),
     /// Delete the Nodes, unless they are being deleted; it ends the process, which begins again once one is gone.
     DeleteNodes,

@@ -30,7 +30,7 @@ use crate::taints::{Effect, Taint, untolerated};
 /// How long kube-scheduler has to bind a pod to its first node that is ready for it; each further nomination doubles it.
 const FIRST_BACK_OFF: SignedDuration = SignedDuration::from_secs(10);
 
-const LONGEST_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
+const MAX_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
 
 /// The shortest back-off of a pod whose `status.nominatedNodeName` stands: an attempt that fails clears it, so that kube-scheduler has
 /// most likely not come to the pod yet.
@@ -54,7 +54,7 @@ struct Nomination {
 impl Nomination {
     fn back_off(&self, pod: &Pod) -> SignedDuration {
         let doublings = self.attempts.saturating_sub(1).min(5);
-        let back_off = (FIRST_BACK_OFF * (1 << doublings)).min(LONGEST_BACK_OFF);
+        let back_off = (FIRST_BACK_OFF * (1 << doublings)).min(MAX_BACK_OFF);
         match pod.is_nominated_by_plan() {
             true => back_off.max(UNTRIED_BACK_OFF),
             false => back_off,

@@ -63,7 +63,7 @@ fn main() {
         let mut cluster = Cluster::from(fleet());
         let pods: Vec<Arc<Pod>> = cluster.snapshot().pods().take(CHANGES).cloned().collect();
         let mut states = Vec::new();
-        let kept = allocation_counter::measure(|| {
+        let memory = allocation_counter::measure(|| {
             for (number, pod) in pods.iter().enumerate() {
                 let mut pod = Pod::clone(pod);
                 pod.ready = !pod.ready;
@@ -74,7 +74,7 @@ fn main() {
             }
         });
         run.parameter("changes", CHANGES);
-        run.record("bytes", kept.bytes_current / CHANGES as i64);
+        run.record("bytes", memory.bytes_current / CHANGES as i64);
         run.measure_once(states.len(), || drop(states));
     });
 }

@@ -46,13 +46,13 @@ fn main() {
             let file = file();
             run.parameter("nodes", NODES);
             run.parameter("pods", NODES * PODS);
-            let told = run.measure_once(1, || {
+            let rehearsal = run.measure_once(1, || {
                 let bundle = bundle::read(file.as_slice()).unwrap();
                 plan(&bundle, length)
             });
-            assert!(!told.observed.truncated && told.differs());
-            run.record("steps", told.steps.len() as u64);
-            run.record("evictions", told.evictions.total as u64);
+            assert!(!rehearsal.observed.truncated && rehearsal.differs());
+            run.record("steps", rehearsal.steps.len() as u64);
+            run.record("evictions", rehearsal.evictions.total as u64);
         });
     }
 }

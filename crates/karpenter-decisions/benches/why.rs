@@ -245,8 +245,8 @@ fn main() {
         let what_if = WhatIf::new(&snapshot, DisruptionRequest::at(now()));
         run.record("prepare_ms", began.elapsed().as_secs_f64() * 1e3);
         percentiles(run, ASKED, |index| {
-            let told = what_if.node(&format!("node-{:05}", index * 10)).unwrap();
-            assert_eq!(told.blockers.len(), 1);
+            let answer = what_if.node(&format!("node-{:05}", index * 10)).unwrap();
+            assert_eq!(answer.blockers.len(), 1);
         });
     });
     suite.case("nodes", |run| {

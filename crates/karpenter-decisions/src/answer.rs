@@ -223,12 +223,12 @@ fn explain_node_after(
         return Err(InvalidChange::NotApplicable { change, only }.into());
     }
     let asked = requests.what_if(question.snapshot);
-    let told = if changes.is_empty() {
+    let what_if = if changes.is_empty() {
         asked.node(name)
     } else {
         let changed = change::apply(changes, question.snapshot, &requests.disruption)?;
         asked.of(changed).node(name)
     };
-    let explanation = explanation.with_what_if(told.unwrap_or_default(), changes);
+    let explanation = explanation.with_what_if(what_if.unwrap_or_default(), changes);
     value(&explanation).map(Some)
 }

@@ -19,7 +19,7 @@ impl Digest {
 
     /// Returns the digest of the input of a pass: the epoch of the snapshot and the policy.
     ///
-    /// It tells apart passes over different states of one model. It is not a digest of the cluster's content, which needs a
+    /// It distinguishes passes over different states of one model. It is not a digest of the cluster's content, which needs a
     /// serialized snapshot.
     pub fn of_input(epoch: u64, policy: &Policy) -> Self {
         let text = format!("{epoch}\n{policy:?}");

@@ -188,7 +188,7 @@ impl History {
 
     /// Records that nodes of a static NodePool are deleted, because it has more than it should; by the names of their NodeClaims.
     pub fn shrunk(&mut self, input: Input<'_>, claims: &[&str]) -> Recorded {
-        // Each node is named, so that it can be told why it is deleted.
+        // Each node is named, so that its deletion can be explained.
         let items = claims.chunks(NAMED);
         let items = items.map(|claims| deleted("surplus", input.snapshot, claims, None));
         let items = items.collect();
@@ -330,7 +330,7 @@ impl History {
             let reason = match &verdict.kind {
                 VerdictKind::NotDisruptable(why) => Reason::from(why),
                 VerdictKind::Kept(why) => Reason::from(why),
-                // The next pass says so as well.
+                // The next pass records it as well.
                 _ => Reason::from(&NotDisruptable::InFlight),
             };
             let is_kept = !matches!(

@@ -6,13 +6,13 @@ use karpenter_core::disruption::cost;
 use karpenter_core::instance_type::InstanceType;
 use rustc_hash::FxHashMap;
 
-/// The largest amount, a million dollars per hour: overlays and providers may state any price, and sums of nine million such
+/// The largest amount, in millionths of a dollar per hour: overlays and providers may state any price, and sums of nine million such
 /// amounts do not overflow.
-const MOST: f64 = 1e12;
+const MAX_AMOUNT: f64 = 1e12;
 
 /// Returns dollars in millionths, so that sums do not depend on their order; an unknown price counts as zero.
 pub(crate) fn micro_dollars(price: f64) -> i64 {
-    (finite(price) * 1e6).clamp(-MOST, MOST).round() as i64
+    (finite(price) * 1e6).clamp(-MAX_AMOUNT, MAX_AMOUNT).round() as i64
 }
 
 /// The instance types of a snapshot, by NodePool and name.

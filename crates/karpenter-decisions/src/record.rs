@@ -335,8 +335,8 @@ pub struct CommandOutcome {
     pub replacements: Vec<String>,
 }
 
-/// The room in a record for what becomes of an item later, in bytes.
-const LATER: usize = 512;
+/// The room in a record for later amendments of an item.
+const AMENDMENT_BYTES: usize = 512;
 
 /// What a pass decided, before it has an id.
 #[derive(Clone, Debug, PartialEq)]
@@ -400,7 +400,7 @@ impl DecisionRecord {
         let all = outcome.items.len();
         for item in outcome.items {
             let later = matches!(item, Item::Disrupted { .. } | Item::Launched { .. });
-            let needed = length(&item) + 1 + if later { LATER } else { 0 };
+            let needed = length(&item) + 1 + if later { AMENDMENT_BYTES } else { 0 };
             if needed > left {
                 break;
             }

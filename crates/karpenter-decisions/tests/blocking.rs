@@ -256,7 +256,7 @@ fn an_architecture_that_nothing_has_is_the_pods_own_mistake() {
 
 /// Conformance: DEC-019
 #[test]
-fn a_misspelt_label_is_told_with_the_label_that_was_meant() {
+fn a_misspelt_label_is_reported_with_the_label_that_was_meant() {
     let misspelt = web("p").select("kubernetes.io/arhc", "amd64");
     let answer = World::new().pool(default_pool()).ask(misspelt);
     assert_eq!(ids(&answer), ["pod.nodeSelector[kubernetes.io/arhc]"]);
@@ -274,7 +274,7 @@ fn a_misspelt_label_is_told_with_the_label_that_was_meant() {
 }
 
 #[test]
-fn a_misspelt_architecture_is_told_with_the_one_that_was_meant() {
+fn a_misspelt_architecture_is_reported_with_the_one_that_was_meant() {
     let hint = |pod| {
         let answer = World::new().pool(default_pool()).ask(pod);
         answer.blocking.atoms[0].hint.clone()

@@ -250,20 +250,20 @@ fn an_object_older_than_the_history_has_waited_since_its_own_time() {
         fresh("young", 120, Reason::NoNodePools {}),
     ];
     table.update(first, |_| false, (began, now), 1);
-    let told = |table: &Table, object: &str| {
+    let since = |table: &Table, object: &str| {
         let entry = table.get(Key::of(object)).unwrap();
         (entry.since(), entry.is_at_least())
     };
-    assert_eq!(told(&table, "old"), (at(10), true));
-    assert_eq!(told(&table, "young"), (now, false));
+    assert_eq!(since(&table, "old"), (at(10), true));
+    assert_eq!(since(&table, "young"), (now, false));
     // The history has seen when this reason began.
     let later = vec![
         fresh("old", 10, Reason::NotReady {}),
         fresh("unseen", 20, Reason::NotReady {}),
     ];
     table.update(later, |_| false, (began, at(140)), 2);
-    assert_eq!(told(&table, "old"), (at(140), false));
-    assert_eq!(told(&table, "unseen"), (at(140), false));
+    assert_eq!(since(&table, "old"), (at(140), false));
+    assert_eq!(since(&table, "unseen"), (at(140), false));
 }
 
 #[test]

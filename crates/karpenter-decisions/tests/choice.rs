@@ -1,4 +1,4 @@
-//! Why a NodeClaim has its instance type: each test that a type fails, and the bounds of what is kept.
+//! Why a NodeClaim has its instance type: each test that a type fails, and the bounds of what is stored.
 
 #![expect(
     clippy::unwrap_used,

@@ -283,7 +283,7 @@ fn after_the_window_the_state_is_that_of_the_other() {
 }
 
 #[test]
-fn pods_that_the_other_launches_nothing_for_are_decided_once_and_told() {
+fn pods_that_the_other_launches_nothing_for_are_a_difference_once() {
     let mut beside = Beside::new();
     beside.waits("a", 3, 10);
     beside.decide(12);
@@ -480,7 +480,7 @@ fn a_report_since_a_time_leaves_out_older_decisions() {
 }
 
 #[test]
-fn the_ten_largest_differences_are_told() {
+fn the_ten_largest_differences_are_reported() {
     let mut beside = Beside::new();
     for index in 0..12 {
         let second = 100 + index * 200;

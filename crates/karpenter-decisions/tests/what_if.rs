@@ -27,27 +27,28 @@ fn what_if(world: &World) -> WhatIf {
 }
 
 fn ask(world: &World, node: &str) -> NodeWhatIf {
-    let told = what_if(world).node(node).unwrap();
-    assert!(!told.truncated);
-    told
+    let answer = what_if(world).node(node).unwrap();
+    assert!(!answer.truncated);
+    answer
 }
 
 fn open() -> Value {
     json!([{ "nodes": "100%" }])
 }
 
-fn ids(told: &NodeWhatIf) -> Vec<&str> {
-    told.blockers
+fn ids(answer: &NodeWhatIf) -> Vec<&str> {
+    answer
+        .blockers
         .iter()
         .map(|blocker| blocker.reason.id)
         .collect()
 }
 
-fn savings(told: &NodeWhatIf) -> f64 {
-    let outcome = told.what_if.as_ref().unwrap();
+fn savings(answer: &NodeWhatIf) -> f64 {
+    let outcome = answer.what_if.as_ref().unwrap();
     outcome
         .savings()
-        .unwrap_or_else(|| panic!("{told:#?}"))
+        .unwrap_or_else(|| panic!("{answer:#?}"))
         .list
 }
 
@@ -65,15 +66,15 @@ fn guarded(demand: Value, expected: i32, healthy: i32) -> World {
 #[test]
 fn a_node_saves_its_price_once_its_pods_may_move() {
     let world = guarded(json!({ "minAvailable": 1 }), 1, 1);
-    let told = ask(&world, "a");
-    assert_eq!(ids(&told), ["Pdb"]);
-    assert_eq!(savings(&told), 1.6);
-    let command = told.what_if.as_ref().unwrap().command.as_ref().unwrap();
+    let answer = ask(&world, "a");
+    assert_eq!(ids(&answer), ["Pdb"]);
+    assert_eq!(savings(&answer), 1.6);
+    let command = answer.what_if.as_ref().unwrap().command.as_ref().unwrap();
     assert_eq!(
         (command.decision, command.pods_moved, command.nodes),
         ("delete", 1, 1)
     );
-    let blocker = &told.blockers[0];
+    let blocker = &answer.blockers[0];
     assert_eq!(blocker.owner.as_deref(), Some("Deployment shop/web"));
     assert_eq!(blocker.changes, ["without-pdb=shop/web"]);
     assert_eq!(blocker.alone.as_ref().unwrap().savings().unwrap().list, 1.6);
@@ -90,11 +91,11 @@ fn a_node_saves_its_price_once_its_pods_may_move() {
         ]
     );
     assert_eq!(blocker.help[1].savings_per_hour.unwrap().list, 1.6);
-    assert!(told.ladder.is_empty(), "{:?}", told.ladder);
+    assert!(answer.ladder.is_empty(), "{:?}", answer.ladder);
 }
 
 #[test]
-fn what_is_told_is_what_a_pass_does_once_it_is_done() {
+fn the_answer_is_what_a_pass_does_once_the_changes_are_made() {
     let mut world = guarded(json!({ "maxUnavailable": 0 }), 1, 1).pod(
         "api-0",
         "a",
@@ -108,13 +109,13 @@ fn what_is_told_is_what_a_pass_does_once_it_is_done() {
         ("db", "1"),
         json!({ "karpenter.sh/do-not-disrupt": "true" }),
     );
-    let told = ask(&world, "a");
-    assert_eq!(ids(&told), ["PodDoNotDisrupt", "Pdb"]);
+    let answer = ask(&world, "a");
+    assert_eq!(ids(&answer), ["PodDoNotDisrupt", "Pdb"]);
     assert_eq!(
-        told.ladder.iter().map(|it| it.id).collect::<Vec<_>>(),
+        answer.ladder.iter().map(|it| it.id).collect::<Vec<_>>(),
         ["Pdb"]
     );
-    let alone = told.blockers[0].alone.as_ref().unwrap();
+    let alone = answer.blockers[0].alone.as_ref().unwrap();
     assert_eq!(alone.reason.as_ref().unwrap().id, "Pdb");
 
     world = world.pod("api-0", "a", ("api", "1"), json!({}));
@@ -124,8 +125,8 @@ fn what_is_told_is_what_a_pass_does_once_it_is_done() {
         panic!("{plan:#?}")
     };
     assert_eq!(command.candidates[0].name(), "a");
-    assert_eq!(command.savings, savings(&told));
-    assert_eq!(savings(&ask(&world, "a")), savings(&told));
+    assert_eq!(command.savings, savings(&answer));
+    assert_eq!(savings(&ask(&world, "a")), savings(&answer));
 }
 
 /// Conformance: EXP-11
@@ -147,8 +148,8 @@ fn a_budget_that_can_never_allow_an_eviction_is_impossible() {
         assert_eq!(state.impossible, impossible, "{demand}");
         assert_eq!(state.replicas_needed(), replicas, "{demand}");
     }
-    let told = ask(&guarded(json!({ "minAvailable": 1 }), 2, 1), "a");
-    let help: Vec<_> = told.blockers[0]
+    let answer = ask(&guarded(json!({ "minAvailable": 1 }), 2, 1), "a");
+    let help: Vec<_> = answer.blockers[0]
         .help
         .iter()
         .map(|help| help.text.as_str())
@@ -171,9 +172,9 @@ fn an_exhausted_budget_is_raised_by_what_it_takes_and_says_when_it_opens() {
             .node("a", 16)
             .node("b", 4)
             .pod("web-0", "a", ("web", "1"), json!({}));
-    let told = ask(&world, "a");
-    assert_eq!(ids(&told), ["Budget"]);
-    let blocker = &told.blockers[0];
+    let answer = ask(&world, "a");
+    assert_eq!(ids(&answer), ["Budget"]);
+    let blocker = &answer.blockers[0];
     assert_eq!(blocker.until, Some("2026-01-01T17:00:00Z".parse().unwrap()));
     assert_eq!(
         blocker.help[0].text,
@@ -182,13 +183,13 @@ fn an_exhausted_budget_is_raised_by_what_it_takes_and_says_when_it_opens() {
     assert!(blocker.help[0].exact);
     assert_eq!(
         blocker.help[0].savings_per_hour.unwrap().list,
-        savings(&told)
+        savings(&answer)
     );
     let later = Change::Now("2026-01-01T17:00:00Z".parse().unwrap());
     let raised: Change = "budget.default=20%".parse().unwrap();
     for change in [later, raised] {
         let outcome = what_if(&world).after("a", &[change]).unwrap().unwrap();
-        assert_eq!(outcome.savings().unwrap().list, savings(&told));
+        assert_eq!(outcome.savings().unwrap().list, savings(&answer));
     }
 }
 
@@ -216,9 +217,9 @@ fn what_nothing_releases_has_no_command() {
     for name in ["web-0", "web-1"] {
         world = world.pod(name, "a", ("web", "1"), json!({}));
     }
-    let told = ask(&world, "a");
-    assert!(told.blockers.is_empty());
-    let outcome = told.what_if.unwrap();
+    let answer = ask(&world, "a");
+    assert!(answer.blockers.is_empty());
+    let outcome = answer.what_if.unwrap();
     assert_eq!(outcome.command, None);
     assert_eq!(outcome.reason.unwrap().id, "NotCheaper");
 }
@@ -228,9 +229,9 @@ fn an_answer_that_was_cut_short_says_so_and_tells_nothing_unproven() {
     let mut request = DisruptionRequest::at(now());
     request.query.cancel = Some(std::sync::Arc::new(|| true));
     let world = guarded(json!({ "maxUnavailable": 0 }), 1, 1);
-    let told = WhatIf::new(&world.0.snapshot(), request).node("a").unwrap();
-    assert!(told.truncated);
-    assert_eq!(told.what_if, None);
-    assert_eq!(told.blockers[0].alone, None);
-    assert!(told.blockers[0].help.iter().all(|help| !help.exact));
+    let answer = WhatIf::new(&world.0.snapshot(), request).node("a").unwrap();
+    assert!(answer.truncated);
+    assert_eq!(answer.what_if, None);
+    assert_eq!(answer.blockers[0].alone, None);
+    assert!(answer.blockers[0].help.iter().all(|help| !help.exact));
 }

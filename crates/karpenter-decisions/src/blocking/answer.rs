@@ -35,13 +35,13 @@ pub struct Blocking {
     pub relaxations: Vec<Relaxation>,
     /// Why existing nodes do not take the pod.
     pub existing: Existing,
-    /// The search ended early; what is told was verified all the same.
+    /// The search ended early; every result was verified in any case.
     #[serde(skip)]
     pub truncated: bool,
 }
 
 impl Blocking {
-    /// Says in a sentence what blocks the pod, and the cheapest change that helps; `None` if nothing was found, or the search was cut
+    /// Returns in a sentence what blocks the pod, and the cheapest change that helps; `None` if nothing was found, or the search was cut
     /// short.
     pub fn sentence(&self) -> Option<String> {
         if self.fits_alone {
@@ -54,13 +54,13 @@ impl Blocking {
         if atoms.is_empty() || !self.blocking.minimal {
             return None;
         }
-        let told: Vec<String> = atoms.iter().map(Constraint::of_whom).collect();
-        let together = match told.len() {
+        let names: Vec<String> = atoms.iter().map(Constraint::of_whom).collect();
+        let together = match names.len() {
             1 => "",
             2 => ", both together",
             _ => ", all together",
         };
-        let mut text = format!("In the way: {}{together}.", told.join("; "));
+        let mut text = format!("In the way: {}{together}.", names.join("; "));
         let harmless = self.relaxations.iter().find(|it| it.affects.is_none());
         if let Some(change) = harmless {
             text.push_str(&format!(" This change alone would help: {}.", change.text));

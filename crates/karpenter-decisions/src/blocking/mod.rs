@@ -2,7 +2,7 @@
 //!
 //! A pod has constraints of its own, NodePools and other workloads add theirs, and the cloud offers what it has. [`blocking`] finds
 //! a smallest set of them that blocks the pod together, and the cheapest changes that would let it be scheduled. Every set and
-//! every change is run through the engine in exactly the form in which it is told.
+//! every change is run through the engine in exactly the form in which it is reported.
 
 mod answer;
 mod atom;
@@ -35,9 +35,9 @@ use probe::Probe;
 use search::Set;
 
 /// Relaxations of an answer.
-const RELAXATIONS: usize = 5;
+const MAX_RELAXATIONS: usize = 5;
 /// Pairs of constraints that are tried.
-const PAIRS: usize = 64;
+const MAX_PAIRS: usize = 64;
 
 /// Finds what blocks a pending pod alone, and what would help.
 ///
@@ -160,8 +160,8 @@ fn find(mut probe: Probe<'_>) -> Blocking {
     let sets = search::corrections(
         &order,
         &core.set,
-        RELAXATIONS,
-        PAIRS,
+        MAX_RELAXATIONS,
+        MAX_PAIRS,
         &mut |relaxed: &Set| probe.fits(relaxed),
     );
     let mut relaxations: Vec<Relaxation> = sets
@@ -169,7 +169,7 @@ fn find(mut probe: Probe<'_>) -> Blocking {
         .filter_map(|set| relax::relaxation(&mut probe, set))
         .collect();
     relaxations.sort_by(Relaxation::order);
-    relaxations.truncate(RELAXATIONS);
+    relaxations.truncate(MAX_RELAXATIONS);
     let atoms = core
         .set
         .iter()

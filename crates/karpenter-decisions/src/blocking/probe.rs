@@ -2,9 +2,9 @@
 //!
 //! A pod alone fits if it fits on an existing node, or on a new node of some NodePool, and no NodePool's constraints matter to
 //! another's nodes. So the cluster is asked once with the constraints that concern all places relaxed, which the prepared solver
-//! answers as it is, and then only those NodePools by themselves whose constraints are relaxed as well; answers are kept by the
+//! answers as it is, and then only those NodePools by themselves whose constraints are relaxed as well; answers are cached by the
 //! constraints that concern them. A spread constraint counts the domains of all places, so a pod with one is asked of the whole
-//! cluster. What is told to a user is run once more on the whole cluster, by [`Probe::verify`].
+//! cluster. Every result is run once more on the whole cluster, by [`Probe::verify`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::search::Set;
 pub(super) const MAX_RUNS: usize = 256;
 
 /// NodePools that are asked one by one before the others are asked together.
-const ALONE: usize = 2;
+const MAX_SINGLE_POOLS: usize = 2;
 
 /// What is asked by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,14 +114,14 @@ impl<'a> Probe<'a> {
         };
         let (known, open): (Vec<usize>, Vec<usize>) =
             changed.into_iter().partition(|pool| is_known(self, *pool));
-        let (alone, together) = open.split_at(open.len().min(ALONE));
+        let (alone, together) = open.split_at(open.len().min(MAX_SINGLE_POOLS));
         for pool in known.iter().chain(alone) {
             if self.fits_in(Place::Pool(*pool), relaxed)? {
                 return Some(true);
             }
         }
         // Compiling many NodePools at once takes less than each by itself.
-        if together.len() < ALONE {
+        if together.len() < MAX_SINGLE_POOLS {
             for pool in together {
                 if self.fits_in(Place::Pool(*pool), relaxed)? {
                     return Some(true);

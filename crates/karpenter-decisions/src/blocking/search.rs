@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_cores_the_constraints_that_come_first_are_told() {
+    fn of_two_cores_the_constraints_that_come_first_are_reported() {
         let sets = vec![Set::from([4, 5]), Set::from([1, 2])];
         let mut question = Blockers { sets, asked: 0 };
         assert_eq!(

@@ -12,14 +12,14 @@ use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_core::cluster::Node;
 
 /// Annotations outside of the domains of Karpenter that decisions read.
-const KEPT_ANNOTATIONS: [&str; 1] = ["controller.kubernetes.io/pod-deletion-cost"];
+const DECISION_ANNOTATIONS: [&str; 1] = ["controller.kubernetes.io/pod-deletion-cost"];
 
 /// Reports whether a decision can depend on an annotation: its domain is one of Karpenter's, or of a provider for it.
 fn is_read(annotation: &str) -> bool {
     let domain = annotation.split_once('/').map(|(domain, _)| domain);
     let of_karpenter =
         |domain: &str| domain.split('.').any(|label| label == "karpenter") && domain.contains('.');
-    domain.is_some_and(of_karpenter) || KEPT_ANNOTATIONS.contains(&annotation)
+    domain.is_some_and(of_karpenter) || DECISION_ANNOTATIONS.contains(&annotation)
 }
 
 fn meta(meta: &ObjectMeta) -> ObjectMeta {
@@ -47,21 +47,21 @@ fn meta(meta: &ObjectMeta) -> ObjectMeta {
 /// Returns a Node with the fields of the parsed one.
 pub(super) fn node(object: &corev1::Node) -> corev1::Node {
     let parsed = Node::parse(object);
-    let kept = meta(&object.metadata);
+    let reduced = meta(&object.metadata);
     let status = object.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.clone());
     corev1::Node {
         metadata: ObjectMeta {
             generation: None,
             finalizers: None,
-            owner_references: kept.owner_references.map(|owners| {
+            owner_references: reduced.owner_references.map(|owners| {
                 let reduced = owners.into_iter().map(|owner| OwnerReference {
                     block_owner_deletion: None,
                     ..owner
                 });
                 reduced.collect()
             }),
-            ..kept
+            ..reduced
         },
         spec: Some(corev1::NodeSpec {
             provider_id: parsed.provider_id,
@@ -88,61 +88,61 @@ fn condition(condition: corev1::NodeCondition) -> corev1::NodeCondition {
 }
 
 pub(super) fn node_claim(claim: &NodeClaim) -> NodeClaim {
-    let mut kept = claim.clone();
-    kept.metadata = meta(&claim.metadata);
-    kept
+    let mut reduced = claim.clone();
+    reduced.metadata = meta(&claim.metadata);
+    reduced
 }
 
 pub(super) fn node_pool(pool: &NodePool) -> NodePool {
-    let mut kept = pool.clone();
-    kept.metadata = meta(&pool.metadata);
-    kept
+    let mut reduced = pool.clone();
+    reduced.metadata = meta(&pool.metadata);
+    reduced
 }
 
 pub(super) fn node_overlay(overlay: &NodeOverlay) -> NodeOverlay {
-    let mut kept = overlay.clone();
-    kept.metadata = meta(&overlay.metadata);
-    kept
+    let mut reduced = overlay.clone();
+    reduced.metadata = meta(&overlay.metadata);
+    reduced
 }
 
 pub(super) fn pdb(budget: &policy::PodDisruptionBudget) -> policy::PodDisruptionBudget {
-    let mut kept = budget.clone();
-    kept.metadata = meta(&budget.metadata);
-    if let Some(status) = &mut kept.status {
+    let mut reduced = budget.clone();
+    reduced.metadata = meta(&budget.metadata);
+    if let Some(status) = &mut reduced.status {
         status.disrupted_pods = None;
     }
-    kept
+    reduced
 }
 
 pub(super) fn resource_slice(slice: &resource::ResourceSlice) -> resource::ResourceSlice {
-    let mut kept = slice.clone();
-    kept.metadata = meta(&slice.metadata);
-    kept
+    let mut reduced = slice.clone();
+    reduced.metadata = meta(&slice.metadata);
+    reduced
 }
 
 /// Returns a ResourceClaim without the opaque parameters and the data of drivers.
 pub(super) fn resource_claim(claim: &resource::ResourceClaim) -> resource::ResourceClaim {
-    let mut kept = claim.clone();
-    kept.metadata = meta(&claim.metadata);
-    if let Some(devices) = &mut kept.spec.devices {
+    let mut reduced = claim.clone();
+    reduced.metadata = meta(&claim.metadata);
+    if let Some(devices) = &mut reduced.spec.devices {
         devices.config = None;
     }
-    if let Some(status) = &mut kept.status {
+    if let Some(status) = &mut reduced.status {
         status.devices = None;
         let allocated = status.allocation.as_mut();
         if let Some(devices) = allocated.and_then(|allocation| allocation.devices.as_mut()) {
             devices.config = None;
         }
     }
-    kept
+    reduced
 }
 
 /// Returns a DeviceClass without the opaque parameters of drivers.
 pub(super) fn device_class(class: &resource::DeviceClass) -> resource::DeviceClass {
-    let mut kept = class.clone();
-    kept.metadata = meta(&class.metadata);
-    kept.spec.config = None;
-    kept
+    let mut reduced = class.clone();
+    reduced.metadata = meta(&class.metadata);
+    reduced.spec.config = None;
+    reduced
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::history::{History, Input};
 /// A bundle that is asked questions.
 ///
 /// The answers are those of the time of the capture. What the controller remembers beside the cluster is missing: how long a reason
-/// holds is told by the times of objects, and kube-scheduler's messages are not in a bundle.
+/// holds follows from the times of objects, and kube-scheduler's messages are not in a bundle.
 #[derive(Debug)]
 pub struct Offline {
     bundle: Bundle,

@@ -20,7 +20,7 @@ pub const MAX_AGE: SignedDuration = SignedDuration::from_mins(30);
 pub const MEMORY: u64 = 32 << 20;
 /// The largest number of passes in a bundle.
 pub const MAX_PASSES: usize = 4096;
-/// What a change of the model costs while an older snapshot is kept: the old object and the path to it in the maps. The bench `bundle`
+/// What a change of the model costs while an older snapshot exists: the old object and the path to it in the maps. The bench `bundle`
 /// measures it.
 const CHANGE: u64 = 4 << 10;
 /// What a pass costs beside its changes: its request, and the roots of the maps.

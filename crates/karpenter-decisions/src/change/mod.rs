@@ -33,7 +33,7 @@ pub enum Change {
     Policy(String, ConsolidationPolicy),
     /// `consolidate-after.<pool>=<duration or Never>`.
     ConsolidateAfter(String, NillableDuration),
-    /// `limits.<pool>.<resource>=<quantity>`: pool and resource are told apart by the NodePools that exist.
+    /// `limits.<pool>.<resource>=<quantity>`: the NodePools that exist decide where the name of the pool ends.
     Limit(String, String),
     /// `without-pdb=<namespace>/<name>`.
     WithoutPdb(String, String),

@@ -66,7 +66,7 @@ pub struct ChoiceExplanation {
     pub chosen: Option<Chosen>,
     /// The cheapest instance types that were not offered, as far as they are cheaper than the chosen one.
     pub rejected: Vec<RejectedExplanation>,
-    /// The record was gone: it was worked out again, on the cluster and with the prices of now.
+    /// The record was dropped: the choice was computed again, on the current cluster and prices.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recomputed: bool,
 }
@@ -84,16 +84,16 @@ pub struct RejectedExplanation {
 }
 
 impl ChoiceExplanation {
-    /// Explains the choice for a NodeClaim; without a kept one it is worked out on the snapshot. `price` is that of the node.
+    /// Explains the choice for a NodeClaim; without a recorded one it is computed on the snapshot. `price` is that of the node.
     pub fn of(
         snapshot: &Snapshot,
         claim: &NodeClaim,
         price: f64,
-        kept: Option<&Choice>,
+        recorded: Option<&Choice>,
     ) -> Option<Self> {
-        let recomputed = kept.is_none();
-        let choice = match kept {
-            Some(kept) => kept.clone(),
+        let recomputed = recorded.is_none();
+        let choice = match recorded {
+            Some(recorded) => recorded.clone(),
             None => {
                 let earlier = Resources::new();
                 let launch = Launch {

@@ -5,8 +5,8 @@
 //! resources, availability, limits. [`choose`] runs them on the snapshot that the NodeClaim was planned on; [`Choices`] keeps the
 //! results of the latest NodeClaims.
 
+mod choices;
 mod explanation;
-mod kept;
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use karpenter_core::resources::{NODES, Resources, plain};
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
+pub use choices::{Choices, MAX_BYTES, MAX_CHOICES, Waiting};
 pub use explanation::{ChoiceExplanation, Chosen, RejectedExplanation};
-pub use kept::{Choices, MAX_BYTES, MAX_CHOICES, Waiting};
 
 /// Offered instance types of an answer, cheapest first.
 pub const OPTIONS: usize = 60;

@@ -14,7 +14,7 @@ use crate::pdb::{PdbState, is_current};
 use crate::workload::Workload;
 
 /// A younger PodDisruptionBudget may be ahead of its pods, and of its status.
-const YOUNG: SignedDuration = SignedDuration::from_mins(10);
+const MIN_AGE: SignedDuration = SignedDuration::from_mins(10);
 /// Owners that a finding names.
 const OWNERS: usize = 3;
 
@@ -103,7 +103,7 @@ fn owner(workloads: &BTreeSet<Workload>, pdb: &Pdb<'_>) -> String {
 /// Returns what is wrong with one PodDisruptionBudget.
 fn wrong(scan: &Scan<'_>, pdb: &Pdb<'_>, selected: &Selected) -> Option<Draft> {
     let created = pdb.created_at();
-    let is_young = created.is_some_and(|created| scan.now.duration_since(created) < YOUNG);
+    let is_young = created.is_some_and(|created| scan.now.duration_since(created) < MIN_AGE);
     if pdb.selector == LabelSelector::Matching(Vec::new()) && selected.workloads.len() > 1 {
         return impossible(pdb, selected).or_else(|| Some(selects_everything(pdb)));
     }

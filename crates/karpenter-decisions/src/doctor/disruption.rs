@@ -16,7 +16,7 @@ use super::scan::{Pool, Scan};
 /// How far ahead budgets are looked at. A month has every weekly and daily window.
 const DAYS: i64 = 32;
 /// Windows that are looked at; further ones are taken to be like them.
-const WINDOWS: usize = 50_000;
+const MAX_WINDOWS: usize = 50_000;
 /// A node should live for so many times the time that it takes to start.
 const STARTS: i32 = 10;
 
@@ -141,7 +141,7 @@ fn never_opens(budgets: &[Budget], reason: &DisruptionReason, now: Timestamp) ->
     let end = now.saturating_add((24 * DAYS).hours());
     let end = end.unwrap_or(Timestamp::MAX);
     let mut time = now;
-    for _ in 0..WINDOWS {
+    for _ in 0..MAX_WINDOWS {
         let until = closed.iter().filter_map(|it| it.until(time)).max();
         match until {
             None => return false,

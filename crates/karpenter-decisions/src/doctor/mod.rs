@@ -43,7 +43,7 @@ use scan::Scan;
 
 /// Subjects and nodes that a finding names; further ones are counted.
 const NAMED: usize = 5;
-/// Findings of a report. The most expensive ones are kept.
+/// Findings of a report, the most expensive ones.
 const FINDINGS: usize = 500;
 const HOURS: f64 = 24.0;
 

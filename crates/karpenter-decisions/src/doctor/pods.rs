@@ -16,7 +16,7 @@ use super::scan::{Hold, Protection, Scan};
 use crate::workload::Workload;
 
 /// How long after its end an object counts as stuck.
-const STUCK: SignedDuration = SignedDuration::from_mins(15);
+const STUCK_AFTER: SignedDuration = SignedDuration::from_mins(15);
 /// Characters of a value in a finding.
 const MAX_VALUE: usize = 40;
 
@@ -200,7 +200,7 @@ fn stuck_pods(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         let Some(end) = pod.deleted_at.map(UnixSecond::time) else {
             continue;
         };
-        if scan.now.duration_since(end) > STUCK {
+        if scan.now.duration_since(end) > STUCK_AFTER {
             let group = groups.entry(&pod.key.namespace).or_default();
             group.add(pod, Some(end));
         }
@@ -227,7 +227,7 @@ fn stuck_nodes(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         let Some(since) = deleted_at(node) else {
             continue;
         };
-        if scan.now.duration_since(since) <= STUCK {
+        if scan.now.duration_since(since) <= STUCK_AFTER {
             continue;
         }
         let pods = scan.snapshot.pods_on(node.name()).iter();

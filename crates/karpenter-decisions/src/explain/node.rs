@@ -41,10 +41,10 @@ pub struct NodeExplanation {
 impl NodeExplanation {
     /// Adds what would be done with the node, after changes, without what blocks it.
     #[must_use]
-    pub fn with_what_if(mut self, told: NodeWhatIf, changes: &[Change]) -> Self {
+    pub fn with_what_if(mut self, what_if: NodeWhatIf, changes: &[Change]) -> Self {
         self.changes = changes.iter().map(ToString::to_string).collect();
-        self.observed.truncated |= told.truncated;
-        self.blocked = told;
+        self.observed.truncated |= what_if.truncated;
+        self.blocked = what_if;
         self
     }
 }
@@ -175,9 +175,9 @@ pub fn explain_node_claim(question: &Question<'_>, name: &str) -> Option<NodeCla
         })
     });
     let now = now(question, node);
-    let kept = question.history.choices().get(claim.uid());
+    let recorded = question.history.choices().get(claim.uid());
     Some(NodeClaimExplanation {
-        choice: ChoiceExplanation::of(question.snapshot, claim, now.price_per_hour, kept),
+        choice: ChoiceExplanation::of(question.snapshot, claim, now.price_per_hour, recorded),
         api_version: crate::API_VERSION,
         kind: "NodeClaimExplanation",
         metadata: Metadata {

@@ -69,12 +69,12 @@ impl PodExplanation {
     #[must_use]
     pub fn with_blocking(mut self, blocking: Blocking) -> Self {
         self.observed.truncated |= blocking.truncated;
-        // The pass tells what it found for the last pod; here the pod was run alone.
+        // The reason of the pass is about the whole batch; here the pod was run alone.
         if let Some(competition) = &blocking.competition {
             let owners = competition.takers.iter();
             let takers = owners.map(|taker| taker.owner.clone()).collect();
             let (since, least) = match &self.reason {
-                Some(told) => (told.since, told.at_least),
+                Some(reason) => (reason.since, reason.at_least),
                 None => (None, false),
             };
             let reason = Reason::Competition { takers };

@@ -18,10 +18,10 @@ use super::moves::{Kept, Move, Moves};
 use super::window::{Theirs, Window};
 use crate::prices::Prices;
 
-/// How many windows are kept.
-const WINDOWS: usize = 2048;
+/// How many windows are stored.
+const MAX_WINDOWS: usize = 2048;
 /// How many launches the windows may have together.
-const LAUNCHES: usize = 20_000;
+const MAX_LAUNCHES: usize = 20_000;
 
 /// A pod that needed a node since the comparison began.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ struct Seen {
     unplaced: bool,
 }
 
-/// A NodeClaim of the other Karpenter that replaces nodes, as far as can be told until it is initialized.
+/// A NodeClaim of the other Karpenter that probably replaces nodes; certain once it is initialized.
 #[derive(Debug)]
 struct Replacement {
     /// The NodeClaims of the nodes.
@@ -340,7 +340,7 @@ impl Comparison {
         };
         let Some(window) = &self.open else { return };
         let age = now.duration_since(window.opened);
-        if !window.is_over(now) || (undecided(window) && age < super::window::SETTLING) {
+        if !window.is_over(now) || (undecided(window) && age < super::window::LAUNCH_TIMEOUT) {
             return;
         }
         if let Some(mut window) = self.open.take() {
@@ -349,7 +349,7 @@ impl Comparison {
         }
         let launches = |window: &Window| window.ours.len() + window.theirs.len();
         let mut all: usize = self.windows.iter().map(launches).sum();
-        while self.windows.len() > 1 && (self.windows.len() > WINDOWS || all > LAUNCHES) {
+        while self.windows.len() > 1 && (self.windows.len() > MAX_WINDOWS || all > MAX_LAUNCHES) {
             if let Some(old) = self.windows.pop_front() {
                 all -= launches(&old);
                 self.first += 1;

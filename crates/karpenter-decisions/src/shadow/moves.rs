@@ -12,10 +12,10 @@ use crate::passes::disruption_reason;
 use crate::prices::finite;
 use crate::record::clipped;
 
-/// Decisions within this window count as the same decision. Each counts for as long: then the state is the other's again.
+/// Decisions within this window count as the same decision.
 pub const MATCH: SignedDuration = SignedDuration::from_secs(600);
 /// How long after its last node a command of the other may launch replacements.
-const REPLACING: SignedDuration = SignedDuration::from_secs(10);
+const REPLACEMENT_WINDOW: SignedDuration = SignedDuration::from_secs(10);
 /// The number of compared nodes in memory.
 const MAX_COMPARED: usize = 2048;
 
@@ -98,7 +98,7 @@ impl Compared {
     }
 }
 
-/// The nodes of one command of the other Karpenter, as far as can be told from outside: those it began to disrupt together.
+/// The nodes of one command of the other Karpenter, which are inferred: those it began to disrupt together.
 #[derive(Debug)]
 struct Group {
     last: Timestamp,
@@ -168,7 +168,7 @@ impl Moves {
             Some(group)
                 if group.replacements == 0
                     && !group.deleted
-                    && at.duration_since(group.last) < REPLACING =>
+                    && at.duration_since(group.last) < REPLACEMENT_WINDOW =>
             {
                 group.last = at;
                 group.claims.push(claim.to_owned());
@@ -201,7 +201,7 @@ impl Moves {
             let theirs = self.open.get(*claim).and_then(|it| it.theirs.as_ref());
             theirs.is_some_and(|theirs| theirs.reason != "empty")
         });
-        let is_late = at.duration_since(group.last) >= REPLACING;
+        let is_late = at.duration_since(group.last) >= REPLACEMENT_WINDOW;
         if is_late || group.deleted || group.replacements >= replaced.count() {
             return None;
         }

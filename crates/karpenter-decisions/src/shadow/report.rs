@@ -12,7 +12,7 @@ use super::window::Window;
 
 /// How many differences a report has.
 const DIFFERENCES: usize = 10;
-/// Smaller differences of prices are not told.
+/// Smaller differences of prices are not reported.
 const CENT_FRACTION: f64 = 1e-6;
 
 /// A number for each of both Karpenters.
@@ -74,7 +74,7 @@ pub struct Disruption {
     pub agreement: f64,
 }
 
-/// Why both decided differently, as far as it can be told. [`fmt::Display`] is the sentence.
+/// Why both decided differently, if that is known. [`fmt::Display`] is the sentence.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "id")]
 #[non_exhaustive]

@@ -19,11 +19,11 @@ use crate::passes::named;
 /// How long a window takes pods.
 pub const LENGTH: SignedDuration = SignedDuration::from_secs(60);
 /// How long a window waits after its last pod: for the batch of the other Karpenter, and its requests.
-pub const QUIET: SignedDuration = SignedDuration::from_secs(15);
+pub const IDLE_TIME: SignedDuration = SignedDuration::from_secs(15);
 /// When a window closes at the latest.
-pub const LONGEST: SignedDuration = SignedDuration::from_secs(90);
+pub const MAX_LENGTH: SignedDuration = SignedDuration::from_secs(90);
 /// How long the NodeClaims of a window may take to launch; the others count as launched without a known instance type.
-pub const SETTLING: SignedDuration = SignedDuration::from_secs(600);
+pub const LAUNCH_TIMEOUT: SignedDuration = SignedDuration::from_secs(600);
 
 /// A NodeClaim of the other Karpenter.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,8 +111,8 @@ impl Window {
     /// Reports whether the window is over.
     pub fn is_over(&self, now: Timestamp) -> bool {
         let age = now.duration_since(self.opened);
-        let quiet = now.duration_since(self.last_seen) >= QUIET;
-        age >= LONGEST || (age >= LENGTH && quiet)
+        let quiet = now.duration_since(self.last_seen) >= IDLE_TIME;
+        age >= MAX_LENGTH || (age >= LENGTH && quiet)
     }
 
     /// Forgets what only an open window needs.
@@ -124,7 +124,7 @@ impl Window {
     /// Reports whether all NodeClaims of the window are launched, deleted or too slow: it can be compared.
     pub fn is_settled(&self, now: Timestamp) -> bool {
         let done = |theirs: &Theirs| theirs.launch.is_some() || theirs.gone.is_some();
-        self.theirs.values().all(done) || now.duration_since(self.opened) >= SETTLING
+        self.theirs.values().all(done) || now.duration_since(self.opened) >= LAUNCH_TIMEOUT
     }
 
     /// Returns the launches of the other Karpenter. A NodeClaim that was deleted before it was launched is not one.

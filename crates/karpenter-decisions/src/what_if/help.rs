@@ -24,7 +24,7 @@ pub(super) const REFUSALS: [&str; 2] =
     [annotations::DO_NOT_DISRUPT, annotations::DO_NOT_CONSOLIDATE];
 
 /// Ends of budgets' windows that are tried.
-const WINDOWS: usize = 16;
+const MAX_WINDOWS: usize = 16;
 
 /// A change that helps against a blocker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -273,7 +273,7 @@ fn opens(asked: &WhatIf, node: &NodeState) -> Option<Timestamp> {
     let reason = budget_reason(asked, node);
     let state = Budgets::new(&asked.snapshot, &reason, asked.request.now()).of(pool.name());
     let mut at = asked.request.now();
-    for _ in 0..WINDOWS {
+    for _ in 0..MAX_WINDOWS {
         let budgets = pool.spec.disruption.budgets.iter();
         let ends = budgets
             .filter(|budget| budget.covers(&reason) && budget.is_active(at).unwrap_or(false))

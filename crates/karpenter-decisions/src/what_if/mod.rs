@@ -35,11 +35,11 @@ use crate::prices::finite;
 use crate::workload::Workload;
 
 /// Blockers that are run alone: with more of them, only the case without all is.
-const ALONE: usize = 8;
-/// Reasons that are told in advance.
-const LADDER: usize = 4;
+const MAX_SINGLE_BLOCKERS: usize = 8;
+/// Reasons that are listed in advance.
+const MAX_LADDER: usize = 4;
 /// How often what a release uncovers is released as well.
-const ROUNDS: usize = 8;
+const MAX_ROUNDS: usize = 8;
 
 /// Savings in dollars per hour.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -268,24 +268,25 @@ impl WhatIf {
         let found = Assessor::new(self.simulator.clone(), &self.request).blockers(name);
         let releases: Vec<Vec<Change>> = found.iter().map(|why| releases(node, why)).collect();
         let all = distinct(releases.iter().flatten());
-        let mut told = NodeWhatIf {
+        let mut answer = NodeWhatIf {
             what_if: self.released(name, node, all.clone()),
             ..NodeWhatIf::default()
         };
         let kinds: BTreeSet<Vec<String>> = releases.iter().map(|set| texts(set)).collect();
         let mut runs: BTreeMap<Vec<String>, Option<Outcome>> = BTreeMap::new();
         for (why, changes) in found.iter().zip(&releases) {
-            let run = !changes.is_empty() && kinds.len() <= ALONE;
+            let run = !changes.is_empty() && kinds.len() <= MAX_SINGLE_BLOCKERS;
             let alone = run.then(|| {
                 let known = runs.entry(texts(changes));
                 known.or_insert_with(|| self.run(name, changes)).clone()
             });
-            told.blockers
+            answer
+                .blockers
                 .extend(self.blocker(node, why, changes, alone.flatten(), &all));
         }
-        told.ladder = self.ladder(name, node);
-        told.truncated = self.is_cancelled();
-        Some(told)
+        answer.ladder = self.ladder(name, node);
+        answer.truncated = self.is_cancelled();
+        Some(answer)
     }
 
     /// Like [`Self::after`] with changes that are known to be possible.
@@ -295,7 +296,7 @@ impl WhatIf {
 
     /// Releases what blocks the node, and what that uncovers, until a command is found or nothing can be released.
     fn released(&self, name: &str, node: &NodeState, mut changes: Vec<Change>) -> Option<Outcome> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let assessed = self.assess(name, &changes).ok().flatten()?;
             let more = assessed.as_ref().err().map(|why| releases(node, why));
             let more = more.unwrap_or_default();
@@ -311,7 +312,7 @@ impl WhatIf {
     /// Returns what keeps the node once what keeps it now is released, and so on.
     fn ladder(&self, name: &str, node: &NodeState) -> Vec<CurrentReason> {
         let (mut changes, mut ladder) = (Vec::new(), Vec::new());
-        while ladder.len() <= LADDER {
+        while ladder.len() <= MAX_LADDER {
             let Some(Err(why)) = self.assess(name, &changes).ok().flatten() else {
                 break;
             };

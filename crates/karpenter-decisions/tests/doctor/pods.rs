@@ -205,7 +205,7 @@ fn a_volume_on_the_disk_of_a_node_is_lost_with_it() {
 
 /// Conformance: SURGE-12
 #[test]
-fn pods_without_a_memory_limit_are_told_by_namespace() {
+fn pods_without_a_memory_limit_are_reported_by_namespace() {
     let request = (
         "/spec/containers/0/resources",
         json!({ "requests": { "memory": "1Gi" } }),
@@ -222,7 +222,7 @@ fn pods_without_a_memory_limit_are_told_by_namespace() {
 
 /// Conformance: SURGE-12
 #[test]
-fn an_annotation_that_cannot_be_read_counts_as_absent_and_is_told() {
+fn an_annotation_that_cannot_be_read_counts_as_absent_and_is_reported() {
     let of_pod =
         |value: &str| World::new().node("a", "m-4", vec![annotated(pod("p0", "web", "1"), value)]);
     let found = of_pod("yes").says(

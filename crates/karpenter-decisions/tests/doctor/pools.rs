@@ -46,7 +46,7 @@ fn a_budget_of_zero_without_a_window_never_opens() {
 
 /// Conformance: SURGE-12
 #[test]
-fn requirements_that_exclude_each_other_are_told_with_their_key() {
+fn requirements_that_exclude_each_other_are_reported_with_their_key() {
     let zones = |a: &str, b: &str| {
         pool(&[(
             REQUIREMENTS,
@@ -61,7 +61,7 @@ fn requirements_that_exclude_each_other_are_told_with_their_key() {
     assert_eq!(
         zones("test-zone-1", "test-zone-2").found("NoInstanceTypes"),
         [],
-        "told once"
+        "reported once"
     );
     zones("test-zone-1", "test-zone-1").none("ContradictoryRequirements");
     let absent = json!([{ "key": "example.com/gpu", "operator": "DoesNotExist" }]);
@@ -142,7 +142,7 @@ fn min_values_are_unreachable_with_fewer_values() {
 
 /// Conformance: SURGE-12
 #[test]
-fn a_node_pool_that_never_consolidates_is_told() {
+fn a_node_pool_that_never_consolidates_is_reported() {
     let after = |after: &str| pool(&[("/spec/disruption/consolidateAfter", json!(after))]);
     after("Never").one("ConsolidationNever");
     after("720h").none("ConsolidationNever");
@@ -150,7 +150,7 @@ fn a_node_pool_that_never_consolidates_is_told() {
 
 /// Conformance: SURGE-12
 #[test]
-fn nodes_that_expire_before_they_have_drained_are_told() {
+fn nodes_that_expire_before_they_have_drained_are_reported() {
     let world = |expire: &str, grace: Option<&str>| {
         let grace = grace.map_or(Value::Null, |grace| json!(grace));
         let fields = [
@@ -185,7 +185,7 @@ fn daemon_set(cpu: &str, selector: Value) -> Value {
 
 /// Conformance: SURGE-12
 #[test]
-fn daemon_sets_that_take_over_30_percent_of_the_smallest_type_are_told() {
+fn daemon_sets_over_30_percent_of_the_smallest_type_are_reported() {
     let world = |cpu: &str, selector: Value| {
         let mut world = World::new();
         world
@@ -203,7 +203,7 @@ fn daemon_sets_that_take_over_30_percent_of_the_smallest_type_are_told() {
 
 /// Conformance: SURGE-12
 #[test]
-fn a_node_class_that_is_not_ready_is_told_with_its_message() {
+fn a_node_class_that_is_not_ready_is_reported_with_its_message() {
     let world = |status: &str| {
         let conditions = json!([{
             "type": "NodeClassReady", "status": status, "reason": "x", "message": "SubnetsNotFound", "lastTransitionTime": "2026-01-05T00:00:00Z",
@@ -222,7 +222,7 @@ fn a_node_class_that_is_not_ready_is_told_with_its_message() {
 
 /// Conformance: SURGE-12
 #[test]
-fn missing_permissions_and_resources_are_told_if_they_were_looked_for() {
+fn missing_permissions_and_resources_are_reported_if_looked_for() {
     let mut world = World::new();
     assert!(!world.report().ran.contains(&"PermissionMissing"));
     world.installation.missing_permissions = Some(vec![]);

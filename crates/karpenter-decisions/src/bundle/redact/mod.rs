@@ -1,7 +1,7 @@
 //! Pseudonyms for the names in a bundle.
 //!
-//! A pseudonym is the rank of the name among all names: `n000041`. The order of names is thereby kept, because the engine breaks ties
-//! by it. Numbers, truth values and the labels of Kubernetes, Karpenter and the provider stay as they are.
+//! A pseudonym is the rank of the name among all names: `n000041`. The order of names stays, because the engine breaks ties by
+//! it. Numbers, truth values and the labels of Kubernetes, Karpenter and the provider stay as they are.
 
 mod walk;
 

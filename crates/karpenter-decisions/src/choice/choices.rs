@@ -11,22 +11,20 @@ use rustc_hash::FxHashMap;
 
 use super::{Choice, Launch, choose, largest};
 
-/// NodeClaims whose choice is kept.
 pub const MAX_CHOICES: usize = 1000;
-/// Memory of all kept choices in bytes.
+/// Memory of all choices in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// The choice for a NodeClaim that is kept.
 #[derive(Clone, Debug)]
-struct Kept {
+struct Entry {
     uid: String,
     choice: Choice,
 }
 
-/// The choices for the latest NodeClaims, within [`MAX_CHOICES`] and [`MAX_BYTES`]. Equal lists are kept once.
+/// The choices for the latest NodeClaims, within [`MAX_CHOICES`] and [`MAX_BYTES`]. Equal lists are stored once.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
-    kept: VecDeque<Kept>,
+    entries: VecDeque<Entry>,
     /// The lists by address: how often they are used, and their memory.
     lists: FxHashMap<usize, (usize, usize)>,
     /// The memory of lists and uids.
@@ -34,24 +32,24 @@ pub struct Choices {
 }
 
 /// The memory of a choice beside its lists.
-const SLOT: usize = size_of::<Kept>() + 2 * size_of::<(usize, (usize, usize))>();
+const SLOT: usize = size_of::<Entry>() + 2 * size_of::<(usize, (usize, usize))>();
 
 impl Choices {
     /// Returns the choice for the NodeClaim of a uid.
     pub fn get(&self, uid: &str) -> Option<&Choice> {
-        let found = self.kept.iter().rev().find(|kept| kept.uid == uid);
-        found.map(|kept| &kept.choice)
+        let found = self.entries.iter().rev().find(|entry| entry.uid == uid);
+        found.map(|entry| &entry.choice)
     }
 
     /// Adds the choice for a NodeClaim; drops the oldest ones beyond the bounds.
     pub fn add(&mut self, uid: &str, mut choice: Choice) {
         // NodeClaims of one pass differ in their pods mostly.
-        for kept in self.kept.iter().rev().take(16) {
-            if kept.choice.options == choice.options {
-                choice.options = kept.choice.options.clone();
+        for entry in self.entries.iter().rev().take(16) {
+            if entry.choice.options == choice.options {
+                choice.options = entry.choice.options.clone();
             }
-            if kept.choice.rejected == choice.rejected {
-                choice.rejected = kept.choice.rejected.clone();
+            if entry.choice.rejected == choice.rejected {
+                choice.rejected = entry.choice.rejected.clone();
             }
         }
         for (address, bytes) in lists(&choice) {
@@ -62,17 +60,17 @@ impl Choices {
             }
         }
         self.bytes += uid.len() + SLOT;
-        self.kept.push_back(Kept {
+        self.entries.push_back(Entry {
             uid: uid.to_owned(),
             choice,
         });
-        while self.kept.len() > MAX_CHOICES || self.bytes > MAX_BYTES {
+        while self.entries.len() > MAX_CHOICES || self.bytes > MAX_BYTES {
             self.drop_oldest();
         }
     }
 
     fn drop_oldest(&mut self) {
-        let Some(oldest) = self.kept.pop_front() else {
+        let Some(oldest) = self.entries.pop_front() else {
             return;
         };
         self.bytes -= oldest.uid.len() + SLOT;
@@ -90,12 +88,12 @@ impl Choices {
 
     /// Returns the number of choices.
     pub fn len(&self) -> usize {
-        self.kept.len()
+        self.entries.len()
     }
 
     /// Reports whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.entries.is_empty()
     }
 
     /// Returns the memory in bytes.

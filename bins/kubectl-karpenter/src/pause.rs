@@ -23,10 +23,10 @@ use crate::output::{self, Layout, Table};
 const FIELD_MANAGER: &str = "kubectl-karpenter";
 
 /// How long a completion may wait for the API server.
-const PATIENCE: Duration = Duration::from_secs(3);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The most characters of `--why`.
-const WHY: usize = 256;
+const MAX_WHY: usize = 256;
 
 /// Pause the voluntary disruption of NodePools: drift, emptiness and consolidation.
 ///
@@ -101,8 +101,8 @@ fn why(text: &str) -> Result<String, String> {
     if text.contains(char::is_control) {
         return Err("must be one line without control characters".to_owned());
     }
-    if text.chars().count() > WHY {
-        return Err(format!("must have at most {WHY} characters"));
+    if text.chars().count() > MAX_WHY {
+        return Err(format!("must have at most {MAX_WHY} characters"));
     }
     Ok(text.to_owned())
 }
@@ -217,11 +217,11 @@ fn access<'a>(verb: &'a str, name: Option<&'a str>) -> Access<'a> {
 /// Returns the names of the cluster's NodePools; none if it does not answer soon.
 fn candidates() -> Vec<CompletionCandidate> {
     let flags = KubectlFlags {
-        request_timeout: Timeout(Some(PATIENCE)),
+        request_timeout: Timeout(Some(COMPLETION_TIMEOUT)),
         ..completion::typed()
     };
     let listed = crate::block_on(async {
-        let names = tokio::time::timeout(PATIENCE, async {
+        let names = tokio::time::timeout(COMPLETION_TIMEOUT, async {
             let cluster = flags.connect().await?;
             list(&cluster, &ListParams::default()).await
         });
@@ -360,6 +360,6 @@ mod tests {
             Ok("incident 42; see #ops".to_owned())
         );
         assert!(why("a\nb").is_err() && why("\u{1b}[31m").is_err());
-        assert!(why(&"x".repeat(WHY)).is_ok() && why(&"x".repeat(WHY + 1)).is_err());
+        assert!(why(&"x".repeat(MAX_WHY)).is_ok() && why(&"x".repeat(MAX_WHY + 1)).is_err());
     }
 }

@@ -81,7 +81,7 @@ impl Args {
             let mut partial = Partial::create(path)?;
             bundle::write(&alone, &mut partial)
                 .with_context(|| format!("cannot write {}", path.display()))?;
-            partial.keep()?;
+            partial.persist()?;
         }
         let text = match self.output {
             Some(Format::Json) => output::json(&json!({ "items": compared }))?,

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// A file under a temporary name next to its own. Dropped before [`keep`](Self::keep), it is removed.
+/// A file under a temporary name next to its own. Dropped before [`persist`](Self::persist), it is removed.
 #[derive(Debug)]
 pub(crate) struct Partial {
     file: File,
     temporary: PathBuf,
     path: PathBuf,
-    kept: bool,
+    persisted: bool,
 }
 
 impl Partial {
@@ -40,7 +40,7 @@ impl Partial {
             file,
             temporary,
             path: path.to_owned(),
-            kept: false,
+            persisted: false,
         })
     }
 
@@ -66,7 +66,7 @@ impl Partial {
     /// Stores what was written on the disk, still under the temporary name.
     ///
     /// # Errors
-    /// Fails if it cannot be stored: some file systems tell only now that they are full.
+    /// Fails if it cannot be stored: some file systems report only now that they are full.
     pub(crate) fn store(&self) -> anyhow::Result<()> {
         let stored = self.file.sync_all();
         stored.with_context(|| format!("cannot write {}", self.path.display()))
@@ -76,12 +76,12 @@ impl Partial {
     ///
     /// # Errors
     /// Fails if the file cannot be stored or renamed.
-    pub(crate) fn keep(mut self) -> anyhow::Result<u64> {
+    pub(crate) fn persist(mut self) -> anyhow::Result<u64> {
         self.store()?;
         let failed = || format!("cannot write {}", self.path.display());
         let bytes = self.file.metadata().with_context(failed)?.len();
         std::fs::rename(&self.temporary, &self.path).with_context(failed)?;
-        self.kept = true;
+        self.persisted = true;
         Ok(bytes)
     }
 }
@@ -98,8 +98,8 @@ impl Write for Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        if !self.kept {
-            // There is nothing to tell about it: the error that ends the command is told.
+        if !self.persisted {
+            // A failure is not reported: the error that ends the command is.
             let _ = std::fs::remove_file(&self.temporary);
         }
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_kept_leaves_nothing_and_the_old_one_as_it_was() {
+    fn a_file_that_is_not_persisted_leaves_the_old_one_as_it_was() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a.karpenter.zst");
         std::fs::write(&path, "old").unwrap();
@@ -139,14 +139,14 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
         let mut partial = Partial::create(&path).unwrap();
         partial.write_all(b"new").unwrap();
-        assert_eq!(partial.keep().unwrap(), 3);
+        assert_eq!(partial.persist().unwrap(), 3);
         assert_eq!(entries(home.path()), ["a.karpenter.zst"]);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_full_disk_is_told_with_the_name_of_the_file() {
+    fn a_full_disk_is_reported_with_the_name_of_the_file() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a.karpenter.zst");
         let mut partial = Partial::create(&path).unwrap();

@@ -22,7 +22,7 @@ use crate::transport::{Server, ServerFlags};
 pub(crate) use file::Partial;
 
 /// How long the decisions on a captured state may take.
-const DECIDE: Duration = Duration::from_secs(10);
+const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Write the state of the cluster, with all that decisions depend on, to a file.
 ///
@@ -103,7 +103,7 @@ impl Args {
         let captured = if self.without_controller {
             let cluster = self.kubectl.connect().await?;
             let captured = objects::capture(&cluster, catalogue.as_ref()).await?;
-            Some(captured.decided(Some(&after(DECIDE))))
+            Some(captured.decided(Some(&after(DECISION_TIMEOUT))))
         } else {
             let mut server = Server::connect(&self.kubectl, &self.server).await?;
             if self.redact == Redact::None {
@@ -130,7 +130,7 @@ impl Args {
             }
         };
         if let Some(captured) = captured {
-            let cancel = after(DECIDE);
+            let cancel = after(DECISION_TIMEOUT);
             let redacted = redact(&captured, self.redact.into(), Some(&cancel));
             let (captured, names) = redacted.context("cannot replace names")?;
             if let Some(key) = &mut key {
@@ -139,15 +139,15 @@ impl Args {
             bundle::write(&captured, &mut partial)
                 .with_context(|| format!("cannot write {}", self.file.display()))?;
         }
-        // What is kept can be read.
+        // The written file can be read.
         let read = bundle::read(partial.reader()?)
             .with_context(|| format!("cannot keep {}", self.file.display()))?;
         // The bundle and the key to its names: both, or none if the disk is full.
         partial.store()?;
         if let Some(key) = key {
-            key.keep()?;
+            key.persist()?;
         }
-        let bytes = partial.keep()?;
+        let bytes = partial.persist()?;
         output::print(&summary(&read, &self.file, bytes))?;
         if catalogue.is_none() && self.without_controller {
             output::error(

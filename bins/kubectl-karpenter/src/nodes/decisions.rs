@@ -9,7 +9,7 @@ use crate::why::text::{list, text};
 /// How far back decisions are asked for.
 const WINDOW: SignedDuration = SignedDuration::from_hours(1);
 /// Decisions that are shown: the latest.
-const SHOWN: usize = 200;
+const MAX_SHOWN: usize = 200;
 
 /// Returns the question for the latest decisions.
 pub(super) fn question(now: Timestamp) -> String {
@@ -25,7 +25,7 @@ pub(super) fn lines(answer: &Value) -> Vec<String> {
         return vec!["No decision in the last hour.".to_owned()];
     }
     let mut lines = Vec::new();
-    for record in records.into_iter().rev().take(SHOWN) {
+    for record in records.into_iter().rev().take(MAX_SHOWN) {
         let (at, pass, id) = (
             text(&record["at"]),
             text(&record["pass"]),

@@ -247,8 +247,8 @@ mod tests {
         hostile["nodes"]["text"] = json!(["\u{202e}", "\r\n"]);
         hostile["pending"] = json!([{ "reason": "\u{1b}[2J", "count": 1 }]);
         let state = State::of(&hostile).unwrap();
-        let kept = format!("{state:?}");
-        assert!(kept.contains("owned"));
+        let shown = format!("{state:?}");
+        assert!(shown.contains("owned"));
         let mut texts: Vec<&str> = state
             .pending
             .iter()

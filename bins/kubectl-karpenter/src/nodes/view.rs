@@ -10,20 +10,20 @@ use super::state::{Node, State};
 /// The hours of a month, as eks-node-viewer counts.
 const HOURS_OF_MONTH: f64 = 365.0 * 24.0 / 12.0;
 /// The widest bar of a node.
-const BAR: usize = 17;
+const MAX_BAR: usize = 17;
 /// The width of the bar over all nodes, and the width of a terminal that has room for it.
-const SUM: usize = 20;
-const ROOM: usize = 100;
+const TOTAL_BAR: usize = 20;
+const WIDE_TERMINAL: usize = 100;
 /// The least width of the column with the reason, before other columns are left out.
-const WHY: usize = 14;
+const MIN_REASON: usize = 14;
 /// The width of the reason for which bars are shortened.
-const READABLE: usize = 40;
+const SHORT_REASON: usize = 40;
 /// A bar where there is less room.
-const SHORT: usize = 8;
+const SHORT_BAR: usize = 8;
 /// The width of names for which no column is left out.
-const LONG_NAME: usize = 24;
+const FULL_NAME: usize = 24;
 /// The least width of names.
-const NAME: usize = 12;
+const MIN_NAME: usize = 12;
 
 /// How a text looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,8 +123,8 @@ pub(super) fn summary(
 ) -> Vec<Line> {
     let mut lines = Vec::new();
     let sum = match width {
-        Some(width) if width < ROOM => SHORT,
-        _ => SUM,
+        Some(width) if width < WIDE_TERMINAL => SHORT_BAR,
+        _ => TOTAL_BAR,
     };
     for (at, resource) in shown.resources.iter().enumerate() {
         let (used, all) = nodes
@@ -369,7 +369,7 @@ struct Fit {
 }
 
 /// The width of a percentage behind a bar.
-const PERCENT: usize = 5;
+const PERCENT_WIDTH: usize = 5;
 
 fn fit(grid: &Grid, width: Option<usize>) -> Fit {
     let natural = |at: usize, bar: usize| {
@@ -381,7 +381,7 @@ fn fit(grid: &Grid, width: Option<usize>) -> Fit {
         cells
             .map(|cell| match cell {
                 Cell::Text(text) => measure_text_width(text).max(1),
-                Cell::Share(_) => bar + PERCENT,
+                Cell::Share(_) => bar + PERCENT_WIDTH,
             })
             .chain([header])
             .max()
@@ -393,7 +393,7 @@ fn fit(grid: &Grid, width: Option<usize>) -> Fit {
         bar,
     };
     let Some(width) = width else {
-        return all(BAR);
+        return all(MAX_BAR);
     };
     let sum = |fit: &Fit| {
         let used = fit.widths.iter().flatten();
@@ -419,10 +419,10 @@ fn fit(grid: &Grid, width: Option<usize>) -> Fit {
         fit
     };
     for (bar, name, least) in [
-        (BAR, usize::MAX, READABLE),
-        (SHORT, usize::MAX, READABLE),
-        (SHORT, LONG_NAME, READABLE),
-        (0, LONG_NAME, WHY),
+        (MAX_BAR, usize::MAX, SHORT_REASON),
+        (SHORT_BAR, usize::MAX, SHORT_REASON),
+        (SHORT_BAR, FULL_NAME, SHORT_REASON),
+        (0, FULL_NAME, MIN_REASON),
     ] {
         let mut fit = attempt(bar, name);
         if shrink_last(&mut fit, least) {
@@ -436,7 +436,7 @@ fn fit(grid: &Grid, width: Option<usize>) -> Fit {
         .filter(|rank| *rank > 0)
         .collect();
     left_out.sort_unstable_by(|a, b| b.cmp(a));
-    let mut fit = attempt(0, LONG_NAME);
+    let mut fit = attempt(0, FULL_NAME);
     for rank in left_out {
         for (at, column) in grid.columns.iter().enumerate() {
             if column.rank >= rank
@@ -445,13 +445,13 @@ fn fit(grid: &Grid, width: Option<usize>) -> Fit {
                 *width = None;
             }
         }
-        if shrink_last(&mut fit, WHY) {
+        if shrink_last(&mut fit, MIN_REASON) {
             return fit;
         }
     }
     let over = sum(&fit).saturating_sub(width);
     if let Some(Some(name)) = fit.widths.first_mut() {
-        *name -= over.min(name.saturating_sub(NAME));
+        *name -= over.min(name.saturating_sub(MIN_NAME));
     }
     fit
 }

@@ -13,10 +13,10 @@ use crate::cluster::Access;
 use crate::flags::KubectlFlags;
 
 /// How long kubectl may take until it listens: it may have to start a plugin for credentials, and wait for its user.
-const LISTENS: Duration = Duration::from_secs(60);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The most lines of an error that are kept.
-const LINES: usize = 20;
+/// The most lines of an error that are printed.
+const MAX_LINES: usize = 20;
 
 /// A running child process; it is killed on drop.
 pub(super) struct PortForward {
@@ -68,7 +68,7 @@ impl PortForward {
             })?;
         let (port, errors) = (
             child.stdout.take().map(listens),
-            child.stderr.take().map(says),
+            child.stderr.take().map(first_lines),
         );
         let mut started = Self {
             child,
@@ -79,17 +79,17 @@ impl PortForward {
         let (Some(port), Some(errors)) = (port, errors) else {
             return Err(anyhow!("cannot read the output of kubectl"));
         };
-        match tokio::time::timeout(LISTENS, port).await {
+        match tokio::time::timeout(LISTEN_TIMEOUT, port).await {
             Ok(Ok(port)) => {
                 started.port = port;
                 Ok(started)
             }
-            // It has closed its output: it ends, and has said why.
+            // It has closed its output: it ends, and has printed why.
             Ok(Err(_)) => Err(failure(&started.leader, &errors.await.unwrap_or_default())),
             Err(_) => Err(anyhow!(
                 "`kubectl port-forward` to pod {} did not listen within {}s; pass --server URL",
                 started.leader.pod,
-                LISTENS.as_secs()
+                LISTEN_TIMEOUT.as_secs()
             )),
         }
     }
@@ -119,22 +119,22 @@ fn forwarded_port(line: &str) -> Option<u16> {
 }
 
 /// Returns the first lines of the standard error, once it is closed.
-fn says(stderr: ChildStderr) -> oneshot::Receiver<String> {
-    let (told, errors) = oneshot::channel();
+fn first_lines(stderr: ChildStderr) -> oneshot::Receiver<String> {
+    let (sender, errors) = oneshot::channel();
     std::thread::spawn(move || {
         let mut lines = Vec::new();
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            if lines.len() < LINES {
+            if lines.len() < MAX_LINES {
                 lines.push(line);
             }
         }
-        let _ = told.send(lines.join("\n"));
+        let _ = sender.send(lines.join("\n"));
     });
     errors
 }
 
 /// Explains the error that kubectl has printed.
-fn failure(leader: &Leader, said: &str) -> anyhow::Error {
+fn failure(leader: &Leader, printed: &str) -> anyhow::Error {
     let access = |verb, resource| Access {
         verb,
         group: "",
@@ -144,13 +144,13 @@ fn failure(leader: &Leader, said: &str) -> anyhow::Error {
     };
     let needs =
         |access: Access<'_>| anyhow!("cannot {access}: forbidden; it needs {}", access.rule());
-    if said.contains("orbidden") && said.contains("pods/portforward") {
+    if printed.contains("orbidden") && printed.contains("pods/portforward") {
         return needs(access("create", "pods/portforward"));
     }
-    if said.contains("orbidden") {
+    if printed.contains("orbidden") {
         return needs(access("get", "pods"));
     }
-    let mut lines = said
+    let mut lines = printed
         .lines()
         .map(|line| line.trim_start_matches("error: ").trim());
     let line = lines.rfind(|line| !line.is_empty());
@@ -183,15 +183,15 @@ mod tests {
             namespace: "kube-system".to_owned(),
             pod: "karpenter-0".to_owned(),
         };
-        let said = "Error from server (Forbidden): pods \"karpenter-0\" is forbidden: User \"jane\" cannot create resource \"pods/portforward\" in API group \"\" in the namespace \"kube-system\"";
+        let printed = "Error from server (Forbidden): pods \"karpenter-0\" is forbidden: User \"jane\" cannot create resource \"pods/portforward\" in API group \"\" in the namespace \"kube-system\"";
         assert_eq!(
-            failure(&leader, said).to_string(),
+            failure(&leader, printed).to_string(),
             "cannot create pods/portforward \"karpenter-0\" in namespace \"kube-system\": forbidden; it needs a Role in namespace \"kube-system\" with the rule {apiGroups: [\"\"], resources: [\"pods/portforward\"], verbs: [\"create\"]}"
         );
-        let said =
+        let printed =
             "error: unable to forward port because pod is not running. Current status=Pending\n";
         assert_eq!(
-            failure(&leader, said).to_string(),
+            failure(&leader, printed).to_string(),
             "`kubectl port-forward` to pod karpenter-0 in namespace kube-system failed: unable to forward port because pod is not running. Current status=Pending; pass --server URL"
         );
     }

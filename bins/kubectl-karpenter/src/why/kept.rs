@@ -28,7 +28,7 @@ pub(super) fn render(answer: &Value, wide: bool) -> String {
             let _ = write!(out, "  until {}", escaped(until));
         }
         out.push('\n');
-        // That a node is kept with or without a blocker is said once.
+        // That a node is kept with or without a blocker is printed once.
         let differs =
             !blocker["alone"]["command"].is_null() || !answer["whatIf"]["command"].is_null();
         if blockers.len() > 1 && !blocker["alone"].is_null() && differs {
@@ -65,17 +65,17 @@ pub(super) fn render(answer: &Value, wide: bool) -> String {
 }
 
 fn help(blockers: &[&Value], wide: bool, out: &mut String) {
-    let mut told: Vec<&Value> = Vec::new();
+    let mut printed: Vec<&Value> = Vec::new();
     for help in blockers.iter().flat_map(|blocker| list(&blocker["help"])) {
-        if !told.iter().any(|known| known["text"] == help["text"]) {
-            told.push(help);
+        if !printed.iter().any(|known| known["text"] == help["text"]) {
+            printed.push(help);
         }
     }
-    if told.is_empty() {
+    if printed.is_empty() {
         return;
     }
     out.push_str("  Would help:\n");
-    for help in told {
+    for help in printed {
         let note = match (
             help["exact"] == true,
             help["savingsPerHour"]["list"].as_f64(),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_is_told_with_its_cheapest_type() {
+    fn a_replacement_is_printed_with_its_cheapest_type() {
         let outcome = outcome(
             &json!({ "command": { "decision": "replace", "podsMoved": 2, "nodes": 0,
             "replacements": [{ "nodePool": "default", "instanceType": "m-2", "instanceTypes": 3, "price": 0.1 }],

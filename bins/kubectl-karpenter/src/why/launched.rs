@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::text::{list, text};
 use crate::output::escaped;
 
-/// Offered instance types that are printed; `-o wide` prints all that are told.
+/// Offered instance types that are printed; `-o wide` prints all in the answer.
 const OPTIONS: usize = 3;
 
 /// Renders the decision to launch a NodeClaim, what was offered to the cloud, what it chose, and what was rejected.
@@ -60,7 +60,7 @@ pub(super) fn removal(removal: &Value) -> String {
 
 /// Appends how a command has ended.
 fn outcome(outcome: &Value, out: &mut String) {
-    let told = match outcome["state"].as_str() {
+    let state = match outcome["state"].as_str() {
         Some("Succeeded") => "the nodes are being deleted",
         Some("RolledBack") => "rolled back",
         Some("TimedOut") => "timed out, and rolled back",
@@ -68,7 +68,7 @@ fn outcome(outcome: &Value, out: &mut String) {
         Some("Started") => "waiting for the replacements",
         _ => return,
     };
-    let _ = write!(out, "      {told} since {}", text(&outcome["at"]));
+    let _ = write!(out, "      {state} since {}", text(&outcome["at"]));
     if let Some(why) = outcome["why"].as_str() {
         let _ = write!(out, ": {}", escaped(why));
     }
@@ -191,14 +191,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_deleted_tells_the_decision() {
+    fn a_node_that_is_deleted_shows_the_decision() {
         let outcome = json!({ "state": "Succeeded", "at": "2026-01-01T00:10:00Z", "why": "Ready is Unknown" });
         let disrupted = json!({ "type": "Disrupted", "reason": "unhealthy", "names": ["a"], "outcome": outcome });
         let expected = "  Deleted, because it is unhealthy  record mic0-9
       the nodes are being deleted since 2026-01-01T00:10:00Z: Ready is Unknown
 ";
-        let told = removal(&json!({ "record": "mic0-9", "disrupted": disrupted }));
-        assert_eq!(told, expected);
+        let printed = removal(&json!({ "record": "mic0-9", "disrupted": disrupted }));
+        assert_eq!(printed, expected);
         assert_eq!(removal(&Value::Null), "");
     }
 

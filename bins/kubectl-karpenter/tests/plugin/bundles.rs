@@ -74,12 +74,12 @@ async fn why_and_doctor_answer_from_a_bundle_without_a_cluster() {
     let args = "why pod -n shop large --bundle a.karpenter.zst -o json";
     let printed = offline(&home, args).await;
     assert_eq!(printed.code, Some(0), "{printed:?}");
-    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
     assert_eq!(
-        (&told["kind"], &told["state"]),
+        (&answer["kind"], &answer["state"]),
         (&json!("PodExplanation"), &json!("Pending"))
     );
-    assert_eq!(told["pools"][0]["reason"]["id"], "TooLarge", "{told}");
+    assert_eq!(answer["pools"][0]["reason"]["id"], "TooLarge", "{answer}");
     let printed = offline(&home, "why pods --bundle a.karpenter.zst").await;
     assert!(printed.succeeds().contains("TooLarge"), "{printed:?}");
     let printed = offline(&home, "doctor --bundle a.karpenter.zst -o json").await;
@@ -220,7 +220,7 @@ async fn a_capture_of_the_time_before_asks_for_it_and_tells_its_passes() {
     let printed = offline(&home, "capture --last 30m --redact names").await;
     printed.fails("cannot be used with");
 
-    // A recorded pass is replayed, and kept alone with the state that it decided on.
+    // A recorded pass is replayed, and written alone with the state that it decided on.
     let mut bundle = captured();
     let mut recorder = Recorder::default();
     let request = DisruptionRequest::at(bundle.at());

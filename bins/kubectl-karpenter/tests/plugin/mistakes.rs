@@ -211,12 +211,12 @@ impl Seed {
             now: now(),
             engine: "test",
         };
-        let told = explain_pod(&question, "shop", "inflate-1").unwrap();
-        assert!(told.is_unschedulable(), "{told:?}");
+        let answer = explain_pod(&question, "shop", "inflate-1").unwrap();
+        assert!(answer.is_unschedulable(), "{answer:?}");
         let pod: &Arc<_> = snapshot.pod("shop", "inflate-1").unwrap();
-        let told = told.with_blocking(blocking(&snapshot, &policy, None, pod));
+        let answer = answer.with_blocking(blocking(&snapshot, &policy, None, pod));
         print(
-            &json!(told),
+            &json!(answer),
             &["why", "pod", "-n", "shop", "inflate-1", "-o", "wide"],
         )
         .await
@@ -240,10 +240,10 @@ impl Seed {
             now: now(),
             engine: "test",
         };
-        let told = explain_node(&question, name).unwrap();
+        let answer = explain_node(&question, name).unwrap();
         let what_if = WhatIf::new(&snapshot, request).node(name).unwrap();
-        let told = told.with_what_if(what_if, &[]);
-        print(&json!(told), &["why", "node", name]).await
+        let answer = answer.with_what_if(what_if, &[]);
+        print(&json!(answer), &["why", "node", name]).await
     }
 }
 
@@ -316,8 +316,8 @@ macro_rules! golden {
 async fn each(mistake: &str, make: impl Fn(&str, Seed) -> Seed) {
     for (name, seed) in SEEDS {
         let seed = make(name, seed());
-        let told = seed.why_pod(seed.model(&[])).await;
-        golden!(format!("{mistake}-{name}"), told);
+        let answer = seed.why_pod(seed.model(&[])).await;
+        golden!(format!("{mistake}-{name}"), answer);
     }
 }
 
@@ -346,8 +346,8 @@ async fn a_build_of_windows_that_no_node_pool_has() {
     let seed = Seed::windows().pods(|pods| {
         pods["spec"]["nodeSelector"]["node.kubernetes.io/windows-build"] = json!("10.0.14393");
     });
-    let told = seed.why_pod(seed.model(&[])).await;
-    golden!("a_build_of_windows_that_no_node_pool_has-windows", told);
+    let answer = seed.why_pod(seed.model(&[])).await;
+    golden!("a_build_of_windows_that_no_node_pool_has-windows", answer);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -139,7 +139,7 @@ fn of_versions() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_versions_are_printed_beside_each_other_with_the_rule_that_makes_the_difference() {
+async fn two_versions_are_printed_with_the_rule_that_makes_the_difference() {
     let server = Decisions::answering("200 OK", "", &of_versions().to_string()).await;
     let args = ["plan", "--to", "karpenter-1.14", "--churn", "40%/1h"];
     let text = ask(&server.url(), &args).await;

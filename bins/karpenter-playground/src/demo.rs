@@ -23,13 +23,12 @@ use serde_json::json;
 /// The NodePool, and a Deployment without replicas.
 const MANIFESTS: &str = include_str!("demo.yaml");
 
-/// Three Deployments.
 const BURST: &str = include_str!("burst.yaml");
 
 /// The number of pods of `burst.yaml`, and of these in the Deployment `web`, before and after it is scaled down.
 const PODS: usize = 300;
-const WEB: usize = 200;
-const FEWER: usize = 40;
+const WEB_REPLICAS: usize = 200;
+const SCALED_REPLICAS: usize = 40;
 
 /// A Deployment whose pod fits on no node of the NodePool.
 const REPORT: &str = include_str!("report.yaml");
@@ -40,22 +39,22 @@ const HOURS_A_MONTH: f64 = 730.0;
 
 /// Time (cluster time) without changes after which nodes count as consolidated: longer than `consolidateAfter`, and the validation of a
 /// proposal.
-const CONSOLIDATED: Duration = Duration::from_secs(30);
+const CONSOLIDATION_TIME: Duration = Duration::from_secs(30);
 
 /// The longest time (cluster time) of all acts, which take two minutes.
-const LIMIT: Duration = Duration::from_secs(600);
+const DEMO_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The longest time (real time) without a line.
-const SILENCE: Duration = Duration::from_secs(4);
+const OUTPUT_INTERVAL: Duration = Duration::from_secs(4);
 
 /// How often the cluster is polled (real time).
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time (cluster time) without other changes after which pending pods count as permanently pending.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PENDING_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Time (cluster time) without changes after which the cluster counts as idle.
-const CALM: Duration = Duration::from_secs(3);
+const IDLE_TIME: Duration = Duration::from_secs(3);
 
 /// Progress output: a live line on a terminal, plain lines otherwise.
 #[derive(Debug)]
@@ -90,7 +89,7 @@ impl Screen {
             bar.set_length(goal.max(1) as u64);
             bar.set_position(progress.running.min(goal.max(1)) as u64);
             bar.set_message(line);
-        } else if line != self.last.0 || self.last.1.elapsed() >= SILENCE {
+        } else if line != self.last.0 || self.last.1.elapsed() >= OUTPUT_INTERVAL {
             println!(
                 "{:>6.1}s  {line}",
                 now.duration_since(self.started).as_secs_f64()
@@ -130,16 +129,16 @@ pub async fn until_idle(cluster: &LocalCluster, screen: &mut Screen) -> anyhow::
         screen.show(&progress, progress.running + progress.pending, now);
         if progress.is_still() {
             let calm = cluster.clock.since(*still_since.get_or_insert(now));
-            if progress.is_quiet() && progress.updating_deployments == 0 && calm >= CALM {
+            if progress.is_quiet() && progress.updating_deployments == 0 && calm >= IDLE_TIME {
                 return Ok(true);
             }
-            if calm >= PATIENCE {
+            if calm >= PENDING_TIMEOUT {
                 return Ok(progress.pending == 0);
             }
         } else {
             still_since = None;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -207,7 +206,7 @@ pub async fn run(cluster: &LocalCluster, kubeconfig: &Path) -> anyhow::Result<()
         demo.rehearsed_change().await?;
         demo.end().await
     };
-    let ended = tokio::time::timeout_at(cluster.clock.instant_after(LIMIT), acts).await;
+    let ended = tokio::time::timeout_at(cluster.clock.instant_after(DEMO_TIMEOUT), acts).await;
     ended.context("the demo did not end within ten minutes")?
 }
 
@@ -306,25 +305,25 @@ impl Demo<'_> {
 
     async fn rehearsed_change(&mut self) -> anyhow::Result<()> {
         self.act(&format!(
-            "A change, rehearsed first: web needs {FEWER} replicas only."
+            "A change, rehearsed first: web needs {SCALED_REPLICAS} replicas only."
         ));
         self.plugin(&[
             "plan",
             "--scale",
-            &format!("deploy/web={FEWER}"),
+            &format!("deploy/web={SCALED_REPLICAS}"),
             "--for",
             "10m",
         ])
         .await?;
         self.screen.step(&format!(
-            "$ kubectl scale deploy web --replicas {FEWER}\n   \
+            "$ kubectl scale deploy web --replicas {SCALED_REPLICAS}\n   \
              The consolidation that follows takes a minute: a pass each ten seconds, and what it proposes is checked again fifteen later."
         ));
         let before = Progress::of(self.cluster).await?;
         let api: Api<Deployment> = Api::namespaced(self.cluster.client(), NAMESPACE);
-        let patch = Patch::Merge(json!({"spec": {"replicas": FEWER}}));
+        let patch = Patch::Merge(json!({"spec": {"replicas": SCALED_REPLICAS}}));
         api.patch("web", &PatchParams::default(), &patch).await?;
-        let running = PODS + 1 - WEB + FEWER;
+        let running = PODS + 1 - WEB_REPLICAS + SCALED_REPLICAS;
         let mut still_since = None;
         loop {
             let now = self.look().await?;
@@ -332,7 +331,7 @@ impl Demo<'_> {
                 still_since = None;
             } else {
                 let since = *still_since.get_or_insert(self.cluster.clock.now());
-                if self.cluster.clock.since(since) > CONSOLIDATED {
+                if self.cluster.clock.since(since) > CONSOLIDATION_TIME {
                     self.screen.step(&format!(
                         "   Consolidated from {} to {} nodes: ${:.4}/h instead of ${:.4}/h saves ${:.0} a month.",
                         before.ready_nodes,
@@ -384,7 +383,7 @@ impl Demo<'_> {
 
     /// Waits for a moment, and returns and shows the state of the cluster.
     async fn look(&mut self) -> anyhow::Result<Progress> {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let progress = Progress::of(self.cluster)
             .await
             .context("cannot read the cluster state")?;
@@ -418,7 +417,7 @@ mod tests {
             objects.iter().filter_map(replicas).collect()
         };
         let burst = replicas(BURST);
-        assert_eq!(burst[0], ("web".to_owned(), WEB as u64));
+        assert_eq!(burst[0], ("web".to_owned(), WEB_REPLICAS as u64));
         assert_eq!(burst.iter().map(|(_, pods)| pods).sum::<u64>(), PODS as u64);
         assert_eq!(replicas(MANIFESTS), [("inflate".to_owned(), 0)]);
         assert_eq!(replicas(REPORT), [("report".to_owned(), 1)]);

@@ -23,7 +23,7 @@ use skipped::skipped;
 use tempfile::TempDir;
 use tokio_rustls::TlsAcceptor;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 const MANIFESTS: &str = r#"
 apiVersion: karpenter.k8s.aws/v1
@@ -159,7 +159,7 @@ impl Karpenter {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "the process does not exit");
+            assert!(start.elapsed() < TIMEOUT, "the process does not exit");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -215,7 +215,7 @@ fn until<T>(home: &Path, what: &str, mut check: impl FnMut() -> Option<T>) -> T 
             return found;
         }
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TIMEOUT,
             "timed out waiting for {what}; log of karpenter:\n{}",
             log_of(home)
         );

@@ -7,7 +7,7 @@ use karpenter_aws_fake::{AwsFake, Policy};
 use karpenter_lab::aws::{CLUSTER, REGION};
 use serde_json::Value;
 
-use crate::{Karpenter, MANIFESTS, PATIENCE, free_port, kubectl_is_missing};
+use crate::{Karpenter, MANIFESTS, TIMEOUT, free_port, kubectl_is_missing};
 use crate::{log_of, on_a_cluster, page, succeeds, until};
 
 /// Returns the permissions of a shadow in this cluster.
@@ -53,8 +53,8 @@ fn a_shadow_decides_and_calls_nothing_else(home: &Path, endpoint: &str, fake: &A
     until(&beside, "readiness", || page(shadow.probes, "/readyz"));
     succeeds(home, &["apply", "-f", "-"], deployment);
     let planned = until(&beside, "a decision", || {
-        let told = decided(port, "decisions?kind=Provisioning")?;
-        let records = told["items"].as_array().unwrap().iter();
+        let answer = decided(port, "decisions?kind=Provisioning")?;
+        let records = answer["items"].as_array().unwrap().iter();
         let mut items = records.flat_map(|record| record["items"].as_array().unwrap());
         items.find(|item| item["type"] == "Launched").cloned()
     });
@@ -84,7 +84,7 @@ fn a_shadow_decides_and_calls_nothing_else(home: &Path, endpoint: &str, fake: &A
             break report;
         }
         let log = log_of(&beside);
-        assert!(start.elapsed() < 3 * PATIENCE, "{report}, {log}");
+        assert!(start.elapsed() < 3 * TIMEOUT, "{report}, {log}");
         std::thread::sleep(Duration::from_millis(200));
     };
     assert_eq!(report["provisioning"]["pods"], 3, "{report}");

@@ -37,7 +37,7 @@ pub const CLUSTER: &str = "test";
 pub const QUEUE: &str = "test";
 pub const ZONE: &str = "us-west-2a";
 /// How long to wait for a condition. It only delays a failure: a loaded computer may be slow.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// The version of Kubernetes that the stand-in has AMIs for.
 const VERSION: &str = "1.34";
 const IMAGES: &str = "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023";
@@ -557,7 +557,7 @@ impl World {
 
     /// Waits until a check succeeds; in real time, as sockets are involved.
     pub async fn until<T>(&self, what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(found) = check().await {
                 return found;

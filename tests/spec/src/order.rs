@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many states are visited before the search continues with random orders.
-const MOST_STATES: usize = 500;
+const MAX_STATES: usize = 500;
 /// How often the search restarts with the steps first that were left over.
-const LESSONS: usize = 60;
+const MAX_RESTARTS: usize = 60;
 /// How often the one-step look-ahead search restarts, each time with the steps that were left over first.
-const TURNS: usize = 8;
+const MAX_LOOK_AHEADS: usize = 8;
 /// How many random orders are tried after that.
-const SHUFFLES: u64 = 200;
+const MAX_SHUFFLES: u64 = 200;
 
 /// Searches, with backtracking, for an order in which `may` allows each step after those done. Steps of the same class are
 /// interchangeable. Returns the steps left over by the best attempt: none, if an order was found.
@@ -22,7 +22,7 @@ pub(crate) fn stuck(classes: &[usize], may: impl FnMut(&[usize], usize) -> bool)
         left: (0..classes.len()).collect(),
     };
     if !search.go() && !search.learned() && !search.freest() {
-        (1..=SHUFFLES).any(|turn| search.shuffled(turn));
+        (1..=MAX_SHUFFLES).any(|turn| search.shuffled(turn));
     }
     search.left
 }
@@ -42,7 +42,7 @@ impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
     /// possible only before others.
     fn learned(&mut self) -> bool {
         let mut order: Vec<usize> = (0..self.classes.len()).collect();
-        for _ in 0..LESSONS {
+        for _ in 0..MAX_RESTARTS {
             let left = self.first_possible(order.clone());
             if left.is_empty() {
                 return true;
@@ -80,7 +80,7 @@ impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
     /// Always does the step that keeps most others possible; of equal ones, those left over by the last attempt first.
     fn freest(&mut self) -> bool {
         let mut order: Vec<usize> = (0..self.classes.len()).collect();
-        for _ in 0..TURNS {
+        for _ in 0..MAX_LOOK_AHEADS {
             let left = self.freest_in(order.clone());
             if left.len() < self.left.len() {
                 self.left.clone_from(&left);
@@ -139,7 +139,7 @@ impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
         self.done
             .iter()
             .for_each(|step| state[self.classes[*step]] += 1);
-        if self.seen.len() >= MOST_STATES || !self.seen.insert(state) {
+        if self.seen.len() >= MAX_STATES || !self.seen.insert(state) {
             return false;
         }
         let mut tried = BTreeSet::new();

@@ -96,7 +96,7 @@ fn least(counts: &BTreeMap<&str, i64>, constraint: &Spread) -> i64 {
 }
 
 /// How many orders of binding are tried.
-const ORDERS: u64 = 96;
+const MAX_ORDERS: u64 = 96;
 
 /// Returns a pseudo-random number for a seed (splitmix64).
 fn mixed(seed: u64) -> u64 {
@@ -300,7 +300,7 @@ impl Cluster {
     fn bind(&self, mut waiting: Vec<Waiting>) -> (Vec<Waiting>, Self) {
         let mut best: Option<(Vec<Waiting>, Self)> = None;
         let workloads = self.workloads(&waiting);
-        for attempt in 0..ORDERS {
+        for attempt in 0..MAX_ORDERS {
             self.order(&mut waiting, &workloads, attempt);
             let mut trial = self.clone();
             let left = trial.bind_all(&waiting);

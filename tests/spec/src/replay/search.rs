@@ -20,11 +20,11 @@ use super::{Cluster, PodInfo, Spread, Waiting, least, mixed};
 use crate::pod;
 
 /// How often the search starts again in each direction, mostly with the pods first for which it went back most often.
-const STARTS: u64 = 200;
+const MAX_STARTS: u64 = 200;
 /// How many of the first starts in a direction weigh the pods by these numbers alone.
-const STEADY: u64 = 25;
+const NUMBERED_STARTS: u64 = 25;
 /// How many states it visits from each start.
-const MOST_STATES: usize = 200;
+const MAX_STATES: usize = 200;
 
 impl Cluster {
     /// Returns the pods in an order in which all can be bound, if the search finds one; else in one in which most can be.
@@ -165,12 +165,12 @@ impl Search {
     }
 
     fn start(&mut self) {
-        for number in 0..STARTS {
+        for number in 0..MAX_STARTS {
             for backward in [false, true] {
                 self.number = number;
                 self.turn(backward);
                 // With fewer states there is no order.
-                if self.go() || self.seen.len() < MOST_STATES {
+                if self.go() || self.seen.len() < MAX_STATES {
                     return;
                 }
             }
@@ -262,7 +262,7 @@ impl Search {
         for step in &self.done {
             state[self.classes[*step]] += 1;
         }
-        if self.seen.len() >= MOST_STATES || !self.seen.insert(state) {
+        if self.seen.len() >= MAX_STATES || !self.seen.insert(state) {
             return false;
         }
         let mut waiting = self.waiting();
@@ -284,7 +284,7 @@ impl Search {
         waiting.sort_by_cached_key(|step| {
             let class = self.classes[*step];
             let drawn = match self.number {
-                0..STEADY => 1,
+                0..NUMBERED_STARTS => 1,
                 number => mixed((number << 32) ^ class as u64) % 1024,
             };
             Reverse((self.missed[class] as u64 + 1) * drawn)

@@ -1,6 +1,6 @@
-//! What `karpenter_decisions::blocking` tells about a pod without a place, held against the naive solver.
+//! The answers of `karpenter_decisions::blocking` about a pod without a place, compared with the naive solver.
 //!
-//! The constraints that are told are found in the objects again by their paths and names, relaxed there, and the naive solver is
+//! The reported constraints are found in the objects again by their paths and names, relaxed there, and the naive solver is
 //! asked; patches are applied as `kubectl patch` would.
 
 #![expect(
@@ -375,7 +375,7 @@ fn check(world: &World) -> Result<bool, String> {
         };
         let kept: Vec<&Constraint> = core.iter().collect();
         if fits(&relax(world, others(&kept))) {
-            return Err(failure("what is told to block does not"));
+            return Err(failure("the reported constraints do not block"));
         }
         // To relax fewer constraints may leave more room: without its taint DaemonSets may run on the nodes of a NodePool, and without
         // its requirement for a label of the user its nodes do not have the label.
@@ -437,7 +437,7 @@ fn check(world: &World) -> Result<bool, String> {
 
 /// Conformance: EXP-04
 #[test]
-fn what_is_told_to_block_blocks_and_what_is_told_to_help_helps() {
+fn reported_constraints_block_and_reported_changes_help() {
     let wanted: usize = std::env::var("KARPENTER_SPEC_CASES")
         .ok()
         .and_then(|cases| cases.parse().ok())

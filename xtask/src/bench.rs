@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_and_a_doubled_target_are_told() {
+    fn an_unknown_name_and_a_doubled_target_are_errors() {
         let error = selected(&["enigne"]).unwrap_err().to_string();
         assert_eq!(
             error,

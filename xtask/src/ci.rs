@@ -23,8 +23,8 @@ const PURE: [&str; 5] = [
 ];
 const IMPURE: [&str; 4] = ["tokio", "hyper", "kube-client", "aws-"];
 
-/// Stand-ins that share no code with what they judge: a mistake made twice would go unseen.
-const APART: [(&str, &[&str]); 2] = [
+/// Stand-ins that share no code with what they test: a mistake made twice would go unseen.
+const STAND_INS: [(&str, &[&str]); 2] = [
     (
         "karpenter-testbed",
         &["karpenter-core", "karpenter-kube", "karpenter-spec"],
@@ -81,7 +81,7 @@ fn building(root: &Path, checks: &mut Checks, all_skipped: &mut Vec<Skipped>) {
     checks.step("skipped", || judge_skipped(all_skipped));
 }
 
-/// For checks whose result has nothing to say.
+/// For checks without a result to print.
 fn silent((): ()) -> String {
     String::new()
 }
@@ -379,7 +379,7 @@ fn totals(lines: &[String]) -> String {
     )
 }
 
-/// Checks that the pure crates have no dependency that performs I/O or blocks, and fakes none on what they judge.
+/// Checks that the pure crates have no dependency that performs I/O or blocks, and fakes none on what they test.
 fn dependencies(root: &Path) -> anyhow::Result<String> {
     for package in PURE {
         let tree = tree(root, package)?;
@@ -388,13 +388,13 @@ fn dependencies(root: &Path) -> anyhow::Result<String> {
             bail!("{package} depends on {}", found.join(", "));
         }
     }
-    for (package, judged) in APART {
+    for (package, tested) in STAND_INS {
         let tree = tree(root, package)?;
         let mut names = tree
             .lines()
             .filter_map(|line| line.split_whitespace().next());
-        if let Some(found) = names.find(|name| judged.contains(name)) {
-            bail!("{package} depends on {found}, which it judges");
+        if let Some(found) = names.find(|name| tested.contains(name)) {
+            bail!("{package} depends on {found}, which it tests");
         }
     }
     Ok(String::new())

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use syn::{Attribute, Item, UseTree, Visibility};
 
 /// How many files a circle may have.
-const MOST: usize = 3;
+const MAX_FILES: usize = 3;
 
 /// Circles with more files, from before all packages were checked: package, the first file, and how many files it may have. An entry
 /// goes when its circle does; none is added.
@@ -47,7 +47,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<String> {
 fn judge(found: &[(String, Vec<String>)], known: &[(&str, &str, usize)]) -> anyhow::Result<String> {
     let mut problems = Vec::new();
     let mut open: BTreeSet<_> = known.iter().collect();
-    for (package, names) in found.iter().filter(|(_, names)| names.len() > MOST) {
+    for (package, names) in found.iter().filter(|(_, names)| names.len() > MAX_FILES) {
         let first = names.first().map_or("", String::as_str);
         let entry = known
             .iter()
@@ -77,7 +77,7 @@ fn judge(found: &[(String, Vec<String>)], known: &[(&str, &str, usize)]) -> anyh
         .max()
         .unwrap_or(0);
     Ok(format!(
-        "the largest has {largest} files, {} are known to have more than {MOST}",
+        "the largest has {largest} files, {} are known to have more than {MAX_FILES}",
         known.len()
     ))
 }

@@ -182,18 +182,18 @@ mod tests {
 
     /// Renders a template with a false condition.
     fn without(template: &str, condition: &str) -> String {
-        let (mut inside, mut kept) = (false, String::new());
+        let (mut inside, mut rendered) = (false, String::new());
         for line in template.lines() {
             if line == format!("{{{{- {condition} }}}}") {
                 inside = true;
             } else if inside && line == "{{- end }}" {
                 inside = false;
             } else if !inside {
-                kept.push_str(line);
-                kept.push('\n');
+                rendered.push_str(line);
+                rendered.push('\n');
             }
         }
-        kept
+        rendered
     }
 
     #[test]

@@ -10,10 +10,10 @@ use anyhow::{Context as _, bail};
 /// Where Rust files are, from the workspace's root.
 const ROOTS: [&str; 5] = ["crates", "bins", "tests", "examples", "xtask"];
 /// How many lines a file may have.
-const MOST_LINES: usize = 600;
+const MAX_LINES: usize = 600;
 /// How many Rust files a folder of sources may have, beside the head of the module and its tests. A folder of tests is a list
 /// without a structure: any number of subjects, a file for each.
-const MOST_FILES: usize = 14;
+const MAX_FILES: usize = 14;
 
 /// Fails if a file is too long or a folder too full.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
@@ -60,8 +60,8 @@ fn scan(root: &Path, folder: &Path, found: &mut Vec<String>) -> anyhow::Result<(
 
 /// Returns the complaint about a file with this number of lines.
 fn too_long(file: &str, lines: usize) -> Option<String> {
-    (lines > MOST_LINES)
-        .then(|| format!("{file} has {lines} lines, more than {MOST_LINES}: split it by subject"))
+    (lines > MAX_LINES)
+        .then(|| format!("{file} has {lines} lines, more than {MAX_LINES}: split it by subject"))
 }
 
 /// Returns the complaint about a folder with these files.
@@ -72,8 +72,8 @@ fn too_full(folder: &str, files: &[String]) -> Option<String> {
         !["mod.rs", "lib.rs", "main.rs", "tests.rs"].contains(&name)
     };
     let number = files.iter().filter(of_module).count();
-    (is_source && number > MOST_FILES).then(|| {
-        format!("{folder} has {number} Rust files, more than {MOST_FILES}: group them in folders")
+    (is_source && number > MAX_FILES).then(|| {
+        format!("{folder} has {number} Rust files, more than {MAX_FILES}: group them in folders")
     })
 }
 

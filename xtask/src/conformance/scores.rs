@@ -54,7 +54,7 @@ pub(super) fn render(scores: &[Score]) -> String {
          that do not compile and those that mean nothing (`.cargo/mutants.toml`).\n\n\
          | Module | Sample | Commit | Mutants | Caught | Score |\n|---|---|---|---|---|---|\n",
     );
-    // INVARIANT: writing to a String cannot fail; the results say nothing.
+    // INVARIANT: writing to a String cannot fail.
     for score in scores {
         let percent = score
             .percent()

@@ -155,7 +155,7 @@ fn type_of(schema: &Value) -> String {
     }
 }
 
-/// Returns what the schema says about the values of a field.
+/// Returns the constraints of the schema on the values of a field.
 fn notes(schema: &Value, is_required: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if is_required {

@@ -53,7 +53,7 @@ const CONDITIONS: [(&str, &str, &str); 10] = [
         "`settings.featureGates.podNomination`",
         "",
     ),
-    // Said once, at the top of the page.
+    // Written once, at the top of the page.
     ("if not .Values.shadow.enabled", "", "`shadow.enabled`"),
     (
         r#"if and (eq .Values.provider "aws") (not .Values.shadow.enabled)"#,

@@ -26,8 +26,8 @@ use tikv_jemallocator as _;
 
 /// The measured time after which iterations end.
 const MEASURED_TIME: Duration = Duration::from_secs(2);
-const MOST_ITERATIONS: usize = 10_000;
-const FEWEST_ITERATIONS: usize = 3;
+const MAX_ITERATIONS: usize = 10_000;
+const MIN_ITERATIONS: usize = 3;
 
 /// The cases of one bench target and the names selected on the command line.
 pub struct Suite {
@@ -134,8 +134,8 @@ impl Run {
         self.record("allocations", memory.count_total);
         self.record("round_mib", memory.bytes_max as f64 / 1024.0 / 1024.0);
         let mut total = Duration::ZERO;
-        while self.samples.len() < FEWEST_ITERATIONS
-            || (total < MEASURED_TIME && self.samples.len() < MOST_ITERATIONS)
+        while self.samples.len() < MIN_ITERATIONS
+            || (total < MEASURED_TIME && self.samples.len() < MAX_ITERATIONS)
         {
             let input = black_box(setup());
             let (start, busy) = (Instant::now(), cpu_time());
@@ -312,7 +312,7 @@ mod tests {
         let mut calls = 0;
         let mut run = Run::default();
         run.measure(1, || calls += 1);
-        assert!(calls > FEWEST_ITERATIONS);
+        assert!(calls > MIN_ITERATIONS);
         assert_eq!(run.samples.len() + 1, calls);
     }
 }

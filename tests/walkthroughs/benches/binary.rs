@@ -21,9 +21,9 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const CLUSTER: &str = "demo";
 const STARTS: usize = 5;
-const LONGEST: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// After this time without work the memory for startup has been released.
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE_TIME: Duration = Duration::from_secs(30);
 const BYTES_PER_MIB: f64 = 1024.0 * 1024.0;
 
 fn root() -> PathBuf {
@@ -109,7 +109,7 @@ impl Environment {
                 .await?;
         }
         let pools = self.api("karpenter.sh", "NodePool");
-        let deadline = Instant::now() + LONGEST;
+        let deadline = Instant::now() + START_TIMEOUT;
         while Instant::now() < deadline {
             let pool = pools.get("default").await?;
             let conditions = pool.data["status"]["conditions"].as_array();
@@ -151,9 +151,9 @@ impl Environment {
             .spawn()?;
         let controller = Controller(child);
         while !is_ready(probes) {
-            if started.elapsed() > LONGEST {
+            if started.elapsed() > START_TIMEOUT {
                 let log = std::fs::read_to_string(home.join("log"))?;
-                return Err(format!("not ready within {LONGEST:?}\n{log}").into());
+                return Err(format!("not ready within {START_TIMEOUT:?}\n{log}").into());
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -211,10 +211,10 @@ async fn idles(run: &mut Run) -> Outcome<()> {
     let (environment, binary) = (Environment::start().await?, binary()?);
     let (controller, took) = tokio::task::block_in_place(|| environment.controller(&binary))?;
     run.sample(1, took);
-    tokio::time::sleep(IDLE).await;
+    tokio::time::sleep(IDLE_TIME).await;
     run.record("without_node_pools_mib", controller.resident_mib()?);
     environment.add_pool().await?;
-    tokio::time::sleep(IDLE).await;
+    tokio::time::sleep(IDLE_TIME).await;
     run.record("with_a_node_pool_mib", controller.resident_mib()?);
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
 /// How long status checks take to pass after an instance has started.
-const INITIALISING: Duration = Duration::from_secs(60);
+const INITIALIZATION: Duration = Duration::from_secs(60);
 
 /// Impairments of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ impl Checked<'_> {
         } else if self
             .instance
             .up_since
-            .is_some_and(|since| self.now < later(since, INITIALISING))
+            .is_some_and(|since| self.now < later(since, INITIALIZATION))
         {
             "initializing"
         } else {

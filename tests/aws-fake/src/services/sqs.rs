@@ -35,7 +35,7 @@ pub(crate) struct Queue {
 
 /// How long a received message stays hidden.
 const VISIBILITY: Duration = Duration::from_secs(30);
-/// How long a message is kept.
+/// How long a message is retained.
 const RETENTION: Duration = Duration::from_secs(345_600);
 /// Maximum size of a message.
 const MAX_BODY: usize = 1_048_576;

@@ -189,7 +189,7 @@ async fn walkthrough_3() {
     assert_eq!(steps[0]["nodes"], json!([first]), "{planned}");
     let launch = &steps[0]["launches"][0];
     assert_eq!(launch["count"], 1, "{planned}");
-    let told_type = launch["instanceType"].as_str().unwrap().to_owned();
+    let planned_type = launch["instanceType"].as_str().unwrap().to_owned();
     assert_eq!(planned["evictions"]["total"], 3, "{planned}");
     assert_eq!(planned["after"], planned["before"], "{planned}");
     let evicted = names_of_pods(&cluster);
@@ -266,7 +266,7 @@ async fn walkthrough_3() {
     assert_eq!(cluster.items(&["nodeclaims"]).len(), 1);
     // As it was rehearsed: this node, one replacement of that instance type, and each pod once.
     let label = &second["metadata"]["labels"]["node.kubernetes.io/instance-type"];
-    assert_eq!(*label, told_type.as_str());
+    assert_eq!(*label, planned_type.as_str());
     assert!(names_of_pods(&cluster).is_disjoint(&evicted));
     let disrupting = cluster.controller.lines();
     let disrupting = disrupting.iter();

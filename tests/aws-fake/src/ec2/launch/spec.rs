@@ -29,7 +29,7 @@ pub(crate) struct LaunchSpec {
     pub(crate) fleet: bool,
 }
 
-/// A launch that EC2 accepts, apart from capacity.
+/// A launch that EC2 accepts, if it has capacity.
 #[derive(Debug, Clone)]
 pub(crate) struct Accepted {
     pub(crate) data: Value,

@@ -32,7 +32,6 @@ pub struct Buffers {
     changed: Queue<ObjectKey>,
 }
 
-/// The state of one buffer.
 #[derive(Debug, Default)]
 struct BufferState {
     pods: Vec<Arc<Pod>>,

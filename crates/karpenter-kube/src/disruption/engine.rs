@@ -72,7 +72,6 @@ pub(crate) fn request(
     (request, stop.drop_guard())
 }
 
-/// Plans on a view.
 pub(super) async fn plan(cx: Arc<Context>, view: Arc<View>, inputs: Inputs) -> Answer {
     let (request, _guard) = request(&cx, &view.snapshot, &inputs);
     let (snapshot, asked) = (view.snapshot.fork(), request.clone());

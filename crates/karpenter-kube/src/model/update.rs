@@ -89,7 +89,6 @@ pub(super) enum Object {
     Other(OtherObject),
 }
 
-/// The kind of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ObjectKind {
     Pod,

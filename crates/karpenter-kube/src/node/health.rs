@@ -29,7 +29,7 @@ use crate::{logging, provisioning};
 
 /// How long until a blocked repair is retried, and how often its event is repeated.
 const BLOCKED_RETRY: Duration = Duration::from_secs(5 * 60);
-const BLOCKED_EVENT_INTERVAL: Duration = Duration::from_secs(15 * 60);
+const EVENT_INTERVAL: Duration = Duration::from_secs(15 * 60);
 
 /// Replaces unhealthy nodes.
 #[derive(Debug)]
@@ -61,9 +61,7 @@ impl Health {
         };
         let message = format!("more than 20% nodes are unhealthy in the {whole}");
         let event = Event::warning(reference(node), events::NODE_REPAIR_BLOCKED, message);
-        self.cx
-            .recorder
-            .publish(event.every(BLOCKED_EVENT_INTERVAL));
+        self.cx.recorder.publish(event.every(EVENT_INTERVAL));
         true
     }
 }

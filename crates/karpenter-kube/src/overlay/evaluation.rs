@@ -21,9 +21,9 @@ use crate::options::Options;
 use crate::provisioning::refresh_instance_types;
 
 /// Interval between evaluations even if nothing changes: instance types may.
-const RESYNC_INTERVAL: Duration = Duration::from_secs(6 * 60 * 60);
+const INTERVAL: Duration = Duration::from_secs(6 * 60 * 60);
 /// Interval between evaluations while the instance types of some NodePool are not known.
-const INCOMPLETE_RETRY: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(10);
 
 /// Validates all overlays against all NodePools.
 pub struct Evaluation {
@@ -156,10 +156,6 @@ impl Controller for Evaluation {
             );
         }
         ReconcileError::collect(errors)?;
-        Ok(Next::After(if incomplete {
-            INCOMPLETE_RETRY
-        } else {
-            RESYNC_INTERVAL
-        }))
+        Ok(Next::After(if incomplete { RETRY } else { INTERVAL }))
     }
 }

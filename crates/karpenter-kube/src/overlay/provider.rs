@@ -45,7 +45,7 @@ impl Accepted {
         pools: BTreeMap<String, Arc<NodePool>>,
     ) -> bool {
         let current = self.current.load();
-        let contents = |all: &[Arc<NodeOverlay>]| -> Vec<_> {
+        let pairs = |all: &[Arc<NodeOverlay>]| -> Vec<_> {
             all.iter()
                 .map(|o| (o.name().to_owned(), o.spec.clone()))
                 .collect()
@@ -56,9 +56,7 @@ impl Accepted {
                 .map(|pool| (pool.name().to_owned(), pool.metadata.generation))
                 .collect()
         };
-        if specs(&current.pools) == specs(&pools)
-            && contents(&current.overlays) == contents(&overlays)
-        {
+        if specs(&current.pools) == specs(&pools) && pairs(&current.overlays) == pairs(&overlays) {
             return false;
         }
         self.current.store(Arc::new(Verdict {

@@ -27,7 +27,7 @@ const MAX_SEARCHES: usize = 16;
 /// Answers that are cached.
 const MAX_ANSWERS: usize = 256;
 /// The longest message of an event, in bytes.
-const MAX_MESSAGE_BYTES: usize = 1024;
+const MAX_BYTES: usize = 1024;
 
 /// The events of a pass.
 struct Batch {
@@ -170,7 +170,7 @@ async fn explain(
 
 /// Appends a line, as far as the API server accepts it.
 fn append(message: &mut String, line: &str) {
-    let left = MAX_MESSAGE_BYTES.saturating_sub(message.len() + 1);
+    let left = MAX_BYTES.saturating_sub(message.len() + 1);
     let mut end = line.len().min(left);
     while !line.is_char_boundary(end) {
         end -= 1;
@@ -229,13 +229,10 @@ mod tests {
             message
         };
         assert_eq!(appended(3, "because"), "xxx\nbecause");
+        assert_eq!(appended(MAX_BYTES, "because").len(), MAX_BYTES);
         assert_eq!(
-            appended(MAX_MESSAGE_BYTES, "because").len(),
-            MAX_MESSAGE_BYTES
-        );
-        assert_eq!(
-            appended(MAX_MESSAGE_BYTES - 4, "größe"),
-            format!("{}\ngr", "x".repeat(MAX_MESSAGE_BYTES - 4))
+            appended(MAX_BYTES - 4, "größe"),
+            format!("{}\ngr", "x".repeat(MAX_BYTES - 4))
         );
     }
 }

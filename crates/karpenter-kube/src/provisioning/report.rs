@@ -77,22 +77,20 @@ pub(super) fn overdue(cx: &Context, view: &View, plan: &Plan, overdue: &[Overdue
         }
         let node = view.snapshot.node(&late.target);
         let target = node.map_or_else(|| late.target.clone(), |node| target_of(node));
-        let message = view
+        let text = view
             .scheduler_message(&key.uid)
             .unwrap_or("no reason reported");
         let event = Event::warning(
             pod_reference(key),
             events::FAILED_SCHEDULING,
-            format!(
-                "Failed to schedule pod, kube-scheduler has not bound it to {target}: {message}"
-            ),
+            format!("Failed to schedule pod, kube-scheduler has not bound it to {target}: {text}"),
         );
         cx.recorder.publish(event.every(Duration::from_secs(300)));
         tracing::info!(
             Pod = logging::object(Some(&key.namespace), &key.name),
             target,
             attempts = late.attempts,
-            reason = message,
+            reason = text,
             "kube-scheduler has not bound pod to the node it was nominated to"
         );
     }

@@ -48,7 +48,7 @@ const QUESTIONS: usize = 8;
 /// The maximum number of rehearsals, with those that wait.
 const PLANS: usize = 3;
 /// Time limit of the search for what blocks a pod or a node; an answer that is cut short is marked.
-const SEARCH_TIMEOUT: Duration = Duration::from_millis(250);
+const TIMEOUT: Duration = Duration::from_millis(250);
 /// Time limit of the search for the savings of all nodes.
 const SEARCH_NODES: Duration = Duration::from_secs(1);
 
@@ -98,7 +98,7 @@ pub async fn serve(
     let (feeding, until) = (Arc::clone(&server), stop.clone());
     tasks.spawn(async move {
         let decisions = &feeding.decisions;
-        decisions.feed.refresh(&feeding.cx, decisions, until).await;
+        decisions.feed.run(&feeding.cx, decisions, until).await;
     });
     let (expiring, clock, until) = (Arc::clone(decisions), cx.clock, stop.clone());
     tasks.spawn(async move { expiring.compiled.expire(&clock, until).await });
@@ -233,12 +233,9 @@ impl Server {
                 subject: Subject::Pod { .. } | Subject::Node(_),
                 timeout,
                 ..
-            } => (
-                self.search.acquire().await.ok(),
-                timeout.unwrap_or(SEARCH_TIMEOUT),
-            ),
+            } => (self.search.acquire().await.ok(), timeout.unwrap_or(TIMEOUT)),
             Ask::NodesByReason => (self.search.acquire().await.ok(), SEARCH_NODES),
-            _ => (None, SEARCH_TIMEOUT),
+            _ => (None, TIMEOUT),
         };
         let began = Instant::now();
         let cancel: Cancel = Arc::new(move || began.elapsed() > timeout);

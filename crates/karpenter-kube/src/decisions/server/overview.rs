@@ -78,12 +78,7 @@ impl Feed {
     }
 
     /// Makes overviews for streams, and for the curve, until `stop`.
-    pub(super) async fn refresh(
-        &self,
-        cx: &Context,
-        decisions: &Decisions,
-        stop: CancellationToken,
-    ) {
+    pub(super) async fn run(&self, cx: &Context, decisions: &Decisions, stop: CancellationToken) {
         let mut failures = 0_u32;
         loop {
             tokio::select! {
@@ -99,11 +94,7 @@ impl Feed {
                 Ok(_) => failures = 0,
                 Err(failure) => {
                     failures = failures.saturating_add(1);
-                    tracing::error!(
-                        logger = "decisions",
-                        ?failure,
-                        "failed to build the overview"
-                    );
+                    tracing::error!(logger = "decisions", ?failure, "failed building overview");
                 }
             }
         }

@@ -44,10 +44,7 @@ pub(super) enum Ask {
     /// Counts of nodes by reason.
     NodesByReason,
     /// What blocks nodes, in a namespace or everywhere.
-    Blockers {
-        /// The namespace.
-        namespace: Option<String>,
-    },
+    Blockers { namespace: Option<String> },
     /// The comparison of a shadow with the other Karpenter.
     Shadow {
         /// Since when decisions are compared.
@@ -65,9 +62,7 @@ pub(super) enum Ask {
     },
     /// An explanation of an object.
     Explain {
-        /// The object.
         subject: Subject,
-        /// Its expected uid.
         uid: Option<String>,
         /// How long what blocks it is searched for.
         timeout: Option<Duration>,
@@ -103,7 +98,6 @@ impl Select {
     }
 }
 
-/// Parses path and query.
 pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
     let rest = path
         .strip_prefix(PREFIX)

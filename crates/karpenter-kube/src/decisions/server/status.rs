@@ -212,7 +212,6 @@ impl Failure {
     }
 }
 
-/// Returns a response with a JSON body.
 pub(super) fn json(code: StatusCode, value: &impl Serialize) -> Response<Body> {
     match serde_json::to_vec(value) {
         Ok(body) => with_body(

@@ -170,7 +170,6 @@ impl Behavior {
         RULES.iter().filter(differs)
     }
 
-    /// Reports whether this is the default.
     pub(crate) fn is_default(&self) -> bool {
         *self == Self::default()
     }

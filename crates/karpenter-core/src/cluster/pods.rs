@@ -19,7 +19,6 @@ pub(super) struct Pods {
 #[derive(Clone, Debug)]
 struct ByName(Arc<Pod>);
 
-/// What has a namespace and a name.
 trait HasName {
     fn name(&self) -> (&str, &str);
 }

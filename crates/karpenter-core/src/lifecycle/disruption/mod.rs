@@ -62,7 +62,7 @@ use crate::disruption::{
     Budgets, Candidate, Command, CommandInvalidated, DisruptionPlan, Method, startable,
 };
 use execution::Execution;
-use passes::{FRUITLESS_PAUSE, PASS_INTERVAL, VALIDATION_DELAY, is_fruitless, next_chance};
+use passes::{FRUITLESS_PAUSE, INTERVAL, VALIDATION_DELAY, is_fruitless, next_chance};
 use recent_replacements::{PROTECTION, RecentReplacements};
 use start::Starting;
 
@@ -206,7 +206,7 @@ impl Disruption {
             return has_passed(at, now, UNTAINT_RETRY);
         }
         let mut proposals = self.proposals.iter();
-        has_passed(self.next_plan, now, PASS_INTERVAL)
+        has_passed(self.next_plan, now, INTERVAL)
             || proposals.any(|it| has_passed(it.due, now, self.settings.validation))
     }
 
@@ -342,11 +342,9 @@ impl Disruption {
             self.effects
                 .push(Effect::Validate(proposal.command, inputs));
             self.pass = Some(pass);
-        } else if !pass.has_planned
-            && (pass.found || has_passed(self.next_plan, now, PASS_INTERVAL))
-        {
+        } else if !pass.has_planned && (pass.found || has_passed(self.next_plan, now, INTERVAL)) {
             (pass.has_planned, pass.found) = (true, false);
-            self.next_plan = after(now, PASS_INTERVAL);
+            self.next_plan = after(now, INTERVAL);
             if self.is_unchanged(snapshot, now) {
                 return;
             }
@@ -357,11 +355,7 @@ impl Disruption {
             self.effects.push(Effect::Plan(inputs));
             self.pass = Some(pass);
         } else if pass.has_planned {
-            let wait = if pass.found {
-                Duration::ZERO
-            } else {
-                PASS_INTERVAL
-            };
+            let wait = if pass.found { Duration::ZERO } else { INTERVAL };
             self.next_plan = after(now, wait);
         }
     }
@@ -472,16 +466,15 @@ impl Disruption {
             let Some(end) = act(execution, effects) else {
                 return true;
             };
-            let rolled_back = execution.rolled_back(&end);
-            ended.push((Arc::clone(&execution.command), rolled_back, end));
+            let nodes = execution.rolled_back(&end);
+            ended.push((Arc::clone(&execution.command), nodes, end));
             false
         });
-        for (command, rolled_back, end) in ended {
+        for (command, nodes, end) in ended {
             self.ended(command, end, now);
-            if !rolled_back.is_empty() {
-                self.untaint(rolled_back.iter().map(TaintedNode::of).collect());
-                self.effects
-                    .push(Effect::Mark(provider_ids(&rolled_back), false));
+            if !nodes.is_empty() {
+                self.untaint(nodes.iter().map(TaintedNode::of).collect());
+                self.effects.push(Effect::Mark(provider_ids(&nodes), false));
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::disruption::{DisruptionPlan, NotDisruptable, Verdict, VerdictKind};
 use crate::pod::protected_until;
 
 /// Interval between passes when there is nothing to do.
-pub(super) const PASS_INTERVAL: Duration = Duration::from_secs(10);
+pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 /// How long until a proposal is validated: pods may be about to be bound.
 pub(super) const VALIDATION_DELAY: Duration = Duration::from_secs(15);
 /// How long no pass is made after one that found nothing, while nothing changes.

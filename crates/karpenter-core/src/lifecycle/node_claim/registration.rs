@@ -64,12 +64,10 @@ pub(super) fn has_label(node: &Node, key: &str, value: &str) -> bool {
         .is_some_and(|v| v == value)
 }
 
-/// Returns whether a Node has a taint.
 pub(super) fn has_taint(node: &Node, taint: &Taint) -> bool {
     node_taints(node).iter().any(|t| taints::same(t, taint))
 }
 
-/// Returns the taints of a Node.
 pub(super) fn node_taints(node: &Node) -> &[Taint] {
     node.spec
         .as_ref()

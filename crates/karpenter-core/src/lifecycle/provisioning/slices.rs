@@ -7,7 +7,7 @@ use super::nominations::{Standing, Turn};
 
 /// Memory that a plan and its NodeClaims need for each pod: a burst of 5,000 pods, planned at once, raises the peak of the
 /// controller by 5 KiB each.
-const BYTES_PER_POD: u64 = 6 << 10;
+const POD_BYTES: u64 = 6 << 10;
 /// The smallest slice, so that all pods are planned at some time.
 const MIN_SLICE: usize = 200;
 
@@ -44,8 +44,7 @@ impl Slices {
 /// of the limit the size stays, even if no memory seems to be left for it, and beyond it is halved.
 fn size(Memory { limit, resident }: Memory, waiting: usize, last: Option<usize>) -> Option<usize> {
     let usable = limit / 10 * 9;
-    let left =
-        usize::try_from(usable.saturating_sub(resident) / BYTES_PER_POD).unwrap_or(usize::MAX);
+    let left = usize::try_from(usable.saturating_sub(resident) / POD_BYTES).unwrap_or(usize::MAX);
     let again = match last {
         Some(last) if resident <= usable => last,
         Some(last) => last / 2,
@@ -74,7 +73,7 @@ mod tests {
     #[test]
     fn near_the_limit_a_slice_has_as_many_pods_as_fit_below_nine_tenths_of_it() {
         let most = size(128 * MIB, 67 * MIB, 20_000, None).unwrap();
-        let needed = 67 * MIB + most as u64 * BYTES_PER_POD;
+        let needed = 67 * MIB + most as u64 * POD_BYTES;
         assert!((114 * MIB..=116 * MIB).contains(&needed), "{most}");
     }
 

@@ -326,7 +326,6 @@ impl<'a> Probe<'a> {
         places_all(&plan).map(|fits| Outcome { fits, plan })
     }
 
-    /// Returns the NodePool of a name.
     pub(super) fn pool(&self, name: &str) -> Option<&Arc<NodePool>> {
         self.pools.iter().find(|pool| pool.name() == name)
     }

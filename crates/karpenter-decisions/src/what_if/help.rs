@@ -210,7 +210,6 @@ fn of_pdb(asked: &WhatIf, state: &PdbState, name: &str, owner: Option<Workload>)
     advice
 }
 
-/// The disruption reason that the node's budget is for.
 fn budget_reason(asked: &WhatIf, node: &NodeState) -> DisruptionReason {
     use karpenter_api::conditions::{HasConditions, types};
     let drifted = node

@@ -118,7 +118,6 @@ impl PodRecord {
     }
 }
 
-/// Returns the controlling owner reference of an object.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references
         .iter()

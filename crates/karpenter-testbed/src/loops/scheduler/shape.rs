@@ -96,7 +96,6 @@ impl Toleration {
     }
 }
 
-/// Whether one of `tolerations` tolerates `taint`.
 pub(crate) fn tolerated(tolerations: Option<&Vec<ApiToleration>>, taint: &Taint) -> bool {
     tolerations
         .into_iter()

@@ -15,7 +15,7 @@ use crate::server::wire::request::Call;
 use crate::server::write::context::timestamp;
 
 /// The audience of tokens for the API server.
-const API_AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
+const AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
 /// Default validity of a token, in seconds.
 const DEFAULT_SECONDS: i64 = 3600;
 /// The shortest validity that can be requested, in seconds.
@@ -39,7 +39,7 @@ impl ApiServer {
     pub(in crate::server) fn lasting_token(&self, account: Option<ServiceAccount>) -> String {
         self.store(Token {
             account,
-            audiences: vec![API_AUDIENCE.to_owned()],
+            audiences: vec![AUDIENCE.to_owned()],
             expires: None,
         })
     }
@@ -57,10 +57,7 @@ impl ApiServer {
     /// Returns the account of a token for requests to this server: `Some(None)` is the administrator.
     pub(in crate::server) fn account_of(&self, token: &str) -> Option<Option<ServiceAccount>> {
         let token = self.valid(token)?;
-        let ours = token
-            .audiences
-            .iter()
-            .any(|audience| audience == API_AUDIENCE);
+        let ours = token.audiences.iter().any(|audience| audience == AUDIENCE);
         ours.then_some(token.account)
     }
 
@@ -105,7 +102,7 @@ impl ApiServer {
         }
         let audiences = texts(&request["spec"]["audiences"]);
         let audiences = match audiences.is_empty() {
-            true => vec![API_AUDIENCE.to_owned()],
+            true => vec![AUDIENCE.to_owned()],
             false => audiences,
         };
         let expires = self.clock.now() + SignedDuration::from_secs(seconds);
@@ -135,7 +132,7 @@ impl ApiServer {
         let token = spec["token"].as_str().unwrap_or_default();
         let asked = texts(&spec["audiences"]);
         let asked = match asked.is_empty() {
-            true => vec![API_AUDIENCE.to_owned()],
+            true => vec![AUDIENCE.to_owned()],
             false => asked,
         };
         let Some(token) = self.valid(token) else {

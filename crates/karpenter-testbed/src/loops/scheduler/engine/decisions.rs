@@ -12,7 +12,7 @@ use crate::loops::scheduler::reason::{Diagnosis, Reason};
 use crate::loops::scheduler::shape::Shape;
 use crate::loops::scheduler::volumes::Need;
 
-const REPORT_INTERVAL_SECONDS: i64 = 10;
+const REPORT_SECONDS: i64 = 10;
 
 impl Engine {
     fn generation(&self, shape: &Shape) -> (u64, u64) {
@@ -176,8 +176,7 @@ impl Engine {
         self.announce(id, all, message, now)
     }
 
-    /// Returns the pods of `uids` without a condition, or with an old one that differs; and when the next of the others may be
-    /// written.
+    /// Returns the pods without a condition or with an old one that differs, and when the next of the others may be written.
     fn pick_unreported(
         &mut self,
         uids: Vec<Uid>,
@@ -193,9 +192,7 @@ impl Engine {
             if entry.message.as_deref() == Some(message) {
                 continue;
             }
-            let due = entry
-                .reported_at
-                .map(|at| later(at, REPORT_INTERVAL_SECONDS));
+            let due = entry.reported_at.map(|at| later(at, REPORT_SECONDS));
             match due.filter(|at| entry.message.is_some() && *at > now) {
                 Some(at) => next = Some(next.map_or(at, |n| n.min(at))),
                 None => {

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::material::{Material, provider};
-use super::service::{REQUEST_TIMEOUT, Webhook};
+use super::service::{TIMEOUT, Webhook};
 use super::{Place, only};
 
 /// The most concurrent connections.
@@ -106,7 +106,7 @@ impl Serving {
         let mut listener = Listener::new(bind(port).await, Connections::new(CONNECTIONS));
         listener.tls = Some(Arc::new(move || Arc::clone(&config)));
         // As long again for the response.
-        listener.request = 2 * REQUEST_TIMEOUT;
+        listener.request = 2 * TIMEOUT;
         listener.grace = GRACE;
         tracing::info!(logger = "webhook", port, "serving conversion webhook");
         let respond = move |request| webhook.clone().respond(request);

@@ -22,7 +22,7 @@ const MAX_TOTAL_BYTES: usize = 2 * MAX_BYTES;
 /// The most concurrent conversions; further ones wait.
 const MAX_CONVERSIONS: usize = 2;
 /// The timeout of a request, which is that of the API server.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The webhook as an HTTP service.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ impl Webhook {
     where
         B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
     {
-        let responding = tokio::time::timeout(REQUEST_TIMEOUT, self.review(request));
+        let responding = tokio::time::timeout(TIMEOUT, self.review(request));
         match responding.await {
             Ok(Ok(review)) => {
                 let mut response = Response::new(review);
@@ -96,10 +96,7 @@ impl Webhook {
             let text = "expected a POST of a ConversionReview".to_owned();
             return Err((StatusCode::METHOD_NOT_ALLOWED, text));
         }
-        let read = self
-            .bodies
-            .read(request, self.most_bytes, REQUEST_TIMEOUT)
-            .await;
+        let read = self.bodies.read(request, self.most_bytes, TIMEOUT).await;
         let (body, held) = read.map_err(|refused| {
             let status = match &refused {
                 Refused::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,

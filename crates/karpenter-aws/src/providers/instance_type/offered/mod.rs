@@ -30,7 +30,7 @@ const CATALOGUE_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 // DIFFERS: upstream requests them every 12 hours, while prices change by the minute.
 pub const SPOT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// How often expired unavailability marks are removed.
-const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
+const EXPIRY: Duration = Duration::from_secs(10);
 /// Delay of a retry after a failed request.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -247,16 +247,11 @@ impl Offered {
         let spot = repeat(&clock, spot_prices, "providers.pricing", || {
             self.refresh_spot_prices(clock.now())
         });
-        let marks = repeat(
-            &clock,
-            CLEANUP_INTERVAL,
-            "providers.instancetype",
-            || async {
-                let mut unavailable = self.unavailable.lock();
-                unavailable.expire(clock.now());
-                Ok::<_, std::convert::Infallible>(())
-            },
-        );
+        let marks = repeat(&clock, EXPIRY, "providers.instancetype", || async {
+            let mut unavailable = self.unavailable.lock();
+            unavailable.expire(clock.now());
+            Ok::<_, std::convert::Infallible>(())
+        });
         let all = futures::future::join4(types, on_demand, spot, marks);
         tokio::select! {
             _ = all => {}

@@ -39,7 +39,6 @@ struct Objects {
 }
 
 impl Args {
-    /// Prints the catalogue.
     pub async fn run(&self, aws: &Aws, settings: &AwsSettings) -> Result<()> {
         let objects = if self.filename.is_empty() {
             Objects::of_cluster().await?

@@ -31,7 +31,6 @@ impl BundleFlag {
     }
 }
 
-/// The file of a bundle.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BundleFile<'a>(pub(crate) &'a Path);
 

@@ -47,13 +47,10 @@ impl Resource {
 pub(super) enum Key {
     /// When the node was created.
     Creation,
-    /// Its price.
     Cost,
     /// The share of a resource that is requested.
     Usage(Resource),
-    /// Its name.
     Name,
-    /// A label.
     Label(String),
 }
 

@@ -78,7 +78,6 @@ fn grouped(number: i64) -> String {
     if number < 0 { format!("-{text}") } else { text }
 }
 
-/// Returns an amount of a resource.
 fn amount(resource: Resource, number: i64) -> String {
     match resource {
         Resource::Cpu => grouped((number as f64 / 1000.0).round() as i64),

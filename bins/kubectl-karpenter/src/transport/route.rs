@@ -65,7 +65,6 @@ pub(super) enum Refusal {
         retry_after: Option<u64>,
         leader: Option<String>,
     },
-    /// Anything else.
     Other(String),
 }
 

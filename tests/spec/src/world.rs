@@ -24,11 +24,9 @@ pub struct World {
     pub nodes: Vec<Node>,
     /// NodeClaims, matched with their Node by provider id.
     pub node_claims: Vec<NodeClaim>,
-    /// NodePools.
     pub node_pools: Vec<NodePool>,
     /// Instance types by NodePool.
     pub instance_types: BTreeMap<String, Vec<InstanceType>>,
-    /// DaemonSets.
     pub daemon_sets: Vec<DaemonSet>,
     pub namespaces: Vec<Namespace>,
     pub volume_claims: Vec<PersistentVolumeClaim>,

@@ -114,7 +114,6 @@ pub struct Interface {
     pub address: Option<Ipv4Addr>,
     /// Number of IP prefixes, of sixteen addresses each.
     pub prefixes: u32,
-    /// IPv6 addresses.
     pub ipv6: Vec<String>,
     /// ID and name of the security groups.
     pub groups: Vec<(String, String)>,
@@ -180,7 +179,6 @@ pub struct Instance {
     /// Whether it runs Windows.
     pub windows: bool,
     pub vcpus: u32,
-    /// Memory in MiB.
     pub memory_mib: u64,
     /// Number of physical cores.
     pub cores: u64,

@@ -24,7 +24,6 @@ use crate::{devices, pod, solve, template, volume};
 pub struct Violation {
     /// The pod, node, claim or NodePool that breaks the rule.
     pub subject: String,
-    /// The broken rule.
     pub rule: String,
 }
 

@@ -44,7 +44,6 @@ impl Default for SolveSettings {
 /// A NodeClaim to launch.
 #[derive(Clone, PartialEq)]
 pub struct Claim {
-    /// The NodePool.
     pub pool: String,
     /// The labels that its node may have.
     pub requirements: Requirements,
@@ -69,7 +68,6 @@ impl fmt::Debug for Claim {
 pub struct Solution {
     /// Pods placed on existing nodes, with the node's name.
     pub existing: BTreeMap<PodId, String>,
-    /// NodeClaims to launch.
     pub claims: Vec<Claim>,
     /// Pods that fit nowhere.
     pub unplaced: BTreeSet<PodId>,

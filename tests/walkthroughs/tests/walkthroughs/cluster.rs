@@ -77,7 +77,6 @@ pub struct Cluster {
     _endpoint: Server,
 }
 
-/// Whether a condition of the object is True.
 pub fn is_true(object: &Value, condition: &str) -> Option<()> {
     let conditions = object["status"]["conditions"].as_array()?;
     let found = conditions.iter().find(|c| c["type"] == condition)?;
@@ -268,7 +267,6 @@ impl Cluster {
         all.filter(|instance| instance.state.is_alive()).collect()
     }
 
-    /// Returns the instance of a node.
     pub fn instance_of(&self, node: &Value) -> Instance {
         let id = node["spec"]["providerID"].as_str().unwrap();
         self.aws.instance(id.rsplit('/').next().unwrap()).unwrap()

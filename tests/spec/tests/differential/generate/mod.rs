@@ -26,15 +26,11 @@ const TEAM: &str = "example.com/team";
 /// The features that may occur in a cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Features {
-    /// NodePools with limits.
     pub limits: bool,
-    /// Reserved offerings.
     pub reserved: bool,
-    /// NodePools with minValues.
     pub min_values: bool,
     /// Pod affinity and anti-affinity.
     pub affinity: bool,
-    /// Spread constraints.
     pub spread: bool,
     /// Preferences of any kind.
     pub preferences: bool,

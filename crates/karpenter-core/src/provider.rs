@@ -93,7 +93,7 @@ pub struct ProviderProfile {
     pub ephemeral_taints: Vec<Taint>,
 }
 
-/// How long a launch may take, unless the provider says otherwise.
+/// How long a launch may take by default.
 pub const LAUNCH_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5 * 60);
 
 impl ProviderProfile {

@@ -71,8 +71,8 @@ pub fn population(snapshot: &Snapshot, pool: &str) -> Population {
     Population::count(snapshot, claims.map(AsRef::as_ref))
 }
 
-/// Returns how many nodes a static NodePool lacks; `None` for a NodePool that is not static, not ready or being deleted. How many may
-/// be launched, [`Reservations`] say.
+/// Returns how many nodes a static NodePool lacks; `None` for a NodePool that is not static, not ready or being deleted. [`Reservations`]
+/// limit how many may be launched.
 pub fn missing(snapshot: &Snapshot, pool: &NodePool) -> Option<u32> {
     let replicas = replicas(pool).filter(|_| !pool.is_deleting() && pool.is_true(types::READY))?;
     Some(population(snapshot, pool.name()).missing(replicas))

@@ -216,7 +216,7 @@ impl Snapshot {
     }
 
     /// Returns the number of changes that can affect consolidation: if two snapshots of one cluster have the same number,
-    /// consolidation has the same result for both, time apart.
+    /// consolidation has the same result for both, except for the passage of time.
     ///
     /// Changes of pod readiness do not count: their consequences appear in the status of PodDisruptionBudgets.
     pub fn epoch(&self) -> u64 {

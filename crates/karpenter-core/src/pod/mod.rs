@@ -1,6 +1,6 @@
 //! The engine's model of a pod.
 //!
-//! A [`Pod`] is parsed once from the Kubernetes object. All fields that scheduling reads, identity apart, form its [`Shape`]; pods
+//! A [`Pod`] is parsed once from the Kubernetes object. All fields that scheduling reads, except its identity, form its [`Shape`]; pods
 //! of one workload share one shape (`Arc`), so that a class of pods costs as much as a single one.
 //!
 //! Parsing never fails: invalid user input is kept as data ([`InvalidPod`]) and reported by [`validate`].
@@ -165,7 +165,7 @@ pub struct ClaimRef {
     pub made: bool,
 }
 
-/// All fields that scheduling reads, identity apart.
+/// All fields that scheduling reads, except the identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Shape {
@@ -253,7 +253,7 @@ pub struct Pod {
 /// The field manager of writes to the status of pods.
 pub const FIELD_MANAGER: &str = "karpenter";
 
-/// Reports whether an entry of managed fields says that [`FIELD_MANAGER`] wrote `status.nominatedNodeName`.
+/// Reports whether, by an entry of managed fields, [`FIELD_MANAGER`] wrote `status.nominatedNodeName`.
 fn has_nominated(entry: &ManagedFieldsEntry) -> bool {
     let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
     entry.manager.as_deref() == Some(FIELD_MANAGER)

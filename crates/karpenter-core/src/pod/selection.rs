@@ -417,20 +417,20 @@ mod tests {
     /// Conformance: API-092
     #[test]
     fn do_not_evict_still_counts() {
-        let says = |value: &str| {
+        let parsed = |value: &str| {
             let pod = pod(|p| p["metadata"]["annotations"] = json!({ DO_NOT_EVICT: value }));
             do_not_disrupt(&pod, Timestamp::UNIX_EPOCH)
         };
-        assert_eq!(says("true"), DoNotDisrupt::Yes);
-        assert_eq!(says("false"), DoNotDisrupt::No);
-        assert_eq!(says("2h"), DoNotDisrupt::No);
+        assert_eq!(parsed("true"), DoNotDisrupt::Yes);
+        assert_eq!(parsed("false"), DoNotDisrupt::No);
+        assert_eq!(parsed("2h"), DoNotDisrupt::No);
     }
 
     /// Conformance: SCH-188
     #[test]
     fn do_not_disrupt_is_true_or_a_duration_from_the_start() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        let says = |value: &str, started: bool| {
+        let parsed = |value: &str, started: bool| {
             do_not_disrupt(
                 &pod(|p| {
                     p["metadata"]["annotations"] = json!({ DO_NOT_DISRUPT: value });
@@ -441,13 +441,13 @@ mod tests {
                 at("2026-01-01T01:00:00Z"),
             )
         };
-        assert_eq!(says("true", true), DoNotDisrupt::Yes);
-        assert_eq!(says("2h", true), DoNotDisrupt::Yes);
-        assert_eq!(says("1h30m", true), DoNotDisrupt::Yes);
-        assert_eq!(says("30m", true), DoNotDisrupt::No);
-        assert_eq!(says("30m", false), DoNotDisrupt::Yes);
-        assert_eq!(says("-1h", true), DoNotDisrupt::Invalid);
-        assert_eq!(says("soon", true), DoNotDisrupt::Invalid);
+        assert_eq!(parsed("true", true), DoNotDisrupt::Yes);
+        assert_eq!(parsed("2h", true), DoNotDisrupt::Yes);
+        assert_eq!(parsed("1h30m", true), DoNotDisrupt::Yes);
+        assert_eq!(parsed("30m", true), DoNotDisrupt::No);
+        assert_eq!(parsed("30m", false), DoNotDisrupt::Yes);
+        assert_eq!(parsed("-1h", true), DoNotDisrupt::Invalid);
+        assert_eq!(parsed("soon", true), DoNotDisrupt::Invalid);
         assert_eq!(
             do_not_disrupt(&pod(|_| ()), at("2026-01-01T01:00:00Z")),
             DoNotDisrupt::No

@@ -303,17 +303,17 @@ fn values_that_no_node_has_in_any_cluster_hint_at_the_one_that_was_meant() {
         In,
         ["amd64", "arm64"],
     ));
-    let says = |values: &[&str]| {
+    let refusal = |values: &[&str]| {
         let asked = Requirement::new("kubernetes.io/arch", In, values.iter().copied());
         let error = here.compatible(&rs(asked), AllowUndefined::Nothing);
         error.unwrap_err().to_string()
     };
     assert_eq!(
-        says(&["amd46"]),
+        refusal(&["amd46"]),
         "key kubernetes.io/arch, kubernetes.io/arch In [amd46] not in kubernetes.io/arch In [amd64 arm64] (typo of \"amd64\"?)"
     );
     assert!(
-        !says(&["s390x", "amd46"]).contains("typo"),
+        !refusal(&["s390x", "amd46"]).contains("typo"),
         "one of them exists"
     );
 }

@@ -337,7 +337,7 @@ impl Disruption {
             self.start(command);
             self.pass = Some(pass);
         } else if let Some(proposal) = pass.to_validate.pop_front() {
-            let inputs = self.inputs(self.held(), now);
+            let inputs = self.inputs(self.claims(), now);
             pass.asked = Some((inputs.clone(), snapshot.epoch()));
             self.effects
                 .push(Effect::Validate(proposal.command, inputs));
@@ -348,7 +348,7 @@ impl Disruption {
             if self.is_unchanged(snapshot, now) {
                 return;
             }
-            let mut in_flight = self.held();
+            let mut in_flight = self.claims();
             in_flight.extend(self.proposals().flat_map(claims));
             let inputs = self.inputs(in_flight, now);
             pass.asked = Some((inputs.clone(), snapshot.epoch()));
@@ -371,13 +371,13 @@ impl Disruption {
         if !self.settings.checks_starts {
             return pass.to_start.pop_front();
         }
-        let in_flight = self.held();
+        let in_flight = self.claims();
         let mut planned = std::iter::from_fn(|| pass.to_start.pop_front());
         planned.find_map(|command| startable(command, snapshot, &in_flight, now))
     }
 
     /// Returns the NodeClaims of commands.
-    fn held(&self) -> BTreeSet<String> {
+    fn claims(&self) -> BTreeSet<String> {
         let executed = self.executions.iter().map(|it| &it.command);
         let starting = self.starting.iter().map(|it| &it.command);
         executed
@@ -506,9 +506,9 @@ impl Disruption {
         self.effects.push(Effect::Untaint(nodes));
     }
 
-    /// Returns the nodes that are tainted for disruption though no command holds them.
+    /// Returns the nodes that are tainted for disruption without being part of a command.
     fn stale<'a>(&self, snapshot: &'a Snapshot) -> impl Iterator<Item = TaintedNode> + 'a {
-        let held = self.held();
+        let in_flight = self.claims();
         let removes = self.settings.removes_stale_taints;
         let nodes = snapshot.nodes().filter(move |_| removes);
         nodes.filter_map(move |state| {
@@ -519,7 +519,7 @@ impl Disruption {
             let is_stale = is_tainted
                 && !state.is_deleting()
                 && !claim.is_deleting()
-                && !held.contains(claim.name());
+                && !in_flight.contains(claim.name());
             is_stale.then(|| TaintedNode {
                 node: state.node.as_ref().map(|node| node.name.clone()),
                 claim: claim.name().to_owned(),

@@ -118,7 +118,7 @@ impl Disruption {
         }
         let report = Report::Started(Arc::clone(&command), replacements.clone());
         self.effects.push(Effect::Report(report));
-        let queued = self.held().len() + command.candidates.len();
+        let queued = self.claims().len() + command.candidates.len();
         self.executions
             .push(Execution::new(command, replacements, queued, now));
         if let Some(pass) = &mut self.pass {

@@ -63,7 +63,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay of a check after kube-scheduler has bound a pod elsewhere than planned, or removed a nominated node: more of them follow.
 const RECHECK_DELAY: Duration = Duration::from_secs(1);
 
-/// How old a pod is that kube-scheduler has not tried yet when it is planned all the same. An idle kube-scheduler tries a pod within
+/// Age from which a pod is planned although kube-scheduler has not tried it yet. An idle kube-scheduler tries a pod within
 /// milliseconds; in a burst, every failed attempt is a write, and the last pods are tried tens of seconds after the first.
 const UNTRIED_AGE: Duration = Duration::from_secs(2);
 

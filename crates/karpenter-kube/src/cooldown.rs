@@ -42,7 +42,7 @@ impl Cooldowns {
         state.objects.insert(object.to_owned(), cooldown);
     }
 
-    /// Records a failure of the object: its cool-down lasts for at most as long as the back-off says, longer after each failure.
+    /// Records a failure of the object: its cool-down lasts for at most the back-off, longer after each failure.
     /// Half of it is fixed, the other half differs by object, so that NodePools that failed together are not retried together.
     /// `until` returns the instant a duration from now.
     pub(crate) fn failed(

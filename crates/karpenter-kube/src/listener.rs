@@ -70,7 +70,7 @@ pub enum Decided<'a> {
     Repaired {
         /// The node.
         node: &'a str,
-        /// The condition because of which it is.
+        /// The condition that makes it unhealthy.
         condition: &'a str,
     },
 }

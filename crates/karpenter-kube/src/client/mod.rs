@@ -1,4 +1,4 @@
-//! Clients of the API server: rate limited as upstream's flags say, and a client that never retries. How they change objects is in
+//! Clients of the API server: rate limited by upstream's flags, and a client that never retries. How they change objects is in
 //! [`patch`], [`delete`] and [`writes`].
 //!
 //! kube's default client retries 429, 503 and 504 up to fifteen times. The API server answers an eviction that violates a

@@ -154,10 +154,10 @@ mod tests {
     fn an_invalid_annotation_is_reported_once_and_ends_the_pause() {
         let mut pauses = Pauses::default();
         look(&mut pauses, Some(&format!("until={ONE}")), NOON);
-        let said = look(&mut pauses, Some("until=soon"), NOON);
-        assert_eq!(said.len(), 2, "{said:?}");
+        let events = look(&mut pauses, Some("until=soon"), NOON);
+        assert_eq!(events.len(), 2, "{events:?}");
         assert_eq!(
-            said[1],
+            events[1],
             "InvalidKnob Annotation \"operations.karpenter.sh/paused\" counts as absent: invalid time `soon`: must be as 2006-01-02T15:04:05Z"
         );
         assert!(look(&mut pauses, Some("until=soon"), NOON).is_empty());

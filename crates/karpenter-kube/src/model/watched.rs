@@ -1,7 +1,7 @@
 //! Pods and Nodes as their watches deserialize them: without what no controller reads.
 //!
 //! Two fifths of the time to parse a pod is spent on `metadata.managedFields`, and half of a Node are its images: they are skipped in the
-//! text, except for the entry that says that Karpenter nominated the pod to a node. Freed afterwards, they would leave holes in the memory between objects that stay.
+//! text, except for the entry of Karpenter's nomination of the pod. Freed afterwards, they would leave holes in the memory between objects that stay.
 
 use std::collections::BTreeMap;
 
@@ -155,7 +155,7 @@ impl<'de> Deserialize<'de> for Manager {
 }
 
 impl Metadata {
-    /// Returns the entry that says that Karpenter wrote `status.nominatedNodeName`, if it did.
+    /// Returns the entry of Karpenter for `status.nominatedNodeName`, if it wrote it.
     fn nominated(&self) -> Option<Vec<ManagedFieldsEntry>> {
         let nominated = |entry: &ManagedFields| {
             entry.manager.is_karpenter && entry.fields_v1.status.nominated.is_some()

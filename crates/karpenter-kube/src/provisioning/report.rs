@@ -369,7 +369,7 @@ mod tests {
     /// Conformance: SCH-283
     #[test]
     fn a_nodepool_without_types_says_whether_min_values_are_the_reason() {
-        let said = |pool: Object<NodePool>| {
+        let message = |pool: Object<NodePool>| {
             let plan = planned(pool, fake::instance_types(3).to_vec(), vec![pod("p")]);
             match &plan.pools[..] {
                 [report] => match report.outcome {
@@ -384,9 +384,9 @@ mod tests {
         let key = "node.kubernetes.io/instance-type";
         let pool = || node_pool("p").without_requirements();
         let text = "NodePool requirements filtered out all compatible available instance types";
-        assert_eq!(said(pool().requires(key, "In", &["nothing"])), text);
+        assert_eq!(message(pool().requires(key, "In", &["nothing"])), text);
         assert_eq!(
-            said(pool().requires_min(key, "Exists", &[], 4)),
+            message(pool().requires_min(key, "Exists", &[], 4)),
             format!("{text} due to minValues incompatibility")
         );
     }

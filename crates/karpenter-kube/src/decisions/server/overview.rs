@@ -25,7 +25,7 @@ const ERROR_BACKOFF: Backoff = Backoff {
 };
 
 impl Feed {
-    /// Returns the overview of the current state; one that is half a second old will do.
+    /// Returns the overview of the current state, which is at most half a second old.
     pub(super) async fn current(
         &self,
         cx: &Context,

@@ -76,7 +76,7 @@ fn too_many_values() -> Failure {
 }
 
 /// Replaces each change `manifest`, a text with YAML documents, by a change `apply` for each document. A browser has no parser of
-/// YAML. All manifests together may have so many values: an alias repeats those of its anchor.
+/// YAML. All manifests share the limit of values: an alias repeats the values of its anchor.
 fn with_manifests(changes: Vec<Intent>, values: usize) -> Result<Vec<Intent>, Failure> {
     let left = Rc::new(Cell::new((values, MAX_BODY)));
     let mut all = Vec::with_capacity(changes.len());

@@ -15,7 +15,7 @@ use super::status::Failure;
 
 /// Prefix of all paths.
 const PREFIX: &str = "/apis/decisions.karpenter.sh/v1alpha1/";
-/// How many records a list has, unless the request says otherwise.
+/// The default number of records of a list.
 const LIMIT: usize = 500;
 /// The most records of a list.
 const MAX_LIMIT: usize = 5000;

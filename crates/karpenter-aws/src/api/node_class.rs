@@ -1,6 +1,6 @@
 //! EC2NodeClass and its spec.
 //!
-//! Absent and empty fields are kept apart wherever the static hash distinguishes them: tags, block device mappings,
+//! Absent and empty fields differ wherever the static hash distinguishes them: tags, block device mappings,
 //! network interfaces and every optional scalar.
 
 use std::collections::BTreeMap;

@@ -99,7 +99,7 @@ pub fn is_ami_changed(
     Ok(ami.is_none_or(|ami| ami.id != ours))
 }
 
-/// Returns the drift reason of an instance, apart from reservations.
+/// Returns the drift reason of an instance, except for reservations.
 ///
 /// # Errors
 /// If drift cannot be determined.

@@ -211,14 +211,14 @@ impl Ec2Provider {
             )));
         };
         let ready = class.condition(types::READY);
-        let said = ready.map(|c| c.message.clone()).unwrap_or_default();
+        let text = ready.map(|c| c.message.clone()).unwrap_or_default();
         match class.condition_status(types::READY) {
-            Status::False => return Err(CloudProviderError::NodeClassNotReady(said)),
+            Status::False => return Err(CloudProviderError::NodeClassNotReady(text)),
             Status::Unknown => {
                 return Err(CloudProviderError::Create {
                     reason: "NodeClassReadinessUnknown".into(),
                     message: format!(
-                        "resolving NodeClass readiness, NodeClass is in Ready=Unknown, {said}"
+                        "resolving NodeClass readiness, NodeClass is in Ready=Unknown, {text}"
                     ),
                     source: None,
                 });

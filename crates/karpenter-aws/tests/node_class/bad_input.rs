@@ -7,7 +7,7 @@ use karpenter_aws::api::condition_types as types;
 use karpenter_core::provider::{CloudProvider, CloudProviderError};
 use serde_json::{Value, json};
 
-use crate::support::{ROLE, Said, World, said};
+use crate::support::{Observed, ROLE, World, observed};
 
 /// Creates a world with a valid class.
 async fn world() -> World {
@@ -18,14 +18,14 @@ async fn world() -> World {
 }
 
 /// Returns a condition of a class with this spec, and asserts that the other class stays ready.
-async fn judged(world: &World, name: &str, spec: Value, condition: &str) -> Said {
+async fn observe_bad(world: &World, name: &str, spec: Value, condition: &str) -> Observed {
     world.create(name, spec).await;
     // Whether it is retried is not tested here.
     let _ = world.reconcile(name).await;
     let bad = world.get(name).await;
     assert!(!bad.is_true(core_types::READY), "{name}");
     assert!(world.seen("good").await.is_true(core_types::READY));
-    said(&bad, condition)
+    observed(&bad, condition)
 }
 
 fn family(alias: &str, user_data: &str) -> Value {
@@ -48,7 +48,7 @@ async fn user_data_that_its_family_cannot_parse_is_reported_before_a_launch() {
         ("mime", "al2023@latest", mime, "MIME"),
         ("short", "al2023@latest", cut_off, "closing boundary"),
     ] {
-        let (status, reason, message) = judged(
+        let (status, reason, message) = observe_bad(
             &world,
             name,
             family(alias, data),
@@ -67,7 +67,7 @@ async fn user_data_that_its_family_cannot_parse_is_reported_before_a_launch() {
     // AL2 has no AMIs for this version of Kubernetes, but a user may have a custom one.
     let terms = json!([{ "id": world.image("x86_64") }]);
     let spec = json!({ "amiFamily": "AL2", "amiSelectorTerms": terms, "userData": cut_off });
-    let (_, reason, message) = judged(&world, "al2", spec, types::VALIDATION_SUCCEEDED).await;
+    let (_, reason, message) = observe_bad(&world, "al2", spec, types::VALIDATION_SUCCEEDED).await;
     assert_eq!(reason, "UserDataInvalid");
     assert!(message.contains("spec.userData"), "{message}");
     world.stop().await;
@@ -88,7 +88,7 @@ async fn user_data_of_sixty_kilobytes_is_too_large() {
     ] {
         let spec = family(alias, data);
         let (status, reason, message) =
-            judged(&world, name, spec, types::VALIDATION_SUCCEEDED).await;
+            observe_bad(&world, name, spec, types::VALIDATION_SUCCEEDED).await;
         assert_eq!(
             (status.as_str(), reason.as_str()),
             ("False", "UserDataSizeLimitExceeded"),
@@ -105,7 +105,7 @@ async fn a_misspelled_alias_is_reported() {
     for alias in ["al2023@v20260899", "bottlerocket@1.99.0"] {
         let name = alias.split('@').next().unwrap();
         let spec = json!({ "amiSelectorTerms": [{ "alias": alias }] });
-        let (status, reason, message) = judged(&world, name, spec, types::AMIS_READY).await;
+        let (status, reason, message) = observe_bad(&world, name, spec, types::AMIS_READY).await;
         assert_eq!((status.as_str(), reason.as_str()), ("False", "AMINotFound"));
         assert!(
             message.contains(alias) && message.contains("check its version"),
@@ -124,7 +124,7 @@ async fn deleted_subnets_and_selectors_without_match_are_reported() {
     assert!(world.seen("deleted").await.is_true(core_types::READY));
     world.fake.remove_subnet(id);
     let bad = world.seen("deleted").await;
-    let (status, reason, message) = said(&bad, types::SUBNETS_READY);
+    let (status, reason, message) = observed(&bad, types::SUBNETS_READY);
     assert_eq!(
         (status.as_str(), reason.as_str()),
         ("False", "SubnetsNotFound")
@@ -158,7 +158,7 @@ async fn deleted_subnets_and_selectors_without_match_are_reported() {
             "spec.placementGroupSelector",
         ),
     ] {
-        let (status, reason, message) = judged(&world, name, spec, condition).await;
+        let (status, reason, message) = observe_bad(&world, name, spec, condition).await;
         assert_eq!((status.as_str(), reason.as_str()), ("False", why));
         assert!(message.contains(&format!("change {field}")), "{message}");
     }
@@ -176,7 +176,7 @@ async fn a_role_that_may_not_be_passed_is_named() {
     let bad = world.get("bad").await;
     let all: Vec<String> = [types::INSTANCE_PROFILE_READY, types::VALIDATION_SUCCEEDED]
         .iter()
-        .map(|c| said(&bad, c).2)
+        .map(|c| observed(&bad, c).2)
         .collect();
     assert!(!bad.is_true(core_types::READY));
     assert!(
@@ -237,7 +237,7 @@ async fn a_disk_without_a_volume_or_a_name_does_not_affect_others() {
     ] {
         let spec = json!({ "blockDeviceMappings": [mapping] });
         let (status, reason, message) =
-            judged(&world, name, spec, types::VALIDATION_SUCCEEDED).await;
+            observe_bad(&world, name, spec, types::VALIDATION_SUCCEEDED).await;
         assert_eq!(
             (status.as_str(), reason.as_str()),
             ("False", "BlockDeviceMappingInvalid")

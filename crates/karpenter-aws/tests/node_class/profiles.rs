@@ -9,7 +9,7 @@ use karpenter_aws::controllers::node_class::InstanceProfileGc;
 use karpenter_kube::controller::Periodic;
 use serde_json::json;
 
-use crate::support::{ROLE, World, is, said};
+use crate::support::{ROLE, World, is, observed};
 
 fn names(world: &World) -> Vec<String> {
     let all = world.fake.instance_profiles();
@@ -136,7 +136,7 @@ async fn a_role_that_is_missing_or_forbidden_is_named() {
     let world = World::new().await;
     world.create("default", json!({ "role": "Missing" })).await;
     let (class, _) = world.failed("default").await;
-    let (status, why, message) = said(&class, types::INSTANCE_PROFILE_READY);
+    let (status, why, message) = observed(&class, types::INSTANCE_PROFILE_READY);
     assert_eq!(
         (status, why),
         is("False", "InstanceProfileResolutionFailed")
@@ -149,7 +149,7 @@ async fn a_role_that_is_missing_or_forbidden_is_named() {
         .set(|s| s.denied = vec!["iam:CreateInstanceProfile".into()]);
     world.respecify("default", json!({ "role": ROLE })).await;
     let (class, _) = world.failed("default").await;
-    let (_, _, message) = said(&class, types::INSTANCE_PROFILE_READY);
+    let (_, _, message) = observed(&class, types::INSTANCE_PROFILE_READY);
     assert!(message.contains("iam:CreateInstanceProfile"), "{message}");
     world.fake.set(|s| s.denied.clear());
     assert!(world.seen("default").await.is_true(core_types::READY));

@@ -12,7 +12,7 @@ use karpenter_aws_fake::{
 use karpenter_kube::controller::Next;
 use serde_json::json;
 
-use crate::support::{IMAGES, World, is, reason, said};
+use crate::support::{IMAGES, World, is, observed, reason};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -97,7 +97,7 @@ async fn a_selector_that_matches_nothing_clears_the_list_and_its_condition() {
             "Awaiting AMI, Instance Profile, Security Group, and Subnet resolution",
         ),
     ] {
-        let (status, found, actual) = said(&class, condition);
+        let (status, found, actual) = observed(&class, condition);
         assert_eq!((status, found), is("False", why));
         assert!(actual.starts_with(message), "{actual}");
     }
@@ -180,7 +180,7 @@ async fn aliases_without_images_for_the_version_are_reported() {
             .create(name, json!({ "amiSelectorTerms": [{ "alias": alias }] }))
             .await;
         let class = world.seen(name).await;
-        let (status, why, message) = said(&class, types::AMIS_READY);
+        let (status, why, message) = observed(&class, types::AMIS_READY);
         assert_eq!((status, why), is("False", "UnsupportedAlias"));
         assert!(message.contains("use "), "{message}");
         assert!(class.status.amis.is_empty());
@@ -257,7 +257,7 @@ async fn a_missing_parameter_is_skipped_and_any_other_error_fails() {
     let (class, error) = world.failed("default").await;
     assert!(error.to_string().contains("not yours"), "{error}");
     assert_eq!(
-        said(&class, types::AMIS_READY),
+        observed(&class, types::AMIS_READY),
         text([
             "False",
             "AMIResolutionFailed",
@@ -310,7 +310,7 @@ async fn a_placement_group_must_exist_and_be_available_if_one_is_selected() {
     let named = |name: &str| json!({ "placementGroupSelector": { "name": name } });
     world.create("default", named("none")).await;
     let class = world.seen("default").await;
-    let (_, why, message) = said(&class, condition);
+    let (_, why, message) = observed(&class, condition);
     assert_eq!(why, "PlacementGroupNotFound");
     assert!(
         message.starts_with("Placement group \"none\" not found"),
@@ -437,7 +437,7 @@ async fn a_failed_call_does_not_affect_others_or_earlier_results() {
         error.to_string().contains("DescribeSecurityGroups"),
         "{error}"
     );
-    let (status, why, message) = said(&class, types::SECURITY_GROUPS_READY);
+    let (status, why, message) = observed(&class, types::SECURITY_GROUPS_READY);
     assert_eq!((status, why), is("False", "SecurityGroupResolutionFailed"));
     assert!(message.contains("ec2:DescribeSecurityGroups"), "{message}");
     for condition in [

@@ -48,9 +48,9 @@ pub struct World {
 }
 
 /// Status, reason and message of a condition.
-pub type Said = (String, String, String);
+pub type Observed = (String, String, String);
 
-pub fn said(class: &EC2NodeClass, condition: &str) -> Said {
+pub fn observed(class: &EC2NodeClass, condition: &str) -> Observed {
     let found = class.condition(condition).unwrap();
     (
         found.status.clone(),
@@ -61,7 +61,7 @@ pub fn said(class: &EC2NodeClass, condition: &str) -> Said {
 
 /// Returns status and reason of a condition.
 pub fn reason(class: &EC2NodeClass, condition: &str) -> (String, String) {
-    let (status, reason, _) = said(class, condition);
+    let (status, reason, _) = observed(class, condition);
     (status, reason)
 }
 

@@ -6,7 +6,7 @@ use karpenter_aws_fake::{Cluster, Fault};
 use karpenter_kube::controller::ReconcileError;
 use serde_json::{Value, json};
 
-use crate::support::{CLUSTER, World, is, reason, said};
+use crate::support::{CLUSTER, World, is, observed, reason};
 
 const VALIDATION: &str = types::VALIDATION_SUCCEEDED;
 
@@ -27,7 +27,7 @@ async fn expressions_need_the_gate_and_values_do_not() {
     assert_eq!(with_kubelet(&world, "reserved", text).await, disabled);
     let plain = json!({ "maxPods": 20, "kubeReserved": { "cpu": "100m" } });
     assert_eq!(with_kubelet(&world, "plain", plain).await, fine);
-    let (_, _, message) = said(&world.get("pods").await, VALIDATION);
+    let (_, _, message) = observed(&world.get("pods").await, VALIDATION);
     assert!(message.contains("NodeClassCEL=true"), "{message}");
     world.stop().await;
 }
@@ -75,7 +75,7 @@ async fn kubelet_settings_are_validated_before_any_call() {
     );
     assert_eq!(world.calls("RunInstances"), 0);
     assert!(
-        said(&world.get("unknown").await, VALIDATION)
+        observed(&world.get("unknown").await, VALIDATION)
             .2
             .contains("; "),
         "all at once"
@@ -128,7 +128,7 @@ async fn a_denied_permission_is_named_with_the_policy_that_denies_it() {
             .respecify("default", json!({ "tags": { "try": action } }))
             .await;
         let class = world.seen("default").await;
-        let (status, found, message) = said(&class, VALIDATION);
+        let (status, found, message) = observed(&class, VALIDATION);
         assert_eq!((status, found), is("False", &why));
         let start = format!("Controller isn't authorized to call ec2:{action}: ");
         assert!(message.starts_with(&start), "{message}");
@@ -143,7 +143,7 @@ async fn a_denied_permission_is_named_with_the_policy_that_denies_it() {
     world
         .respecify("default", json!({ "tags": { "try": "boundary" } }))
         .await;
-    let (_, _, message) = said(&world.seen("default").await, VALIDATION);
+    let (_, _, message) = observed(&world.seen("default").await, VALIDATION);
     assert!(message.contains("permissions boundary"), "{message}");
     let asked = world.calls("RunInstances");
     world.seen("default").await;
@@ -192,7 +192,7 @@ async fn a_user_managed_profile_must_exist_and_our_new_one_is_waited_for() {
         .await;
     let (class, error) = world.failed("theirs").await;
     assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
-    let (status, why, message) = said(&class, VALIDATION);
+    let (status, why, message) = observed(&class, VALIDATION);
     assert_eq!((status, why), is("False", "InstanceProfileNotFound"));
     assert!(message.contains("spec.instanceProfile"), "{message}");
     world
@@ -227,7 +227,7 @@ async fn user_data_that_ec2_finds_too_large_has_its_own_reason() {
         .add_fault(malformed("User data is limited to 16384 bytes").always());
     world.create("default", json!({})).await;
     let class = world.seen("default").await;
-    let (status, why, message) = said(&class, VALIDATION);
+    let (status, why, message) = observed(&class, VALIDATION);
     assert_eq!((status, why), is("False", "UserDataSizeLimitExceeded"));
     assert!(message.contains("shorten spec.userData"), "{message}");
 
@@ -322,7 +322,7 @@ async fn the_service_cidr_is_discovered_for_al2023() {
     );
     world.create("default", json!({})).await;
     let (class, _) = world.failed("default").await;
-    let (status, why, message) = said(&class, VALIDATION);
+    let (status, why, message) = observed(&class, VALIDATION);
     assert_eq!((status, why), is("False", "ClusterCIDRResolutionFailed"));
     assert!(
         message.starts_with("Failed to detect the cluster CIDR"),
@@ -394,7 +394,7 @@ async fn a_tag_that_only_karpenter_sets_is_reported_if_admission_allowed_it() {
     let tags = json!({ "tags": { "karpenter.sh/nodepool": "mine" } });
     world.create("default", tags).await;
     let class = world.seen("default").await;
-    let (status, why, message) = said(&class, VALIDATION);
+    let (status, why, message) = observed(&class, VALIDATION);
     assert_eq!((status, why), is("False", "TagValidationFailed"));
     assert!(message.contains("karpenter.sh/nodepool"), "{message}");
     assert_eq!(world.calls("CreateLaunchTemplate"), 0, "nothing is tried");

@@ -236,7 +236,7 @@ impl Shared {
         self.handled.lock()
     }
 
-    /// Returns an error that says how to repair the queue or its permissions.
+    /// Returns an error with how to repair the queue or its permissions.
     fn unusable(&self, source: AwsError) -> ReconcileError {
         let (name, error) = (self.queue.name(), &source);
         let what = if error.is_not_found() {

@@ -401,9 +401,9 @@ fn pool_errors(fleet: &Fleet, output: &CreateFleetOutput) -> Vec<PoolError> {
             .map(|t| t.as_str().to_owned())
             .unwrap_or_default();
         let (found, reservation) = find(fleet, &type_, about);
-        let text = |said: Option<&str>, known: Option<&String>| {
-            let said = said.map(str::to_owned).or_else(|| known.cloned());
-            said.unwrap_or_default()
+        let text = |returned: Option<&str>, known: Option<&String>| {
+            let returned = returned.map(str::to_owned).or_else(|| known.cloned());
+            returned.unwrap_or_default()
         };
         PoolError {
             zone: text(

@@ -93,7 +93,7 @@ pub enum Network {
 /// The content of a launch template.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Template {
-    /// Name of the node class: equal templates of different classes are kept apart.
+    /// Name of the node class: equal templates of different classes are different.
     pub node_class: String,
     /// ID of the AMI.
     pub image_id: String,

@@ -141,20 +141,20 @@ impl Connect {
     /// # Errors
     /// If the value of a variable is invalid.
     pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Result<Self, ConnectError> {
-        let said = |name: &str| env(name).filter(|value| !value.trim().is_empty());
-        let attempts = match said("AWS_MAX_ATTEMPTS") {
+        let value = |name: &str| env(name).filter(|value| !value.trim().is_empty());
+        let attempts = match value("AWS_MAX_ATTEMPTS") {
             None => None,
             Some(text) => match text.trim().parse::<u32>() {
                 Ok(attempts) if attempts > 0 => Some(attempts),
                 _ => return Err(ConnectError::Attempts(text)),
             },
         };
-        if let Some(mode) = said("AWS_RETRY_MODE")
+        if let Some(mode) = value("AWS_RETRY_MODE")
             && !["standard", "adaptive"].contains(&mode.trim().to_ascii_lowercase().as_str())
         {
             return Err(ConnectError::Mode(mode));
         }
-        let roots = match said("AWS_CA_BUNDLE") {
+        let roots = match value("AWS_CA_BUNDLE") {
             None => None,
             Some(path) => match std::fs::read(&path) {
                 Ok(pem) => Some(pem),

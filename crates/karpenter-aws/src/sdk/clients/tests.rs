@@ -54,8 +54,8 @@ fn retry_and_trust_settings_of_the_environment_are_used_or_refused() {
     };
     assert_eq!(of(&[]).unwrap().attempts, None);
     assert_eq!(of(&[("AWS_MAX_ATTEMPTS", "")]).unwrap().attempts, None);
-    let said = [("AWS_MAX_ATTEMPTS", "7"), ("AWS_RETRY_MODE", "Adaptive")];
-    assert_eq!(of(&said).unwrap().attempts, Some(7));
+    let values = [("AWS_MAX_ATTEMPTS", "7"), ("AWS_RETRY_MODE", "Adaptive")];
+    assert_eq!(of(&values).unwrap().attempts, Some(7));
     for (name, value) in [
         ("AWS_MAX_ATTEMPTS", "0"),
         ("AWS_MAX_ATTEMPTS", "many"),

@@ -34,7 +34,7 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// Returns a text of five characters that says nothing, as generated names end.
+/// Returns five characters, as generated names end.
 fn random(number: usize) -> String {
     let letters = b"bcdfghjklmnpqrstvwxz2456789";
     let mut state = (number as u64).wrapping_mul(6_364_136_223_846_793_005) >> 5;

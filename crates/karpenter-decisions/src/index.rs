@@ -159,7 +159,7 @@ impl Table {
     }
 
     /// Records the result of a pass at `now`, in record number `record`: `fresh` results replace earlier ones, other entries stay
-    /// if `keep` says so. `began` is when the history began.
+    /// if `keep` returns true. `began` is when the history began.
     pub fn update(
         &mut self,
         mut fresh: Vec<Fresh>,

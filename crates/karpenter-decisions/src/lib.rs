@@ -17,9 +17,9 @@
 //! assert_eq!(standing.id, "Batching");
 //! ```
 //!
-//! - [`record`]: a [`DecisionRecord`](record::DecisionRecord) says what one pass of the provisioner, of disruption or of static
+//! - [`record`]: a [`DecisionRecord`](record::DecisionRecord) describes what one pass of the provisioner, of disruption or of static
 //!   capacity decided. [`ring`] keeps the latest records within bounds.
-//! - [`index`]: the reason of each pending pod and each node, since when it has it, and the records that say so.
+//! - [`index`]: the reason of each pending pod and each node, since when it has it, and the records of it.
 //! - [`history`]: both together, fed by the passes.
 //! - [`blocking`]: what blocks a pending pod, and what would help, found by running the scheduler.
 //! - [`what_if`]: what would be done with a node after a [`change`]: without a PodDisruptionBudget, with another budget.

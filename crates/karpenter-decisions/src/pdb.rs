@@ -48,7 +48,7 @@ impl PdbState {
     }
 
     /// Reads a PodDisruptionBudget of a namespace. `selected` counts the active pods that it selects; it is called if the status
-    /// does not say how many pods are expected.
+    /// does not have the number of expected pods.
     pub(crate) fn with_pods(
         budget: &PodDisruptionBudget,
         namespace: &str,

@@ -279,9 +279,9 @@ fn a_misspelt_architecture_is_reported_with_the_one_that_was_meant() {
         let answer = World::new().pool(default_pool()).ask(pod);
         answer.blocking.atoms[0].hint.clone()
     };
-    let says = Some("kubernetes.io/arch is never amd46; did you mean amd64?".to_owned());
-    assert_eq!(hint(web("p").select(ARCH, "amd46")), says);
-    assert_eq!(hint(web("p").require(ARCH, "In", &["amd46"])), says);
+    let expected = Some("kubernetes.io/arch is never amd46; did you mean amd64?".to_owned());
+    assert_eq!(hint(web("p").select(ARCH, "amd46")), expected);
+    assert_eq!(hint(web("p").require(ARCH, "In", &["amd46"])), expected);
 }
 
 #[test]

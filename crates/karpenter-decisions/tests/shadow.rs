@@ -69,7 +69,7 @@ impl Beside {
         self.cluster.snapshot()
     }
 
-    /// A pod of so many cores waits since a second.
+    /// Adds a pod that is pending since a second.
     fn waits(&mut self, name: &str, cores: i64, second: i64) {
         let pod = Pod::pending("shop", name, Resources::new().with("cpu", cores * 1000));
         self.comparison.pod_waits(&pod.key, at(second));
@@ -168,7 +168,7 @@ fn created(name: &str, second: i64) -> NodeClaim {
     }))
 }
 
-/// A NodeClaim with an instance of so many cores and these conditions.
+/// Returns a launched NodeClaim with these conditions.
 fn launched(name: &str, cpu: i64, conditions: &[&str]) -> NodeClaim {
     let conditions: Vec<Value> = conditions
         .iter()

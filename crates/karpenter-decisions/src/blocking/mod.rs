@@ -41,7 +41,7 @@ const MAX_PAIRS: usize = 64;
 
 /// Finds what blocks a pending pod alone, and what would help.
 ///
-/// `policy` is that of the pass that left the pod without a place. `cancel` ends the search early, which the answer then says.
+/// `policy` is that of the pass that left the pod without a place. `cancel` ends the search early; the answer is then marked.
 /// Takes at most 256 runs of the engine.
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! Turns constraints whose relaxation helps into the smallest change that helps, and says what it would cost.
+//! Turns constraints whose relaxation helps into the smallest change that helps, with its cost.
 
 use std::collections::BTreeSet;
 

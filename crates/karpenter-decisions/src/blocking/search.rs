@@ -1,8 +1,8 @@
 //! Smallest sets, found by asking an oracle: the constraints that block a pod together, and those whose removal helps.
 //!
-//! A question has `n` constraints, numbered from 0. The oracle says whether the pod fits while some of them are relaxed.
+//! A question has `n` constraints, numbered from 0. The oracle answers whether the pod fits while some of them are relaxed.
 //! Constraints are assumed to be monotone (relaxing more never hurts); first fit does not promise that, so every result is
-//! checked by asking once more, and says so if the check fails.
+//! checked by asking once more, and marked if the check fails.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ pub(super) struct Core {
     pub(super) minimum: bool,
 }
 
-/// Pairs are searched only among so many constraints, because their number grows with the square.
+/// The most constraints among which pairs are searched: the number of pairs grows with the square.
 const PAIRS_UP_TO: usize = 16;
 
 /// Finds constraints that block together, of `order`; those that come first are preferred. `None` if nothing blocks once

@@ -96,7 +96,7 @@ impl Made {
         }
     }
 
-    /// Returns what a bundle says about the decision. `cancelled` is whether its end was asked for.
+    /// Returns the record of the decision in a bundle. `cancelled` is whether its end was asked for.
     #[must_use]
     pub fn decision(&self, pass: Replayed, cancelled: bool) -> Decision {
         let canonical = self.canonical();

@@ -57,7 +57,7 @@ impl<R: Read> LineReader<R> {
                 Ok([]) if self.line.is_empty() => return Ok(false),
                 Ok([]) => return Err(ReadError::Truncated { line: line - 1 }),
                 Ok(read) => read,
-                // The decompressor says so if the file ends within a block.
+                // The decompressor fails if the file ends within a block.
                 Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
                     return Err(ReadError::Truncated { line: line - 1 });
                 }

@@ -54,7 +54,7 @@ pub use recording::RecordedPass;
 pub use settings::{Redaction, Settings};
 pub use write::write;
 
-/// The version of the format. The versions before were those of no release, and are not read.
+/// The version of the format. Earlier versions were never released, and are not read.
 pub const SCHEMA: u32 = 3;
 
 /// A snapshot with all that its decisions depend on.
@@ -108,7 +108,7 @@ impl Bundle {
         self
     }
 
-    /// Makes the recorded decisions again: those of the time before, then those on the snapshot.
+    /// Makes the recorded decisions again: those of earlier passes, then those on the snapshot.
     #[must_use]
     pub fn replay(&self, threads: usize) -> Vec<Comparison> {
         let recording = self.recording.iter().map(|pass| pass.replay(threads));

@@ -218,7 +218,7 @@ impl Making {
         if known.is_none() {
             crate::blocking::set_ready(pool.conditions_mut());
         }
-        // What a NodePool says about disruption does not decide where pods fit.
+        // Where pods fit does not depend on the disruption settings of a NodePool.
         self.places |= known.is_none_or(|known| {
             let mut spec = known.spec.clone();
             spec.disruption.clone_from(&pool.spec.disruption);

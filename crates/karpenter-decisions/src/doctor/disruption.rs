@@ -13,11 +13,11 @@ use super::check::{Check, Severity};
 use super::finding::{Draft, Release, Subject};
 use super::scan::{Pool, Scan};
 
-/// How far ahead budgets are looked at. A month has every weekly and daily window.
+/// How far ahead budgets are checked. A month has every weekly and daily window.
 const DAYS: i64 = 32;
-/// Windows that are looked at; further ones are taken to be like them.
+/// Windows that are checked; further ones are assumed to be like them.
 const MAX_WINDOWS: usize = 50_000;
-/// A node should live for so many times the time that it takes to start.
+/// The least lifetime of a node, as a multiple of its start time.
 const STARTS: i32 = 10;
 
 pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {

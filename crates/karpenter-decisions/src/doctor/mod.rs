@@ -86,7 +86,7 @@ pub struct Finding {
     /// Savings in dollars per day once it is fixed; absent for a finding that keeps no node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_per_day: Option<f64>,
-    /// Whether it costs at least so much, because not all nodes were simulated.
+    /// Whether the cost is a lower bound, because not all nodes were simulated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub at_least: bool,
     /// The number of its nodes that something else keeps as well, so that they are not part of the savings.

@@ -73,7 +73,7 @@ impl<'a> Savings<'a> {
         }
     }
 
-    /// Returns what a finding costs; `None` if it keeps no node, or if that cannot be said.
+    /// Returns what a finding costs; `None` if it keeps no node, or if the savings are unknown.
     pub(super) fn of(&mut self, number: usize, draft: &Draft) -> Option<Amount> {
         match &draft.release {
             Release::Nothing | Release::Unknown => None,

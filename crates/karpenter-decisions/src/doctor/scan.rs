@@ -358,7 +358,7 @@ impl<'a> Pool<'a> {
         Some(all)
     }
 
-    /// Returns message and time of the condition that says that the NodeClass is not ready.
+    /// Returns message and time of the condition NodeClassReady, if it is False.
     pub(super) fn not_ready_class(&self) -> Option<(String, Option<Timestamp>)> {
         let condition = self.pool.condition(types::NODE_CLASS_READY)?;
         (condition.status == "False").then(|| {

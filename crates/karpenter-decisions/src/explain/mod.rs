@@ -1,6 +1,6 @@
 //! Explanations of pods, nodes, NodeClaims and NodePools.
 //!
-//! An explanation says what the history and a snapshot know: the reason with its age and parameters, the records, prices and
+//! An explanation contains what the history and a snapshot know: the reason with its age and parameters, the records, prices and
 //! usage. It runs no scheduling simulation; [`blocking`](crate::blocking) and [`what_if`](crate::what_if) do.
 
 mod node;

@@ -166,7 +166,7 @@ pub struct Row {
 }
 
 impl Overview {
-    /// Counts what a question's snapshot and history say.
+    /// Counts over the snapshot and history of a question.
     pub fn of(question: &Question<'_>) -> Self {
         let rows = rows(question);
         let pending = pending(question);

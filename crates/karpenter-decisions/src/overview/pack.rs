@@ -151,7 +151,7 @@ mod tests {
         DIGITS.iter().position(|it| *it == digit).unwrap()
     }
 
-    /// Reads a column as the documentation says.
+    /// Reads a column in the documented format.
     fn read(column: &Value) -> Vec<Value> {
         if let Value::Array(rows) = column {
             return rows.clone();

@@ -395,7 +395,7 @@ fn disruption_reason(claim: &NodeClaim) -> Option<&'static str> {
     }
 }
 
-/// Reports whether the other Karpenter disrupts a node: its NodeClaim says so, or its Node has the taint.
+/// Reports whether the other Karpenter disrupts a node: by the condition of its NodeClaim, or the taint of its Node.
 pub fn is_disrupted(state: &NodeState) -> bool {
     let claim = state.claim.as_deref();
     let tainted = state.node.as_ref().is_some_and(|node| {

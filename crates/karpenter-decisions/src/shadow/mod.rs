@@ -7,7 +7,7 @@
 //! - [`report`]: the totals and the largest differences.
 //!
 //! Decisions are made on the states of the other Karpenter. Within a window, the NodeClaims that the other created in it are left
-//! out, and the nodes that this Karpenter planned stand in for them; at its end, the state is the other's again. Savings of
+//! out, and the nodes that this Karpenter planned replace them; afterwards, the state is that of the other again. Savings of
 //! decisions are therefore added up one by one, and not compounded.
 //!
 //! What one Karpenter does and the other cannot see: nominations of pods to nodes, offerings that a launch found to be unavailable,

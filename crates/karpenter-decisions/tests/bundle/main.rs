@@ -309,9 +309,9 @@ fn lines_that_contradict_each_other_are_refused() {
             }),
         ),
     ];
-    for (says, file) in cases {
+    for (expected, file) in cases {
         let error = refused(&file);
-        assert!(error.contains(says), "{says}: {error}");
+        assert!(error.contains(expected), "{expected}: {error}");
     }
 }
 
@@ -425,8 +425,8 @@ fn a_bomb_is_refused_before_it_is_in_memory() {
     let read = allocation_counter::measure(|| drop(refused(&file)));
     assert!(read.bytes_max < 768 << 20, "{}", read.bytes_max);
     let file = conditions(10_000_000);
-    let says = "more than 2097152 values";
-    let read = allocation_counter::measure(|| assert!(refused(&file).contains(says)));
+    let expected = "more than 2097152 values";
+    let read = allocation_counter::measure(|| assert!(refused(&file).contains(expected)));
     assert!(read.bytes_max < 96 << 20, "{}", read.bytes_max);
     // Nesting that would overflow a stack.
     let deep = changed(|all| {

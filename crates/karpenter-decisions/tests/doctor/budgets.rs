@@ -15,7 +15,7 @@ fn a_budget_of_all_pods_is_impossible_and_one_with_an_unready_pod_is_not() {
             json!({ "minAvailable": 1 }),
             status(1, 1, 0),
         );
-    let found = one.says(
+    let found = one.one_about(
         "PdbImpossible",
         "PodDisruptionBudget shop/payments can never allow an eviction",
     );
@@ -102,7 +102,7 @@ fn a_budget_that_selects_no_pod_or_all_pods_protects_the_wrong_ones() {
         .none("PdbSelection");
 
     let all = world().pdb_for("all", json!({}), rule(), status(2, 2, 1));
-    let found = all.says(
+    let found = all.one_about(
         "PdbSelection",
         "PodDisruptionBudget shop/all selects every pod of namespace shop",
     );
@@ -130,7 +130,7 @@ fn two_budgets_over_one_pod_block_it_and_two_over_different_pods_do_not() {
         rule(),
         status(1, 1, 1),
     );
-    let found = both.says(
+    let found = both.one_about(
         "SeveralPdbs",
         "2 PodDisruptionBudgets select the same 1 pod: shop/one, shop/two",
     );
@@ -163,7 +163,7 @@ fn a_status_that_does_not_follow_the_specification_is_outdated() {
     world()
         .pdb("web", "web", rule(), status(2, 2, 1))
         .none("PdbStatusStale");
-    // The disruption controller says so itself.
+    // The disruption controller one_about so itself.
     let mut failed = status(2, 2, 0);
     failed["conditions"] = json!([{
         "type": "DisruptionAllowed", "status": "False", "reason": "SyncFailed", "message": "jobs.batch does not implement the scale subresource",

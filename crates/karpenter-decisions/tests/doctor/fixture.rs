@@ -219,8 +219,8 @@ impl World {
         found.remove(0)
     }
 
-    /// Returns the only finding of a check, which says this.
-    pub fn says(&self, id: &str, what: &str) -> Finding {
+    /// Returns the only finding of a check, which has this first line.
+    pub fn one_about(&self, id: &str, what: &str) -> Finding {
         let found = self.one(id);
         assert_eq!(found.what, what);
         found

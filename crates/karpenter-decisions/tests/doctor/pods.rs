@@ -27,7 +27,7 @@ fn owned_by_job(pod: Value, created: &str) -> Value {
 fn a_protection_without_an_end_blocks_and_one_with_a_duration_does_not() {
     let world =
         |value: &str| World::new().node("a", "m-4", vec![annotated(pod("p0", "web", "1"), value)]);
-    let found = world("true").says(
+    let found = world("true").one_about(
         "DoNotDisruptWithoutEnd",
         "1 pod of Deployment shop/web must not be disrupted, without an end",
     );
@@ -79,7 +79,7 @@ fn a_pod_without_a_controller_is_lost_with_its_node() {
     );
     let found = World::new()
         .node("a", "m-4", vec![bare.clone()])
-        .says("BarePods", "1 pod in namespace shop without a controller");
+        .one_about("BarePods", "1 pod in namespace shop without a controller");
     assert!(!blocks(&found));
     // A pod that has ended is not lost, and neither is one with a controller.
     let ended = with(bare, &[("/status/phase", json!("Succeeded"))]);
@@ -98,7 +98,7 @@ fn a_pod_is_stuck_15_minutes_after_the_end_of_its_grace_period() {
         );
         World::new().node("a", "m-4", vec![pod])
     };
-    world("2026-01-09T23:44:00Z").says(
+    world("2026-01-09T23:44:00Z").one_about(
         "StuckTerminating",
         "1 pod in namespace shop stuck terminating, the oldest for 16m",
     );
@@ -115,8 +115,8 @@ fn a_node_is_stuck_15_minutes_after_its_deletion_and_is_paid_for() {
         ];
         World::new().node_with("a", "m-4", vec![pod("p0", "web", "1")], &fields, &fields)
     };
-    let found =
-        world("2026-01-09T23:44:00Z").says("StuckTerminating", "node a stuck terminating for 16m");
+    let found = world("2026-01-09T23:44:00Z")
+        .one_about("StuckTerminating", "node a stuck terminating for 16m");
     assert!(blocks(&found));
     assert_eq!(
         found.evidence.text,
@@ -169,7 +169,7 @@ fn a_volume_in_a_zone_without_node_pools_ties_its_pods_to_their_nodes() {
         let world = World::empty().pool("default", &[zones(of_pool)]);
         with_volume(world, Some(of_volume))
     };
-    let found = world(&["test-zone-2", "test-zone-3"], "test-zone-1").says(
+    let found = world(&["test-zone-2", "test-zone-3"], "test-zone-1").one_about(
         "ZoneLockedVolume",
         "volumes of Deployment shop/db are in test-zone-1, where no NodePool launches nodes",
     );
@@ -185,7 +185,7 @@ fn volumes_in_the_only_zone_of_all_node_pools_have_no_second_choice() {
         let world = World::empty().pool("default", &[zones(of_pool)]);
         with_volume(world, Some("test-zone-1"))
     };
-    let found = world(&["test-zone-1"]).says(
+    let found = world(&["test-zone-1"]).one_about(
         "ZoneLockedVolume",
         "all NodePools together launch nodes in test-zone-1 only, and 1 workload has volumes there",
     );
@@ -196,7 +196,7 @@ fn volumes_in_the_only_zone_of_all_node_pools_have_no_second_choice() {
 /// Conformance: SURGE-12
 #[test]
 fn a_volume_on_the_disk_of_a_node_is_lost_with_it() {
-    with_volume(World::new(), None).says(
+    with_volume(World::new(), None).one_about(
         "LocalVolume",
         "Deployment shop/db keeps data on the disk of a node",
     );
@@ -211,7 +211,7 @@ fn pods_without_a_memory_limit_are_reported_by_namespace() {
         json!({ "requests": { "memory": "1Gi" } }),
     );
     let unlimited = with(pod("p0", "web", "1"), &[request]);
-    World::new().node("a", "m-4", vec![unlimited]).says(
+    World::new().node("a", "m-4", vec![unlimited]).one_about(
         "NoMemoryLimit",
         "1 workload in namespace shop without a memory limit",
     );
@@ -225,7 +225,7 @@ fn pods_without_a_memory_limit_are_reported_by_namespace() {
 fn an_annotation_that_cannot_be_read_counts_as_absent_and_is_reported() {
     let of_pod =
         |value: &str| World::new().node("a", "m-4", vec![annotated(pod("p0", "web", "1"), value)]);
-    let found = of_pod("yes").says(
+    let found = of_pod("yes").one_about(
         "UnreadableKnob",
         "annotation karpenter.sh/do-not-disrupt of Deployment shop/web cannot be read",
     );

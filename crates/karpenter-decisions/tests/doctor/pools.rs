@@ -21,7 +21,7 @@ fn within(key: &str, values: &[&str]) -> Value {
 #[test]
 fn a_budget_of_zero_without_a_window_never_opens() {
     let budgets = |budgets: Value| pool(&[("/spec/disruption/budgets", budgets)]);
-    let found = budgets(json!([{ "nodes": "0" }])).says(
+    let found = budgets(json!([{ "nodes": "0" }])).one_about(
         "BudgetNeverOpens",
         "NodePool default never allows a disruption for Drifted, Empty, Underutilized",
     );
@@ -53,7 +53,7 @@ fn requirements_that_exclude_each_other_are_reported_with_their_key() {
             json!([within(ZONE, &[a]), within(ZONE, &[b, "test-zone-3"])]),
         )])
     };
-    let found = zones("test-zone-1", "test-zone-2").says(
+    let found = zones("test-zone-1", "test-zone-2").one_about(
         "ContradictoryRequirements",
         "NodePool default has requirements on topology.kubernetes.io/zone that exclude each other",
     );
@@ -94,7 +94,7 @@ fn a_node_pool_without_an_instance_type_can_never_launch() {
 fn a_limit_is_nearly_reached_at_95_percent() {
     let world =
         |limit: &str| pool(&[("/spec/limits", json!({ "cpu": limit }))]).node("a", "m-4", vec![]);
-    let found = world("4200m").says(
+    let found = world("4200m").one_about(
         "LimitNearlyReached",
         "NodePool default uses 4 of 4.2 cpu, its limit",
     );
@@ -110,7 +110,7 @@ fn a_limit_is_nearly_reached_at_95_percent() {
 #[test]
 fn node_pools_of_equal_weight_overlap_unless_something_tells_them_apart() {
     let two = |fields: &[(&str, Value)]| World::new().pool("other", fields);
-    two(&[]).says(
+    two(&[]).one_about(
         "OverlappingNodePools",
         "NodePools other, default accept the same pods and have the same weight",
     );
@@ -132,7 +132,7 @@ fn min_values_are_unreachable_with_fewer_values() {
         requirement["minValues"] = json!(count);
         pool(&[(REQUIREMENTS, json!([requirement]))])
     };
-    let found = world(4).says(
+    let found = world(4).one_about(
         "MinValuesUnreachable",
         "NodePool default requires 4 values of node.kubernetes.io/instance-type, and there are 3",
     );
@@ -210,7 +210,7 @@ fn a_node_class_that_is_not_ready_is_reported_with_its_message() {
         }]);
         pool(&[("/status/conditions", conditions)])
     };
-    let found = world("False").says(
+    let found = world("False").one_about(
         "NodeClassNotReady",
         "NodePool default cannot launch nodes: Rack any is not ready",
     );

@@ -45,12 +45,12 @@ fn an_invalid_instance_types_file_ends_the_process_with_an_error() {
         let flag = format!("--instance-types-file-path={}", file.display());
         let ended = karpenter_kwok(&[&flag]);
         assert!(!ended.status.success());
-        let said = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
-        let last = said.lines().last().unwrap();
+        let output = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+        let last = output.lines().last().unwrap();
         assert!(
             last.starts_with('{') && last.contains(r#""level":"ERROR""#),
-            "{said}"
+            "{output}"
         );
-        assert!(last.contains(word), "{said}");
+        assert!(last.contains(word), "{output}");
     }
 }

@@ -177,7 +177,7 @@ fn promtool_accepts_the_alert_rules() {
         skipped("promtool", "it is not in PATH");
         return;
     };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+    let answer = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{answer}");
 }

@@ -276,7 +276,7 @@ impl Objects {
     /// Reports labels and annotations of older generations in workloads, which are not converted.
     fn mentions(&mut self, value: &Value, args: &Args) {
         let text = value.to_string();
-        let mut say = |severity, name: &str, problem: &str, remedy: &str| {
+        let mut report = |severity, name: &str, problem: &str, remedy: &str| {
             self.findings.push(Finding {
                 severity,
                 subject: Subject::new(
@@ -296,7 +296,7 @@ impl Objects {
             } else {
                 Severity::Note
             };
-            say(
+            report(
                 severity,
                 provisioner_name,
                 "no node of a converted NodePool has this label",
@@ -308,7 +308,7 @@ impl Objects {
             "karpenter.sh/do-not-consolidate",
         ] {
             if text.contains(annotation) {
-                say(
+                report(
                     Severity::Note,
                     annotation,
                     "is still honored here, but not by Karpenter in Go since v1.0",

@@ -152,11 +152,11 @@ mod tests {
         let mut partial = Partial::create(&path).unwrap();
         partial.file = private().open("/dev/full").unwrap();
         let error = partial.append(b"text").unwrap_err();
-        let says = format!(
+        let expected = format!(
             "cannot write {}: No space left on device (os error 28)",
             path.display()
         );
-        assert_eq!(format!("{error:#}"), says);
+        assert_eq!(format!("{error:#}"), expected);
         drop(partial);
         assert_eq!(entries(home.path()), [""; 0]);
     }

@@ -107,7 +107,7 @@ impl Route {
         }
         let mut config = Config::new(url.clone());
         config.read_timeout = kubectl.request_timeout.0;
-        // The server says when to try again; that is for the user to decide.
+        // The user decides when to try again.
         config.default_retry = false;
         let client = Client::try_from(config).map_err(|error| causes(&error))?;
         Ok(Self {

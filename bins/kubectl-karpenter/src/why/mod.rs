@@ -384,7 +384,7 @@ pub(crate) fn explanation(answer: &Value, layout: Layout) -> String {
     text::render(answer, false, layout)
 }
 
-/// Reports whether the answer says that something blocks a pod or a node.
+/// Reports whether something blocks the pod or node of an answer.
 fn blocks(answer: &Value) -> bool {
     match answer["kind"].as_str() {
         Some("PodExplanation") => {

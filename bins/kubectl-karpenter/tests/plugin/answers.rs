@@ -17,13 +17,13 @@ pub(crate) async fn ask(url: &str, args: &[&str]) -> Printed {
 }
 
 /// Asserts that nothing but one line of an error is printed, with exit code 1.
-pub(crate) fn assert_refused(printed: &Printed, says: &str) {
+pub(crate) fn assert_refused(printed: &Printed, words: &str) {
     assert_eq!(printed.code, Some(1), "{printed:?}");
     assert_eq!(printed.stdout, "", "{printed:?}");
     assert_eq!(printed.stderr.lines().count(), 1, "{printed:?}");
     assert!(
-        printed.stderr.starts_with("error: ") && printed.stderr.contains(says),
-        "{says}: {printed:?}"
+        printed.stderr.starts_with("error: ") && printed.stderr.contains(words),
+        "{words}: {printed:?}"
     );
     assert!(!printed.stderr.contains('\u{1b}'), "{printed:?}");
 }

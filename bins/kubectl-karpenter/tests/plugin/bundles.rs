@@ -162,13 +162,13 @@ async fn replay_of_a_different_decision_exits_with_2_and_bisect_keeps_it_alone()
 async fn a_file_that_is_no_bundle_is_named() {
     let home = home();
     std::fs::write(home.path().join("x"), "text").unwrap();
-    for (file, says) in [
+    for (file, words) in [
         ("x", "cannot read x: invalid bundle: "),
         ("missing", "cannot read missing: "),
     ] {
         for command in ["replay", "why nodes --bundle", "doctor --bundle"] {
             let printed = offline(&home, &format!("{command} {file}")).await;
-            printed.fails(says);
+            printed.fails(words);
         }
     }
 }
@@ -180,7 +180,7 @@ async fn a_capture_that_fails_leaves_no_file_and_keeps_the_old_one() {
     let half = Decisions::answering("200 OK", "", "half a bundle").await;
     let status = json!({ "kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "another bundle is being sent" });
     let busy = Decisions::refusing("429 Too Many Requests", "", status).await;
-    for (server, says) in [
+    for (server, words) in [
         (half.url(), "cannot keep a.karpenter.zst: "),
         (busy.url(), "another bundle is being sent"),
     ] {
@@ -189,7 +189,7 @@ async fn a_capture_that_fails_leaves_no_file_and_keeps_the_old_one() {
             &format!("capture -o a.karpenter.zst --server {server}"),
         )
         .await;
-        printed.fails(says);
+        printed.fails(words);
         assert_eq!(files(&home), ["a.karpenter.zst"]);
     }
     assert_eq!(
@@ -231,9 +231,9 @@ async fn a_capture_of_the_time_before_asks_for_it_and_tells_its_passes() {
     write(&bundle, &home.path().join("b"));
     let printed = offline(&home, "replay b --exit-code --bisect c").await;
     assert_eq!(printed.code, Some(2), "{printed:?}");
-    let says =
+    let words =
         "replayed 3 decisions: 2 identical, 1 different\nDisruption@2026-01-10T00:00:00Z differs:";
-    assert!(printed.stdout.starts_with(says), "{printed:?}");
+    assert!(printed.stdout.starts_with(words), "{printed:?}");
     let alone = bundle::read(std::fs::read(home.path().join("c")).unwrap().as_slice()).unwrap();
     assert_eq!((alone.recording.len(), alone.decisions.len()), (1, 0));
 }

@@ -44,10 +44,10 @@ fn contents(home: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// Checks that a process has failed with a line about a file that has no room.
 fn refused(printed: &Printed, file: &str) {
-    let says = format!("error: cannot write {file}: File too large (os error 27)\n");
+    let words = format!("error: cannot write {file}: File too large (os error 27)\n");
     assert_eq!(
         (printed.code, printed.stdout.as_str(), &printed.stderr),
-        (Some(1), "", &says)
+        (Some(1), "", &words)
     );
 }
 

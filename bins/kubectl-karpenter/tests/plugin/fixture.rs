@@ -30,9 +30,9 @@ pub struct Printed {
 
 impl Printed {
     /// Asserts that nothing but an error is printed.
-    pub fn fails(&self, says: &str) {
+    pub fn fails(&self, words: &str) {
         assert_eq!((self.code, &*self.stdout), (Some(1), ""), "{self:?}");
-        assert!(self.stderr.contains(says), "{says}: {self:?}");
+        assert!(self.stderr.contains(words), "{words}: {self:?}");
     }
 
     /// Asserts that it succeeds; returns what is printed.

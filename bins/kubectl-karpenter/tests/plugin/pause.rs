@@ -56,8 +56,8 @@ async fn all_nodepools_are_paused_for_a_day_and_resumed() {
         assert!(about(left, 24) && pause.reasons.is_empty());
     }
     let printed = cluster.run("resume nodepool/default -v").await;
-    let said = printed.stderr.as_str();
-    assert!(said.starts_with("using the API server https://"), "{said}");
+    let text = printed.stderr.as_str();
+    assert!(text.starts_with("using the API server https://"), "{text}");
     assert_eq!(printed.stdout, "nodepool.karpenter.sh/default resumed\n");
     assert_eq!(cluster.paused("default").await, None);
     let printed = cluster.run("resume --all").await;
@@ -167,7 +167,7 @@ async fn an_error_after_the_first_nodepool_names_what_was_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_input_is_an_error_and_writes_nothing() {
     let cluster = Cluster::start(&["default"]).await;
-    for (args, says) in [
+    for (args, words) in [
         ("pause", "<NODEPOOL>"),
         ("pause default --all", "cannot be used with"),
         ("pause default --for 8d", "invalid duration `8d`"),
@@ -185,7 +185,7 @@ async fn bad_input_is_an_error_and_writes_nothing() {
         ),
     ] {
         let printed = cluster.run(args).await;
-        printed.fails(says);
+        printed.fails(words);
         assert!(
             !printed.stderr.contains('\u{1b}'),
             "{args:?}: {:?}",

@@ -106,7 +106,7 @@ async fn a_refused_manifest_and_invalid_options_are_a_line() {
     let server = Decisions::refusing("422 Unprocessable Entity", "", refused).await;
     assert_refused(&ask(&server.url(), &["plan"]).await, message);
     let asked = server.heads().len();
-    for (args, says) in [
+    for (args, words) in [
         (
             vec!["plan", "-f", "/nonexistent"],
             "cannot read `/nonexistent`",
@@ -115,7 +115,7 @@ async fn a_refused_manifest_and_invalid_options_are_a_line() {
         (vec!["plan", "--scale", "web=2"], "invalid object `web`"),
         (vec!["plan", "--timeout", "soon"], "invalid --timeout"),
     ] {
-        assert_refused(&ask(&server.url(), &args).await, says);
+        assert_refused(&ask(&server.url(), &args).await, words);
     }
     assert_eq!(server.heads().len(), asked, "nothing more was asked");
 }

@@ -302,7 +302,7 @@ async fn a_pod_in_which_no_server_answers_is_explained_with_the_gate() {
 async fn refusals_are_one_line_with_what_to_do() {
     let status = |code: u16, message: &str| json!({ "kind": "Status", "status": "Failure", "code": code, "reason": "", "message": message });
     let unsynced = status(503, "the model is not in sync");
-    for (code, headers, body, says) in [
+    for (code, headers, body, words) in [
         (
             "503 Service Unavailable",
             "Retry-After: 5\r\n",
@@ -337,7 +337,7 @@ async fn refusals_are_one_line_with_what_to_do() {
         let decisions = Decisions::answering(code, headers, &body).await;
         let connected = Server::connect(&KubectlFlags::default(), &to(&decisions.url())).await;
         let error = ask(&mut connected.unwrap()).await.unwrap_err();
-        assert!(error.ends_with(says), "{code}: {error}");
+        assert!(error.ends_with(words), "{code}: {error}");
         assert_eq!(decisions.heads().len(), 1, "it is not asked again");
     }
 }

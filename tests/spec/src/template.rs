@@ -26,7 +26,7 @@ pub(crate) struct Template<'w> {
     pub remaining: Resources,
 }
 
-/// Returns how many instances each capacity reservation has left: the least that an offering says.
+/// Returns how many instances each capacity reservation has left: the lowest number of its offerings.
 pub(crate) fn reservations(templates: &[Template<'_>]) -> BTreeMap<String, u32> {
     let types = templates.iter().flat_map(|template| template.types);
     let mut capacity: BTreeMap<String, u32> = BTreeMap::new();

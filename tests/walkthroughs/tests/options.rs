@@ -70,10 +70,10 @@ fn an_invalid_environment_variable_is_a_startup_error_that_names_it() {
         ("WEBHOOK_PORT", "--webhook-port", "99999"),
         ("DISABLE_WEBHOOK", "--disable-webhook", "sometimes"),
     ] {
-        let said = refused(&[], &[("CLUSTER_NAME", "a"), (variable, value)]);
+        let error = refused(&[], &[("CLUSTER_NAME", "a"), (variable, value)]);
         assert!(
-            said.contains(flag) && said.contains(value),
-            "{variable}: {said}"
+            error.contains(flag) && error.contains(value),
+            "{variable}: {error}"
         );
     }
 }
@@ -83,14 +83,17 @@ fn unknown_flags_and_invalid_settings_are_startup_errors() {
     if is_missing() {
         return;
     }
-    let said = refused(&["--cluster-nam=a"], &[]);
+    let error = refused(&["--cluster-nam=a"], &[]);
     assert!(
-        said.contains("--cluster-nam") && said.contains("--cluster-name"),
-        "{said}"
+        error.contains("--cluster-nam") && error.contains("--cluster-name"),
+        "{error}"
     );
     assert!(refused(&[], &[]).contains("cluster-name is required"));
-    let said = refused(&["--cluster-name=a", "--reserved-enis=-1"], &[]);
-    assert!(said.contains("reserved-enis cannot be negative"), "{said}");
+    let error = refused(&["--cluster-name=a", "--reserved-enis=-1"], &[]);
+    assert!(
+        error.contains("reserved-enis cannot be negative"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -187,9 +190,9 @@ fn the_version_is_printed() {
         return;
     }
     let output = karpenter(&["--version"], &[]);
-    let said = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(
-        said.trim(),
+        text.trim(),
         format!("karpenter {}", env!("CARGO_PKG_VERSION"))
     );
 }

@@ -46,7 +46,7 @@ fn types<'w>(world: &'w World, claim: &'w Claim) -> impl Iterator<Item = &'w Ins
 
 /// Returns the rules that a solution breaks: none, if it is valid.
 pub fn check(world: &World, settings: SolveSettings, solution: &Solution) -> Vec<Violation> {
-    let mut judge = Judge {
+    let mut checker = Checker {
         world,
         settings,
         pods: solve::pods_to_place(world)
@@ -57,24 +57,24 @@ pub fn check(world: &World, settings: SolveSettings, solution: &Solution) -> Vec
         templates: template::templates(world),
         violations: vec![],
     };
-    judge.each_pod_once(solution);
-    for node in judge.nodes.clone() {
-        judge.node(&node, solution);
+    checker.each_pod_once(solution);
+    for node in checker.nodes.clone() {
+        checker.node(&node, solution);
     }
     for (index, claim) in solution.claims.iter().enumerate() {
-        judge.claim(&format!("claim {index} of {}", claim.pool), claim);
+        checker.claim(&format!("claim {index} of {}", claim.pool), claim);
     }
-    judge.limits(solution);
-    judge.reservations(solution);
-    judge.devices(solution);
-    judge.topology(solution);
-    judge.violations
+    checker.limits(solution);
+    checker.reservations(solution);
+    checker.devices(solution);
+    checker.topology(solution);
+    checker.violations
 }
 
 /// Volume claims by CSI driver.
 type Attached = BTreeMap<String, BTreeSet<String>>;
 
-struct Judge<'w> {
+struct Checker<'w> {
     world: &'w World,
     settings: SolveSettings,
     pods: BTreeMap<PodId, &'w Pod>,
@@ -83,7 +83,7 @@ struct Judge<'w> {
     violations: Vec<Violation>,
 }
 
-impl<'w> Judge<'w> {
+impl<'w> Checker<'w> {
     fn demand(&mut self, holds: bool, subject: &str, rule: impl FnOnce() -> String) {
         if !holds {
             self.violations.push(Violation {

@@ -4,13 +4,13 @@ use k8s_openapi::api::core::v1::{Pod, Taint};
 use karpenter_api::labels::HOSTNAME;
 use karpenter_core::requirements::{Requirement, Requirements, Unaliased};
 
-use super::Judge;
+use super::Checker;
 use crate::solve::Solution;
 use crate::topology::{Located, Source, Topology};
 use crate::world::SpecNode;
 use crate::{order, pod};
 
-impl<'w> Judge<'w> {
+impl<'w> Checker<'w> {
     /// Searches for an order in which every placement keeps all topology constraints.
     pub(super) fn topology(&mut self, solution: &Solution) {
         let nodes: Vec<(Requirements, SpecNode)> = self

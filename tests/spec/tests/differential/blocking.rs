@@ -444,8 +444,8 @@ fn reported_constraints_block_and_reported_changes_help() {
         .unwrap_or(40);
     let mut runner = TestRunner::new(super::cases(40));
     let clusters = world(FEATURES);
-    let (mut judged, mut looked) = (0, 0);
-    while judged < wanted {
+    let (mut compared, mut looked) = (0, 0);
+    while compared < wanted {
         let world = clusters.new_tree(&mut runner).unwrap().current();
         for pod in world.pods.iter().filter(|pod| is_pending(pod)) {
             let alone = alone(&world, pod);
@@ -455,10 +455,10 @@ fn reported_constraints_block_and_reported_changes_help() {
             }
             looked += 1;
             match check(&alone) {
-                Ok(blocked) => judged += usize::from(blocked),
-                Err(problem) => panic!("pod {judged} of {looked}: {problem}"),
+                Ok(blocked) => compared += usize::from(blocked),
+                Err(problem) => panic!("pod {compared} of {looked}: {problem}"),
             }
         }
     }
-    eprintln!("{judged} blocked pods of {looked}");
+    eprintln!("{compared} blocked pods of {looked}");
 }

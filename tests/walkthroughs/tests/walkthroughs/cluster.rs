@@ -208,9 +208,9 @@ impl Cluster {
     /// Runs kubectl, and prints its output.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         println!("$ kubectl {}", arguments.join(" "));
-        let said = self.quietly(arguments);
-        print!("{said}");
-        said
+        let output = self.quietly(arguments);
+        print!("{output}");
+        output
     }
 
     pub fn quietly(&self, arguments: &[&str]) -> String {
@@ -233,8 +233,8 @@ impl Cluster {
             .chain(arguments)
             .copied()
             .collect();
-        let said = self.quietly(&all);
-        (!said.is_empty()).then(|| serde_json::from_str(&said).unwrap())
+        let output = self.quietly(&all);
+        (!output.is_empty()).then(|| serde_json::from_str(&output).unwrap())
     }
 
     pub fn items(&self, arguments: &[&str]) -> Vec<Value> {
@@ -247,8 +247,8 @@ impl Cluster {
         let path = install::root().join("tests/seeds").join(seed);
         let text = std::fs::read_to_string(path).unwrap();
         let text = text.replace("${CLUSTER_NAME}", &self.name);
-        let said = Prepared { home: &self.home }.kubectl(&APPLY, &text);
-        print!("{said}");
+        let output = Prepared { home: &self.home }.kubectl(&APPLY, &text);
+        print!("{output}");
     }
 
     /// Applies a manifest of the test.
@@ -335,7 +335,7 @@ impl Cluster {
     }
 
     /// Waits for a log line after `after` with the message `message`, and prints it.
-    pub async fn says(
+    pub async fn logs(
         &mut self,
         after: usize,
         message: &str,
@@ -364,7 +364,7 @@ impl Cluster {
     /// Waits until the API server can convert versions. The CA bundle is written into the CRDs before the webhook listens, so
     /// `caBundle` alone does not mean that the webhook answers.
     pub async fn until_versions_are_converted(&mut self) {
-        self.says(
+        self.logs(
             0,
             "serving conversion webhook",
             Duration::from_secs(60),

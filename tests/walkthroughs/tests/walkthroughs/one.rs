@@ -56,7 +56,7 @@ async fn walkthrough_1() {
             is_true(&cluster.get(&["provisioner", "default"]), "Ready")
         })
         .await;
-    let said = cluster.kubectl(&["get", "provisioners,awsnodetemplates"]);
+    let output = cluster.kubectl(&["get", "provisioners,awsnodetemplates"]);
     for column in [
         "TEMPLATE",
         "NODEPOOL",
@@ -65,7 +65,7 @@ async fn walkthrough_1() {
         "AGE",
         "FAMILY",
     ] {
-        assert!(said.contains(column), "{column}");
+        assert!(output.contains(column), "{column}");
     }
     let pool = cluster.get(&["nodepool", "default"]);
     let spec = &pool["spec"];
@@ -144,19 +144,19 @@ async fn walkthrough_1() {
         .await;
     let empty = SystemTime::now();
     cluster
-        .says(before, "disrupting node(s)", MINUTE, |_| true)
+        .logs(before, "disrupting node(s)", MINUTE, |_| true)
         .await;
     let waited = empty.elapsed().unwrap_or_default().as_secs_f64();
     assert!(
         (28.0..75.0).contains(&waited),
         "30 s after it is empty, not {waited}"
     );
-    let tainted = cluster.says(before, "tainted node", MINUTE, |_| true).await;
+    let tainted = cluster.logs(before, "tainted node", MINUTE, |_| true).await;
     let deleted = cluster
-        .says(tainted.at, "deleted node", MINUTE, |_| true)
+        .logs(tainted.at, "deleted node", MINUTE, |_| true)
         .await;
     cluster
-        .says(deleted.at, "deleted nodeclaim", MINUTE, |_| true)
+        .logs(deleted.at, "deleted nodeclaim", MINUTE, |_| true)
         .await;
     cluster
         .until("the instance is terminated", MINUTE, |cluster| {

@@ -99,10 +99,10 @@ async fn walkthrough_3() {
     let before = cluster.log_end();
     cluster.kubectl(&["scale", "deployment", "inflate", "--replicas", "3"]);
     let found = cluster
-        .says(before, "found provisionable pod(s)", MINUTE, |_| true)
+        .logs(before, "found provisionable pod(s)", MINUTE, |_| true)
         .await;
     let computed = cluster
-        .says(
+        .logs(
             found.at,
             "computed new nodeclaim(s) to fit pod(s)",
             MINUTE,
@@ -111,13 +111,13 @@ async fn walkthrough_3() {
         .await;
     computed.has_keys(&["nodeclaims", "pods"]);
     let created = cluster
-        .says(computed.at, "created nodeclaim", MINUTE, |_| true)
+        .logs(computed.at, "created nodeclaim", MINUTE, |_| true)
         .await;
     created.has_keys(&["nodepool", "nodeclaim", "requests", "instance-types"]);
     assert_eq!(created.json["requests"]["cpu"], "3150m");
     assert_eq!(created.json["requests"]["pods"], "6");
     let launched = cluster
-        .says(created.at, "launched nodeclaim", MINUTE, |_| true)
+        .logs(created.at, "launched nodeclaim", MINUTE, |_| true)
         .await;
     launched.has_keys(&[
         "nodeclaim",
@@ -138,7 +138,7 @@ async fn walkthrough_3() {
         assert_eq!(launched.json["allocatable"][resource], amount, "{resource}");
     }
     let initialized = cluster
-        .says(launched.at, "initialized nodeclaim", MINUTE, |_| true)
+        .logs(launched.at, "initialized nodeclaim", MINUTE, |_| true)
         .await;
     initialized.has_keys(&["nodeclaim", "provider-id"]);
     for line in [&found, &computed, &created, &launched, &initialized] {
@@ -166,16 +166,16 @@ async fn walkthrough_3() {
         assert_eq!(labels[key], value, "{key}");
     }
     // Every version has its printer columns.
-    let said = cluster.kubectl(&["get", "nodeclaims.v1beta1.karpenter.sh"]);
-    let columns: Vec<&str> = said.lines().next().unwrap().split_whitespace().collect();
+    let output = cluster.kubectl(&["get", "nodeclaims.v1beta1.karpenter.sh"]);
+    let columns: Vec<&str> = output.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(columns, ["NAME", "TYPE", "ZONE", "NODE", "READY", "AGE"]);
-    let said = cluster.kubectl(&["get", "nodeclaims"]);
-    let columns: Vec<&str> = said.lines().next().unwrap().split_whitespace().collect();
+    let output = cluster.kubectl(&["get", "nodeclaims"]);
+    let columns: Vec<&str> = output.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(
         columns,
         ["NAME", "TYPE", "CAPACITY", "ZONE", "NODE", "READY", "AGE"]
     );
-    assert!(said.contains("r6gd.xlarge") && said.contains(&first) && said.contains("True"));
+    assert!(output.contains("r6gd.xlarge") && output.contains(&first) && output.contains("True"));
 
     cluster.apply(&format!("{SEED}/pdb.yaml"));
     // The AMI is the provider's: another drift of the same node is rehearsed, by a label of the template.
@@ -202,14 +202,14 @@ async fn walkthrough_3() {
     ));
     let mut cluster = cluster.restart();
     let drifted = cluster
-        .says(0, "disrupting node(s)", 6 * MINUTE, |line| {
+        .logs(0, "disrupting node(s)", 6 * MINUTE, |line| {
             line.text("reason").eq_ignore_ascii_case("drifted")
         })
         .await;
     let command = drifted.text("command").to_owned();
     assert!(command.contains("r6gd.xlarge"), "{command}");
     let created = cluster
-        .says(
+        .logs(
             drifted.at.saturating_sub(5),
             "created nodeclaim",
             MINUTE,
@@ -223,22 +223,22 @@ async fn walkthrough_3() {
     let of_replacement =
         |line: &crate::controller::Line| line.json["NodeClaim"]["name"] == replacement.as_str();
     cluster
-        .says(0, "launched nodeclaim", MINUTE, of_replacement)
+        .logs(0, "launched nodeclaim", MINUTE, of_replacement)
         .await;
     let initialized = cluster
-        .says(0, "initialized nodeclaim", MINUTE, of_replacement)
+        .logs(0, "initialized nodeclaim", MINUTE, of_replacement)
         .await;
     let of_first = |line: &crate::controller::Line| line.json["Node"]["name"] == first.as_str();
-    let tainted = cluster.says(0, "tainted node", 2 * MINUTE, of_first).await;
+    let tainted = cluster.logs(0, "tainted node", 2 * MINUTE, of_first).await;
     assert!(
         initialized.at < tainted.at,
         "the replacement is initialized before the old node is tainted"
     );
     let deleted = cluster
-        .says(tainted.at, "deleted node", 2 * MINUTE, of_first)
+        .logs(tainted.at, "deleted node", 2 * MINUTE, of_first)
         .await;
     cluster
-        .says(deleted.at, "deleted nodeclaim", MINUTE, of_first)
+        .logs(deleted.at, "deleted nodeclaim", MINUTE, of_first)
         .await;
     let second = cluster
         .until("one node is left", MINUTE, |cluster| {
@@ -257,8 +257,8 @@ async fn walkthrough_3() {
         .as_str()
         .unwrap();
     assert!(version.starts_with("v1.28"), "{version}");
-    let said = cluster.kubectl(&["get", "pdb"]);
-    assert!(said.contains("inflate-pdb") && said.lines().count() == 2);
+    let output = cluster.kubectl(&["get", "pdb"]);
+    assert!(output.contains("inflate-pdb") && output.lines().count() == 2);
     assert!(
         fewest.load(Ordering::Relaxed) >= 2,
         "the budget was violated"

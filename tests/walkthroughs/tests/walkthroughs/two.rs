@@ -50,7 +50,7 @@ async fn walkthrough_2() {
         return;
     };
     let discovered = cluster
-        .says(0, "discovered instance types", MINUTE, |_| true)
+        .logs(0, "discovered instance types", MINUTE, |_| true)
         .await;
     assert!(discovered.json["count"].as_u64().unwrap() > 600);
 
@@ -97,21 +97,21 @@ async fn walkthrough_2() {
                 (deployment["status"]["readyReplicas"] == 10).then_some(())
             })
             .await;
-        let said = cluster.kubectl(&[
+        let output = cluster.kubectl(&[
             "rollout",
             "status",
             "deployment",
             &deployment,
             "--timeout=60s",
         ]);
-        assert!(said.contains("successfully rolled out"));
+        assert!(output.contains("successfully rolled out"));
         let nodes = node_of(&cluster, build);
         assert_eq!(nodes.len(), 1, "ten replicas fit one node of {build}");
-        let said = cluster
-            .says(before, "launched nodeclaim", MINUTE, |_| true)
+        let line = cluster
+            .logs(before, "launched nodeclaim", MINUTE, |_| true)
             .await;
-        assert_eq!(said.text("level"), "INFO");
-        said.has_keys(&[
+        assert_eq!(line.text("level"), "INFO");
+        line.has_keys(&[
             "nodeclaim",
             "provider-id",
             "instance-type",
@@ -119,9 +119,9 @@ async fn walkthrough_2() {
             "capacity-type",
             "allocatable",
         ]);
-        assert_eq!(said.json["instance-type"], "c6a.xlarge");
-        assert_eq!(said.json["instance-type"], planned.as_str());
-        let allocatable = &said.json["allocatable"];
+        assert_eq!(line.json["instance-type"], "c6a.xlarge");
+        assert_eq!(line.json["instance-type"], planned.as_str());
+        let allocatable = &line.json["allocatable"];
         for (resource, amount) in [
             ("vpc.amazonaws.com/PrivateIPv4Address", "14"),
             ("cpu", "3920m"),
@@ -181,7 +181,7 @@ async fn walkthrough_2() {
             .await;
         let empty = SystemTime::now();
         cluster
-            .says(before, "disrupting node(s)", MINUTE, |_| true)
+            .logs(before, "disrupting node(s)", MINUTE, |_| true)
             .await;
         let waited = empty.elapsed().unwrap_or_default().as_secs_f64();
         assert!(
@@ -189,12 +189,12 @@ async fn walkthrough_2() {
             "30 s after it is empty, not {waited}"
         );
         let of_node = |line: &crate::controller::Line| line.json["Node"]["name"] == node.as_str();
-        let tainted = cluster.says(before, "tainted node", MINUTE, of_node).await;
+        let tainted = cluster.logs(before, "tainted node", MINUTE, of_node).await;
         let deleted = cluster
-            .says(tainted.at, "deleted node", MINUTE, of_node)
+            .logs(tainted.at, "deleted node", MINUTE, of_node)
             .await;
         cluster
-            .says(deleted.at, "deleted nodeclaim", MINUTE, of_node)
+            .logs(deleted.at, "deleted nodeclaim", MINUTE, of_node)
             .await;
         assert_eq!(node_of(&cluster, build), Vec::<Value>::new());
     }

@@ -40,11 +40,11 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<String> {
             found.push((package.clone(), names));
         }
     }
-    judge(&found, &KNOWN)
+    check(&found, &KNOWN)
 }
 
 /// Fails if a circle has too many files, or if one that is known has fewer by now.
-fn judge(found: &[(String, Vec<String>)], known: &[(&str, &str, usize)]) -> anyhow::Result<String> {
+fn check(found: &[(String, Vec<String>)], known: &[(&str, &str, usize)]) -> anyhow::Result<String> {
     let mut problems = Vec::new();
     let mut open: BTreeSet<_> = known.iter().collect();
     for (package, names) in found.iter().filter(|(_, names)| names.len() > MAX_FILES) {
@@ -387,10 +387,10 @@ mod tests {
             vec![("crates/a".to_owned(), names)]
         };
         let (three, four) = (circle(&["a", "b", "c"]), circle(&["a", "b", "c", "d"]));
-        assert!(judge(&three, &[]).is_ok() && judge(&four, &[]).is_err());
-        assert!(judge(&four, &[("crates/a", "a", 4)]).is_ok());
+        assert!(check(&three, &[]).is_ok() && check(&four, &[]).is_err());
+        assert!(check(&four, &[("crates/a", "a", 4)]).is_ok());
         for (found, most) in [(&four, 3), (&four, 5), (&three, 4)] {
-            assert!(judge(found, &[("crates/a", "a", most)]).is_err(), "{most}");
+            assert!(check(found, &[("crates/a", "a", most)]).is_err(), "{most}");
         }
     }
 

@@ -163,7 +163,7 @@ fn groups(plot: &Plot, page: &str) -> anyhow::Result<Vec<(String, Vec<Bar>)>> {
                     bars.extend(bar(name, row.get(column)));
                 }
             }
-            // A bar without another to compare it with says nothing.
+            // A single bar has nothing to be compared with.
             groups.retain(|(_, bars)| bars.len() > 1);
         }
     }

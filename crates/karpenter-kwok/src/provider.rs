@@ -314,7 +314,7 @@ impl KwokProvider {
         Ok(())
     }
 
-    /// Restores an instance that is known from its NodeClaim only, as after a restart; `joined` says whether its Node exists.
+    /// Restores an instance that is known from its NodeClaim only, as after a restart; `joined` is whether its Node exists.
     pub(crate) fn resume(&self, claim: &Arc<NodeClaim>, joined: bool) {
         let Some(provider_id) = claim
             .status

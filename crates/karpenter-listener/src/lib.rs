@@ -46,7 +46,7 @@ pub use weight::weight;
 const HEADERS: Duration = Duration::from_secs(10);
 /// How long a connection is kept between requests. A client of HTTP/1 has to begin the next one within [`HEADERS`].
 const IDLE: Duration = Duration::from_secs(60);
-/// The longest that a connection is kept, unless the listener says otherwise.
+/// The default of [`Listener::lifetime`].
 const LIFETIME: Duration = Duration::from_mins(10);
 /// The most bytes of headers.
 const HEADER_BYTES: u16 = 16 << 10;
@@ -88,7 +88,7 @@ pub struct Listener<A> {
     pub connections: Connections,
     /// How long a request may take until its response has been sent.
     pub request: Duration,
-    /// The longest that a connection is kept.
+    /// The longest that a connection is kept open.
     pub lifetime: Duration,
     /// How long requests in flight may go on when a connection is closed at the end of its time, or of the process.
     pub grace: Duration,

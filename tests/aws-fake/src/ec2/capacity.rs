@@ -402,7 +402,7 @@ impl Ec2Call<'_> {
                 AwsError::new("InvalidCapacityReservationId.NotFound", message)
             },
         )?;
-        let rows = found.into_iter().filter(|r| filters.keep(*r)).map(|r| {
+        let rows = found.into_iter().filter(|r| filters.matches(*r)).map(|r| {
             let start = rfc3339(r.start.unwrap_or(self.ec2.started));
             let wire = json!({
                 "capacityReservationId": r.id,

@@ -62,7 +62,7 @@ impl<'a> Filters<'a> {
     }
 
     /// Returns whether every filter matches `subject`.
-    pub(crate) fn keep(&self, subject: &impl Filterable) -> bool {
+    pub(crate) fn matches(&self, subject: &impl Filterable) -> bool {
         self.0.iter().all(|(name, wanted)| {
             let any = |value: &str| wanted.iter().any(|w| glob::matches(w, value));
             if *name == "tag-key" {

@@ -176,7 +176,7 @@ impl Ec2Call<'_> {
             .filter(|i| i.public || i.owner == self.ec2.account)
             .filter(|i| owners.is_empty() || owners.iter().any(|o| self.owned_by(i, o)))
             .filter(|i| deprecated || i.owner == self.ec2.account || !i.deprecated_at(self.now))
-            .filter(|i| filters.keep(*i))
+            .filter(|i| filters.matches(*i))
             .map(|i| (i.id.clone(), self.image_wire(i)));
         let (rows, token) = page.cut(rows);
         Ok(Reply::Tree(json!({"imagesSet": rows, "nextToken": token})))

@@ -421,7 +421,7 @@ impl Ec2Call<'_> {
         for instance in self.ec2.instances.after(after) {
             let wanted = (ids.is_empty() || ids.contains(instance.id.as_str()))
                 && instance.is_listed(now, hide)
-                && filters.keep(instance);
+                && filters.matches(instance);
             if !wanted {
                 continue;
             }

@@ -229,7 +229,7 @@ impl Ec2Call<'_> {
         let rows = found
             .into_iter()
             .filter(|s| {
-                filters.keep(&InRegion {
+                filters.matches(&InRegion {
                     subnet: s,
                     call: self,
                 })
@@ -300,7 +300,7 @@ impl Ec2Call<'_> {
         let rows = found
             .into_iter()
             .filter(|g| names.is_empty() || names.contains(&g.name.as_str()))
-            .filter(|g| filters.keep(*g))
+            .filter(|g| filters.matches(*g))
             .map(|g| {
                 let wire = json!({
                     "ownerId": self.ec2.account,
@@ -349,7 +349,7 @@ impl Ec2Call<'_> {
         )?;
         let rows: Vec<Value> = by_both
             .into_iter()
-            .filter(|g| filters.keep(*g))
+            .filter(|g| filters.matches(*g))
             .map(|g| {
                 json!({
                     "groupName": g.name,

@@ -149,7 +149,7 @@ impl Ec2Call<'_> {
                 instance,
                 now: self.now,
             })
-            .filter(|checked| filters.keep(checked))
+            .filter(|checked| filters.matches(checked))
             .map(|c| (format!("{:020}", c.instance.sequence), row(&c)));
         let (rows, token) = page.cut(rows);
         Ok(Reply::Tree(

@@ -156,7 +156,7 @@ impl Ec2Call<'_> {
         let rows = types
             .values()
             .filter(|t| names.is_empty() || names.iter().any(|n| crate::glob::matches(n, &t.name)))
-            .filter(|t| filters.keep(t.as_ref()))
+            .filter(|t| filters.matches(t.as_ref()))
             .map(|t| (t.name.clone(), t));
         let (rows, token) = page.cut(rows);
         let mut out = String::from("<instanceTypeSet>");
@@ -203,7 +203,7 @@ impl Ec2Call<'_> {
         });
         let rows = rows
             .filter(|(_, name, place)| {
-                filters.keep(&Row(vec![
+                filters.matches(&Row(vec![
                     ("instance-type", (*name).clone()),
                     ("location", (*place).to_owned()),
                 ]))
@@ -285,7 +285,7 @@ impl Ec2Call<'_> {
                 ];
                 Some((format!("{name} {zone} {product}"), Row(row)))
             })
-            .filter(|(_, row)| filters.keep(row));
+            .filter(|(_, row)| filters.matches(row));
         let (rows, token) = page.cut(rows);
         let rows: Vec<Value> = rows
             .iter()

@@ -185,7 +185,7 @@ impl Ec2Call<'_> {
             .values()
             .filter(|t| ids.is_empty() || ids.contains(&t.id.as_str()))
             .filter(|t| names.is_empty() || names.contains(&t.name.as_str()))
-            .filter(|t| filters.keep(*t))
+            .filter(|t| filters.matches(*t))
             .map(|t| (t.id.clone(), self.template_wire(t)));
         let (rows, token) = page.cut(rows);
         Ok(Reply::Tree(

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::check::Check;
 use super::finding::{Draft, Release, Subject, plural};
-use super::scan::{Hold, Pdb, Scan};
+use super::scan::{Blocker, Pdb, Scan};
 use crate::pdb::{PdbState, is_current};
 use crate::workload::Workload;
 
@@ -58,8 +58,8 @@ pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
             found.push(match draft.check {
                 Check::PdbSelection => draft,
                 _ => draft.blocks(
-                    scan.kept_by(&Hold::Pdb(index)),
-                    Release::Eviction(Hold::Pdb(index)),
+                    scan.blocked_by(&Blocker::Pdb(index)),
+                    Release::Eviction(Blocker::Pdb(index)),
                 ),
             });
         }
@@ -68,7 +68,7 @@ pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
         let pdbs: Vec<&Pdb<'_>> = by.iter().map(|index| &scan.pdbs()[*index]).collect();
         let Some(first) = pdbs.first() else { continue };
         let names: Vec<String> = pdbs.iter().map(|pdb| pdb.id()).collect();
-        let hold = Hold::SeveralPdbs(by.clone());
+        let blocker = Blocker::SeveralPdbs(by.clone());
         let draft = Draft {
             what: format!("{} PodDisruptionBudgets select the same {}: {}", names.len(), plural(selected.pods, "pod"), names.join(", ")),
             why: "The API server rejects every eviction of a pod that more than one PodDisruptionBudget selects.".into(),
@@ -78,7 +78,7 @@ pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
             owner: owner(&selected.workloads, first),
             ..Draft::of(Check::SeveralPdbs, json!({ "pdbs": names, "pods": selected.pods }))
         };
-        found.push(draft.blocks(scan.kept_by(&hold), Release::Eviction(hold)));
+        found.push(draft.blocks(scan.blocked_by(&blocker), Release::Eviction(blocker)));
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::check::{Check, Severity};
-use super::scan::{Hold, Pool};
+use super::scan::{Blocker, Pool};
 use crate::workload::Workload;
 
 /// An object that a finding is about.
@@ -52,7 +52,7 @@ pub(super) enum Release {
     /// It keeps no node.
     Nothing,
     /// Evictions that this blocks are allowed.
-    Eviction(Hold),
+    Eviction(Blocker),
     /// The NodePool may disrupt nodes for these reasons.
     Pool {
         pool: String,

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::check::Check;
 use super::finding::{Draft, Release, Subject, plural};
-use super::scan::{Hold, Protection, Scan};
+use super::scan::{Blocker, Protection, Scan};
 use crate::workload::Workload;
 
 /// How long after its end an object counts as stuck.
@@ -76,10 +76,10 @@ pub(super) fn check(scan: &Scan<'_>, found: &mut Vec<Draft>) {
 fn protected(scan: &Scan<'_>, found: &mut Vec<Draft>) {
     let mut groups: BTreeMap<(Workload, &'static str), Group> = BTreeMap::new();
     for (node, pods) in scan.nodes() {
-        let Some(holds) = scan.holds().get(node.name()) else {
+        let Some(blockers) = scan.blockers().get(node.name()) else {
             continue;
         };
-        if holds.contains(&Hold::ProtectedNode) {
+        if blockers.contains(&Blocker::ProtectedNode) {
             let name = node.name();
             let draft = Draft {
                 what: format!("node {name} must not be disrupted, without an end"),
@@ -91,11 +91,13 @@ fn protected(scan: &Scan<'_>, found: &mut Vec<Draft>) {
             };
             found.push(draft.blocks(
                 [name.to_owned()].into(),
-                Release::Eviction(Hold::ProtectedNode),
+                Release::Eviction(Blocker::ProtectedNode),
             ));
         }
         for pod in pods {
-            if let Some(Hold::Protected(workload, Protection::Endless(key))) = scan.hold_of(pod) {
+            if let Some(Blocker::Protected(workload, Protection::Endless(key))) =
+                scan.blocker_of(pod)
+            {
                 let group = groups.entry((workload, key)).or_default();
                 group.add(pod, pod.created_at.map(UnixSecond::time));
             }
@@ -112,11 +114,11 @@ fn protected(scan: &Scan<'_>, found: &mut Vec<Draft>) {
                 json!({ "workload": name, "annotation": annotation, "pods": pods }),
             )
         };
-        let hold = Hold::Protected(workload, Protection::Endless(annotation));
+        let blocker = Blocker::Protected(workload, Protection::Endless(annotation));
         found.push(
             group
                 .of(draft, name)
-                .blocks(scan.kept_by(&hold), Release::Eviction(hold)),
+                .blocks(scan.blocked_by(&blocker), Release::Eviction(blocker)),
         );
     }
 }

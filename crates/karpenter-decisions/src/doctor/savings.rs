@@ -16,7 +16,7 @@ use karpenter_core::disruption::{Candidate, Candidates, Surroundings};
 use karpenter_core::schedule::Query;
 
 use super::finding::{Draft, Release};
-use super::scan::{Examination, Hold, Scan};
+use super::scan::{Blocker, Examination, Scan};
 use crate::change::without_annotation;
 use crate::prices::{Prices, finite};
 
@@ -36,7 +36,7 @@ pub(super) struct Amount {
 
 pub(super) struct Savings<'a> {
     examination: &'a Examination<'a>,
-    holds: BTreeMap<String, BTreeSet<Hold>>,
+    blockers: BTreeMap<String, BTreeSet<Blocker>>,
     /// The findings that keep a NodePool from disrupting nodes.
     closed: BTreeMap<String, Vec<(usize, Vec<DisruptionReason>)>>,
     released: Option<Released>,
@@ -61,11 +61,11 @@ impl<'a> Savings<'a> {
                 of.push((number, reasons.clone()));
             }
         }
-        let holds = scan.holds().iter();
+        let blockers = scan.blockers().iter();
         Self {
             examination,
-            holds: holds
-                .map(|(node, holds)| ((*node).to_owned(), holds.clone()))
+            blockers: blockers
+                .map(|(node, blockers)| ((*node).to_owned(), blockers.clone()))
                 .collect(),
             closed,
             released: None,
@@ -99,16 +99,16 @@ impl<'a> Savings<'a> {
         candidate: &Candidate,
         reason: &DisruptionReason,
     ) -> bool {
-        let holds = self.holds.get(candidate.name());
-        let (held, policy) = match release {
-            Release::Eviction(hold) => {
-                let others = holds.is_some_and(|holds| holds.iter().any(|other| other != hold));
+        let blockers = self.blockers.get(candidate.name());
+        let (blocked, policy) = match release {
+            Release::Eviction(blocker) => {
+                let others = blockers.is_some_and(|all| all.iter().any(|it| it != blocker));
                 (others, false)
             }
             Release::Pool {
                 reasons, is_policy, ..
             } => {
-                let others = holds.is_some_and(|holds| !holds.is_empty());
+                let others = blockers.is_some_and(|all| !all.is_empty());
                 (others || !reasons.contains(reason), *is_policy)
             }
             _ => return false,
@@ -118,13 +118,13 @@ impl<'a> Savings<'a> {
             .into_iter()
             .flatten()
             .any(|(by, reasons)| *by != number && reasons.contains(reason));
-        !held && !is_closed && consolidates(candidate, policy)
+        !blocked && !is_closed && consolidates(candidate, policy)
     }
 
     fn consolidated(&mut self, number: usize, draft: &Draft) -> Amount {
         let released = match self.released.take() {
             Some(released) => released,
-            None => Released::new(self.examination, &self.holds),
+            None => Released::new(self.examination, &self.blockers),
         };
         let amount = self.with(&released, number, draft);
         self.released = Some(released);
@@ -150,10 +150,10 @@ impl<'a> Savings<'a> {
             };
             match self.frees(number, &draft.release, candidate, &reason) {
                 false => {
-                    let kept = self.holds.get(candidate.name());
-                    amount.also_blocked += usize::from(kept.is_some_and(|holds| {
-                        let own = |hold: &Hold| draft.release == Release::Eviction(hold.clone());
-                        holds.iter().any(|hold| !own(hold))
+                    let blockers = self.blockers.get(candidate.name());
+                    amount.also_blocked += usize::from(blockers.is_some_and(|all| {
+                        let own = |it: &Blocker| draft.release == Release::Eviction(it.clone());
+                        all.iter().any(|it| !own(it))
                     }));
                 }
                 true if candidate.is_empty() => empty.push(candidate),
@@ -196,7 +196,7 @@ impl<'a> Savings<'a> {
 }
 
 impl Released {
-    fn new(examination: &Examination<'_>, holds: &BTreeMap<String, BTreeSet<Hold>>) -> Self {
+    fn new(examination: &Examination<'_>, blockers: &BTreeMap<String, BTreeSet<Blocker>>) -> Self {
         let snapshot = examination.snapshot;
         let mut cluster = Cluster::from(snapshot.fork());
         for pdb in snapshot.pdbs() {
@@ -204,8 +204,8 @@ impl Released {
             let namespace = meta.namespace.as_deref().unwrap_or_default();
             cluster.remove_pdb(namespace, meta.name.as_deref().unwrap_or_default());
         }
-        for (node, holds) in holds {
-            if holds.iter().any(|hold| matches!(hold, Hold::Protected(..))) {
+        for (node, all) in blockers {
+            if all.iter().any(|it| matches!(it, Blocker::Protected(..))) {
                 for pod in snapshot.pods_on(node) {
                     let released = without_annotation(pod);
                     if released.annotations.len() < pod.annotations.len() {
@@ -214,7 +214,7 @@ impl Released {
                 }
             }
             if let (true, Some(object)) = (
-                holds.contains(&Hold::ProtectedNode),
+                all.contains(&Blocker::ProtectedNode),
                 snapshot.node_object(node),
             ) {
                 let mut object = object.as_ref().clone();

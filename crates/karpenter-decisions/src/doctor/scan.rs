@@ -48,12 +48,12 @@ pub(super) struct Scan<'a> {
     /// The PodDisruptionBudgets that select pods of a shape; shapes are shared, and live as long as the snapshot.
     selected: RefCell<FxHashMap<usize, Arc<[usize]>>>,
     pools: Vec<Pool<'a>>,
-    holds: BTreeMap<&'a str, BTreeSet<Hold>>,
+    blockers: BTreeMap<&'a str, BTreeSet<Blocker>>,
 }
 
 /// What keeps a node from being drained.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Hold {
+pub(super) enum Blocker {
     /// A PodDisruptionBudget, by its number, that allows no eviction now.
     Pdb(usize),
     /// Several PodDisruptionBudgets that select the same pod.
@@ -124,32 +124,31 @@ impl<'a> Scan<'a> {
                 .node_pools()
                 .map(|pool| Pool::new(snapshot, pool))
                 .collect(),
-            holds: BTreeMap::new(),
+            blockers: BTreeMap::new(),
         };
-        let holds = scan.nodes().filter_map(|(node, pods)| {
-            let holds = scan.holds_of(node, pods);
-            (!holds.is_empty()).then_some((node.name(), holds))
+        let blockers = scan.nodes().filter_map(|(node, pods)| {
+            let blockers = scan.blockers_of(node, pods);
+            (!blockers.is_empty()).then_some((node.name(), blockers))
         });
-        let holds = holds.collect();
-        scan.holds = holds;
+        let blockers = blockers.collect();
+        scan.blockers = blockers;
         scan
     }
 
-    fn holds_of(&self, node: &NodeState, pods: &[Arc<Pod>]) -> BTreeSet<Hold> {
-        let mut holds = BTreeSet::new();
+    fn blockers_of(&self, node: &NodeState, pods: &[Arc<Pod>]) -> BTreeSet<Blocker> {
+        let mut blockers = BTreeSet::new();
         if node.annotations().get(annotations::DO_NOT_DISRUPT) == Some("true") {
-            holds.insert(Hold::ProtectedNode);
+            blockers.insert(Blocker::ProtectedNode);
         }
         for pod in pods {
-            holds.extend(self.hold_of(pod));
+            blockers.extend(self.blocker_of(pod));
         }
-        holds
+        blockers
     }
 
-    /// Returns what keeps a pod's node from being drained.
-    pub(super) fn hold_of(&self, pod: &Pod) -> Option<Hold> {
+    pub(super) fn blocker_of(&self, pod: &Pod) -> Option<Blocker> {
         if pod.is_active() && do_not_disrupt(pod, self.now) == DoNotDisrupt::Yes {
-            return Some(Hold::Protected(Workload::of(pod), self.protection(pod)));
+            return Some(Blocker::Protected(Workload::of(pod), self.protection(pod)));
         }
         let selecting = self.pdbs_of(pod);
         if selecting.is_empty() || !self.limits.is_evictable(pod, self.now) {
@@ -159,8 +158,8 @@ impl<'a> Scan<'a> {
         let covering: Vec<usize> = selecting.iter().filter(counts).copied().collect();
         match covering.as_slice() {
             [] => None,
-            [one] => (!self.pdbs[*one].allows_now()).then_some(Hold::Pdb(*one)),
-            _ => Some(Hold::SeveralPdbs(covering.into())),
+            [one] => (!self.pdbs[*one].allows_now()).then_some(Blocker::Pdb(*one)),
+            _ => Some(Blocker::SeveralPdbs(covering.into())),
         }
     }
 
@@ -183,14 +182,14 @@ impl<'a> Scan<'a> {
     }
 
     /// Returns what keeps each node from being drained, by node.
-    pub(super) fn holds(&self) -> &BTreeMap<&'a str, BTreeSet<Hold>> {
-        &self.holds
+    pub(super) fn blockers(&self) -> &BTreeMap<&'a str, BTreeSet<Blocker>> {
+        &self.blockers
     }
 
-    /// Returns the nodes that something keeps.
-    pub(super) fn kept_by(&self, hold: &Hold) -> BTreeSet<String> {
-        let kept = self.holds.iter().filter(|(_, holds)| holds.contains(hold));
-        kept.map(|(node, _)| (*node).to_owned()).collect()
+    pub(super) fn blocked_by(&self, blocker: &Blocker) -> BTreeSet<String> {
+        let blocked = self.blockers.iter();
+        let blocked = blocked.filter(|(_, all)| all.contains(blocker));
+        blocked.map(|(node, _)| (*node).to_owned()).collect()
     }
 
     /// All PodDisruptionBudgets, by namespace and name.

@@ -3,9 +3,9 @@
 use super::{Findings, Problem};
 
 /// The most characters of the name part of a key, and of a value.
-const LONGEST_NAME: usize = 63;
+const MAX_NAME: usize = 63;
 /// The most characters of the prefix of a key.
-const LONGEST_PREFIX: usize = 253;
+const MAX_PREFIX: usize = 253;
 
 /// The error of an invalid label key or value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,7 @@ pub fn qualified_name(text: &str) -> Result<(), InvalidName> {
         Some((_, name)) if name.contains('/') => return Err(InvalidName::Slashes),
         Some(("", _)) => return Err(InvalidName::Empty),
         Some((prefix, name)) => {
-            if prefix.len() > LONGEST_PREFIX || !prefix.split('.').all(is_dns_label) {
+            if prefix.len() > MAX_PREFIX || !prefix.split('.').all(is_dns_label) {
                 return Err(InvalidName::Prefix);
             }
             name
@@ -75,7 +75,7 @@ pub(super) fn check_value(key: &str, value: &str, findings: &mut Findings) {
 }
 
 fn part(name: &str) -> Result<(), InvalidName> {
-    if name.len() > LONGEST_NAME {
+    if name.len() > MAX_NAME {
         return Err(InvalidName::TooLong);
     }
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');

@@ -17,7 +17,7 @@ use serde::Serialize;
 /// The digits of numbers to the base 64.
 const DIGITS: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_";
 /// Columns with fewer rows are written as arrays.
-const FEW: usize = 16;
+const MIN_ROWS: usize = 16;
 
 /// A column of texts or numbers.
 #[derive(Serialize)]
@@ -31,7 +31,7 @@ pub(super) enum Packed<'a, T> {
 
 /// Packs texts that differ from row to row.
 pub(super) fn texts<'a>(texts: &'a [&'a str]) -> Packed<'a, &'a str> {
-    if texts.len() < FEW {
+    if texts.len() < MIN_ROWS {
         return Packed::Plain(texts);
     }
     let mut written = texts.iter().filter(|text| !text.is_empty());
@@ -59,7 +59,7 @@ pub(super) fn texts<'a>(texts: &'a [&'a str]) -> Packed<'a, &'a str> {
 
 /// Packs texts that repeat.
 pub(super) fn words<'a>(words: &'a [&'a str]) -> Packed<'a, &'a str> {
-    if words.len() < FEW {
+    if words.len() < MIN_ROWS {
         return Packed::Plain(words);
     }
     let (values, indices) = dictionary(words);
@@ -69,7 +69,7 @@ pub(super) fn words<'a>(words: &'a [&'a str]) -> Packed<'a, &'a str> {
 
 /// Packs numbers: with a dictionary if they repeat, else with an offset if they are all large.
 pub(super) fn numbers(numbers: &[i64]) -> Packed<'_, i64> {
-    if numbers.len() < FEW {
+    if numbers.len() < MIN_ROWS {
         return Packed::Plain(numbers);
     }
     let length = |number: &i64| {

@@ -30,16 +30,16 @@ pub type Profiler =
     Arc<dyn Fn(Duration) -> BoxFuture<'static, Result<Vec<u8>, String>> + Send + Sync>;
 
 /// How long a profile is taken without `?seconds=` in the request, as in Go.
-const PROFILE: Duration = Duration::from_secs(30);
+const DEFAULT_PROFILE: Duration = Duration::from_secs(30);
 
 /// The longest profile of one request.
-const LONGEST_PROFILE: Duration = Duration::from_mins(5);
+const MAX_PROFILE: Duration = Duration::from_mins(5);
 
 /// The most open connections of a listener.
 const CONNECTIONS: usize = 32;
 
 /// How long a request may take until its response has been sent, besides the time of a profile.
-const REQUEST: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The endpoints of a listener.
 pub enum Site {
@@ -122,8 +122,8 @@ async fn profile(profiler: &Profiler, query: &str) -> Response<Full<Bytes>> {
         .split('&')
         .find_map(|pair| pair.strip_prefix("seconds="));
     let duration = match asked.map(str::parse) {
-        None => PROFILE,
-        Some(Ok(seconds @ 1..)) => Duration::from_secs(seconds).min(LONGEST_PROFILE),
+        None => DEFAULT_PROFILE,
+        Some(Ok(seconds @ 1..)) => Duration::from_secs(seconds).min(MAX_PROFILE),
         Some(_) => {
             let message = "seconds: must be a whole number above 0\n";
             return text(StatusCode::BAD_REQUEST, message.into());
@@ -174,9 +174,9 @@ pub async fn serve(
     let mut listener = Listener::new(socket, Connections::new(CONNECTIONS));
     listener.tls = certificate.map(tls::settings);
     listener.request = if profiles {
-        LONGEST_PROFILE + REQUEST
+        MAX_PROFILE + REQUEST_TIMEOUT
     } else {
-        REQUEST
+        REQUEST_TIMEOUT
     };
     let server = Arc::new(Server {
         site,

@@ -30,7 +30,7 @@ use pauses::Pauses;
 /// How long a pass waits for the model to be in sync.
 const SYNC_RETRY: Duration = Duration::from_secs(1);
 /// Interval between checks of commands.
-const CHECK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Disrupts nodes: drift, emptiness and consolidation.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl Disruption {
                 biased;
                 refreshed = &mut refresh => return Ok(refreshed?),
                 Some(answer) = self.tasks.join_next() => self.answered(answer).await?,
-                () = cx.clock.sleep(CHECK) => self.on(Event::Changed).await?,
+                () = cx.clock.sleep(CHECK_INTERVAL) => self.on(Event::Changed).await?,
             }
         }
     }
@@ -189,8 +189,8 @@ impl Periodic for Disruption {
                 biased;
                 Some(answer) = self.tasks.join_next() => self.answered(answer).await?,
                 // A pass that panicked left no task behind.
-                () = self.cx.clock.sleep(CHECK), if self.tasks.is_empty() => self.restart().await?,
-                () = self.cx.clock.sleep(CHECK) => self.on(Event::Changed).await?,
+                () = self.cx.clock.sleep(CHECK_INTERVAL), if self.tasks.is_empty() => self.restart().await?,
+                () = self.cx.clock.sleep(CHECK_INTERVAL) => self.on(Event::Changed).await?,
             }
         }
         if let Some(failure) = self.failure.take() {
@@ -200,7 +200,7 @@ impl Periodic for Disruption {
         let left = self.process.next().duration_since(now);
         let left = Duration::try_from(left).unwrap_or_default();
         Ok(match self.process.is_executing() {
-            true => left.min(CHECK),
+            true => left.min(CHECK_INTERVAL),
             false => left,
         })
     }

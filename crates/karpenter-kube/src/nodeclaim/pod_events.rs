@@ -18,7 +18,7 @@ use crate::model::{Change, View};
 use crate::options::Options;
 
 /// Shorter than the interval between two disruption passes, so that none misses an event.
-const DEDUPE: Duration = Duration::from_secs(10);
+const MIN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maintains `status.lastPodEventTime`.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Controller for PodEvents {
             return Ok(Next::Wait);
         };
         let known = claim.status.last_pod_event_time.as_ref().map(|t| t.0);
-        if known.is_some_and(|at| self.cx.clock.since(at) < DEDUPE) {
+        if known.is_some_and(|at| self.cx.clock.since(at) < MIN_INTERVAL) {
             return Ok(Next::Wait);
         }
         let mut after = NodeClaim::clone(&claim);

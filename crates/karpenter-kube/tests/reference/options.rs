@@ -51,7 +51,7 @@ const UPSTREAMS: [(&str, &str, &str); 23] = [
     ("scheduler-config", "SCHEDULER_CONFIG", ""),
 ];
 /// Flags that upstream does not have.
-const OURS: [&str; 8] = [
+const OWN_FLAGS: [&str; 8] = [
     "node-overhead-price",
     "shadow",
     "shadow-if",
@@ -86,7 +86,7 @@ fn every_flag_has_its_variable_and_its_default() {
     let known: BTreeSet<&str> = UPSTREAMS
         .iter()
         .map(|(flag, _, _)| *flag)
-        .chain(OURS)
+        .chain(OWN_FLAGS)
         .collect();
     let all = command.get_arguments().filter_map(clap::Arg::get_long);
     let all: BTreeSet<&str> = all

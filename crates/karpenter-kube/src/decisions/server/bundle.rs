@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::decisions::state::{Decisions, ENGINE};
 
 /// How long the decisions on the snapshot may take; those that take longer are marked as cut short.
-const DECIDE: Duration = Duration::from_secs(2);
+const TIME_LIMIT: Duration = Duration::from_secs(2);
 /// The size of the pieces that are sent.
 const PIECE: usize = 64 << 10;
 /// How many pieces may wait for the client.
@@ -64,7 +64,7 @@ pub(super) fn sent(
     let (pieces, receiver) = channel(WAITING);
     tokio::task::spawn_blocking(move || {
         let began = Instant::now();
-        let cancel: Cancel = std::sync::Arc::new(move || began.elapsed() > DECIDE);
+        let cancel: Cancel = std::sync::Arc::new(move || began.elapsed() > TIME_LIMIT);
         let bundle = bundle.decided(Some(&cancel));
         drop(search);
         let mut file = Pieces {

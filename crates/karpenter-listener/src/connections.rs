@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{HEADERS, IDLE};
+use crate::{HEADER_TIMEOUT, IDLE_TIMEOUT};
 
 /// A limited number of open connections. Clones share it.
 #[derive(Clone, Debug)]
@@ -179,8 +179,8 @@ impl Open {
                 let first = requests.in_flight.next == 0;
                 let longest = match (is_busy, first) {
                     (true, _) => request,
-                    (false, true) => HEADERS,
-                    (false, false) => IDLE,
+                    (false, true) => HEADER_TIMEOUT,
+                    (false, false) => IDLE_TIMEOUT,
                 };
                 (since.checked_add(longest), Instant::now())
             };
@@ -188,7 +188,7 @@ impl Open {
                 return;
             }
             // The state may change meanwhile.
-            let look = now + HEADERS;
+            let look = now + HEADER_TIMEOUT;
             tokio::time::sleep_until(until.map_or(look, |until| until.min(look))).await;
         }
     }

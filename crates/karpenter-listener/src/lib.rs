@@ -43,19 +43,19 @@ pub use pieces::Pieces;
 pub use weight::weight;
 
 /// How long a client may take for a TLS handshake, for its first request, and for the headers of a request.
-const HEADERS: Duration = Duration::from_secs(10);
-/// How long a connection is kept between requests. A client of HTTP/1 has to begin the next one within [`HEADERS`].
-const IDLE: Duration = Duration::from_secs(60);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection is kept between requests. A client of HTTP/1 has to begin the next one within [`HEADER_TIMEOUT`].
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The default of [`Listener::lifetime`].
 const LIFETIME: Duration = Duration::from_mins(10);
 /// The most bytes of headers.
 const HEADER_BYTES: u16 = 16 << 10;
 /// The most concurrent requests of a connection with HTTP/2.
-const STREAMS: u32 = 64;
+const MAX_STREAMS: u32 = 64;
 /// How often a client of HTTP/2 is asked whether it is still there, and how long it may take to answer.
-const PING: Duration = Duration::from_secs(10);
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// The pause after a connection cannot be accepted.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Returns the TLS settings of the next connection. HTTP/2 is served if they offer `h2`.
 pub type Tls = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
@@ -122,7 +122,7 @@ impl<A: Accept> Listener<A> {
                 accepted = listener.accept.accept() => accepted,
             };
             let Ok(stream) = accepted else {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
             let open = listener.connections.open();
@@ -166,7 +166,7 @@ impl<A: Accept> Listener<A> {
         };
         let handshake = TlsAcceptor::from(tls()).accept(stream);
         // A client without TLS, or one that trusts another authority, gets the error.
-        let Ok(Ok(stream)) = tokio::time::timeout(HEADERS, handshake).await else {
+        let Ok(Ok(stream)) = tokio::time::timeout(HEADER_TIMEOUT, handshake).await else {
             return;
         };
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
@@ -203,7 +203,7 @@ fn http1() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
+        .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(HEADER_BYTES.into());
     builder
 }
@@ -212,9 +212,9 @@ fn http2() -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(PING)
-        .max_concurrent_streams(STREAMS)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL)
+        .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(HEADER_BYTES.into());
     builder
 }

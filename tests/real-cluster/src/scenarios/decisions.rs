@@ -15,9 +15,7 @@ use crate::controller::Controller;
 use crate::helm::{self, SHADOW};
 use crate::objects::{list, name};
 use crate::paths::{controller_binary, root};
-
-#[path = "../../../../bins/karpenter-playground/tests/kubectl/marked.rs"]
-mod marked;
+use crate::scenarios::marked;
 
 const BEFORE: &str = "docs/before-you-switch.md";
 

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::aws::{CLUSTER, FakeAws, add_ons};
+use super::marked;
 use crate::binaries::UPSTREAM;
 use crate::case::SOON;
 use crate::cluster::Cluster;
@@ -20,9 +21,6 @@ use crate::objects::{
 };
 use crate::paths::{controller_binary, root};
 use crate::wait::until;
-
-#[path = "../../../../bins/karpenter-playground/tests/kubectl/marked.rs"]
-mod marked;
 
 const PAGE: &str = "docs/getting-started/from-go.md";
 /// Upstream's release is installed with the first, and switched with the second.

@@ -9,6 +9,8 @@ mod disruption;
 mod faults;
 pub(crate) mod from_go;
 pub(crate) mod install;
+#[path = "../../../../bins/karpenter-playground/tests/kubectl/marked.rs"]
+mod marked;
 mod scaling;
 mod verdicts;
 

@@ -271,11 +271,14 @@ impl World {
         let deleted = node.and_then(|it| it.metadata.deletion_timestamp.as_ref());
         let is_hasty = !is_due && deleted.is_some_and(|at| self.age(at.0) < DRAIN);
         let left = left.filter(|_| !is_due).map(|pod| pod.key.name.clone());
+        let mut attached = self.model.volume_attachments_on(name);
+        let is_attached = attached.next().is_some() && !is_due;
         let what = format!("instance {name} is terminated, although");
         violated_if!(self.violations, stays => "{what} its NodeClaim is not being deleted");
         violated_if!(self.violations, is_hasty => "{what} its Node has just been deleted");
         violated_if!(self.violations, is_open => "{what} its Node is not tainted");
         violated_if!(self.violations, left.is_some() => "{what} a pod is on it: {left:?}");
+        violated_if!(self.violations, is_attached => "{what} a volume is attached to its Node");
     }
 
     /// Checks that a NodeClaim that is released has no instance.

@@ -220,10 +220,15 @@ fn launch() -> World {
     world
 }
 
-/// Two nodes became empty; the budget allows one at a time.
+/// Two nodes became empty; the budget allows one at a time, until it is raised.
 fn empty_nodes() -> World {
-    let pools = vec![pool("first").budget("1")];
-    let world = empty(vec![add(web()), add(big())], Vec::new(), pools);
+    let changes = vec![
+        add(web()),
+        add(big()),
+        put(pool("first").budget("2")),
+        Change::DeleteClaim("nc-0002".to_owned()),
+    ];
+    let world = empty(changes, Vec::new(), vec![pool("first").budget("1")]);
     let world = world.with_node("first", "small", &[]);
     world.with_node("first", "large", &[]).later(60)
 }
@@ -258,7 +263,7 @@ fn moved() -> World {
     world.later(60)
 }
 
-/// A node has expired; a PodDisruptionBudget and an annotation protect its pods until its grace period ends.
+/// A node with a volume has expired; a PodDisruptionBudget and an annotation protect its pods until its grace period ends.
 fn expire() -> World {
     let of = |expires: &str| {
         pool("first")
@@ -272,7 +277,8 @@ fn expire() -> World {
         Change::RemovePod("locked"),
     ];
     let world = empty(changes, Vec::new(), vec![of("2m")]);
-    let world = world.with_node("first", "large", &[&guarded(), &locked]);
+    let mut world = world.with_node("first", "large", &[&guarded(), &locked]);
+    world.attach("nc-0001");
     with_pool(world, of("Never")).later(120)
 }
 

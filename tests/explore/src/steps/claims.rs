@@ -75,7 +75,9 @@ impl World {
                 self.launch(joining.claim());
             }
             if let Some(instance) = self.instances.get_mut(name) {
-                instance.is_silent |= answer == Answer::Silent;
+                if matches!(answer, Answer::Silent | Answer::Slow) {
+                    instance.kubelet = answer;
+                }
             }
             match launched.filter(|_| answer != Answer::Lost) {
                 Some(answer) => Event::Launched(Box::new(answer)),

@@ -16,6 +16,7 @@ use super::Step;
 use crate::world::World;
 use crate::world::change::Change;
 use crate::world::objects::{Named as _, Stored, has_ready, has_taint, is_disrupted};
+use crate::world::tasks::Answer;
 
 impl World {
     pub(super) fn steps_of_environment(&self, steps: &mut Vec<Step>) {
@@ -26,7 +27,8 @@ impl World {
         steps.extend(ended.map(|(name, _)| Step::PodEnds(name.clone())));
         for (name, instance) in &self.instances {
             let node = self.api.node(name);
-            if node.is_some_and(|node| has_ready(node, "False")) {
+            let is_up = instance.ready_from() <= self.now;
+            if is_up && node.is_some_and(|node| has_ready(node, "False")) {
                 steps.push(Step::Ready(name.clone()));
             }
             if instance.is_terminating {
@@ -37,7 +39,7 @@ impl World {
             let is_launched = self.api.claim(name).is_some_and(|claim| {
                 claim.status.provider_id.is_some() && claim.status.node_name.is_none()
             });
-            if is_launched && !instance.is_silent && node.is_none() {
+            if is_launched && instance.kubelet != Answer::Silent && node.is_none() {
                 steps.push(Step::Join(name.clone()));
             }
         }
@@ -49,6 +51,9 @@ impl World {
 
     /// Adds the Nodes to which kube-scheduler may bind each pod; it tries every pod at once.
     pub(super) fn steps_of_scheduler(&self, steps: &mut Vec<Step>) {
+        if self.now < self.busy {
+            return;
+        }
         let waiting = self.api.pods.iter();
         for (name, pod) in waiting.filter(|(name, _)| self.api.waits(name)) {
             let known = steps.len();
@@ -93,6 +98,9 @@ impl World {
             Step::Ready(name) => self.set_ready(name, "True"),
             Step::InstanceEnds(name) => self.instance_gone(name),
             Step::NodeLost(name) => self.delete::<Node>(name),
+            Step::Detach(node) => {
+                self.change_model(|cluster| drop(cluster.remove_volume_attachment(node)));
+            }
             Step::Bind(name, node) => {
                 let now = self.now;
                 self.ghosts.promised.remove(name);

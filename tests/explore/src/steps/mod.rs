@@ -23,6 +23,9 @@ use crate::world::objects::{Kind, Named as _, Objects};
 use crate::world::tasks::Answer;
 use crate::world::{Faults, Ghosts, Halt, WINDOW, World};
 
+/// How long kube-scheduler is behind: longer than the provisioner waits for it.
+const BUSY: Duration = Duration::from_secs(15);
+
 /// Something that can happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -40,6 +43,8 @@ pub enum Step {
     InstanceEnds(String),
     /// The cloud's node controller deletes the Node of an instance that is gone.
     NodeLost(String),
+    /// The volume of a Node without pods is detached.
+    Detach(String),
     /// A NodeClaim is reconciled.
     Claim(String),
     /// A Node that is being deleted is reconciled.
@@ -74,6 +79,8 @@ pub enum Step {
     Restart,
     /// The next deadline is reached although more could have happened before.
     Early,
+    /// kube-scheduler is behind: it tries no pod for a while.
+    Busy,
 }
 
 impl Step {
@@ -87,6 +94,7 @@ impl Step {
                 | Self::Ready(_)
                 | Self::InstanceEnds(_)
                 | Self::NodeLost(_)
+                | Self::Detach(_)
                 | Self::Bind(..)
                 | Self::NoNode(_)
         )
@@ -112,10 +120,9 @@ impl Step {
 
 impl World {
     /// Returns the ordinary steps, in the order in which a fair course takes them; some of them change nothing. The deadline is not
-    /// among them.
+    /// among them. A watch that was interrupted catches up last: all else may happen before.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
-        steps.extend(self.stale.map(|_| Step::CatchUp));
         steps.extend((0..self.tasks.len()).map(|task| Step::Answer(task, Answer::Right)));
         self.steps_of_environment(&mut steps);
         steps.extend(self.seen.claims.keys().cloned().map(Step::Claim));
@@ -139,6 +146,10 @@ impl World {
             (true, Step::Collect),
         ];
         steps.extend(rest.into_iter().filter(|it| it.0).map(|it| it.1));
+        let attached = self.model.volume_attachments().map(|it| &it.node);
+        let unused = attached.filter(|node| self.api.pods_on(node).next().is_none());
+        steps.extend(unused.cloned().map(Step::Detach));
+        steps.extend(self.stale.map(|_| Step::CatchUp));
         steps
     }
 
@@ -174,8 +185,10 @@ impl World {
                 steps.extend((1..*writes).map(crash));
             }
         }
-        if faults.early > 0 && !is_idle {
-            steps.push(Step::Early);
+        if faults.early > 0 {
+            steps.extend((!is_idle).then_some(Step::Early));
+            let waits = self.api.pods.keys().any(|pod| self.api.waits(pod));
+            steps.extend((waits && self.busy <= self.now).then_some(Step::Busy));
         }
         steps
     }
@@ -241,6 +254,10 @@ impl World {
             Step::Early => {
                 self.spend(|faults| &mut faults.early);
                 self.reach_deadline();
+            }
+            Step::Busy => {
+                self.spend(|faults| &mut faults.early);
+                self.busy = after(self.now, BUSY);
             }
             Step::CatchUp => {
                 let kind = self.stale;
@@ -322,6 +339,8 @@ impl World {
             let quiet = quiet.zip(quiet_since(claim));
             due.extend(quiet.and_then(|(quiet, since)| since.checked_add(quiet).ok()));
         }
+        due.push(self.busy);
+        due.extend(self.instances.values().map(Instance::ready_from));
         let is_orphan = |(name, it): &(&String, &Instance)| {
             !it.is_terminating && self.api.claim(name).is_none()
         };

@@ -1,16 +1,23 @@
 //! The provider: its instances, and the Nodes that they become.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, Operator};
+use karpenter_core::cluster::VolumeAttachment;
 use karpenter_core::instance_type::InstanceType;
+use karpenter_core::lifecycle::after;
 use karpenter_core::requirements::Requirements;
 
 use super::World;
+use super::tasks::Answer;
+
+/// How long the Node of a slow kubelet is not ready: longer than a nomination protects it.
+const SLOW: Duration = Duration::from_secs(60);
 
 /// An instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +26,8 @@ pub struct Instance {
     pub launched: Timestamp,
     /// Whether its termination has begun.
     pub is_terminating: bool,
-    /// Whether its kubelet never registers a Node.
-    pub is_silent: bool,
+    /// What its kubelet does: as it should be, [`Answer::Slow`] or [`Answer::Silent`].
+    pub kubelet: Answer,
 }
 
 impl Instance {
@@ -28,8 +35,20 @@ impl Instance {
         Self {
             launched: now,
             is_terminating: false,
-            is_silent: false,
+            kubelet: Answer::Right,
         }
+    }
+}
+
+impl Instance {
+    /// Returns from when on its Node may become ready.
+    pub fn ready_from(&self) -> Timestamp {
+        let starts = if self.kubelet == Answer::Slow {
+            SLOW
+        } else {
+            Duration::ZERO
+        };
+        after(self.launched, starts)
     }
 }
 
@@ -133,6 +152,16 @@ impl World {
             }),
         };
         self.put(node);
+    }
+
+    /// Attaches a volume to a Node.
+    pub fn attach(&mut self, node: &str) {
+        let attachment = VolumeAttachment {
+            name: node.to_owned(),
+            node: node.to_owned(),
+            volume: Some("data".to_owned()),
+        };
+        self.change_model(|cluster| cluster.insert_volume_attachment(attachment));
     }
 
     /// Ends an instance: its Node is not ready any more.

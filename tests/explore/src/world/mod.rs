@@ -57,7 +57,7 @@ pub struct Faults {
     pub answers: u8,
     /// Number of ends of the process.
     pub crashes: u8,
-    /// Number of deadlines that are reached before all that could have happened has.
+    /// Number of deadlines that are reached before all that could have happened has, and of delays of kube-scheduler.
     pub early: u8,
     /// Number of all of these.
     pub all: u8,
@@ -159,6 +159,8 @@ pub struct World {
     /// The changes of users that have happened.
     pub changed: u32,
     pub is_class_ready: bool,
+    /// Until when kube-scheduler is behind.
+    pub busy: Timestamp,
     pub ghosts: Ghosts,
     /// Number of writes before the process ends.
     pub writes_left: Option<u32>,
@@ -194,6 +196,7 @@ impl World {
             faults: Faults::default(),
             changed: 0,
             is_class_ready: true,
+            busy: now,
             ghosts: Ghosts::default(),
             writes_left: None,
             writes: 0,
@@ -278,6 +281,9 @@ impl World {
         });
         let marks = marks.filter(|(_, marked, until)| *marked || until.is_some());
         hash_sorted(marks, hasher);
+        for attachment in self.model.volume_attachments() {
+            ranks.claim(&attachment.node).hash(hasher);
+        }
     }
 
     /// Returns the hash of the state, without what may still happen to it.
@@ -294,6 +300,7 @@ impl World {
             print.hash_into(&ranks, hasher);
         }
         self.is_class_ready.hash(hasher);
+        (ranks.now - self.busy.as_second()).min(0).hash(hasher);
         let tasks = self.tasks.iter().map(|task| {
             let mut hasher = FxHasher::default();
             task.print.hash_into(&ranks, &mut hasher);
@@ -304,7 +311,7 @@ impl World {
         let (claim, pod) = (|name: &str| ranks.claim(name), |name: &str| ranks.pod(name));
         let age = |time: Timestamp| (ranks.now - time.as_second()).min(1200);
         for (name, it) in &self.instances {
-            let flags = (it.is_terminating, it.is_silent);
+            let flags = (it.is_terminating, it.kubelet);
             (claim(name), flags, age(it.launched)).hash(hasher);
         }
         for (name, at) in &self.stuck {

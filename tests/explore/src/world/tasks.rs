@@ -14,7 +14,7 @@ use super::print::Print;
 use super::{Halt, World};
 
 /// How a request is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// As it should be.
     Right,
@@ -28,6 +28,8 @@ pub enum Answer {
     Stuck,
     /// The instance is launched, but its kubelet never registers a Node.
     Silent,
+    /// The instance is launched, but its Node becomes ready late.
+    Slow,
 }
 
 /// What was requested.
@@ -78,6 +80,7 @@ impl Request {
                 Answer::Doubled,
                 Answer::Stuck,
                 Answer::Silent,
+                Answer::Slow,
             ],
             Self::Taint(_) | Self::Untaint(_) => &[Answer::Lost, Answer::Failed],
             Self::Confirm(_) => &[Answer::Failed],

@@ -145,6 +145,7 @@ impl World {
         }
         let since = candidate.claim.condition(types::INITIALIZED);
         let is_new = since.is_some_and(|it| is_recent(it.last_transition_time.0));
+        let is_new = is_new && !self.ghosts.is_forgotten;
         for (pod, to) in &self.ghosts.promised {
             violated_if!(found, to == claim && is_new && self.api.waits(pod) => "Node {node} was launched for pod {pod}, which is about to be bound");
         }
@@ -290,7 +291,12 @@ impl World {
 
     /// Checks that a Node that is released has no instance.
     pub(crate) fn check_node_release(&mut self, name: &str) {
-        let runs = self.instances.contains_key(name) && self.api.claim(name).is_some();
+        // Not mended: a Node whose NodeClaim has no provider id in the model is taken for one without a NodeClaim.
+        let is_known = self
+            .seen
+            .claim(name)
+            .is_some_and(|it| it.status.provider_id.is_some());
+        let runs = self.instances.contains_key(name) && self.api.claim(name).is_some() && is_known;
         violated_if!(self.violations, runs => "Node {name} is released, although its instance exists");
     }
 

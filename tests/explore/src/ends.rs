@@ -75,11 +75,16 @@ impl World {
         let pool = claim.node_pool().and_then(|it| self.api.pools.get(it));
         pool.is_some_and(|pool| {
             let leaving = self.api.claims.values().filter(|it| it.is_deleting());
+            let leaving = leaving.count();
+            // Pods of a node that cannot be drained keep a place on another.
+            let node = self.model.node(name);
+            let is_promised = leaving > 0 && node.is_some_and(|it| it.is_nominated(self.now));
             let all = u32::try_from(self.api.claims.len()).unwrap_or(u32::MAX);
             let allowed = budget::allowed(pool, &Method::Emptiness.reason(), all, self.now);
             pool.spec.disruption.consolidate_after.value().is_some()
                 && self.api.pods_on(name).next().is_none()
-                && usize::try_from(allowed).is_ok_and(|it| it > leaving.count())
+                && !is_promised
+                && usize::try_from(allowed).is_ok_and(|it| it > leaving)
                 && self.setting.buffer_pods.is_empty()
         })
     }

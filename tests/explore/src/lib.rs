@@ -24,8 +24,6 @@
 //! Rules of the core that another rule of the core repeats, so that the behaviour stays the same without them:
 //!
 //! - `held`, the nodes of commands that run: they are marked for deletion, too, and a pass starts one command after the other.
-//! - A node that is being deleted is no candidate: in the clusters here its Node is tainted, and counts against the budget, before a
-//!   command can begin. Another cluster may show it.
 //! - A nomination protects a node: kube-scheduler binds within the step that follows, and the start of a command checks the pods again.
 //! - The taints of a command that fails are removed at its end, and again by the next pass, which removes those of no command.
 //! - A launch that fails for good deletes its NodeClaim; without that, the time limit of launches does.
@@ -33,6 +31,15 @@
 //!   the one that it registered.
 //! - NodeClaims without a provider id count in the check of limits at a creation: they counted in the plan already, because a process has
 //!   what it creates in its model at once.
+
+//!
+//! # What was found and is not mended
+//!
+//! - While the watch of NodeClaims is interrupted between a launch and the deletion of its Node by a user, the Node is drained and released
+//!   as one without a NodeClaim: the model finds NodeClaims by their provider id, which it lacks. The instance runs on without a Node. The
+//!   controllers' own latest write has the id, and the Node names its owner: `Context::node_claims_of` could ask both.
+//! - A new process does not know what was nominated: drift may replace a node at once that was launched for a pod, while kube-scheduler is
+//!   behind with it.
 
 mod checks;
 mod ends;

@@ -95,6 +95,8 @@ struct Expansion {
     core: u64,
     next: Vec<Next>,
     fair: Option<u64>,
+    /// The index of what follows without a departure.
+    free: usize,
     violation: Option<(Step, Vec<String>)>,
     tried: usize,
 }
@@ -159,6 +161,9 @@ impl World {
             all.add(self, own, Step::Deadline);
         }
         all.fair = all.next.first().map(|next| next.core);
+        // What is missed tells only if more happens before the watch delivers it: that is no further departure.
+        let is_stale = self.stale.is_some() && all.next.len() > 1;
+        all.free = usize::from(is_stale);
         for step in self.faults(&changing, is_idle) {
             all.add(self, own, step);
         }
@@ -254,6 +259,7 @@ impl Search<'_> {
             steps.push(step);
             return Some(Counterexample { steps, what });
         }
+        let free = expansion.free;
         for (index, next) in expansion.next.into_iter().enumerate() {
             if !self.known.insert(next.hash) {
                 continue;
@@ -264,9 +270,8 @@ impl Search<'_> {
                 step: Some(next.step),
                 core: next.core,
             });
-            // The first is the next state of the fair course.
             match order {
-                Order::Departures if index == 0 => level.push_back((number, next.world)),
+                Order::Departures if index == free => level.push_back((number, next.world)),
                 _ => next_level.push_back((number, next.world)),
             }
         }

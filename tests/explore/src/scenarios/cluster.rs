@@ -16,17 +16,13 @@ use serde_json::Value;
 
 use super::{Input, Scenario, decode};
 use crate::world::change::Change;
-use crate::world::cloud::Instance;
+use crate::world::cloud::{Instance, provider_id};
 use crate::world::objects::Kind;
 use crate::world::{Faults, World};
 use crate::worlds::cluster;
 
-/// The new names of NodeClaims and pods.
-#[derive(Debug, Default)]
-struct Names {
-    claims: BTreeMap<String, String>,
-    pods: BTreeMap<String, String>,
-}
+/// The new names of NodeClaims, which are also those of their Nodes and instances, and of pods, by the old ones.
+type Names = BTreeMap<String, String>;
 
 fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
@@ -36,73 +32,35 @@ fn kind(object: &Value) -> &str {
     object["kind"].as_str().unwrap_or_default()
 }
 
-/// Removes fields that are null, as the API server does.
-fn without_nulls(value: &mut Value) {
-    match value {
-        Value::Array(all) => all.iter_mut().for_each(without_nulls),
-        Value::Object(all) => {
-            all.retain(|_, value| !value.is_null());
-            all.values_mut().for_each(without_nulls);
-        }
-        _ => {}
-    }
-}
-
-impl Names {
-    fn add(&mut self, object: &Value) {
-        let name = name(object).to_owned();
-        let (known, prefix) = match kind(object) {
-            "NodeClaim" => (&mut self.claims, "nc"),
-            "Pod" => (&mut self.pods, "pd"),
-            _ => return,
-        };
-        let number = known.len() + 1;
-        known
-            .entry(name)
-            .or_insert_with(|| format!("{prefix}-{number:04}"));
-    }
-
-    /// Renames an object and the objects that it refers to.
-    fn rename(&self, object: &Value) -> Value {
-        let mut object = object.clone();
-        without_nulls(&mut object);
-        let is = |expected: &str| kind(&object) == expected;
-        let (is_pod, is_node, is_claim) = (is("Pod"), is("Node"), is("NodeClaim"));
-        let old = name(&object).to_owned();
-        let mut set = |pointer: &str, to: &dyn Fn(&str) -> String| {
-            if let Some(value) = object.pointer_mut(pointer)
-                && let Some(old) = value.as_str()
-            {
-                *value = to(old).into();
+/// Returns an object with new names, and without fields that are null, as the API server has it.
+fn renamed(object: &Value, names: &Names) -> Value {
+    fn rename(key: &str, value: &mut Value, names: &Names) {
+        match value {
+            Value::Array(all) => all.iter_mut().for_each(|it| rename(key, it, names)),
+            Value::Object(all) => {
+                all.retain(|_, value| !value.is_null());
+                all.iter_mut().for_each(|(key, it)| rename(key, it, names));
             }
-        };
-        let node = |old: &str| self.node(old);
-        let id = |old: &str| format!("fake:///{}", self.node(old));
-        let new = match is_pod {
-            true => self.pods.get(&old).cloned().unwrap_or_else(|| old.clone()),
-            false => self.node(&old),
-        };
-        if !is_pod && !is_node && !is_claim {
-            return object;
+            Value::String(text) => {
+                let own = text.strip_prefix("fake:///").unwrap_or(text);
+                *text = match names.get(own) {
+                    Some(new) if key == "providerID" => provider_id(new),
+                    Some(new) => new.clone(),
+                    None => return,
+                };
+            }
+            _ => {}
         }
-        set("/metadata/name", &|_| new.clone());
-        set("/spec/nodeName", &node);
-        set("/status/nodeName", &node);
-        set("/spec/providerID", &id);
-        set("/status/providerID", &id);
-        let uid = if is_node { format!("node/{new}") } else { new };
-        object["metadata"]["uid"] = uid.into();
-        object
     }
-
-    /// Returns the new name of a NodeClaim, by its own name, its provider id or that of its Node.
-    fn node(&self, name: &str) -> String {
-        let own = name.strip_prefix("fake:///").unwrap_or(name);
-        self.claims
-            .get(own)
-            .cloned()
-            .unwrap_or_else(|| own.to_owned())
-    }
+    let mut object = object.clone();
+    rename("", &mut object, names);
+    let new = name(&object);
+    let uid = match kind(&object) {
+        "Node" => format!("node/{new}"),
+        _ => new.to_owned(),
+    };
+    object["metadata"]["uid"] = uid.into();
+    object
 }
 
 /// Returns the latest time in an object.
@@ -121,12 +79,20 @@ impl Scenario {
     /// # Errors
     /// Fails for a kind or an operation that is not known, and for an invalid object.
     pub fn world(&self) -> anyhow::Result<World> {
-        let mut names = Names::default();
         let objects = &self.environment_state.objects;
-        objects.iter().for_each(|object| names.add(object));
-        self.user_inputs
-            .iter()
-            .for_each(|input| names.add(&input.object));
+        let (mut names, mut numbers) = (Names::new(), [0, 0]);
+        let later = self.user_inputs.iter().map(|input| &input.object);
+        for object in objects.iter().chain(later) {
+            let (prefix, number) = match kind(object) {
+                "NodeClaim" => ("nc", &mut numbers[0]),
+                "Pod" => ("pd", &mut numbers[1]),
+                _ => continue,
+            };
+            names.entry(name(object).to_owned()).or_insert_with(|| {
+                *number += 1;
+                format!("{prefix}-{number:04}")
+            });
+        }
         let inputs = self.user_inputs.iter().enumerate();
         let changes = inputs
             .map(|(index, input)| change(&format!("userInputs[{index}]"), input, &names))
@@ -154,15 +120,11 @@ impl Scenario {
         let mut world = cluster(changes, kinds, start);
         for (index, object) in objects.iter().enumerate() {
             let field = format!("environmentState.objects[{index}]");
-            world.put_object(&field, &names.rename(object))?;
+            world.put_object(&field, &renamed(object, &names))?;
         }
-        world.numbers = [count(names.claims.len()), count(names.pods.len())];
+        world.numbers = numbers;
         Ok(world.with_faults(faults))
     }
-}
-
-fn count(of: usize) -> u32 {
-    u32::try_from(of).unwrap_or(u32::MAX)
 }
 
 fn stale_kind(field: &str, kind: &str) -> anyhow::Result<Option<Kind>> {
@@ -177,7 +139,7 @@ fn stale_kind(field: &str, kind: &str) -> anyhow::Result<Option<Kind>> {
 }
 
 fn change(field: &str, input: &Input, names: &Names) -> anyhow::Result<Change> {
-    let (at, object) = (format!("{field}.object"), names.rename(&input.object));
+    let (at, object) = (format!("{field}.object"), renamed(&input.object, names));
     let deletes = match input.operation.as_str() {
         "CREATE" | "UPDATE" => false,
         "DELETE" => true,

@@ -99,30 +99,14 @@ impl Step {
                 | Self::NoNode(_)
         )
     }
-
-    /// Returns whether it is a step of the controllers' process.
-    fn is_ours(&self) -> bool {
-        matches!(
-            self,
-            Self::Answer(..)
-                | Self::Claim(_)
-                | Self::Node(_)
-                | Self::Evict(_)
-                | Self::Conditions(_)
-                | Self::Expire(_)
-                | Self::Batch
-                | Self::Check
-                | Self::Disrupt
-                | Self::Collect
-        )
-    }
 }
 
 impl World {
     /// Returns the ordinary steps, in the order in which a fair course takes them; some of them change nothing. The deadline is not
-    /// among them. A watch that was interrupted catches up last: all else may happen before.
+    /// among them.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
+        steps.extend(self.stale.map(|_| Step::CatchUp));
         steps.extend((0..self.tasks.len()).map(|task| Step::Answer(task, Answer::Right)));
         self.steps_of_environment(&mut steps);
         steps.extend(self.seen.claims.keys().cloned().map(Step::Claim));
@@ -149,7 +133,6 @@ impl World {
         let attached = self.model.volume_attachments().map(|it| &it.node);
         let unused = attached.filter(|node| self.api.pods_on(node).next().is_none());
         steps.extend(unused.cloned().map(Step::Detach));
-        steps.extend(self.stale.map(|_| Step::CatchUp));
         steps
     }
 
@@ -180,7 +163,7 @@ impl World {
         }
         if faults.crashes > 0 {
             steps.push(Step::Restart);
-            for (step, writes) in ordinary.iter().filter(|(step, _)| step.is_ours()) {
+            for (step, writes) in ordinary {
                 let crash = |writes| Step::Crash(Box::new(step.clone()), writes);
                 steps.extend((1..*writes).map(crash));
             }
@@ -286,6 +269,7 @@ impl World {
         self.ghosts = Ghosts {
             promised: std::mem::take(&mut self.ghosts.promised),
             proposed: std::mem::take(&mut self.ghosts.proposed),
+            is_forgotten: true,
             ..Ghosts::default()
         };
         *self.provisioning_mut() = Provisioning::new(WINDOW, self.now);

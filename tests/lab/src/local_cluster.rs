@@ -273,14 +273,6 @@ impl LocalCluster {
         }
     }
 
-    /// Aborts the controllers, as when their process is killed. The caller makes sure that their client reaches no API server any
-    /// more.
-    pub fn abandon_controllers(&mut self) {
-        if let Some(controllers) = self.controllers.take() {
-            controllers.abandon();
-        }
-    }
-
     /// Returns a client without injected faults.
     #[must_use]
     pub fn client(&self) -> Client {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::conditions::{Condition, HasConditions, types};
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use kube::api::ListParams;
@@ -140,4 +140,74 @@ fn has_desired_replicas(deployment: &Deployment) -> bool {
     let status = deployment.status.as_ref();
     let seen = status.and_then(|s| s.observed_generation) >= deployment.metadata.generation;
     seen && status.and_then(|s| s.ready_replicas).unwrap_or(0) == wanted
+}
+
+fn conditions(all: &[Condition]) -> String {
+    let all: Vec<String> = all
+        .iter()
+        .map(|c| format!("{}={} ({} {})", c.type_, c.status, c.reason, c.message))
+        .collect();
+    all.join(", ")
+}
+
+/// Describes the NodePools, NodeClaims, Nodes and pods of a cluster, a line each, for debugging a failure.
+///
+/// # Errors
+/// If the API server does not answer.
+pub async fn describe(client: &Client) -> kube::Result<Vec<String>> {
+    let (mut lines, all) = (Vec::new(), ListParams::default());
+    for pool in list::<NodePool>(client, &all).await? {
+        let spec = serde_json::to_string(&pool.spec).unwrap_or_default();
+        let status = conditions(&pool.status.conditions);
+        lines.push(format!("nodepool {} {spec} {status}", pool.name()));
+    }
+    for claim in list::<NodeClaim>(client, &all).await? {
+        lines.push(format!(
+            "nodeclaim {} of {} {:?} deleted {:?} {}",
+            claim.name(),
+            claim.node_pool().unwrap_or_default(),
+            claim.status.provider_id,
+            claim.metadata.deletion_timestamp.as_ref().map(|t| t.0),
+            conditions(&claim.status.conditions)
+        ));
+    }
+    for node in list::<Node>(client, &all).await? {
+        let spec = node.spec.unwrap_or_default();
+        let taints: Vec<String> = spec
+            .taints
+            .iter()
+            .flatten()
+            .map(|t| format!("{}:{}", t.key, t.effect))
+            .collect();
+        let ready = node
+            .status
+            .and_then(|s| s.conditions)
+            .into_iter()
+            .flatten()
+            .find(|c| c.type_ == "Ready");
+        lines.push(format!(
+            "node {} deleted {:?} finalizers {:?} taints {taints:?} ready {:?}",
+            node.metadata.name.unwrap_or_default(),
+            node.metadata.deletion_timestamp.map(|t| t.0),
+            node.metadata.finalizers.unwrap_or_default(),
+            ready.map(|c| c.status)
+        ));
+    }
+    for pod in list::<Pod>(client, &all).await? {
+        let status = pod.status.unwrap_or_default();
+        let why = status.conditions.into_iter().flatten().find_map(|c| {
+            (c.type_ == "PodScheduled" && c.status == "False")
+                .then_some(c.message)
+                .flatten()
+        });
+        lines.push(format!(
+            "pod {} {} on {:?} deleted {:?} {}",
+            pod.metadata.name.unwrap_or_default(),
+            status.phase.unwrap_or_default(),
+            pod.spec.and_then(|s| s.node_name),
+            pod.metadata.deletion_timestamp.map(|t| t.0),
+            why.unwrap_or_default()
+        ));
+    }
+    Ok(lines)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use karpenter_api::conditions::{Condition, HasConditions, types};
+use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::{finalizers, taints};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::quantity::Quantity;
@@ -268,71 +268,4 @@ pub(crate) fn beyond_limits(
         let (used, limit) = (used.get(resource.as_str())?, limit.0.parse().ok()?);
         (*used > limit).then(|| format!("pool {} uses {used} of {limit} {resource}", pool.name()))
     })
-}
-
-fn conditions(all: &[Condition]) -> String {
-    let all: Vec<String> = all
-        .iter()
-        .map(|c| format!("{}={} ({} {})", c.type_, c.status, c.reason, c.message))
-        .collect();
-    all.join(", ")
-}
-
-/// Describes the cluster, for debugging a failure.
-pub(crate) async fn describe(sim: &Simulation) -> Vec<String> {
-    let mut lines = Vec::new();
-    for pool in sim.list::<NodePool>().await {
-        let spec = serde_json::to_string(&pool.spec).unwrap_or_default();
-        let status = conditions(&pool.status.conditions);
-        lines.push(format!("nodepool {} {spec} {status}", pool.name()));
-    }
-    for claim in sim.list::<NodeClaim>().await {
-        lines.push(format!(
-            "nodeclaim {} of {} {:?} deleted {:?} {}",
-            claim.name(),
-            claim.node_pool().unwrap_or_default(),
-            claim.status.provider_id,
-            claim.metadata.deletion_timestamp.as_ref().map(|t| t.0),
-            conditions(&claim.status.conditions)
-        ));
-    }
-    for node in sim.list::<Node>().await {
-        let spec = node.spec.unwrap_or_default();
-        let taints: Vec<String> = spec
-            .taints
-            .iter()
-            .flatten()
-            .map(|t| format!("{}:{}", t.key, t.effect))
-            .collect();
-        let ready = node
-            .status
-            .and_then(|s| s.conditions)
-            .into_iter()
-            .flatten()
-            .find(|c| c.type_ == "Ready");
-        lines.push(format!(
-            "node {} deleted {:?} finalizers {:?} taints {taints:?} ready {:?}",
-            node.metadata.name.unwrap_or_default(),
-            node.metadata.deletion_timestamp.map(|t| t.0),
-            node.metadata.finalizers.unwrap_or_default(),
-            ready.map(|c| c.status)
-        ));
-    }
-    for pod in sim.list::<Pod>().await {
-        let status = pod.status.unwrap_or_default();
-        let why = status.conditions.into_iter().flatten().find_map(|c| {
-            (c.type_ == "PodScheduled" && c.status == "False")
-                .then_some(c.message)
-                .flatten()
-        });
-        lines.push(format!(
-            "pod {} {} on {:?} deleted {:?} {}",
-            pod.metadata.name.unwrap_or_default(),
-            status.phase.unwrap_or_default(),
-            pod.spec.and_then(|s| s.node_name),
-            pod.metadata.deletion_timestamp.map(|t| t.0),
-            why.unwrap_or_default()
-        ));
-    }
-    lines
 }

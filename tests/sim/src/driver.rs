@@ -14,6 +14,7 @@ use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::local_cluster::LocalCluster;
+use karpenter_lab::progress::describe;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -524,7 +525,7 @@ impl Simulation {
         if context.is_empty() {
             context = self.trace.last();
         }
-        context.extend(convergence::describe(self).await);
+        context.extend(describe(&self.client).await.unwrap_or_default());
         Box::new(Failure {
             seed: self.seed,
             step: self.step,

@@ -353,6 +353,7 @@ fn a_command_without_initialized_replacement_in_ten_minutes_rolls_back() {
     assert_eq!(done[..3], [timeout, "untaint a", "unmark 1"]);
 }
 
+/// Conformance: DIS-190
 #[test]
 fn a_node_that_cannot_be_tainted_is_spared_and_untainted() {
     let mut stage = Stage::new(world().run([node("a", "small"), node("b", "small")]));
@@ -372,6 +373,7 @@ fn a_node_that_cannot_be_tainted_is_spared_and_untainted() {
     assert_eq!(done, expected);
 }
 
+/// Conformance: DIS-190
 #[test]
 fn a_command_with_replacements_needs_all_of_its_nodes_tainted() {
     let mut stage = replaced();

@@ -26,15 +26,11 @@ use crate::world::{World, node_pool, settings};
 /// A world with pods on one node of a NodePool that never consolidates.
 async fn with_node(pods: i32, pool: Object<NodePool>) -> World {
     let world = World::with(pool.consolidate_after("Never").budgets(&["0"])).await;
-    world.deploy("app", pods).await;
-    let pods = usize::try_from(pods).unwrap();
-    world.until_running(pods, 60).await;
-    world
-        .until(60, "nodes are initialized", async |w| {
-            let claims = w.claims().await;
-            claims.iter().all(|c| c.is_true(types::INITIALIZED))
-        })
-        .await;
+    world.run("app", pods).await;
+    until!(world, 60, "nodes are initialized", |w| {
+        let claims = w.claims().await;
+        claims.iter().all(|c| c.is_true(types::INITIALIZED))
+    });
     world
 }
 
@@ -47,9 +43,7 @@ async fn drifted(world: &World) -> Option<String> {
 
 async fn until_drifted(world: &World, reason: Option<&str>) {
     let what = format!("drift is {reason:?}");
-    world
-        .until(30, &what, async |w| drifted(w).await.as_deref() == reason)
-        .await;
+    until!(world, 30, &what, |w| drifted(w).await.as_deref() == reason);
 }
 
 /// Conformance: DIS-056
@@ -124,11 +118,9 @@ async fn a_nodeclaim_that_is_not_registered_is_not_garbage_collected() {
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
-    world
-        .until(60, "a claim is launched", async |w| {
-            w.claims().await.iter().any(|c| c.is_true(types::LAUNCHED))
-        })
-        .await;
+    until!(world, 60, "a claim is launched", |w| {
+        w.claims().await.iter().any(|c| c.is_true(types::LAUNCHED))
+    });
     let claim = world.claims().await.remove(0);
     world
         .cluster
@@ -163,9 +155,7 @@ async fn an_instance_without_a_nodeclaim_is_terminated_after_half_a_minute() {
     // Checked every ten seconds.
     world.pass(25).await;
     assert!(is_there(&world), "its claim may not be written yet");
-    world
-        .until(30, "the instance is terminated", async |w| !is_there(w))
-        .await;
+    until!(world, 30, "the instance is terminated", |w| !is_there(w));
     assert_eq!(world.claims().await.len(), 1);
 }
 
@@ -178,11 +168,9 @@ async fn an_instance_whose_nodeclaim_is_still_launching_is_not_terminated() {
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     cloud.loses_launches.store(true, Ordering::Relaxed);
     world.deploy("app", 1).await;
-    world
-        .until(60, "an instance is launched", async |w| {
-            w.cluster.cloud.launched() == 1
-        })
-        .await;
+    until!(world, 60, "an instance is launched", |w| {
+        w.cluster.cloud.launched() == 1
+    });
     // Longer than the half minute after which an instance without a NodeClaim is terminated.
     world.pass(60).await;
     cloud.listed(&world, 1).await;
@@ -227,15 +215,13 @@ async fn a_nodeclaim_has_the_hash_that_its_nodepool_had_when_it_was_planned() {
     let (cx, stop, running) = operator(&world);
     let known = async |label: Option<&str>| {
         let what = format!("the model knows the pool with {label:?}");
-        world
-            .until(30, &what, async |_| {
-                let view = cx.view();
-                view.node_pool("default").is_some_and(|pool| {
-                    let labels = pool.spec.template.metadata.labels.as_ref();
-                    labels.and_then(|l| l.get("team")).map(String::as_str) == label
-                })
+        until!(world, 30, &what, |_| {
+            let view = cx.view();
+            view.node_pool("default").is_some_and(|pool| {
+                let labels = pool.spec.template.metadata.labels.as_ref();
+                labels.and_then(|l| l.get("team")).map(String::as_str) == label
             })
-            .await;
+        });
         NodePool::clone(cx.view().node_pool("default").unwrap())
     };
     let planned = known(None).await;
@@ -294,20 +280,16 @@ async fn a_node_smaller_than_its_instance_type_gets_an_event() {
     let world = with_node(1, node_pool("default")).await;
     let found =
         async |w: &World| w.claims().await[0].condition_status(types::CONSISTENT_STATE_FOUND);
-    world
-        .until(30, "the node is consistent", async |w| {
-            found(w).await == Status::True
-        })
-        .await;
+    until!(world, 30, "the node is consistent", |w| {
+        found(w).await == Status::True
+    });
     let node = world.node_name().await;
     world
         .patch_status::<Node>(&node, json!({"status": {"capacity": {"cpu": "1m"}}}))
         .await;
-    world
-        .until(1300, "the node is inconsistent", async |w| {
-            found(w).await == Status::False
-        })
-        .await;
+    until!(world, 1300, "the node is inconsistent", |w| {
+        found(w).await == Status::False
+    });
     assert!(world.has_event("FailedConsistencyCheck").await);
 }
 
@@ -323,11 +305,9 @@ async fn the_nodeclass_label_is_restored_on_nodeclaims_and_nodes() {
         .await;
     let node = world.node_name().await;
     world.patch::<Node>(&node, without).await;
-    world
-        .until(10, "the label is back", async |w| {
-            let node = w.nodes().await.remove(0).metadata.labels.unwrap();
-            w.claims().await[0].label(label) == Some("default")
-                && node.get(label).map(String::as_str) == Some("default")
-        })
-        .await;
+    until!(world, 10, "the label is back", |w| {
+        let node = w.nodes().await.remove(0).metadata.labels.unwrap();
+        w.claims().await[0].label(label) == Some("default")
+            && node.get(label).map(String::as_str) == Some("default")
+    });
 }

@@ -8,7 +8,6 @@ use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::resources::Resources;
 use karpenter_decisions::rehearse::agreement::{Done, actions, agreement, size_class};
-use karpenter_kwok::KwokNodeClass;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
@@ -105,11 +104,9 @@ async fn measure(seed: u64) -> Measured {
             && sizes.iter().any(|size| name.contains(&format!("-{size}-")))
     };
     settings.instance_types.retain(|it| wanted(&it.name));
-    let world = World::bare(settings).await;
-    world.create(&KwokNodeClass::new("default")).await;
     let budget = ["10%", "30%", "100%"][chance.random_range(0..3)];
     let spec = |policy: &str| json!({ "disruption": { "consolidationPolicy": policy, "consolidateAfter": "30s", "budgets": [{ "nodes": budget }] } });
-    world.create(&pool("default", spec("WhenEmpty"))).await;
+    let world = World::with_spec(settings, spec("WhenEmpty")).await;
     // Workloads grow one after the other, so that their nodes have many sizes, and shrink at random.
     let count = chance.random_range(3..7);
     let mut replicas = Vec::new();

@@ -8,6 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use karpenter_api::autoscaling::CapacityBuffer;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodePool;
+use karpenter_fixtures::pdb;
 use karpenter_kwok::KwokNodeClass;
 use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams};
@@ -16,22 +17,11 @@ use serde_json::{Value, json};
 use crate::lines::Lines;
 use crate::world::{World, node_pool, pool, settings};
 
-/// A cluster whose NodePool has these budgets.
-async fn budgeted(budgets: Value) -> World {
-    World::with(node_pool("default").set("/spec/disruption/budgets", budgets)).await
-}
-
-async fn change_pool(world: &World, spec: Value) {
-    world
-        .patch::<NodePool>("default", json!({"spec": spec}))
-        .await;
-}
-
 /// An empty node that these budgets keep for ten minutes.
 async fn kept(budgets: Value) -> World {
-    let world = budgeted(budgets).await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
+    let pool = node_pool("default").set("/spec/disruption/budgets", budgets);
+    let world = World::with(pool).await;
+    world.run("app", 2).await;
     world.scale("app", 0).await;
     world.pass(600).await;
     assert!(
@@ -44,11 +34,8 @@ async fn kept(budgets: Value) -> World {
 
 /// Replaces the budgets by one that allows disruption.
 async fn allow_disruption(world: &World) {
-    change_pool(
-        world,
-        json!({"disruption": {"budgets": [{"nodes": "100%"}]}}),
-    )
-    .await;
+    let open = json!({"spec": {"disruption": {"budgets": [{"nodes": "100%"}]}}});
+    world.patch::<NodePool>("default", open).await;
     world.until_empty(300).await;
 }
 
@@ -74,8 +61,7 @@ async fn a_budget_with_an_invalid_schedule_blocks_and_is_reported() {
         pool.is_true(types::READY),
         "nodes can still be launched from it"
     );
-    world.deploy("other", 1).await;
-    world.until_running(1, 60).await;
+    world.run("other", 1).await;
     world.scale("other", 0).await;
     allow_disruption(&world).await;
 }
@@ -91,68 +77,33 @@ async fn a_budget_of_zero_blocks_disruption_and_the_event_names_the_reason() {
     allow_disruption(&world).await;
 }
 
-async fn budget(world: &World, name: &str, spec: Value) {
-    let mut all = json!({"selector": {"matchLabels": {"app": "app"}}});
-    all.as_object_mut()
-        .unwrap()
-        .extend(spec.as_object().unwrap().clone());
-    let budget: PodDisruptionBudget = serde_json::from_value(
-        json!({"metadata": {"name": name, "namespace": "default"}, "spec": all}),
-    )
-    .unwrap();
-    budgets(world)
-        .create(&PostParams::default(), &budget)
-        .await
-        .unwrap();
-}
-
-fn budgets(world: &World) -> Api<PodDisruptionBudget> {
-    Api::namespaced(world.client.clone(), "default")
-}
-
-/// A node that is being deleted, with pods whose eviction these PodDisruptionBudgets block.
-async fn held(pdbs: &[(&str, Value)]) -> (World, String) {
-    let world = budgeted(json!([{"nodes": "100%"}])).await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
-    for (name, spec) in pdbs {
-        budget(&world, name, spec.clone()).await;
+/// Conformance: DIS-156
+#[tokio::test(start_paused = true)]
+async fn a_pod_covered_by_two_pdbs_is_named_until_one_of_them_is_deleted() {
+    let world = World::new().await;
+    world.run("app", 2).await;
+    for name in ["one", "two"] {
+        let guard = pdb(name).max_unavailable(1).of(("app", "app"));
+        world.add(guard).await;
     }
     world.pass(5).await;
     let node = world.node_name().await;
     world.delete::<Node>(&node).await;
     world.pass(300).await;
-    assert!(world.api::<Node>().get_opt(&node).await.unwrap().is_some());
-    (world, node)
-}
-
-async fn until_gone(world: &World, node: &str) {
-    world.until_gone::<Node>(node, 120).await;
-    world.until_running(2, 120).await;
-}
-
-/// Conformance: DIS-156
-#[tokio::test(start_paused = true)]
-async fn a_pod_covered_by_two_pdbs_is_named_until_one_of_them_is_deleted() {
-    let (world, node) = held(&[
-        ("one", json!({"maxUnavailable": 1})),
-        ("two", json!({"maxUnavailable": 1})),
-    ])
-    .await;
+    assert!(world.get::<Node>(&node).await.is_some());
     let message = "eviction does not support multiple PDBs";
     assert!(event_contains(&world, "FailedDraining", message).await);
-    budgets(&world)
-        .delete("two", &DeleteParams::default())
-        .await
-        .unwrap();
-    until_gone(&world, &node).await;
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
+    let params = DeleteParams::default();
+    budgets.delete("two", &params).await.unwrap();
+    world.until_gone::<Node>(&node, 120).await;
+    world.until_running(2, 120).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn nodes_without_a_nodepool_are_kept_get_an_event_and_can_be_deleted() {
-    let world = budgeted(json!([{"nodes": "100%"}])).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    let world = World::new().await;
+    world.run("app", 1).await;
     let claim = world.claims().await.remove(0);
     // The NodePool is deleted without its nodes.
     let orphan = DeleteParams {
@@ -164,11 +115,9 @@ async fn nodes_without_a_nodepool_are_kept_get_an_event_and_can_be_deleted() {
         .delete("default", &orphan)
         .await
         .unwrap();
-    world
-        .until(120, "an event says why the node is kept", async |w| {
-            event_contains(w, "DisruptionBlocked", "NodePool not found").await
-        })
-        .await;
+    until!(world, 120, "an event says why the node is kept", |w| {
+        event_contains(w, "DisruptionBlocked", "NodePool not found").await
+    });
     world.scale("app", 0).await;
     world.pass(600).await;
     assert_eq!(world.claims().await.len(), 1);
@@ -176,37 +125,6 @@ async fn nodes_without_a_nodepool_are_kept_get_an_event_and_can_be_deleted() {
         .delete::<karpenter_api::v1::NodeClaim>(claim.name())
         .await;
     world.until_empty(120).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_nodepool_deleted_while_a_command_waits_deletes_all_its_nodes() {
-    let world = budgeted(json!([{"nodes": "100%"}])).await;
-    let on_demand = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
-        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]);
-    change_pool(
-        &world,
-        json!({"template": {"spec": {"requirements": on_demand}}}),
-    )
-    .await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
-    world.cluster.cloud.never_register(true);
-    world.scale("app", 2).await;
-    world
-        .until(120, "a command waits for its replacement", async |w| {
-            let claims = w.claims().await;
-            claims.iter().any(|c| c.is_true(types::DISRUPTION_REASON))
-        })
-        .await;
-    world.delete::<NodePool>("default").await;
-    world.until_empty(300).await;
-    world.pass(900).await;
-    let instances = world.cluster.cloud.instances();
-    assert!(instances.is_empty(), "{}", world.describe().await);
-    // A later Deployment gets its nodes.
-    world.cluster.cloud.never_register(false);
-    world.add(node_pool("default")).await;
-    world.until_running(2, 60).await;
 }
 
 /// Removes the schema of a CRD, as in an older generation of it.
@@ -265,14 +183,12 @@ async fn objects_that_cannot_be_decoded_get_an_event_and_hide_no_others() {
     let templates = ApiResource::erase::<PodTemplate>(&());
     create_any(&world, &templates, chunk).await;
     create_any(&world, &buffers, buffer("good", json!(2))).await;
-    world
-        .until(120, "the valid buffer has its node", async |w| {
-            w.claims()
-                .await
-                .iter()
-                .any(|c| c.is_true(types::INITIALIZED))
-        })
-        .await;
+    until!(world, 120, "the valid buffer has its node", |w| {
+        w.claims()
+            .await
+            .iter()
+            .any(|c| c.is_true(types::INITIALIZED))
+    });
     for kind in ["NodePool", "CapacityBuffer"] {
         let events = world.events().await;
         let event = events.iter().find(|e| {
@@ -309,27 +225,21 @@ async fn the_event_of_a_pod_tells_a_nodepool_that_is_not_ready_from_none_at_all(
             .iter()
             .any(|event| event.message.as_deref() == Some(text))
     };
-    world
-        .until(60, "the event without a NodePool", async |_| {
-            says(none).await
-        })
-        .await;
+    until!(world, 60, "the event without a NodePool", |_| {
+        says(none).await
+    });
     world.add(node_pool("default")).await;
-    world
-        .until(60, "the condition of the NodePool", async |world| {
-            let ready = condition_of_pool(world, types::READY).await;
-            ready.is_some_and(|(status, _, _)| status == "False")
-        })
-        .await;
+    until!(world, 60, "the condition of the NodePool", |world| {
+        let ready = condition_of_pool(world, types::READY).await;
+        ready.is_some_and(|(status, _, _)| status == "False")
+    });
     let (_, _, message) = condition_of_pool(&world, types::READY).await.unwrap();
     assert!(message.contains(types::NODE_CLASS_READY), "{message}");
     world.deploy("late", 1).await;
     let not_ready = format!("{none}; nodepool \"default\" is not ready, {message}");
-    world
-        .until(60, "the event with the NodePool", async |_| {
-            says(&not_ready).await
-        })
-        .await;
+    until!(world, 60, "the event with the NodePool", |_| {
+        says(&not_ready).await
+    });
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,13 +250,11 @@ async fn the_event_of_a_pod_names_a_nodepool_of_another_provider() {
     world.create(&pool("default", foreign)).await;
     world.deploy("app", 1).await;
     let text = "Failed to schedule pod, no dynamic nodepools found; nodepool \"default\" is not ready, its EC2NodeClass belongs to another provider";
-    world
-        .until(60, "the event", async |world| {
-            let events = world.events().await;
-            let mut messages = events.iter().map(|event| event.message.as_deref());
-            messages.any(|message| message == Some(text))
-        })
-        .await;
+    until!(world, 60, "the event", |world| {
+        let events = world.events().await;
+        let mut messages = events.iter().map(|event| event.message.as_deref());
+        messages.any(|message| message == Some(text))
+    });
 }
 
 #[tokio::test(start_paused = true)]
@@ -358,11 +266,9 @@ async fn an_object_whose_feature_gate_is_off_has_an_event_and_one_log_line() {
         "spec": {"requirements": [], "priceAdjustment": "-10%"}});
     create_any(&world, &overlays, discount).await;
     let says = "NodeOverlay has no effect, because the feature gate NodeOverlay is off";
-    world
-        .until(5, "the event", async |world| {
-            event_contains(world, "FeatureGateClosed", says).await
-        })
-        .await;
+    until!(world, 5, "the event", |world| {
+        event_contains(world, "FeatureGateClosed", says).await
+    });
     world.pass(1500).await;
     let events = world.events().await;
     let of_gates = events

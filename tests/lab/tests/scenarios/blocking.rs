@@ -3,22 +3,10 @@
 #![expect(clippy::panic, reason = "what fails here fails the test")]
 
 use karpenter_api::v1::NodePool;
-use karpenter_fixtures::Object;
-use karpenter_kwok::KwokNodeClass;
 use serde_json::{Value, json};
 
-use crate::decisions::{free_port, get, serving};
+use crate::decisions::{free_port, get, served, serving};
 use crate::world::{World, deployment, node_pool};
-
-/// A cluster whose controllers serve on a port, with NodePools.
-async fn world(port: u16, pools: &[Object<NodePool>]) -> World {
-    let world = World::bare(serving(port, |_| ())).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    for pool in pools {
-        world.add(pool.clone()).await;
-    }
-    world
-}
 
 /// Returns the relaxation whose text begins so.
 fn relaxation<'a>(told: &'a Value, text: &str) -> &'a Value {
@@ -41,7 +29,7 @@ async fn apply(world: &World, patch: &Value) {
 #[tokio::test(start_paused = true)]
 async fn a_limit_has_its_amounts_and_raising_it_so_far_places_the_pod() {
     let port = free_port();
-    let world = world(port, &[node_pool("default").limit("cpu", "6")]).await;
+    let world = served(port, json!({ "limits": { "cpu": "6" } })).await;
     world.add(deployment("web", 1).cpu("3")).await;
     world.until_running(1, 300).await;
     world.add(deployment("more", 1).cpu("3")).await;
@@ -80,7 +68,7 @@ async fn a_pod_without_room_beside_others_names_their_owner() {
         "In",
         &["c-4x-amd64-linux"],
     );
-    let world = world(port, &[small]).await;
+    let world = World::with_settings(serving(port, |_| ()), small).await;
     world.add(deployment("first", 2).cpu("1500m")).await;
     world.add(deployment("late", 1).cpu("1")).await;
     world.until_claims(1, 60).await;

@@ -1,7 +1,8 @@
 //! Capacity buffers (feature gate CapacityBuffer).
 
 use k8s_openapi::api::core::v1::PodTemplate;
-use karpenter_api::autoscaling::{CapacityBuffer, conditions};
+use karpenter_api::autoscaling::CapacityBuffer;
+use karpenter_api::autoscaling::conditions::{PROVISIONING, READY_FOR_PROVISIONING};
 use karpenter_kwok::CapacityPool;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -47,14 +48,14 @@ async fn condition(world: &World, condition_type: &str) -> Option<(String, Strin
     Some((found.status.clone(), found.reason.clone()))
 }
 
-async fn until(world: &World, condition_type: &str, status: &str, reason: &str) {
-    let what = format!("{condition_type} is {status} ({reason})");
-    let wanted = Some((status.to_owned(), reason.to_owned()));
-    world
-        .until(120, &what, async |w| {
-            condition(w, condition_type).await == wanted
-        })
-        .await;
+/// Waits until conditions have this status and reason.
+async fn until(world: &World, wanted: &[(&str, &str, &str)]) {
+    for (kind, status, reason) in wanted {
+        let is = Some(((*status).to_owned(), (*reason).to_owned()));
+        until!(world, 120, &format!("{kind} is {is:?}"), |w| {
+            condition(w, kind).await == is
+        });
+    }
 }
 
 /// Conformance: API-108
@@ -66,53 +67,25 @@ async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
         json!({"podTemplateRef": {"name": "chunk"}, "replicas": 3}),
     )
     .await;
-    until(
-        &world,
-        conditions::READY_FOR_PROVISIONING,
-        "False",
-        "PodTemplateNotFound",
-    )
-    .await;
-    until(
-        &world,
-        conditions::PROVISIONING,
-        "False",
-        "NotReadyForProvisioning",
-    )
-    .await;
+    let wanted = [
+        (READY_FOR_PROVISIONING, "False", "PodTemplateNotFound"),
+        (PROVISIONING, "False", "NotReadyForProvisioning"),
+    ];
+    until(&world, &wanted).await;
     let everything = CapacityPool::default();
     world.cluster.cloud.exhaust(everything);
     template(&world, "1").await;
-    until(
-        &world,
-        conditions::READY_FOR_PROVISIONING,
-        "True",
-        "Resolved",
-    )
-    .await;
-    until(
-        &world,
-        conditions::PROVISIONING,
-        "False",
-        "RequiresNewCapacity",
-    )
-    .await;
+    let wanted = [
+        (READY_FOR_PROVISIONING, "True", "Resolved"),
+        (PROVISIONING, "False", "RequiresNewCapacity"),
+    ];
+    until(&world, &wanted).await;
     world.pass(60).await;
-    until(
-        &world,
-        conditions::PROVISIONING,
-        "False",
-        "RequiresNewCapacity",
-    )
-    .await;
+    let wanted = [(PROVISIONING, "False", "RequiresNewCapacity")];
+    until(&world, &wanted).await;
     world.cluster.cloud.restock();
-    until(
-        &world,
-        conditions::PROVISIONING,
-        "True",
-        "FitsExistingCapacity",
-    )
-    .await;
+    let wanted = [(PROVISIONING, "True", "FitsExistingCapacity")];
+    until(&world, &wanted).await;
     let status = buffers(&world).get("spare").await.unwrap().status;
     assert_eq!(
         (status.replicas, status.pod_template_ref.unwrap().name),
@@ -127,13 +100,8 @@ async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
         "a node with a buffer is not empty"
     );
     assert_eq!(world.cluster.cloud.launched(), launched, "the nodes stay");
-    until(
-        &world,
-        conditions::PROVISIONING,
-        "True",
-        "FitsExistingCapacity",
-    )
-    .await;
+    let wanted = [(PROVISIONING, "True", "FitsExistingCapacity")];
+    until(&world, &wanted).await;
     buffers(&world)
         .delete("spare", &DeleteParams::default())
         .await
@@ -144,42 +112,32 @@ async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
 #[tokio::test(start_paused = true)]
 async fn a_buffer_follows_the_scale_of_its_workload() {
     let world = world().await;
-    world.deploy("app", 4).await;
-    world.until_running(4, 60).await;
+    world.run("app", 4).await;
     let target = json!({"apiGroup": "apps", "kind": "Deployment", "name": "app"});
     buffer(&world, json!({"scalableRef": target, "percentage": 50})).await;
     let replicas = async |w: &World| buffers(w).get("spare").await.unwrap().status.replicas;
-    world
-        .until(60, "half of four", async |w| replicas(w).await == Some(2))
-        .await;
+    until!(world, 60, "half of four", |w| replicas(w).await == Some(2));
     world.scale("app", 10).await;
-    world
-        .until(
-            5,
-            "half of ten, without waiting for the next poll",
-            async |w| replicas(w).await == Some(5),
-        )
-        .await;
+    until!(
+        world,
+        5,
+        "half of ten, without waiting for the next poll",
+        |w| replicas(w).await == Some(5)
+    );
     world.scale("app", 0).await;
-    world
-        .until(5, "nothing of nothing", async |w| {
-            replicas(w).await == Some(0)
-        })
-        .await;
-    until(&world, conditions::PROVISIONING, "False", "BufferEmpty").await;
+    until!(world, 5, "nothing of nothing", |w| {
+        replicas(w).await == Some(0)
+    });
+    let wanted = [(PROVISIONING, "False", "BufferEmpty")];
+    until(&world, &wanted).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_or_unsupported_workload_is_reported() {
     let world = world().await;
     buffer(&world, json!({"scalableRef": {"apiGroup": "apps", "kind": "Deployment", "name": "gone"}, "replicas": 1})).await;
-    until(
-        &world,
-        conditions::READY_FOR_PROVISIONING,
-        "False",
-        "ScalableRefNotFound",
-    )
-    .await;
+    let wanted = [(READY_FOR_PROVISIONING, "False", "ScalableRefNotFound")];
+    until(&world, &wanted).await;
     buffers(&world)
         .delete("spare", &DeleteParams::default())
         .await
@@ -189,11 +147,6 @@ async fn a_missing_or_unsupported_workload_is_reported() {
         json!({"scalableRef": {"apiGroup": "batch", "kind": "Job", "name": "gone"}, "replicas": 1}),
     )
     .await;
-    until(
-        &world,
-        conditions::READY_FOR_PROVISIONING,
-        "False",
-        "ResolutionFailed",
-    )
-    .await;
+    let wanted = [(READY_FOR_PROVISIONING, "False", "ResolutionFailed")];
+    until(&world, &wanted).await;
 }

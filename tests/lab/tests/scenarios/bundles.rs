@@ -6,8 +6,8 @@ use karpenter_decisions::answer::Subject;
 use karpenter_decisions::bundle::{self, Offline};
 use serde_json::{Value, json};
 
-use crate::decisions::{blocking, connect, free_port, get, request, serving};
-use crate::world::{World, pool};
+use crate::decisions::{ask, blocking, connect, free_port, get, served, serving};
+use crate::world::{World, on_demand};
 
 /// Returns the body of a bundle. HTTP/1.0 has no chunks.
 async fn captured(port: u16, query: &'static str) -> Vec<u8> {
@@ -52,20 +52,8 @@ fn without_times(mut value: Value) -> Value {
 #[tokio::test(start_paused = true)]
 async fn a_bundle_answers_as_the_leader_does_and_its_decisions_are_reproduced() {
     let port = free_port();
-    let world = World::bare(serving(port, |_| ())).await;
-    world
-        .create(&karpenter_kwok::KwokNodeClass::new("default"))
-        .await;
-    let requirements =
-        json!([{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] }]);
-    world
-        .create(&pool(
-            "default",
-            json!({ "template": { "spec": { "requirements": requirements } } }),
-        ))
-        .await;
-    world.deploy("web", 6).await;
-    world.until_running(6, 120).await;
+    let world = served(port, json!({ "template": on_demand() })).await;
+    world.run("web", 6).await;
     let nowhere = json!({ "nodeSelector": { "topology.kubernetes.io/zone": "z9" } });
     world.deploy_with("lost", 2, nowhere).await;
     world.pass(900).await;
@@ -133,7 +121,7 @@ async fn a_bundle_with_pseudonyms_is_not_made_by_the_server() {
     let world = World::bare(serving(port, |_| ())).await;
     // The server listens from the first moment on, but not before.
     world.pass(5).await;
-    let answer = request(port, "GET", "bundle?redact=names", "Host: localhost\r\n").await;
+    let answer = ask(port, "bundle?redact=names").await;
     assert_eq!(answer.code, 400);
     assert!(
         answer.json()["message"]
@@ -149,17 +137,10 @@ async fn a_bundle_with_pseudonyms_is_not_made_by_the_server() {
 async fn every_recorded_pass_of_the_last_half_hour_is_reproduced() {
     let port = free_port();
     let settings = serving(port, |options| options.feature_gates.flight_recorder = true);
-    let world = World::bare(settings).await;
-    world
-        .create(&karpenter_kwok::KwokNodeClass::new("default"))
-        .await;
     let disruption = json!({ "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "30s", "budgets": [{ "nodes": "100%" }] });
-    world
-        .create(&pool("default", json!({ "disruption": disruption })))
-        .await;
+    let world = World::with_spec(settings, json!({ "disruption": disruption })).await;
     // A pass that is older than what is asked for.
-    world.deploy("old", 3).await;
-    world.until_running(3, 120).await;
+    world.run("old", 3).await;
     world.pass(1000).await;
     let began = world.cluster.clock.now();
     for (name, replicas) in [("web", 6), ("api", 9), ("jobs", 2)] {
@@ -220,7 +201,7 @@ async fn without_the_feature_gate_a_recording_is_refused_with_its_name() {
     let port = free_port();
     let world = World::bare(serving(port, |_| ())).await;
     world.pass(5).await;
-    let answer = request(port, "GET", "bundle?last=30m", "Host: localhost\r\n").await;
+    let answer = ask(port, "bundle?last=30m").await;
     assert_eq!(answer.code, 400);
     let message = answer.json()["message"].to_string();
     assert!(message.contains("feature gate FlightRecorder"), "{message}");

@@ -38,8 +38,7 @@ async fn a_class_that_is_not_ready_ends_the_claim_without_an_event() {
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let error = CloudProviderError::NodeClassNotReady("its role is missing".into());
     cloud.creations.lock().push_back(error);
-    world.deploy("app", 1).await;
-    world.until_running(1, 120).await;
+    world.run("app", 1).await;
     let calls = cloud.calls("create");
     assert_ne!(
         calls[0].claim.uid(),
@@ -68,15 +67,13 @@ async fn a_create_error_says_its_own_reason_on_the_claim_until_the_launch_works(
     };
     cloud.creations.lock().extend([error(), error(), error()]);
     world.deploy("app", 1).await;
-    world
-        .until(30, "the claim says why", async |w| {
-            let claims = w.claims().await;
-            let launched = claims
-                .first()
-                .and_then(|claim| claim.condition(types::LAUNCHED));
-            launched.is_some_and(|c| c.reason == "SpotServiceLinkedRoleMissing")
-        })
-        .await;
+    until!(world, 30, "the claim says why", |w| {
+        let claims = w.claims().await;
+        let launched = claims
+            .first()
+            .and_then(|claim| claim.condition(types::LAUNCHED));
+        launched.is_some_and(|c| c.reason == "SpotServiceLinkedRoleMissing")
+    });
     let waiting = world.claims().await.remove(0);
     let launched = waiting.condition(types::LAUNCHED).unwrap();
     assert_eq!(launched.status, "Unknown");
@@ -98,15 +95,13 @@ async fn of_several_hooks_that_wait_the_shortest_time_counts() {
     let hooks = vec![Hook::new("slow", wait(3600)), Hook::new("quick", wait(7))];
     let cloud = Scripted::in_world(&mut world, hooks).await;
     world.deploy("app", 1).await;
-    world
-        .until(60, "the hooks are asked", async |w| {
-            let claims = w.claims().await;
-            let condition = claims
-                .first()
-                .and_then(|claim| claim.condition(types::REGISTERED));
-            condition.is_some_and(|c| c.reason == "RegistrationHookPending")
-        })
-        .await;
+    until!(world, 60, "the hooks are asked", |w| {
+        let claims = w.claims().await;
+        let condition = claims
+            .first()
+            .and_then(|claim| claim.condition(types::REGISTERED));
+        condition.is_some_and(|c| c.reason == "RegistrationHookPending")
+    });
     // Nothing else wakes the claim by now.
     world.pass(60).await;
     for hook in &cloud.hooks {
@@ -120,8 +115,7 @@ async fn of_several_hooks_that_wait_the_shortest_time_counts() {
 #[tokio::test(start_paused = true)]
 async fn a_changed_pool_s_registration_health_is_unknown_until_a_registration() {
     let world = quiet(node_pool("default")).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     let health = async |w: &World| {
         let pool = w.list::<NodePool>().await.remove(0);
         let condition = pool
@@ -132,11 +126,9 @@ async fn a_changed_pool_s_registration_health_is_unknown_until_a_registration() 
     };
     let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
     let healthy = is("True", "NodeRegistrationHealthy");
-    world
-        .until(10, "the pool is healthy", async |w| {
-            health(w).await == healthy
-        })
-        .await;
+    until!(world, 10, "the pool is healthy", |w| {
+        health(w).await == healthy
+    });
     world
         .patch::<NodePool>("default", json!({"spec": {"weight": 7}}))
         .await;
@@ -148,11 +140,9 @@ async fn a_changed_pool_s_registration_health_is_unknown_until_a_registration() 
     let ready = world.list::<NodePool>().await.remove(0);
     assert!(ready.is_true(types::READY), "Ready does not depend on it");
     world.scale("app", 400).await;
-    world
-        .until(120, "the pool is healthy again", async |w| {
-            health(w).await == healthy
-        })
-        .await;
+    until!(world, 120, "the pool is healthy again", |w| {
+        health(w).await == healthy
+    });
 }
 
 async fn drifted(world: &World) -> Option<(String, String)> {
@@ -168,8 +158,7 @@ async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
     // The budget keeps the drifted node.
     let shut = node_pool("default").without_requirements().budgets(&["0"]);
     let world = quiet(shut).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     let claim = world.claims().await.remove(0);
     let gone = json!({"metadata": {"labels": {"node.kubernetes.io/instance-type": "gone"}}});
     world.patch::<NodeClaim>(claim.name(), gone).await;
@@ -186,11 +175,9 @@ async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
     };
     world.pass(3590 - age(&world)).await;
     assert_eq!(drifted(&world).await, None, "within its first hour");
-    world
-        .until(330, "the catalogue is asked", async |w| {
-            drifted(w).await.is_some()
-        })
-        .await;
+    until!(world, 330, "the catalogue is asked", |w| {
+        drifted(w).await.is_some()
+    });
     let reason = "InstanceTypeNotFound".to_owned();
     assert_eq!(drifted(&world).await, Some((reason.clone(), reason)));
 }
@@ -200,24 +187,19 @@ async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
 async fn the_provider_gives_the_reason_and_unknown_instances_have_not_drifted() {
     let mut world = quiet(node_pool("default").budgets(&["0"])).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     *cloud.drift.lock() = Some("AMIDrift".to_owned());
-    world
-        .until(310, "it is asked every five minutes", async |w| {
-            drifted(w).await.is_some()
-        })
-        .await;
+    until!(world, 310, "it is asked every five minutes", |w| {
+        drifted(w).await.is_some()
+    });
     let reason = "AMIDrift".to_owned();
     assert_eq!(drifted(&world).await, Some((reason.clone(), reason)));
     *cloud.drift.lock() = Some(String::new());
     let errors = "controller_runtime_reconcile_errors_total{controller=\"nodeclaim.disruption\"}";
     let before = world.metric(errors);
-    world
-        .until(310, "the drift is cleared", async |w| {
-            drifted(w).await.is_none()
-        })
-        .await;
+    until!(world, 310, "the drift is cleared", |w| {
+        drifted(w).await.is_none()
+    });
     assert_eq!(world.metric(errors), before);
 }
 
@@ -243,8 +225,7 @@ async fn a_claim_that_cannot_be_created_keeps_no_other_from_being_made() {
 #[tokio::test(start_paused = true)]
 async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
     let world = quiet(node_pool("default")).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     let cx = Arc::clone(world.cluster.context().unwrap());
     let on = world.node_name().await;
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");

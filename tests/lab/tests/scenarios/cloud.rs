@@ -126,11 +126,9 @@ impl Scripted {
     /// Advances the world until the instances were listed this many more times.
     pub async fn listed(&self, world: &World, times: usize) {
         let wanted = self.lists.load(Ordering::Relaxed) + times;
-        world
-            .until(300, "instances are listed", async |_| {
-                self.lists.load(Ordering::Relaxed) >= wanted
-            })
-            .await;
+        until!(world, 300, "instances are listed", |_| {
+            self.lists.load(Ordering::Relaxed) >= wanted
+        });
         // The effects of the last list.
         world.pass(1).await;
     }

@@ -35,6 +35,11 @@ async fn world(port: u16) -> World {
     World::with_settings(serving(port, |_| ()), node_pool("default")).await
 }
 
+/// A cluster that serves on a port, with the NodePool `default`, whose spec `spec` changes.
+pub(crate) async fn served(port: u16, spec: Value) -> World {
+    World::with_spec(serving(port, |_| ()), spec).await
+}
+
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
@@ -90,8 +95,13 @@ pub(crate) async fn request(port: u16, method: &str, path: &str, headers: &str) 
     send(port, request).await
 }
 
+/// Asks for a path as a client on this host does.
+pub(crate) async fn ask(port: u16, path: &str) -> Answer {
+    request(port, "GET", path, "Host: localhost\r\n").await
+}
+
 pub(crate) async fn get(port: u16, path: &str) -> Value {
-    let answer = request(port, "GET", path, "Host: localhost\r\n").await;
+    let answer = ask(port, path).await;
     assert_eq!(answer.code, 200, "{path}: {answer:?}");
     assert!(
         answer.head.contains("cache-control: no-store"),
@@ -154,8 +164,7 @@ async fn a_pending_pod_has_its_reason_its_age_and_the_record_that_says_so() {
 async fn a_kept_node_has_its_blockers_and_price_and_its_claim_its_pods() {
     let port = free_port();
     let world = world(port).await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
+    world.run("app", 2).await;
     let guard = pdb("guard").max_unavailable(0).of(("app", "app"));
     world.add(guard).await;
     let node = world.node_name().await;
@@ -234,8 +243,7 @@ async fn requests_for_a_foreign_host_and_forms_of_foreign_sites_are_refused() {
 async fn only_get_and_head_are_served_and_no_request_writes() {
     let port = free_port();
     let world = world(port).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     world.pass(400).await;
     let version = async || {
         let all = world.claims().await;
@@ -283,7 +291,7 @@ async fn hostile_names_get_a_status_that_does_not_repeat_them() {
             format!("namespaces/default/pods/{name}/explanation"),
             format!("namespaces/{name}/pods/a/explanation"),
         ] {
-            let answer = request(port, "GET", &path, "Host: localhost\r\n").await;
+            let answer = ask(port, &path).await;
             assert_eq!(answer.code, 404, "{path}");
             assert!(answer.head.contains("x-content-type-options: nosniff"));
             let status = answer.json();
@@ -295,13 +303,7 @@ async fn hostile_names_get_a_status_that_does_not_repeat_them() {
             assert_eq!(shown, "the server could not find the requested resource");
         }
     }
-    let missing = request(
-        port,
-        "GET",
-        "nodes/no-such-node/explanation",
-        "Host: localhost\r\n",
-    )
-    .await;
+    let missing = ask(port, "nodes/no-such-node/explanation").await;
     assert_eq!(missing.code, 404);
     assert_eq!(
         missing.json()["details"],
@@ -355,7 +357,7 @@ async fn a_reader_256_records_behind_is_closed_and_a_ninth_stream_refused() {
         assert!(head.contains("text/event-stream"), "{head}");
         streams.push(stream);
     }
-    let ninth = request(port, "GET", "decisions?watch=true", "Host: localhost\r\n").await;
+    let ninth = ask(port, "decisions?watch=true").await;
     assert_eq!(ninth.code, 429);
     assert!(ninth.head.contains("retry-after"), "{ninth:?}");
     // Far more than the buffers of a socket hold, and nothing is read.
@@ -406,7 +408,7 @@ async fn a_list_continues_where_it_ended_and_a_dropped_record_is_gone() {
     for number in 5..2000 {
         decide(&world, number);
     }
-    let gone = request(port, "GET", &path, "Host: localhost\r\n").await;
+    let gone = ask(port, &path).await;
     assert_eq!(
         (gone.code, &gone.json()["reason"]),
         (410, &json!("Expired"))
@@ -445,8 +447,7 @@ async fn a_taken_port_does_not_stop_the_controllers() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let world = world(port).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     world.cluster.shutdown().await;
 }
 
@@ -461,8 +462,7 @@ async fn the_decision_log_has_each_record_as_a_line() {
         node_pool("default"),
     )
     .await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     world.cluster.shutdown().await;
     // The thread of the log ends with the controllers.
     let read = move || {
@@ -501,7 +501,7 @@ async fn a_follower_names_the_pod_of_the_leader() {
     api.create(&PostParams::default(), &lease).await.unwrap();
     world.cluster.start_controllers();
     world.pass(20).await;
-    let answer = request(port, "GET", "decisions", "Host: localhost\r\n").await;
+    let answer = ask(port, "decisions").await;
     assert_eq!(answer.code, 503);
     assert!(answer.head.contains("retry-after"), "{answer:?}");
     let details = json!({"kind": "Pod", "name": "karpenter-7d9f"});

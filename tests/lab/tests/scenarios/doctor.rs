@@ -1,27 +1,12 @@
 //! What blocks nodes, over HTTP and as metrics; and the second line of `FailedScheduling` events.
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karpenter_kwok::KwokNodeClass;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::decisions::{free_port, get, serving};
-use crate::world::{World, pool};
-
-async fn world(port: u16) -> World {
-    let world = World::bare(serving(port, |_| ())).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    // Spot nodes are not replaced by spot nodes.
-    let requirements = json!([
-        { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
-        { "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] },
-        { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
-    ]);
-    let spec = json!({ "template": { "spec": { "requirements": requirements } } });
-    world.create(&pool("default", spec)).await;
-    world
-}
+use crate::decisions::{free_port, get, served, serving};
+use crate::world::{World, node_pool, on_demand};
 
 fn budgets(world: &World) -> Api<PodDisruptionBudget> {
     Api::namespaced(world.client.clone(), "default")
@@ -36,7 +21,7 @@ fn finding<'a>(report: &'a Value, id: &str) -> Option<&'a Value> {
 #[tokio::test(start_paused = true)]
 async fn an_impossible_budget_is_reported_with_what_it_costs() {
     let port = free_port();
-    let world = world(port).await;
+    let world = served(port, json!({ "template": on_demand() })).await;
     world.deploy("big", 12).await;
     world.deploy("guarded", 1).await;
     world.until_running(13, 120).await;
@@ -97,9 +82,7 @@ async fn an_impossible_budget_is_reported_with_what_it_costs() {
 async fn with_the_feature_gate_an_event_s_second_line_is_what_blocks_the_pod() {
     let message = async |hints: bool| {
         let settings = serving(0, |options| options.feature_gates.scheduling_hints = hints);
-        let world = World::bare(settings).await;
-        world.create(&KwokNodeClass::new("default")).await;
-        world.create(&pool("default", json!({}))).await;
+        let world = World::with_settings(settings, node_pool("default")).await;
         let nowhere = json!({ "nodeSelector": { "kubernetes.io/arch": "arm64" } });
         world.deploy_with("lost", 3, nowhere).await;
         world.pass(30).await;

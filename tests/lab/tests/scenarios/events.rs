@@ -77,106 +77,75 @@ async fn events_of_scheduling_and_consolidation_have_their_type_object_and_text(
     world
         .add(deployment("nowhere", 1).select(ARCH, "s390x"))
         .await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
+    world.run("app", 12).await;
     world.pass(5).await;
-    assert_said(
-        &world,
-        "Nominated",
-        "Normal",
-        &["Pod"],
-        "Pod should schedule on: nodeclaim/*",
-    )
-    .await;
-    assert_said(
-        &world,
-        "FailedScheduling",
-        "Warning",
-        &["Pod"],
-        "Failed to schedule pod, *",
-    )
-    .await;
     let filtered = "NodePool requirements filtered out all compatible available instance types";
-    assert_said(
-        &world,
-        "NoCompatibleInstanceTypes",
-        "Warning",
-        &["NodePool"],
-        filtered,
-    )
-    .await;
+    for (reason, type_, kind, text) in [
+        (
+            "Nominated",
+            "Normal",
+            "Pod",
+            "Pod should schedule on: nodeclaim/*",
+        ),
+        (
+            "FailedScheduling",
+            "Warning",
+            "Pod",
+            "Failed to schedule pod, *",
+        ),
+        ("NoCompatibleInstanceTypes", "Warning", "NodePool", filtered),
+    ] {
+        assert_said(&world, reason, type_, &[kind], text).await;
+    }
 
     world.scale("app", 2).await;
-    world
-        .until(300, "one small node is left", async |w| {
-            let claims = w.claims().await;
-            claims.len() == 1 && w.has_event("DisruptionTerminating").await
-        })
-        .await;
+    until!(world, 300, "one small node is left", |w| {
+        let claims = w.claims().await;
+        claims.len() == 1 && w.has_event("DisruptionTerminating").await
+    });
     world.until_running(2, 60).await;
     // A node that consolidation has launched is left alone for ten minutes.
     world.pass(900).await;
-    let candidate = "terminating 1 candidates *";
-    assert_said(&world, "ConsolidationCandidate", "Normal", BOTH, candidate).await;
+    let (of_claim, of_pod): (&[_], &[_]) = (&["NodeClaim"], &["Pod"]);
+    let registered = "Status condition transitioned, Type: Registered, Status: Unknown -> True, Reason: Registered";
+    for (reason, kinds, text) in [
+        ("ConsolidationCandidate", BOTH, "terminating 1 candidates *"),
+        (
+            "DisruptionLaunching",
+            of_claim,
+            "Launching NodeClaim: Underutilized",
+        ),
+        (
+            "DisruptionWaitingReadiness",
+            of_claim,
+            "Waiting on readiness to continue disruption",
+        ),
+        (
+            "DisruptionTerminating",
+            BOTH,
+            "Disrupting <kind>: Underutilized",
+        ),
+        ("Evicted", of_pod, "Evicted pod: Underutilized"),
+        (
+            "Unconsolidatable",
+            BOTH,
+            "Can't replace with a cheaper node",
+        ),
+        ("Registered", of_claim, registered),
+        (
+            "Ready",
+            &["NodeClaim", "NodePool"],
+            "Status condition transitioned, Type: Ready, *",
+        ),
+        ("Finalized", BOTH, "Finalized karpenter.sh/termination"),
+    ] {
+        assert_said(&world, reason, "Normal", kinds, text).await;
+    }
     let all = said(&world, "ConsolidationCandidate").await;
     assert!(
         all.iter().all(|[_, _, text]| text.contains(" (savings: $")),
         "{all:?}"
     );
-    let launching = "Launching NodeClaim: Underutilized";
-    assert_said(
-        &world,
-        "DisruptionLaunching",
-        "Normal",
-        &["NodeClaim"],
-        launching,
-    )
-    .await;
-    let waiting = "Waiting on readiness to continue disruption";
-    assert_said(
-        &world,
-        "DisruptionWaitingReadiness",
-        "Normal",
-        &["NodeClaim"],
-        waiting,
-    )
-    .await;
-    assert_said(
-        &world,
-        "DisruptionTerminating",
-        "Normal",
-        BOTH,
-        "Disrupting <kind>: Underutilized",
-    )
-    .await;
-    assert_said(
-        &world,
-        "Evicted",
-        "Normal",
-        &["Pod"],
-        "Evicted pod: Underutilized",
-    )
-    .await;
-    let stays = "Can't replace with a cheaper node";
-    assert_said(&world, "Unconsolidatable", "Normal", BOTH, stays).await;
-    let registered = "Status condition transitioned, Type: Registered, Status: Unknown -> True, Reason: Registered";
-    assert_said(&world, "Registered", "Normal", &["NodeClaim"], registered).await;
-    assert_said(
-        &world,
-        "Ready",
-        "Normal",
-        &["NodeClaim", "NodePool"],
-        "Status condition transitioned, Type: Ready, *",
-    )
-    .await;
-    assert_said(
-        &world,
-        "Finalized",
-        "Normal",
-        BOTH,
-        "Finalized karpenter.sh/termination",
-    )
-    .await;
 
     let everything = CapacityPool::default();
     world.cluster.cloud.exhaust(everything);
@@ -206,24 +175,16 @@ async fn events_of_a_termination_have_their_type_object_and_text() {
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
     world.pass(30).await;
-    assert_said(
-        &world,
-        "TerminationGracePeriodExpiring",
-        "Warning",
-        BOTH,
-        "All pods will be deleted by 2026-01-01T00:*Z",
-    )
-    .await;
+    let expiring = "All pods will be deleted by 2026-01-01T00:*Z";
     let draining = "Failed to drain node, 1 pods are waiting to be evicted";
-    assert_said(&world, "FailedDraining", "Warning", &["Node"], draining).await;
-    assert_said(
-        &world,
-        "DisruptionBlocked",
-        "Normal",
-        BOTH,
-        "Node is deleting or marked for deletion",
-    )
-    .await;
+    let blocked = "Node is deleting or marked for deletion";
+    for (reason, type_, kinds, text) in [
+        ("TerminationGracePeriodExpiring", "Warning", BOTH, expiring),
+        ("FailedDraining", "Warning", &["Node"], draining),
+        ("DisruptionBlocked", "Normal", BOTH, blocked),
+    ] {
+        assert_said(&world, reason, type_, kinds, text).await;
+    }
     world.until_gone::<NodeClaim>(claim.name(), 400).await;
     let early = "Deleted the pod to accommodate the terminationTime *This bypasses the PDB of the pod and the do-not-disrupt annotation.";
     assert_said(&world, "Disrupted", "Normal", &["Pod"], early).await;
@@ -239,8 +200,7 @@ async fn events_of_a_termination_have_their_type_object_and_text() {
 async fn the_milestones_of_a_node_are_lines_of_the_log() {
     let lines = Lines::taken();
     let world = World::new().await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     world.scale("app", 0).await;
     world.until_empty(300).await;
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -313,8 +273,7 @@ async fn what_stays_as_it_is_is_told_again_after_its_time() {
 
     // A spot node that stays as it is; consolidation looks at it every five minutes at least.
     let world = World::new().await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
+    world.run("app", 12).await;
     world.scale("app", 2).await;
     world.until_event("Unconsolidatable", 120).await;
     let published = count(&world, "Unconsolidatable").await;

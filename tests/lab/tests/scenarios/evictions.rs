@@ -19,8 +19,7 @@ use crate::world::{World, node_pool, settings};
 async fn running() -> World {
     let pool = node_pool("default").consolidate_after("Never");
     let world = World::with(pool).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     world
 }
 

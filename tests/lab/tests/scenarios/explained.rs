@@ -17,18 +17,11 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::decisions::{explain_first_pod, free_port, get, serving};
-use crate::world::{World, deployment, node_pool, pool};
+use crate::decisions::{explain_first_pod, free_port, get, served, serving};
+use crate::world::{World, deployment, node_pool, on_demand, pool};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const TYPE: &str = "node.kubernetes.io/instance-type";
-
-async fn world(port: u16, class: KwokNodeClass, spec: Value) -> World {
-    let world = World::bare(serving(port, |_| ())).await;
-    world.create(&class).await;
-    world.create(&pool("default", spec)).await;
-    world
-}
 
 fn requirements(all: &[(&str, &[&str])]) -> Value {
     let all = all
@@ -53,7 +46,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 async fn anti_affinity_of_another_namespace_names_its_owner() {
     let port = free_port();
     let one_zone = requirements(&[(ZONE, &["test-zone-a"])]);
-    let world = world(port, KwokNodeClass::new("default"), one_zone).await;
+    let world = served(port, one_zone).await;
     let bank = json!({ "metadata": { "name": "bank" } });
     let bank: Namespace = serde_json::from_value(bank).unwrap();
     world.create(&bank).await;
@@ -95,7 +88,7 @@ async fn capacity_that_is_out_has_an_end_after_which_the_pod_is_placed() {
         (ZONE, &["test-zone-a", "test-zone-b"]),
         ("karpenter.sh/capacity-type", &["spot"]),
     ]);
-    let world = world(port, KwokNodeClass::new("default"), spot).await;
+    let world = served(port, spot).await;
     world.cluster.cloud.exhaust(CapacityPool {
         instance_type: None,
         zone: Some("test-zone-a".to_owned()),
@@ -163,9 +156,7 @@ async fn a_pod_goes_through_its_stages_in_order_and_never_back() {
         .faults()
         .add(slow.resource("nodeclaims/status").times(1));
     world.deploy("web", 1).await;
-    world
-        .until(10, "the pod exists", async |w| w.pods().await.len() == 1)
-        .await;
+    until!(world, 10, "the pod exists", |w| w.pods().await.len() == 1);
 
     let nodes: Api<Node> = world.api();
     let change = async |change: &dyn Fn(&mut Node)| {
@@ -239,12 +230,7 @@ async fn a_pod_goes_through_its_stages_in_order_and_never_back() {
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_explains_its_type_and_why_three_cheaper_were_not_chosen() {
     let port = free_port();
-    let amd64 = requirements(&[
-        ("kubernetes.io/arch", &["amd64"]),
-        ("kubernetes.io/os", &["linux"]),
-        ("karpenter.sh/capacity-type", &["on-demand"]),
-    ]);
-    let world = world(port, KwokNodeClass::new("default"), amd64).await;
+    let world = served(port, json!({ "template": on_demand() })).await;
     let family = json!({ "nodeSelector": { "karpenter.kwok.sh/instance-family": "c" },
         "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "1" } } }] });
     world.deploy_with("web", 1, family).await;
@@ -336,14 +322,8 @@ async fn a_nodeclaim_explains_its_type_and_why_three_cheaper_were_not_chosen() {
 
 /// A node that is much too large for the two pods that are left on it.
 async fn oversized(port: u16) -> (World, NodeClaim) {
-    let on_demand = requirements(&[
-        ("kubernetes.io/arch", &["amd64"]),
-        ("kubernetes.io/os", &["linux"]),
-        ("karpenter.sh/capacity-type", &["on-demand"]),
-    ]);
-    let world = world(port, KwokNodeClass::new("default"), on_demand).await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
+    let world = served(port, json!({ "template": on_demand() })).await;
+    world.run("app", 12).await;
     let claim = world.claims().await.remove(0);
     world.scale("app", 2).await;
     (world, claim)
@@ -364,12 +344,10 @@ async fn outcome(port: u16) -> Option<Value> {
 async fn a_command_s_record_says_that_it_succeeded_and_replacements_name_it() {
     let port = free_port();
     let (world, old) = oversized(port).await;
-    world
-        .until(300, "the old node is gone", async |w| {
-            let claims = w.claims().await;
-            !claims.is_empty() && claims.iter().all(|claim| claim.uid() != old.uid())
-        })
-        .await;
+    until!(world, 300, "the old node is gone", |w| {
+        let claims = w.claims().await;
+        !claims.is_empty() && claims.iter().all(|claim| claim.uid() != old.uid())
+    });
     world.pass(5).await;
     let answer = outcome(port).await.unwrap();
     assert_eq!(answer["outcome"]["state"], "Succeeded", "{answer}");
@@ -403,11 +381,9 @@ async fn a_command_s_record_says_why_it_was_rolled_back() {
     let (world, old) = oversized(port).await;
     world.cluster.cloud.never_register(true);
     let is_new = |claim: &NodeClaim| claim.uid() != old.uid() && !claim.is_deleting();
-    world
-        .until(120, "the replacement is launched", async |w| {
-            w.claims().await.iter().any(is_new)
-        })
-        .await;
+    until!(world, 120, "the replacement is launched", |w| {
+        w.claims().await.iter().any(is_new)
+    });
     let claims = world.claims().await;
     let new = claims.into_iter().find(is_new).unwrap();
     assert_eq!(outcome(port).await.unwrap()["outcome"]["state"], "Started");
@@ -455,16 +431,13 @@ async fn the_repair_of_a_node_is_recorded_and_told() {
     let settings = serving(port, |options| options.feature_gates.node_repair = true);
     let never = node_pool("default").consolidate_after("Never");
     let world = World::with_settings(settings, never).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 120).await;
+    world.run("app", 1).await;
     hold_claims(&world).await;
     let node = world.node_name().await;
     world.cluster.node_faults.set(&node, NodeFault::Dead);
-    world
-        .until(900, "the node is repaired", async |w| {
-            !deleted_claims(w).await.is_empty()
-        })
-        .await;
+    until!(world, 900, "the node is repaired", |w| {
+        !deleted_claims(w).await.is_empty()
+    });
     world.pass(1).await;
 
     let records = get(port, "decisions?kind=Repair").await;
@@ -489,22 +462,18 @@ async fn surplus_nodes_of_a_static_nodepool_name_the_decision() {
     let port = free_port();
     let settings = serving(port, |options| options.feature_gates.static_capacity = true);
     let world = World::with_settings(settings, node_pool("fixed").replicas(6)).await;
-    world
-        .until(120, "all nodes are initialized", async |w| {
-            w.nodes().await.len() == 6
-        })
-        .await;
+    until!(world, 120, "all nodes are initialized", |w| {
+        w.nodes().await.len() == 6
+    });
     world.pass(60).await;
     hold_claims(&world).await;
     let fewer = json!({ "spec": { "replicas": 1 } });
     world
         .patch::<karpenter_api::v1::NodePool>("fixed", fewer)
         .await;
-    world
-        .until(120, "five are deleted", async |w| {
-            deleted_claims(w).await.len() == 5
-        })
-        .await;
+    until!(world, 120, "five are deleted", |w| {
+        deleted_claims(w).await.len() == 5
+    });
     world.pass(1).await;
 
     for claim in world.claims().await {

@@ -1,11 +1,8 @@
 //! Failures of the cloud and of the API server.
 
-use std::time::Duration;
-
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodePool;
 use karpenter_kwok::CapacityPool;
-use karpenter_testbed::faults::{Fault, Rule};
 
 use crate::world::World;
 
@@ -48,8 +45,7 @@ async fn offerings_without_capacity_are_replaced_by_others() {
     for zone in ["test-zone-a", "test-zone-b", "test-zone-c"] {
         world.cluster.cloud.exhaust(out_of(Some(zone), None));
     }
-    world.deploy("inflate", 3).await;
-    world.until_running(3, 120).await;
+    world.run("inflate", 3).await;
     for instance in world.cluster.cloud.instances() {
         assert_eq!(
             instance.answer.label("topology.kubernetes.io/zone"),
@@ -68,11 +64,9 @@ async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
     let world = World::new().await;
     world.cluster.cloud.fail_launches(u32::MAX);
     world.deploy("inflate", 1).await;
-    world
-        .until(30, "there is a claim", async |w| {
-            !w.claims().await.is_empty()
-        })
-        .await;
+    until!(world, 30, "there is a claim", |w| {
+        !w.claims().await.is_empty()
+    });
     let first = world.claims().await.remove(0);
     world.pass(280).await;
     assert!(
@@ -96,19 +90,4 @@ async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
         world.describe().await
     );
     assert!(world.cluster.cloud.instances().is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_unreliable_api_server_delays_controllers_without_losing_objects() {
-    let world = World::new().await;
-    let faults = world.cluster.testbed.faults();
-    faults.add(Rule::new(Fault::Error(503)).rate(0.1));
-    faults.add(Rule::new(Fault::Conflict).rate(0.1));
-    faults.add(Rule::new(Fault::LostAnswer).rate(0.05));
-    faults.add(Rule::new(Fault::Latency(Duration::from_millis(500))).rate(0.2));
-    faults.add(Rule::new(Fault::DropWatch { after: 20 }).rate(0.3));
-    world.deploy("inflate", 30).await;
-    world.until_running(30, 900).await;
-    world.scale("inflate", 0).await;
-    world.until_empty(1800).await;
 }

@@ -41,13 +41,11 @@ fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
 }
 
 async fn until_initialized(world: &World) {
-    world
-        .until(120, "the node is initialized", async |w| {
-            claim(w)
-                .await
-                .is_some_and(|c| c.is_true(types::INITIALIZED))
-        })
-        .await;
+    until!(world, 120, "the node is initialized", |w| {
+        claim(w)
+            .await
+            .is_some_and(|c| c.is_true(types::INITIALIZED))
+    });
 }
 
 /// Conformance: API-074, API-079
@@ -66,11 +64,9 @@ async fn a_nodeclaim_matches_its_template_and_has_its_finalizer_early() {
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let tolerant = deployment("app", 1).tolerate(json!({"operator": "Exists"}));
     world.add(tolerant).await;
-    world
-        .until(60, "an instance is launched", async |_| {
-            !cloud.calls("create").is_empty()
-        })
-        .await;
+    until!(world, 60, "an instance is launched", |_| {
+        !cloud.calls("create").is_empty()
+    });
     let asked = cloud.calls("create").remove(0).claim;
     let finalizers = asked.metadata.finalizers.clone().unwrap_or_default();
     assert_eq!(finalizers, ["karpenter.sh/termination"]);
@@ -117,11 +113,9 @@ async fn registration_waits_for_every_hook_and_names_the_pending_ones() {
         let message = format!("waiting for registration hooks: {names}");
         Some(("RegistrationHookPending".to_owned(), message))
     };
-    world
-        .until(60, "the hooks are named", async |w| {
-            says(w).await == pending("network, storage, broken")
-        })
-        .await;
+    until!(world, 60, "the hooks are named", |w| {
+        says(w).await == pending("network, storage, broken")
+    });
     let waiting = node(&world).await.unwrap();
     assert!(has_taint(&waiting, "karpenter.sh/unregistered"));
     assert_eq!(
@@ -134,11 +128,9 @@ async fn registration_waits_for_every_hook_and_names_the_pending_ones() {
 
     cloud.hooks[2].answer(HookOutcome::Ready);
     cloud.hooks[0].answer(HookOutcome::Ready);
-    world
-        .until(120, "one is left", async |w| {
-            says(w).await == pending("storage")
-        })
-        .await;
+    until!(world, 120, "one is left", |w| {
+        says(w).await == pending("storage")
+    });
     world.pass(60).await;
     assert_eq!(says(&world).await, pending("storage"));
     assert_eq!(world.progress().await.running, 0);
@@ -173,11 +165,9 @@ async fn pod_events_are_recorded_every_ten_seconds_at_most() {
     };
     let before = last(&world).await;
     world.scale("app", 2).await;
-    world
-        .until(30, "the first event is written", async |w| {
-            last(w).await != before
-        })
-        .await;
+    until!(world, 30, "the first event is written", |w| {
+        last(w).await != before
+    });
     let first = last(&world).await.unwrap();
     world.scale("app", 1).await;
     world.pass(4).await;
@@ -220,8 +210,7 @@ async fn the_grace_period_is_that_of_the_nodepool_or_provider_or_unset() {
         if let Some(text) = of_provider {
             cloud.set_grace(text.parse().unwrap());
         }
-        world.deploy("app", 1).await;
-        world.until_running(1, 60).await;
+        world.run("app", 1).await;
         let claim = claim(&world).await.unwrap();
         let spec = serde_json::to_value(&claim.spec).unwrap();
         assert_eq!(spec["terminationGracePeriod"], expected);

@@ -5,27 +5,13 @@
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::v1::NodePool;
-use karpenter_kwok::KwokNodeClass;
+use karpenter_fixtures::pdb;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::decisions::{free_port, get, serving};
-use crate::world::{World, pool};
-
-/// A cluster of on-demand nodes whose controllers serve on a port; `spec` changes the NodePool.
-async fn world(port: u16, spec: Value) -> World {
-    let world = World::bare(serving(port, |_| ())).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    let mut spec = spec;
-    spec["template"] = json!({ "spec": { "requirements": [
-        { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
-        { "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] },
-        { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
-    ] } });
-    world.create(&pool("default", spec)).await;
-    world
-}
+use crate::decisions::{free_port, get, served};
+use crate::world::{World, on_demand};
 
 fn budget(nodes: &str) -> Value {
     json!({ "disruption": { "budgets": [{ "nodes": nodes }] } })
@@ -33,26 +19,14 @@ fn budget(nodes: &str) -> Value {
 
 /// A node that is much too large for the two pods that are left on it, in a NodePool whose budget is 0.
 async fn oversized(port: u16) -> (World, String) {
-    let world = world(port, budget("0")).await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
+    let mut spec = budget("0");
+    spec["template"] = on_demand();
+    let world = served(port, spec).await;
+    world.run("app", 12).await;
     world.scale("app", 2).await;
     world.pass(60).await;
     let node = world.node_name().await;
     (world, node)
-}
-
-async fn guard(world: &World, app: &str, spec: Value) {
-    let mut guard = json!({
-        "metadata": { "name": "guard", "namespace": "default" },
-        "spec": { "selector": { "matchLabels": { "app": app } } },
-    });
-    for (key, value) in spec.as_object().unwrap() {
-        guard["spec"][key.as_str()] = value.clone();
-    }
-    let guard: PodDisruptionBudget = serde_json::from_value(guard).unwrap();
-    let api = Api::namespaced(world.client.clone(), "default");
-    api.create(&PostParams::default(), &guard).await.unwrap();
 }
 
 async fn annotate(world: &World, pod: &str, value: Value) {
@@ -108,7 +82,8 @@ async fn all_that_keeps_a_node_is_listed_with_what_it_saves_once_gone() {
     let (world, node) = oversized(port).await;
     let pod = world.pods().await.remove(0).metadata.name.unwrap();
     annotate(&world, &pod, json!("true")).await;
-    guard(&world, "app", json!({ "maxUnavailable": 0 })).await;
+    let guard = pdb("guard").max_unavailable(0).of(("app", "app"));
+    world.add(guard).await;
     world.pass(30).await;
 
     let answer = explain(port, &node).await;

@@ -107,11 +107,9 @@ async fn a_node_joins_after_the_delay_of_its_node_class() {
         "metadata": {"name": "default"}, "spec": {"nodeRegistrationDelay": "30s"}}))
     .unwrap();
     world.create(&class).await;
-    world
-        .until(10, "the class is ready", async |w| {
-            w.list::<KwokNodeClass>().await[0].is_true(types::READY)
-        })
-        .await;
+    until!(world, 10, "the class is ready", |w| {
+        w.list::<KwokNodeClass>().await[0].is_true(types::READY)
+    });
     let mut world = world;
     world.cluster.stop_controllers().await;
     let (client, clock) = (world.client.clone(), world.cluster.clock);

@@ -138,8 +138,7 @@ async fn one_replica_leads_and_another_takes_over_when_it_loses_the_lease() {
     let first = Replica::start(&world, "first", false);
     world.pass(3).await;
     let second = Replica::start(&world, "second", false);
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     assert_eq!(holder(&world).await, "first");
     assert!(first.cx.view().is_synced() && !second.cx.view().is_synced());
     let shown = |replica: &Replica| {
@@ -185,8 +184,7 @@ async fn a_replica_that_stops_hands_over_at_once_to_a_warm_standby() {
     let first = Replica::start(&world, "first", true);
     world.pass(3).await;
     let second = Replica::start(&world, "second", true);
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
+    world.run("app", 2).await;
     world.pass(30).await;
     assert!(second.cx.view().is_synced(), "its model is warm");
     assert_eq!(
@@ -207,9 +205,8 @@ async fn a_replica_that_stops_hands_over_at_once_to_a_warm_standby() {
     assert!(before > 0);
     first.stop.cancel();
     assert!(first.running.await.unwrap().is_ok());
-    world
-        .until(5, "the second leads", async |w| holder(w).await == "second")
-        .await;
+    until!(world, 5, "the second leads", |w| holder(w).await
+        == "second");
     world.pass(10).await;
     assert_eq!(
         transitions(&world).await,

@@ -22,10 +22,7 @@ use crate::world::{World, node_pool};
 /// A cluster with this many pods on one node that is not consolidated.
 async fn running(pods: i32, pool: Object<NodePool>) -> World {
     let world = World::with(pool.consolidate_after("Never")).await;
-    world.deploy("app", pods).await;
-    world
-        .until_running(usize::try_from(pods).unwrap(), 60)
-        .await;
+    world.run("app", pods).await;
     world
 }
 
@@ -55,16 +52,15 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
     let name = world.claims().await.remove(0).name().to_owned();
     let on = world.node_name().await;
     world.delete::<NodeClaim>(&name).await;
-    world
-        .until(
-            60,
-            "the claim says that its instance terminates",
-            async |w| {
-                let claim = w.get::<NodeClaim>(&name).await;
-                claim.is_some_and(|claim| claim.is_true(types::INSTANCE_TERMINATING))
-            },
-        )
-        .await;
+    until!(
+        world,
+        60,
+        "the claim says that its instance terminates",
+        |w| {
+            let claim = w.get::<NodeClaim>(&name).await;
+            claim.is_some_and(|claim| claim.is_true(types::INSTANCE_TERMINATING))
+        }
+    );
     let asked = cloud.calls("delete").len();
     assert!(asked >= 2, "the deletion that failed is not recorded");
     assert!(

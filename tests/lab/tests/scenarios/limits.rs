@@ -21,8 +21,7 @@ async fn provisioner_and_disruption_together_respect_a_nodepool_s_limits() {
             .requires(INSTANCE_TYPE, "In", types)
     };
     let world = World::with(types(&[SMALL])).await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
+    world.run("app", 2).await;
     world.pass(60).await;
 
     // The node drifts while a pod that does not fit it is pending, and requests are slow.

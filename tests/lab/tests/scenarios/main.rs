@@ -2,8 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod cloud;
+#[macro_use]
 mod world;
+mod cloud;
 
 mod ageing;
 mod agreement;

@@ -12,12 +12,11 @@ use skipped::skipped;
 
 use crate::world::{World, deployment, node_pool};
 
-/// Conformance: API-170, API-176, API-177
+/// Conformance: API-170, API-172, API-176, API-177
 #[tokio::test(start_paused = true)]
 async fn metrics_have_series_of_existing_objects_and_none_of_deleted_ones() {
     let world = World::new().await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
+    world.run("app", 2).await;
     world.pass(30).await;
     let text = world.cluster.registry.render();
     let pod = world.pods().await.remove(0).metadata.name.unwrap();
@@ -105,6 +104,7 @@ async fn metrics_have_series_of_existing_objects_and_none_of_deleted_ones() {
     for gone in [pod_label, node_label, named] {
         assert!(!text.contains(&gone), "{gone}");
     }
+    assert!(text.contains("karpenter_nodeclaims_disrupted_total{reason=\"empty\""));
     assert!(text.contains("operator_nodeclaim_termination_duration_seconds_count 1"));
     let finalized = world.events().await;
     assert!(
@@ -152,8 +152,7 @@ async fn metrics_of_unschedulable_pods_return_to_zero_once_they_are_deleted() {
 async fn startup_of_pods_that_need_no_new_node_is_measured_too() {
     let world = World::new().await;
     // Once the NodePool has a node, its nodes are known to register.
-    world.deploy("first", 1).await;
-    world.until_running(1, 60).await;
+    world.run("first", 1).await;
     world.add(deployment("large", 1).cpu("50")).await;
     world.until_running(2, 60).await;
     world.add(deployment("small", 1).cpu("10m")).await;
@@ -197,16 +196,13 @@ async fn the_budget_metrics_of_a_nodepool_are_removed_with_it() {
 #[tokio::test(start_paused = true)]
 async fn pods_of_a_node_deleted_by_a_user_are_drained_forcefully() {
     let world = World::new().await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
+    world.run("app", 2).await;
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
-    world
-        .until(120, "its pods run elsewhere", async |w| {
-            let claims = w.claims().await;
-            claims.iter().all(|c| c.name() != claim.name())
-        })
-        .await;
+    until!(world, 120, "its pods run elsewhere", |w| {
+        let claims = w.claims().await;
+        claims.iter().all(|c| c.name() != claim.name())
+    });
     let drained = |reason: &str| {
         world.metric(&format!(
             "karpenter_pods_drained_total{{reason=\"{reason}\"}}"
@@ -220,18 +216,15 @@ async fn pods_of_a_node_deleted_by_a_user_are_drained_forcefully() {
 #[tokio::test(start_paused = true)]
 async fn a_command_that_cannot_delete_does_not_count_as_failed_replacement() {
     let world = World::new().await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     let fails = Fault::Error(500);
     let rule = Rule::new(fails).verb("delete").resource("nodeclaims");
     world.cluster.testbed.faults().add(rule);
     world.scale("app", 0).await;
     let failures = "karpenter_voluntary_disruption_queue_failures_total{decision=\"delete\",reason=\"empty\",consolidation_type=\"empty\"}";
-    world
-        .until(900, "the command times out", async |w| {
-            w.metric(failures).is_some()
-        })
-        .await;
+    until!(world, 900, "the command times out", |w| {
+        w.metric(failures).is_some()
+    });
     assert_eq!(world.metric(failures), Some(0.0));
 }
 
@@ -241,8 +234,7 @@ async fn metrics_and_events_about_objects_can_be_disabled() {
     let mut settings = crate::world::settings();
     settings.options.disable_cluster_state_observability = true;
     let world = World::with_settings(settings, node_pool("default")).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     let text = world.cluster.registry.render();
     assert!(text.contains("karpenter_cluster_state_synced 1"));
     for described in [
@@ -287,8 +279,7 @@ async fn dashboards_and_alerts_use_only_existing_metrics() {
 #[tokio::test(start_paused = true)]
 async fn promtool_accepts_the_metrics() {
     let world = World::new().await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
+    world.run("app", 2).await;
     world.pass(30).await;
     let scrape = world.cluster.registry.render();
     let promtool = Command::new("promtool")
@@ -319,8 +310,7 @@ async fn series_about_objects_have_the_labels_of_the_reference() {
     let mut settings = crate::world::settings();
     settings.options.feature_gates.capacity_buffer = true;
     let world = World::with_settings(settings, node_pool("default").limit("cpu", "1000")).await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
+    world.run("app", 2).await;
     world
         .add(deployment("nowhere", 1).select(ARCH, "s390x"))
         .await;

@@ -28,11 +28,9 @@ async fn verdict(world: &World, name: &str) -> (Status, String) {
         let condition = overlay.condition(types::VALIDATION_SUCCEEDED)?.clone();
         (condition.status != "Unknown").then_some((Status::of(&condition), condition.reason))
     };
-    world
-        .until(30, "the overlay is validated", async |w| {
-            known(w).await.is_some()
-        })
-        .await;
+    until!(world, 30, "the overlay is validated", |w| {
+        known(w).await.is_some()
+    });
     known(world).await.unwrap()
 }
 
@@ -48,8 +46,7 @@ async fn a_price_overlay_changes_the_launched_type_and_is_on_the_nodeclaim() {
     )
     .await;
     assert_eq!(verdict(&world, "cheap").await.0, Status::True);
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     let claim = world.claims().await.remove(0);
     assert_eq!(
         claim.annotation(annotations::PRICE_OVERLAY_APPLIED),
@@ -84,14 +81,12 @@ async fn an_extended_resource_that_only_an_overlay_adds_can_be_requested() {
         .request("example.com/disk", "1")
         .set_pod("/spec/containers/0/resources/limits/example.com~1disk", "1");
     world.add(asks).await;
-    world
-        .until(60, "a claim is created for it", async |w| {
-            let claims = w.claims().await;
-            claims
-                .iter()
-                .any(|c| c.annotation(annotations::CAPACITY_OVERLAY_APPLIED) == Some("true"))
-        })
-        .await;
+    until!(world, 60, "a claim is created for it", |w| {
+        let claims = w.claims().await;
+        claims
+            .iter()
+            .any(|c| c.annotation(annotations::CAPACITY_OVERLAY_APPLIED) == Some("true"))
+    });
     world.until_running(1, 60).await;
 }
 

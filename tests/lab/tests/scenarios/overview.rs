@@ -5,18 +5,13 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use karpenter_kwok::KwokNodeClass;
 use serde_json::{Map, Value, json};
 
-use crate::decisions::{Answer, blocking, connect, free_port, get, send, serving};
-use crate::world::{World, pool};
+use crate::decisions::{Answer, blocking, connect, free_port, get, send, served};
+use crate::world::World;
 
 async fn world(port: u16) -> World {
-    let world = World::bare(serving(port, |_| ())).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    let limits = json!({ "limits": { "cpu": "1000" } });
-    world.create(&pool("default", limits)).await;
-    world
+    served(port, json!({ "limits": { "cpu": "1000" } })).await
 }
 
 /// The nodes of an overview by id, each as an object.
@@ -47,21 +42,9 @@ struct Client {
 impl Client {
     fn take(&mut self, text: &str) {
         for event in text.split("\n\n").filter(|event| event.contains("data: ")) {
-            let name = event
-                .split("event: ")
-                .nth(1)
-                .unwrap()
-                .lines()
-                .next()
-                .unwrap();
-            let data = event
-                .split("data: ")
-                .nth(1)
-                .unwrap()
-                .lines()
-                .next()
-                .unwrap();
-            let data: Value = serde_json::from_str(data).unwrap();
+            let field = |name| event.split_once(name).and_then(|it| it.1.lines().next());
+            let name = field("event: ").unwrap();
+            let data: Value = serde_json::from_str(field("data: ").unwrap()).unwrap();
             self.seen.push(name.to_owned());
             if name == "reset" {
                 self.nodes.clear();

@@ -52,8 +52,7 @@ const PAUSED: &str = "karpenter_nodepools_paused{nodepool=\"default\"}";
 #[tokio::test(start_paused = true)]
 async fn only_pending_pods_are_acted_on_until_a_pause_ends_by_itself() {
     let world = World::new().await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
+    world.run("app", 12).await;
     let before = uids(&world).await;
     let until = in_seconds(&world, 1800);
     annotate(
@@ -73,29 +72,23 @@ async fn only_pending_pods_are_acted_on_until_a_pause_ends_by_itself() {
     assert_eq!(world.metric(allowed), Some(0.0));
 
     world.deploy("more", 40).await;
-    world
-        .until(300, "pending pods get nodes", async |w| {
-            w.progress().await.running == 41
-        })
-        .await;
+    until!(world, 300, "pending pods get nodes", |w| {
+        w.progress().await.running == 41
+    });
     world.delete_deployments(&["more"]).await;
     world.pass(300).await;
     let paused = uids(&world).await;
     assert!(before.iter().all(|uid| paused.contains(uid)));
     assert!(paused.len() > before.len(), "empty nodes are kept, too");
 
-    world
-        .until(1800, "the pause is over", async |w| {
-            w.metric(PAUSED).is_none()
-        })
-        .await;
+    until!(world, 1800, "the pause is over", |w| {
+        w.metric(PAUSED).is_none()
+    });
     assert!(world.cluster.clock.now() >= until);
-    world
-        .until(900, "the drifted nodes are replaced", async |w| {
-            let left = uids(w).await;
-            left.len() == 1 && before.iter().all(|uid| !left.contains(uid))
-        })
-        .await;
+    until!(world, 900, "the drifted nodes are replaced", |w| {
+        let left = uids(w).await;
+        left.len() == 1 && before.iter().all(|uid| !left.contains(uid))
+    });
     let normal = |message: String| ("Normal".to_owned(), message);
     assert_eq!(
         events(&world, "DisruptionPaused").await,
@@ -124,22 +117,18 @@ async fn a_pause_does_not_stop_deletion_by_users_and_expiration() {
     world.add(on_short).await;
     world.until_running(2, 60).await;
     let before = uids(&world).await;
-    world
-        .until(3900, "the expired nodes are replaced", async |w| {
-            let left = uids(w).await;
-            !left.is_empty() && before.iter().all(|uid| !left.contains(uid))
-        })
-        .await;
+    until!(world, 3900, "the expired nodes are replaced", |w| {
+        let left = uids(w).await;
+        !left.is_empty() && before.iter().all(|uid| !left.contains(uid))
+    });
     world.until_running(2, 60).await;
     let claim = world.claims().await.remove(0);
     world
         .delete::<karpenter_api::v1::NodeClaim>(claim.name())
         .await;
-    world
-        .until(300, "the deleted node is gone", async |w| {
-            !uids(w).await.contains(&claim.uid().to_owned())
-        })
-        .await;
+    until!(world, 300, "the deleted node is gone", |w| {
+        !uids(w).await.contains(&claim.uid().to_owned())
+    });
     world.until_running(2, 120).await;
 }
 
@@ -147,27 +136,20 @@ async fn a_pause_does_not_stop_deletion_by_users_and_expiration() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_lets_commands_in_flight_finish() {
     let world = World::new().await;
-    world.deploy("app", 3).await;
-    world.until_running(3, 60).await;
+    world.run("app", 3).await;
     let before = uids(&world).await;
     drift(&world).await;
-    world
-        .until(60, "a replacement is launching", async |w| {
-            uids(w).await.len() > before.len()
-        })
-        .await;
+    until!(world, 60, "a replacement is launching", |w| {
+        uids(w).await.len() > before.len()
+    });
     let until = in_seconds(&world, 3600);
     annotate(&world, "default", Some(&format!("until={until}"))).await;
-    world
-        .until(300, "the drifted node is gone", async |w| {
-            let left = uids(w).await;
-            before.iter().all(|uid| !left.contains(uid))
-        })
-        .await;
+    until!(world, 300, "the drifted node is gone", |w| {
+        let left = uids(w).await;
+        before.iter().all(|uid| !left.contains(uid))
+    });
     world.until_running(3, 60).await;
-    world
-        .until(15, "the pause is reported", async |w| {
-            w.metric(PAUSED) == Some(1.0)
-        })
-        .await;
+    until!(world, 15, "the pause is reported", |w| {
+        w.metric(PAUSED) == Some(1.0)
+    });
 }

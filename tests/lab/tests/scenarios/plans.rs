@@ -3,11 +3,10 @@
 use std::io::Write as _;
 
 use karpenter_decisions::rehearse::plan::Plan;
-use karpenter_kwok::KwokNodeClass;
 use serde_json::{Value, json};
 
-use crate::decisions::{Answer, blocking, connect, free_port, request, send, serving};
-use crate::world::{World, pool};
+use crate::decisions::{Answer, blocking, connect, free_port, request, send, served};
+use crate::world::pool;
 
 /// Asks for a rehearsal.
 pub(crate) async fn post(port: u16, body: &str) -> Answer {
@@ -30,14 +29,6 @@ pub(crate) async fn plan(port: u16, asked: Value) -> Plan {
     plan
 }
 
-/// A cluster that serves on a port, with the NodePool `default`, whose spec `spec` changes.
-async fn world(port: u16, spec: Value) -> World {
-    let world = World::bare(serving(port, |_| ())).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", spec)).await;
-    world
-}
-
 fn apply(object: &impl serde::Serialize) -> Value {
     json!({ "changes": [{ "apply": object }] })
 }
@@ -50,9 +41,8 @@ fn quiet() -> Value {
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_rehearsed_is_refused_with_its_field() {
     let port = free_port();
-    let world = world(port, quiet()).await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 120).await;
+    let world = served(port, quiet()).await;
+    world.run("app", 2).await;
 
     let mut invalid = serde_json::to_value(pool("default", quiet())).unwrap();
     invalid["spec"]["disruption"]["budgets"] = json!([{ "nodes": "10%", "schedule": "@daily" }]);
@@ -118,7 +108,7 @@ async fn what_cannot_be_rehearsed_is_refused_with_its_field() {
 #[tokio::test(start_paused = true)]
 async fn bodies_that_stall_keep_no_rehearsal_waiting_and_end() {
     let port = free_port();
-    let world = world(port, quiet()).await;
+    let world = served(port, quiet()).await;
     world.pass(5).await;
     let head = "POST /apis/decisions.karpenter.sh/v1alpha1/plans HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{";
     let mut stalled = Vec::new();

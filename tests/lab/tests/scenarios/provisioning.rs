@@ -44,21 +44,6 @@ async fn pending_pods_get_nodes_and_run() {
     assert!(pool.is_true(types::NODE_REGISTRATION_HEALTHY));
 }
 
-/// Conformance: API-172
-#[tokio::test(start_paused = true)]
-async fn empty_nodes_are_deleted_and_leave_no_objects_behind() {
-    let world = World::new().await;
-    world.deploy("inflate", 20).await;
-    world.until_running(20, 60).await;
-    world.scale("inflate", 0).await;
-    world.until_empty(120).await;
-    assert!(world.has_event("DisruptionTerminating").await);
-    world.pass(5).await;
-    assert_eq!(world.list::<NodePool>().await[0].status.nodes, 0);
-    let disrupted = "karpenter_nodeclaims_disrupted_total{reason=\"empty\",nodepool=\"default\"";
-    assert!(world.cluster.registry.render().contains(disrupted));
-}
-
 /// Conformance: SCH-006
 #[tokio::test(start_paused = true)]
 async fn a_nodepool_launches_no_nodes_until_its_node_class_is_created() {

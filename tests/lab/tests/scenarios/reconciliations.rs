@@ -201,20 +201,16 @@ async fn the_node_of_an_instance_without_a_nodeclaim_is_deleted_after_it() {
     cx.provider.create(&stray).await.unwrap();
     let errors =
         "controller_runtime_reconcile_errors_total{controller=\"nodeclaim.garbagecollection\"}";
-    world
-        .until(200, "the instance cannot be terminated", async |w| {
-            w.metric(errors).is_some_and(|count| count > 0.0)
-        })
-        .await;
+    until!(world, 200, "the instance cannot be terminated", |w| {
+        w.metric(errors).is_some_and(|count| count > 0.0)
+    });
     assert_eq!(world.nodes().await.len(), 2);
     let gone = || CloudProviderError::NodeClaimNotFound("gone".into());
     *cloud.deletions.lock() = (0..100).map(|_| Err(gone())).collect();
     let before = world.metric(errors);
-    world
-        .until(200, "its Node is deleted", async |w| {
-            w.nodes().await.len() == 1
-        })
-        .await;
+    until!(world, 200, "its Node is deleted", |w| {
+        w.nodes().await.len() == 1
+    });
     assert_eq!(world.metric(errors), before);
 }
 

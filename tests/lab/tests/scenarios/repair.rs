@@ -45,11 +45,9 @@ async fn an_unhealthy_node_is_replaced_after_its_toleration() {
     world.cluster.node_faults.set(&victim, NodeFault::Dead);
     world.pass(9 * 60).await;
     assert!(node_names(&world).await.contains(&victim));
-    world
-        .until(300, "the node is gone", async |w| {
-            !node_names(w).await.contains(&victim)
-        })
-        .await;
+    until!(world, 300, "the node is gone", |w| {
+        !node_names(w).await.contains(&victim)
+    });
     world.until_running(3, 300).await;
     let text = world.cluster.registry.render();
     assert!(text.contains(
@@ -70,17 +68,14 @@ async fn the_pods_of_an_unhealthy_node_get_no_grace_period() {
     let world = with_nodes(1).await;
     let victim = node_names(&world).await.remove(0);
     world.cluster.node_faults.set(&victim, NodeFault::Dead);
-    world
-        .until(900, "the deadline is set", async |w| {
-            let claims = w.claims().await;
-            let deadline = claims
-                .iter()
-                .find_map(|c| c.annotation(annotations::TERMINATION_TIMESTAMP));
-            deadline.is_some_and(|text| {
-                text.parse::<jiff::Timestamp>().unwrap() <= w.cluster.clock.now()
-            })
-        })
-        .await;
+    until!(world, 900, "the deadline is set", |w| {
+        let claims = w.claims().await;
+        let deadline = claims
+            .iter()
+            .find_map(|c| c.annotation(annotations::TERMINATION_TIMESTAMP));
+        deadline
+            .is_some_and(|text| text.parse::<jiff::Timestamp>().unwrap() <= w.cluster.clock.now())
+    });
 }
 
 /// Conformance: API-194, DIS-159
@@ -118,10 +113,8 @@ async fn with_too_many_unhealthy_nodes_none_is_replaced_and_each_has_an_event() 
     assert_eq!(next.unwrap(), Next::After(Duration::from_secs(300)));
     // One of them becomes ready again, so the other may be replaced.
     world.cluster.node_faults.clear(&names[0]);
-    world
-        .until(900, "the other is replaced", async |w| {
-            !node_names(w).await.contains(&names[1])
-        })
-        .await;
+    until!(world, 900, "the other is replaced", |w| {
+        !node_names(w).await.contains(&names[1])
+    });
     assert!(node_names(&world).await.contains(&names[0]));
 }

@@ -52,13 +52,11 @@ async fn nodes_stay_below_35_with_an_adversary(pool: Object<NodePool>) {
     world.deploy("app", 1).await;
     let most = Cell::new(0);
     let start = world.cluster.clock.now();
-    world
-        .until(330, "five minutes have passed", async |w| {
-            taint_new_nodes(w).await;
-            most.set(most.get().max(w.nodes().await.len()));
-            w.cluster.clock.since(start).as_secs() >= 300
-        })
-        .await;
+    until!(world, 330, "five minutes have passed", |w| {
+        taint_new_nodes(w).await;
+        most.set(most.get().max(w.nodes().await.len()));
+        w.cluster.clock.since(start).as_secs() >= 300
+    });
     assert!(world.cluster.cloud.launched() > 1, "no node was tainted");
     assert!(most.get() < 35, "{} nodes at a time", most.get());
 }
@@ -81,15 +79,13 @@ async fn a_pod_that_is_never_bound_gets_nodes_with_back_off_and_a_message() {
     world.deploy("app", 1).await;
     let start = world.cluster.clock.now();
     let times = RefCell::new(Vec::new());
-    world
-        .until(330, "five minutes have passed", async |w| {
-            taint_new_nodes(w).await;
-            let passed = w.cluster.clock.since(start).as_secs();
-            let mut times = times.borrow_mut();
-            times.resize(usize::try_from(w.cluster.cloud.launched()).unwrap(), passed);
-            passed >= 300
-        })
-        .await;
+    until!(world, 330, "five minutes have passed", |w| {
+        taint_new_nodes(w).await;
+        let passed = w.cluster.clock.since(start).as_secs();
+        let mut times = times.borrow_mut();
+        times.resize(usize::try_from(w.cluster.cloud.launched()).unwrap(), passed);
+        passed >= 300
+    });
     let times = times.into_inner();
     let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!((3..=5).contains(&gaps.len()), "launched at {times:?}");
@@ -114,7 +110,7 @@ async fn change_template(world: &World) {
     world.patch::<NodePool>("default", template).await;
 }
 
-/// Conformance: DIS-195
+/// Conformance: API-172, API-173, DIS-195
 #[tokio::test(start_paused = true)]
 async fn a_hundred_drifted_nodes_are_replaced_within_ten_minutes() {
     let world = cluster(node_pool("default").consolidate_after("Never"), 2).await;
@@ -129,16 +125,16 @@ async fn a_hundred_drifted_nodes_are_replaced_within_ten_minutes() {
         .collect();
     assert_eq!(old.len(), 100);
     change_template(&world).await;
-    world
-        .until(600, "no old node is left", async |w| {
-            w.claims()
-                .await
-                .iter()
-                .all(|c| !old.iter().any(|o| o == c.uid()))
-        })
-        .await;
+    until!(world, 600, "no old node is left", |w| {
+        w.claims()
+            .await
+            .iter()
+            .all(|c| !old.iter().any(|o| o == c.uid()))
+    });
     world.until_running(100, 120).await;
     world.until_claims(100, 300).await;
+    let counted = "karpenter_nodeclaims_disrupted_total{reason=\"drifted\",nodepool=\"default\",capacity_type=\"on-demand\",consolidation_policy=\"\",termination_mode=\"graceful\"}";
+    assert_eq!(world.metric(counted), Some(100.0));
 }
 
 /// Conformance: DIS-197
@@ -151,11 +147,9 @@ async fn a_cluster_is_consolidated_half_an_hour_after_most_pods_are_deleted() {
     let before = world.claims().await.len();
     assert!(before >= 60, "{before} nodes");
     world.scale("app", 12).await;
-    world
-        .until(1800, "twelve nodes are left", async |w| {
-            w.claims().await.len() <= 12
-        })
-        .await;
+    until!(world, 1800, "twelve nodes are left", |w| {
+        w.claims().await.len() <= 12
+    });
     world.until_running(12, 60).await;
     world.assert_no_orphans().await;
 }
@@ -172,9 +166,7 @@ async fn a_burst_beyond_the_memory_limit_is_planned_in_slices() {
         let gauge = world.metric("karpenter_scheduler_deferred_pods_count");
         gauge.unwrap_or_default()
     };
-    world
-        .until(30, "pods are deferred", async |_| deferred() > 0.0)
-        .await;
+    until!(world, 30, "pods are deferred", |_| deferred() > 0.0);
     assert_eq!(deferred(), 300.0, "{}", world.describe().await);
     world.until_running(500, 120).await;
     let plans = "karpenter_scheduler_scheduling_duration_seconds_count{controller=\"provisioner\"}";
@@ -183,8 +175,6 @@ async fn a_burst_beyond_the_memory_limit_is_planned_in_slices() {
         "{:?}",
         world.metric(plans)
     );
-    world
-        .until(30, "no pod is deferred", async |_| deferred() == 0.0)
-        .await;
+    until!(world, 30, "no pod is deferred", |_| deferred() == 0.0);
     world.assert_no_orphans().await;
 }

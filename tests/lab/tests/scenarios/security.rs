@@ -1,7 +1,6 @@
 //! Attacks by users with permission to write some objects, and their mitigations (`docs/SECURITY.md`).
 
 use k8s_openapi::api::core::v1::Node;
-use karpenter_api::v1::{NodeClaim, NodePool};
 use serde_json::json;
 
 use crate::world::{World, node_pool};
@@ -16,9 +15,7 @@ async fn expires(world: &World, name: &str) {
     };
     world.pass(900).await;
     assert!(is_there(world).await, "nothing else deletes it");
-    world
-        .until(600, "it is replaced", async |w| !is_there(w).await)
-        .await;
+    until!(world, 600, "it is replaced", |w| !is_there(w).await);
 }
 
 /// Nodes are not matched to NodeClaims by labels: a node without a NodeClaim is not changed, whatever its labels are.
@@ -57,8 +54,7 @@ async fn an_unmanaged_node_with_karpenters_labels_is_not_changed() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_hides_its_labels_still_expires() {
     let world = World::with(node_pool("default").expire_after("20m")).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     let node = world.node_name().await;
     let hidden = json!({ "metadata": { "labels": {
         "karpenter.sh/nodepool": null, "karpenter.sh/registered": null, "karpenter.sh/initialized": null,
@@ -75,28 +71,9 @@ async fn a_node_that_hides_its_labels_still_expires() {
 #[tokio::test(start_paused = true)]
 async fn a_node_with_do_not_disrupt_still_expires() {
     let world = World::with(node_pool("default").expire_after("20m")).await;
-    world.deploy("app", 1).await;
-    world.until_running(1, 60).await;
+    world.run("app", 1).await;
     let node = world.node_name().await;
     let keep = json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": "true" } } });
     world.patch::<Node>(&node, keep).await;
     expires(&world, &node).await;
-}
-
-/// Pods cannot launch an unlimited number of nodes.
-#[tokio::test(start_paused = true)]
-async fn pods_launch_no_more_nodes_than_the_limits_allow() {
-    let world = World::with(node_pool("default").limit("cpu", "20")).await;
-    world.deploy("app", 100).await;
-    world.pass(300).await;
-    let pool: NodePool = world.api().get("default").await.unwrap();
-    let used = &pool.status.resources["cpu"].0;
-    let used: f64 = used.parse().unwrap();
-    assert!(used > 0.0 && used <= 20.0, "{used} CPUs of 20");
-    let claims: Vec<NodeClaim> = world.claims().await;
-    let waiting = world.pods().await.into_iter().filter(|pod| {
-        let spec = pod.spec.as_ref().unwrap();
-        spec.node_name.is_none()
-    });
-    assert!(!claims.is_empty() && waiting.count() >= 80);
 }

@@ -8,7 +8,6 @@ use karpenter_decisions::change::{Change, apply};
 use karpenter_decisions::shadow::ShadowReport;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::options::Options;
-use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::local_cluster::{LocalClusterSettings, Replica};
 use kube::Client;
 use kube::api::{Patch, PatchParams};
@@ -17,9 +16,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tower::Service as _;
 
-use crate::decisions::{free_port, get, request, serving};
+use crate::decisions::{ask, free_port, get, served};
 use crate::disruption::drift;
-use crate::world::{World, pool, settings};
+use crate::world::{World, settings};
 
 /// A cluster with controllers, and a shadow beside them with a connection of its own.
 struct Beside {
@@ -37,10 +36,7 @@ impl Beside {
     }
 
     async fn in_cluster(settings: LocalClusterSettings, spec: Value, changes: &[&str]) -> Self {
-        let world = World::bare(settings).await;
-        world.create(&KwokNodeClass::new("default")).await;
-        world.create(&pool("default", spec)).await;
-        Self::of(world, changes).await
+        Self::of(World::with_spec(settings, spec).await, changes).await
     }
 
     async fn of(world: World, changes: &[&str]) -> Self {
@@ -246,9 +242,7 @@ async fn a_shadow_with_another_policy_reports_evictions_and_dollars() {
 #[tokio::test(start_paused = true)]
 async fn the_report_is_served_by_a_shadow_alone() {
     let (port, of_shadow) = (free_port(), free_port());
-    let world = World::bare(serving(port, |_| ())).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", json!({}))).await;
+    let world = served(port, json!({})).await;
     let beside = Beside::with(world, |options| options.decisions_port = of_shadow).await;
     beside.world.deploy("app", 3).await;
     beside.world.until_running(3, 120).await;
@@ -281,10 +275,10 @@ async fn the_report_is_served_by_a_shadow_alone() {
         .unwrap();
     assert!(launched.get("nodeClaim").is_none(), "{records}");
 
-    let answer = request(port, "GET", "shadow", "Host: localhost\r\n").await;
+    let answer = ask(port, "shadow").await;
     assert_eq!(answer.code, 404, "{answer:?}");
     assert!(answer.body.contains("only one with --shadow"), "{answer:?}");
-    let answer = request(of_shadow, "GET", "shadow?from=x", "Host: localhost\r\n").await;
+    let answer = ask(of_shadow, "shadow?from=x").await;
     assert_eq!(answer.code, 400, "{answer:?}");
     beside.assert_wrote_nothing();
 }

@@ -31,9 +31,7 @@ async fn alive(world: &World) -> usize {
 
 async fn until_alive(world: &World, count: usize) {
     let what = format!("there are {count} nodes");
-    world
-        .until(120, &what, async |w| alive(w).await == count)
-        .await;
+    until!(world, 120, &what, |w| alive(w).await == count);
 }
 
 /// Conformance: DIS-055, DIS-082
@@ -136,11 +134,9 @@ async fn a_nodeclaim_that_cannot_be_created_does_not_count_against_limits() {
     let limited = node_pool("fixed").replicas(2).limit("nodes", "2");
     world.add(limited).await;
     let errors = "controller_runtime_reconcile_errors_total{controller=\"static.provisioning\"}";
-    world
-        .until(60, "errors are counted", async |w| {
-            w.metric(errors).is_some_and(|errors| errors >= 2.0)
-        })
-        .await;
+    until!(world, 60, "errors are counted", |w| {
+        w.metric(errors).is_some_and(|errors| errors >= 2.0)
+    });
     assert_eq!(world.claims().await.len(), 0);
     faults.clear();
     until_alive(&world, 2).await;
@@ -188,11 +184,9 @@ async fn a_nodepool_without_capacity_backs_off_until_there_is_some() {
     assert!((30.0..=75.0).contains(&made), "{made} were created");
     world.cluster.cloud.restock();
     until_alive(&world, 3).await;
-    world
-        .until(120, "they are launched", async |w| {
-            w.claims().await.iter().all(|c| c.is_true(types::LAUNCHED))
-        })
-        .await;
+    until!(world, 120, "they are launched", |w| {
+        w.claims().await.iter().all(|c| c.is_true(types::LAUNCHED))
+    });
 }
 
 fn is_new(claim: &NodeClaim) -> bool {
@@ -205,39 +199,11 @@ async fn until_drifted(world: &World) {
         json!({"template": {"metadata": {"labels": {"generation": "two"}}}}),
     )
     .await;
-    world
-        .until(60, "the nodes have drifted", async |w| {
-            let claims = w.claims().await;
-            let old = claims.iter().filter(|c| !is_new(c));
-            old.clone().count() == 0 || old.clone().any(|c| c.is_true(types::DRIFTED))
-        })
-        .await;
-}
-
-/// Conformance: DIS-087
-#[tokio::test(start_paused = true)]
-async fn drifted_nodes_are_replaced_within_the_limit() {
-    let world = world().await;
-    let limited = node_pool("fixed").replicas(3).limit("nodes", "4");
-    world.add(limited).await;
-    until_alive(&world, 3).await;
-    until_drifted(&world).await;
-    world
-        .until(600, "all nodes are new", async |w| {
-            let claims = w.claims().await;
-            assert!(claims.len() <= 4, "{}", w.describe().await);
-            claims.len() == 3
-                && claims
-                    .iter()
-                    .all(|c| is_new(c) && c.is_true(types::INITIALIZED))
-        })
-        .await;
-    world.pass(300).await;
-    assert_eq!(
-        (alive(&world).await, world.cluster.cloud.launched()),
-        (3, 6)
-    );
-    world.assert_no_orphans().await;
+    until!(world, 60, "the nodes have drifted", |w| {
+        let claims = w.claims().await;
+        let old = claims.iter().filter(|c| !is_new(c));
+        old.clone().count() == 0 || old.clone().any(|c| c.is_true(types::DRIFTED))
+    });
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,25 +215,19 @@ async fn a_failed_replacement_no_longer_counts_against_the_limit() {
     let old = world.claims().await.remove(0);
     world.cluster.cloud.never_register(true);
     until_drifted(&world).await;
-    world
-        .until(60, "a replacement is launching", async |w| {
-            alive(w).await == 2
-        })
-        .await;
-    world
-        .until(700, "the command has failed", async |w| {
-            let claims = w.claims().await;
-            let kept = claims.iter().find(|c| c.uid() == old.uid()).unwrap();
-            kept.condition(types::DISRUPTION_REASON).is_none()
-        })
-        .await;
+    until!(world, 60, "a replacement is launching", |w| {
+        alive(w).await == 2
+    });
+    until!(world, 700, "the command has failed", |w| {
+        let claims = w.claims().await;
+        let kept = claims.iter().find(|c| c.uid() == old.uid()).unwrap();
+        kept.condition(types::DISRUPTION_REASON).is_none()
+    });
     world.cluster.cloud.never_register(false);
-    world
-        .until(2400, "a later attempt works", async |w| {
-            let claims = w.claims().await;
-            assert!(claims.len() <= 2, "{}", w.describe().await);
-            claims.len() == 1 && is_new(&claims[0]) && claims[0].is_true(types::INITIALIZED)
-        })
-        .await;
+    until!(world, 2400, "a later attempt works", |w| {
+        let claims = w.claims().await;
+        assert!(claims.len() <= 2, "{}", w.describe().await);
+        claims.len() == 1 && is_new(&claims[0]) && claims[0].is_true(types::INITIALIZED)
+    });
     world.assert_no_orphans().await;
 }

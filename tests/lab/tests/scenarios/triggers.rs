@@ -86,44 +86,25 @@ fn with<K: Clone>(object: &Arc<K>, change: impl FnOnce(&mut K)) -> Arc<K> {
     Arc::new(changed)
 }
 
-fn node_change<'a>(
-    before: impl Into<Option<&'a Arc<Node>>>,
-    after: impl Into<Option<&'a Arc<Node>>>,
-) -> Change {
-    let (before, after) = (before.into(), after.into());
-    let node = after.or(before).unwrap();
-    Change::Node {
-        name: node.metadata.name.as_deref().unwrap().into(),
-        before: before.cloned(),
-        after: after.cloned(),
-    }
+/// Functions that return the change of an object of a kind from one version to another.
+macro_rules! changes {
+    ($($function:ident $kind:ident)*) => {$(
+        fn $function<'a>(
+            before: impl Into<Option<&'a Arc<$kind>>>,
+            after: impl Into<Option<&'a Arc<$kind>>>,
+        ) -> Change {
+            let (before, after) = (before.into(), after.into());
+            let name = &after.or(before).unwrap().metadata.name;
+            Change::$kind {
+                name: name.as_deref().unwrap().into(),
+                before: before.cloned(),
+                after: after.cloned(),
+            }
+        }
+    )*};
 }
 
-fn claim_change<'a>(
-    before: impl Into<Option<&'a Arc<NodeClaim>>>,
-    after: impl Into<Option<&'a Arc<NodeClaim>>>,
-) -> Change {
-    let (before, after) = (before.into(), after.into());
-    let claim = after.or(before).unwrap();
-    Change::NodeClaim {
-        name: claim.name().into(),
-        before: before.cloned(),
-        after: after.cloned(),
-    }
-}
-
-fn pool_change<'a>(
-    before: impl Into<Option<&'a Arc<NodePool>>>,
-    after: impl Into<Option<&'a Arc<NodePool>>>,
-) -> Change {
-    let (before, after) = (before.into(), after.into());
-    let pool = after.or(before).unwrap();
-    Change::NodePool {
-        name: pool.name().into(),
-        before: before.cloned(),
-        after: after.cloned(),
-    }
-}
+changes!(node_change Node claim_change NodeClaim pool_change NodePool);
 
 fn pod_change<'a>(
     before: impl Into<Option<&'a Arc<Pod>>>,

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_fixtures::{ARCH, OS, Object, read};
+use karpenter_fixtures::{ARCH, CAPACITY_TYPE, OS, Object, read};
 use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
-use karpenter_lab::progress::Progress;
+use karpenter_lab::progress::{Progress, describe};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
 };
@@ -37,6 +37,13 @@ pub fn settings() -> LocalClusterSettings {
     }
 }
 
+/// Advances a world until a condition holds, for at most this many seconds.
+macro_rules! until {
+    ($world:expr, $seconds:expr, $what:expr, |$w:pat_param| $holds:expr $(,)?) => {
+        $world.until($seconds, $what, async |$w| $holds).await
+    };
+}
+
 impl World {
     /// A cluster without NodePools.
     pub async fn bare(settings: LocalClusterSettings) -> Self {
@@ -59,6 +66,14 @@ impl World {
         let world = Self::bare(settings).await;
         world.create(&KwokNodeClass::new("default")).await;
         world.add(pool).await;
+        world
+    }
+
+    /// A cluster with the NodePool `default`, whose spec is changed by `spec`.
+    pub async fn with_spec(settings: LocalClusterSettings, spec: Value) -> Self {
+        let world = Self::bare(settings).await;
+        world.create(&KwokNodeClass::new("default")).await;
+        world.create(&pool("default", spec)).await;
         world
     }
 
@@ -171,6 +186,13 @@ impl World {
         self.add(deployment(name, replicas)).await;
     }
 
+    /// Creates a Deployment `name` of pods that request 1 CPU each, the first pods of the cluster, and waits until they run.
+    pub async fn run(&self, name: &str, replicas: i32) {
+        self.deploy(name, replicas).await;
+        let pods = usize::try_from(replicas).unwrap();
+        self.until_running(pods, 120).await;
+    }
+
     /// Creates a Deployment `name` of pods whose spec is changed by `pod_spec`.
     pub async fn deploy_with(&self, name: &str, replicas: i32, pod_spec: Value) {
         let mut object = deployment(name, replicas).into_json();
@@ -224,21 +246,18 @@ impl World {
 
     /// Advances the world until this many pods run.
     pub async fn until_running(&self, pods: usize, seconds: u64) {
-        self.until(seconds, &format!("{pods} pods run"), async |world| {
+        until!(self, seconds, &format!("{pods} pods run"), |world| {
             world.progress().await.running == pods
-        })
-        .await;
+        });
     }
 
     pub async fn until_claims(&self, count: usize, seconds: u64) {
         let what = format!("there are {count} nodeclaims");
-        self.until(seconds, &what, async |w| w.claims().await.len() == count)
-            .await;
+        until!(self, seconds, &what, |w| w.claims().await.len() == count);
     }
 
     pub async fn until_event(&self, reason: &str, seconds: u64) {
-        self.until(seconds, reason, async |w| w.has_event(reason).await)
-            .await;
+        until!(self, seconds, reason, |w| w.has_event(reason).await);
     }
 
     /// Advances the world until there is no object of this name.
@@ -247,18 +266,16 @@ impl World {
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
     {
         let what = format!("{name} is gone");
-        self.until(seconds, &what, async |w| w.get::<K>(name).await.is_none())
-            .await;
+        until!(self, seconds, &what, |w| w.get::<K>(name).await.is_none());
     }
 
     /// Advances the world until there are no NodeClaims, no Nodes and no instances.
     pub async fn until_empty(&self, seconds: u64) {
-        self.until(seconds, "nothing is left", async |world| {
+        until!(self, seconds, "nothing is left", |world| {
             world.claims().await.is_empty()
                 && world.nodes().await.is_empty()
                 && world.cluster.cloud.instances().is_empty()
-        })
-        .await;
+        });
     }
 
     pub async fn progress(&self) -> Progress {
@@ -268,31 +285,7 @@ impl World {
     /// Describes the state of the cluster for a failed assertion.
     pub async fn describe(&self) -> String {
         let mut lines = vec![self.progress().await.line()];
-        for pool in self.list::<NodePool>().await {
-            lines.push(format!(
-                "{}: {:?}",
-                pool.name(),
-                conditions(&pool.status.conditions)
-            ));
-        }
-        for claim in self.claims().await {
-            lines.push(format!(
-                "{}: {:?} {:?}",
-                claim.name(),
-                claim.metadata.deletion_timestamp,
-                conditions(&claim.status.conditions)
-            ));
-        }
-        for node in self.nodes().await {
-            let spec = node.spec.unwrap_or_default();
-            lines.push(format!(
-                "{:?}: {:?} {:?} {:?}",
-                node.metadata.name,
-                node.metadata.deletion_timestamp,
-                node.metadata.finalizers,
-                spec.taints
-            ));
-        }
+        lines.extend(describe(&self.client).await.unwrap());
         for event in self.events().await {
             lines.push(format!(
                 "{} {}",
@@ -322,29 +315,21 @@ impl World {
             .iter()
             .filter_map(|c| c.status.provider_id.clone())
             .collect();
-        for instance in self.cluster.cloud.instances() {
-            let id = instance.answer.status.provider_id.clone().unwrap();
-            assert!(
-                ids.contains(&id),
-                "instance {id} has no nodeclaim; {}",
-                self.describe().await
-            );
-        }
-        for node in self.nodes().await {
-            let id = node.spec.and_then(|s| s.provider_id).unwrap();
-            assert!(
-                ids.contains(&id),
-                "node {id} has no nodeclaim; {}",
-                self.describe().await
-            );
-        }
+        let instances = self.cluster.cloud.instances().into_iter();
+        let instances = instances.map(|it| it.answer.status.provider_id.clone().unwrap());
+        let nodes = self.nodes().await.into_iter();
+        let nodes = nodes.map(|it| it.spec.and_then(|spec| spec.provider_id).unwrap());
+        let unknown: Vec<String> = instances
+            .chain(nodes)
+            .filter(|it| !ids.contains(it))
+            .collect();
+        assert_eq!(
+            unknown,
+            [""; 0],
+            "without nodeclaim; {}",
+            self.describe().await
+        );
     }
-}
-
-fn conditions(all: &[karpenter_api::conditions::Condition]) -> Vec<String> {
-    all.iter()
-        .map(|c| format!("{}={} {} {}", c.type_, c.status, c.reason, c.message))
-        .collect()
 }
 
 /// A NodePool of amd64 Linux nodes that are consolidated at once.
@@ -362,6 +347,15 @@ pub fn pool(name: &str, spec: Value) -> NodePool {
     let mut object = node_pool(name).as_written().into_json();
     merge(&mut object["spec"], &spec);
     read(object)
+}
+
+/// What makes the nodes of a NodePool on-demand nodes: spot nodes are not replaced by spot nodes.
+pub fn on_demand() -> Value {
+    json!({ "spec": { "requirements": [
+        { "key": ARCH, "operator": "In", "values": ["amd64"] },
+        { "key": OS, "operator": "In", "values": ["linux"] },
+        { "key": CAPACITY_TYPE, "operator": "In", "values": ["on-demand"] },
+    ] } })
 }
 
 fn merge(into: &mut Value, from: &Value) {

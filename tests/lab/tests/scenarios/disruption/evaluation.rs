@@ -36,8 +36,7 @@ async fn a_budget_that_opens_is_detected_at_once_in_an_unchanged_cluster() {
     // Closed for the first hour of every day, which is when test clusters start.
     let shut = json!([{"nodes": "0", "schedule": "0 0 * * *", "duration": "1h"}]);
     let world = on_demand(&[], |pool| pool.set("/spec/disruption/budgets", shut)).await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
+    world.run("app", 12).await;
     world.scale("app", 0).await;
     let opens = epoch().saturating_add(jiff::SignedDuration::from_hours(1));
     let wait = opens.unwrap().duration_since(world.cluster.clock.now());

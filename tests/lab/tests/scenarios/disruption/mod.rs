@@ -3,7 +3,6 @@
 
 mod commands;
 mod conflicts;
-mod drifted;
 mod evaluation;
 mod published;
 mod replacements;
@@ -55,8 +54,7 @@ async fn running_pods(world: &World) -> usize {
 /// One node that is much too large for the two pods that are left on it.
 pub async fn oversized() -> (World, NodeClaim) {
     let world = on_demand(&[], |pool| pool).await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
+    world.run("app", 12).await;
     let mut claims = world.claims().await;
     assert_eq!(claims.len(), 1, "{}", world.describe().await);
     (world, claims.remove(0))

@@ -175,15 +175,12 @@ async fn a_rejected_consolidation_has_events_on_node_and_nodeclaim() {
 #[tokio::test(start_paused = true)]
 async fn why_a_spot_node_is_kept_is_published_on_node_and_nodeclaim() {
     let world = World::new().await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
+    world.run("app", 12).await;
     world.scale("app", 2).await;
     let why = ["SpotToSpotConsolidation is disabled"];
-    world
-        .until(120, "the reason is published", async |w| {
-            is_published_on_both(&events_of(w, "Unconsolidatable").await, &why)
-        })
-        .await;
+    until!(world, 120, "the reason is published", |w| {
+        is_published_on_both(&events_of(w, "Unconsolidatable").await, &why)
+    });
 }
 
 #[tokio::test(start_paused = true)]

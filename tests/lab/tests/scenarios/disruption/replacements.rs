@@ -8,8 +8,7 @@ use crate::world::World;
 /// A node that consolidation launched when the instance type of the right size was not available; now it is.
 async fn second_best() -> World {
     let world = on_demand(&[SMALL, MIDDLE, LARGE], |pool| pool).await;
-    world.deploy("app", 12).await;
-    world.until_running(12, 60).await;
+    world.run("app", 12).await;
     assert_eq!(instance_types(&world.claims().await), [LARGE]);
     world.cluster.cloud.exhaust(CapacityPool {
         instance_type: Some(SMALL.to_owned()),
@@ -17,33 +16,12 @@ async fn second_best() -> World {
         capacity_type: None,
     });
     world.scale("app", 2).await;
-    world
-        .until(300, "a node of medium size is left", async |w| {
-            instance_types(&w.claims().await) == [MIDDLE]
-        })
-        .await;
+    until!(world, 300, "a node of medium size is left", |w| {
+        instance_types(&w.claims().await) == [MIDDLE]
+    });
     world.until_running(2, 60).await;
     world.cluster.cloud.restock();
     world
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_launched_by_consolidation_is_kept_for_ten_minutes() {
-    let world = second_best().await;
-    let launched = world.claims().await[0]
-        .metadata
-        .creation_timestamp
-        .as_ref()
-        .map(|t| t.0)
-        .unwrap();
-    world
-        .until(900, "a small node is left", async |w| {
-            instance_types(&w.claims().await) == [SMALL]
-        })
-        .await;
-    let age = world.cluster.clock.since(launched).as_secs();
-    assert!(age > 600, "it was deleted after {age} s");
-    world.until_running(2, 60).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,10 +30,8 @@ async fn a_consolidated_node_may_be_consolidated_once_pods_have_left_it() {
     // Its pods are recorded every ten seconds.
     world.pass(20).await;
     world.scale("app", 1).await;
-    world
-        .until(120, "a small node is left", async |w| {
-            instance_types(&w.claims().await) == [SMALL]
-        })
-        .await;
+    until!(world, 120, "a small node is left", |w| {
+        instance_types(&w.claims().await) == [SMALL]
+    });
     world.until_running(1, 60).await;
 }

@@ -56,12 +56,10 @@ async fn taint_and_condition_of_no_command_are_removed_and_others_stay() {
         .await;
     taint(&world, &one, DISRUPTED).await;
     taint(&world, &two, "example.com/kept").await;
-    world
-        .until(30, "the taint and the condition are removed", async |w| {
-            let marked = w.get::<NodeClaim>(marked.name()).await.unwrap();
-            tainted(w).await == 0 && marked.condition(types::DISRUPTION_REASON).is_none()
-        })
-        .await;
+    until!(world, 30, "the taint and the condition are removed", |w| {
+        let marked = w.get::<NodeClaim>(marked.name()).await.unwrap();
+        tainted(w).await == 0 && marked.condition(types::DISRUPTION_REASON).is_none()
+    });
     let other = world.api::<Node>().get(&two).await.unwrap();
     let taints = other.spec.unwrap().taints.unwrap_or_default();
     let keys: Vec<_> = taints.iter().map(|taint| &*taint.key).collect();
@@ -81,12 +79,10 @@ async fn a_pool_s_taint_and_a_terminating_node_keep_no_other_from_disruption() {
     world.delete::<Node>(&one).await;
     world.pass(10).await;
     world.delete_deployments(&["two"]).await;
-    world
-        .until(90, "the empty node is deleted", async |w| {
-            let nodes = w.nodes().await;
-            nodes.iter().all(|n| n.metadata.name.as_ref() != Some(&two))
-        })
-        .await;
+    until!(world, 90, "the empty node is deleted", |w| {
+        let nodes = w.nodes().await;
+        nodes.iter().all(|n| n.metadata.name.as_ref() != Some(&two))
+    });
     let terminating = world.api::<Node>().get(&one).await.unwrap();
     assert!(is_tainted(&terminating));
 }

@@ -21,6 +21,9 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
             "kubectl-karpenter",
         ]);
     }
+    if command == "versions" {
+        packages.push("kubectl-karpenter");
+    }
     build(root, &packages, &[])?;
     let measures = ["burst", "scale", "idle", "compare"].contains(&command);
     if measures && !arguments.iter().any(|a| a.starts_with("--controller")) {

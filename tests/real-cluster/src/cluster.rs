@@ -17,6 +17,9 @@ use crate::plane::{ControlPlane, Profile};
 use crate::wait::until;
 use crate::{audit, helm};
 
+/// The zones of the nodes for the system pods, one in each.
+pub(crate) const SYSTEM_NODES: [&str; 2] = ["test-zone-a", "test-zone-b"];
+
 /// A control plane, the installed charts, and the controller.
 pub(crate) struct Cluster {
     pub(crate) controller: Option<Controller>,
@@ -49,7 +52,7 @@ impl Cluster {
     ) -> Result<Self> {
         let plane = ControlPlane::start(binaries, folder, profile).await?;
         let client = plane.client().await?;
-        for (at, zone) in ["test-zone-a", "test-zone-b"].into_iter().enumerate() {
+        for (at, zone) in SYSTEM_NODES.into_iter().enumerate() {
             apply(&client, &system_node(&format!("system-{at}"), zone)).await?;
         }
         Ok(Self {

@@ -281,7 +281,16 @@ pub(crate) async fn dry_run(client: &Client, object: &Value) -> Result<Result<Va
 
 /// Returns the status of a condition: `True`, `False`, `Unknown`, or empty.
 pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
+    of_condition(object, kind, "status")
+}
+
+/// Returns the reason of a condition, or empty.
+pub(crate) fn condition_reason<'a>(object: &'a Value, kind: &str) -> &'a str {
+    of_condition(object, kind, "reason")
+}
+
+fn of_condition<'a>(object: &'a Value, kind: &str, field: &str) -> &'a str {
     let conditions = object["status"]["conditions"].as_array();
     let found = conditions.and_then(|all| all.iter().find(|c| c["type"] == kind));
-    found.and_then(|c| c["status"].as_str()).unwrap_or_default()
+    found.and_then(|c| c[field].as_str()).unwrap_or_default()
 }

@@ -15,7 +15,9 @@ fn real_cluster(arguments: &[&str]) -> Output {
 #[test]
 fn help_names_every_command() {
     let help = String::from_utf8(real_cluster(&["--help"]).stdout).unwrap();
-    for command in ["build", "up", "down", "test", "burst", "scale", "idle"] {
+    for command in [
+        "build", "up", "down", "test", "burst", "scale", "idle", "versions",
+    ] {
         let line = format!("\n  {command} ");
         assert!(help.contains(&line), "{command} in {help}");
     }

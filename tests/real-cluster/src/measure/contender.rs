@@ -24,10 +24,15 @@ pub(super) enum Contender {
 impl Contender {
     pub(super) fn new(how: &How) -> Result<Self> {
         Ok(match (&how.upstream, &how.controller) {
-            (Some(version), _) => Self::Upstream(upstream_kwok(version)?),
+            (Some(version), _) => Self::upstream(version)?,
             (None, Some(binary)) => Self::Ours(binary.canonicalize()?),
             (None, None) => Self::Ours(controller_binary("karpenter-kwok")?),
         })
+    }
+
+    /// Returns upstream's controller of a version.
+    pub(super) fn upstream(version: &str) -> Result<Self> {
+        Ok(Self::Upstream(upstream_kwok(version)?))
     }
 
     /// Returns the path of the program.

@@ -1,10 +1,12 @@
 //! Measurements of the controller: the cost of a burst, the time until its pods are bound, and the requests to the API server.
 
+mod churn;
 mod compare;
 mod contender;
 mod how;
 mod limit;
 mod report;
+mod versions;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,6 +32,7 @@ use contender::Contender;
 use how::How;
 use limit::{Limit, Memory};
 use report::{Report, round};
+use versions::Versions;
 
 /// Measures the controller on a new cluster.
 #[derive(Debug, Subcommand)]
@@ -72,6 +75,8 @@ pub(crate) enum Measure {
     },
     /// Bursts with our controller and with upstream's by turns, each on a new cluster: the median of several runs, and the spread.
     Compare(Compare),
+    /// Two versions of upstream's controller side by side under the same churn, beside what `kubectl karpenter plan` says of them.
+    Versions(Versions),
 }
 
 /// A cluster for a measurement, with default settings.
@@ -284,6 +289,7 @@ impl Measure {
             Self::Scale { pods, down_to, how } => (scale(pods, down_to, &how).await?, how.json),
             Self::Idle { minutes, how } => (idle(minutes, &how).await?, how.json),
             Self::Compare(compare) => return compare.run().await,
+            Self::Versions(versions) => return versions.run().await,
         };
         report.print(as_json);
         Ok(())

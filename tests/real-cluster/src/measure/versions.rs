@@ -1,0 +1,442 @@
+//! Two versions of upstream's controller beside each other under the same churn, and what the rehearsal says of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use jiff::Timestamp;
+use karpenter_kwok::catalogue;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::churn::Churn;
+use super::contender::Contender;
+use super::report;
+use crate::binaries;
+use crate::case::{Case, is_leaving};
+use crate::cluster::{Cluster, SYSTEM_NODES};
+use crate::objects::{NODE_CLAIMS, condition_reason, name};
+use crate::paths::{controller_binary, root};
+use crate::plane::Profile;
+use crate::wait::{FOREVER, Seen, until};
+use crate::{audit, helm};
+
+/// The Deployments, with the cores and GiB of memory that their pods request: those of the example `churning_fleet`. A node of 16 cores
+/// has two pods of each.
+const DEPLOYMENTS: [(&str, &str, &str); 8] = [
+    ("api", "2", "4Gi"),
+    ("web", "1", "2Gi"),
+    ("cart", "500m", "2Gi"),
+    ("search", "1500m", "6Gi"),
+    ("queue", "250m", "1Gi"),
+    ("mail", "500m", "1Gi"),
+    ("jobs", "1", "4Gi"),
+    ("auth", "500m", "2Gi"),
+];
+/// How long a cluster takes to start with all its pods, on a busy computer.
+const START: Duration = Duration::from_secs(600);
+
+/// Options of the comparison: a cluster as in core issue 3225, smaller and in less time.
+#[derive(Debug, Args)]
+pub(crate) struct Versions {
+    /// Version of `sigs.k8s.io/karpenter`, built with Go.
+    #[arg(long, default_value = "1.13.0")]
+    from: String,
+    /// The other version.
+    #[arg(long, default_value = "1.14.1")]
+    to: String,
+    /// Number of nodes of 16 cores at the start.
+    #[arg(long, default_value_t = 30)]
+    nodes: u32,
+    /// Percentage of the pods that go in the first half of each period, and come back in the second.
+    #[arg(long, default_value_t = 20)]
+    share: u32,
+    /// Minutes of a period.
+    #[arg(long, default_value_t = 15)]
+    period: u32,
+    /// Minutes that are measured.
+    #[arg(long, default_value_t = 15)]
+    minutes: u32,
+    /// Seconds of `consolidateAfter`.
+    #[arg(long, default_value_t = 40)]
+    consolidate_after: u32,
+    /// Rehearse the clusters of the last measurement again instead of measuring.
+    #[arg(long)]
+    again: bool,
+}
+
+/// What a version did, by its binary or by the rehearsal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Figures {
+    /// The mean number of nodes.
+    nodes: f64,
+    /// Their mean price in dollars.
+    price_per_hour: f64,
+    launches: usize,
+    /// The number of nodes that emptiness and consolidation deleted or replaced.
+    reclaimed: usize,
+    evictions: usize,
+}
+
+/// The nodes over time.
+#[derive(Debug)]
+struct Tally {
+    started: Instant,
+    last: Instant,
+    /// The nodes and their price since the last change.
+    now: (usize, f64),
+    known: BTreeSet<String>,
+    leaving: BTreeSet<String>,
+    figures: Figures,
+    /// What happened, by seconds since the start.
+    log: Vec<String>,
+}
+
+impl Tally {
+    fn new(started: Instant) -> Self {
+        Self {
+            started,
+            last: started,
+            now: (0, 0.0),
+            known: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            figures: Figures::default(),
+            log: Vec::new(),
+        }
+    }
+
+    /// Takes the NodeClaims after a change.
+    fn see(&mut self, seen: &Seen, at: Instant) {
+        self.pass(at);
+        let seconds = at.duration_since(self.started).as_secs();
+        let is_first = self.known.is_empty();
+        for claim in seen.values() {
+            let claim_name = name(claim).to_owned();
+            if self.known.insert(claim_name.clone()) && !is_first {
+                self.figures.launches += 1;
+                self.log.push(format!("{seconds} launch {claim_name}"));
+            }
+            if is_leaving(claim) && self.leaving.insert(claim_name.clone()) && !is_first {
+                self.figures.reclaimed += 1;
+                let why = condition_reason(claim, "DisruptionReason");
+                self.log
+                    .push(format!("{seconds} delete {claim_name} {why}"));
+            }
+        }
+        let launched = |claim: &&Value| {
+            claim["metadata"]["labels"]["node.kubernetes.io/instance-type"].is_string()
+        };
+        let nodes: Vec<Value> = seen.values().filter(launched).cloned().collect();
+        self.now = (nodes.len(), report::price(&nodes));
+    }
+
+    fn pass(&mut self, at: Instant) {
+        let seconds = at.duration_since(self.last).as_secs_f64();
+        self.figures.nodes += self.now.0 as f64 * seconds;
+        self.figures.price_per_hour += self.now.1 * seconds;
+        self.last = at;
+    }
+
+    /// Ends the measurement.
+    fn finish(mut self, at: Instant) -> (Figures, Vec<String>) {
+        self.pass(at);
+        let seconds = at.duration_since(self.started).as_secs_f64();
+        self.figures.nodes /= seconds;
+        self.figures.price_per_hour /= seconds;
+        (self.figures, self.log)
+    }
+}
+
+impl Versions {
+    pub(super) async fn run(self) -> Result<()> {
+        let folder = root().join("target/realcluster/versions");
+        fs::create_dir_all(&folder)?;
+        if !self.again {
+            let write = |version: &str, figures: &Figures| {
+                fs::write(file(&folder, version, "json"), serde_json::to_vec(figures)?)
+                    .map_err(anyhow::Error::from)
+            };
+            let both = [&self.from, &self.to].map(|version| self.measure(version, &folder));
+            let [from, to] = both;
+            // At the same time: the load of the computer is the same for both.
+            let (from, to) = tokio::try_join!(from, to)?;
+            write(&self.from, &from)?;
+            write(&self.to, &to)?;
+        }
+        let read = |version: &str| -> Result<Figures> {
+            Ok(serde_json::from_slice(&fs::read(file(
+                &folder, version, "json",
+            ))?)?)
+        };
+        let binaries = [read(&self.from)?, read(&self.to)?];
+        // Both clusters began alike; each version is rehearsed in that of its binary.
+        let [from, to] = [&self.from, &self.to].map(|version| self.rehearse(&folder, version));
+        let rehearsed = [from?.0, to?.1];
+        print!("{}", table([&self.from, &self.to], binaries, rehearsed));
+        Ok(())
+    }
+
+    /// Starts a cluster with a version, and measures it.
+    async fn measure(&self, version: &str, folder: &Path) -> Result<Figures> {
+        let programs = binaries::find(true);
+        let programs =
+            programs.map_err(|missing| anyhow::anyhow!("cannot find {}", missing.join(", ")))?;
+        let contender = Contender::upstream(version)?;
+        let mut cluster = Cluster::start_with(&programs, Profile::Default).await?;
+        contender.install(&cluster, json!({})).await?;
+        let case = Case::new(&cluster.client, "measured").await?;
+        // Nodes of 16 cores that stay, for all pods at once; then smaller and larger ones that are consolidated.
+        self.pool(&case, &["16"], "Never").await?;
+        for (app, cpu, memory) in DEPLOYMENTS {
+            let resources = json!({ "requests": { "cpu": cpu, "memory": memory } });
+            let container = json!([{ "name": "pause", "image": "pause", "resources": resources }]);
+            let changes = json!({ "template": { "spec": { "containers": container } } });
+            case.deploy(app, 2 * self.nodes, cpu, changes).await?;
+        }
+        let (program, environment) = (contender.program(), contender.environment());
+        cluster.run(program, &environment).await?;
+        let pods = 2 * usize::try_from(self.nodes)? * DEPLOYMENTS.len();
+        case.until_running(pods, START).await?;
+        case.until_nodes("all nodes are initialized", START, |seen| {
+            let label =
+                |node: &Value| node["metadata"]["labels"]["karpenter.sh/initialized"].clone();
+            Ok(seen
+                .values()
+                .all(|node| label(node) == "true")
+                .then_some(()))
+        })
+        .await?;
+        let after = format!("{}s", self.consolidate_after);
+        self.pool(&case, &["4", "8", "16", "32"], &after).await?;
+
+        eprintln!(
+            "{version}: {pods} pods run; {} minutes are measured",
+            self.minutes
+        );
+        let (since, started) = (Timestamp::now(), Instant::now());
+        let length = self.length();
+        let mut tally = Tally::new(started);
+        let claims = NODE_CLAIMS.all(&cluster.client);
+        let selector = case.selector();
+        let watched = until::<()>("", &claims, &selector, FOREVER, |seen| {
+            tally.see(seen, Instant::now());
+            Ok(None)
+        });
+        let churn = Churn {
+            share: self.share,
+            period: Duration::from_secs(60 * u64::from(self.period)),
+        };
+        tokio::select! {
+            ended = watched => ended?,
+            all = async {
+                // The bundle is that of the start.
+                tokio::try_join!(
+                    capture(&cluster, file(folder, version, "karpenter.zst")),
+                    churn.run(&case, started, length),
+                )
+            } => { all?; }
+        }
+        let (mut figures, log) = tally.finish(Instant::now());
+        let requests = audit::requests(&cluster.plane.audit_log(), helm::KARPENTER, since)?;
+        let evicted = requests
+            .iter()
+            .filter(|it| it.what() == "create pods/eviction");
+        figures.evictions = evicted.filter(|it| it.code() == 201).count();
+        fs::write(file(folder, version, "log"), log.join("\n"))?;
+        let controller_log = cluster.controller()?.lines().join("\n");
+        fs::write(file(folder, version, "controller.log"), controller_log)?;
+        cluster.controller()?.is_running()?;
+        Ok(figures)
+    }
+
+    fn length(&self) -> Duration {
+        Duration::from_secs(60 * u64::from(self.minutes))
+    }
+
+    async fn pool(&self, case: &Case, cores: &[&str], consolidate_after: &str) -> Result<()> {
+        let is =
+            |key: &str, values: &[&str]| json!({ "key": key, "operator": "In", "values": values });
+        let requirements = [
+            is("kubernetes.io/arch", &["amd64"]),
+            is("kubernetes.io/os", &["linux"]),
+            is("karpenter.sh/capacity-type", &["on-demand"]),
+            is("topology.kubernetes.io/zone", &["test-zone-a"]),
+            is("karpenter.kwok.sh/instance-family", &["s"]),
+            is("karpenter.kwok.sh/instance-cpu", cores),
+        ];
+        case.pool(json!({
+            "template": { "spec": { "requirements": requirements } },
+            "disruption": {
+                "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": consolidate_after,
+                "budgets": [{ "nodes": "10%" }],
+            },
+        }))
+        .await
+    }
+
+    /// Rehearses both versions in the cluster that a version began with.
+    fn rehearse(&self, folder: &Path, version: &str) -> Result<(Figures, Figures)> {
+        let bundle = file(folder, version, "karpenter.zst");
+        let churn = format!("{}%/{}m", self.share, self.period);
+        let output = kubectl_karpenter()?
+            .args(["plan", "--bundle"])
+            .arg(&bundle)
+            .args(["--from", &rules_of(&self.from), "--to", &rules_of(&self.to)])
+            .args(["--churn", &churn, "--for", &format!("{}m", self.minutes)])
+            .args(["--timeout", "30m", "-o", "json"])
+            .output()?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "cannot rehearse: {error}");
+        fs::write(file(folder, version, "plan.json"), &output.stdout)?;
+        let plan: Value = serde_json::from_slice(&output.stdout)?;
+        ensure!(
+            plan["observed"]["truncated"] != true,
+            "the rehearsal was cut short"
+        );
+        let run = |which: &str| -> Result<Figures> {
+            let run = plan["versions"][which].clone();
+            let run = serde_json::from_value(run);
+            let mut run: Figures = run.context("the rehearsal has no versions")?;
+            run.nodes -= SYSTEM_NODES.len() as f64;
+            Ok(run)
+        };
+        Ok((run("before")?, run("after")?))
+    }
+}
+
+/// Returns the file of a version.
+fn file(folder: &Path, version: &str, suffix: &str) -> PathBuf {
+    folder.join(format!("{version}.{suffix}"))
+}
+
+/// Returns the name of a release's rules: `karpenter-1.13` for 1.13.0.
+fn rules_of(version: &str) -> String {
+    let minor = version.rsplit_once('.').map_or(version, |(minor, _)| minor);
+    format!("karpenter-{minor}")
+}
+
+fn kubectl_karpenter() -> Result<Command> {
+    let mut command = Command::new(controller_binary("kubectl-karpenter")?);
+    command.stdin(Stdio::null());
+    Ok(command)
+}
+
+/// Writes a bundle of the cluster, without our controller.
+async fn capture(cluster: &Cluster, bundle: PathBuf) -> Result<()> {
+    let types = catalogue::generate();
+    let types: Result<Vec<_>, _> = types.iter().map(|it| it.instance_type()).collect();
+    let document = json!({
+        "apiVersion": "decisions.karpenter.sh/v1alpha1", "kind": "Catalogue", "nodePools": BTreeMap::from([("measured", types?)]),
+    });
+    let path = cluster.plane.folder().join("catalogue.json");
+    fs::write(&path, document.to_string())?;
+    let mut command = kubectl_karpenter()?;
+    command
+        .args(["capture", "--without-controller", "--catalogue"])
+        .arg(&path)
+        .arg("-o")
+        .arg(&bundle)
+        .env("KUBECONFIG", cluster.plane.kubeconfig())
+        .env("HOME", cluster.plane.folder());
+    let output = tokio::task::spawn_blocking(move || command.output()).await??;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "cannot capture: {error}");
+    Ok(())
+}
+
+/// Returns a Markdown table of both versions by their binaries, beside the rehearsal.
+fn table(versions: [&str; 2], binaries: [Figures; 2], rehearsed: [Figures; 2]) -> String {
+    let [from, to] = versions;
+    let mut text = format!(
+        "| | {from} | {to} | ratio | {from} rehearsed | {to} rehearsed | ratio |\n|---|---|---|---|---|---|---|\n"
+    );
+    let rows: [(&str, usize, fn(&Figures) -> f64); 5] = [
+        ("nodes, mean", 1, |it| it.nodes),
+        ("$/h, mean", 2, |it| it.price_per_hour),
+        ("launches", 0, |it| it.launches as f64),
+        ("reclaimed nodes", 0, |it| it.reclaimed as f64),
+        ("evictions", 0, |it| it.evictions as f64),
+    ];
+    for (row, digits, figure) in rows {
+        let cells = [binaries, rehearsed].map(|both| {
+            let [from, to] = both.each_ref().map(figure);
+            let percent = to / from * 100.0;
+            format!("{from:.digits$} | {to:.digits$} | {percent:.0} %")
+        });
+        text += &format!("| {row} | {} |\n", cells.join(" | "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(name: &str, changes: Value) -> ((String, String), Value) {
+        let labels = json!({
+            "node.kubernetes.io/instance-type": "c-1x-amd64-linux", "karpenter.sh/capacity-type": "on-demand",
+        });
+        let mut claim = json!({ "metadata": { "name": name, "labels": labels } });
+        json_patch::merge(&mut claim, &changes);
+        ((String::new(), name.to_owned()), claim)
+    }
+
+    #[test]
+    fn nodes_are_counted_by_how_long_they_exist() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let deleting = json!({ "metadata": { "deletionTimestamp": "2026-08-11T09:00:00Z" } });
+        let mut tally = Tally::new(start);
+        tally.see(&Seen::from([claim("a", json!({}))]), start);
+        tally.see(
+            &Seen::from([claim("a", json!({})), claim("b", json!({}))]),
+            at(10),
+        );
+        tally.see(
+            &Seen::from([claim("a", deleting), claim("b", json!({}))]),
+            at(20),
+        );
+        tally.see(&Seen::from([claim("b", json!({}))]), at(30));
+        let (figures, log) = tally.finish(at(40));
+        assert_eq!((figures.launches, figures.reclaimed), (1, 1));
+        assert_eq!(figures.nodes, 1.5, "one, two, two and one node");
+        assert!((figures.price_per_hour - 1.5 * 0.027147483648).abs() < 1e-9);
+        assert_eq!(log, ["10 launch b", "20 delete a "]);
+    }
+
+    #[test]
+    fn the_table_has_both_ratios() {
+        let of = |reclaimed, nodes| Figures {
+            reclaimed,
+            nodes,
+            launches: 10,
+            price_per_hour: 1.0,
+            evictions: 4,
+        };
+        let text = table(
+            ["1.13.0", "1.14.1"],
+            [of(100, 20.0), of(50, 30.0)],
+            [of(80, 20.0), of(44, 25.0)],
+        );
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[2],
+            "| nodes, mean | 20.0 | 30.0 | 150 % | 20.0 | 25.0 | 125 % |"
+        );
+        assert_eq!(
+            lines[5],
+            "| reclaimed nodes | 100 | 50 | 50 % | 80 | 44 | 55 % |"
+        );
+    }
+
+    #[test]
+    fn a_release_has_the_rules_of_its_minor_version() {
+        assert_eq!(rules_of("1.13.0"), "karpenter-1.13");
+    }
+}

@@ -92,6 +92,10 @@ pub mod annotations {
     pub const KUBELET_COMPATIBILITY: &str = "compatibility.karpenter.sh/v1beta1-kubelet-conversion";
     /// On a NodePool: its voluntary disruption is paused; `kubectl karpenter pause` writes the value. Not upstream's.
     pub const PAUSED: &str = "operations.karpenter.sh/paused";
+    /// On a NodePool: `true` or `false`, whether consolidation moves no pods to its nodes within `consolidateAfter`, instead of the
+    /// setting. Not upstream's.
+    pub const CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS: &str =
+        "operations.karpenter.sh/consolidate-after-applies-to-destinations";
     /// Set by releases before v1; no component reads it.
     pub const COMPATIBILITY_PROVIDER: &str = "compatibility.karpenter.sh/provider";
 }

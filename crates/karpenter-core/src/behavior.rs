@@ -1,5 +1,7 @@
 //! The rules in which versions of Karpenter differ.
 
+use karpenter_api::labels::annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
+use karpenter_api::v1::NodePool;
 use serde::{Deserialize, Serialize};
 
 /// The rules in which versions of Karpenter decide differently, one field for each. Each is asked in one place of the engine.
@@ -24,7 +26,7 @@ pub struct Behavior {
     /// such nodes from being consolidated themselves.
     ///
     /// Since 1.14: `provisioning/scheduling/scheduler.go`, `isUnderConsolidateAfter`, pull request 3006; issue 3225 asks for the
-    /// earlier rule.
+    /// earlier rule. An [annotation](CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS) of a NodePool counts more.
     pub consolidate_after_applies_to_destinations: bool,
     /// Consolidation and emptiness consider the nodes with the highest price per disruption cost first. Otherwise those with the lowest
     /// disruption cost, which falls with the remaining lifetime.
@@ -170,9 +172,24 @@ impl Behavior {
         RULES.iter().filter(differs)
     }
 
+    /// Reports whether consolidation moves no pods to the nodes of a NodePool that changed within `consolidateAfter`.
+    pub(crate) fn keeps_from_destinations(self, pool: &NodePool) -> bool {
+        let of_pool = destinations_annotation(pool).and_then(Result::ok);
+        of_pool.unwrap_or(self.consolidate_after_applies_to_destinations)
+    }
+
     pub(crate) fn is_default(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// Returns what a NodePool's annotation says about
+/// [`consolidate_after_applies_to_destinations`](Behavior::consolidate_after_applies_to_destinations), or its value if that is neither
+/// `true` nor `false`, which counts as absent.
+pub fn destinations_annotation(pool: &NodePool) -> Option<Result<bool, &str>> {
+    let annotations = pool.metadata.annotations.as_ref()?;
+    let value = annotations.get(CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS)?;
+    Some(value.parse().map_err(|_| value.as_str()))
 }
 
 #[cfg(test)]

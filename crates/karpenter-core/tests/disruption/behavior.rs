@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use karpenter_api::labels::annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
 use karpenter_core::behavior::{Behavior, RULES};
 use karpenter_core::lifecycle::disruption::Inputs;
 use serde_json::json;
@@ -26,20 +27,41 @@ fn both(rule: &str, world: &World) -> [Vec<String>; 2] {
     })
 }
 
-#[test]
-fn consolidation_moves_pods_to_nodes_within_consolidate_after_up_to_1_13() {
+/// Returns a world in which a node can only be deleted if its pod moves to one that changed within `consolidateAfter`, with this
+/// annotation of the NodePool.
+fn beside_a_recent_node(annotation: Option<&str>) -> World {
     let recently = (now() - jiff::SignedDuration::from_mins(1)).to_string();
     let target = node("b", "huge")
         .without("Consolidatable")
         .claim("/status/lastPodEventTime", json!(recently));
-    let world = World::empty()
+    let mut pool = on_demand_pool("default").consolidate_after("5m");
+    if let Some(value) = annotation {
+        pool = pool.annotation(CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS, value);
+    }
+    World::empty()
         .with_types(sizes())
-        .with_pool(on_demand_pool("default").consolidate_after("5m"))
+        .with_pool(pool)
         .run([node("a", "small"), target])
-        .with([running("p", "a", "1"), running("q", "b", "10")]);
+        .with([running("p", "a", "1"), running("q", "b", "10")])
+}
+
+#[test]
+fn consolidation_moves_pods_to_nodes_within_consolidate_after_up_to_1_13() {
+    let world = beside_a_recent_node(None);
     let [applies, does_not] = both("consolidate-after-applies-to-destinations", &world);
     assert_eq!(applies, [""; 0]);
     assert_eq!(does_not, ["delete a (saves 0.20)"]);
+}
+
+#[test]
+fn the_annotation_of_a_node_pool_counts_more_than_the_setting() {
+    let decided = |value| {
+        let world = beside_a_recent_node(Some(value));
+        both("consolidate-after-applies-to-destinations", &world).map(|it| it.len())
+    };
+    assert_eq!(decided("true"), [0, 0]);
+    assert_eq!(decided("false"), [1, 1]);
+    assert_eq!(decided("no"), [0, 1], "an invalid value counts as absent");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Two versions of Karpenter in the same cluster, and the rules that make the difference.
 
+use karpenter_api::labels::annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
 use karpenter_api::v1::{ConsolidationPolicy, NodePool};
-use karpenter_core::behavior::{Behavior, RULES};
+use karpenter_core::behavior::{Behavior, RULES, destinations_annotation};
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::schedule::Packing;
 
@@ -94,10 +95,32 @@ impl As {
         if !knows.node_overlays && gates.node_overlays {
             this.left_out.push(format!("{version} does not know NodeOverlays: the instance types keep those that the cluster has."));
         }
+        this.leave_out_annotations(version);
         if !knows_balanced {
             this.leave_out_balanced(version);
         }
         Ok(this)
+    }
+
+    /// The setting of upstream's versions is that of all NodePools.
+    fn leave_out_annotations(&mut self, version: &str) {
+        let mut cluster = Cluster::from(self.snapshot.fork());
+        for pool in self.snapshot.node_pools() {
+            if destinations_annotation(pool).is_none() {
+                continue;
+            }
+            let mut pool = NodePool::clone(pool);
+            let annotation = CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
+            if let Some(annotations) = &mut pool.metadata.annotations {
+                annotations.remove(annotation);
+            }
+            cluster.apply_node_pool(&pool);
+            self.left_out.push(format!(
+                "{version} does not know the annotation {annotation} of NodePool {}.",
+                pool.name()
+            ));
+        }
+        self.snapshot = cluster.snapshot();
     }
 
     /// Up to 1.13, only nodes of NodePools with the policy WhenEmptyOrUnderutilized are consolidated with their pods.

@@ -1,6 +1,6 @@
 //! Reports the pauses of NodePools: an event at the begin and at the end, a warning about an invalid annotation, a metric.
 //!
-//! The engine honors the annotation by itself, as a budget of 0. What is remembered here serves the reports alone; a new leader
+//! The engine honors the annotation by itself, as a budget of 0. It warns of other invalid annotations of NodePools, too. What is remembered here serves the reports alone; a new leader
 //! reports the pauses it finds again.
 
 use std::collections::BTreeMap;
@@ -9,8 +9,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use karpenter_api::events;
 use karpenter_api::labels::annotations;
-use karpenter_api::pause::{InvalidPause, Pause};
+use karpenter_api::pause::Pause;
 use karpenter_api::v1::NodePool;
+use karpenter_core::behavior::destinations_annotation;
 
 use crate::context::Context;
 use crate::events::{Event, reference};
@@ -20,7 +21,8 @@ use crate::model::View;
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     active: BTreeMap<String, Pause>,
-    invalid: BTreeMap<String, InvalidPause>,
+    /// What is wrong with them, by NodePool and annotation.
+    invalid: BTreeMap<(String, &'static str), String>,
 }
 
 impl Pauses {
@@ -47,7 +49,7 @@ impl Pauses {
         );
         for pool in pools {
             let name = pool.name();
-            let (was_active, was_invalid) = (were_active.remove(name), were_invalid.remove(name));
+            let was_active = were_active.remove(name);
             // Only changes are reported, so equal events are not repetitions.
             let mut normal = |message: String| {
                 due.push(
@@ -56,7 +58,7 @@ impl Pauses {
             };
             let (active, invalid) = match Pause::of(pool, now) {
                 Ok(active) => (active, None),
-                Err(error) => (None, Some(error)),
+                Err(error) => (None, Some(error.to_string())),
             };
             if let Some(pause) = active {
                 if was_active.as_ref() != Some(&pause) {
@@ -74,17 +76,28 @@ impl Pauses {
                     over.until
                 ));
             }
-            if let Some(error) = invalid {
-                if was_invalid.as_ref() != Some(&error) {
-                    let message = format!(
-                        "Annotation \"{}\" counts as absent: {error}",
-                        annotations::PAUSED
-                    );
+            let destinations = destinations_annotation(pool).and_then(Result::err);
+            let destinations = destinations.map(|value| {
+                let beginning: String = value.chars().take(64).collect();
+                format!("invalid value `{beginning}`: must be true or false")
+            });
+            let invalid = [
+                (annotations::PAUSED, invalid),
+                (
+                    annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS,
+                    destinations,
+                ),
+            ];
+            for (annotation, error) in invalid {
+                let Some(error) = error else { continue };
+                let key = (name.to_owned(), annotation);
+                if were_invalid.remove(&key).as_ref() != Some(&error) {
+                    let message = format!("Annotation \"{annotation}\" counts as absent: {error}");
                     due.push(
                         Event::warning(reference(&**pool), events::INVALID_KNOB, message).always(),
                     );
                 }
-                self.invalid.insert(name.to_owned(), error);
+                self.invalid.insert(key, error);
             }
         }
         due
@@ -162,6 +175,25 @@ mod tests {
         );
         assert!(look(&mut pauses, Some("until=soon"), NOON).is_empty());
         assert_eq!(look(&mut pauses, Some("until=later"), NOON).len(), 1);
+    }
+
+    #[test]
+    fn an_invalid_annotation_about_destinations_is_reported_once() {
+        let mut pool = NodePool::default();
+        pool.metadata.name = Some("default".to_owned());
+        let annotation = annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS.to_owned();
+        pool.metadata.annotations = Some([(annotation, "no".to_owned())].into());
+        let pool = Arc::new(pool);
+        let mut pauses = Pauses::default();
+        let mut look = || pauses.changes([&pool].into_iter(), NOON.parse().unwrap());
+        let said: Vec<String> = look().into_iter().map(|event| event.message).collect();
+        assert_eq!(
+            said,
+            [
+                "Annotation \"operations.karpenter.sh/consolidate-after-applies-to-destinations\" counts as absent: invalid value `no`: must be true or false"
+            ]
+        );
+        assert!(look().is_empty());
     }
 
     #[test]

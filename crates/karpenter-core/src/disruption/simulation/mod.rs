@@ -101,7 +101,7 @@ impl Simulator {
         Self {
             prices: prices.clone(),
             pdbs: Arc::new(PdbLimits::new(snapshot)),
-            avoid: avoided_nodes(snapshot, policy.now).into(),
+            avoid: avoided_nodes(snapshot, &policy).into(),
             waiting: Arc::new(pending.chain(leaving.iter().cloned()).collect()),
             leaving: Arc::new(leaving),
             solver: Arc::new(solver),
@@ -117,7 +117,7 @@ impl Simulator {
         let policy = of_simulations(policy);
         let same = policy.clone().with_now(self.policy.now) == self.policy;
         same.then(|| Self {
-            avoid: avoided_nodes(&self.snapshot, policy.now).into(),
+            avoid: avoided_nodes(&self.snapshot, &policy).into(),
             query: query.clone(),
             policy,
             ..self.clone()
@@ -137,7 +137,7 @@ impl Simulator {
         Self {
             snapshot: copy.fork(),
             pdbs: Arc::new(PdbLimits::new(copy)),
-            avoid: avoided_nodes(copy, self.policy.now).into(),
+            avoid: avoided_nodes(copy, &self.policy).into(),
             ..self.clone()
         }
     }
@@ -216,12 +216,7 @@ impl Simulator {
             .iter()
             .map(|candidate| candidate.name().to_owned())
             .collect();
-        if consolidating
-            && self
-                .policy
-                .behavior
-                .consolidate_after_applies_to_destinations
-        {
+        if consolidating {
             query.avoid.clone_from(&self.avoid);
         }
         query
@@ -272,11 +267,14 @@ fn of_simulations(policy: &Policy) -> Policy {
     policy.with_packing(Packing::FewestNodes)
 }
 
-/// Returns the names of nodes that changed within `consolidateAfter`.
-fn avoided_nodes(snapshot: &Snapshot, now: Timestamp) -> Vec<String> {
+/// Returns the names of nodes that changed within `consolidateAfter`, of NodePools where that counts.
+fn avoided_nodes(snapshot: &Snapshot, policy: &Policy) -> Vec<String> {
     let inside = |node: &&Arc<NodeState>| {
         let pool = node.node_pool().and_then(|name| snapshot.node_pool(name));
-        pool.is_some_and(|pool| changed_recently(node, pool, now))
+        pool.is_some_and(|pool| {
+            policy.behavior.keeps_from_destinations(pool)
+                && changed_recently(node, pool, policy.now)
+        })
     };
     snapshot
         .nodes()

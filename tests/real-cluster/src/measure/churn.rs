@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use kube::Api;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::case::Case;
-use crate::objects::{list, merge, name};
+use crate::objects::{list, name};
 
 /// A percentage of the pods, and the period in which they go and come back.
 #[derive(Clone, Copy, Debug)]
@@ -52,12 +52,13 @@ impl Churn {
             if in_period == 0 {
                 replicas.pods.clone_from(&pods);
             }
-            if let Some((deployment, pod)) = replicas.choose(&pods) {
-                // The ReplicaSet deletes it first.
-                let cost = json!({ "metadata": { "annotations": { "controller.kubernetes.io/pod-deletion-cost": "-1000" } } });
-                merge(&case.pods(), &pod, cost).await?;
-                resize(case, &deployment, -1).await?;
-                gone.push_back(deployment);
+            while let Some((deployment, pod)) = replicas.choose(&pods) {
+                // One that was evicted meanwhile does not go.
+                if goes_first(&case.pods(), &pod).await? {
+                    resize(case, &deployment, -1).await?;
+                    gone.push_back(deployment);
+                    break;
+                }
             }
         }
         tokio::time::sleep_until(start + length).await;
@@ -95,6 +96,17 @@ async fn running(pods: &Api<DynamicObject>) -> Result<Vec<(String, String)>> {
     let mut with_app: Vec<_> = with_app.collect();
     with_app.sort();
     Ok(with_app)
+}
+
+/// Lets a pod's ReplicaSet delete it before others; returns whether the pod exists.
+async fn goes_first(pods: &Api<DynamicObject>, pod: &str) -> Result<bool> {
+    let cost = json!({ "controller.kubernetes.io/pod-deletion-cost": "-1000" });
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": cost } }));
+    match pods.patch(pod, &PatchParams::default(), &patch).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn resize(case: &Case, deployment: &str, by: i64) -> Result<()> {

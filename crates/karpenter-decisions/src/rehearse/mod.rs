@@ -100,10 +100,11 @@ fn rehearse_versions(
 ) -> Result<Plan, InvalidPlan> {
     let seen = |version: &str| As::of(version, snapshot, settings);
     let (from, to) = (seen(&pair.from)?, seen(&pair.to)?);
-    let stepper = |of: &As| {
+    let (rules, alone): (Vec<_>, Vec<_>) = from.differences(&to).into_iter().unzip();
+    let rehearsed = |of: &&As| {
         let mut intended = Intended::of(&of.snapshot, &of.settings, request)?;
         let told = std::mem::take(&mut intended.told);
-        let notes = std::mem::take(&mut intended.notes);
+        let of_changes = std::mem::take(&mut intended.notes);
         let stepper = Stepper::new(
             &of.snapshot,
             &of.settings,
@@ -112,23 +113,28 @@ fn rehearse_versions(
             length,
             Some(intended),
         );
-        Ok::<_, InvalidPlan>((stepper, told, notes))
+        let mut notes = vec![versions::NOTE.to_owned()];
+        notes.extend(stepper.notes());
+        notes.extend(of_changes);
+        notes.extend(churn_note(request));
+        Ok((stepper.run(), told, notes))
     };
-    let (changed, told, of_changes) = stepper(&to)?;
-    let mut notes = vec![versions::NOTE.to_owned()];
-    notes.extend(changed.notes());
-    notes.extend(of_changes);
-    notes.extend(churn_note(request));
-    let rehearsed = |of: &As| stepper(of).map(|(stepper, ..)| stepper.run());
-    let (changed, twin) = (changed.run(), rehearsed(&from)?);
-    let mut truncated = false;
-    let alone = |of: &As| {
-        let outcome = rehearsed(of)?;
-        truncated |= outcome.truncated;
-        Ok(outcome)
+    let runs: Vec<&As> = [&from, &to].into_iter().chain(&alone).collect();
+    let outcomes: Result<Vec<_>, InvalidPlan> = in_parallel(&runs, rehearsed).into_iter().collect();
+    let mut outcomes = outcomes?.into_iter();
+    let (Some((twin, ..)), Some((changed, told, notes))) = (outcomes.next(), outcomes.next())
+    else {
+        return Err(InvalidPlan::field("request", "versions", "two are needed"));
     };
-    let runs = [&twin, &changed];
-    let versions = versions::compare(pair, [&from, &to], runs, length.as_secs(), alone)?;
+    let alone: Vec<Outcome> = outcomes.map(|(outcome, ..)| outcome).collect();
+    let truncated = alone.iter().any(|outcome| outcome.truncated);
+    let versions = versions::compare(
+        pair,
+        [&from, &to],
+        [&twin, &changed],
+        length.as_secs(),
+        rules.into_iter().zip(&alone),
+    );
     let mut plan = answer(
         snapshot,
         settings,
@@ -143,6 +149,18 @@ fn rehearse_versions(
     plan.observed.truncated |= truncated;
     plan.seal();
     Ok(plan)
+}
+
+/// Does the same with each item, on all threads of the pool that this thread belongs to; the first ones begin first.
+fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
+    let work = &work;
+    rayon::scope_fifo(|scope| {
+        for (result, item) in results.iter_mut().zip(items) {
+            scope.spawn_fifo(move |_| *result = Some(work(item)));
+        }
+    });
+    results.into_iter().flatten().collect()
 }
 
 fn churn_note(request: &PlanRequest) -> Option<String> {

@@ -139,7 +139,7 @@ impl As {
     }
 
     /// Returns the differences to another version, each with the run that has this difference alone.
-    fn differences(&self, other: &Self) -> Vec<(RuleAlone, Self)> {
+    pub(super) fn differences(&self, other: &Self) -> Vec<(RuleAlone, Self)> {
         let [from, to] = [self, other].map(|it| it.settings.behavior());
         let rules = RULES
             .iter()
@@ -190,14 +190,14 @@ fn own_value(name: &str, settings: &Settings) -> String {
     }
 }
 
-/// Compares the runs of two versions; `rehearse` runs one that has a single difference.
-pub(super) fn compare(
+/// Compares the runs of two versions; `alone` are the runs that have a single difference.
+pub(super) fn compare<'o>(
     pair: &VersionPair,
     [from, to]: [&As; 2],
     [before, after]: [&Outcome; 2],
     seconds: i64,
-    mut rehearse: impl FnMut(&As) -> Result<Outcome, InvalidPlan>,
-) -> Result<Versions, InvalidPlan> {
+    alone: impl Iterator<Item = (RuleAlone, &'o Outcome)>,
+) -> Versions {
     let first = first_difference(&before.steps, &after.steps);
     let mut first_difference = first.map(|index| {
         let [from, to] = [before, after].map(|run| run.steps.get(index).cloned());
@@ -208,12 +208,8 @@ pub(super) fn compare(
         }
     });
     let mut rules = Vec::new();
-    for (mut alone, run) in from.differences(to) {
-        let outcome = rehearse(&run)?;
-        if outcome.truncated {
-            break;
-        }
-        alone.run = VersionRun::of(&outcome, seconds);
+    for (mut alone, outcome) in alone.take_while(|(_, outcome)| !outcome.truncated) {
+        alone.run = VersionRun::of(outcome, seconds);
         if let Some((first, index)) = first_difference.as_mut().zip(first)
             && self::first_difference(&before.steps, &outcome.steps) == Some(index)
             && outcome.steps.get(index) == first.to.as_ref()
@@ -222,7 +218,7 @@ pub(super) fn compare(
         }
         rules.push(alone);
     }
-    Ok(Versions {
+    Versions {
         left_out: [&from.left_out[..], &to.left_out].concat(),
         from: pair.from.clone(),
         to: pair.to.clone(),
@@ -230,7 +226,7 @@ pub(super) fn compare(
         after: VersionRun::of(after, seconds),
         first_difference,
         rules,
-    })
+    }
 }
 
 /// Returns the index of the first step that only one of two runs has.

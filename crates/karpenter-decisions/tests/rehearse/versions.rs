@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use karpenter_api::v1::NodeClaim;
+use karpenter_api::labels::annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
+use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_decisions::rehearse::Settings;
 use karpenter_decisions::rehearse::plan::{Plan, Versions};
 use serde_json::{Value, json};
@@ -76,6 +77,44 @@ fn the_rule_that_makes_the_first_difference_is_named() {
     // The plan itself is that of the second version, and its twin that of the first.
     assert_eq!(plan.after.nodes, 2);
     assert_eq!(plan.unchanged.as_ref().unwrap().after.nodes, 1);
+}
+
+fn on_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    pool.build().unwrap().install(work)
+}
+
+#[test]
+fn a_comparison_does_not_depend_on_the_number_of_threads() {
+    let world = beside_a_recent_node();
+    let compared = || {
+        let request = json!({ "for": "30m", "churn": "20%/10m" });
+        compare(&world, "karpenter-1.13", "this", request)
+    };
+    let alone = on_threads(1, compared);
+    assert!(alone.differs() && versions(&alone).rules.len() > 2);
+    assert_eq!(on_threads(3, compared), alone);
+}
+
+#[test]
+fn the_annotation_about_destinations_counts_for_this_version_alone() {
+    let mut world = beside_a_recent_node();
+    let mut pool = NodePool::clone(world.snapshot().node_pool("default").unwrap());
+    let annotation = CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS.to_owned();
+    pool.metadata.annotations = Some([(annotation, "false".to_owned())].into());
+    world.0.apply_node_pool(&pool);
+    let plan = compare(&world, "karpenter-1.14", "this", json!({ "for": "5m" }));
+    let versions = versions(&plan);
+    assert_eq!(
+        versions.left_out,
+        [
+            "karpenter-1.14 does not know the annotation operations.karpenter.sh/consolidate-after-applies-to-destinations of NodePool default."
+        ]
+    );
+    assert_eq!(
+        (versions.before.reclaimed, versions.after.reclaimed),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -177,7 +216,9 @@ fn a_comparison_that_is_cut_short_says_so_and_leaves_out_the_rules_it_did_not_re
             asked.fetch_add(1, Ordering::Relaxed) >= limit
         }));
         let request = json!({ "versions": { "from": "karpenter-1.13", "to": "karpenter-1.14" }, "for": "5m" });
-        beside_a_recent_node().ask_with(&settings, request).unwrap()
+        let plan = || beside_a_recent_node().ask_with(&settings, request).unwrap();
+        // One after the other, so that the last run is the last to be asked.
+        on_threads(1, plan)
     };
     let whole = counted(usize::MAX);
     let needed = asked.load(Ordering::Relaxed);

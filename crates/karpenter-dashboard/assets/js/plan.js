@@ -1,4 +1,4 @@
-// The view of a rehearsal: a change that is pasted, and what it would do. Nothing is changed.
+// The view of a rehearsal: a change that is pasted, or another version, and what it would do. Nothing is changed.
 import { useMemo } from "../vendor/hooks.js";
 import { signal, useSignal } from "../vendor/signals.js";
 import { html } from "./html.js";
@@ -8,9 +8,12 @@ import { age, count, plural } from "./format.js";
 
 const LENGTHS = ["10m", "1h", "4h", "24h"];
 const SHOWN = 200;
+/** The name of this version, and all that are known. */
+const THIS = "this";
+const VERSIONS = ["karpenter-1.0", "karpenter-1.6", "karpenter-1.13", "karpenter-1.14", "head", THIS];
 
 /** What was asked and answered; kept while other views are shown. */
-const asked = { manifest: signal(""), sets: signal(""), length: signal("1h") };
+const asked = { manifest: signal(""), sets: signal(""), length: signal("1h"), from: signal(THIS), to: signal(THIS), churn: signal("") };
 const answer = signal(null);
 const problem = signal("");
 
@@ -23,10 +26,13 @@ function change(number) {
   return number > 0 ? "+" + count(number) : number < 0 ? "−" + count(-number) : "0";
 }
 
-const LINES = [
-  ["with the change", "--accent"],
-  ["without it", "--muted", [5, 4]],
-];
+function lines({ versions }) {
+  const [solid, dashed] = versions ? [versions.to, versions.from] : ["with the change", "without it"];
+  return [
+    [solid, "--accent"],
+    [dashed, "--muted", [5, 4]],
+  ];
+}
 
 /** Both curves of one column over the seconds of the rehearsal. */
 function Curve({ title, plan, column, format, whole }) {
@@ -49,7 +55,7 @@ function Curve({ title, plan, column, format, whole }) {
     axis: (_, splits) => splits.map((value) => "+" + age(value)),
     value: (_, value) => (value == null ? "–" : age(value)),
   };
-  return html`<${Chart} title=${title} data=${data} lines=${LINES} x=${x} format=${format} whole=${whole} />`;
+  return html`<${Chart} title=${title} data=${data} lines=${lines(plan)} x=${x} format=${format} whole=${whole} />`;
 }
 
 function launched(step) {
@@ -92,6 +98,35 @@ function Ends({ plan }) {
   </section>`;
 }
 
+function did(step) {
+  if (!step) return "nothing more";
+  return [`after ${age(step.after)}: ${step.action}`, step.reason, (step.nodes ?? []).join(", "), launched(step)].filter(Boolean).join(", ");
+}
+
+/** Two versions side by side, the first difference, and each rule alone. */
+function Versions({ versions }) {
+  const { from, to, before, after, firstDifference, rules, leftOut = [] } = versions;
+  const columns = [
+    ["Nodes, mean", "nodes", (value) => value.toFixed(1)],
+    ["Price per hour, mean", "pricePerHour", (value) => rate(value)],
+    ["Launches", "launches", count],
+    ["Reclaimed nodes", "reclaimed", count],
+    ["Evictions", "evictions", count],
+    ["Pending pod seconds", "pendingSeconds", count],
+  ];
+  const cells = (run) => columns.map(([, field, format]) => html`<td class="n">${format(run[field])}</td>`);
+  const alone = rules.map((it) => html`<tr><th>${from} with ${it.rule} ${it.to}</th>${cells(it.run)}</tr>`);
+  return html`<section class="card versions"><h2>${from} and ${to}</h2>
+    ${leftOut.length > 0 && html`<ul class="plain">${leftOut.map((told) => html`<li>${told}</li>`)}</ul>`}
+    <div class="scroll" tabindex="0" role="region" aria-label="Versions"><table>
+      <thead><tr><th></th>${columns.map(([title]) => html`<th class="n">${title}</th>`)}</tr></thead>
+      <tbody><tr><th>${from}</th>${cells(before)}</tr><tr><th>${to}</th>${cells(after)}</tr>${alone}</tbody>
+    </table></div>
+    ${firstDifference && html`<p>First difference${firstDifference.rules.length > 0 && ` by ${firstDifference.rules.join(", ")}`}:
+      ${from} ${did(firstDifference.from)}; ${to} ${did(firstDifference.to)}.</p>`}
+  </section>`;
+}
+
 /** What happens without the change. */
 function otherwise({ before, unchanged, difference }) {
   if (!unchanged) return "";
@@ -102,22 +137,23 @@ function otherwise({ before, unchanged, difference }) {
 }
 
 function Answer({ plan }) {
-  const { difference } = plan;
+  const { difference, versions } = plan;
   const differs = difference?.differs;
+  const [with_, without] = versions ? [`With ${versions.to} only`, `With ${versions.from} only`] : ["With the change only", "Without the change only"];
   return html`<p class="sum" role="status">${
       differs
-        ? `The change makes a difference of ${change(difference.nodes)} nodes, ${rate(difference.pricePerHour, true)}/h and ${change(difference.evictions)} evictions after ${age(plan.seconds)}.`
-        : `The change makes no difference within ${age(plan.seconds)}.`
-    }${otherwise(plan)}</p>
+        ? `${versions ? versions.to : "The change"} makes a difference of ${change(difference.nodes)} nodes, ${rate(difference.pricePerHour, true)}/h and ${change(difference.evictions)} evictions after ${age(plan.seconds)}.`
+        : `${versions ? versions.to : "The change"} makes no difference within ${age(plan.seconds)}.`
+    }${versions ? "" : otherwise(plan)}</p>
     ${plan.observed.truncated && html`<p class="note-box" role="alert">The rehearsal ended early: the numbers are those of its last moment.</p>`}
     <ul class="plain">${plan.changes.map((told) => html`<li>${told}</li>`)}</ul>
-    <${Ends} plan=${plan} />
+    ${versions ? html`<${Versions} versions=${versions} />` : html`<${Ends} plan=${plan} />`}
     <div class="grid two">
       <${Curve} title="Price per hour" plan=${plan} column="pricePerHour" format=${(value) => rate(value)} />
       <${Curve} title="Nodes" plan=${plan} column="nodes" format=${(value) => count(Math.round(value))} whole />
     </div>
     ${differs
-      ? html`<${Steps} title="With the change only" steps=${difference.onlyChanged} /><${Steps} title="Without the change only" steps=${difference.onlyUnchanged} />`
+      ? html`<${Steps} title=${with_} steps=${difference.onlyChanged} /><${Steps} title=${without} steps=${difference.onlyUnchanged} />`
       : html`<${Steps} title="What happens anyway" steps=${plan.steps} />`}
     <section class="card"><h2>What is approximate</h2><ul class="plain">${plan.approximate.map((note) => html`<li>${note}</li>`)}</ul></section>`;
 }
@@ -132,7 +168,11 @@ export function Plan() {
     running.value = true;
     problem.value = "";
     try {
-      answer.value = await post("plans", { for: asked.length.value, changes });
+      const [from, to] = [asked.from.value, asked.to.value];
+      const request = { for: asked.length.value, changes };
+      if (from !== THIS || to !== THIS) request.versions = { from, to };
+      if (asked.churn.value.trim()) request.churn = asked.churn.value.trim();
+      answer.value = await post("plans", request);
     } catch (error) {
       answer.value = null;
       problem.value = error.message;
@@ -140,6 +180,7 @@ export function Plan() {
     running.value = false;
   };
   const typed = (field) => (event) => (asked[field].value = event.currentTarget.value);
+  const choice = (title, field, all) => html`<label>${title} <select name=${field} value=${asked[field].value} onChange=${typed(field)}>${all.map((one) => html`<option value=${one}>${one}</option>`)}</select></label>`;
   return html`<div class="content">
     <form class="card rehearsal" onSubmit=${rehearse}>
       <h2>Rehearse a change <span class="muted">on a copy: the cluster stays as it is</span></h2>
@@ -148,7 +189,10 @@ export function Plan() {
       <label>Settings, one a line: budget.default=20%, limits.default.cpu=400, policy.default=WhenEmpty
         <textarea rows="2" spellcheck="false" value=${asked.sets.value} onInput=${typed("sets")}></textarea></label>
       <div class="filters">
-        <label>Simulated time <select value=${asked.length.value} onChange=${typed("length")}>${LENGTHS.map((length) => html`<option value=${length}>${length}</option>`)}</select></label>
+        ${choice("Simulated time", "length", LENGTHS)}
+        ${choice("Karpenter from", "from", VERSIONS)}
+        ${choice("to", "to", VERSIONS)}
+        <label>Churn <input name="churn" size="8" placeholder="20%/2h" value=${asked.churn.value} onInput=${typed("churn")} /></label>
         <button type="submit" disabled=${running.value}>${running.value ? "Rehearsing …" : "Rehearse"}</button>
       </div>
     </form>

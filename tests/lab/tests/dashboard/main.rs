@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_core::behavior::Behavior;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -464,6 +465,35 @@ async fn every_view_is_readable_by_keyboard_and_without_serious_faults() {
                 }
             }
         }
+    })
+    .await;
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_versions_are_rehearsed_side_by_side() {
+    let Some(browser) = browser().await else {
+        return;
+    };
+    let world = World::start().await;
+    world.deploy("app", 4, json!({})).await;
+    world.nodes(|nodes| nodes > 0).await;
+    let plan = world.at("plan");
+    see(&browser, move |it| {
+        it.open(&plan);
+        it.wait("the form is there", "document.querySelector('[name=from]')");
+        let options = it.run("return [...document.querySelector('[name=from]').options].map((it) => it.value)");
+        assert_eq!(options, json!(Behavior::VERSIONS));
+        it.run(
+            "const from = document.querySelector('[name=from]');
+             from.value = 'karpenter-1.13';
+             from.dispatchEvent(new Event('change', { bubbles: true }));
+             document.querySelector('.rehearsal button').click()",
+        );
+        it.wait("both are answered", "document.querySelector('.versions tbody tr')");
+        let rows = it.run("return [...document.querySelectorAll('.versions tbody th')].slice(0, 3).map((it) => it.innerText)");
+        let rule = "karpenter-1.13 with consolidate-after-applies-to-destinations yes";
+        assert_eq!(rows, json!(["karpenter-1.13", "this", rule]));
     })
     .await;
     world.cluster.shutdown().await;

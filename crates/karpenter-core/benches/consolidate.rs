@@ -261,6 +261,7 @@ fn main() {
         let rules = Rules {
             spot_to_spot: true,
             max_replacements: 1,
+            node_overhead_price: request.policy.node_overhead_price,
         };
         let mut next = all.candidates.iter().cycle();
         run.measure(1, || {

@@ -156,6 +156,7 @@ impl DisruptionRequest {
         Rules {
             spot_to_spot: self.spot_to_spot,
             max_replacements,
+            node_overhead_price: self.policy.node_overhead_price,
         }
     }
 }

@@ -180,6 +180,7 @@ impl<'a> Savings<'a> {
             let rules = Rules {
                 spot_to_spot: self.examination.spot_to_spot,
                 max_replacements: replaced + 1,
+                node_overhead_price: self.examination.policy.node_overhead_price,
             };
             let Ok(moved) = evaluate(&released.simulator, &together, rules) else {
                 continue;

@@ -31,12 +31,15 @@ pub struct Move {
 }
 
 /// The consolidation rules of a pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
     /// Whether spot nodes may be replaced by spot nodes.
     pub spot_to_spot: bool,
     /// The maximum number of replacements of a command. Upstream launches one at most.
     pub max_replacements: usize,
+    /// Dollars per hour that each node costs beside its instance. More nodes than before must save that, too: provisioning may have
+    /// launched few nodes for its sake.
+    pub node_overhead_price: f64,
 }
 
 /// Simulates deleting the candidates and applies the price rules.
@@ -101,10 +104,12 @@ fn several(
 ) -> Result<Move, NotConsolidatable> {
     let price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
     let planned: f64 = drafts.iter().map(|draft| draft.hourly_price).sum();
-    if planned >= price || planned <= 0.0 {
+    let more_nodes = drafts.len().saturating_sub(candidates.len());
+    let most = price - rules.node_overhead_price * more_nodes as f64;
+    if planned >= most || planned <= 0.0 {
         return Err(NotConsolidatable::NotCheaper);
     }
-    let share = price / planned;
+    let share = most / planned;
     let replacements: Vec<PlannedNodeClaim> = drafts
         .iter()
         .map(|draft| cheaper(prices, draft, candidates, draft.hourly_price * share, rules))

@@ -43,6 +43,25 @@ fn several_nodes_are_replaced_by_as_many_as_the_request_allows() {
     );
 }
 
+#[test]
+fn more_nodes_than_before_must_save_the_price_of_their_own_too() {
+    let world = fresh().run([node("a", "large"), node("b", "large")]).with([
+        alone("p", "a", "1"),
+        alone("q", "a", "1"),
+        alone("r", "b", "1"),
+    ]);
+    // Three `small` cost a dollar less than the two nodes.
+    let replacements = |node_overhead_price| {
+        let plan = world.decide_with(|request| {
+            with_replacements(3)(request);
+            request.policy = (request.policy.clone()).with_node_overhead_price(node_overhead_price);
+        });
+        let first = plan.commands.first();
+        first.map_or(0, |command| command.replacements.len())
+    };
+    assert_eq!([0.0, 0.9, 1.1].map(replacements), [3, 3, 1]);
+}
+
 /// Returns a world of nodes, each with its instance type and the CPU of its pods.
 fn fleet(nodes: &[(&str, &str, &[&str])]) -> World {
     let mut world = fresh();

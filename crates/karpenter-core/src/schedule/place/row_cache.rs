@@ -28,7 +28,11 @@ pub(crate) struct RowCache<'a> {
     masks: FxHashMap<(TemplateId, SetId), Rc<RowMask>>,
     meeting: FxHashMap<(CatalogueId, ReqId), Rc<Bits<RowId>>>,
     kinds: FxHashMap<(CatalogueId, SetId), Rc<Bits<OfferingKindId>>>,
+    offers: FxHashMap<(TemplateId, SetId), Offers>,
 }
+
+/// Prices and rows, cheapest first.
+pub(crate) type Offers = Rc<[(f64, RowId)]>;
 
 impl<'a> RowCache<'a> {
     pub(crate) fn new(solver: &'a Solver) -> Self {
@@ -38,6 +42,7 @@ impl<'a> RowCache<'a> {
             masks: FxHashMap::default(),
             meeting: FxHashMap::default(),
             kinds: FxHashMap::default(),
+            offers: FxHashMap::default(),
         }
     }
 
@@ -103,6 +108,29 @@ impl<'a> RowCache<'a> {
             priced.sort_by(|a, b| a.0.total_cmp(&b.0));
             priced
         })
+    }
+
+    /// Returns the rows that meet a set with their prices, without those that a cheaper one exceeds in all resources.
+    pub(crate) fn offers(&mut self, template: TemplateId, set: SetId) -> Offers {
+        if let Some(offers) = self.offers.get(&(template, set)) {
+            return offers.clone();
+        }
+        let mask = self.mask(template, set);
+        let compiled = &self.solver.templates[template];
+        let mut kept: Vec<(f64, RowId)> = Vec::new();
+        for (price, row) in self.by_price(template, set, &mask) {
+            let room = compiled.row_room(*row);
+            let beaten = |(_, other): &(f64, RowId)| {
+                let more = compiled.row_room(*other);
+                room.iter().zip(more).all(|(own, more)| own <= more)
+            };
+            if !kept.iter().rev().any(beaten) {
+                kept.push((*price, *row));
+            }
+        }
+        let offers: Offers = kept.into();
+        self.offers.insert((template, set), offers.clone());
+        offers
     }
 
     /// Returns the kinds of offerings that a set admits.

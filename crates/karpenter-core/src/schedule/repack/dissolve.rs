@@ -19,7 +19,6 @@
 //! DIFFERS: upstream keeps the plan of first fit.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
@@ -74,9 +73,6 @@ impl PodGroup {
     }
 }
 
-/// Prices and rows under one set of requirements, most expensive first.
-type OfferList = Rc<Vec<(f64, RowId)>>;
-
 /// A pod's class, its requirements, its volumes' requirements, and the set of the planned node it is on.
 type Requested = (ClassId, SetId, SetId, SetId);
 
@@ -98,7 +94,6 @@ pub(crate) struct Repacker<'p, 'a> {
     improving: usize,
     /// The NodePool.
     template: TemplateId,
-    offer_lists: FxHashMap<SetId, OfferList>,
     /// Requirements of pods on nodes of their own.
     sets: FxHashMap<Requested, Option<Own>>,
 }
@@ -130,7 +125,6 @@ impl<'p, 'a> Repacker<'p, 'a> {
             work: 0,
             improving: 0,
             template: TemplateId(0),
-            offer_lists: FxHashMap::default(),
             sets: FxHashMap::default(),
         }
     }
@@ -144,7 +138,6 @@ impl<'p, 'a> Repacker<'p, 'a> {
                 continue;
             }
             self.template = template;
-            self.offer_lists.clear();
             self.sets.clear();
             for chunk in self.wasteful(from_pods) {
                 if self.work > MOST_WORK {
@@ -218,8 +211,8 @@ impl<'p, 'a> Repacker<'p, 'a> {
         }
         let compiled = &self.solver.templates[self.template];
         for group in &mut pod_groups {
-            for (price, row) in self.offer_list(group.set).iter() {
-                if let Some((most, mean)) = shares(&group.requests, compiled.row_room(*row)) {
+            for (price, row) in self.offer_list(group.set) {
+                if let Some((most, mean)) = shares(&group.requests, compiled.row_room(row)) {
                     group.worth = group.worth.min(price * most);
                     group.balanced = group.balanced.min(price * mean);
                 }
@@ -278,28 +271,12 @@ impl<'p, 'a> Repacker<'p, 'a> {
         Some((set, apart))
     }
 
-    /// Returns the offers under a set of requirements that no other offer dominates, thinned out if there are many.
-    fn offer_list(&mut self, set: SetId) -> OfferList {
-        if let Some(offer_list) = self.offer_lists.get(&set) {
-            return offer_list.clone();
-        }
-        let mask = self.rows.mask(self.template, set);
-        let compiled = &self.solver.templates[self.template];
-        let mut kept: Vec<(f64, RowId)> = Vec::new();
-        for (price, row) in self.rows.by_price(self.template, set, &mask) {
-            let room = compiled.row_room(*row);
-            let beaten = |(_, other): &(f64, RowId)| {
-                let more = compiled.row_room(*other);
-                room.iter().zip(more).all(|(own, more)| own <= more)
-            };
-            if !kept.iter().rev().any(beaten) {
-                kept.push((*price, *row));
-            }
-        }
-        let step = kept.len().div_ceil(MOST_OFFERS).max(1);
-        let offer_list = Rc::new(kept.into_iter().rev().step_by(step).collect());
-        self.offer_lists.insert(set, Rc::clone(&offer_list));
-        offer_list
+    /// Returns the offers under a set of requirements, most expensive first, thinned out if there are many.
+    fn offer_list(&mut self, set: SetId) -> impl Iterator<Item = (f64, RowId)> + use<> {
+        let offers = self.rows.offers(self.template, set);
+        let step = offers.len().div_ceil(MOST_OFFERS).max(1);
+        let places = (0..offers.len()).rev().step_by(step);
+        places.map(move |place| offers[place])
     }
 
     /// Packs the pods of a chunk again; `None` if the saving is too small.
@@ -382,12 +359,12 @@ impl<'p, 'a> Repacker<'p, 'a> {
         let sets: BTreeSet<SetId> = chunk.pod_groups.iter().map(|group| group.set).collect();
         let mut groups = Vec::with_capacity(sets.len());
         for set in sets {
-            let offer = |(price, row): &(f64, RowId)| Offer {
-                price: *price,
-                row: *row,
-                room: compiled.row_room(*row),
+            let offer = |(price, row): (f64, RowId)| Offer {
+                price,
+                row,
+                room: compiled.row_room(row),
             };
-            let offers = self.offer_list(set).iter().map(offer).collect();
+            let offers = self.offer_list(set).map(offer).collect();
             let pod_groups = chunk.pod_groups.iter().enumerate();
             let takes = pod_groups
                 .filter(|(_, group)| self.rows.algebra.join(set, group.set) == Some(set))

@@ -144,7 +144,7 @@ fn an_offer_with_less_room_than_a_cheaper_one_is_left_out() {
     placed(types, vec![], |repacker| {
         let set = repacker.solver.templates[POOL].set;
         let offers = repacker.offer_list(set);
-        let kept: Vec<u32> = offers.iter().map(|(_, row)| row.0).collect();
+        let kept: Vec<u32> = offers.map(|(_, row)| row.0).collect();
         assert_eq!(kept, [2, 0]);
     });
 }

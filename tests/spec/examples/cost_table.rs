@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 
+use karpenter_bench::cpu_time;
 use karpenter_core::schedule::{Packing, Query, schedule};
 use karpenter_spec::clusters::{Shape, cluster};
 use karpenter_spec::replay::{Launch, replay};
@@ -78,12 +79,15 @@ fn main() {
     };
     let (first, cases) = (number(0), number(1000));
     let mut rows = Vec::new();
+    let mut times = Vec::new();
     let (mut more, mut fewer, mut stuck, mut broken, mut refused) = (0, 0, 0, 0, 0);
     for seed in first..first + cases {
         let world = cluster(seed, if large { Shape::LARGE } else { Shape::SMALL });
         let snapshot = engine::snapshot(&world);
         let (policy, query) = (engine::policy(SolveSettings::default()), Query::default());
+        let before = cpu_time();
         let plan = schedule(&snapshot, &policy, &query);
+        times.extend(cpu_time().zip(before).map(|(after, before)| after - before));
         let ours = engine::solution(&plan);
         let theirs = if large {
             let policy = policy.clone().with_packing(Packing::FewestNodes);
@@ -149,6 +153,13 @@ fn main() {
         }
     }
     report(&mut rows);
+    times.sort();
+    if let Some(median) = times.get(times.len() / 2) {
+        println!(
+            "processor time of a plan: median {median:.1?}, longest {:.1?}",
+            times[times.len() - 1]
+        );
+    }
     println!(
         "places more pods in {more} clusters, fewer in {fewer}; stuck in {stuck}, rules broken in {broken}"
     );

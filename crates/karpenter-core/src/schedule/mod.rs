@@ -11,8 +11,10 @@
 //! 5. `repack`: planned nodes that cost more than their pods need are replaced by cheaper ones.
 //! 6. `report`: the placements become a [`Plan`], with the reason for every pod that was not placed.
 //!
-//! `pass` takes steps 2 to 6; `search` places the pods again and again, in other orders, and keeps the best plan by `objective`.
+//! `pass` takes steps 2 to 6; `search` places the pods again and again, in other orders, and keeps the best plan by `objective`,
+//! until none can be better by `bound`.
 
+mod bound;
 mod compile;
 mod objective;
 mod pass;
@@ -26,7 +28,9 @@ mod search;
 mod topology;
 
 pub use compile::solver::Solver;
-pub use report::plan::{EffectiveZone, IgnoredPod, Placement, Plan, PoolReport, Unplaced};
+pub use report::plan::{
+    EffectiveZone, IgnoredPod, Objective, Placement, Plan, PoolReport, Unplaced,
+};
 pub use report::planned_node_claim::{CheapestOffering, PlannedNodeClaim};
 pub use report::reasons::{
     ExceededLimit, Incompatibility, InstanceTypeMismatch, InvalidNodePool, PoolIncompatibility,

@@ -36,7 +36,7 @@ use crate::schedule::pods::class::{Class, PodState};
 use crate::schedule::pods::queue::{PodQueue, QueuedPod};
 use crate::schedule::repack::dissolve::Repacker;
 use crate::schedule::report::Report;
-use crate::schedule::report::plan::{EffectiveZone, Plan};
+use crate::schedule::report::plan::{EffectiveZone, Objective, Plan};
 use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
 use crate::schedule::report::zones::pending_by_zone;
 use crate::schedule::request::{Packing, PodSet, Query};
@@ -232,6 +232,12 @@ impl<'a> Pass<'a> {
         )
     }
 
+    /// Reports whether each pod is on a planned node.
+    pub(crate) fn are_all_on_planned_nodes(&self) -> bool {
+        let mut states = self.queue.pods.iter().map(|queued| queued.state);
+        states.all(|state| matches!(state, PodState::Placed(Target::Planned(_))))
+    }
+
     /// Returns what the plan costs.
     pub(crate) fn cost(&mut self) -> Cost {
         let nodes = self.state.planned.all();
@@ -250,6 +256,11 @@ impl<'a> Pass<'a> {
 
     /// Returns the plan.
     pub(crate) fn into_plan(mut self) -> Plan {
+        let is_searched = self.solver.policy.packing != Packing::FewestNodes;
+        let objective = is_searched.then(|| Objective {
+            price: self.cost().price,
+            lowest: self.lowest_price(),
+        });
         let state = &self.state;
         let report = Report {
             solver: self.solver,
@@ -262,6 +273,7 @@ impl<'a> Pass<'a> {
             no_usable_pool: self.no_usable_pool.as_ref(),
         };
         Plan {
+            objective,
             pending_by_zone: self.pending_by_zone,
             ..report.into_plan()
         }

@@ -6,6 +6,7 @@
 //! Pods are placed by the rules of first fit, so that every plan is as valid as first fit's. Wasteful nodes of each plan are repacked
 //! (see [`repack`](crate::schedule::repack)); in the end those of the best plan are searched in the same way, by numbers alone.
 //!
+//! The search ends early if no plan is cheaper by the lower bound ([`bound`](crate::schedule::bound)), or if many steps in a row find nothing.
 //! The budget is counted in steps and in placed pods, not in time, and the pseudo-random numbers are the same in each pass, so that equal
 //! inputs give equal plans. A pass that is cancelled keeps the best plan so far.
 //!
@@ -16,10 +17,12 @@
 use std::collections::VecDeque;
 
 use index_vec::{IndexVec, index_vec};
+use rustc_hash::FxHashSet;
 
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{ClassId, PodIdx};
 use crate::schedule::compile::solver::Solver;
+use crate::schedule::objective::SAME_PRICE;
 use crate::schedule::pass::Pass;
 use crate::schedule::place::manner::{DomainOrder, Manner};
 use crate::schedule::pods::class::PodState;
@@ -30,7 +33,9 @@ use crate::schedule::request::{Packing, PodSet, Query};
 
 /// The most steps.
 const MOST_STEPS: usize = 100;
-/// The same for pods of one class, which have one order.
+/// The number of steps in a row that find nothing better, after which the search ends.
+const MOST_FAILURES: usize = 50;
+/// The most steps for pods of one class, which have one order.
 const STEPS_OF_ONE_CLASS: usize = 8;
 /// The most pods that all steps place together: a plan for more pods is that of first fit, repacked.
 const MOST_PLACED: usize = 4_000;
@@ -114,10 +119,17 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
     let mut most_unmet = best.unmet();
     let mut order = first_fit.clone();
     let mut random = Random::new(1);
+    // If nodes are planned for all pods, no plan is cheaper.
+    let lowest = pass.are_all_on_planned_nodes().then(|| pass.lowest_price());
+    let mut seen: FxHashSet<(Vec<ClassId>, Manner)> = FxHashSet::default();
+    let mut in_vain = 0;
     for step in 0..steps {
-        if query.is_cancelled() {
+        let is_cheapest = lowest.is_some_and(|lowest| best.price <= lowest + SAME_PRICE);
+        let is_over = in_vain > MOST_FAILURES || (is_cheapest && best.unmet() == 0);
+        if is_over || query.is_cancelled() {
             break;
         }
+        in_vain += 1;
         let upstreams = Manner {
             domains: DomainOrder::Upstream,
             ..Manner::default()
@@ -126,6 +138,11 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
             0 => (first_fit.clone(), upstreams),
             _ => recreate(pass, &order, &mut random),
         };
+        // Pods of a class are placed by age, so that the order of classes decides.
+        let classes = tried.iter().map(|pod| pass.queue.pods[*pod].class);
+        if !seen.insert((classes.collect(), manner)) {
+            continue;
+        }
         pass.place_again(tried.clone(), manner);
         if query.is_cancelled() {
             pass.take_back();
@@ -146,8 +163,7 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
             if found.unplaced() != best.unplaced() {
                 most_unmet = found.unmet();
             }
-            best = found;
-            order = tried;
+            (best, order, in_vain) = (found, tried, 0);
         } else {
             pass.take_back();
         }
@@ -159,8 +175,9 @@ fn recreate(pass: &Pass<'_>, order: &[PodIdx], random: &mut Random) -> (Vec<PodI
     let mut chance = |percent: usize| random.below(100) < percent;
     let (cheapest, whole) = (chance(CHEAPEST), chance(WHOLE));
     let (other_domains, last) = (chance(OTHER_DOMAINS), chance(50));
-    let domains = match other_domains {
-        true => DomainOrder::Shuffled(random.next()),
+    let seed = random.next();
+    let domains = match other_domains && pass.state.topology.has_domains() {
+        true => DomainOrder::Shuffled(seed),
         false => DomainOrder::Price,
     };
     let mut part: Bits<PodIdx> = Bits::default();
@@ -175,10 +192,10 @@ fn recreate(pass: &Pass<'_>, order: &[PodIdx], random: &mut Random) -> (Vec<PodI
         whole || part.contains(*pod) || !matches!(queued(*pod).state, PodState::Placed(_))
     };
     let (mut taken, kept): (Vec<PodIdx>, Vec<PodIdx>) = order.iter().copied().partition(is_taken);
-    let seed = random.next();
+    let rank = random.next();
     taken.sort_by_cached_key(|pod| {
         let class = queued(*pod).class;
-        (Random::rank(seed, u64::from(class.0)), *pod)
+        (Random::rank(rank, u64::from(class.0)), *pod)
     });
     let order = match last {
         true => [kept, taken].concat(),

@@ -25,6 +25,10 @@ fn main() {
                 cost(&world, &solution).unwrap_or(f64::NAN),
             );
             run.record("lower_bound", bound);
+            if let Some(objective) = plan.objective {
+                run.record("objective", objective.price);
+                run.record("objective_bound", objective.lowest);
+            }
             run.record("naive_cost", naive_cost);
             run.record("engine_cost", engine_cost);
             run.record("engine_over_bound", engine_cost / bound);

@@ -1,7 +1,7 @@
 //! How pods are placed where the constraints leave a choice: what the steps of the search vary.
 
 /// How pods are placed where the constraints leave a choice.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Manner {
     /// Joins the planned node whose price rises least, or opens one if that costs less; else joins the first with room.
     pub(crate) cheapest: bool,
@@ -9,7 +9,7 @@ pub(crate) struct Manner {
 }
 
 /// The order of domains that a topology constraint ranks equal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum DomainOrder {
     /// The cheapest for the pod first. It may be expensive for the pods after it.
     #[default]

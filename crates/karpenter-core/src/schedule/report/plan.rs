@@ -13,6 +13,8 @@ use crate::pod::{PodIgnored, PodKey};
 pub struct Plan {
     /// Planned nodes, in the order they were opened.
     pub new_node_claims: Vec<PlannedNodeClaim>,
+    /// What the planned nodes cost, and the least they could; `None` if the plan was not searched for.
+    pub objective: Option<Objective>,
     /// Pods placed on existing nodes, in the order they were placed.
     pub existing: Vec<Placement>,
     /// Pods that were not placed.
@@ -53,6 +55,16 @@ impl Plan {
             .find(|placement| placement.pod == *pod)
             .map(|placement| placement.node.as_str())
     }
+}
+
+/// What a search minimizes, in dollars per hour: the price of each planned node at its cheapest offering, and
+/// [`Policy::node_overhead_price`](crate::schedule::Policy::node_overhead_price) for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Objective {
+    /// What the planned nodes cost.
+    pub price: f64,
+    /// No nodes that the NodePools can launch run the same pods for less. Whether any run them for as little is not known.
+    pub lowest: f64,
 }
 
 /// A pod that a pass was not asked to place.

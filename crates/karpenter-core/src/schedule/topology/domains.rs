@@ -133,6 +133,11 @@ impl<'a> Topology<'a> {
         self.axis_ids.get(name).copied()
     }
 
+    /// Reports whether a constraint is on another label than the hostname.
+    pub(crate) fn has_domains(&self) -> bool {
+        self.axes.iter().any(|axis| !axis.is_hostname)
+    }
+
     /// Bounds these spreads as if some domain had no pods.
     pub(crate) fn assume_empty(&mut self, groups: Bits<GroupId>) {
         self.assumed_empty = groups;

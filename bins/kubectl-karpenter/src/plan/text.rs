@@ -242,6 +242,15 @@ fn summary(out: &mut String, plan: &Plan, wide: bool) {
         &peak,
     );
     let _ = writeln!(out, "The change      {}", verdict(plan));
+    if let Some(launched) = &plan.launched {
+        let above = launched.price_per_hour / launched.lowest_price_per_hour - 1.0;
+        let _ = writeln!(
+            out,
+            "Launched        {} with --node-overhead-price, at most {:.1}% above the cheapest possible",
+            rate(launched.price_per_hour),
+            above.max(0.0) * 100.0
+        );
+    }
     let evictions = &plan.evictions;
     let most = evictions.by_workload.first().map(|most| {
         format!(

@@ -28,6 +28,7 @@ fn plan(differs: bool) -> Value {
         "observed": { "at": "2026-01-01T00:00:00Z", "epoch": 7, "engine": "0.1.0", "truncated": false },
         "start": "2026-01-01T00:00:00Z", "seconds": 3600, "changes": ["NodePool default: changed"],
         "before": totals(2, 0.4, 0), "after": after, "peak": { "after": 0, "nodes": 2, "pricePerHour": 0.4 },
+        "launched": { "pricePerHour": 0.86, "lowestPricePerHour": 0.8 },
         "steps": steps, "evictions": { "total": 3, "p95": 3, "byWorkload": [{ "workload": "Deployment shop/web", "evictions": 3, "pods": 12 }] },
         "blocked": [], "budgets": [], "curve": curve,
         "unchanged": { "after": totals(2, 0.4, 0), "peak": { "after": 0, "nodes": 2, "pricePerHour": 0.4 }, "steps": 0, "evictions": 0, "curve": curve },
@@ -54,6 +55,7 @@ Now                 2 nodes       $0.400/h         12 pods   0 pending
 Without it          2 nodes       $0.400/h         12 pods   0 pending
 After 1h             1 node       $0.200/h         12 pods   0 pending   peak 2 nodes, $0.400/h at +0s
 The change      -1 nodes, -$0.200/h (-50.0%), +3 evictions against the unchanged cluster after 1h.
+Launched        $0.860/h with --node-overhead-price, at most 7.5% above the cheapest possible
 Evictions       3 (p95 per workload 3; most: Deployment shop/web 3 of 12)
       +15s  delete   n-\\u{1b}[31m1   Underutilized, 3 pods, saves $0.200/h
 Approximate: Nodes start at once.

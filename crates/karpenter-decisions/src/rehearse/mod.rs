@@ -201,6 +201,7 @@ fn answer(
         before: changed.before,
         after: changed.after,
         peak: changed.peak,
+        launched: changed.launched,
         steps: changed.steps,
         evictions: changed.evictions,
         blocked: changed.blocked,

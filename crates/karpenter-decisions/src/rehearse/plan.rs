@@ -26,6 +26,9 @@ pub struct Plan {
     pub after: Totals,
     /// When the cluster is most expensive.
     pub peak: Peak,
+    /// What the nodes launched for pods cost; absent if there are none, or no cheap plan was searched for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launched: Option<Launched>,
     /// What the controllers do, by time.
     pub steps: Vec<Step>,
     /// The pods that are evicted.
@@ -162,6 +165,15 @@ pub struct Peak {
     pub after: i64,
     pub nodes: usize,
     pub price_per_hour: f64,
+}
+
+/// What the nodes launched for pods cost when they are launched, with the price of each node's own (`--node-overhead-price`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Launched {
+    pub price_per_hour: f64,
+    /// No nodes run the pods for which they were launched, those of each batch together, for less.
+    pub lowest_price_per_hour: f64,
 }
 
 /// A moment of the curve; it holds until the next one.

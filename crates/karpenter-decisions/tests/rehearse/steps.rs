@@ -85,6 +85,23 @@ fn new_replicas_fill_existing_nodes_before_nodes_of_the_cheapest_types() {
     assert_eq!(waited, Some(12), "kube-scheduler binds the others at once");
 }
 
+#[test]
+fn launched_nodes_cost_no_less_than_the_least_they_could() {
+    let scale = json!({ "scale": { "kind": "Deployment", "namespace": "shop", "name": "web", "replicas": 20 } });
+    let plan = quiet().plan(json!({ "changes": [scale], "for": "10m" }));
+    let launches = plan.steps.iter().flat_map(|step| &step.launches);
+    let prices = launches.map(|launch| (launch.price_per_hour + 0.03) * launch.count as f64);
+    let (price, launched) = (prices.sum::<f64>(), plan.launched.unwrap());
+    assert!(
+        (launched.price_per_hour - price).abs() < 1e-9,
+        "{launched:?}"
+    );
+    assert!(
+        launched.lowest_price_per_hour <= price && launched.lowest_price_per_hour > 0.7 * price
+    );
+    assert_eq!(quiet().plan(json!({ "for": "10m" })).launched, None);
+}
+
 /// Found by PLAN-01, seed 23.
 #[test]
 fn a_pod_bound_elsewhere_than_planned_leaves_no_room_for_the_next() {

@@ -84,6 +84,9 @@ impl Stepper {
             // Nodes with other buffer pods than before are not in the epoch of a pass that found nothing.
             self.disrupting.reconsider();
         }
+        if let Some(objective) = plan.objective.filter(|objective| objective.lowest > 0.0) {
+            self.report.add_objective(objective);
+        }
         let (mut for_pods, mut for_buffers, mut pods) = (Vec::new(), Vec::new(), 0);
         for (planned, created) in plan.new_node_claims.iter().zip(created) {
             let Some((name, launch)) = created else {

@@ -9,10 +9,11 @@ use karpenter_core::disruption::{
     Command, Decision, DisruptionPlan, NotConsolidatable, VerdictKind,
 };
 use karpenter_core::pod::Pod;
+use karpenter_core::schedule::Objective;
 
 use crate::prices::{Prices, dollars, micro_dollars};
 use crate::rehearse::plan::{
-    Action, Blocked, BudgetUse, Evictions, Launch, Peak, Sample, Step, Totals,
+    Action, Blocked, BudgetUse, Evictions, Launch, Launched, Peak, Sample, Step, Totals,
 };
 use crate::workload::Workload;
 
@@ -22,6 +23,7 @@ pub(in crate::rehearse) struct Outcome {
     pub(in crate::rehearse) before: Totals,
     pub(in crate::rehearse) after: Totals,
     pub(in crate::rehearse) peak: Peak,
+    pub(in crate::rehearse) launched: Option<Launched>,
     pub(in crate::rehearse) steps: Vec<Step>,
     pub(in crate::rehearse) evictions: Evictions,
     pub(in crate::rehearse) blocked: Vec<Blocked>,
@@ -123,6 +125,14 @@ impl Report {
             savings_per_hour: None,
             price_per_hour: dollars(self.micro_dollars),
         });
+    }
+
+    /// Adds what the planned nodes of a batch cost.
+    pub(super) fn add_objective(&mut self, objective: Objective) {
+        let launched = self.outcome.launched.get_or_insert_default();
+        let sum = |before: f64, more: f64| dollars(micro_dollars(before) + micro_dollars(more));
+        launched.price_per_hour = sum(launched.price_per_hour, objective.price);
+        launched.lowest_price_per_hour = sum(launched.lowest_price_per_hour, objective.lowest);
     }
 
     /// Records that a node is deleted without a replacement.

@@ -92,8 +92,8 @@ const OTHERS: [Kind; 25] = [
     kind(
         "cluster.x-k8s.io",
         "v1beta2",
-        "MachineDeployment",
-        "machinedeployments",
+        "MachineHealthCheck",
+        "machinehealthchecks",
     ),
     kind(
         "infrastructure.cluster.x-k8s.io",
@@ -155,7 +155,7 @@ const OTHERS: [Kind; 25] = [
         "capacitybuffers",
     ),
 ];
-const NAMED: [Kind; 15] = [
+const NAMED: [Kind; 16] = [
     NODES,
     PODS,
     EVENTS,
@@ -168,6 +168,7 @@ const NAMED: [Kind; 15] = [
     NODE_CLAIMS,
     BUFFERS,
     MACHINES,
+    MACHINE_DEPLOYMENTS,
     CLUSTERS,
     DEV_MACHINES,
     CONTROL_PLANES,

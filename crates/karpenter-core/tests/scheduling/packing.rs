@@ -73,8 +73,9 @@ fn a_node_with_few_pods_is_repacked_unless_the_policy_is_fewest_nodes() {
 #[test]
 fn repacking_that_saves_little_is_discarded() {
     let world = world().with(copies(&pod("p").cpu("1"), 31));
-    assert_eq!(sizes(&world.plan()), [31]);
-    assert_eq!(world.plan(), first_fit(&world));
+    let plan = world.plan();
+    assert_eq!(sizes(&plan), [31]);
+    assert_eq!(plan.new_node_claims, first_fit(&world).new_node_claims);
 }
 
 #[test]

@@ -65,6 +65,9 @@ pub(crate) struct Versions {
     /// Seconds of `consolidateAfter`.
     #[arg(long, default_value_t = 40)]
     consolidate_after: u32,
+    /// How long a node takes in the rehearsal: those of the start, which are in the bundle, take longer than later ones.
+    #[arg(long, default_value = "3s")]
+    assume_boot: String,
     /// Rehearse the clusters of the last measurement again instead of measuring.
     #[arg(long)]
     again: bool,
@@ -289,6 +292,7 @@ impl Versions {
             .arg(&bundle)
             .args(["--from", &rules_of(&self.from), "--to", &rules_of(&self.to)])
             .args(["--churn", &churn, "--for", &format!("{}m", self.minutes)])
+            .args(["--assume-boot", &self.assume_boot])
             .args(["--timeout", "30m", "-o", "json"])
             .output()?;
         let error = String::from_utf8_lossy(&output.stderr);

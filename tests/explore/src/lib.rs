@@ -38,8 +38,8 @@
 //! - While the watch of NodeClaims is interrupted between a launch and the deletion of its Node by a user, the Node is drained and released
 //!   as one without a NodeClaim: the model finds NodeClaims by their provider id, which it lacks. The instance runs on without a Node. The
 //!   controllers' own latest write has the id, and the Node names its owner: `Context::node_claims_of` could ask both.
-//! - A new process does not know what was nominated: drift may replace a node at once that was launched for a pod, while kube-scheduler is
-//!   behind with it.
+//! - While kube-scheduler is behind, drift may replace a node that was launched for a pod before the pod is bound: a new process does not know
+//!   what was nominated, and a nomination is lost if the Node joins before the model has the provider id of its NodeClaim.
 
 mod checks;
 mod ends;

@@ -269,7 +269,6 @@ impl World {
         self.ghosts = Ghosts {
             promised: std::mem::take(&mut self.ghosts.promised),
             proposed: std::mem::take(&mut self.ghosts.proposed),
-            is_forgotten: true,
             ..Ghosts::default()
         };
         *self.provisioning_mut() = Provisioning::new(WINDOW, self.now);

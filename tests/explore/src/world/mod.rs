@@ -116,8 +116,6 @@ pub struct Ghosts {
     pub proposed: BTreeMap<String, (Timestamp, bool)>,
     /// Until when no drifted node of a NodePool is replaced.
     pub cooling: BTreeMap<String, Timestamp>,
-    /// Whether a process has ended: the next does not know its nominations.
-    pub is_forgotten: bool,
     /// When consolidation launched each NodeClaim that no pod has left.
     pub moved: BTreeMap<String, Timestamp>,
 }
@@ -329,7 +327,6 @@ impl World {
         for (name, (to, at)) in &ghosts.planned {
             (pod(name), claim(to), age(*at).min(BINDING)).hash(hasher);
         }
-        ghosts.is_forgotten.hash(hasher);
         for (pool, until) in &ghosts.cooling {
             (pool, age(*until).min(0)).hash(hasher);
         }

@@ -121,8 +121,23 @@ impl Context {
     #[must_use]
     pub fn node_claims_of(&self, view: &View, node: &Node) -> Vec<Arc<NodeClaim>> {
         let seen = view.node_claims_of(node);
+        if seen.is_empty() {
+            return self.owner_of(view, node).into_iter().collect();
+        }
         let latest = seen.iter().map(|seen| self.claim_writes.latest(seen));
         latest.collect()
+    }
+
+    /// Returns the NodeClaim that a Node names as its owner, if the model lacks its provider id and our own latest write has it.
+    fn owner_of(&self, view: &View, node: &Node) -> Option<Arc<NodeClaim>> {
+        let id = node.spec.as_ref()?.provider_id.as_deref()?;
+        let mut owners = node.metadata.owner_references.iter().flatten();
+        let claim = owners.find_map(|owner| {
+            let claim = view.node_claim(&owner.name)?;
+            (claim.uid() == owner.uid).then(|| self.claim_writes.latest(claim))
+        })?;
+        let has_its_id = claim.status.provider_id.as_deref() == Some(id);
+        has_its_id.then_some(claim)
     }
 
     /// Returns the Nodes with this provider id, from the model or from our own latest writes.

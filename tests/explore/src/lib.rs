@@ -35,9 +35,6 @@
 //!
 //! # What was found and is not mended
 //!
-//! - While the watch of NodeClaims is interrupted between a launch and the deletion of its Node by a user, the Node is drained and released
-//!   as one without a NodeClaim: the model finds NodeClaims by their provider id, which it lacks. The instance runs on without a Node. The
-//!   controllers' own latest write has the id, and the Node names its owner: `Context::node_claims_of` could ask both.
 //! - While kube-scheduler is behind, drift may replace a node that was launched for a pod before the pod is bound: a new process does not know
 //!   what was nominated, and a nomination is lost if the Node joins before the model has the provider id of its NodeClaim.
 

@@ -24,11 +24,17 @@ impl World {
     fn claim_of_node(&self, node: &Node) -> Option<Arc<NodeClaim>> {
         let id = node.spec.as_ref()?.provider_id.as_deref()?;
         let mut claims = self.model.node_claims_by_provider_id(id);
-        let (first, second) = (claims.next()?, claims.next());
+        let (first, second) = (claims.next(), claims.next());
         if second.is_some() {
             return None;
         }
-        self.view(first.name())
+        if let Some(first) = first {
+            return self.view(first.name());
+        }
+        // While the watch is interrupted, the model may lack the provider id. The controllers' own latest write has it.
+        let owner = node.metadata.owner_references.iter().flatten().next()?;
+        let claim: Arc<NodeClaim> = self.view(&owner.name)?;
+        (claim.status.provider_id.as_deref() == Some(id)).then_some(claim)
     }
 
     pub(super) fn reconcile_node(&mut self, name: &str) -> Result<(), Halt> {

@@ -116,6 +116,9 @@ impl Pass<'_> {
 
 /// Returns a price below which no nodes run the pods of all groups; each node costs `node_price` beside its offer.
 fn lowest(groups: &[Group], node_price: f64) -> f64 {
+    if groups.is_empty() {
+        return 0.0;
+    }
     let cheapest = |group: &Group, holds_all: bool| {
         let offers = group.offers.iter();
         let offers = offers.filter(|offer| offer.holds_all || !holds_all);

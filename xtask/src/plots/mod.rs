@@ -340,8 +340,8 @@ mod tests {
 
     #[test]
     fn bars_come_from_columns_or_from_successive_rows() {
-        let page = "## Scheduling\n\nText.\n\n| w | before | a | b | after | p | target |\n|---|---|---|---|---|---|---|\n\
-            | `x` | 8 ms | | | 2 ms | 5 | 1 s |\n\n## Beside Karpenter in Go\n\n| w | | t | $ | n | d | r | p | m |\n|--|--|--|--|--|--|--|--|--|\n\
+        let page = "## Scheduling\n\nText.\n\n| w | before | now | target | p |\n|---|---|---|---|---|\n\
+            | `x` | 8 ms | 2 ms | 1 s | 5 |\n\n## Beside Karpenter in Go\n\n| w | | t | $ | n | d | r | p | m |\n|--|--|--|--|--|--|--|--|--|\n\
             | burst (1) | ours | 1 | 2 | 3 | 4 | 5 | 1 s (1 to 2) | 1 MiB |\n| | Go | 1 | 2 | 3 | 4 | 5 | 4 s | 5 MiB |\n\
             | alone | ours | 1 | 2 | 3 | 4 | 5 | 1 s | 1 MiB |\n";
         let columns = groups(&PLOTS[0], page).unwrap();

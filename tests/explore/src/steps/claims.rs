@@ -74,10 +74,10 @@ impl World {
             if answer == Answer::Doubled {
                 self.launch(joining.claim());
             }
-            if let Some(instance) = self.instances.get_mut(name) {
-                if matches!(answer, Answer::Silent | Answer::Slow) {
-                    instance.kubelet = answer;
-                }
+            if let Some(instance) = self.instances.get_mut(name)
+                && matches!(answer, Answer::Silent | Answer::Slow)
+            {
+                instance.kubelet = answer;
             }
             match launched.filter(|_| answer != Answer::Lost) {
                 Some(answer) => Event::Launched(Box::new(answer)),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::output::plural;
@@ -10,7 +11,7 @@ use crate::why::text::{list, text};
 /// Renders the report: totals, the largest differences, and what the dollars mean.
 pub(super) fn render(report: &Value) -> String {
     let mut out = String::new();
-    let (since, until) = (text(&report["since"]), text(&report["until"]));
+    let (since, until) = (time(&report["since"]), time(&report["until"]));
     let agreement = percent(&report["agreement"]);
     let _ = writeln!(
         out,
@@ -163,7 +164,7 @@ fn one(out: &mut String, difference: &Value) {
     let _ = writeln!(
         out,
         "\n{}  {what}  the shadow {word} ${rate:.4}/h, ${:.2} so far",
-        text(&difference["at"]),
+        time(&difference["at"]),
         number(&difference["dollars"]).abs(),
     );
     let side = |side: &str| match difference.get("launches") {
@@ -173,6 +174,12 @@ fn one(out: &mut String, difference: &Value) {
     let _ = writeln!(out, "  shadow   {}", side("ours"));
     let _ = writeln!(out, "  cluster  {}", side("theirs"));
     let _ = writeln!(out, "  why      {}", text(&difference["text"]));
+}
+
+/// Returns a time to the second.
+fn time(value: &Value) -> String {
+    let time: Result<Timestamp, _> = text(value).parse();
+    time.map_or_else(|_| text(value).into_owned(), |time| format!("{time:.0}"))
 }
 
 fn launched(launches: &Value) -> String {
@@ -232,7 +239,7 @@ mod tests {
     #[test]
     fn the_report_has_totals_and_both_decisions_of_a_difference() {
         let report = json!({
-            "since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z", "agreement": 0.98765, "dollars": 12.5, "refused": 0,
+            "since": "2026-01-01T00:00:00.187595971Z", "until": "2026-01-02T00:00:00Z", "agreement": 0.98765, "dollars": 12.5, "refused": 0,
             "changes": ["policy.default=Balanced"],
             "provisioning": {
                 "windows": 1, "waiting": 0, "pods": 12, "covered": {"ours": 12, "theirs": 11}, "nodes": {"ours": 1, "theirs": 2},

@@ -354,13 +354,16 @@ async fn capture(cluster: &Cluster, bundle: PathBuf) -> Result<()> {
     Ok(())
 }
 
+/// A row of the table: its name, its digits, and its figure.
+type Row = (&'static str, usize, fn(&Figures) -> f64);
+
 /// Returns a Markdown table of both versions by their binaries, beside the rehearsal.
 fn table(versions: [&str; 2], binaries: [Figures; 2], rehearsed: [Figures; 2]) -> String {
     let [from, to] = versions;
     let mut text = format!(
         "| | {from} | {to} | ratio | {from} rehearsed | {to} rehearsed | ratio |\n|---|---|---|---|---|---|---|\n"
     );
-    let rows: [(&str, usize, fn(&Figures) -> f64); 5] = [
+    let rows: [Row; 5] = [
         ("nodes, mean", 1, |it| it.nodes),
         ("$/h, mean", 2, |it| it.price_per_hour),
         ("launches", 0, |it| it.launches as f64),

@@ -31,6 +31,8 @@ const FEW: usize = 40;
 const LARGE: u32 = 5;
 const SMALL: u32 = 20;
 const BURST: Duration = Duration::from_secs(240);
+/// Drift of the provider is looked for every five minutes; then nodes are replaced.
+const DRIFT: Duration = Duration::from_secs(480);
 
 /// Runs the scenarios one after the other, and reports each.
 pub(crate) async fn run(
@@ -220,8 +222,11 @@ impl Fleet {
         for deployment in list(&deployments, "").await? {
             merge(&deployments, name(&deployment), newer.clone()).await?;
         }
-        self.until_machines("all Machines are of the new version", |seen| {
-            seen.values().all(|m| m["spec"]["version"] == version)
+        let machines = MACHINES.of_namespace(&self.case.client, FLEET);
+        let what = "all Machines are of the new version";
+        until(what, &machines, UID, DRIFT, |seen| {
+            let newer = |m: &Value| m["spec"]["version"] == version;
+            Ok(seen.values().all(newer).then_some(()))
         })
         .await?;
         self.nothing_lost_or_doubled(FEW).await

@@ -269,6 +269,7 @@ impl World {
         self.ghosts = Ghosts {
             promised: std::mem::take(&mut self.ghosts.promised),
             proposed: std::mem::take(&mut self.ghosts.proposed),
+            restarted: true,
             ..Ghosts::default()
         };
         *self.provisioning_mut() = Provisioning::new(WINDOW, self.now);

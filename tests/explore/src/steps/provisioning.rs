@@ -171,8 +171,15 @@ impl World {
         claim
     }
 
-    /// Notes for which pods a NodeClaim was created; no other NodeClaim that is starting may be for them.
+    /// Notes for which pods a NodeClaim was created; no other NodeClaim that is starting may be for them. A process that began again knows
+    /// no nominations: pods that have lost their node may take the places of others there.
     fn check_second_node(&mut self, name: &str, planned: &PlannedNodeClaim) {
+        let has_claim = |pod: &String| {
+            let claim = self.ghosts.promised.get(pod);
+            claim.is_some_and(|it| self.api.claim(it).is_some_and(|it| !it.is_deleting()))
+        };
+        let mut pods = self.api.pods.keys().filter(|pod| self.api.waits(pod));
+        let places_taken = self.ghosts.restarted && pods.any(|pod| !has_claim(pod));
         for pod in planned.pods.iter().map(|it| &it.name) {
             let promised = &mut self.ghosts.promised;
             let Some(first) = promised.insert(pod.clone(), name.to_owned()) else {
@@ -182,7 +189,7 @@ impl World {
                 && self.api.claim(&first).is_some_and(|claim| {
                     !claim.is_deleting() && !claim.is_true(types::INITIALIZED)
                 });
-            let is_second = self.api.waits(pod) && is_starting;
+            let is_second = self.api.waits(pod) && is_starting && !places_taken;
             violated_if!(self.violations, is_second => "NodeClaim {name} is created for pod {pod}, for which NodeClaim {first} is starting");
         }
     }

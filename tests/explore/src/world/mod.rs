@@ -118,6 +118,8 @@ pub struct Ghosts {
     pub cooling: BTreeMap<String, Timestamp>,
     /// When consolidation launched each NodeClaim that no pod has left.
     pub moved: BTreeMap<String, Timestamp>,
+    /// Whether the process began again: it does not know what was nominated before.
+    pub restarted: bool,
 }
 
 impl Ghosts {

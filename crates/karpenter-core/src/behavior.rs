@@ -26,7 +26,7 @@ pub struct Behavior {
     /// such nodes from being consolidated themselves.
     ///
     /// Since 1.14: `provisioning/scheduling/scheduler.go`, `isUnderConsolidateAfter`, pull request 3006; issue 3225 asks for the
-    /// earlier rule. An [annotation](CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS) of a NodePool counts more.
+    /// earlier rule. An [annotation](CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS) of a NodePool overrides it.
     pub consolidate_after_applies_to_destinations: bool,
     /// Consolidation and emptiness consider the nodes with the highest price per disruption cost first. Otherwise those with the lowest
     /// disruption cost, which falls with the remaining lifetime.

@@ -117,7 +117,7 @@ function Versions({ versions }) {
   const cells = (run) => columns.map(([, field, format]) => html`<td class="n">${format(run[field])}</td>`);
   const alone = rules.map((it) => html`<tr><th>${from} with ${it.rule} ${it.to}</th>${cells(it.run)}</tr>`);
   return html`<section class="card versions"><h2>${from} and ${to}</h2>
-    ${leftOut.length > 0 && html`<ul class="plain">${leftOut.map((told) => html`<li>${told}</li>`)}</ul>`}
+    ${leftOut.length > 0 && html`<ul class="plain">${leftOut.map((why) => html`<li>${why}</li>`)}</ul>`}
     <div class="scroll" tabindex="0" role="region" aria-label="Versions"><table>
       <thead><tr><th></th>${columns.map(([title]) => html`<th class="n">${title}</th>`)}</tr></thead>
       <tbody><tr><th>${from}</th>${cells(before)}</tr><tr><th>${to}</th>${cells(after)}</tr>${alone}</tbody>

@@ -1,7 +1,7 @@
 //! Reports the pauses of NodePools: an event at the begin and at the end, a warning about an invalid annotation, a metric.
 //!
-//! The engine honors the annotation by itself, as a budget of 0. It warns of other invalid annotations of NodePools, too. What is remembered here serves the reports alone; a new leader
-//! reports the pauses it finds again.
+//! The engine honors the annotation by itself, as a budget of 0. What is remembered here serves the reports alone; a new leader
+//! reports the pauses it finds again. The warnings are those about other annotations of NodePools, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -37,9 +37,9 @@ const NAMESPACE: &str = "default";
 
 const HOURS_A_MONTH: f64 = 730.0;
 
-/// Time (cluster time) without changes after which nodes count as consolidated: longer than `consolidateAfter`, and the validation of a
-/// proposal.
-const CONSOLIDATION_TIME: Duration = Duration::from_secs(30);
+/// Time (cluster time) without changes after which nodes count as consolidated: longer than `consolidateAfter`, the interval of passes,
+/// the validation of a proposal and the drain of a node together.
+const CONSOLIDATION_TIME: Duration = Duration::from_secs(45);
 
 /// The longest time (cluster time) of all acts, which take two minutes.
 const DEMO_TIMEOUT: Duration = Duration::from_secs(600);
@@ -317,18 +317,19 @@ impl Demo<'_> {
         .await?;
         self.screen.step(&format!(
             "$ kubectl scale deploy web --replicas {SCALED_REPLICAS}\n   \
-             The consolidation that follows takes a minute: a pass each ten seconds, and what it proposes is checked again fifteen later."
+             The consolidation that follows takes two minutes: a pass each ten seconds, and what it proposes is checked again fifteen later."
         ));
         let before = Progress::of(self.cluster).await?;
         let api: Api<Deployment> = Api::namespaced(self.cluster.client(), NAMESPACE);
         let patch = Patch::Merge(json!({"spec": {"replicas": SCALED_REPLICAS}}));
         api.patch("web", &PatchParams::default(), &patch).await?;
         let running = PODS + 1 - WEB_REPLICAS + SCALED_REPLICAS;
-        let mut still_since = None;
+        let (mut last_price, mut still_since) = (before.hourly_price, None);
         loop {
             let now = self.look().await?;
-            if now.running != running || now.moving > 0 || now.hourly_price >= before.hourly_price {
-                still_since = None;
+            let is_still = now.running == running && now.moving == 0;
+            if !is_still || now.hourly_price != last_price || last_price >= before.hourly_price {
+                (last_price, still_since) = (now.hourly_price, None);
             } else {
                 let since = *still_since.get_or_insert(self.cluster.clock.now());
                 if self.cluster.clock.since(since) > CONSOLIDATION_TIME {

@@ -15,7 +15,7 @@ use crate::case::Case;
 use crate::cluster::Cluster;
 use crate::objects::apply;
 use crate::paths::controller_binary;
-use crate::plane::free_ports;
+use crate::plane::{FLEET, free_ports};
 use crate::scenarios::{Alone, Beside, aws};
 use crate::{binaries, scenarios};
 
@@ -146,6 +146,26 @@ pub(crate) async fn install_kwok_with(cluster: &Cluster, values: &Value) -> Resu
         "apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": { "name": "default" },
     });
     apply(&cluster.client, &class).await
+}
+
+/// Installs both charts for the Cluster API provider, and a ClusterAPINodeClass, which is returned.
+pub(crate) async fn install_cluster_api(cluster: &Cluster, mut values: Value) -> Result<Value> {
+    values["provider"] = "cluster-api".into();
+    values["clusterAPI"] = json!({ "cluster": format!("{FLEET}/c1") });
+    let definitions = json!({ "provider": "cluster-api" });
+    cluster.install(&definitions, &values).await?;
+    let class = cluster_api_class();
+    let class = json!({
+        "apiVersion": format!("{}/v1alpha1", class["group"].as_str().unwrap_or_default()), "kind": class["kind"],
+        "metadata": { "name": class["name"] }, "spec": {},
+    });
+    apply(&cluster.client, &class).await?;
+    Ok(class)
+}
+
+/// Returns the reference of a NodePool to the ClusterAPINodeClass.
+pub(crate) fn cluster_api_class() -> Value {
+    json!({ "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default" })
 }
 
 /// Returns the chart values for the kwok provider.

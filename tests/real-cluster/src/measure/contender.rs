@@ -4,30 +4,41 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::how::How;
-use crate::binaries::{UpstreamKwok, upstream_kwok};
+use crate::binaries::{self, UpstreamKwok, upstream_kwok};
 use crate::cluster::Cluster;
 use crate::helm::{KARPENTER, upgrade_from};
 use crate::objects::{apply, documents};
 use crate::paths::controller_binary;
-use crate::suite::install_kwok_with;
+use crate::plane::{ClusterApi, offer};
+use crate::suite::{cluster_api_class, install_cluster_api, install_kwok_with};
 
 #[derive(Clone, Debug)]
 pub(super) enum Contender {
     Ours(PathBuf),
+    OursForClusterApi(PathBuf),
     Upstream(UpstreamKwok),
 }
 
+/// The sizes of the MachineDeployments of a measurement in CPUs, in each of two zones.
+const SIZES: [u32; 3] = [64, 128, 192];
+
 impl Contender {
     pub(super) fn new(how: &How) -> Result<Self> {
-        Ok(match (&how.upstream, &how.controller) {
-            (Some(version), _) => Self::upstream(version)?,
-            (None, Some(binary)) => Self::Ours(binary.canonicalize()?),
-            (None, None) => Self::Ours(controller_binary("karpenter-kwok")?),
-        })
+        if let Some(version) = &how.upstream {
+            return Self::upstream(version);
+        }
+        let (name, ours): (_, fn(PathBuf) -> Self) = match how.cluster_api {
+            true => ("karpenter-cluster-api", Self::OursForClusterApi),
+            false => ("karpenter-kwok", Self::Ours),
+        };
+        Ok(ours(match &how.controller {
+            Some(binary) => binary.canonicalize()?,
+            None => controller_binary(name)?,
+        }))
     }
 
     /// Returns upstream's controller of a version.
@@ -38,7 +49,7 @@ impl Contender {
     /// Returns the path of the program.
     pub(super) fn program(&self) -> &Path {
         match self {
-            Self::Ours(program) => program,
+            Self::Ours(program) | Self::OursForClusterApi(program) => program,
             Self::Upstream(upstream) => &upstream.program,
         }
     }
@@ -46,7 +57,7 @@ impl Contender {
     /// Returns what it needs beside the environment of its Deployment.
     pub(super) fn environment(&self) -> BTreeMap<String, String> {
         match self {
-            Self::Ours(_) => BTreeMap::new(),
+            Self::Ours(_) | Self::OursForClusterApi(_) => BTreeMap::new(),
             // Outside a pod it cannot find its own namespace.
             Self::Upstream(_) => {
                 let namespace = KARPENTER.namespace.to_owned();
@@ -55,12 +66,33 @@ impl Contender {
         }
     }
 
-    /// Installs its chart with its default settings and `values`, and a KWOKNodeClass.
-    pub(super) async fn install(&self, cluster: &Cluster, mut values: Value) -> Result<()> {
+    /// Returns the reference of NodePools to the NodeClass, if it is not a KWOKNodeClass.
+    pub(super) fn node_class(&self) -> Option<Value> {
+        matches!(self, Self::OursForClusterApi(_)).then(cluster_api_class)
+    }
+
+    /// Installs its chart with its default settings and `values`, and a NodeClass. Returns Cluster API's managers, if it needs them.
+    pub(super) async fn install(
+        &self,
+        cluster: &Cluster,
+        mut values: Value,
+    ) -> Result<Option<ClusterApi>> {
         let sources = match self {
             Self::Ours(_) => {
                 values["provider"] = "kwok".into();
-                return install_kwok_with(cluster, &values).await;
+                install_kwok_with(cluster, &values).await?;
+                return Ok(None);
+            }
+            Self::OursForClusterApi(_) => {
+                let managers = binaries::cluster_api().context("cannot build Cluster API")?;
+                let managers = ClusterApi::start(&cluster.plane, &managers).await?;
+                for size in SIZES {
+                    for zone in ["a", "b"] {
+                        offer(&cluster.client, size, zone, 1000).await?;
+                    }
+                }
+                install_cluster_api(cluster, values).await?;
+                return Ok(Some(managers));
             }
             Self::Upstream(upstream) => &upstream.sources,
         };
@@ -80,6 +112,7 @@ impl Contender {
         let class = json!({
             "apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": { "name": "default" },
         });
-        apply(&cluster.client, &class).await
+        apply(&cluster.client, &class).await?;
+        Ok(None)
     }
 }

@@ -15,6 +15,9 @@ pub(crate) struct How {
     /// Version of `sigs.k8s.io/karpenter`, for example 1.14.1: measure its controller for kwok instead of ours. Built with Go.
     #[arg(long)]
     pub(super) upstream: Option<String>,
+    /// Measure the controller for Cluster API, with Cluster API's own controllers and its in-memory infrastructure. Built with Go.
+    #[arg(long, conflicts_with = "upstream")]
+    pub(super) cluster_api: bool,
     /// Let kube-scheduler prefer the nodes with the least free resources, instead of those with the most.
     #[arg(long)]
     pub(super) most_allocated: bool,

@@ -26,7 +26,7 @@ use crate::binaries;
 use crate::case::Case;
 use crate::cluster::Cluster;
 use crate::objects::{NODES, list};
-use crate::plane::Profile;
+use crate::plane::{ClusterApi, Profile};
 use compare::Compare;
 use contender::Contender;
 use how::How;
@@ -87,6 +87,7 @@ struct Bench {
     report: Report,
     /// How often the controller exited and was started again.
     restarts: u32,
+    _cluster_api: Option<ClusterApi>,
     _limit: Option<Limit>,
     memory: Option<Memory>,
 }
@@ -103,18 +104,21 @@ impl Bench {
             false => Profile::Default,
         };
         let cluster = Cluster::start_with(&binaries, profile).await?;
-        contender.install(&cluster, how.values.clone()).await?;
+        let cluster_api = contender.install(&cluster, how.values.clone()).await?;
         let case = Case::new(&cluster.client, "measured").await?;
         let all = json!([
             { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
             { "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] },
             { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
         ]);
-        case.pool(json!({
+        let mut pool = json!({
             "template": { "spec": { "requirements": all, "expireAfter": "720h" } },
             "disruption": { "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "0s" },
-        }))
-        .await?;
+        });
+        if let Some(class) = contender.node_class() {
+            pool["template"]["spec"]["nodeClassRef"] = class;
+        }
+        case.pool(pool).await?;
         let limit = match how.api_server_cores {
             Some(cores) => Some(Limit::start(&cluster.plane, cores)?),
             None => None,
@@ -129,6 +133,7 @@ impl Bench {
             case,
             report: Report::default(),
             restarts: 0,
+            _cluster_api: cluster_api,
             _limit: limit,
             memory,
         })

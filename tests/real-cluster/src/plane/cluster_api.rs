@@ -270,6 +270,7 @@ pub(crate) async fn offer(client: &Client, cores: u32, zone: &str, most: u32) ->
             "labels": { "node.cluster.x-k8s.io/karpenter-member": "" },
             "annotations": {
                 (format!("{capacity}/cpu")): cores.to_string(), (format!("{capacity}/memory")): format!("{}Gi", cores * 4),
+                (format!("{capacity}/maxPods")): (cores * 8).to_string(),
                 (format!("{capacity}/labels")): format!("node.kubernetes.io/instance-type={template}"),
                 "karpenter.cluster.x-k8s.io/max-size": most.to_string(),
             },
@@ -318,8 +319,8 @@ fn node(machine: &Value) -> Option<Value> {
     }
     let template = &machine["metadata"]["annotations"]["cluster.x-k8s.io/cloned-from-name"];
     let cores: u32 = template.as_str()?.split('-').next()?.parse().ok()?;
-    let capacity =
-        json!({ "cpu": cores.to_string(), "memory": format!("{}Gi", cores * 4), "pods": "110" });
+    let (memory, pods) = (format!("{}Gi", cores * 4), cores * 8);
+    let capacity = json!({ "cpu": cores.to_string(), "memory": memory, "pods": pods.to_string() });
     Some(json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": { "name": name(machine), "labels": {

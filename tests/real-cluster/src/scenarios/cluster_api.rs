@@ -19,11 +19,10 @@ use crate::objects::{
 use crate::paths::controller_binary;
 use crate::plane::{ClusterApi, FLEET, offer};
 use crate::scenarios::faults;
+use crate::suite::{cluster_api_class, install_cluster_api};
 use crate::wait::{Seen, until};
 
 const UID: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
-const CLASS: &str = "ClusterAPINodeClass";
-const GROUP: &str = "karpenter.cluster.x-k8s.io";
 /// Pods of a burst: eight fit on a large node, four on a small one.
 const MANY: usize = 200;
 const FEW: usize = 40;
@@ -78,14 +77,9 @@ async fn install(cluster: &mut Cluster, managers: &[Manager]) -> Result<Fleet> {
         offer(&client, 4, zone, SMALL).await?;
         offer(&client, 8, zone, LARGE).await?;
     }
-    let provider = json!({ "provider": "cluster-api" });
-    let values =
-        json!({ "provider": "cluster-api", "clusterAPI": { "cluster": format!("{FLEET}/c1") } });
-    cluster.install(&provider, &values).await?;
+    let class = install_cluster_api(cluster, json!({})).await?;
     let binary = controller_binary("karpenter-cluster-api")?;
     cluster.run(&binary, &BTreeMap::new()).await?;
-    let class = json!({ "apiVersion": format!("{GROUP}/v1alpha1"), "kind": CLASS, "metadata": { "name": "default" }, "spec": {} });
-    apply(&client, &class).await?;
     let classes = api_of(&client, &class)?;
     until("the node class is ready", &classes, "", SOON, |seen| {
         let is_ready = |class: &Value| condition(class, "Ready") == "True";
@@ -93,9 +87,8 @@ async fn install(cluster: &mut Cluster, managers: &[Manager]) -> Result<Fleet> {
     })
     .await?;
     let case = Case::new(&client, "fleet-pods").await?;
-    let reference = json!({ "group": GROUP, "kind": CLASS, "name": "default" });
     case.pool(json!({
-        "template": { "spec": { "nodeClassRef": reference } },
+        "template": { "spec": { "nodeClassRef": cluster_api_class() } },
         "disruption": {
             "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "10s", "budgets": [{ "nodes": "50%" }],
         },

@@ -14,7 +14,7 @@ use crate::world::{World, deployment};
 
 /// Conformance: CAPI-15, CAPI-18, CAPI-20
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_takes_an_hour_to_go_is_deleted_alone_and_not_drained_again() {
+async fn a_machine_that_takes_an_hour_to_end_is_deleted_and_drained_once() {
     let world = World::start([deployment("small", 2, "a")]).await;
     world.deploy(2).await;
     world.until_running(2).await;

@@ -84,7 +84,7 @@ async fn machines_are_launched_and_deleted_with_the_pods() {
 
 /// Conformance: CAPI-01, CAPI-02, CAPI-04
 #[tokio::test(start_paused = true)]
-async fn no_machine_is_lost_or_doubled_if_answers_are_lost_and_karpenter_is_killed() {
+async fn lost_answers_and_kills_neither_lose_nor_double_a_machine() {
     let mut world = World::start([deployment("small", 2, "a")]).await;
     for resource in ["machines", "testmachines"] {
         world.hub.faults().add(
@@ -120,7 +120,7 @@ async fn no_machine_is_lost_or_doubled_if_answers_are_lost_and_karpenter_is_kill
 
 /// Conformance: CAPI-05
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_is_deleted_before_its_provider_id_takes_its_machine_with_it() {
+async fn a_node_claim_deleted_before_its_provider_id_deletes_its_machine() {
     let world = World::start([deployment("small", 2, "a")]).await;
     world.boots_in(1_000_000);
     world.deploy(1).await;
@@ -166,7 +166,7 @@ async fn a_machine_may_take_twenty_minutes_for_its_provider_id() {
 
 /// Conformance: CAPI-46
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_fails_is_deleted_and_the_pods_go_to_another_machine_deployment() {
+async fn the_pods_of_a_failed_machine_get_another_machine_deployment() {
     let world = World::start([deployment("small", 2, "a"), deployment("large", 8, "a")]).await;
     world
         .capi
@@ -182,7 +182,7 @@ async fn a_machine_that_fails_is_deleted_and_the_pods_go_to_another_machine_depl
 
 /// Conformance: CAPI-12
 #[tokio::test(start_paused = true)]
-async fn no_more_machines_are_launched_from_a_machine_deployment_than_it_may_have() {
+async fn a_machine_deployment_gets_no_more_machines_than_its_max_size() {
     let limited = annotated(
         deployment("small", 2, "a"),
         "karpenter.cluster.x-k8s.io/max-size",
@@ -197,7 +197,7 @@ async fn no_more_machines_are_launched_from_a_machine_deployment_than_it_may_hav
 
 /// Conformance: CAPI-27, CAPI-28, CAPI-33, CAPI-36
 #[tokio::test(start_paused = true)]
-async fn machine_deployments_that_cannot_be_used_are_reported_and_the_others_are_offered() {
+async fn unusable_machine_deployments_are_reported_and_others_offered() {
     let capacity = "capacity.cluster-autoscaler.kubernetes.io/cpu";
     let mut without_zone = deployment("zoneless", 4, "a");
     without_zone["spec"]["template"]["spec"]
@@ -473,7 +473,7 @@ async fn a_machine_without_a_claim_is_deleted_even_before_its_provider_id() {
 
 /// Conformance: CAPI-21
 #[tokio::test(start_paused = true)]
-async fn while_the_management_cluster_does_not_answer_nothing_is_collected_and_the_class_says_so() {
+async fn a_silent_management_cluster_stops_collection_and_is_reported() {
     let world = World::start([deployment("small", 2, "a")]).await;
     world.deploy(2).await;
     world.until_running(2).await;

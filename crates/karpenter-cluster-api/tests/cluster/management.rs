@@ -25,7 +25,7 @@ async fn message(world: &World, condition: &str) -> String {
 
 /// Conformance: CAPI-11
 #[tokio::test(start_paused = true)]
-async fn karpenter_starts_before_the_management_cluster_answers_and_launches_once_it_does() {
+async fn karpenter_may_start_before_the_management_cluster_answers() {
     let mut world = World::start([deployment("small", 2, "a")]).await;
     world.kill();
     world.hub.faults().add(Rule::new(Fault::Error(503)));

@@ -135,7 +135,7 @@ fn single_node_consolidation_takes_node_pools_in_one_order_in_1_0() {
 }
 
 #[test]
-fn a_pass_of_upstream_replaces_one_drifted_node_and_consolidates_one_single_node() {
+fn upstreams_pass_replaces_one_drifted_node_and_consolidates_one() {
     let [several, one] = both("several-commands-per-pass", &apart());
     assert_eq!((several.len(), names(&one)), (3, vec!["a"]));
     let drifted = |name: &str| node(name, "huge").drifted("2026-01-01T00:00:00Z");
@@ -171,7 +171,7 @@ fn upstream_consolidates_a_node_that_consolidation_launched() {
 }
 
 #[test]
-fn multi_node_consolidation_of_upstream_considers_the_first_nodes_in_order() {
+fn upstreams_multi_node_consolidation_considers_the_first_nodes() {
     // `b` is second in the order, and its pod cannot move.
     let large = |name: &str| node(name, "large");
     let world = fresh()

@@ -196,7 +196,7 @@ fn large_or_medium(price: f64) -> World {
 }
 
 #[test]
-fn nodes_are_compared_by_their_prices_and_of_equal_ones_the_fewest_are_used() {
+fn nodes_are_compared_by_price_and_the_fewest_of_equal_ones_are_used() {
     let nodes = |price: f64, own: f64| {
         let mut world = large_or_medium(price).with_pool(node_pool("default"));
         world.policy = world.policy.with_node_overhead_price(own);

@@ -319,7 +319,7 @@ fn ephemeral_and_startup_taints_of_an_uninitialized_node_do_not_count() {
 }
 
 #[test]
-fn taints_that_the_provider_removes_from_a_new_node_do_not_count_until_it_is_initialized() {
+fn taints_that_the_provider_removes_do_not_count_before_initialization() {
     let own = corev1::Taint {
         key: "example.com/own".to_owned(),
         effect: "NoSchedule".to_owned(),

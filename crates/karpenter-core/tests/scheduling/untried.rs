@@ -51,7 +51,7 @@ fn a_pod_that_kube_scheduler_holds_back_is_not_planned() {
 }
 
 #[test]
-fn pods_that_are_gated_of_another_scheduler_or_could_preempt_are_not_planned_untried() {
+fn gated_preempting_and_foreign_pods_are_not_planned_untried() {
     let gated = json!([{ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated" }]);
     let changes = [
         ("/spec/schedulerName", json!("other")),
@@ -70,7 +70,7 @@ fn pods_that_are_gated_of_another_scheduler_or_could_preempt_are_not_planned_unt
 }
 
 #[test]
-fn a_pod_that_was_planned_untried_is_not_planned_again_when_kube_scheduler_finds_no_node() {
+fn an_untried_pod_is_not_planned_again_if_kube_scheduler_finds_no_node() {
     let mut stage = Stage::new(World::new().with([tried("tried", 10), untried("untried", 10)]));
     assert_eq!(stage.plan()[0], "plan 2");
     stage.world.cluster.apply_pod(&tried("untried", 10).build());

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use syn::{Attribute, Item, UseTree, Visibility};
 
+use crate::files;
+
 /// How many files a circle may have.
 const MAX_FILES: usize = 3;
 
@@ -43,41 +45,21 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<String> {
     check(&found, &KNOWN)
 }
 
-/// Fails if a circle has too many files, or if one that is known has fewer by now.
+/// Fails unless the circles with too many files are those that are known, with their numbers of files.
 fn check(found: &[(String, Vec<String>)], known: &[(&str, &str, usize)]) -> anyhow::Result<String> {
-    let mut problems = Vec::new();
-    let mut open: BTreeSet<_> = known.iter().collect();
-    for (package, names) in found.iter().filter(|(_, names)| names.len() > MAX_FILES) {
-        let first = names.first().map_or("", String::as_str);
-        let entry = known
-            .iter()
-            .find(|(of, file, _)| of == package && *file == first);
-        open.retain(|other| entry.is_none_or(|entry| *other != entry));
-        match entry {
-            Some((_, _, most)) if names.len() == *most => {}
-            Some((_, _, most)) if names.len() < *most => {
-                problems.push(format!(
-                    "{package}: {first} has {} files by now: lower its entry",
-                    names.len()
-                ));
-            }
-            _ => problems.push(format!("{package}: {}", names.join(", "))),
-        }
+    let large = found.iter().filter(|(_, names)| names.len() > MAX_FILES);
+    let large: Vec<_> = large
+        .map(|(package, names)| (package.as_str(), names[0].as_str(), names.len()))
+        .collect();
+    if large != known {
+        bail!(
+            "circles of more than {MAX_FILES} files are {large:?}, known are {known:?}: break a new one, and correct the entry of one that has become smaller"
+        );
     }
-    let gone = open.iter().map(|(package, first, _)| {
-        format!("{package}: {first} is none any more: remove its entry")
-    });
-    problems.extend(gone);
-    if !problems.is_empty() {
-        bail!("circles of too many files:\n{}", problems.join("\n"));
-    }
-    let largest = found
-        .iter()
-        .map(|(_, names)| names.len())
-        .max()
-        .unwrap_or(0);
+    let largest = found.iter().map(|(_, names)| names.len()).max();
     Ok(format!(
-        "the largest has {largest} files, {} are known to have more than {MAX_FILES}",
+        "the largest has {} files, {} are known to have more than {MAX_FILES}",
+        largest.unwrap_or(0),
         known.len()
     ))
 }
@@ -105,28 +87,17 @@ fn text(module: &[String]) -> String {
 /// Returns the modules below a folder with their sources, without tests.
 fn sources(folder: &Path) -> anyhow::Result<BTreeMap<Module, String>> {
     let mut found = BTreeMap::new();
-    let mut open: Vec<(PathBuf, Module)> = vec![(folder.to_owned(), Vec::new())];
-    while let Some((directory, module)) = open.pop() {
-        for entry in fs::read_dir(&directory)? {
-            let path = entry?.path();
-            let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else {
-                continue;
-            };
-            if stem == "tests" {
-                continue;
-            }
-            let mut child = module.clone();
-            if !["mod", "lib", "main"].contains(&stem) {
-                child.push(stem.to_owned());
-            }
-            if path.is_dir() {
-                open.push((path, child));
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let source = fs::read_to_string(&path)
-                    .with_context(|| format!("cannot read {}", path.display()))?;
-                found.insert(child, source);
-            }
+    for path in files::below(folder, &["rs"])? {
+        let inside = path.strip_prefix(folder)?.with_extension("");
+        let mut module: Module = inside
+            .iter()
+            .map(|it| it.to_string_lossy().into())
+            .collect();
+        if module.iter().any(|name| name == "tests") {
+            continue;
         }
+        module.pop_if(|name| ["mod", "lib", "main"].contains(&name.as_str()));
+        found.insert(module, files::read(&path)?);
     }
     Ok(found)
 }
@@ -308,22 +279,17 @@ fn circles(graph: &Graph) -> Vec<BTreeSet<Module>> {
         .keys()
         .map(|start| (start, reachable(start, graph)))
         .collect();
-    let mut found: BTreeSet<BTreeSet<Module>> = BTreeSet::new();
-    for (start, reached_from_it) in &reached {
-        let circle: BTreeSet<Module> = reached_from_it
+    let circle = |start: &Module| -> BTreeSet<Module> {
+        let back = |module: &&&Module| reached.get(*module).is_some_and(|it| it.contains(start));
+        reached[start]
             .iter()
-            .filter(|module| {
-                reached
-                    .get(*module)
-                    .is_some_and(|back| back.contains(start))
-            })
-            .map(|module| (*module).clone())
-            .collect();
-        if circle.len() > 1 {
-            found.insert(circle);
-        }
-    }
-    let mut found: Vec<_> = found.into_iter().collect();
+            .filter(back)
+            .copied()
+            .cloned()
+            .collect()
+    };
+    let found: BTreeSet<_> = graph.keys().map(circle).collect();
+    let mut found: Vec<_> = found.into_iter().filter(|it| it.len() > 1).collect();
     found.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
     found
 }

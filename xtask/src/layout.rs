@@ -2,10 +2,12 @@
 //!
 //! A long file is split by its subjects, a full folder by the parts of the architecture.
 
-use std::fs;
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
+
+use crate::files;
 
 /// Where Rust files are, from the workspace's root.
 const ROOTS: [&str; 5] = ["crates", "bins", "tests", "examples", "xtask"];
@@ -18,44 +20,24 @@ const MAX_FILES: usize = 14;
 /// Fails if a file is too long or a folder too full.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     let mut found = Vec::new();
+    let mut folders: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for top in ROOTS {
-        let path = root.join(top);
-        if path.is_dir() {
-            scan(root, &path, &mut found)?;
+        for path in files::below(&root.join(top), &["rs"])? {
+            let name = files::relative(root, &path);
+            found.extend(too_long(&name, files::read(&path)?.lines().count()));
+            let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
+            folders.entry(folder.to_owned()).or_default().push(name);
         }
     }
+    found.extend(
+        folders
+            .iter()
+            .filter_map(|(folder, files)| too_full(folder, files)),
+    );
     if !found.is_empty() {
         bail!("{}", found.join("\n"));
     }
     Ok(String::new())
-}
-
-/// Adds what is wrong in a folder and below it.
-fn scan(root: &Path, folder: &Path, found: &mut Vec<String>) -> anyhow::Result<()> {
-    let mut files = Vec::new();
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    for entry in entries {
-        let path = entry?.path();
-        if path.is_dir() {
-            // The output of cargo.
-            if path.file_name().is_some_and(|name| name != "target") {
-                scan(root, &path, found)?;
-            }
-            continue;
-        }
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            let name = path.strip_prefix(root).unwrap_or(&path);
-            found.extend(too_long(&name.to_string_lossy(), text.lines().count()));
-            files.push(name.to_string_lossy().into_owned());
-        }
-    }
-    let name = folder.strip_prefix(root).unwrap_or(folder);
-    found.extend(too_full(&name.to_string_lossy(), &files));
-    found.sort();
-    Ok(())
 }
 
 /// Returns the complaint about a file with this number of lines.
@@ -79,6 +61,8 @@ fn too_full(folder: &str, files: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

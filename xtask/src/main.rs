@@ -6,6 +6,7 @@ mod circles;
 mod conformance;
 mod crds;
 mod docs;
+mod files;
 mod judge;
 mod layout;
 mod package;

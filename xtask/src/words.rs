@@ -2,11 +2,12 @@
 //!
 //! The list with its reasons is `tests/words.toml`. It names the worst words only: a reviewer sees the rest.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
+
+use crate::files;
 
 const LIST: &str = "tests/words.toml";
 /// What is read, from the workspace's root.
@@ -44,62 +45,28 @@ struct Word {
 
 /// Fails if a listed word stands where it is not right.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
-    let text =
-        fs::read_to_string(root.join(LIST)).with_context(|| format!("cannot read {LIST}"))?;
-    let list: List = toml::from_str(&text).with_context(|| format!("cannot read {LIST}"))?;
+    let list: List = toml::from_str(&files::read(&root.join(LIST))?)
+        .with_context(|| format!("cannot read {LIST}"))?;
     let mut found = Vec::new();
     for top in ROOTS {
-        scan(root, &root.join(top), &list, &mut found)?;
+        for path in files::below(&root.join(top), &EXTENSIONS)? {
+            let name = files::relative(root, &path);
+            let is_right = |word: &&Word| word.right_under.iter().any(|it| name.starts_with(it));
+            let words: Vec<&Word> = list.word.iter().filter(|word| !is_right(word)).collect();
+            for (number, line) in (1..).zip(files::read(&path)?.lines()) {
+                let line = split(line);
+                for word in &words {
+                    if let Some(wrong) = word.wrong_in(&line) {
+                        found.push(format!("{name}:{number}: `{wrong}`: {}", word.instead));
+                    }
+                }
+            }
+        }
     }
     if !found.is_empty() {
         bail!("{}\n{} words of {LIST}", found.join("\n"), found.len());
     }
     Ok(String::new())
-}
-
-fn scan(root: &Path, path: &Path, list: &List, found: &mut Vec<String>) -> anyhow::Result<()> {
-    if path.is_dir() {
-        let mut entries: Vec<_> = fs::read_dir(path)?
-            .map(|entry| entry.map(|entry| entry.path()))
-            .collect::<Result<_, _>>()?;
-        entries.sort();
-        return entries
-            .iter()
-            .filter(|entry| !entry.ends_with("target"))
-            .try_for_each(|entry| scan(root, entry, list, found));
-    }
-    let extension = path.extension().and_then(|extension| extension.to_str());
-    if !extension.is_some_and(|extension| EXTENSIONS.contains(&extension)) {
-        return Ok(());
-    }
-    let relative = path
-        .strip_prefix(root)
-        .unwrap_or(path)
-        .display()
-        .to_string();
-    let words: Vec<&Word> = list
-        .word
-        .iter()
-        .filter(|word| {
-            !word
-                .right_under
-                .iter()
-                .any(|under| relative.starts_with(under))
-        })
-        .collect();
-    for (number, line) in fs::read_to_string(path)?.lines().enumerate() {
-        let line = split(line);
-        for word in &words {
-            if let Some(wrong) = word.wrong_in(&line) {
-                found.push(format!(
-                    "{relative}:{}: `{wrong}`: {}",
-                    number + 1,
-                    word.instead
-                ));
-            }
-        }
-    }
-    Ok(())
 }
 
 impl Word {
@@ -142,6 +109,8 @@ fn split(line: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// The list's words are put together, lest this file be found to have them.

@@ -17,6 +17,8 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
+use crate::files;
+
 #[derive(Deserialize)]
 struct Catalogue {
     catalogue: String,
@@ -103,18 +105,10 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
 
 fn read_catalogues(root: &Path) -> anyhow::Result<Vec<Catalogue>> {
     let directory = root.join("tests/conformance");
-    let mut paths: Vec<_> = fs::read_dir(&directory)?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()?;
-    paths.retain(|path| {
-        path.extension()
-            .is_some_and(|extension| extension == "toml")
-    });
-    paths.sort();
     let mut known = BTreeSet::new();
     let mut catalogues: Vec<Catalogue> = Vec::new();
-    for path in paths {
-        let catalogue: Catalogue = toml::from_str(&fs::read_to_string(&path)?)
+    for path in files::below(&directory, &["toml"])? {
+        let catalogue: Catalogue = toml::from_str(&files::read(&path)?)
             .with_context(|| format!("cannot read {}", path.display()))?;
         for line in &catalogue.line {
             if !catalogue.has(&line.id) || !known.insert(line.id.clone()) {
@@ -144,13 +138,13 @@ fn collect(root: &Path, catalogues: &[Catalogue]) -> anyhow::Result<Coverage> {
             problems.push(format!("{}: no package has a bench `{bench}`", line.id));
         }
     }
-    for path in scan::rust_sources(root)? {
-        let relative = path
-            .strip_prefix(root)
-            .unwrap_or(&path)
-            .display()
-            .to_string();
-        let (tags, wrong) = scan::tags(&fs::read_to_string(&path)?);
+    let mut sources = Vec::new();
+    for top in ["crates", "bins", "xtask", "tests"] {
+        sources.extend(files::below(&root.join(top), &["rs"])?);
+    }
+    for path in sources {
+        let relative = files::relative(root, &path);
+        let (tags, wrong) = scan::tags(&files::read(&path)?);
         problems.extend(
             wrong
                 .into_iter()

@@ -1,8 +1,5 @@
 //! Finds tags in sources and in prose.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 const TAG: &str = "/// Conformance:";
 
 /// A tag of a test that covers a line.
@@ -12,32 +9,6 @@ pub(super) struct Tag {
     pub test: String,
     /// The position of the tag.
     pub line: usize,
-}
-
-/// Returns the Rust sources of the workspace, in order.
-pub(super) fn rust_sources(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut open: Vec<PathBuf> = ["crates", "bins", "xtask", "tests"]
-        .iter()
-        .map(|name| root.join(name))
-        .collect();
-    while let Some(directory) = open.pop() {
-        if !directory.is_dir() {
-            continue;
-        }
-        for entry in fs::read_dir(&directory)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                if path.file_name().is_some_and(|name| name != "target") {
-                    open.push(path);
-                }
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 /// Returns the tags of a source, and problems of invalid tags, as `line: problem`.

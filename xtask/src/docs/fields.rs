@@ -209,43 +209,7 @@ fn notes(schema: &Value, is_required: bool) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn a_field_has_its_path_type_constraints_and_rules() {
-        let schema = json!({
-            "type": "object",
-            "required": ["terms"],
-            "properties": {
-                "terms": {
-                    "type": "array",
-                    "maxItems": 3,
-                    "description": "Terms\nof <a>.",
-                    "items": {
-                        "type": "object",
-                        "properties": { "id": { "type": "string", "pattern": "^a|b$" } },
-                        "x-kubernetes-validations": [{ "rule": "true", "message": "no" }],
-                    },
-                },
-                "policy": { "type": "string", "enum": ["A", "B"], "default": "A" },
-            },
-        });
-        let (mut rows, mut rules) = (String::new(), Vec::new());
-        fields("spec", &schema, false, &mut rows, &mut rules);
-        let rows: Vec<&str> = rows.lines().collect();
-        assert_eq!(
-            rows,
-            [
-                "| `spec` | object |  |",
-                "| `spec.policy` | string | Default: `A`. Values: `A`, `B`. |",
-                "| `spec.terms` | list of object | Terms of &lt;a>. Required. Maximum number of elements: 3. |",
-                "| `spec.terms[].id` | string | Pattern: `^a\\|b$`. |",
-            ]
-        );
-        assert_eq!(rules, [("spec.terms[]".to_owned(), "no".to_owned())]);
-    }
 
     #[test]
     fn every_kind_of_the_current_generation_has_a_page() {

@@ -189,22 +189,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_are_found_with_their_module_and_links_become_values() {
-        let source = "/// Zone.\npub const ZONE: &str = \"t/zone\";\nconst HIDDEN: &str = \"h/h\";\npub const MANY: [&str; 1] = [ZONE];\n\
-            pub mod annotations {\n/// The [`ZONE`], of [`other`].\npub const A: &str = \"a/a\";\n}";
-        let found = constants(source).unwrap();
-        let short: Vec<_> = found
-            .iter()
-            .map(|c| (c.module.as_str(), c.value.as_str()))
-            .collect();
-        assert_eq!(short, [("", "t/zone"), ("annotations", "a/a")]);
-        assert_eq!(
-            spelled_out(&found[1].meaning, &found),
-            "The `t/zone`, of `other`."
-        );
-    }
-
-    #[test]
     fn a_name_without_documentation_is_an_error() {
         let error = constants("pub const ZONE: &str = \"t/zone\";").unwrap_err();
         assert_eq!(error.to_string(), "ZONE has no documentation");

@@ -184,21 +184,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_has_the_conditions_that_it_is_under() {
-        let template = "rules:\n  {{- if eq .Values.provider \"kwok\" }}\n  - apiGroups: [\"\"]\n    resources: [\"nodes\"]\n    verbs: [\"create\"]\n\
-            \x20 {{- end }}\n  {{- if not .Values.shadow.enabled }}\n  {{- else }}\n  {{- if .Values.legacy.enabled }}\n  # Why.\n  - apiGroups: [\"a\", \"b\"]\n    resources: [\"c\"]\n    verbs: [\"get\"]\n\
-            \x20   resourceNames: [\"{{ include \"karpenter.fullname\" . }}-cert\"]\n  {{- end }}\n  {{- end }}\n";
-        let found = rules(template).unwrap();
-        assert_eq!(found[0].only_with, ["`provider: kwok`"]);
-        assert_eq!(found[0].groups, [""]);
-        assert_eq!(found[1].only_with, ["`shadow.enabled`", "`legacy.enabled`"]);
-        assert_eq!(
-            (found[1].names.as_slice(), found.len()),
-            (&["karpenter-cert".to_owned()][..], 2)
-        );
-    }
-
-    #[test]
     fn an_unknown_condition_is_an_error() {
         let error = rules("{{- if .Values.more }}\n").unwrap_err();
         assert_eq!(error.to_string(), "unknown condition `if .Values.more`");

@@ -15,11 +15,11 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_aws::api::EC2NodeClass;
-use karpenter_aws_fake::{Instance, Lifecycle, Policy, Shortage};
+use karpenter_aws_fake::{Instance, Lifecycle, Policy};
 use karpenter_kube::logging::JsonLines;
 use karpenter_lab::aws::{AwsClusterSettings, CLUSTER, LocalCluster, REGION};
 use karpenter_lab::manifests;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tracing_subscriber::filter::LevelFilter;
@@ -74,7 +74,7 @@ impl World {
         self.cluster.aws.fake.parameter(&name).unwrap()
     }
 
-    /// Waits until the node class is ready for its current spec; only its controller makes it ready.
+    /// Waits until the node class is ready; only its controller makes it ready.
     async fn ready(&self) -> EC2NodeClass {
         let classes: Api<EC2NodeClass> = Api::all(self.client.clone());
         self.until("a node class that is ready", async || {
@@ -84,17 +84,6 @@ impl World {
             (current && class.is_true(types::READY)).then_some(class)
         })
         .await
-    }
-
-    /// Changes the spec of the node class.
-    async fn respecify(&self, spec: Value) -> EC2NodeClass {
-        let classes: Api<EC2NodeClass> = Api::all(self.client.clone());
-        let patch = Patch::Merge(json!({ "spec": spec }));
-        classes
-            .patch("default", &PatchParams::default(), &patch)
-            .await
-            .unwrap();
-        self.ready().await
     }
 
     async fn pod(&self, name: &str, selector: Value) {
@@ -321,104 +310,6 @@ async fn a_pod_runs_on_a_matching_instance_that_is_terminated_after_the_pod() {
     ] {
         assert!(metrics.contains(series), "{series}");
     }
-    world.cluster.shutdown().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_instance_type_is_launched_when_the_cheapest_has_no_capacity() {
-    let world = World::start().await;
-    let zone = |name: &str| json!({ "topology.kubernetes.io/zone": name });
-    world.pod("first", zone("us-west-2a")).await;
-    let cheapest = world
-        .instance_of(&world.running("first").await)
-        .instance_type;
-    world
-        .cluster
-        .aws
-        .fake
-        .set_shortages(vec![Shortage::new(&cheapest, "*", "*")]);
-    world.cluster.aws.fake.forget_calls();
-    world.pod("second", zone("us-west-2b")).await;
-    let second = world.running("second").await;
-    assert_ne!(world.instance_of(&second).instance_type, cheapest);
-    assert_eq!(
-        world.cluster.aws.fake.call_counts()["CreateFleet"],
-        1,
-        "the fleet tried the next instance type itself"
-    );
-    world.nothing_beyond_the_policy();
-    world.cluster.shutdown().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_no_longer_matches_its_node_class_is_replaced() {
-    let world = World::start().await;
-    // The policy allows one role only.
-    world.cluster.aws.fake.set_policy(None);
-    world.cluster.aws.fake.add_role("KarpenterNodeRole-other");
-    world
-        .apply(&json!({
-            "apiVersion": "apps/v1", "kind": "Deployment",
-            "metadata": { "name": "web", "namespace": "default" },
-            "spec": {
-                "replicas": 1, "selector": { "matchLabels": { "app": "web" } },
-                "template": {
-                    "metadata": { "labels": { "app": "web" } },
-                    "spec": { "containers": [{
-                        "name": "c", "image": "pause", "resources": { "requests": { "cpu": "1", "memory": "1Gi" } },
-                    }] },
-                },
-            },
-        }))
-        .await;
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
-    let nodes: Api<Node> = Api::all(world.client.clone());
-    // The instance that the pod runs on, once it matches.
-    let matching = async |fits: &dyn Fn(&Instance) -> bool| {
-        world
-            .until("a pod on a matching instance", async || {
-                let all = pods.list(&ListParams::default()).await.ok()?;
-                let running = all.items.into_iter().find(|pod| {
-                    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-                    phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
-                })?;
-                let node = nodes.get(&running.spec?.node_name?).await.ok()?;
-                let instance = world.instance_of(&node);
-                fits(&instance).then_some(instance)
-            })
-            .await
-    };
-    let first = matching(&|_| true).await;
-    let next = match first.subnet.as_str() {
-        "subnet-00000000000000002" => "subnet-00000000000000001",
-        _ => "subnet-00000000000000002",
-    };
-    world
-        .respecify(json!({ "subnetSelectorTerms": [{ "id": next }] }))
-        .await;
-    let second = matching(&|instance| instance.subnet == next).await;
-    assert_ne!(first.id, second.id);
-
-    let profile = second.profile.clone().unwrap().0;
-    let class = world
-        .respecify(json!({ "role": "KarpenterNodeRole-other" }))
-        .await;
-    assert_ne!(class.status.instance_profile.as_ref(), Some(&profile));
-    let third = matching(&|instance| {
-        let of = instance.profile.as_ref().map(|p| &p.0);
-        of == class.status.instance_profile.as_ref()
-    })
-    .await;
-    assert_ne!(second.id, third.id);
-    world
-        .until("the old instances to be terminated", async || {
-            let ended = |id: &str| {
-                let instance = world.cluster.aws.fake.instance(id);
-                instance.is_none_or(|i| !i.state.is_alive())
-            };
-            (ended(&first.id) && ended(&second.id)).then_some(())
-        })
-        .await;
     world.cluster.shutdown().await;
 }
 

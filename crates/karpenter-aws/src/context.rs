@@ -28,7 +28,6 @@ use crate::sdk::batcher::Window;
 /// Settings of the provider. The flags of the controller are [`AwsOptions`]; tests and embedders set the fields.
 #[derive(Clone, Debug)]
 pub struct AwsSettings {
-    /// Name of the cluster.
     pub cluster: String,
     /// URL of the API server as nodes reach it; `None` to discover it from EKS.
     pub endpoint: Option<String>,
@@ -120,7 +119,6 @@ impl AwsSettings {
 /// Clients, settings, stores and providers, for the provider's controllers. Cheap to clone; clones share the caches.
 #[derive(Clone, Debug)]
 pub struct AwsContext {
-    /// Clients of AWS.
     pub clients: Aws,
     /// Settings of the provider.
     pub settings: AwsSettings,

@@ -21,8 +21,6 @@
 //!
 //! UPSTREAM: aws/karpenter-provider-aws
 
-#![warn(missing_docs)]
-
 pub mod api;
 #[cfg(feature = "sdk")]
 pub mod cloud_provider;

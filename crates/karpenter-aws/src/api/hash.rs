@@ -185,7 +185,6 @@ fn cpu_options(options: &CpuOptions) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
@@ -350,36 +349,5 @@ mod tests {
         class.metadata.annotations = new.metadata.annotations.clone();
         assert!(is_static_part_changed(&class, &old));
         assert!(!is_static_part_changed(&class, &new));
-    }
-
-    /// Conformance: AWS-hash-06
-    #[test]
-    fn a_claim_with_another_hash_version_gets_the_current_hash() {
-        let class = class(json!({ "role": "r" }));
-        let mut old = hash_annotations(&class, "");
-        old.insert(annotations::NODE_CLASS_HASH_VERSION, "v5".into());
-        old.insert(annotations::NODE_CLASS_HASH, "1".into());
-        for claim in [claim(old), claim(BTreeMap::new())] {
-            assert_eq!(
-                updated_annotations(&class, "", &claim),
-                hash_annotations(&class, "")
-            );
-        }
-        assert!(updated_annotations(&class, "", &claim(hash_annotations(&class, ""))).is_empty());
-    }
-
-    /// Conformance: AWS-hash-07
-    #[test]
-    fn a_drift_found_before_an_upgrade_is_kept() {
-        let class = class(json!({ "role": "r" }));
-        let mut old = claim(BTreeMap::from([(
-            annotations::NODE_CLASS_HASH,
-            "1".to_owned(),
-        )]));
-        old.set_true(types::DRIFTED, Timestamp::UNIX_EPOCH);
-        assert_eq!(
-            updated_annotations(&class, "", &old),
-            BTreeMap::from([(annotations::NODE_CLASS_HASH_VERSION, VERSION.to_owned())])
-        );
     }
 }

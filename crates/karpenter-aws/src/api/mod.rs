@@ -8,6 +8,8 @@
 //!
 //! UPSTREAM: pkg/apis/v1/ec2nodeclass.go, ec2nodeclass_status.go, labels.go
 
+#![warn(missing_docs)]
+
 mod ami;
 mod canonical_json;
 mod definition;

@@ -176,7 +176,6 @@ impl Ec2Provider {
         &self.offered
     }
 
-    /// Returns the launcher of instances.
     #[must_use]
     pub fn launcher(&self) -> &Launcher {
         &self.launcher

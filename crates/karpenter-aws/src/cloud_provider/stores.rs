@@ -125,7 +125,6 @@ impl Stores {
         self.pools.get(&ObjectRef::new(name))
     }
 
-    /// Returns all NodePools.
     #[must_use]
     pub fn pools(&self) -> Vec<Arc<NodePool>> {
         self.pools.state()

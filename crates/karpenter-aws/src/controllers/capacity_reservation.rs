@@ -58,7 +58,6 @@ pub struct CapacityType {
 }
 
 impl CapacityType {
-    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, instances: Arc<Instances>) -> Self {
         Self { cx, instances }
@@ -167,7 +166,6 @@ pub struct Expiration {
 }
 
 impl Expiration {
-    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, reservations: Reservations) -> Self {
         Self { cx, reservations }

@@ -23,7 +23,6 @@ pub struct CapacityDiscovery {
 }
 
 impl CapacityDiscovery {
-    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, stores: Stores, provider: Arc<Ec2Provider>) -> Self {
         Self {

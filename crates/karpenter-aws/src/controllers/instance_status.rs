@@ -51,7 +51,6 @@ pub struct InstanceStatus {
 }
 
 impl InstanceStatus {
-    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, aws: Aws, handler: Handler) -> Self {
         Self {

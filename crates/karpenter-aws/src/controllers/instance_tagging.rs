@@ -34,7 +34,6 @@ pub struct Tagging {
 }
 
 impl Tagging {
-    /// Creates the controller of a cluster.
     #[must_use]
     pub fn new(cx: Arc<Context>, instances: Arc<Instances>, cluster: &str) -> Self {
         Self {

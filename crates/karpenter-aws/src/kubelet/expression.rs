@@ -10,7 +10,6 @@ use kube_cel::cel::common::ast::{
 };
 use kube_cel::cel::{Context, ExecutionError, Program, Value};
 
-/// The variables of an expression.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variables {
     /// `vcpus`: number of vCPUs of the instance type.
@@ -45,7 +44,6 @@ pub enum ExpressionError {
     Invalid {
         /// Text of the expression.
         expression: String,
-        /// The reason.
         reason: String,
     },
     /// The expression fails for an instance type, or yields an unusable value.
@@ -53,9 +51,7 @@ pub enum ExpressionError {
     Failed {
         /// Text of the expression.
         expression: String,
-        /// Name of the instance type.
         instance_type: String,
-        /// The reason.
         reason: String,
     },
 }

@@ -29,7 +29,6 @@ pub enum DiscoveryError {
         "cannot find the endpoint of cluster `{cluster}`: {source}; set --cluster-endpoint, or allow `eks:DescribeCluster`"
     )]
     Endpoint {
-        /// Name of the cluster.
         cluster: String,
         /// The error of EKS.
         #[source]

@@ -25,7 +25,6 @@ const PAGE: i32 = 1000;
 /// A capacity block expires this long before its end: EC2 terminates its instances half an hour before.
 const EXPIRY_MARGIN: SignedDuration = SignedDuration::from_mins(40);
 
-/// One query of capacity reservations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Query {
     Ids(Vec<String>),

@@ -20,10 +20,8 @@ const fn minutes(n: u64) -> Duration {
     Duration::from_secs(60 * n)
 }
 
-/// An instance profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Name of the profile.
     pub name: String,
     /// Path of the profile; profiles that Karpenter creates are below `/karpenter/`.
     pub path: String,

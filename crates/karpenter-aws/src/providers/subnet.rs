@@ -255,7 +255,6 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Returns the subnet of a zone.
     #[must_use]
     pub fn of(&self, zone: &str) -> Option<&Subnet> {
         self.zones.get(zone)

@@ -11,7 +11,6 @@ pub const LIMIT_BYTES: usize = 16_384;
 /// Size from which a warning is logged: 90 % of [`LIMIT_BYTES`].
 pub const WARNING_BYTES: usize = LIMIT_BYTES * 9 / 10;
 
-/// User data of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserData {
     /// The text before encoding.

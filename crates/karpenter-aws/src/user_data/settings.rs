@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 /// A taint the node registers with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeTaint {
-    /// Taint key.
     pub key: String,
     /// Taint value, often empty.
     pub value: String,

@@ -45,7 +45,6 @@ pub enum Action {
 /// The Kubernetes event that is published on the NodeClaim and its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// Type of the event.
     pub type_: EventType,
     /// Reason of the event.
     pub reason: &'static str,

@@ -42,7 +42,6 @@ impl Queue {
         }
     }
 
-    /// Returns the name of the queue.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -31,7 +31,6 @@ pub struct NodeClasses {
 }
 
 impl NodeClasses {
-    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, aws: AwsContext) -> Self {
         let validation = Validation::new(aws.clone());

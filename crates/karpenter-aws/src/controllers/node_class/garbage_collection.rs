@@ -29,7 +29,6 @@ pub struct InstanceProfileGc {
 }
 
 impl InstanceProfileGc {
-    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, aws: &AwsContext) -> Self {
         Self {

@@ -58,7 +58,6 @@ impl Variant {
 /// An SSM parameter that holds the ID of an AMI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// Name of the parameter.
     pub name: String,
     /// The variants that the AMI serves; several if one AMI serves several.
     pub variants: Vec<Variant>,
@@ -68,7 +67,6 @@ pub struct Parameter {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("alias `{alias}` has no images for Kubernetes {kubernetes}: {advice}")]
 pub struct UnsupportedAlias {
-    /// The unsupported alias.
     pub alias: String,
     /// The cluster's version of Kubernetes.
     pub kubernetes: String,

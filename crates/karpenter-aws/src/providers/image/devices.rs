@@ -5,7 +5,6 @@ use crate::api::AmiFamily;
 /// A default volume of an AMI family; all of them are encrypted gp3 volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DefaultDevice {
-    /// Device name.
     pub name: &'static str,
     /// Size in GiB.
     pub gibibytes: i32,

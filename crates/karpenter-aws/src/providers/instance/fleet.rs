@@ -35,7 +35,6 @@ const OPERATION: &str = "CreateFleet";
 pub enum Purchase {
     /// On demand, also into an on-demand capacity reservation.
     OnDemand,
-    /// As spot instances.
     Spot,
     /// From an interruptible capacity reservation.
     Interruptible,
@@ -46,11 +45,9 @@ pub enum Purchase {
 /// One combination of instance type, subnet and image that the fleet may launch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Override {
-    /// Name of the instance type.
     pub type_: String,
     /// Name of the subnet's zone.
     pub zone: String,
-    /// ID of the subnet.
     pub subnet: String,
     /// ID of the AMI.
     pub image: String,
@@ -103,13 +100,9 @@ pub struct Fleet {
 /// An instance that the fleet launched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launched {
-    /// ID of the instance.
     pub id: String,
-    /// Name of the instance type.
     pub type_: String,
-    /// Name of the zone.
     pub zone: String,
-    /// ID of the subnet.
     pub subnet: String,
     /// ID of the AMI.
     pub image: String,
@@ -120,11 +113,8 @@ pub struct Launched {
 /// An override that failed to launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolError {
-    /// Name of the instance type.
     pub type_: String,
-    /// Name of the zone.
     pub zone: String,
-    /// ID of the subnet.
     pub subnet: String,
     /// ID of the capacity reservation that was targeted.
     pub reservation: Option<String>,
@@ -141,7 +131,6 @@ pub struct Answer {
     pub errors: Arc<[PoolError]>,
     /// Whether this launch handles the errors, which all launches of a fleet share. Set for one launch per fleet.
     pub handles_errors: bool,
-    /// ID of the fleet.
     pub fleet: Option<String>,
 }
 

@@ -46,16 +46,10 @@ pub enum InstanceError {
     NotFound(String),
     /// The instance's zone has a zonal shift, so it is not changed.
     #[error("zone `{zone}` of instance `{id}` is shifted away")]
-    Shifted {
-        /// ID of the instance.
-        id: String,
-        /// Name of its zone.
-        zone: String,
-    },
+    Shifted { id: String, zone: String },
     /// The instance is not the cluster's, so it is not terminated.
     #[error("instance `{id}` lacks the tag `{tag}` of this cluster, it is not terminated")]
     Foreign {
-        /// ID of the instance.
         id: String,
         /// The key of the tag.
         tag: String,

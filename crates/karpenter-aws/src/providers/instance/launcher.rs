@@ -73,7 +73,6 @@ impl From<CloudProviderError> for Failed {
 pub struct Launcher {
     /// Selects subnets.
     pub subnets: Subnets,
-    /// Creates launch templates.
     pub templates: LaunchTemplates,
     /// Sends CreateFleet.
     pub fleets: Fleets,

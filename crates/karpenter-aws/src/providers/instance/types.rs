@@ -28,19 +28,15 @@ pub struct InReservation {
 /// An EC2 instance, reduced to the fields that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// ID of the instance.
     pub id: String,
-    /// Name of the instance type.
     pub type_: String,
     /// ID of the AMI.
     pub image_id: String,
-    /// Name of the zone.
     pub zone: String,
     /// ID of the zone, if EC2 reports it.
     pub zone_id: Option<String>,
     /// ID of the primary interface's subnet.
     pub subnet_id: String,
-    /// IDs of the security groups.
     pub security_groups: BTreeSet<String>,
     /// Capacity type: `spot`, `on-demand` or `reserved`.
     pub capacity_type: &'static str,
@@ -52,13 +48,11 @@ pub struct Instance {
     pub state: String,
     /// Tenancy: `default` or `dedicated`.
     pub tenancy: String,
-    /// ID of the placement group.
     pub placement_group: Option<String>,
     /// Number of the partition within the placement group.
     pub partition: Option<i32>,
     /// Number of attached Elastic Fabric Adapters.
     pub efa: usize,
-    /// Tags of the instance.
     pub tags: BTreeMap<String, String>,
 }
 

@@ -9,7 +9,6 @@ use serde::Deserialize;
 pub enum Architecture {
     /// `x86_64`, `amd64` in Kubernetes.
     Amd64,
-    /// `arm64`.
     Arm64,
 }
 
@@ -36,7 +35,6 @@ impl Architecture {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "wire::InstanceType")]
 pub struct InstanceTypeInfo {
-    /// Name of the instance type.
     pub name: String,
     /// Supported architectures in EC2's order; those that Kubernetes has no name for are left out.
     pub architectures: Vec<Architecture>,
@@ -50,7 +48,6 @@ pub struct InstanceTypeInfo {
     pub hypervisor: Option<String>,
     /// Whether instances are bare metal.
     pub bare_metal: bool,
-    /// Manufacturer of the CPU.
     pub cpu_manufacturer: Option<String>,
     /// Sustained clock speed in GHz.
     pub clock_ghz: Option<f64>,
@@ -74,10 +71,8 @@ pub struct InstanceTypeInfo {
     pub placement_strategies: Vec<String>,
 }
 
-/// The network of an instance type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NetworkInfo {
-    /// Network cards.
     pub cards: Vec<NetworkCard>,
     /// Index of the card with the primary interface.
     pub default_card: u32,
@@ -98,10 +93,8 @@ impl NetworkInfo {
     }
 }
 
-/// A network card.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkCard {
-    /// Index of the card.
     pub index: u32,
     /// Maximum number of interfaces on the card.
     pub max_interfaces: u32,
@@ -122,11 +115,8 @@ pub struct LocalStorage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "wire::Gpu")]
 pub struct Gpu {
-    /// Name of the GPU.
     pub name: String,
-    /// Manufacturer of the GPU.
     pub manufacturer: String,
-    /// Number of GPUs.
     pub count: u32,
     /// Memory of one GPU in MiB.
     pub memory_mib: u64,
@@ -136,11 +126,8 @@ pub struct Gpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Accelerator {
-    /// Name of the accelerator.
     pub name: String,
-    /// Manufacturer of the accelerator.
     pub manufacturer: String,
-    /// Number of accelerators.
     pub count: u32,
 }
 
@@ -148,9 +135,7 @@ pub struct Accelerator {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "wire::NeuronDevice")]
 pub struct NeuronDevice {
-    /// Name of the device.
     pub name: String,
-    /// Number of devices.
     pub count: u32,
     /// Cores per device.
     pub cores: u32,

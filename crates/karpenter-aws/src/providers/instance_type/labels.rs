@@ -51,7 +51,6 @@ pub(super) struct ClassLabels {
     pub(super) windows_build: Option<&'static str>,
     /// Zones of the class's subnets, with their IDs.
     pub(super) zones: Vec<(String, Option<String>)>,
-    /// The placement group of the class.
     pub(super) placement_group: Option<PlacementGroup>,
 }
 

@@ -30,7 +30,6 @@ use crate::providers::changes::Changed;
 /// Inputs that the instance types of all classes depend on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolverSettings {
-    /// Name of the region.
     pub region: String,
     /// Options that determine capacity and overhead.
     pub size: SizeSettings,

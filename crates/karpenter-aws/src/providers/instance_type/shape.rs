@@ -10,9 +10,7 @@ use crate::kubelet::Kubelet;
 /// The placement group of a class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PlacementGroup {
-    /// ID of the placement group.
     pub id: String,
-    /// Name of the placement group.
     pub name: String,
     /// Strategy: `cluster`, `partition` or `spread`.
     pub strategy: String,
@@ -23,7 +21,6 @@ pub struct PlacementGroup {
 /// The settings of an EC2NodeClass that its instance types depend on. Equal shapes have equal instance types.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// AMI family.
     pub family: AmiFamily,
     /// Settings of the kubelet.
     pub kubelet: Kubelet,

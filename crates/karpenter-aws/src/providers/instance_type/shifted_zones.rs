@@ -20,7 +20,6 @@ impl ShiftedZones {
         changed
     }
 
-    /// Returns the IDs of the zones.
     pub fn ids(&self) -> BTreeSet<String> {
         let shifted = self.0.read();
         shifted.clone()

@@ -55,7 +55,6 @@ impl fmt::Display for CapacityType {
 /// A placement group, or one of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Placement {
-    /// ID of the placement group.
     pub group: String,
     /// Number of the partition; `None` for the whole group.
     pub partition: Option<u32>,
@@ -64,11 +63,8 @@ pub struct Placement {
 /// A capacity pool: instance type, capacity type and zone, within a placement group if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pool {
-    /// Capacity type of the pool.
     pub capacity_type: CapacityType,
-    /// Name of the instance type.
     pub instance_type: String,
-    /// Name of the zone.
     pub zone: String,
     /// Placement of the instances; `None` without placement group.
     pub placement: Option<Placement>,
@@ -84,7 +80,6 @@ pub struct Unavailable {
 }
 
 impl Unavailable {
-    /// Marks a pool as unavailable.
     pub fn mark(&mut self, pool: Pool, now: Timestamp) {
         self.changes.of(&pool.instance_type);
         let until = until(now);

@@ -11,7 +11,6 @@ use super::ClusterSettings;
 pub struct SharedSettings(Arc<RwLock<Arc<ClusterSettings>>>);
 
 impl SharedSettings {
-    /// Returns the current settings.
     #[must_use]
     pub fn get(&self) -> Arc<ClusterSettings> {
         let settings = self.0.read();

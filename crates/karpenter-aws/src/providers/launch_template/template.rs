@@ -99,9 +99,7 @@ pub struct Template {
     pub image_id: String,
     /// User data in base64.
     pub user_data: String,
-    /// Block device mappings.
     pub block_devices: Vec<BlockDeviceMapping>,
-    /// Name of the instance profile.
     pub instance_profile: String,
     /// Whether detailed monitoring is enabled.
     pub detailed_monitoring: Option<bool>,
@@ -127,7 +125,6 @@ pub struct Template {
     pub tenancy: String,
     /// ID of the placement group, and the partition.
     pub placement: Option<(String, Option<u32>)>,
-    /// Whether it is for spot instances.
     pub spot: bool,
     /// `None` if capacity reservations are not mentioned; otherwise the reservation to target, if any.
     pub reservation: Option<Option<Target>>,
@@ -165,7 +162,6 @@ pub struct ClusterSettings {
     pub cluster: Cluster,
     /// IP address of the cluster's DNS service.
     pub dns: Option<std::net::IpAddr>,
-    /// Name of the region.
     pub region: String,
     /// The feature gate ReservedCapacity.
     pub reserved_capacity: bool,
@@ -197,7 +193,6 @@ pub struct Launch<'a> {
 pub struct Resolved {
     /// Content of the template.
     pub template: Template,
-    /// Names of the instance types.
     pub types: BTreeSet<String>,
 }
 

@@ -53,7 +53,6 @@ impl KubernetesVersion {
         Self(Arc::new(RwLock::new(version.to_owned())))
     }
 
-    /// Returns the current version.
     #[must_use]
     pub fn current(&self) -> String {
         let version = self.0.read();

@@ -310,7 +310,6 @@ impl Aws {
         })))
     }
 
-    /// Returns the region.
     #[must_use]
     pub fn region(&self) -> &str {
         &self.0.region

@@ -40,10 +40,7 @@ pub struct Request<'a> {
 pub enum NothingLeft {
     /// A filter rejected every instance type.
     #[error("no instance type is left after the filter `{filter}`")]
-    Filtered {
-        /// Name of the filter.
-        filter: &'static str,
-    },
+    Filtered { filter: &'static str },
     /// The cheapest instance types do not satisfy minValues.
     #[error("the {count} cheapest instance types do not satisfy minValues of `{key}`")]
     MinValues {

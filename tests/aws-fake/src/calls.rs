@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::services::permissions::Permission;
 
 /// A call and its outcome.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// Time of arrival on the stand-in's clock.
     pub at: Timestamp,

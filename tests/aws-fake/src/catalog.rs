@@ -107,7 +107,6 @@ static PRICES: LazyLock<HashMap<String, HashMap<String, f64>>> =
 /// The catalog of one region.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Catalog {
-    /// Names and IDs of zones.
     pub(crate) zones: Vec<(String, String)>,
     pub(crate) types: BTreeMap<String, Arc<InstanceType>>,
     /// The zones (bit i = zone i) each instance type is offered in.
@@ -228,30 +227,4 @@ fn short(region: &str) -> String {
             p => p.chars().take(1).collect(),
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bundled_catalog_has_the_counts_of_its_source() {
-        let catalog = Catalog::of("us-west-2");
-        assert_eq!(TYPES.len(), 1395);
-        assert_eq!(catalog.types.len(), 1354);
-        let offerings: u32 = catalog.offered.values().map(|m| m.count_ones()).sum();
-        assert_eq!(offerings, 5070);
-        assert_eq!(catalog.zone_id("us-west-2a"), "usw2-az2");
-        assert!((catalog.price("m5.large") - 0.096).abs() < 1e-9);
-    }
-
-    #[test]
-    fn a_region_without_data_has_three_zones() {
-        let catalog = Catalog::of("ap-southeast-7");
-        assert_eq!(
-            catalog.zones[2],
-            ("ap-southeast-7c".to_owned(), "apse7-az3".to_owned())
-        );
-        assert!(catalog.offers("m5.large", "ap-southeast-7b"));
-    }
 }

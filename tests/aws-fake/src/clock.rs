@@ -1,33 +1,16 @@
-//! Clock of the stand-in: follows tokio's timer (real, accelerated, or paused), or is advanced by the test.
+//! Clock of the stand-in: follows tokio's timer (real, accelerated, or paused).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The time source of the stand-in. Cheap to clone; clones share the time.
-///
-/// ```
-/// use karpenter_aws_fake::Clock;
-/// use std::time::Duration;
-///
-/// let clock = Clock::manual("2026-01-01T00:00:00Z".parse().unwrap());
-/// clock.advance(Duration::from_secs(90));
-/// assert_eq!(clock.now().to_string(), "2026-01-01T00:01:30Z");
-/// ```
+/// The time source of the stand-in.
 #[derive(Debug, Clone)]
-pub struct Clock(Source);
-
-#[derive(Debug, Clone)]
-enum Source {
-    Timer {
-        epoch: Timestamp,
-        started: Instant,
-        speed: f64,
-    },
-    Manual(Arc<watch::Sender<Timestamp>>),
+pub struct Clock {
+    epoch: Timestamp,
+    started: Instant,
+    speed: f64,
 }
 
 impl Clock {
@@ -41,11 +24,11 @@ impl Clock {
         } else {
             1.0
         };
-        Self(Source::Timer {
+        Self {
             epoch,
             started: Instant::now(),
             speed,
-        })
+        }
     }
 
     /// Creates a clock that shows the wall clock's time.
@@ -54,51 +37,20 @@ impl Clock {
         Self::new(Timestamp::now(), 1.0)
     }
 
-    /// Creates a clock that stays at `epoch` until [`Clock::advance`] moves it.
-    #[must_use]
-    pub fn manual(epoch: Timestamp) -> Self {
-        Self(Source::Manual(Arc::new(watch::Sender::new(epoch))))
-    }
-
     /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        match &self.0 {
-            Source::Timer {
-                epoch,
-                started,
-                speed,
-            } => later(
-                *epoch,
-                Duration::try_from_secs_f64(started.elapsed().as_secs_f64() * speed)
-                    .unwrap_or(Duration::MAX),
-            ),
-            Source::Manual(now) => *now.borrow(),
-        }
-    }
-
-    /// Advances a manual clock and wakes its sleepers; has no effect on a clock that follows the timer.
-    pub fn advance(&self, by: Duration) {
-        if let Source::Manual(now) = &self.0 {
-            now.send_modify(|t| *t = later(*t, by));
-        }
+        let passed = self.started.elapsed().as_secs_f64() * self.speed;
+        later(
+            self.epoch,
+            Duration::try_from_secs_f64(passed).unwrap_or(Duration::MAX),
+        )
     }
 
     /// Waits until `duration` has passed on this clock.
     pub async fn sleep(&self, duration: Duration) {
-        match &self.0 {
-            Source::Timer { speed, .. } => {
-                let real = Duration::try_from_secs_f64(duration.as_secs_f64() / speed)
-                    .unwrap_or(Duration::MAX);
-                tokio::time::sleep(real).await;
-            }
-            Source::Manual(now) => {
-                let mut now = now.subscribe();
-                let until = later(*now.borrow_and_update(), duration);
-                // The sender lives as long as the clock, so waiting ends only at the deadline.
-                let _reached = now.wait_for(|t| *t >= until).await;
-            }
-        }
+        let real = duration.as_secs_f64() / self.speed;
+        tokio::time::sleep(Duration::try_from_secs_f64(real).unwrap_or(Duration::MAX)).await;
     }
 }
 
@@ -113,30 +65,4 @@ pub(crate) fn later(at: Timestamp, by: Duration) -> Timestamp {
 /// Formats `at` as EC2 does: UTC with milliseconds.
 pub(crate) fn rfc3339(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_sleeper_on_a_manual_clock_wakes_when_the_clock_passes_its_deadline() {
-        let clock = Clock::manual(Timestamp::UNIX_EPOCH);
-        let sleeper = tokio::spawn({
-            let clock = clock.clone();
-            async move { clock.sleep(Duration::from_secs(10)).await }
-        });
-        tokio::task::yield_now().await;
-        clock.advance(Duration::from_secs(9));
-        tokio::task::yield_now().await;
-        assert!(!sleeper.is_finished());
-        clock.advance(Duration::from_secs(1));
-        sleeper.await.unwrap();
-    }
-
-    #[test]
-    fn timestamps_are_formatted_with_milliseconds() {
-        let at = Timestamp::from_millisecond(1_700_000_000_042).unwrap();
-        assert_eq!(rfc3339(at), "2023-11-14T22:13:20.042Z");
-    }
 }

@@ -15,7 +15,7 @@ use crate::calls::Call;
 use crate::clock::Clock;
 use crate::ec2::{Ec2, Ec2Call};
 use crate::faults;
-use crate::faults::{Cut, Fault};
+use crate::faults::Fault;
 use crate::ids::Ids;
 use crate::limits::Buckets;
 use crate::services::eks::{Cluster, EksCall};
@@ -88,8 +88,8 @@ pub struct ConnectionLost;
 
 /// Outcome of a call after access to the state.
 enum Step {
-    Answer(Response<Bytes>, Duration),
-    Lost(Duration),
+    Answer(Response<Bytes>),
+    Lost,
     Wait(Duration),
 }
 
@@ -119,18 +119,8 @@ impl AwsFake {
                 self.inner.changes.send_modify(|n| *n += 1);
             }
             match step {
-                Step::Answer(response, delay) => {
-                    if !delay.is_zero() {
-                        clock.sleep(delay).await;
-                    }
-                    return Ok(response);
-                }
-                Step::Lost(delay) => {
-                    if !delay.is_zero() {
-                        clock.sleep(delay).await;
-                    }
-                    return Err(ConnectionLost);
-                }
+                Step::Answer(response) => return Ok(response),
+                Step::Lost => return Err(ConnectionLost),
                 Step::Wait(longest) => {
                     let until = *deadline.get_or_insert_with(|| crate::clock::later(now, longest));
                     let next = self.state().next_change(now).filter(|at| *at < until);
@@ -281,13 +271,7 @@ impl AwsState {
         } else {
             faults::take(&mut self.faults, incoming)
         };
-        let delay = fault.as_ref().map(Fault::delay).unwrap_or_default();
-        let lost = fault.as_ref().and_then(|f| f.drop);
         let request_id = self.ids.uuid();
-        if lost == Some(Cut::Request) {
-            self.record(incoming, now, Some("ConnectionLost"), vec![], &request_id);
-            return Step::Lost(delay);
-        }
         let (outcome, permissions) = match fault.as_ref().and_then(Fault::as_error) {
             Some(error) => (Err(error), vec![]),
             None => self.perform(incoming, endpoint, now, again, waited),
@@ -300,10 +284,10 @@ impl AwsState {
         };
         let code = outcome.as_ref().err().map(|e| e.code.as_str());
         self.record(incoming, now, code, permissions, &request_id);
-        if lost == Some(Cut::Answer) {
-            return Step::Lost(delay);
+        if fault.is_some_and(|fault| fault.loses_answer) {
+            return Step::Lost;
         }
-        Step::Answer(incoming.respond(&outcome, &request_id), delay)
+        Step::Answer(incoming.respond(&outcome, &request_id))
     }
 
     fn record(

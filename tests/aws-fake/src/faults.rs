@@ -1,8 +1,4 @@
-//! Injected faults: errors, latency and lost connections per call.
-
-use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
+//! Injected faults: errors and lost responses per call.
 
 use crate::wire::Incoming;
 use crate::wire::error::AwsError;
@@ -14,46 +10,22 @@ use crate::wire::error::AwsError;
 /// let twice = Fault::error("CreateFleet", "RequestLimitExceeded").times(2);
 /// let lost = Fault::drop_answer("CreateFleet");
 /// ```
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Fault {
     /// Action of the affected calls, such as `CreateFleet`; `*` for every call.
     pub action: String,
     /// Affects only calls whose decoded request contains this text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containing: Option<String>,
-    /// Number of affected calls; the default is one, as in the Python stand-in.
-    #[serde(default = "once")]
+    /// Number of affected calls.
     pub times: u32,
     /// Error code to return instead of executing the call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// Error message; the default is the code.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// HTTP status; the default is AWS's status for the code.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Delay of the response in seconds.
-    #[serde(default)]
-    pub delay_s: f64,
-    /// When the connection is dropped, if it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drop: Option<Cut>,
-}
-
-/// When a connection is dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Cut {
-    /// Before the call is executed.
-    Request,
-    /// After the call, before the response: the caller cannot know the outcome.
-    Answer,
-}
-
-fn once() -> u32 {
-    1
+    /// Whether the connection is dropped after the call, before the response: the caller cannot know the outcome.
+    pub loses_answer: bool,
 }
 
 impl Fault {
@@ -65,8 +37,7 @@ impl Fault {
             code: None,
             message: None,
             status: None,
-            delay_s: 0.0,
-            drop: None,
+            loses_answer: false,
         }
     }
 
@@ -79,29 +50,11 @@ impl Fault {
         }
     }
 
-    /// Creates a fault: the next call of `action` is answered `delay` later.
-    #[must_use]
-    pub fn latency(action: &str, delay: Duration) -> Self {
-        Self {
-            delay_s: delay.as_secs_f64(),
-            ..Self::on(action)
-        }
-    }
-
-    /// Creates a fault: the next call of `action` is lost before it is executed.
-    #[must_use]
-    pub fn drop_request(action: &str) -> Self {
-        Self {
-            drop: Some(Cut::Request),
-            ..Self::on(action)
-        }
-    }
-
     /// Creates a fault: the next call of `action` is executed, and its response is lost.
     #[must_use]
     pub fn drop_answer(action: &str) -> Self {
         Self {
-            drop: Some(Cut::Answer),
+            loses_answer: true,
             ..Self::on(action)
         }
     }
@@ -126,7 +79,6 @@ impl Fault {
         self
     }
 
-    /// Sets the error message.
     #[must_use]
     pub fn message(mut self, message: &str) -> Self {
         self.message = Some(message.to_owned());
@@ -141,10 +93,6 @@ impl Fault {
             error.status = status;
         }
         Some(error)
-    }
-
-    pub(crate) fn delay(&self) -> Duration {
-        Duration::try_from_secs_f64(self.delay_s).unwrap_or_default()
     }
 }
 

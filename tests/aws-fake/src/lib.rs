@@ -62,7 +62,7 @@ pub use ec2::{
     status::{ScheduledEvent, StatusReport},
 };
 pub use fake::{AwsFake, ConnectionLost};
-pub use faults::{Cut, Fault};
+pub use faults::Fault;
 pub use limits::Rate;
 pub use server::Server;
 pub use services::{

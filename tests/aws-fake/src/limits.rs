@@ -64,31 +64,3 @@ impl Buckets {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bucket_empties_at_its_burst_and_refills_at_its_rate() {
-        let mut buckets = Buckets::default();
-        let at = |ms| Timestamp::from_millisecond(ms).unwrap();
-        let mut take = |ms| {
-            buckets
-                .take(
-                    "RunInstances",
-                    Rate::of_ec2("RunInstances"),
-                    at(ms),
-                    "123456789012",
-                )
-                .map_err(|e| e.code)
-        };
-        for _ in 0..5 {
-            take(0).unwrap();
-        }
-        assert_eq!(take(0).unwrap_err(), "RequestLimitExceeded");
-        take(500).unwrap();
-        assert!(take(600).is_err());
-        take(1000).unwrap();
-    }
-}

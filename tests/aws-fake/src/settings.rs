@@ -3,20 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::limits::Rate;
 
 /// Settings of the stand-in. Durations are in seconds of its clock.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AwsFakeSettings {
     /// Time from pending to running.
     pub pending_s: f64,
     /// Time from shutting-down to terminated.
     pub shutting_down_s: f64,
-    /// How long new instances are missing in lists.
-    pub hide_s: f64,
     /// How long EC2 does not see new instance profiles and role changes of profiles.
     pub iam_delay_s: f64,
     /// Maximum number of elements per page, for actions without an entry in `page_sizes`.
@@ -31,8 +26,6 @@ pub struct AwsFakeSettings {
     pub rates: BTreeMap<String, (f64, f64)>,
     /// Quota of on-demand vCPUs; unlimited if `None`.
     pub on_demand_vcpus: Option<u32>,
-    /// Quota of spot vCPUs; unlimited if `None`.
-    pub spot_vcpus: Option<u32>,
     /// Whether the service-linked role for spot exists.
     pub spot_role: bool,
     /// IAM actions that are denied, with `*` and `?`.
@@ -50,7 +43,6 @@ impl Default for AwsFakeSettings {
         Self {
             pending_s: 5.0,
             shutting_down_s: 30.0,
-            hide_s: 0.0,
             iam_delay_s: 0.0,
             page_size: 2,
             // Catalogs have thousands of rows: pages of two would be thousands of calls and exceed the rate limits.
@@ -66,7 +58,6 @@ impl Default for AwsFakeSettings {
             rate_limits: true,
             rates: BTreeMap::new(),
             on_demand_vcpus: None,
-            spot_vcpus: None,
             spot_role: true,
             denied: Vec::new(),
             denied_resources: Vec::new(),
@@ -87,10 +78,6 @@ impl AwsFakeSettings {
 
     pub(crate) fn shutting_down(&self) -> Duration {
         seconds(self.shutting_down_s)
-    }
-
-    pub(crate) fn hide(&self) -> Duration {
-        seconds(self.hide_s)
     }
 
     pub(crate) fn iam_delay(&self) -> Duration {

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::filters::{Filterable, Filters, Tags, tag_set};
@@ -38,21 +37,17 @@ impl Pool {
 }
 
 /// Pools without capacity. Patterns have `*` and `?`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
     /// Pattern of the instance type.
-    #[serde(rename = "type")]
     pub instance_type: String,
     /// Pattern of the zone.
     pub zone: String,
     /// Capacity type: `on-demand`, `spot` or `*`.
     pub capacity_type: String,
     /// Error code; the default is `InsufficientInstanceCapacity`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// Error message; the default is EC2's message for insufficient capacity.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
@@ -78,7 +73,6 @@ impl Shortage {
     }
 }
 
-/// The capacity of all pools.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     /// Number of instances left in limited pools.
@@ -132,42 +126,28 @@ impl Pools {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CapacityReservation {
     /// ID of the reservation, `cr-…`.
     pub id: String,
-    /// Name of the instance type.
     pub instance_type: String,
-    /// Name of the zone.
     pub zone: String,
     /// Number of reserved instances.
     pub total: u32,
     /// Number of instances left.
     pub available: u32,
     /// ID of the owning account.
-    #[serde(default = "own_account")]
     pub owner: String,
     /// Match criteria: `open` or `targeted`.
-    #[serde(default = "open")]
     pub match_criteria: String,
     /// State: `active`, `expired`, `cancelled`, `pending`, …
-    #[serde(default = "active")]
     pub state: String,
-    /// Whether it is a capacity block.
-    #[serde(default)]
     pub block: bool,
     /// Whether AWS may reclaim its instances.
-    #[serde(default)]
     pub interruptible: bool,
     /// End of the reservation, if it has one.
-    #[serde(default)]
     pub end: Option<Timestamp>,
-    /// Start of the reservation.
-    #[serde(default)]
     pub start: Option<Timestamp>,
-    /// Tags of the reservation.
-    #[serde(default)]
     pub tags: Tags,
 }
 

@@ -326,20 +326,3 @@ fn image_id(name: &str) -> String {
     });
     format!("ami-0{hash:016x}")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_parameter_has_the_id_of_a_published_image_and_ids_are_unique() {
-        let (images, parameters) = published("1.34", Timestamp::UNIX_EPOCH);
-        let mut ids: Vec<_> = images.iter().map(|i| i.id.as_str()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), images.len());
-        assert!(parameters.iter().all(|(_, id)| ids.contains(&id.as_str())));
-        assert!(parameters.iter().any(|(path, _)| path
-            == "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023/arm64/standard/recommended/image_id"));
-    }
-}

@@ -24,8 +24,7 @@ use crate::wire::params::Params;
 /// How long a terminated instance stays listed.
 const VISIBLE_AFTER_TERMINATION: Duration = Duration::from_secs(3600);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InstanceState {
     /// Launched, not running yet.
     Pending,
@@ -74,15 +73,12 @@ impl InstanceState {
 }
 
 /// How an instance is billed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Lifecycle {
     /// On demand, also inside a capacity reservation.
     OnDemand,
     Spot,
-    /// In a capacity block.
     CapacityBlock,
-    /// In an interruptible capacity reservation.
     InterruptibleCapacityReservation,
 }
 
@@ -100,7 +96,7 @@ impl Lifecycle {
 }
 
 /// A network interface of an instance.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Interface {
     /// ID of the interface, `eni-…`.
     pub id: String,
@@ -120,7 +116,7 @@ pub struct Interface {
     pub public: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Instance {
     /// ID of the instance, `i-…`.
     pub id: String,
@@ -128,25 +124,20 @@ pub struct Instance {
     pub reservation: String,
     /// Index within the launch.
     pub launch_index: u32,
-    /// Name of the instance type.
     pub instance_type: String,
     /// ID of the AMI.
     pub image: String,
     /// Architecture: `x86_64` or `arm64`.
     pub architecture: String,
-    /// Name of the zone.
     pub zone: String,
     pub zone_id: String,
-    /// ID of the subnet.
     pub subnet: String,
-    /// ID of the VPC.
     pub vpc: String,
     /// Private address of the primary interface.
     pub private_ip: Ipv4Addr,
     pub interfaces: Vec<Interface>,
     /// ID and name of the primary interface's security groups.
     pub groups: Vec<(String, String)>,
-    /// Tags of the instance.
     pub tags: Tags,
     pub launched: Timestamp,
     pub state: InstanceState,
@@ -156,7 +147,6 @@ pub struct Instance {
     pub reason: Option<(String, String)>,
     /// How the instance is billed.
     pub lifecycle: Lifecycle,
-    /// ID of the spot request.
     pub spot_request: Option<String>,
     /// ID of the capacity reservation it runs in.
     pub capacity_reservation: Option<String>,
@@ -185,14 +175,11 @@ pub struct Instance {
     /// Client token of the launch.
     pub client_token: String,
     /// Status in DescribeInstanceStatus, where it differs from `ok`.
-    #[serde(skip)]
     pub status: StatusReport,
     /// When the instance started or the last status check failed; checks pass a minute later.
     pub up_since: Option<Timestamp>,
-    #[serde(skip)]
     pub(crate) sequence: u64,
     /// Rendered listing of the instance; invalidated when the instance changes.
-    #[serde(skip)]
     pub(crate) rendered: Option<Arc<str>>,
 }
 

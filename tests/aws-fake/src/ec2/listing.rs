@@ -4,15 +4,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::Ec2Call;
 use super::filters::{Filterable, Filters, Tags};
 use super::instances::{Instance, InstanceState, Interface, Lifecycle};
-use crate::clock::{later, rfc3339};
+use crate::clock::rfc3339;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 use crate::wire::xml::Writer;
@@ -23,10 +21,6 @@ impl Instance {
         let region = self.zone.trim_end_matches(|c: char| c.is_ascii_lowercase());
         let name = self.private_ip.to_string().replace('.', "-");
         format!("ip-{name}.{region}.compute.internal")
-    }
-
-    fn is_listed(&self, now: Timestamp, hide: Duration) -> bool {
-        hide.is_zero() || now >= later(self.launched, hide)
     }
 
     pub(crate) fn render(&mut self, account: &str) -> Arc<str> {
@@ -369,21 +363,13 @@ pub(super) fn check_ids(ids: &[&str]) -> Result<(), AwsError> {
 }
 
 impl Ec2Call<'_> {
-    /// Returns the instance, if EC2 already lists it.
-    pub(crate) fn visible_instance(&self, id: &str) -> Option<&Instance> {
-        self.ec2
-            .instances
-            .get(id)
-            .filter(|i| i.is_listed(self.now, self.settings.hide()))
-    }
-
-    /// Refuses IDs that are malformed, unknown or not listed yet.
+    /// Refuses IDs that are malformed or unknown.
     pub(crate) fn check_instances(&self, ids: &[&str]) -> Result<(), AwsError> {
         check_ids(ids)?;
         let absent: Vec<&str> = ids
             .iter()
             .copied()
-            .filter(|id| self.visible_instance(id).is_none())
+            .filter(|id| self.ec2.instances.get(id).is_none())
             .collect();
         if absent.is_empty() {
             Ok(())
@@ -408,8 +394,6 @@ impl Ec2Call<'_> {
             usize::MAX
         };
         let after = page.after().and_then(|k| k.parse().ok()).unwrap_or(0);
-        let hide = self.settings.hide();
-        let now = self.now;
         let account = self.ec2.account.clone();
         let ids: HashSet<&str> = ids.into_iter().collect();
 
@@ -419,9 +403,8 @@ impl Ec2Call<'_> {
         let mut last = 0;
         let mut token = None;
         for instance in self.ec2.instances.after(after) {
-            let wanted = (ids.is_empty() || ids.contains(instance.id.as_str()))
-                && instance.is_listed(now, hide)
-                && filters.matches(instance);
+            let wanted =
+                (ids.is_empty() || ids.contains(instance.id.as_str())) && filters.matches(instance);
             if !wanted {
                 continue;
             }

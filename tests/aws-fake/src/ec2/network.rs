@@ -17,7 +17,6 @@ pub struct Subnet {
     /// ID of the subnet, `subnet-…`.
     pub id: String,
     pub vpc_id: String,
-    /// Name of its zone.
     pub zone: String,
     /// Network address and prefix length.
     pub cidr: (Ipv4Addr, u8),
@@ -148,7 +147,6 @@ impl Filterable for SecurityGroup {
 pub struct PlacementGroup {
     /// ID of the group, `pg-…`.
     pub id: String,
-    /// Name of the group.
     pub name: String,
     /// Strategy: `cluster`, `spread` or `partition`.
     pub strategy: String,
@@ -387,21 +385,5 @@ impl Filterable for InRegion<'_, '_> {
 
     fn tags(&self) -> &Tags {
         &self.subnet.tags
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_subnet_runs_out_of_addresses_and_gets_them_back() {
-        let mut subnet = Subnet::new("subnet-1", "vpc-1", "z", (Ipv4Addr::new(10, 0, 0, 0), 28));
-        assert_eq!(subnet.free(), 11);
-        let taken: Vec<_> = std::iter::from_fn(|| subnet.take()).collect();
-        assert_eq!(taken.len(), 11);
-        assert_eq!(taken[0], Ipv4Addr::new(10, 0, 0, 4));
-        subnet.release(taken[3]);
-        assert_eq!(subnet.take(), Some(taken[3]));
     }
 }

@@ -112,37 +112,3 @@ pub(crate) fn open(token: &str, action: &str) -> Option<String> {
     let (of, key) = text.split_once('\n')?;
     (of == action).then(|| key.to_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn page(params: &serde_json::Value) -> Result<Page, AwsError> {
-        Page::read(Params(params), "DescribeX", (5, 1000), 2)
-    }
-
-    #[test]
-    fn pages_have_no_gap_or_repeat_and_the_last_has_no_token() {
-        let all = || (0..5).map(|n| (format!("k{n}"), n));
-        let (first, token) = page(&json!({})).unwrap().cut(all());
-        assert_eq!(first, [0, 1]);
-        let (second, token) = page(&json!({"NextToken": token})).unwrap().cut(all());
-        assert_eq!(second, [2, 3]);
-        let (third, token) = page(&json!({"NextToken": token})).unwrap().cut(all());
-        assert_eq!((third, token), (vec![4], None));
-    }
-
-    #[test]
-    fn foreign_tokens_and_sizes_out_of_bounds_are_refused() {
-        let code = |p| page(&p).unwrap_err().code;
-        assert_eq!(code(json!({"NextToken": "garbage!"})), "InvalidNextToken");
-        assert_eq!(
-            code(json!({"NextToken": seal("k1", "Other")})),
-            "InvalidNextToken"
-        );
-        assert_eq!(code(json!({"MaxResults": 4})), "InvalidParameterValue");
-        assert_eq!(code(json!({"MaxResults": 1001})), "InvalidParameterValue");
-    }
-}

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Ec2Call;
@@ -18,8 +17,7 @@ use crate::wire::params::Params;
 const INITIALIZATION: Duration = Duration::from_secs(60);
 
 /// Impairments of an instance.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct StatusReport {
     /// Since when the system status check fails.
     pub system_impaired_since: Option<Timestamp>,
@@ -30,9 +28,7 @@ pub struct StatusReport {
     pub events: Vec<ScheduledEvent>,
 }
 
-/// A scheduled event of an instance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduledEvent {
     /// Event code: `instance-stop`, `instance-retirement`, `system-reboot`, `system-maintenance` or `instance-reboot`.
     pub code: String,
@@ -144,7 +140,6 @@ impl Ec2Call<'_> {
             .all()
             .filter(|i| ids.is_empty() || ids.contains(&i.id.as_str()))
             .filter(|i| all || i.state == InstanceState::Running)
-            .filter(|i| self.visible_instance(&i.id).is_some())
             .map(|instance| Checked {
                 instance,
                 now: self.now,

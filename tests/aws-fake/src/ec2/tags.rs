@@ -56,7 +56,6 @@ fn check_count(count: usize) -> Result<(), AwsError> {
     Ok(())
 }
 
-/// Checks one `TagSpecification`.
 pub(crate) fn check_specification(specification: Params<'_>) -> Result<(), AwsError> {
     if specification.text("ResourceType").is_none() {
         return Err(AwsError::missing("TagSpecification.ResourceType"));
@@ -111,7 +110,9 @@ impl Ec2Call<'_> {
         let prefix = id.split('-').next().unwrap_or_default();
         match prefix {
             "i" => self
-                .visible_instance(id)
+                .ec2
+                .instances
+                .get(id)
                 .map(|i| ("instance", &i.tags))
                 .ok_or_else(|| missing("InvalidInstanceID.NotFound", "instance ID")),
             "subnet" => ec2

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::services::permissions::{Auth, Permission};
@@ -14,10 +13,8 @@ use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
 /// An EKS cluster with its zonal shifts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
-    /// Name of the cluster.
     pub name: String,
     /// Kubernetes version, such as `1.34`.
     pub version: String,
@@ -25,44 +22,29 @@ pub struct Cluster {
     pub endpoint: String,
     /// Certificate authority in PEM.
     pub ca: String,
-    #[serde(default)]
     pub service_ipv4_cidr: Option<String>,
-    #[serde(default)]
     pub service_ipv6_cidr: Option<String>,
     /// Status: `ACTIVE`, `CREATING`, `UPDATING`, …
-    #[serde(default = "active")]
     pub status: String,
     /// IDs of the control plane's subnets.
-    #[serde(default)]
     pub subnets: Vec<String>,
     /// Whether it is registered for zonal shifts.
-    #[serde(default)]
     pub zonal_shift: bool,
-    /// Zonal shifts of the cluster.
-    #[serde(default)]
     pub shifts: Vec<ZonalShift>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZonalShift {
     /// ID of the zone that traffic is shifted away from.
     pub away_from: String,
     /// Status: `APPLIED` or `NOT_APPLIED`.
-    #[serde(default = "applied")]
     pub status: String,
-    /// Start of the shift.
     pub start: Timestamp,
-    /// Expiry of the shift.
     pub expiry: Timestamp,
 }
 
 fn active() -> String {
     "ACTIVE".to_owned()
-}
-
-fn applied() -> String {
-    "APPLIED".to_owned()
 }
 
 impl Cluster {

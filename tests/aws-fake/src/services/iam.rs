@@ -16,11 +16,10 @@ use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
     /// Name of the role, without path.
     pub name: String,
-    /// ARN of the role.
     pub arn: String,
     /// ID of the role, `AROA…`.
     pub id: String,
@@ -29,19 +28,16 @@ pub struct Role {
     pub created: Timestamp,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceProfile {
     /// Name of the profile, without path.
     pub name: String,
-    /// ARN of the profile.
     pub arn: String,
     /// ID of the profile, `AIPA…`.
     pub id: String,
     /// Path, which begins and ends with a slash.
     pub path: String,
-    /// Name of its role.
     pub role: Option<String>,
-    /// Tags of the profile.
     pub tags: Tags,
     pub created: Timestamp,
     /// Time of the last change; EC2 sees changes with a delay.

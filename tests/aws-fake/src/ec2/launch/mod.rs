@@ -125,35 +125,25 @@ impl Ec2Call<'_> {
                 "The provided credentials do not have permission to create the service-linked role for EC2 Spot Instances.",
             ));
         }
-        let quota = if spot {
-            self.settings.spot_vcpus
-        } else {
-            self.settings.on_demand_vcpus
+        let Some(quota) = self.settings.on_demand_vcpus.filter(|_| !spot) else {
+            return Ok(());
         };
-        let Some(quota) = quota else { return Ok(()) };
         let used: u32 = self
             .ec2
             .instances
             .all()
-            .filter(|i| i.state.is_alive() && (i.lifecycle == Lifecycle::Spot) == spot)
+            .filter(|i| i.state.is_alive() && i.lifecycle == Lifecycle::OnDemand)
             .map(|i| i.vcpus)
             .sum();
         if used.saturating_add(accepted.instance_type.vcpus) <= quota {
             return Ok(());
         }
-        Err(if spot {
-            AwsError::new(
-                "MaxSpotInstanceCountExceeded",
-                "Max spot instance count exceeded",
-            )
-        } else {
-            AwsError::new(
-                "VcpuLimitExceeded",
-                format!(
-                    "You have requested more vCPU capacity than your current vCPU limit of {quota} allows for the instance bucket that the specified instance type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit."
-                ),
-            )
-        })
+        Err(AwsError::new(
+            "VcpuLimitExceeded",
+            format!(
+                "You have requested more vCPU capacity than your current vCPU limit of {quota} allows for the instance bucket that the specified instance type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit."
+            ),
+        ))
     }
 
     /// Takes an instance out of the reservation that the launch targets or matches.

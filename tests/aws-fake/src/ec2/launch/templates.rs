@@ -15,10 +15,8 @@ use crate::wire::params::Params;
 pub struct LaunchTemplate {
     /// ID of the template, `lt-…`.
     pub id: String,
-    /// Name of the template.
     pub name: String,
     pub created: jiff::Timestamp,
-    /// Number of the version `$Default`.
     pub default_version: u32,
     /// Launch data of each version, with the request's parameter names.
     pub versions: Vec<Value>,
@@ -231,44 +229,5 @@ impl Ec2Call<'_> {
         Ok(Reply::Tree(
             json!({"launchTemplate": self.template_wire(&template)}),
         ))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_found_by_number_latest_and_default() {
-        let template = LaunchTemplate {
-            id: "lt-1".into(),
-            name: "t".into(),
-            created: jiff::Timestamp::UNIX_EPOCH,
-            default_version: 1,
-            versions: vec![json!(1), json!(2)],
-            tags: Tags::new(),
-        };
-        let number = |v| template.version(v).map(|(n, _)| n);
-        assert_eq!(number("$Latest"), Some(2));
-        assert_eq!(number("$Default"), Some(1));
-        assert_eq!(number("2"), Some(2));
-        assert_eq!(number("0"), None);
-        assert_eq!(number("3"), None);
-    }
-
-    #[test]
-    fn user_data_is_limited_after_decoding() {
-        use base64::Engine as _;
-        use base64::prelude::BASE64_STANDARD;
-        let code = |n: usize| check_user_data(&BASE64_STANDARD.encode(vec![b'x'; n]));
-        assert!(code(MAX_USER_DATA).is_ok());
-        assert_eq!(
-            code(MAX_USER_DATA + 1).unwrap_err().message,
-            "User data is limited to 16384 bytes"
-        );
-        assert_eq!(
-            check_user_data("not base64 at all").unwrap_err().code,
-            "InvalidUserData.Malformed"
-        );
     }
 }

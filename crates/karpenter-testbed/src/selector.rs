@@ -127,7 +127,6 @@ impl Selector {
             .push(Requirement::new(key.to_owned(), operator, values));
     }
 
-    /// Returns whether the selector matches `labels`.
     pub(crate) fn matches(&self, labels: &Labels) -> bool {
         self.matches_with(|key| labels.get(key).map(String::as_str))
     }
@@ -212,29 +211,6 @@ mod tests {
 
     fn selects(selector: Option<&LabelSelector>, labels: Option<&Labels>) -> bool {
         Selector::new(selector).matches(labels.unwrap_or(&Labels::new()))
-    }
-
-    #[test]
-    fn label_selectors_follow_kubernetes() {
-        let selector: LabelSelector = serde_json::from_value(json!({
-            "matchLabels": {"app": "web"},
-            "matchExpressions": [
-                {"key": "tier", "operator": "NotIn", "values": ["x"]},
-                {"key": "old", "operator": "DoesNotExist"}
-            ]
-        }))
-        .unwrap();
-        assert!(selects(Some(&selector), Some(&labels(&[("app", "web")]))));
-        assert!(!selects(
-            Some(&selector),
-            Some(&labels(&[("app", "web"), ("tier", "x")]))
-        ));
-        assert!(!selects(
-            Some(&selector),
-            Some(&labels(&[("app", "web"), ("old", "")]))
-        ));
-        assert!(!selects(None, Some(&labels(&[("app", "web")]))));
-        assert!(selects(Some(&LabelSelector::default()), None));
     }
 
     #[test]

@@ -7,10 +7,9 @@
 )]
 
 use http::Request;
-use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_testbed::Testbed;
 use karpenter_testbed::server::ServedOverHttps;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -172,21 +171,6 @@ async fn verbs_and_resources_of_a_bound_role_are_allowed() {
 }
 
 #[tokio::test]
-async fn a_role_bound_in_a_namespace_applies_only_there() {
-    let rules = json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }]);
-    let cluster = Cluster::start(rules).await;
-    cluster.bind(Some("robots")).await;
-    cluster
-        .pods("robots")
-        .list(&ListParams::default())
-        .await
-        .unwrap();
-    refused(cluster.pods("others").list(&ListParams::default()).await);
-    let everywhere: Api<Pod> = Api::all(cluster.robot.clone());
-    refused(everywhere.list(&ListParams::default()).await);
-}
-
-#[tokio::test]
 async fn a_rule_with_resource_names_is_for_these_and_lists_of_one_of_them() {
     let rules = json!([{
         "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["mine"], "verbs": ["*"],
@@ -266,130 +250,4 @@ async fn an_unknown_token_is_unauthorized() {
         matches!(error, kube::Error::Api(status) if status.code == 401),
         "401"
     );
-}
-
-#[cfg(unix)]
-#[tokio::test]
-async fn a_kubeconfig_is_for_its_owner_alone_even_in_a_file_that_was_there() {
-    use std::os::unix::fs::PermissionsExt as _;
-    let testbed = Testbed::builder().start().await;
-    let served = testbed.serve("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let home = tempfile::tempdir().unwrap();
-    let (new, old) = (home.path().join("new"), home.path().join("old"));
-    std::fs::write(&old, "a longer text than a kubeconfig".repeat(1000)).unwrap();
-    for path in [new, old] {
-        served.write_kubeconfig(&path).unwrap();
-        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "{}", path.display());
-        let written = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(written, served.kubeconfig());
-    }
-}
-
-/// Creates a resource that is not stored, as the administrator, and returns its status.
-async fn status_of(cluster: &Cluster, group: &str, kind: &str, spec: Value) -> Value {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
-    let api: Api<DynamicObject> = Api::all_with(cluster.testbed.client(), &resource);
-    let object = json!({
-        "apiVersion": resource.api_version, "kind": kind, "metadata": {}, "spec": spec,
-    });
-    let object = serde_json::from_value(object).unwrap();
-    let answer = api.create(&PostParams::default(), &object).await.unwrap();
-    answer.data["status"].clone()
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_token_is_valid_for_its_audiences_and_its_time() {
-    let cluster = Cluster::start(json!([])).await;
-    let api: Api<ServiceAccount> = Api::namespaced(cluster.testbed.client(), "robots");
-    let request = |seconds: i64| -> TokenRequest {
-        let spec = json!({ "audiences": ["ours", "theirs"], "expirationSeconds": seconds });
-        serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap()
-    };
-    let how = PostParams::default();
-    let missing = api.create_token_request("robot", &how, &request(600)).await;
-    assert!(matches!(missing, Err(kube::Error::Api(status)) if status.code == 404));
-    let account = json!({ "metadata": { "name": "robot" } });
-    cluster
-        .create("", "ServiceAccount", Some("robots"), account)
-        .await;
-    let short = api.create_token_request("robot", &how, &request(599)).await;
-    let short = match short {
-        Err(kube::Error::Api(status)) => (status.code, status.message),
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(short.0, 422);
-    assert!(
-        short
-            .1
-            .ends_with("may not specify a duration less than 10 minutes"),
-        "{}",
-        short.1
-    );
-
-    let made = api
-        .create_token_request("robot", &how, &request(600))
-        .await
-        .unwrap();
-    let token = made.status.unwrap().token.unwrap();
-    let review = async |audiences: Value| {
-        let spec = json!({ "token": token, "audiences": audiences });
-        status_of(&cluster, "authentication.k8s.io", "TokenReview", spec).await
-    };
-    let ours = review(json!(["ours", "another"])).await;
-    assert_eq!(
-        (&ours["authenticated"], &ours["audiences"]),
-        (&json!(true), &json!(["ours"]))
-    );
-    assert_eq!(
-        ours["user"]["username"],
-        "system:serviceaccount:robots:robot"
-    );
-    let another = review(json!(["another"])).await;
-    assert_eq!(another["authenticated"], Value::Null);
-    let error = another["error"].as_str().unwrap();
-    assert!(
-        error.contains("is invalid for the target audiences"),
-        "{error}"
-    );
-    assert_eq!(
-        review(Value::Null).await["authenticated"],
-        Value::Null,
-        "not for the API server"
-    );
-    tokio::time::advance(std::time::Duration::from_secs(601)).await;
-    assert_eq!(
-        review(json!(["ours"])).await["authenticated"],
-        Value::Null,
-        "it has expired"
-    );
-}
-
-#[tokio::test]
-async fn a_review_of_another_subject_follows_its_roles() {
-    let rules =
-        json!([{ "apiGroups": ["example.com"], "resources": ["things/part"], "verbs": ["get"] }]);
-    let cluster = Cluster::start(rules).await;
-    cluster.bind(Some("robots")).await;
-    let allowed = async |user: &str, groups: Value, namespace: &str| {
-        let spec = json!({
-            "user": user, "groups": groups,
-            "resourceAttributes": {
-                "verb": "get", "group": "example.com", "resource": "things", "subresource": "part", "namespace": namespace,
-            },
-        });
-        let status = status_of(
-            &cluster,
-            "authorization.k8s.io",
-            "SubjectAccessReview",
-            spec,
-        )
-        .await;
-        status["allowed"] == true
-    };
-    let robot = "system:serviceaccount:robots:robot";
-    assert!(allowed(robot, Value::Null, "robots").await);
-    assert!(!allowed(robot, Value::Null, "others").await);
-    assert!(!allowed("jane", Value::Null, "robots").await);
-    assert!(allowed("jane", json!(["system:masters"]), "others").await);
 }

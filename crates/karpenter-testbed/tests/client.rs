@@ -1,123 +1,17 @@
-//! Tests of the embedded server with kube-rs: typed clients, watcher, finalizers, patches, eviction.
+//! The embedded server with kube-rs: pages, faults, loaded objects.
 
 #![expect(clippy::panic, reason = "what fails here fails the test")]
 
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use karpenter_testbed::Testbed;
-use kube::api::{
-    DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
-};
-use kube::runtime::watcher;
+use kube::api::{DeleteParams, ListParams, PostParams, WatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 fn pod(name: &str) -> Pod {
     let pod = karpenter_fixtures::pod(name).label("app", "a");
     pod.as_written().remove("/metadata/namespace").build()
-}
-
-#[tokio::test]
-async fn a_watcher_sees_the_initial_objects_and_then_every_change() {
-    for config in [
-        watcher::Config::default(),
-        watcher::Config::default().streaming_lists(),
-    ] {
-        let testbed = Testbed::builder().start().await;
-        let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
-        pods.create(&PostParams::default(), &pod("a"))
-            .await
-            .unwrap();
-        let mut events = watcher(Api::<Pod>::all(testbed.client()), config).boxed();
-        let mut seen = Vec::new();
-        while let Some(event) = events.try_next().await.unwrap() {
-            seen.push(match event {
-                watcher::Event::Init => "init".to_owned(),
-                watcher::Event::InitApply(p) => format!("init {}", p.name_any()),
-                watcher::Event::InitDone => {
-                    pods.create(&PostParams::default(), &pod("b"))
-                        .await
-                        .unwrap();
-                    pods.delete("a", &DeleteParams::default()).await.unwrap();
-                    "ready".to_owned()
-                }
-                watcher::Event::Apply(p) => format!("apply {}", p.name_any()),
-                watcher::Event::Delete(p) => format!("delete {}", p.name_any()),
-            });
-            if seen.len() == 5 {
-                break;
-            }
-        }
-        assert_eq!(seen, ["init", "init a", "ready", "apply b", "delete a"]);
-    }
-}
-
-#[tokio::test]
-async fn a_watch_with_a_selector_reports_changed_matches_as_added_and_deleted() {
-    let testbed = Testbed::builder().start().await;
-    let maps: Api<ConfigMap> = Api::namespaced(testbed.client(), "default");
-    let start = maps
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .metadata
-        .resource_version
-        .unwrap();
-    let watch = maps
-        .watch(&WatchParams::default().labels("on=yes"), &start)
-        .await
-        .unwrap();
-    let mut watch = watch.boxed();
-    let new = ConfigMap {
-        metadata: ObjectMeta {
-            name: Some("m".into()),
-            ..ObjectMeta::default()
-        },
-        ..ConfigMap::default()
-    };
-    maps.create(&PostParams::default(), &new).await.unwrap();
-    for value in ["yes", "no"] {
-        let patch = json!({"metadata": {"labels": {"on": value}}});
-        maps.patch("m", &PatchParams::default(), &Patch::Merge(&patch))
-            .await
-            .unwrap();
-    }
-    assert!(matches!(
-        watch.try_next().await.unwrap(),
-        Some(WatchEvent::Added(_))
-    ));
-    assert!(matches!(
-        watch.try_next().await.unwrap(),
-        Some(WatchEvent::Deleted(_))
-    ));
-}
-
-#[tokio::test]
-async fn a_watch_from_compacted_history_reports_expiry() {
-    let testbed = Testbed::builder().start().await;
-    let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
-    let start = pods
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .metadata
-        .resource_version
-        .unwrap();
-    pods.create(&PostParams::default(), &pod("a"))
-        .await
-        .unwrap();
-    testbed.compact();
-    let mut watch = pods
-        .watch(&WatchParams::default(), &start)
-        .await
-        .unwrap()
-        .boxed();
-    match watch.try_next().await.unwrap() {
-        Some(WatchEvent::Error(status)) => {
-            assert_eq!((status.code, status.reason.as_str()), (410, "Expired"))
-        }
-        other => panic!("{other:?}"),
-    }
 }
 
 #[tokio::test]
@@ -152,26 +46,6 @@ async fn pages_are_of_one_snapshot_while_objects_change() {
         .await
         .unwrap_err();
     assert!(matches!(error, kube::Error::Api(s) if s.code == 410));
-}
-
-/// The field may be omitted: counting a million objects for each page would make a list quadratic.
-#[tokio::test]
-async fn the_objects_after_a_page_are_counted_up_to_ten_thousand() {
-    let testbed = Testbed::builder().start().await;
-    let map = |n| {
-        let metadata = json!({"namespace": "default", "name": format!("m-{n:05}")});
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
-    };
-    assert_eq!(testbed.load((0..10_001).map(map)), 10_001);
-    let maps: Api<ConfigMap> = Api::namespaced(testbed.client(), "default");
-    let mut page = ListParams::default().limit(1);
-    let mut remaining = Vec::new();
-    for _ in 0..2 {
-        let metadata = maps.list(&page).await.unwrap().metadata;
-        remaining.push(metadata.remaining_item_count);
-        page = page.continue_token(&metadata.continue_.unwrap());
-    }
-    assert_eq!(remaining, [None, Some(9_999)]);
 }
 
 mod faults {

@@ -1,25 +1,14 @@
-//! Custom resources: versions and their conversion, rules for changes, updates of CRDs.
+//! Custom resources: rules for changes, updates of CRDs.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use std::sync::Arc;
-
-use base64::Engine as _;
 use bytes::Bytes;
-use futures::StreamExt as _;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use karpenter_testbed::Testbed;
-use kube::api::{
-    ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
-    WatchEvent, WatchParams,
-};
-use kube::{Api, ResourceExt as _};
-use rustls::pki_types::PrivateKeyDer;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
 fn crd(conversion: Value, default: i64) -> Value {
@@ -144,78 +133,6 @@ async fn a_changed_crd_defaults_old_objects_when_they_are_read() {
 }
 
 #[tokio::test]
-async fn a_crd_is_deleted_after_its_objects_and_these_after_their_finalizers() {
-    const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.x.io";
-    let testbed = Testbed::builder().start().await;
-    testbed
-        .apply_crds([crd(json!({"strategy": "None"}), 1)])
-        .await
-        .unwrap();
-    let (_, stored) = ask(&testbed, "GET", DEFINITION, Value::Null).await;
-    assert_eq!(stored["status"]["conditions"][1]["type"], "Established");
-
-    let client = testbed.client();
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("x.io", "v2", "Thing"));
-    let things: Api<DynamicObject> = Api::all_with(client, &resource);
-    let mut held = thing("v2", json!({}));
-    held["metadata"] = json!({"name": "held", "finalizers": ["x.io/hold"]});
-    for object in [thing("v2", json!({})), held] {
-        let object = serde_json::from_value(object).unwrap();
-        things
-            .create(&PostParams::default(), &object)
-            .await
-            .unwrap();
-    }
-    let version = things.list(&ListParams::default()).await.unwrap().metadata;
-    let version = version.resource_version.unwrap();
-    let mut events = things
-        .watch(&WatchParams::default(), &version)
-        .await
-        .unwrap()
-        .boxed();
-    let mut deleted = async || loop {
-        if let WatchEvent::Deleted(object) = events.next().await.unwrap().unwrap() {
-            return object.name_any();
-        }
-    };
-
-    let (code, terminating) = ask(&testbed, "DELETE", DEFINITION, Value::Null).await;
-    assert_eq!(code, 200);
-    assert_eq!(
-        terminating["status"]["conditions"][2]["type"],
-        "Terminating"
-    );
-    assert_eq!(deleted().await, "t");
-    let (code, refused) = ask(
-        &testbed,
-        "POST",
-        "/apis/x.io/v2/things",
-        thing("v2", json!({})),
-    )
-    .await;
-    assert_eq!(
-        (code, &refused["reason"]),
-        (405, &json!("MethodNotAllowed"))
-    );
-
-    let (code, _) = ask(
-        &testbed,
-        "PATCH",
-        "/apis/x.io/v2/things/held",
-        json!({"metadata": {"finalizers": null}}),
-    )
-    .await;
-    assert_eq!(code, 200);
-    assert_eq!(deleted().await, "held");
-    while ask(&testbed, "GET", DEFINITION, Value::Null).await.0 != 404 {
-        tokio::task::yield_now().await;
-    }
-    for path in ["/apis/x.io/v2/things", "/apis/x.io"] {
-        assert_eq!(ask(&testbed, "GET", path, Value::Null).await.0, 404);
-    }
-}
-
-#[tokio::test]
 async fn an_invalid_crd_is_rejected() {
     let testbed = Testbed::builder().start().await;
     let mut broken = crd(json!({"strategy": "None"}), 1);
@@ -227,149 +144,6 @@ async fn an_invalid_crd_is_rejected() {
     let mut misnamed = crd(json!({"strategy": "None"}), 1);
     misnamed["metadata"]["name"] = "others.x.io".into();
     assert_eq!(ask(&testbed, "POST", path, misnamed).await.0, 422);
-}
-
-/// Responds to a ConversionReview by renaming `old` (v1) to `new` (v2) and back.
-async fn convert(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
-    let mut received = Vec::new();
-    let review: Value = loop {
-        let mut buffer = [0; 4096];
-        let n = stream.read(&mut buffer).await.unwrap();
-        received.extend_from_slice(&buffer[..n]);
-        let text = String::from_utf8_lossy(&received);
-        let Some((_, body)) = text.split_once("\r\n\r\n") else {
-            continue;
-        };
-        if let Ok(review) = serde_json::from_str(body) {
-            break review;
-        }
-    };
-    let wanted = review["request"]["desiredAPIVersion"].clone();
-    let mut object = review["request"]["objects"][0].clone();
-    let (from, to) = if wanted == "x.io/v2" {
-        ("old", "new")
-    } else {
-        ("new", "old")
-    };
-    object["apiVersion"] = wanted;
-    let spec = object["spec"].as_object_mut().unwrap();
-    if let Some(value) = spec.remove(from) {
-        spec.insert(to.to_owned(), value);
-    }
-    let answer = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": {
-        "uid": review["request"]["uid"], "result": {"status": "Success"}, "convertedObjects": [object],
-    }})
-    .to_string();
-    let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-        answer.len()
-    );
-    stream
-        .write_all(format!("{head}{answer}").as_bytes())
-        .await
-        .unwrap();
-    stream.shutdown().await.unwrap();
-}
-
-/// A webhook at a URL.
-async fn webhook() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/convert", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            tokio::spawn(convert(stream));
-        }
-    });
-    url
-}
-
-/// A webhook with TLS under a Service's name: its port, and its certificate as PEM.
-async fn tls_webhook(name: &str) -> (u16, String) {
-    let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-    let key = PrivateKeyDer::Pkcs8(pair.signing_key.serialize_der().into());
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![pair.cert.der().clone()], key)
-        .unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let acceptor = acceptor.clone();
-            tokio::spawn(async move { convert(acceptor.accept(stream).await.unwrap()).await });
-        }
-    });
-    (port, pair.cert.pem())
-}
-
-#[tokio::test]
-async fn versions_convert_through_a_webhook() {
-    let testbed = Testbed::builder().start().await;
-    let conversion = json!({"strategy": "Webhook", "webhook": {
-        "conversionReviewVersions": ["v1"], "clientConfig": {"url": webhook().await},
-    }});
-    testbed.apply_crds([crd(conversion, 1)]).await.unwrap();
-    let (code, created) = ask(
-        &testbed,
-        "POST",
-        "/apis/x.io/v1/things",
-        thing("v1", json!({"old": "x"})),
-    )
-    .await;
-    assert_eq!(
-        (code, &created["spec"]["old"]),
-        (201, &json!("x")),
-        "{created}"
-    );
-    let (_, stored) = ask(&testbed, "GET", "/apis/x.io/v2/things/t", Value::Null).await;
-    assert_eq!(
-        (&stored["spec"]["new"], &stored["spec"]["old"]),
-        (&json!("x"), &Value::Null),
-        "{stored}"
-    );
-    let (_, back) = ask(&testbed, "GET", "/apis/x.io/v1/things", Value::Null).await;
-    assert_eq!(back["items"][0]["spec"]["old"], "x");
-}
-
-#[tokio::test]
-async fn a_conversion_webhook_behind_a_service_is_found_through_its_endpoints() {
-    let testbed = Testbed::builder().start().await;
-    let (port, certificate) = tls_webhook("converter.kube-system.svc").await;
-    let conversion = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {
-        "service": {"namespace": "kube-system", "name": "converter", "path": "/convert", "port": 443},
-        "caBundle": base64::engine::general_purpose::STANDARD.encode(certificate),
-    }}});
-    testbed.apply_crds([crd(conversion, 1)]).await.unwrap();
-    let create = || {
-        ask(
-            &testbed,
-            "POST",
-            "/apis/x.io/v1/things",
-            thing("v1", json!({"old": "x"})),
-        )
-    };
-    let (code, refused) = create().await;
-    assert_eq!(code, 500);
-    let message = refused["message"].as_str().unwrap();
-    assert!(
-        message.ends_with(r#"failed: no endpoints available for service "converter""#),
-        "{message}"
-    );
-    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"name": "converter-1", "labels": {"kubernetes.io/service-name": "converter"}},
-        "endpoints": [{"addresses": ["127.0.0.2"], "conditions": {"ready": false}}, {"addresses": ["127.0.0.1"]}],
-        "ports": [{"port": port}]});
-    let slices = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices";
-    assert_eq!(ask(&testbed, "POST", slices, slice).await.0, 201);
-    assert_eq!(create().await.0, 201);
-    let (_, stored) = ask(&testbed, "GET", "/apis/x.io/v2/things/t", Value::Null).await;
-    assert_eq!(stored["spec"]["new"], "x", "{stored}");
 }
 
 /// CRDs that a real API server would reject must not be released: `crds/`, `crds/legacy`.

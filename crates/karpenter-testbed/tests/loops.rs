@@ -359,25 +359,6 @@ async fn a_dead_node_is_tainted_and_its_pods_are_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pods_of_a_recovered_node_are_ready_again() {
-    let world = World::new().await;
-    world.node("a", "x").await;
-    world.create(deployment("web", 2).into_json()).await;
-    world.pass(10).await;
-    let faults = &world.options.node_agent.as_ref().unwrap().faults;
-    faults.set("a", NodeFault::Dead);
-    world.pass(70).await;
-    let ready = async || {
-        let deployment = world.get("apps/v1", "Deployment", "web").await.unwrap();
-        deployment["status"]["readyReplicas"].as_i64()
-    };
-    assert_eq!(ready().await, None);
-    faults.clear("a");
-    world.pass(60).await;
-    assert_eq!(ready().await, Some(2));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_stateful_set_starts_in_order_with_claims() {
     let world = World::new().await;
     world.node("a", "x").await;
@@ -458,47 +439,19 @@ async fn a_daemon_set_follows_the_nodes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn jobs_complete_and_fail() {
+async fn a_job_completes() {
     let world = World::new().await;
     world.node("a", "x").await;
-    let job = |name: &str, code: &str| {
-        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {
-            "completions": 4, "parallelism": 2, "backoffLimit": 1,
-            "template": {
-                "metadata": {"annotations": {"testbed.karpenter.sh/run-seconds": "10", "testbed.karpenter.sh/exit-code": code}},
-                "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "job"}]}}}})
-    };
-    world.create(job("good", "0")).await;
-    world.create(job("bad", "1")).await;
+    world
+        .create(json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "good"}, "spec": {
+            "completions": 4, "parallelism": 2,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "job"}]}}}}))
+        .await;
     world.pass(60).await;
     let good = world.get("batch/v1", "Job", "good").await.unwrap();
     assert_eq!(good["status"]["succeeded"], 4);
     assert_eq!(good["status"]["conditions"][1]["type"], "Complete");
     assert!(good["status"]["completionTime"].is_string());
-    let bad = world.get("batch/v1", "Job", "bad").await.unwrap();
-    assert_eq!(
-        bad["status"]["conditions"][1]["reason"],
-        "BackoffLimitExceeded"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_may_use_its_whole_grace_period() {
-    let world = World::new().await;
-    world.node("a", "x").await;
-    world.create(json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "slow", "annotations": {"testbed.karpenter.sh/stop-seconds": "grace"}},
-        "spec": {"terminationGracePeriodSeconds": 20, "containers": [{"name": "c", "image": "c"}]}})).await;
-    world.pass(10).await;
-    world
-        .api("v1", "Pod")
-        .delete("slow", &DeleteParams::default())
-        .await
-        .unwrap();
-    world.pass(15).await;
-    assert_eq!(world.pods().await.len(), 1);
-    world.pass(10).await;
-    assert_eq!(world.pods().await.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,7 +55,6 @@ impl FieldSet {
         Value::Object(fields)
     }
 
-    /// Adds a path to the set.
     pub fn insert<I: AsRef<str>>(&mut self, path: impl IntoIterator<Item = I>) {
         let mut at = self;
         for element in path {
@@ -97,7 +96,6 @@ impl FieldSet {
         });
     }
 
-    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         !self.member && self.children.values().all(Self::is_empty)
     }
@@ -192,70 +190,5 @@ fn show_element(element: &str) -> String {
             format!("[{}]", pairs.join(","))
         }
         _ => format!("[{rest}]"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    fn any_set() -> impl Strategy<Value = FieldSet> {
-        let path = proptest::collection::vec(
-            prop_oneof![
-                Just("f:a"),
-                Just("f:b"),
-                Just("k:{\"name\":\"x\"}"),
-                Just("v:1")
-            ],
-            1..4,
-        );
-        proptest::collection::vec(path, 0..8).prop_map(|paths| {
-            let mut set = FieldSet::default();
-            paths.into_iter().for_each(|path| set.insert(path));
-            set
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn sets_obey_the_laws_of_set_algebra(a in any_set(), b in any_set(), c in any_set()) {
-            prop_assert_eq!(a.union(&b), b.union(&a));
-            prop_assert_eq!(a.intersection(&b), b.intersection(&a));
-            prop_assert_eq!(a.union(&b).union(&c), a.union(&b.union(&c)));
-            prop_assert_eq!(a.intersection(&b.union(&c)), a.intersection(&b).union(&a.intersection(&c)));
-            prop_assert_eq!(a.difference(&b).union(&a.intersection(&b)), a.clone());
-            prop_assert!(a.difference(&b).intersection(&b).is_empty());
-            prop_assert!(a.difference(&a).is_empty());
-        }
-
-        #[test]
-        fn a_set_survives_its_json_form(a in any_set()) {
-            prop_assert_eq!(FieldSet::from_json(&a.to_json()), Some(a));
-        }
-    }
-
-    #[test]
-    fn paths_read_as_kubectl_prints_them() {
-        let set = FieldSet::from_json(&json!({"f:metadata": {"f:finalizers": {"v:\"x\"": {}}},
-            "f:spec": {"f:containers": {"k:{\"name\":\"c\"}": {".": {}, "f:image": {}}}, "f:list": {"i:0": {}}}}))
-        .unwrap();
-        assert_eq!(
-            set.paths(),
-            [
-                ".metadata.finalizers[\"x\"]",
-                ".spec.containers[name=\"c\"]",
-                ".spec.containers[name=\"c\"].image",
-                ".spec.list[0]"
-            ]
-        );
-    }
-
-    #[test]
-    fn foreign_elements_are_refused() {
-        assert_eq!(FieldSet::from_json(&json!({"spec": {}})), None);
-        assert_eq!(FieldSet::from_json(&json!([])), None);
     }
 }

@@ -123,39 +123,3 @@ pub fn strategic(object: &Value, patch: &Value, schema: &Schema) -> Result<Value
     };
     strategic_merge::merge_map(original.clone(), patch.clone(), schema).map(Value::Object)
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_failed_test_is_rejected_with_the_generic_text() {
-        let error = json(
-            &json!({"spec": {"weight": 1}}),
-            &json!([{"op": "test", "path": "/spec/weight", "value": 99}]),
-        )
-        .unwrap_err();
-        assert_eq!((error.code(), error.reason()), (422, "Invalid"));
-        assert_eq!(
-            error.to_string(),
-            "the server rejected our request due to an error in our request"
-        );
-    }
-
-    #[test]
-    fn a_patch_that_is_no_list_of_operations_is_malformed() {
-        assert_eq!(json(&json!({}), &json!({"a": 1})).unwrap_err().code(), 400);
-        assert_eq!(merge(&json!({}), &json!([])).unwrap_err().code(), 400);
-    }
-
-    #[test]
-    fn a_merge_patch_removes_nulls_and_replaces_lists() {
-        let patched = merge(
-            &json!({"a": {"b": 1, "c": [1, 2]}}),
-            &json!({"a": {"b": null, "c": [3], "d": {"e": null}}}),
-        );
-        assert_eq!(patched, Ok(json!({"a": {"c": [3], "d": {}}})));
-    }
-}

@@ -296,32 +296,6 @@ mod tests {
     }
 
     #[test]
-    fn conditions_merge_by_type_and_new_ones_come_first() {
-        let before = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "x"}, {"type": "Mem", "status": "False"}]}});
-        let patch = json!({"status": {"conditions": [{"type": "Disk", "status": "False"}, {"type": "Ready", "status": "Unknown"}]}});
-        let after = strategic(&before, &patch, &node()).unwrap();
-        assert_eq!(
-            after,
-            json!({"status": {"conditions": [{"type": "Disk", "status": "False"}, {"type": "Ready", "status": "Unknown", "reason": "x"}, {"type": "Mem", "status": "False"}]}})
-        );
-    }
-
-    #[test]
-    fn taints_are_replaced_as_a_whole() {
-        let before = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "NoSchedule"}], "providerID": "x"}});
-        let after = strategic(
-            &before,
-            &json!({"spec": {"taints": [{"key": "c", "effect": "NoExecute"}]}}),
-            &node(),
-        )
-        .unwrap();
-        assert_eq!(
-            after,
-            json!({"spec": {"taints": [{"key": "c", "effect": "NoExecute"}], "providerID": "x"}})
-        );
-    }
-
-    #[test]
     fn set_element_order_orders_the_merged_list() {
         let before = json!({"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "sidecar", "image": "s"}, {"name": "b", "image": "2"}]}});
         let patch = json!({"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "c"}, {"name": "a"}],
@@ -375,31 +349,6 @@ mod tests {
         assert_eq!(
             strategic(&before, &remove, &pod()).unwrap(),
             json!({"metadata": {"finalizers": ["b"]}})
-        );
-    }
-
-    #[test]
-    fn nulls_delete_and_are_not_stored() {
-        let before = json!({"spec": {"unschedulable": true}});
-        let patch = json!({"spec": {"unschedulable": null, "configSource": {"configMap": {"name": null, "uid": "u"}}}});
-        assert_eq!(
-            strategic(&before, &patch, &node()).unwrap(),
-            json!({"spec": {"configSource": {"configMap": {"uid": "u"}}}})
-        );
-    }
-
-    #[test]
-    fn a_list_item_without_its_merge_key_is_refused() {
-        let before = json!({"spec": {"containers": [{"name": "a"}]}});
-        let error = strategic(
-            &before,
-            &json!({"spec": {"containers": [{"image": "x"}]}}),
-            &pod(),
-        )
-        .unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            r#"map: {"image":"x"} does not contain declared merge key: name"#
         );
     }
 }

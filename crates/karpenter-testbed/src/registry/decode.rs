@@ -306,39 +306,3 @@ fn zero(field: &Schema) -> Value {
         _ => Value::Null,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_wrong_type_is_reported_in_gos_words() {
-        let schema = Schema::named("io.k8s.api.apps.v1.Deployment");
-        let error = |value: Value| type_error("Deployment", "v1", &value, &schema).unwrap();
-        assert_eq!(
-            error(json!({"spec": {"replicas": "many"}})),
-            r#"Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32"#
-        );
-        assert_eq!(
-            error(json!({"spec": {"template": {"spec": {"containers": {"a": 1}}}}})),
-            r#"Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal object into Go struct field PodSpec.spec.template.spec.containers of type []v1.Container"#
-        );
-        assert_eq!(
-            error(
-                json!({"spec": {"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "lots"}}}]}}}})
-            ),
-            r#"Deployment in version "v1" cannot be handled as a Deployment: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"#
-        );
-        assert_eq!(
-            type_error(
-                "Deployment",
-                "v1",
-                &json!({"spec": {"replicas": 3, "selector": null}}),
-                &schema
-            ),
-            None
-        );
-    }
-}

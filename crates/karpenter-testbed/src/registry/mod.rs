@@ -232,38 +232,6 @@ impl Resource {
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|sub| sub.name == name)
     }
-
-    /// Returns the value that a field selector on `label` compares with, or `None` if the label is not supported (a 400 `field
-    /// label not supported: LABEL`).
-    pub fn field_value(&self, label: &str, object: &Value) -> Option<String> {
-        let text = |path: &mut dyn Iterator<Item = &str>, absent: &str| {
-            let mut at = Some(object);
-            for key in path {
-                at = at.and_then(|value| value.get(key));
-            }
-            match at {
-                None | Some(Value::Null) => absent.to_owned(),
-                Some(Value::String(text)) => text.clone(),
-                Some(other) => other.to_string(),
-            }
-        };
-        match label {
-            "metadata.name" => Some(text(&mut ["metadata", "name"].into_iter(), "")),
-            "metadata.namespace" if self.namespaced || self.is_custom() => {
-                Some(text(&mut ["metadata", "namespace"].into_iter(), ""))
-            }
-            _ => {
-                let selector = self
-                    .field_selectors
-                    .iter()
-                    .find(|selector| selector.label == label)?;
-                Some(text(
-                    &mut selector.path.iter().map(String::as_str),
-                    selector.absent,
-                ))
-            }
-        }
-    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -425,35 +393,5 @@ mod tests {
                 resource.kind
             );
         }
-    }
-
-    #[test]
-    fn versions_are_ordered_as_kubernetes_orders_them() {
-        let mut versions = vec!["v1alpha1", "foo", "v1", "v10", "v2beta1", "v2", "v1beta2"];
-        versions.sort_by_key(|version| std::cmp::Reverse(version_priority(version)));
-        assert_eq!(
-            versions,
-            ["v10", "v2", "v1", "v2beta1", "v1beta2", "v1alpha1", "foo"]
-        );
-    }
-
-    #[test]
-    fn field_selectors_read_absent_fields_as_their_zero_value() {
-        let registry = Registry::builtin();
-        let nodes = registry.find("", "v1", "nodes").unwrap();
-        assert_eq!(
-            nodes.field_value("spec.unschedulable", &json!({})),
-            Some("false".into())
-        );
-        assert_eq!(nodes.field_value("spec.providerID", &json!({})), None);
-        let pods = registry.find("", "v1", "pods").unwrap();
-        assert_eq!(
-            pods.field_value("spec.nodeName", &json!({"spec": {"nodeName": "n"}})),
-            Some("n".into())
-        );
-        assert_eq!(
-            pods.field_value("spec.nodeName", &json!({})),
-            Some(String::new())
-        );
     }
 }

@@ -32,7 +32,6 @@ pub(crate) fn owner_reference<K: Resource<DynamicType = ()>>(owner: &K) -> Owner
     }
 }
 
-/// Creates a pod from a template.
 pub(crate) fn from_template(
     template: &PodTemplateSpec,
     namespace: &str,
@@ -349,63 +348,4 @@ pub(crate) fn deletion_order(pods: &mut [Arc<PodRecord>]) {
             pod.name().to_owned(),
         )
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentages_round_as_asked() {
-        let percent = IntOrString::String("25%".to_owned());
-        assert_eq!(scaled(&percent, 10, true), 3);
-        assert_eq!(scaled(&percent, 10, false), 2);
-        assert_eq!(scaled(&IntOrString::Int(4), 10, false), 4);
-    }
-
-    #[test]
-    fn template_hashes_differ_by_template_and_collision() {
-        let template = PodTemplateSpec::default();
-        assert_eq!(template_hash(&template, 0), template_hash(&template, 0));
-        assert_ne!(template_hash(&template, 0), template_hash(&template, 1));
-    }
-
-    fn pod(name: &str, node: Option<&str>, ready: bool) -> Arc<PodRecord> {
-        let status = serde_json::json!({"phase": if ready { "Running" } else { "Pending" }, "conditions": [
-            {"type": "Ready", "status": if ready { "True" } else { "False" }}]});
-        Arc::new(PodRecord {
-            meta: ObjectMeta {
-                name: Some(name.to_owned()),
-                ..ObjectMeta::default()
-            },
-            spec: Arc::default(),
-            node: node.map(Arc::from),
-            status: serde_json::from_value(status).unwrap(),
-        })
-    }
-
-    #[test]
-    fn unplaced_then_unready_then_crowded_pods_go_first() {
-        let mut pods = vec![
-            pod("ready", Some("a"), true),
-            pod("crowded", Some("b"), true),
-            pod("crowded2", Some("b"), true),
-            pod("unready", Some("a"), false),
-            pod("unplaced", None, false),
-        ];
-        deletion_order(&mut pods);
-        let names: Vec<&str> = pods.iter().map(|p| p.name()).collect();
-        assert_eq!(names[..2], ["unplaced", "unready"]);
-    }
-
-    #[test]
-    fn expectations_hold_until_seen_or_too_old() {
-        let now = Timestamp::UNIX_EPOCH;
-        let expectations = Expectations::default();
-        expectations.expect("o", "+a".to_owned(), now);
-        assert!(!expectations.met("o", now));
-        assert!(expectations.met("o", after(now, EXPECT_FOR)));
-        expectations.seen("o", "+a");
-        assert!(expectations.met("o", now));
-    }
 }

@@ -246,7 +246,6 @@ fn qos(spec: &Value) -> &'static str {
     }
 }
 
-/// Validates a pod's spec.
 pub fn validate(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let containers = spec["containers"].as_array().map_or(&[][..], Vec::as_slice);
     if containers.is_empty() {
@@ -413,7 +412,6 @@ fn validate_container<'a>(
     }
 }
 
-/// Validates changes of a pod.
 pub fn validate_change(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let (was, mut is) = (&old["spec"], new["spec"].clone());
     if *was == is {
@@ -483,79 +481,5 @@ pub fn validate_change(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     }
     if is != *was {
         causes.push(Cause::forbidden("spec", UNCHANGEABLE));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pod(spec: Value) -> Value {
-        let mut pod = json!({"metadata": {"name": "p"}, "spec": spec});
-        prepare(&mut pod);
-        default(&mut pod);
-        pod
-    }
-
-    #[test]
-    fn the_quality_of_service_follows_requests_and_limits() {
-        let of = |resources: Value| {
-            let pod =
-                pod(json!({"containers": [{"name": "c", "image": "i", "resources": resources}]}));
-            pod["status"]["qosClass"].as_str().unwrap().to_owned()
-        };
-        assert_eq!(of(json!({})), "BestEffort");
-        assert_eq!(of(json!({"requests": {"cpu": "1"}})), "Burstable");
-        assert_eq!(
-            of(json!({"limits": {"cpu": "1", "memory": "1Gi"}})),
-            "Guaranteed"
-        );
-    }
-
-    #[test]
-    fn negative_and_contradictory_requests_are_refused() {
-        let causes = |resources: Value| {
-            let pod =
-                pod(json!({"containers": [{"name": "c", "image": "i", "resources": resources}]}));
-            let mut causes = Vec::new();
-            validate(&pod["spec"], "spec", &mut causes);
-            causes
-                .into_iter()
-                .map(|c| format!("{}: {}", c.field, c.message))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            causes(json!({"requests": {"cpu": "-1"}})),
-            [
-                "spec.containers[0].resources.requests[cpu]: Invalid value: \"-1\": must be greater than or equal to 0"
-            ]
-        );
-        assert_eq!(
-            causes(json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}})),
-            [
-                "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1"
-            ]
-        );
-    }
-
-    #[test]
-    fn only_images_deadlines_and_further_tolerations_change() {
-        let old = pod(json!({"containers": [{"name": "c", "image": "i"}]}));
-        let refused = |change: fn(&mut Value)| {
-            let mut new = old.clone();
-            change(&mut new["spec"]);
-            let mut causes = Vec::new();
-            validate_change(&old, &new, &mut causes);
-            !causes.is_empty()
-        };
-        assert!(!refused(|s| s["containers"][0]["image"] = "j".into()));
-        assert!(!refused(|s| s["activeDeadlineSeconds"] = 5.into()));
-        assert!(!refused(|s| s["tolerations"]
-            .as_array_mut()
-            .unwrap()
-            .push(json!({"key": "a", "operator": "Exists"}))));
-        assert!(refused(|s| s["tolerations"] = json!([])));
-        assert!(refused(|s| s["nodeName"] = "n".into()));
-        assert!(refused(|s| s["containers"][0]["name"] = "d".into()));
     }
 }

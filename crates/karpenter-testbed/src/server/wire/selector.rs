@@ -335,19 +335,4 @@ mod tests {
             assert!(parse_labels(broken).is_err(), "{broken}");
         }
     }
-
-    #[test]
-    fn field_selectors_unescape_and_refuse_unknown_fields() {
-        let fields = [
-            Selectable::new("metadata.name"),
-            Selectable::new("spec.nodeName"),
-        ];
-        let parsed = Selectors::parse("", "metadata.name!=a\\,b,spec.nodeName=", &fields).unwrap();
-        assert_eq!(
-            parsed.fields,
-            [(0, "a,b".to_owned(), false), (1, String::new(), true)]
-        );
-        assert!(Selectors::parse("", "spec.foo=1", &fields).is_err());
-        assert!(Selectors::parse("", "spec.foo", &fields).is_err());
-    }
 }

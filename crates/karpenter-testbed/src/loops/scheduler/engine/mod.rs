@@ -169,10 +169,4 @@ impl Engine {
             self.freed += 1;
         }
     }
-
-    /// Returns the number of pending pods.
-    #[cfg(test)]
-    pub(crate) fn pending(&self) -> usize {
-        self.classes.values().map(|c| c.pending.len()).sum()
-    }
 }

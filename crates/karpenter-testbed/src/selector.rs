@@ -209,10 +209,6 @@ mod tests {
             .collect()
     }
 
-    fn selects(selector: Option<&LabelSelector>, labels: Option<&Labels>) -> bool {
-        Selector::new(selector).matches(labels.unwrap_or(&Labels::new()))
-    }
-
     #[test]
     fn an_invalid_selector_of_an_object_selects_nothing() {
         let web = labels(&[("app", "web")]);

@@ -52,7 +52,6 @@ impl Key {
     }
 }
 
-/// A pod in the cache.
 #[derive(Debug, Clone)]
 pub(crate) struct PodRecord {
     pub(crate) meta: ObjectMeta,

@@ -39,21 +39,16 @@ use events::Recorder;
 use node_agent::NodeAgentOptions;
 use node_lifecycle::NodeLifecycleOptions;
 
-/// The loops to run, and their settings.
+/// Settings of the loops.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Seed of the suffixes of pod names.
     pub seed: u64,
     pub scheduler: bool,
-    /// Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs.
-    pub workloads: bool,
-    pub disruption: bool,
     /// Node taints, taint-based eviction, pods of deleted nodes.
     pub node_lifecycle: Option<NodeLifecycleOptions>,
     /// Simulated nodes (kubelets).
     pub node_agent: Option<NodeAgentOptions>,
-    /// Persistent volumes for claims.
-    pub volumes: bool,
 }
 
 impl Default for Options {
@@ -61,11 +56,8 @@ impl Default for Options {
         Self {
             seed: 0,
             scheduler: true,
-            workloads: true,
-            disruption: true,
             node_lifecycle: Some(NodeLifecycleOptions::default()),
             node_agent: Some(NodeAgentOptions::default()),
-            volumes: true,
         }
     }
 }
@@ -79,7 +71,7 @@ pub struct Loops {
 }
 
 impl Loops {
-    /// Starts the selected loops. Call it inside a tokio runtime. `client` should not retry by itself.
+    /// Starts the loops. Call it inside a tokio runtime. `client` should not retry by itself.
     #[must_use]
     pub fn start(client: Client, clock: Clock, options: Options) -> Self {
         let token = CancellationToken::new();
@@ -148,19 +140,13 @@ impl Launch<'_> {
                 self.token.clone(),
             ));
         }
-        if options.workloads {
-            self.controller(workloads::deployment::Deployments::new(context.clone()));
-            self.controller(workloads::replica_set::ReplicaSets::new(context.clone()));
-            self.controller(workloads::stateful_set::StatefulSets::new(context.clone()));
-            self.controller(workloads::daemon_set::DaemonSets::new(context.clone()));
-            self.controller(workloads::job::Jobs::new(context.clone()));
-        }
-        if options.disruption {
-            self.controller(disruption::Budgets::new(context.clone()));
-        }
-        if options.volumes {
-            self.controller(volume_binder::VolumeBinder::new(context.clone()));
-        }
+        self.controller(workloads::deployment::Deployments::new(context.clone()));
+        self.controller(workloads::replica_set::ReplicaSets::new(context.clone()));
+        self.controller(workloads::stateful_set::StatefulSets::new(context.clone()));
+        self.controller(workloads::daemon_set::DaemonSets::new(context.clone()));
+        self.controller(workloads::job::Jobs::new(context.clone()));
+        self.controller(disruption::Budgets::new(context.clone()));
+        self.controller(volume_binder::VolumeBinder::new(context.clone()));
         if let Some(lifecycle) = options.node_lifecycle {
             self.controller(node_lifecycle::NodeLifecycle::new(
                 context.clone(),

@@ -287,10 +287,6 @@ mod tests {
     use super::super::strategic;
     use super::*;
 
-    fn node() -> Schema {
-        Schema::named("io.k8s.api.core.v1.Node")
-    }
-
     fn pod() -> Schema {
         Schema::named("io.k8s.api.core.v1.Pod")
     }

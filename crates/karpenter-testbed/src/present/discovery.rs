@@ -9,17 +9,12 @@ use crate::registry::{Registry, Resource, Subresource, api_version};
 /// Content type that kubectl expects of `APIGroupDiscoveryList` responses of version `v2`.
 pub const AGGREGATED_V2: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-/// Content type of `APIGroupDiscoveryList` responses of version `v2beta1`.
-pub const AGGREGATED_V2BETA1: &str =
-    "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
 /// The form of discovery that a client prefers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiscoveryForm {
     /// `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
     AggregatedV2,
-    /// `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2beta1`.
-    AggregatedV2Beta1,
     /// `APIVersions`, `APIGroupList`.
     Legacy,
 }
@@ -31,13 +26,9 @@ impl DiscoveryForm {
             let parameters: Vec<&str> = part.split(';').map(str::trim).collect();
             if parameters.contains(&"as=APIGroupDiscoveryList")
                 && parameters.contains(&"g=apidiscovery.k8s.io")
+                && parameters.contains(&"v=v2")
             {
-                if parameters.contains(&"v=v2") {
-                    return Self::AggregatedV2;
-                }
-                if parameters.contains(&"v=v2beta1") {
-                    return Self::AggregatedV2Beta1;
-                }
+                return Self::AggregatedV2;
             }
         }
         Self::Legacy
@@ -47,7 +38,6 @@ impl DiscoveryForm {
     pub fn content_type(self) -> &'static str {
         match self {
             Self::AggregatedV2 => AGGREGATED_V2,
-            Self::AggregatedV2Beta1 => AGGREGATED_V2BETA1,
             Self::Legacy => "application/json",
         }
     }
@@ -61,7 +51,7 @@ pub fn core(registry: &Registry, form: DiscoveryForm, address: &str) -> Value {
             "versions": ["v1"],
             "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
         }),
-        _ => aggregated(registry, form, true),
+        _ => aggregated(registry, true),
     }
 }
 
@@ -78,7 +68,7 @@ pub fn groups(registry: &Registry, form: DiscoveryForm) -> Value {
                 .collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
-        _ => aggregated(registry, form, false),
+        _ => aggregated(registry, false),
     }
 }
 
@@ -159,7 +149,7 @@ fn legacy_sub_entry(resource: &Resource, sub: &Subresource) -> Value {
     entry
 }
 
-fn aggregated(registry: &Registry, form: DiscoveryForm, core: bool) -> Value {
+fn aggregated(registry: &Registry, core: bool) -> Value {
     let groups = registry
         .groups()
         .into_iter()
@@ -185,14 +175,9 @@ fn aggregated(registry: &Registry, form: DiscoveryForm, core: bool) -> Value {
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();
-    let version = if form == DiscoveryForm::AggregatedV2Beta1 {
-        "v2beta1"
-    } else {
-        "v2"
-    };
     json!({
         "kind": "APIGroupDiscoveryList",
-        "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {},
         "items": items,
     })

@@ -35,20 +35,19 @@ impl IncludeObject {
 /// Returns a `Table` of `objects`, all of kind `resource`.
 ///
 /// `list_metadata` is the `metadata` of the list (for a single object: its `resourceVersion` alone). `with_columns` is
-/// false for the second and later events of a watch. `version` is `v1` or `v1beta1` of `meta.k8s.io`.
+/// false for the second and later events of a watch.
 pub fn table<'a>(
     resource: &Resource,
     objects: impl IntoIterator<Item = &'a Value>,
     list_metadata: Value,
     include: IncludeObject,
     with_columns: bool,
-    version: &str,
     now: Timestamp,
 ) -> Value {
     let painter = Painter::new(resource);
     let rows: Vec<Value> = objects
         .into_iter()
-        .map(|object| painter.row(object, include, version, now))
+        .map(|object| painter.row(object, include, now))
         .collect();
     let columns = if with_columns {
         painter.columns()
@@ -57,32 +56,26 @@ pub fn table<'a>(
     };
     json!({
         "kind": "Table",
-        "apiVersion": format!("meta.k8s.io/{version}"),
+        "apiVersion": "meta.k8s.io/v1",
         "metadata": list_metadata,
         "columnDefinitions": columns,
         "rows": rows,
     })
 }
 
-/// Returns the `PartialObjectMetadata` of an object.
-pub fn partial_metadata(object: &Value, version: &str) -> Value {
+pub fn partial_metadata(object: &Value) -> Value {
     let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
-    json!({"kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": metadata})
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
 }
 
-/// Returns the `PartialObjectMetadataList` of objects.
 pub fn partial_metadata_list<'a>(
     objects: impl IntoIterator<Item = &'a Value>,
     list_metadata: Value,
-    version: &str,
 ) -> Value {
-    let items: Vec<Value> = objects
-        .into_iter()
-        .map(|object| partial_metadata(object, version))
-        .collect();
+    let items: Vec<Value> = objects.into_iter().map(partial_metadata).collect();
     json!({
         "kind": "PartialObjectMetadataList",
-        "apiVersion": format!("meta.k8s.io/{version}"),
+        "apiVersion": "meta.k8s.io/v1",
         "metadata": list_metadata,
         "items": items,
     })
@@ -90,7 +83,7 @@ pub fn partial_metadata_list<'a>(
 
 /// The columns and cells of one kind.
 enum Painter<'a> {
-    Builtin(&'a Resource, &'static [rows::Column]),
+    Builtin(&'static [rows::Column]),
     Custom(Vec<(&'a PrinterColumn, Option<JsonPath>)>),
 }
 
@@ -104,7 +97,7 @@ impl<'a> Painter<'a> {
                     .map(|column| (column, JsonPath::parse(&column.json_path)))
                     .collect(),
             ),
-            None => Self::Builtin(resource, rows::columns(&resource.group, &resource.kind)),
+            None => Self::Builtin(rows::columns(&resource.group, &resource.kind)),
         }
     }
 
@@ -116,17 +109,10 @@ impl<'a> Painter<'a> {
                           description: &str,
                           priority: i64| json!({"name": name, "type": kind, "format": format, "description": description, "priority": priority});
         match self {
-            Self::Builtin(resource, columns) => columns
+            // kubectl does not show the descriptions.
+            Self::Builtin(columns) => columns
                 .iter()
-                .map(|column| {
-                    definition(
-                        column.name,
-                        column.kind,
-                        column.format,
-                        &column.description(resource),
-                        column.priority,
-                    )
-                })
+                .map(|c| definition(c.name, c.kind, c.format, "", c.priority))
                 .collect(),
             Self::Custom(columns) => std::iter::once(definition("Name", "string", "name", name, 0))
                 .chain(columns.iter().map(|(c, _)| {
@@ -136,10 +122,10 @@ impl<'a> Painter<'a> {
         }
     }
 
-    fn row(&self, object: &Value, include: IncludeObject, version: &str, now: Timestamp) -> Value {
+    fn row(&self, object: &Value, include: IncludeObject, now: Timestamp) -> Value {
         let mut row = Map::new();
         let cells = match self {
-            Self::Builtin(_, columns) => {
+            Self::Builtin(columns) => {
                 let view = rows::View { object, now };
                 columns.iter().map(|column| column.cell(&view)).collect()
             }
@@ -159,14 +145,9 @@ impl<'a> Painter<'a> {
             }
         };
         row.insert("cells".into(), Value::Array(cells));
-        if let Self::Builtin(resource, _) = self
-            && let Some(conditions) = rows::conditions(&resource.group, &resource.kind, object)
-        {
-            row.insert("conditions".into(), conditions);
-        }
         let shown = match include {
             IncludeObject::None => Value::Null,
-            IncludeObject::Metadata => partial_metadata(object, version),
+            IncludeObject::Metadata => partial_metadata(object),
             IncludeObject::Object => object.clone(),
         };
         row.insert("object".into(), shown);

@@ -67,23 +67,12 @@ impl Row {
 type Package = (&'static str, &'static str, &'static str);
 const CORE: Package = ("", "v1", "io.k8s.api.core.v1");
 const APPS: Package = ("apps", "v1", "io.k8s.api.apps.v1");
-const AUTHENTICATION: Package = (
-    "authentication.k8s.io",
-    "v1",
-    "io.k8s.api.authentication.v1",
-);
 const AUTHORIZATION: Package = ("authorization.k8s.io", "v1", "io.k8s.api.authorization.v1");
-const AUTOSCALING: Package = ("autoscaling", "v2", "io.k8s.api.autoscaling.v2");
 const BATCH: Package = ("batch", "v1", "io.k8s.api.batch.v1");
 const NETWORKING: Package = ("networking.k8s.io", "v1", "io.k8s.api.networking.v1");
 const POLICY: Package = ("policy", "v1", "io.k8s.api.policy.v1");
 const RBAC: Package = ("rbac.authorization.k8s.io", "v1", "io.k8s.api.rbac.v1");
 const STORAGE: Package = ("storage.k8s.io", "v1", "io.k8s.api.storage.v1");
-const ADMISSION: Package = (
-    "admissionregistration.k8s.io",
-    "v1",
-    "io.k8s.api.admissionregistration.v1",
-);
 const EXTENSIONS: Package = (
     "apiextensions.k8s.io",
     "v1",
@@ -91,7 +80,6 @@ const EXTENSIONS: Package = (
 );
 const SCHEDULING: Package = ("scheduling.k8s.io", "v1", "io.k8s.api.scheduling.v1");
 const COORDINATION: Package = ("coordination.k8s.io", "v1", "io.k8s.api.coordination.v1");
-const NODE: Package = ("node.k8s.io", "v1", "io.k8s.api.node.v1");
 const DISCOVERY: Package = ("discovery.k8s.io", "v1", "io.k8s.api.discovery.v1");
 const RESOURCE: Package = ("resource.k8s.io", "v1", "io.k8s.api.resource.v1");
 
@@ -101,7 +89,6 @@ const WORKLOAD: &[&str] = &["status", "scale"];
 /// In the order of discovery's groups.
 const ROWS: &[Row] = &[
     row(CORE, "ConfigMap", "configmaps", &["cm"], true),
-    row(CORE, "Endpoints", "endpoints", &["ep"], true),
     row(CORE, "Event", "events", &["ev"], true).fields(&[
         "involvedObject.kind",
         "involvedObject.namespace",
@@ -140,13 +127,7 @@ const ROWS: &[Row] = &[
     .sub(STATUS),
     row(CORE, "Pod", "pods", &["po"], true)
         .all()
-        .sub(&[
-            "status",
-            "binding",
-            "eviction",
-            "ephemeralcontainers",
-            "resize",
-        ])
+        .sub(&["status", "binding", "eviction"])
         .fields(&[
             "spec.nodeName",
             "spec.restartPolicy",
@@ -166,16 +147,14 @@ const ROWS: &[Row] = &[
         true,
     )
     .all()
-    .sub(WORKLOAD)
-    .fields(&["status.replicas"]),
+    .sub(WORKLOAD),
     row(CORE, "ResourceQuota", "resourcequotas", &["quota"], true).sub(STATUS),
     row(CORE, "Secret", "secrets", &[], true).fields(&["type"]),
-    row(CORE, "ServiceAccount", "serviceaccounts", &["sa"], true).sub(&["token"]),
+    row(CORE, "ServiceAccount", "serviceaccounts", &["sa"], true),
     row(CORE, "Service", "services", &["svc"], true)
         .all()
         .sub(STATUS)
         .fields(&["spec.clusterIP", "spec.type"]),
-    row(APPS, "ControllerRevision", "controllerrevisions", &[], true),
     row(APPS, "DaemonSet", "daemonsets", &["ds"], true)
         .all()
         .sub(STATUS),
@@ -189,7 +168,6 @@ const ROWS: &[Row] = &[
     row(APPS, "StatefulSet", "statefulsets", &["sts"], true)
         .all()
         .sub(WORKLOAD),
-    row(AUTHENTICATION, "TokenReview", "tokenreviews", &[], false),
     row(
         AUTHORIZATION,
         "SelfSubjectAccessReview",
@@ -197,25 +175,6 @@ const ROWS: &[Row] = &[
         &[],
         false,
     ),
-    row(
-        AUTHORIZATION,
-        "SubjectAccessReview",
-        "subjectaccessreviews",
-        &[],
-        false,
-    ),
-    row(
-        AUTOSCALING,
-        "HorizontalPodAutoscaler",
-        "horizontalpodautoscalers",
-        &["hpa"],
-        true,
-    )
-    .all()
-    .sub(STATUS),
-    row(BATCH, "CronJob", "cronjobs", &["cj"], true)
-        .all()
-        .sub(STATUS),
     row(BATCH, "Job", "jobs", &[], true)
         .all()
         .sub(STATUS)
@@ -250,20 +209,6 @@ const ROWS: &[Row] = &[
     row(STORAGE, "StorageClass", "storageclasses", &["sc"], false),
     row(STORAGE, "VolumeAttachment", "volumeattachments", &[], false).sub(STATUS),
     row(
-        ADMISSION,
-        "MutatingWebhookConfiguration",
-        "mutatingwebhookconfigurations",
-        &[],
-        false,
-    ),
-    row(
-        ADMISSION,
-        "ValidatingWebhookConfiguration",
-        "validatingwebhookconfigurations",
-        &[],
-        false,
-    ),
-    row(
         EXTENSIONS,
         "CustomResourceDefinition",
         "customresourcedefinitions",
@@ -279,7 +224,6 @@ const ROWS: &[Row] = &[
         false,
     ),
     row(COORDINATION, "Lease", "leases", &[], true),
-    row(NODE, "RuntimeClass", "runtimeclasses", &[], false),
     row(DISCOVERY, "EndpointSlice", "endpointslices", &[], true),
     row(RESOURCE, "DeviceClass", "deviceclasses", &[], false),
     row(RESOURCE, "ResourceClaim", "resourceclaims", &[], true).sub(STATUS),
@@ -306,17 +250,12 @@ fn resource(row: &Row) -> Resource {
             .map(|item| (*item).to_owned())
             .collect::<Vec<_>>()
     };
-    let create_only = [AUTHENTICATION.0, AUTHORIZATION.0].contains(&row.group);
+    let create_only = row.group == AUTHORIZATION.0;
     let mut categories = Vec::new();
     if row.all {
         categories.push("all".to_owned());
     }
-    if matches!(
-        row.kind,
-        "CustomResourceDefinition"
-            | "MutatingWebhookConfiguration"
-            | "ValidatingWebhookConfiguration"
-    ) {
+    if row.kind == "CustomResourceDefinition" {
         categories.push("api-extensions".to_owned());
     }
     Resource {
@@ -352,10 +291,6 @@ fn subresource(row: &Row, name: &str) -> Subresource {
         "binding" => (GroupVersionKind::new("", "v1", "Binding"), CREATE_VERB),
         "eviction" => (
             GroupVersionKind::new("policy", "v1", "Eviction"),
-            CREATE_VERB,
-        ),
-        "token" => (
-            GroupVersionKind::new("authentication.k8s.io", "v1", "TokenRequest"),
             CREATE_VERB,
         ),
         "scale" => (

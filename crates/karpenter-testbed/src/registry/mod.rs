@@ -379,8 +379,6 @@ fn version_priority(version: &str) -> (u8, u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

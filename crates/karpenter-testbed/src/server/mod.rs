@@ -254,7 +254,6 @@ impl ApiServer {
             metadata.clone(),
             IncludeObject::parse(&call.options.include_object).unwrap_or_default(),
             columns,
-            "v1",
             self.clock.now(),
         )
     }

@@ -1,6 +1,4 @@
-//! The kubelet's part of a simulated node: boots, reports `Ready`, renews the lease, removes startup taints.
-
-use std::time::Duration;
+//! The kubelet's part of a simulated node: boots, reports `Ready`, renews the lease.
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -131,23 +129,6 @@ impl Kubelets {
         let lease: Lease = serde_json::from_value(lease).map_err(kube::Error::SerdeError)?;
         ignore_conflict_of_existence(leases.create(&PostParams::default(), &lease).await)
     }
-
-    async fn remove_startup_taints(&self, node: &Node, name: &str) -> Result<(), kube::Error> {
-        let taints = node
-            .spec
-            .as_ref()
-            .and_then(|s| s.taints.clone())
-            .unwrap_or_default();
-        let left: Vec<Taint> = taints
-            .iter()
-            .filter(|t| !self.options.startup_taints.contains(&t.key))
-            .cloned()
-            .collect();
-        if left.len() == taints.len() {
-            return Ok(());
-        }
-        write_taints(&self.context, node, name, &left).await
-    }
 }
 
 /// Replaces a node's taints, unless the node has changed since.
@@ -220,37 +201,9 @@ impl Controller for Kubelets {
         if self.options.faults.of(&key.name) == Some(NodeFault::NeverReady) {
             return again;
         }
-        let ready_since = match readiness(&node) {
-            Some((status, since)) if status == "True" => since.unwrap_or(created),
-            _ => {
-                self.become_ready(&node, &key.name).await?;
-                return again;
-            }
-        };
-        if !self.options.startup_taints.is_empty() {
-            let at = after(ready_since, self.options.startup_taint_delay);
-            if at <= now {
-                self.remove_startup_taints(&node, &key.name).await?;
-            } else {
-                return Ok(Next::After(until(now, at).max(Duration::from_millis(10))));
-            }
+        if readiness(&node).is_none_or(|(status, _)| status != "True") {
+            self.become_ready(&node, &key.name).await?;
         }
         again
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_booting_node_keeps_what_its_creator_filled_in() {
-        let node = json!({"metadata": {"name": "a", "labels": {"kubernetes.io/arch": "arm64"}},
-            "status": {"addresses": [{"type": "InternalIP", "address": "1.2.3.4"}]}});
-        let node: Node = serde_json::from_value(node).unwrap();
-        let status = boot_status(&node, Timestamp::UNIX_EPOCH, "10.0.0.1");
-        assert_eq!(status.get("addresses"), None);
-        assert_eq!(status["nodeInfo"]["architecture"], "arm64");
-        assert_eq!(status["conditions"][3]["type"], "Ready");
     }
 }

@@ -2,8 +2,6 @@
 //!
 //! One pair of loops serves all simulated nodes. Not implemented: container images and logs, probes (a started container is
 //! ready), admission (every bound pod is run), eviction under pressure, static pods, volumes.
-//!
-//! Annotations configure single objects: see [`annotations`].
 
 mod kubelets;
 mod pod_life;
@@ -19,19 +17,8 @@ use rustc_hash::FxHashMap;
 pub(crate) use kubelets::{Kubelets, LEASES, readiness, write_taints};
 pub(crate) use pod_life::PodLives;
 
-/// Annotations of nodes and pods that configure the simulation.
-pub mod annotations {
-    /// On a node: marks it as simulated when `fake` (also accepted as a label).
-    pub const FAKE_NODE: &str = "kwok.x-k8s.io/node";
-    /// On a pod: how long its containers run before they exit, in seconds.
-    pub const RUN_SECONDS: &str = "testbed.karpenter.sh/run-seconds";
-    /// On a pod: the exit code of its containers, 0 unless set.
-    pub const EXIT_CODE: &str = "testbed.karpenter.sh/exit-code";
-    /// On a pod: how long it takes to start, in seconds.
-    pub const START_SECONDS: &str = "testbed.karpenter.sh/start-seconds";
-    /// On a pod: how long it takes to stop, in seconds, or `grace` for its whole grace period.
-    pub const STOP_SECONDS: &str = "testbed.karpenter.sh/stop-seconds";
-}
+/// The label or annotation of a simulated node, with the value `fake`.
+const SIMULATED: &str = "kwok.x-k8s.io/node";
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum NodeFault {
@@ -52,7 +39,6 @@ impl NodeFaults {
         self.0.lock().insert(node.to_owned(), fault);
     }
 
-    /// Removes the fault of a node.
     pub fn clear(&self, node: &str) {
         self.0.lock().remove(node);
     }
@@ -79,12 +65,8 @@ pub struct NodeAgentOptions {
     pub start_delay: Duration,
     /// How long pods take to stop, unless their grace period is shorter.
     pub stop_delay: Duration,
-    /// How long pods of Jobs run, unless annotated.
+    /// How long pods of Jobs run before they succeed.
     pub job_duration: Duration,
-    /// Keys of startup taints that simulated daemons remove.
-    pub startup_taints: Vec<String>,
-    /// Time from `Ready` to the removal of startup taints.
-    pub startup_taint_delay: Duration,
     pub faults: NodeFaults,
 }
 
@@ -97,8 +79,6 @@ impl Default for NodeAgentOptions {
             start_delay: Duration::from_secs(1),
             stop_delay: Duration::from_secs(1),
             job_duration: Duration::from_secs(5),
-            startup_taints: Vec::new(),
-            startup_taint_delay: Duration::from_secs(1),
             faults: NodeFaults::default(),
         }
     }
@@ -112,8 +92,6 @@ impl fmt::Debug for NodeAgentOptions {
             .field("start_delay", &self.start_delay)
             .field("stop_delay", &self.stop_delay)
             .field("job_duration", &self.job_duration)
-            .field("startup_taints", &self.startup_taints)
-            .field("startup_taint_delay", &self.startup_taint_delay)
             .field("faults", &self.faults)
             .finish_non_exhaustive()
     }
@@ -136,36 +114,5 @@ fn is_fake(node: &Node) -> bool {
     [&node.metadata.labels, &node.metadata.annotations]
         .into_iter()
         .flatten()
-        .any(|map| map.get(annotations::FAKE_NODE).is_some_and(|v| v == "fake"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kwok_nodes_are_simulated() {
-        let node = |value: serde_json::Value| serde_json::from_value::<Node>(value).unwrap();
-        assert!(is_fake(&node(
-            serde_json::json!({"metadata": {"labels": {"kwok.x-k8s.io/node": "fake"}}})
-        )));
-        assert!(is_fake(&node(
-            serde_json::json!({"metadata": {"annotations": {"kwok.x-k8s.io/node": "fake"}}})
-        )));
-        assert!(!is_fake(&node(
-            serde_json::json!({"metadata": {"name": "a"}})
-        )));
-    }
-
-    #[test]
-    fn faults_slow_or_stop_a_node() {
-        let options = NodeAgentOptions::default();
-        let second = Duration::from_secs(1);
-        options.faults.set("a", NodeFault::Slow(3.0));
-        options.faults.set("b", NodeFault::Dead);
-        assert_eq!(options.slowed("a", second), Some(Duration::from_secs(3)));
-        assert_eq!(options.slowed("b", second), None);
-        options.faults.clear("b");
-        assert_eq!(options.slowed("b", second), Some(second));
-    }
+        .any(|map| map.get(SIMULATED).is_some_and(|v| v == "fake"))
 }

@@ -1,4 +1,4 @@
-//! The lifecycle of bound pods on simulated nodes: containers are created, run, exit, restart; pods stop gracefully.
+//! The lifecycle of bound pods on simulated nodes: containers are created, run, and succeed in Jobs; pods stop gracefully.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::NodeAgentOptions;
 use super::kubelets::{address_of, readiness};
-use super::{NodeAgentOptions, annotations};
 use crate::loops::cache::{Change, Key, PodRecord, api};
 use crate::loops::driver::{Context, Controller, Next, after, until};
 use crate::loops::outcome::is_not_found;
@@ -24,11 +24,8 @@ enum Step {
     /// Its containers are created.
     Create,
     Run,
-    /// Its containers exit; with a restart policy they start again.
-    Exit {
-        code: i32,
-        restart: bool,
-    },
+    /// Its containers have succeeded, as those of Jobs do.
+    Succeed,
     /// It has stopped and is deleted.
     Vanish,
 }
@@ -39,14 +36,6 @@ struct Pace {
     start: Duration,
     stop: Duration,
     job: Duration,
-}
-
-fn annotation<'a>(pod: &'a PodRecord, key: &str) -> Option<&'a str> {
-    pod.meta.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
-fn seconds(text: &str) -> Option<Duration> {
-    Duration::try_from_secs_f64(text.parse().ok()?).ok()
 }
 
 /// Returns the next step of a bound pod. Pure.
@@ -63,42 +52,19 @@ fn next_step(pod: &PodRecord, pace: Pace) -> Option<(Timestamp, Step)> {
             .checked_sub(SignedDuration::from_secs(i64::try_from(grace).unwrap_or(0)))
             .unwrap_or(deletion.0);
         let grace = Duration::from_secs(grace);
-        let takes = match annotation(pod, annotations::STOP_SECONDS) {
-            Some("grace") => grace,
-            Some(text) => seconds(text).unwrap_or(pace.stop),
-            None => pace.stop,
-        };
         let at = if pod.is_terminal() {
             began
         } else {
-            after(began, takes.min(grace))
+            after(began, pace.stop.min(grace))
         };
         return Some((at, Step::Vanish));
     }
     let start = pod.status.start_time.as_ref().map(|t| t.0);
     match (pod.phase(), start) {
         ("Pending", None) => Some((Timestamp::MIN, Step::Create)),
-        ("Pending", Some(started)) => {
-            let delay = annotation(pod, annotations::START_SECONDS).and_then(seconds);
-            Some((after(started, delay.unwrap_or(pace.start)), Step::Run))
-        }
-        ("Running", _) => {
-            let of_job = pod.controller().is_some_and(|o| o.kind == "Job");
-            let run = annotation(pod, annotations::RUN_SECONDS)
-                .and_then(seconds)
-                .or(of_job.then_some(pace.job))?;
-            let code = annotation(pod, annotations::EXIT_CODE)
-                .and_then(|c| c.parse().ok())
-                .unwrap_or(0);
-            let restart = match pod.spec.restart_policy.as_deref() {
-                Some("Never") => false,
-                Some("OnFailure") => code != 0,
-                _ => true,
-            };
-            Some((
-                after(running_since(pod)?, run),
-                Step::Exit { code, restart },
-            ))
+        ("Pending", Some(started)) => Some((after(started, pace.start), Step::Run)),
+        ("Running", _) if pod.controller().is_some_and(|o| o.kind == "Job") => {
+            Some((after(running_since(pod)?, pace.job), Step::Succeed))
         }
         _ => None,
     }
@@ -110,18 +76,11 @@ fn running_since(pod: &PodRecord) -> Option<Timestamp> {
     Some(state.running.as_ref()?.started_at.as_ref()?.0)
 }
 
-fn restarts(pod: &PodRecord) -> i32 {
-    let statuses = pod.status.container_statuses.as_ref();
-    statuses
-        .and_then(|s| s.first())
-        .map_or(0, |s| s.restart_count)
-}
-
-fn container_status(container: &Container, state: &Value, ready: bool, restarts: i32) -> Value {
+fn container_status(container: &Container, state: &Value, ready: bool) -> Value {
     let image = container.image.clone().unwrap_or_default();
     json!({
         "name": container.name, "image": image, "imageID": "", "ready": ready,
-        "restartCount": restarts, "started": ready, "state": state,
+        "restartCount": 0, "started": ready, "state": state,
     })
 }
 
@@ -174,32 +133,26 @@ fn status_after(pod: &PodRecord, step: &Step, node: &str, now: Timestamp) -> Val
             let state = json!({"waiting": {"reason": "ContainerCreating"}});
             ("Pending", false, Some("ContainersNotReady"), state)
         }
-        Step::Run | Step::Exit { restart: true, .. } => (
+        Step::Run => (
             "Running",
             true,
             None,
             json!({"running": {"startedAt": now_text}}),
         ),
-        Step::Exit { code, .. } => {
+        Step::Succeed => {
             let since = running_since(pod).map_or(now_text.clone(), Time);
-            let (phase, reason, why) = if *code == 0 {
-                ("Succeeded", "PodCompleted", "Completed")
-            } else {
-                ("Failed", "PodFailed", "Error")
-            };
             let state = json!({"terminated": {
-                "exitCode": code, "reason": why, "startedAt": since, "finishedAt": now_text,
+                "exitCode": 0, "reason": "Completed", "startedAt": since, "finishedAt": now_text,
             }});
-            (phase, false, Some(reason), state)
+            ("Succeeded", false, Some("PodCompleted"), state)
         }
         Step::Vanish => return Value::Null,
     };
-    let restarted = restarts(pod) + i32::from(matches!(step, Step::Exit { restart: true, .. }));
     let containers: Vec<Value> = pod
         .spec
         .containers
         .iter()
-        .map(|c| container_status(c, &state, ready, restarted))
+        .map(|c| container_status(c, &state, ready))
         .collect();
     let done = json!({"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now_text, "finishedAt": now_text}});
     let init: Vec<Value> = pod
@@ -208,9 +161,9 @@ fn status_after(pod: &PodRecord, step: &Step, node: &str, now: Timestamp) -> Val
         .iter()
         .flatten()
         .map(|c| match (step, sidecar(c)) {
-            (Step::Create, _) => container_status(c, &state, false, 0),
-            (_, true) => container_status(c, &state, ready, restarted),
-            (_, false) => container_status(c, &done, true, 0),
+            (Step::Create, _) => container_status(c, &state, false),
+            (_, true) => container_status(c, &state, ready),
+            (_, false) => container_status(c, &done, true),
         })
         .collect();
     let host = address_of(node);
@@ -342,133 +295,5 @@ impl Controller for PodLives {
             }
         }
         Ok(Next::Wait)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PACE: Pace = Pace {
-        start: Duration::from_secs(1),
-        stop: Duration::from_secs(2),
-        job: Duration::from_secs(5),
-    };
-
-    fn pod(value: Value) -> PodRecord {
-        let pod: Pod = serde_json::from_value(value).unwrap();
-        PodRecord {
-            meta: pod.metadata,
-            spec: Arc::new(pod.spec.unwrap_or_default()),
-            node: Some("n".into()),
-            status: pod.status.unwrap_or_default(),
-        }
-    }
-
-    fn at(text: &str) -> Timestamp {
-        format!("2026-01-01T00:00:{text}Z").parse().unwrap()
-    }
-
-    fn leaving(annotations: Value) -> PodRecord {
-        pod(json!({
-            "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:30Z",
-                         "deletionGracePeriodSeconds": 30, "annotations": annotations},
-            "status": {"phase": "Running"}
-        }))
-    }
-
-    #[test]
-    fn a_pod_starts_after_its_delay() {
-        assert_eq!(
-            next_step(&pod(json!({})), PACE),
-            Some((Timestamp::MIN, Step::Create))
-        );
-        let creating =
-            pod(json!({"status": {"phase": "Pending", "startTime": "2026-01-01T00:00:10Z"}}));
-        assert_eq!(next_step(&creating, PACE), Some((at("11"), Step::Run)));
-    }
-
-    #[test]
-    fn a_pod_stops_before_its_grace_ends_or_takes_all_of_it() {
-        assert_eq!(
-            next_step(&leaving(json!({})), PACE),
-            Some((at("02"), Step::Vanish))
-        );
-        let slow = leaving(json!({annotations::STOP_SECONDS: "grace"}));
-        assert_eq!(next_step(&slow, PACE), Some((at("30"), Step::Vanish)));
-        let long = leaving(json!({annotations::STOP_SECONDS: "99"}));
-        assert_eq!(next_step(&long, PACE), Some((at("30"), Step::Vanish)));
-    }
-
-    #[test]
-    fn exits_follow_the_restart_policy() {
-        let running = |policy: &str, code: &str| {
-            pod(json!({
-                "metadata": {"annotations": {annotations::RUN_SECONDS: "5", annotations::EXIT_CODE: code}},
-                "spec": {"restartPolicy": policy, "containers": [{"name": "c"}]},
-                "status": {"phase": "Running", "containerStatuses": [
-                    {"name": "c", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]}
-            }))
-        };
-        let step = |policy, code| next_step(&running(policy, code), PACE).map(|(_, s)| s);
-        assert_eq!(
-            step("Never", "1"),
-            Some(Step::Exit {
-                code: 1,
-                restart: false
-            })
-        );
-        assert_eq!(
-            step("OnFailure", "1"),
-            Some(Step::Exit {
-                code: 1,
-                restart: true
-            })
-        );
-        assert_eq!(
-            step("OnFailure", "0"),
-            Some(Step::Exit {
-                code: 0,
-                restart: false
-            })
-        );
-        assert_eq!(
-            step("Always", "0"),
-            Some(Step::Exit {
-                code: 0,
-                restart: true
-            })
-        );
-        let exit = Step::Exit {
-            code: 1,
-            restart: true,
-        };
-        let status = status_after(&running("Always", "1"), &exit, "n", at("05"));
-        assert_eq!(status["containerStatuses"][0]["restartCount"], 1);
-    }
-
-    #[test]
-    fn pods_of_a_recovered_node_are_ready_once_their_gates_are_open() {
-        let running = |ready: &str, gate: &str| {
-            pod(json!({
-                "spec": {"containers": [], "readinessGates": [{"conditionType": "lb"}]},
-                "status": {"phase": "Running", "conditions": [
-                    {"type": "ContainersReady", "status": "True"},
-                    {"type": "Ready", "status": ready},
-                    {"type": "lb", "status": gate}]},
-            }))
-        };
-        assert!(misstates_readiness(&running("False", "True")));
-        assert!(misstates_readiness(&running("True", "False")));
-        assert!(!misstates_readiness(&running("True", "True")));
-        assert!(!misstates_readiness(&running("False", "False")));
-        let truth = conditions(&running("False", "True"), true, None, at("05"));
-        assert_eq!(truth[2]["status"], "True");
-    }
-
-    #[test]
-    fn a_service_pod_runs_for_ever() {
-        let running = pod(json!({"status": {"phase": "Running"}}));
-        assert_eq!(next_step(&running, PACE), None);
     }
 }

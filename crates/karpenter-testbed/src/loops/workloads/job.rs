@@ -1,7 +1,7 @@
-//! The Job controller: runs pods until enough of them have succeeded or too many have failed.
+//! The Job controller: runs pods until enough of them have succeeded.
 //!
-//! Not implemented: suspension, indexes, deadlines, removal some time after the end, pod failure and success policies, tracking
-//! finalizers (results of deleted pods are kept in the job's status), selectors (pods are found by owner).
+//! Not implemented: failure (pods of a Job fail only with their node, and are replaced), suspension, indexes,
+//! deadlines, removal some time after the end, pod failure and success policies, tracking finalizers (results of deleted pods are kept in the job's status), selectors (pods are found by owner).
 //!
 //! UPSTREAM: pkg/controller/job
 
@@ -16,42 +16,17 @@ use crate::loops::cache::{Change, Key, api, controller_of};
 use crate::loops::driver::{Context, Controller, Next};
 
 /// The actions of a pass.
-#[derive(Debug, Default, PartialEq)]
 struct Plan {
     create: usize,
     delete: usize,
-    /// The final condition: type, reason, message.
-    end: Option<(&'static str, &'static str, String)>,
+    is_complete: bool,
 }
 
-fn plan(spec: &JobSpec, active: usize, succeeded: i32, failed: i32) -> Plan {
-    let end = |type_, reason, message: &str| Plan {
-        delete: active,
-        end: Some((type_, reason, message.to_owned())),
-        ..Plan::default()
-    };
-    if failed > spec.backoff_limit.unwrap_or(6) {
-        let message = "Job has reached the specified backoff limit";
-        return end("Failed", "BackoffLimitExceeded", message);
-    }
+fn plan(spec: &JobSpec, active: usize, succeeded: i32) -> Plan {
     let parallelism = spec.parallelism.unwrap_or(1);
     let wanted = match spec.completions {
-        Some(completions) if succeeded >= completions => {
-            return end(
-                "Complete",
-                "CompletionsReached",
-                "Reached expected number of succeeded pods",
-            );
-        }
-        Some(completions) => parallelism.min(completions - succeeded),
+        Some(completions) => parallelism.min(completions - succeeded).max(0),
         // A work queue: after one success no more pods are started.
-        None if succeeded > 0 && active == 0 => {
-            return end(
-                "Complete",
-                "CompletionsReached",
-                "Reached expected number of succeeded pods",
-            );
-        }
         None if succeeded > 0 => i32::try_from(active).unwrap_or(i32::MAX),
         None => parallelism,
     };
@@ -59,13 +34,16 @@ fn plan(spec: &JobSpec, active: usize, succeeded: i32, failed: i32) -> Plan {
     Plan {
         create: wanted.saturating_sub(active),
         delete: active.saturating_sub(wanted),
-        end: None,
+        is_complete: match spec.completions {
+            Some(completions) => succeeded >= completions,
+            None => succeeded > 0 && active == 0,
+        },
     }
 }
 
 fn is_finished(status: &JobStatus) -> bool {
     let mut conditions = status.conditions.iter().flatten();
-    conditions.any(|c| matches!(c.type_.as_str(), "Complete" | "Failed") && c.status == "True")
+    conditions.any(|c| c.type_ == "Complete" && c.status == "True")
 }
 
 #[derive(Debug)]
@@ -112,7 +90,6 @@ impl Jobs {
             "active": new.active,
             "ready": new.ready,
             "succeeded": new.succeeded,
-            "failed": new.failed,
             "startTime": new.start_time,
             "completionTime": new.completion_time,
             "conditions": new.conditions,
@@ -159,13 +136,11 @@ impl Controller for Jobs {
             .into_iter()
             .filter(|p| controller_of(&p.meta).is_some_and(|o| o.uid == uid))
             .collect();
-        let count = |phase: &str| {
-            i32::try_from(pods.iter().filter(|p| p.phase() == phase).count()).unwrap_or(i32::MAX)
-        };
-        let succeeded = count("Succeeded").max(old.succeeded.unwrap_or(0));
-        let failed = count("Failed").max(old.failed.unwrap_or(0));
+        let size = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        let succeeded = pods.iter().filter(|p| p.phase() == "Succeeded").count();
+        let succeeded = size(succeeded).max(old.succeeded.unwrap_or(0));
         let mut active: Vec<_> = pods.iter().filter(|p| p.is_active()).cloned().collect();
-        let plan = plan(&spec, active.len(), succeeded, failed);
+        let plan = plan(&spec, active.len(), succeeded);
         if self.control.expectations_met(uid, now) {
             self.start(&job, &spec, plan.create).await?;
             deletion_order(&mut active);
@@ -173,73 +148,31 @@ impl Controller for Jobs {
             self.control.delete(&self.context, uid, surplus).await?;
         }
         let ready = active.iter().filter(|p| p.is_ready()).count();
-        let remaining = if plan.end.is_some() { 0 } else { active.len() };
+        let remaining = if plan.is_complete { 0 } else { active.len() };
         let optional = |n: i32| (n > 0).then_some(n);
-        let size = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let mut new = JobStatus {
             active: optional(size(remaining)),
-            ready: Some(if plan.end.is_some() { 0 } else { size(ready) }),
+            ready: Some(if plan.is_complete { 0 } else { size(ready) }),
             succeeded: optional(succeeded),
-            failed: optional(failed),
             ..old.clone()
         };
         if new.start_time.is_none() {
             new.start_time = Some(Time(now));
         }
-        if let Some((type_, reason, message)) = plan.end {
+        if plan.is_complete {
             let condition = |type_: &str| JobCondition {
                 type_: type_.to_owned(),
                 status: "True".to_owned(),
-                reason: Some(reason.to_owned()),
-                message: Some(message.clone()),
+                reason: Some("CompletionsReached".to_owned()),
+                message: Some("Reached expected number of succeeded pods".to_owned()),
                 last_probe_time: Some(Time(now)),
                 last_transition_time: Some(Time(now)),
             };
-            let first = if type_ == "Complete" {
-                "SuccessCriteriaMet"
-            } else {
-                "FailureTarget"
-            };
             let conditions = new.conditions.get_or_insert_with(Vec::new);
-            conditions.extend([condition(first), condition(type_)]);
-            if type_ == "Complete" {
-                new.completion_time = Some(Time(now));
-            }
+            conditions.extend(["SuccessCriteriaMet", "Complete"].map(condition));
+            new.completion_time = Some(Time(now));
         }
         self.report(&job, &new).await?;
         Ok(Next::Wait)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn spec(parallelism: i32, completions: Option<i32>) -> JobSpec {
-        JobSpec {
-            parallelism: Some(parallelism),
-            completions,
-            ..JobSpec::default()
-        }
-    }
-
-    #[test]
-    fn no_more_pods_run_than_are_needed() {
-        assert_eq!(plan(&spec(3, Some(5)), 0, 0, 0).create, 3);
-        assert_eq!(plan(&spec(3, Some(5)), 1, 4, 0).create, 0);
-        assert_eq!(plan(&spec(1, None), 0, 0, 2).create, 1);
-    }
-
-    #[test]
-    fn jobs_end_complete_or_failed() {
-        let end = |p: Plan| p.end.map(|(type_, reason, _)| (type_, reason));
-        assert_eq!(
-            end(plan(&spec(1, Some(1)), 0, 1, 0)),
-            Some(("Complete", "CompletionsReached"))
-        );
-        assert_eq!(
-            end(plan(&spec(1, Some(1)), 0, 0, 7)),
-            Some(("Failed", "BackoffLimitExceeded"))
-        );
     }
 }

@@ -4,7 +4,6 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::present::age::age;
-use crate::registry::Resource;
 
 /// A column of a built-in kind.
 pub(in crate::present) struct Column {
@@ -12,40 +11,23 @@ pub(in crate::present) struct Column {
     pub(in crate::present) kind: &'static str,
     pub(in crate::present) format: &'static str,
     pub(in crate::present) priority: i64,
-    /// Path in the object's schema of the field that describes the column, may be empty.
-    about: &'static str,
     cell: Cell,
 }
 
 /// The value of a column for an object.
 enum Cell {
-    /// The field that describes the column, or a text if it is absent.
-    Field(&'static str),
+    /// A field, or a text if it is absent.
+    Field(&'static str, &'static str),
     Of(fn(&View<'_>) -> Value),
 }
 
 impl Column {
-    /// Returns the description of the field in the column.
-    pub(in crate::present) fn description(&self, resource: &Resource) -> String {
-        let mut schema = Some(resource.schema.as_ref());
-        for name in self.about.split('.').filter(|name| !name.is_empty()) {
-            schema = schema.and_then(|schema| schema.field(name));
-        }
-        if self.about.is_empty() {
-            String::new()
-        } else {
-            schema
-                .and_then(|schema| schema.description.clone())
-                .unwrap_or_default()
-        }
-    }
-
     /// Returns the value for an object.
     pub(in crate::present) fn cell(&self, view: &View<'_>) -> Value {
         match self.cell {
             Cell::Of(cell) => cell(view),
-            Cell::Field(absent) => {
-                let pointer = format!("/{}", self.about.replace('.', "/"));
+            Cell::Field(path, absent) => {
+                let pointer = format!("/{}", path.replace('.', "/"));
                 match (view.at(&pointer), self.kind) {
                     (Some(Value::String(text)), _) if !text.is_empty() => json!(text),
                     (Some(Value::Number(number)), _) => json!(number),
@@ -66,12 +48,12 @@ impl Column {
         }
     }
 
-    /// Shows `absent` where the field is.
-    pub(super) const fn or(self, absent: &'static str) -> Self {
-        Self {
-            cell: Cell::Field(absent),
-            ..self
+    /// Shows `absent` if the field is absent.
+    pub(super) const fn or(mut self, absent: &'static str) -> Self {
+        if let Cell::Field(_, shown) = &mut self.cell {
+            *shown = absent;
         }
+        self
     }
 
     pub(super) const fn kind(self, kind: &'static str) -> Self {
@@ -80,38 +62,33 @@ impl Column {
 }
 
 /// A column with a field of the object.
-pub(super) const fn field(name: &'static str, about: &'static str) -> Column {
+pub(super) const fn field(name: &'static str, path: &'static str) -> Column {
     Column {
         name,
         kind: "string",
         format: "",
         priority: 0,
-        about,
-        cell: Cell::Field(""),
+        cell: Cell::Field(path, ""),
     }
 }
 
 /// A column with a computed value.
-pub(super) const fn computed(
-    name: &'static str,
-    about: &'static str,
-    cell: fn(&View<'_>) -> Value,
-) -> Column {
+pub(super) const fn computed(name: &'static str, cell: fn(&View<'_>) -> Value) -> Column {
     Column {
         cell: Cell::Of(cell),
-        ..field(name, about)
+        ..field(name, "")
     }
 }
 
-pub(super) const fn whole(name: &'static str, about: &'static str) -> Column {
-    field(name, about).kind("integer")
+pub(super) const fn whole(name: &'static str, path: &'static str) -> Column {
+    field(name, path).kind("integer")
 }
 
 pub(super) const NAME: Column = Column {
     format: "name",
     ..field("Name", "metadata.name")
 };
-pub(super) const AGE: Column = computed("Age", "metadata.creationTimestamp", |view| {
+pub(super) const AGE: Column = computed("Age", |view| {
     json!(view.since("/metadata/creationTimestamp"))
 });
 
@@ -152,14 +129,6 @@ impl<'a> View<'a> {
             .map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn count(&self, pointer: &str) -> usize {
-        match self.at(pointer) {
-            Some(Value::Array(items)) => items.len(),
-            Some(Value::Object(fields)) => fields.len(),
-            _ => 0,
-        }
-    }
-
     /// Returns the time since a field, `<unknown>` when absent.
     pub(super) fn since(&self, pointer: &str) -> String {
         age(self.at(pointer).and_then(Value::as_str), self.now)
@@ -189,25 +158,5 @@ pub(super) fn string(value: &Value, key: &str) -> String {
         Some(Value::String(text)) => text.clone(),
         None | Some(Value::Null) => String::new(),
         Some(other) => other.to_string(),
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// Returns the cells of an object as one line.
-    pub(in crate::present::rows) fn cells(columns: &[Column], object: &Value) -> String {
-        let now = "2026-01-01T01:00:00Z".parse().unwrap();
-        let view = View { object, now };
-        let text = |cell: Value| {
-            cell.as_str()
-                .map_or_else(|| cell.to_string(), str::to_owned)
-        };
-        let cells: Vec<String> = columns
-            .iter()
-            .map(|column| text(column.cell(&view)))
-            .collect();
-        cells.join(" | ")
     }
 }

@@ -34,16 +34,8 @@ pub(super) fn columns(group: &str, kind: &str) -> &'static [Column] {
     }
 }
 
-/// Returns the conditions of an object's row (`Completed`).
-pub(super) fn conditions(group: &str, kind: &str, object: &Value) -> Option<Value> {
-    match (group, kind) {
-        ("", "Pod") => pod::pod_conditions(object),
-        _ => None,
-    }
-}
-
 /// `READY 1/3`.
-const READY: Column = computed("Ready", "", |view| {
+const READY: Column = computed("Ready", |view| {
     let ready = view.int("/status/readyReplicas");
     json!(format!("{ready}/{}", view.int("/spec/replicas")))
 });
@@ -96,20 +88,16 @@ const DAEMON_SET: &[Column] = &[
 
 const JOB: &[Column] = &[
     NAME,
-    computed("Status", "status.conditions", |view| {
-        let ends = ["Complete", "Failed"];
-        json!(
-            ends.into_iter()
-                .find(|end| view.holds(end))
-                .unwrap_or("Running")
-        )
+    computed("Status", |view| {
+        let is_complete = view.holds("Complete");
+        json!(if is_complete { "Complete" } else { "Running" })
     }),
-    computed("Completions", "status.succeeded", |view| {
+    computed("Completions", |view| {
         let wanted = view.at("/spec/completions").and_then(Value::as_i64);
         let succeeded = view.int("/status/succeeded");
         json!(format!("{succeeded}/{}", wanted.unwrap_or(1)))
     }),
-    computed("Duration", "", |view| json!(duration(view))),
+    computed("Duration", |view| json!(duration(view))),
     AGE,
 ];
 
@@ -140,31 +128,3 @@ const ATTACHMENT: &[Column] = &[
     field("Attached", "status.attached").kind("boolean"),
     AGE,
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::column::tests::cells;
-    use super::*;
-
-    #[test]
-    fn a_deployment_shows_its_replicas() {
-        let deployment = json!({"metadata": {"name": "d", "creationTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"replicas": 3}, "status": {"readyReplicas": 1, "updatedReplicas": 2}});
-        assert_eq!(cells(DEPLOYMENT, &deployment), "d | 1/3 | 2 | 0 | 60m");
-    }
-
-    #[test]
-    fn a_job_shows_completions_and_duration() {
-        let job = json!({"metadata": {"name": "j", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"completions": 2},
-            "status": {"succeeded": 1, "startTime": "2026-01-01T00:59:15Z"}});
-        assert_eq!(cells(JOB, &job), "j | Running | 1/2 | 45s | 60m");
-    }
-
-    #[test]
-    fn a_disruption_budget_shows_what_it_allows() {
-        let budget = json!({"metadata": {"name": "b", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"maxUnavailable": "10%"}, "status": {"disruptionsAllowed": 2}});
-        assert_eq!(cells(BUDGET, &budget), "b | N/A | 10% | 2 | 60m");
-        let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1}});
-        assert_eq!(cells(BUDGET, &budget), "b | 1 | N/A | 0 | <unknown>");
-    }
-}

@@ -10,18 +10,12 @@ use super::column::{AGE, Column, NAME, View, computed, field, string};
 
 pub(super) const NODE: &[Column] = &[
     NAME,
-    computed("Status", "", |view| json!(status(view))),
-    computed("Roles", "", |view| json!(roles(view))),
+    computed("Status", |view| json!(status(view))),
+    computed("Roles", |view| json!(roles(view))),
     AGE,
     field("Version", "status.nodeInfo.kubeletVersion"),
-    computed("Internal-IP", "status.addresses", |view| {
-        address(view, "InternalIP")
-    })
-    .wide(),
-    computed("External-IP", "status.addresses", |view| {
-        address(view, "ExternalIP")
-    })
-    .wide(),
+    computed("Internal-IP", |view| address(view, "InternalIP")).wide(),
+    computed("External-IP", |view| address(view, "ExternalIP")).wide(),
     field("OS-Image", "status.nodeInfo.osImage")
         .or("<unknown>")
         .wide(),
@@ -70,26 +64,4 @@ fn address(view: &View<'_>, kind: &str) -> Value {
     let addresses = view.list("/status/addresses");
     let found = addresses.iter().find(|address| address["type"] == kind);
     json!(found.map_or_else(|| "<none>".to_owned(), |address| string(address, "address")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::present::rows::column::tests::cells;
-
-    #[test]
-    fn a_node_shows_readiness_roles_and_cordon() {
-        let node = json!({"metadata": {"name": "n", "creationTimestamp": "2025-12-31T23:00:00Z", "labels": {"node-role.kubernetes.io/worker": "", "kubernetes.io/role": "blue"}},
-            "spec": {"unschedulable": true},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}], "addresses": [{"type": "InternalIP", "address": "10.1.1.1"}],
-                "nodeInfo": {"kubeletVersion": "v1.36.0", "osImage": ""}}});
-        assert_eq!(
-            cells(NODE, &node),
-            "n | Ready,SchedulingDisabled | blue,worker | 120m | v1.36.0 | 10.1.1.1 | <none> | <unknown> | <unknown> | <unknown>"
-        );
-        assert_eq!(
-            cells(NODE, &json!({"metadata": {"name": "m"}})),
-            "m | Unknown | <none> | <unknown> |  | <none> | <none> | <unknown> | <unknown> | <unknown>"
-        );
-    }
 }

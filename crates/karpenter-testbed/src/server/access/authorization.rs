@@ -37,53 +37,19 @@ impl ServiceAccount {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
     }
 
-    fn groups(&self) -> [String; 3] {
-        [
-            "system:serviceaccounts".to_owned(),
-            format!("system:serviceaccounts:{}", self.namespace),
-            "system:authenticated".to_owned(),
-        ]
-    }
-}
-
-/// An authenticated user with groups.
-struct Requester {
-    user: String,
-    groups: Vec<String>,
-}
-
-impl From<&ServiceAccount> for Requester {
-    fn from(account: &ServiceAccount) -> Self {
-        Self {
-            user: account.user(),
-            groups: account.groups().into(),
-        }
-    }
-}
-
-impl Requester {
     fn is(&self, subject: &Subject) -> bool {
         match subject.kind.as_str() {
             "ServiceAccount" => {
-                let namespace = subject.namespace.clone().unwrap_or_default();
-                let name = subject.name.clone();
-                self.user == ServiceAccount { namespace, name }.user()
+                subject.name == self.name && subject.namespace.as_ref() == Some(&self.namespace)
             }
-            "User" => subject.name == self.user,
-            "Group" => self.groups.contains(&subject.name),
+            "User" => subject.name == self.user(),
+            "Group" => {
+                let of_namespace = format!("system:serviceaccounts:{}", self.namespace);
+                let all = ["system:serviceaccounts", "system:authenticated"];
+                all.contains(&subject.name.as_str()) || subject.name == of_namespace
+            }
             _ => false,
         }
-    }
-}
-
-/// Returns the account of a request, as in a review.
-pub(in crate::server) fn user_info(account: Option<&ServiceAccount>) -> Value {
-    match account {
-        Some(account) => json!({"username": account.user(), "groups": account.groups()}),
-        None => json!({
-            "username": "system:admin",
-            "groups": ["system:masters", "system:authenticated"],
-        }),
     }
 }
 
@@ -187,14 +153,9 @@ impl<'a> Wish<'a> {
                 resource,
                 ..
             } => {
-                let of_oneself = matches!(
-                    (*group, resource.as_ref()),
-                    (
-                        "authorization.k8s.io",
-                        "selfsubjectaccessreviews" | "selfsubjectrulesreviews",
-                    ) | ("authentication.k8s.io", "selfsubjectreviews")
-                );
-                *verb == "create" && of_oneself
+                *verb == "create"
+                    && *group == "authorization.k8s.io"
+                    && resource == "selfsubjectaccessreviews"
             }
             Self::Path { verb, path } => {
                 *verb == "get"
@@ -326,28 +287,9 @@ impl ApiServer {
 
     /// Whether the request of a `SelfSubjectAccessReview` is allowed.
     pub(in crate::server) fn review(&self, parts: &Parts, spec: &Value) -> bool {
-        match parts.extensions.get::<ServiceAccount>() {
-            Some(account) => self.is_wish_allowed(&account.into(), spec),
-            None => true,
-        }
-    }
-
-    /// Whether the request of a `SubjectAccessReview` is allowed.
-    pub(in crate::server) fn review_subject(&self, spec: &Value) -> bool {
-        let groups = spec["groups"].as_array().into_iter().flatten();
-        let groups = groups.filter_map(Value::as_str).map(str::to_owned);
-        let requester = Requester {
-            user: spec["user"].as_str().unwrap_or_default().to_owned(),
-            groups: groups.collect(),
+        let Some(account) = parts.extensions.get::<ServiceAccount>() else {
+            return true;
         };
-        requester
-            .groups
-            .iter()
-            .any(|group| group == "system:masters")
-            || self.is_wish_allowed(&requester, spec)
-    }
-
-    fn is_wish_allowed(&self, requester: &Requester, spec: &Value) -> bool {
         let text = |at: &str| {
             let value = spec.pointer(at).and_then(Value::as_str);
             value.filter(|value| !value.is_empty())
@@ -366,7 +308,7 @@ impl ApiServer {
                 path: text("/nonResourceAttributes/path").unwrap_or_default(),
             },
         };
-        self.is_allowed(requester, &wish)
+        self.is_allowed(account, &wish)
     }
 
     /// Returns the denied requests so far, each once, with the message of the response.
@@ -376,7 +318,7 @@ impl ApiServer {
     }
 
     fn require(&self, account: &ServiceAccount, wish: &Wish<'_>) -> Result<(), ApiError> {
-        if self.is_allowed(&account.into(), wish) {
+        if self.is_allowed(account, wish) {
             return Ok(());
         }
         let refused = wish.refused(account);
@@ -387,10 +329,10 @@ impl ApiServer {
         Err(refused)
     }
 
-    fn is_allowed(&self, requester: &Requester, wish: &Wish<'_>) -> bool {
+    fn is_allowed(&self, account: &ServiceAccount, wish: &Wish<'_>) -> bool {
         let binds = |subjects: &Option<Vec<Subject>>| {
             let subjects = subjects.as_deref().unwrap_or_default();
-            subjects.iter().any(|subject| requester.is(subject))
+            subjects.iter().any(|subject| account.is(subject))
         };
         let of_cluster = self
             .all::<ClusterRoleBinding>("clusterrolebindings", None)
@@ -401,10 +343,6 @@ impl ApiServer {
             Wish::Resource { namespace, .. } => *namespace,
             Wish::Path { .. } => None,
         };
-        let authenticated = requester
-            .groups
-            .iter()
-            .any(|group| group == "system:authenticated");
         let of_namespace = namespace.into_iter().flat_map(|namespace| {
             self.all::<RoleBinding>("rolebindings", Some(namespace))
                 .into_iter()
@@ -412,7 +350,7 @@ impl ApiServer {
                 .flat_map(|binding| self.rules(&binding.role_ref, Some(namespace)))
                 .collect::<Vec<_>>()
         });
-        (authenticated && wish.is_allowed_to_all())
+        wish.is_allowed_to_all()
             || of_cluster
                 .chain(of_namespace)
                 .any(|rule| wish.is_allowed_by(&rule))

@@ -70,7 +70,6 @@ fn has_generation(served: &Served) -> bool {
             | "StatefulSet"
             | "DaemonSet"
             | "Job"
-            | "CronJob"
             | "PodDisruptionBudget"
             | "CustomResourceDefinition"
             | "Ingress"

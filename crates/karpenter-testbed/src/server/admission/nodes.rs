@@ -72,7 +72,6 @@ pub fn validate(node: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Validates changes of a node.
 pub fn validate_change(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let was = old["spec"]["providerID"].as_str().unwrap_or_default();
     if !was.is_empty() && new["spec"]["providerID"] != was {

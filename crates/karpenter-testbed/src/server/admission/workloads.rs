@@ -63,13 +63,6 @@ pub fn default(served: &Served, object: &mut Value) {
             );
         }
         ("batch", "Job") => job(object),
-        ("batch", "CronJob") => {
-            let spec = object_of(object, "spec");
-            put(spec, "concurrencyPolicy", "Allow".into());
-            put(spec, "suspend", false.into());
-            put(spec, "successfulJobsHistoryLimit", 3.into());
-            put(spec, "failedJobsHistoryLimit", 1.into());
-        }
         ("", "Service") => service(object),
         ("", "PersistentVolumeClaim") => {
             put(object_of(object, "spec"), "volumeMode", "Filesystem".into());

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::present::discovery::DiscoveryForm;
 use crate::present::{discovery, openapi};
 use crate::server::ApiServer;
-use crate::server::access::authorization::{ServiceAccount, user_info};
 use crate::server::wire::error::ApiError;
 use crate::server::wire::reply::Reply;
 use crate::server::wire::request;
@@ -62,7 +61,7 @@ impl ApiServer {
             .ok_or_else(ApiError::no_such_path)
     }
 
-    /// Handles resources that are not stored. SelfSubjectRulesReview does not list rules: use SelfSubjectAccessReview.
+    /// Handles resources that are not stored: SelfSubjectAccessReview.
     pub(in crate::server) fn answer_virtual(
         &self,
         parts: &Parts,
@@ -88,22 +87,10 @@ impl ApiServer {
         if !review.is_object() {
             return Err(ApiError::bad_request("the body is not an object"));
         }
-        let account = parts.extensions.get::<ServiceAccount>();
         review["apiVersion"] = resource.api_version().into();
         review["kind"] = resource.kind.as_str().into();
         review["metadata"] = json!({"creationTimestamp": Value::Null});
-        review["status"] = match resource.kind.as_str() {
-            "TokenReview" => self.review_token(&review["spec"]),
-            "SelfSubjectReview" => json!({"userInfo": user_info(account)}),
-            "SelfSubjectAccessReview" => json!({"allowed": self.review(parts, &review["spec"])}),
-            "SubjectAccessReview" => json!({"allowed": self.review_subject(&review["spec"])}),
-            "SelfSubjectRulesReview" => json!({
-                "incomplete": false,
-                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-            }),
-            _ => json!({"allowed": true}),
-        };
+        review["status"] = json!({"allowed": self.review(parts, &review["spec"])});
         Ok(Reply::json(201, &review))
     }
 }

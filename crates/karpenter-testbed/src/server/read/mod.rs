@@ -93,7 +93,7 @@ impl ApiServer {
     ) -> Reply {
         match call.view {
             View::Plain => Reply::json(code, value),
-            View::Metadata => Reply::json(code, &partial_metadata(value, "v1")),
+            View::Metadata => Reply::json(code, &partial_metadata(value)),
             View::Table => {
                 let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
                 let table = self.table(served, call, std::slice::from_ref(value), &metadata, true);
@@ -180,7 +180,7 @@ impl ApiServer {
                 View::Table => {
                     Reply::json(200, &self.table(served, call, &values, &metadata, true))
                 }
-                _ => Reply::json(200, &partial_metadata_list(&values, metadata, "v1")),
+                _ => Reply::json(200, &partial_metadata_list(&values, metadata)),
             });
         }
         let size: usize = page.items.iter().map(|o| o.bytes().len() + 1).sum();

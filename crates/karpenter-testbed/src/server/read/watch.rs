@@ -32,8 +32,6 @@ struct Watch {
     cursor: Cursor,
     /// Objects to send as ADDED first.
     initial: std::vec::IntoIter<Arc<Object>>,
-    /// Whether the end of the initial objects must still be announced.
-    announce: bool,
     deadline: Instant,
     next_bookmark: Instant,
     first_table: bool,
@@ -52,39 +50,16 @@ impl ApiServer {
     ) -> Result<Reply, ApiError> {
         let selectors = self.selectors(served, &call)?;
         let options = &call.options;
-        let send_initial = options.send_initial_events == Some(true);
-        if options.send_initial_events.is_some() && options.resource_version_match != "NotOlderThan"
-        {
-            return Err(ApiError::invalid_kind(
-                "meta.k8s.io",
-                "ListOptions",
-                "",
-                &[crate::server::wire::error::Cause::forbidden(
-                    "resourceVersionMatch",
-                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-                )],
-            ));
-        }
         let wanted = match options.resource_version.as_str() {
             "" => 0,
             text => self.revision(text)?,
         };
         let namespace = call.target.namespace.clone();
-        let from_start = match options.send_initial_events {
-            Some(choice) => choice,
-            None => wanted == 0,
-        };
-        let (initial, cursor) = if from_start {
-            self.fresh_enough(wanted)?;
+        let (initial, cursor) = if wanted == 0 {
             served
                 .collection
                 .list_and_follow(namespace.as_deref(), &selectors)
         } else {
-            let wanted = if wanted == 0 {
-                self.store.revision()
-            } else {
-                wanted
-            };
             match served.collection.follow(wanted) {
                 Ok(cursor) => (Vec::new(), cursor),
                 Err(expired) => return Ok(Reply::bytes(200, expired_line(&expired))),
@@ -100,7 +75,6 @@ impl ApiServer {
             selectors,
             cursor,
             initial: initial.into_iter(),
-            announce: send_initial && options.bookmarks,
             deadline: now + timeout,
             next_bookmark: now + BOOKMARK_INTERVAL,
             first_table: true,
@@ -133,11 +107,6 @@ impl Watch {
             if !out.is_empty() {
                 return Some(out.freeze());
             }
-            if self.announce {
-                self.announce = false;
-                self.bookmark(&mut out, true);
-                return Some(out.freeze());
-            }
             match self.cursor.take(BATCH) {
                 Ok(changes) if changes.is_empty() => {}
                 Ok(changes) => {
@@ -168,7 +137,7 @@ impl Watch {
                         return None;
                     }
                     self.next_bookmark = now + BOOKMARK_INTERVAL;
-                    self.bookmark(&mut out, false);
+                    self.bookmark(&mut out);
                     return Some(out.freeze());
                 }
             }
@@ -238,7 +207,7 @@ impl Watch {
                     self.server
                         .table(&self.served, &self.call, &[value], &rv, columns)
                 }
-                Ok(value) => partial_metadata(&value, "v1"),
+                Ok(value) => partial_metadata(&value),
                 Err(error) => error.status(),
             };
             out.put_slice(shown.to_string().as_bytes());
@@ -246,14 +215,11 @@ impl Watch {
         out.put_slice(b"}\n");
     }
 
-    fn bookmark(&self, out: &mut BytesMut, end_of_initial: bool) {
-        let mut metadata = json!({
+    fn bookmark(&self, out: &mut BytesMut) {
+        let metadata = json!({
             "resourceVersion": self.cursor.revision().to_string(),
             "creationTimestamp": Value::Null,
         });
-        if end_of_initial {
-            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
-        }
         let object = match self.call.view {
             View::Metadata => json!({
                 "kind": "PartialObjectMetadata",

@@ -37,7 +37,6 @@ impl ApiServer {
             ("scale", _) => self.scale(served, call, name).await,
             ("finalize", &Method::PUT) => self.update(served, call, name).await,
             ("binding", &Method::POST) => self.bind(served, call, name).await,
-            ("token", &Method::POST) => self.request_token(served, call, name),
             ("eviction", &Method::POST) => self.evict(served, call, name).await,
             _ => Err(ApiError::method_not_allowed()),
         }

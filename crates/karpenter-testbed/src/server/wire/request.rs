@@ -137,7 +137,6 @@ pub struct Options {
     pub timeout_seconds: Option<u64>,
     /// `allowWatchBookmarks`.
     pub bookmarks: bool,
-    pub send_initial_events: Option<bool>,
     /// `dryRun=All`.
     pub dry_run: bool,
     pub field_manager: String,
@@ -177,7 +176,6 @@ impl Options {
                     options.timeout_seconds = u64::try_from(integer(key, &value)?).ok();
                 }
                 "allowWatchBookmarks" => options.bookmarks = flag(),
-                "sendInitialEvents" => options.send_initial_events = Some(flag()),
                 "dryRun" => match value.as_str() {
                     "All" => options.dry_run = true,
                     "" => {}

@@ -87,7 +87,7 @@ impl Served {
     /// need not exist.
     #[must_use]
     pub fn service_account_token(&self, namespace: &str, name: &str) -> String {
-        self.server.lasting_token(Some(ServiceAccount {
+        self.server.new_token(Some(ServiceAccount {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         }))
@@ -141,7 +141,7 @@ impl ApiServer {
             .map_err(|source| ServeError::Listen { address, source })?;
         let (ca, config) = tls(address)?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let token = self.lasting_token(None);
+        let token = self.new_token(None);
         let stop = CancellationToken::new();
         let server = self.clone();
         let stopped = stop.clone();

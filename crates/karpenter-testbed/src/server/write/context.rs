@@ -23,7 +23,6 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the context of a call.
     #[must_use]
     pub fn new(call: &Call, now: Timestamp) -> Self {
         Self {

@@ -68,6 +68,7 @@ type Package = (&'static str, &'static str, &'static str);
 const CORE: Package = ("", "v1", "io.k8s.api.core.v1");
 const APPS: Package = ("apps", "v1", "io.k8s.api.apps.v1");
 const AUTHORIZATION: Package = ("authorization.k8s.io", "v1", "io.k8s.api.authorization.v1");
+const AUTOSCALING: Package = ("autoscaling", "v2", "io.k8s.api.autoscaling.v2");
 const BATCH: Package = ("batch", "v1", "io.k8s.api.batch.v1");
 const NETWORKING: Package = ("networking.k8s.io", "v1", "io.k8s.api.networking.v1");
 const POLICY: Package = ("policy", "v1", "io.k8s.api.policy.v1");
@@ -80,6 +81,7 @@ const EXTENSIONS: Package = (
 );
 const SCHEDULING: Package = ("scheduling.k8s.io", "v1", "io.k8s.api.scheduling.v1");
 const COORDINATION: Package = ("coordination.k8s.io", "v1", "io.k8s.api.coordination.v1");
+const NODE: Package = ("node.k8s.io", "v1", "io.k8s.api.node.v1");
 const DISCOVERY: Package = ("discovery.k8s.io", "v1", "io.k8s.api.discovery.v1");
 const RESOURCE: Package = ("resource.k8s.io", "v1", "io.k8s.api.resource.v1");
 
@@ -175,6 +177,19 @@ const ROWS: &[Row] = &[
         &[],
         false,
     ),
+    // Nothing acts on this kind, on CronJobs and RuntimeClasses: manifests of applications have them.
+    row(
+        AUTOSCALING,
+        "HorizontalPodAutoscaler",
+        "horizontalpodautoscalers",
+        &["hpa"],
+        true,
+    )
+    .all()
+    .sub(STATUS),
+    row(BATCH, "CronJob", "cronjobs", &["cj"], true)
+        .all()
+        .sub(STATUS),
     row(BATCH, "Job", "jobs", &[], true)
         .all()
         .sub(STATUS)
@@ -224,6 +239,7 @@ const ROWS: &[Row] = &[
         false,
     ),
     row(COORDINATION, "Lease", "leases", &[], true),
+    row(NODE, "RuntimeClass", "runtimeclasses", &[], false),
     row(DISCOVERY, "EndpointSlice", "endpointslices", &[], true),
     row(RESOURCE, "DeviceClass", "deviceclasses", &[], false),
     row(RESOURCE, "ResourceClaim", "resourceclaims", &[], true).sub(STATUS),

@@ -74,7 +74,7 @@ def cheapest(batch):
 
 
 def main():
-    ratios = []
+    ratios, bounds = [], []
     skipped = 0
     for line in sys.stdin:
         batch = json.loads(line)
@@ -84,10 +84,13 @@ def main():
             continue
         ours = batch["price"] + batch["nodes"] * batch["nodeOverheadPrice"]
         ratios.append((ours / best, batch["seed"]))
+        bounds.append(batch["bound"] / best)
     ratios.sort(reverse=True)
     values = np.array([ratio for ratio, _ in ratios])
     print(f"{len(values)} batches, {skipped} left out: mean {values.mean():.4f} of the optimum, worst {values.max():.4f}")
     print(f"  optimal {int((values < 1 + 1e-6).sum())}, above by over 1 %: {int((values > 1.01).sum())}, by over 5 %: {int((values > 1.05).sum())}")
+    bounds = np.array(bounds)
+    print(f"  lower bound: mean {bounds.mean():.4f} of the optimum, lowest {bounds.min():.4f}, exact in {int((bounds > 1 - 1e-6).sum())}")
     for ratio, seed in ratios[:5]:
         print(f"  seed {seed}: {ratio:.4f}")
 

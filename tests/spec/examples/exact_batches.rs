@@ -75,7 +75,8 @@ fn main() -> Result<()> {
         let deployments = batch(seed);
         let world = mixes::world(&deployments);
         let policy = engine::policy(SolveSettings::default());
-        let plan = schedule(&engine::snapshot(&world), &policy, &Query::default());
+        let query = Query::default().with_bounded_price();
+        let plan = schedule(&engine::snapshot(&world), &policy, &query);
         let kinds = deployments.iter().map(|kind| {
             json!({
                 "count": kind.replicas,
@@ -92,6 +93,7 @@ fn main() -> Result<()> {
             "unplaced": plan.unplaced.len(),
             "price": plan.hourly_price(),
             "nodes": plan.new_node_claims.len(),
+            "bound": plan.objective.map(|objective| objective.lowest),
         });
         writeln!(out, "{line}")?;
     }

@@ -256,8 +256,7 @@ impl<'a> Pass<'a> {
 
     /// Returns the plan.
     pub(crate) fn into_plan(mut self) -> Plan {
-        let is_searched = self.solver.policy.packing != Packing::FewestNodes;
-        let objective = is_searched.then(|| Objective {
+        let objective = self.query.bounds_price.then(|| Objective {
             price: self.cost().price,
             lowest: self.lowest_price(),
         });

@@ -288,6 +288,8 @@ pub struct Query {
     /// Pods that were nominated to a node (Node or NodeClaim name). They are tried there before other pods are placed, and are
     /// placed elsewhere only if they no longer fit on that node.
     pub nominated: Vec<(PodKey, String)>,
+    /// Whether the plan has its [`Objective`](crate::schedule::Objective). The bound takes up to a tenth of the time of the plan.
+    pub bounds_price: bool,
     /// Called periodically; once it returns true, pods not tried yet stay undecided and the placements so far are kept.
     pub cancel: Option<Cancel>,
     /// Called periodically with the number of pods not tried yet.
@@ -342,6 +344,15 @@ impl Query {
         Self { nominated, ..self }
     }
 
+    /// Asks for the price of the plan, and for the least that its nodes could cost.
+    #[must_use]
+    pub fn with_bounded_price(self) -> Self {
+        Self {
+            bounds_price: true,
+            ..self
+        }
+    }
+
     /// Sets what ends the pass early.
     #[must_use]
     pub fn with_cancel(self, cancel: Cancel) -> Self {
@@ -379,6 +390,7 @@ impl fmt::Debug for Query {
             .field("without", &self.without)
             .field("avoid", &self.avoid)
             .field("nominated", &self.nominated.len())
+            .field("bounds_price", &self.bounds_price)
             .finish_non_exhaustive()
     }
 }

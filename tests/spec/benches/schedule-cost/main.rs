@@ -17,7 +17,7 @@ fn main() {
             let naive = solve(&world, SolveSettings::default());
             let snapshot = engine::snapshot(&world);
             let (policy, query) = (engine::policy(SolveSettings::default()), Query::default());
-            let plan = schedule(&snapshot, &policy, &query);
+            let plan = schedule(&snapshot, &policy, &query.clone().with_bounded_price());
             let solution = engine::solution(&plan);
             let violations = check(&world, SolveSettings::default(), &solution);
             let (naive_cost, engine_cost) = (

@@ -37,7 +37,8 @@ fn objective(types: &[(i64, f64)], pods: Vec<Object<Pod>>) -> Objective {
         cluster.apply_pod(&pod.build());
     }
     let policy = Policy::at(Timestamp::UNIX_EPOCH).with_node_overhead_price(1.0);
-    let plan = schedule(&cluster.snapshot(), &policy, &Query::default());
+    let query = Query::default().with_bounded_price();
+    let plan = schedule(&cluster.snapshot(), &policy, &query);
     assert_eq!(plan.unplaced, []);
     plan.objective.unwrap()
 }

@@ -13,7 +13,7 @@ use crate::pod::{PodIgnored, PodKey};
 pub struct Plan {
     /// Planned nodes, in the order they were opened.
     pub new_node_claims: Vec<PlannedNodeClaim>,
-    /// What the planned nodes cost, and the least they could; `None` if the plan was not searched for.
+    /// What the planned nodes cost, and the least they could; `None` unless [`Query::bounds_price`](crate::schedule::Query::bounds_price).
     pub objective: Option<Objective>,
     /// Pods placed on existing nodes, in the order they were placed.
     pub existing: Vec<Placement>,

@@ -60,7 +60,7 @@ impl Stepper {
         if !self.may_run() {
             return None;
         }
-        let mut query = question.query.clone();
+        let mut query = question.query.clone().with_bounded_price();
         query.cancel.clone_from(&self.cancel);
         let policy = self.scheduling.clone().with_now(self.now);
         let plan = schedule(&question.snapshot, &policy, &query);

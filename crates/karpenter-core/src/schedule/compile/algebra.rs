@@ -6,6 +6,8 @@
 
 //! A table can be layered over a frozen one: simulations share the frozen part and add their own entries.
 
+use std::borrow::Borrow;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -88,6 +90,27 @@ impl Algebra {
         }
     }
 
+    /// Returns the entry of a key in one of the maps of the table, or of the one below.
+    #[inline]
+    fn find<K, Q, V: Copy>(&self, map: fn(&Table) -> &FxHashMap<K, V>, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q> + Eq + Hash,
+        Q: Eq + Hash + ?Sized,
+    {
+        let known = map(&self.base).get(key).or_else(|| map(&self.own).get(key));
+        known.copied()
+    }
+
+    /// Returns an entry of one of the lists of the table and the one below, which comes first.
+    #[inline]
+    fn at<T>(&self, list: fn(&Table) -> &Vec<T>, index: u32) -> &T {
+        let (index, base) = (index as usize, list(&self.base));
+        match index.checked_sub(base.len()) {
+            None => &base[index],
+            Some(index) => &list(&self.own)[index],
+        }
+    }
+
     /// Returns the number of a key; `known` says whether a planned node may have the label although no requirement defines it.
     pub(crate) fn key(&mut self, key: &str, known: impl FnOnce() -> bool) -> KeyId {
         if let Some(id) = self.find_key(key) {
@@ -101,37 +124,20 @@ impl Algebra {
     }
 
     pub(crate) fn find_key(&self, key: &str) -> Option<KeyId> {
-        self.base
-            .key_ids
-            .get(key)
-            .or_else(|| self.own.key_ids.get(key))
-            .copied()
+        self.find(|table| &table.key_ids, key)
     }
 
     pub(crate) fn key_name(&self, key: KeyId) -> &Arc<str> {
-        let index = key.0 as usize;
-        match index.checked_sub(self.base.keys.len()) {
-            None => &self.base.keys[index].0,
-            Some(index) => &self.own.keys[index].0,
-        }
+        &self.at(|table| &table.keys, key.0).0
     }
 
     pub(crate) fn is_known(&self, key: KeyId) -> bool {
-        let index = key.0 as usize;
-        match index.checked_sub(self.base.keys.len()) {
-            None => self.base.keys[index].1,
-            Some(index) => self.own.keys[index].1,
-        }
+        self.at(|table| &table.keys, key.0).1
     }
 
     pub(crate) fn req(&mut self, requirement: &Requirement, known: impl FnOnce() -> bool) -> ReqId {
-        if let Some(id) = self
-            .base
-            .req_ids
-            .get(requirement)
-            .or_else(|| self.own.req_ids.get(requirement))
-        {
-            return *id;
+        if let Some(id) = self.find(|table| &table.req_ids, requirement) {
+            return id;
         }
         let key = self.key(requirement.key(), known);
         let id = ReqId((self.base.reqs.len() + self.own.reqs.len()) as u32);
@@ -141,20 +147,12 @@ impl Algebra {
         id
     }
 
-    fn entry(&self, req: ReqId) -> &(KeyId, Arc<Requirement>) {
-        let index = req.0 as usize;
-        match index.checked_sub(self.base.reqs.len()) {
-            None => &self.base.reqs[index],
-            Some(index) => &self.own.reqs[index],
-        }
-    }
-
     pub(crate) fn requirement(&self, req: ReqId) -> &Arc<Requirement> {
-        &self.entry(req).1
+        &self.at(|table| &table.reqs, req.0).1
     }
 
     pub(crate) fn key_of(&self, req: ReqId) -> KeyId {
-        self.entry(req).0
+        self.at(|table| &table.reqs, req.0).0
     }
 
     pub(crate) fn set(
@@ -172,13 +170,8 @@ impl Algebra {
     }
 
     fn set_of(&mut self, set: Vec<(KeyId, ReqId)>) -> SetId {
-        if let Some(id) = self
-            .base
-            .set_ids
-            .get(set.as_slice())
-            .or_else(|| self.own.set_ids.get(set.as_slice()))
-        {
-            return *id;
+        if let Some(id) = self.find(|table| &table.set_ids, set.as_slice()) {
+            return id;
         }
         let id = SetId((self.base.sets.len() + self.own.sets.len()) as u32);
         let counts = set
@@ -190,21 +183,13 @@ impl Algebra {
         id
     }
 
-    fn set_entry(&self, set: SetId) -> &(Set, bool) {
-        let index = set.0 as usize;
-        match index.checked_sub(self.base.sets.len()) {
-            None => &self.base.sets[index],
-            Some(index) => &self.own.sets[index],
-        }
-    }
-
-    pub(crate) fn members(&self, set: SetId) -> &[(KeyId, ReqId)] {
-        &self.set_entry(set).0
+    pub(crate) fn members(&self, set: SetId) -> &Set {
+        &self.at(|table| &table.sets, set.0).0
     }
 
     /// Reports whether a requirement of the set has minValues.
     pub(crate) fn has_min_values(&self, set: SetId) -> bool {
-        self.set_entry(set).1
+        self.at(|table| &table.sets, set.0).1
     }
 
     pub(crate) fn get(&self, set: SetId, key: KeyId) -> Option<ReqId> {
@@ -227,13 +212,8 @@ impl Algebra {
         if a == b {
             return a;
         }
-        if let Some(met) = self
-            .base
-            .meets
-            .get(&(a, b))
-            .or_else(|| self.own.meets.get(&(a, b)))
-        {
-            return *met;
+        if let Some(met) = self.find(|table| &table.meets, &(a, b)) {
+            return met;
         }
         let both = self.requirement(a).intersection(self.requirement(b));
         let met = self.req(&both, || false);
@@ -243,13 +223,8 @@ impl Algebra {
 
     /// Reports whether two requirements have a value in common.
     pub(crate) fn overlap(&mut self, a: ReqId, b: ReqId) -> bool {
-        if let Some(known) = self
-            .base
-            .overlaps
-            .get(&(a, b))
-            .or_else(|| self.own.overlaps.get(&(a, b)))
-        {
-            return *known;
+        if let Some(known) = self.find(|table| &table.overlaps, &(a, b)) {
+            return known;
         }
         let overlap = self.requirement(a).has_intersection(self.requirement(b));
         self.own.overlaps.insert((a, b), overlap);
@@ -264,13 +239,8 @@ impl Algebra {
         if incoming == ANYTHING || node == incoming {
             return Some(node);
         }
-        if let Some(known) = self
-            .base
-            .joins
-            .get(&(node, incoming))
-            .or_else(|| self.own.joins.get(&(node, incoming)))
-        {
-            return *known;
+        if let Some(known) = self.find(|table| &table.joins, &(node, incoming)) {
+            return known;
         }
         let joined = self.compute_join(node, incoming);
         self.own.joins.insert((node, incoming), joined);
@@ -278,7 +248,7 @@ impl Algebra {
     }
 
     fn compute_join(&mut self, node: SetId, incoming: SetId) -> Option<SetId> {
-        let incoming = self.set_entry(incoming).0.clone();
+        let incoming = self.members(incoming).clone();
         let mut joined: Vec<(KeyId, ReqId)> = self.members(node).to_vec();
         for (key, req) in incoming.iter().copied() {
             match joined.binary_search_by_key(&key, |member| member.0) {
@@ -307,13 +277,8 @@ impl Algebra {
 
     /// Returns the set with one more requirement, or `None` if that requirement is incompatible or the node never has the label.
     pub(crate) fn narrow(&mut self, node: SetId, req: ReqId) -> Option<SetId> {
-        if let Some(known) = self
-            .base
-            .narrowings
-            .get(&(node, req))
-            .or_else(|| self.own.narrowings.get(&(node, req)))
-        {
-            return *known;
+        if let Some(known) = self.find(|table| &table.narrowings, &(node, req)) {
+            return known;
         }
         let one = self.set_of(vec![(self.key_of(req), req)]);
         let narrowed = self.compute_join(node, one);
@@ -323,7 +288,7 @@ impl Algebra {
 
     /// Reports whether a node whose labels are all defined by `node` meets every incoming requirement.
     pub(crate) fn strictly_compatible(&mut self, node: SetId, incoming: SetId) -> bool {
-        let incoming = self.set_entry(incoming).0.clone();
+        let incoming = self.members(incoming).clone();
         incoming
             .iter()
             .all(|(key, req)| match self.get(node, *key) {

@@ -253,6 +253,24 @@ impl Catalogue {
             .collect()
     }
 
+    /// Returns the rows whose instance types can meet all requirements of a set, whatever they are offered as.
+    pub(crate) fn rows_meeting_all(&self, algebra: &mut Algebra, set: SetId) -> Bits<RowId> {
+        let mut rows = Bits::full(self.rows());
+        for (_, req) in algebra.members(set).clone().iter() {
+            rows.intersect(&self.rows_meeting(algebra, *req));
+        }
+        rows
+    }
+
+    /// Returns the rows with an offering of one of these kinds.
+    pub(crate) fn rows_of(&self, kinds: &Bits<OfferingKindId>) -> Bits<RowId> {
+        let mut rows = Bits::default();
+        kinds
+            .iter()
+            .for_each(|kind| rows.unite(&self.kinds[kind].rows));
+        rows
+    }
+
     /// Returns the kinds of offerings that `set` admits.
     pub(crate) fn kinds_in(&self, algebra: &mut Algebra, set: SetId) -> Bits<OfferingKindId> {
         self.kinds

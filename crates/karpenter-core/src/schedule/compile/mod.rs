@@ -8,6 +8,7 @@ pub(crate) mod bits;
 pub(crate) mod capacity_index;
 pub(crate) mod catalogue;
 pub(crate) mod ids;
+pub(crate) mod memo;
 pub(crate) mod node_affinity;
 pub(crate) mod nodes;
 pub(crate) mod pools;

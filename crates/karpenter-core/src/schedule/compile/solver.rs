@@ -4,10 +4,10 @@
 //! snapshot and simulates the removal of many sets of nodes with it.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use index_vec::IndexVec;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::cluster::Snapshot;
 use crate::dra::Inventory;
@@ -18,6 +18,7 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::capacity_index::CapacityIndex;
 use crate::schedule::compile::catalogue::{Catalogue, Reservations};
 use crate::schedule::compile::ids::{CatalogueId, NodeIdx, TemplateId};
+use crate::schedule::compile::memo::Memo;
 use crate::schedule::compile::nodes::bound_pods::BoundPods;
 use crate::schedule::compile::nodes::{ExistingNode, Nodes, existing_nodes};
 use crate::schedule::compile::pools::daemons::{Daemon, daemons};
@@ -32,27 +33,19 @@ use crate::schedule::topology::group::{
 use crate::schedule::topology::label_domains::{LabelDomains, TermDomains};
 use crate::taints::untolerated;
 
-/// Nodes by name.
-type NamedNodes = (Arc<[String]>, Arc<Bits<NodeIdx>>);
-
-/// Nodes that are open to a variant of a shape, by the address of the shape, which is kept alive here.
-type OpenNodes = FxHashMap<(usize, usize), (Arc<Shape>, Arc<Bits<NodeIdx>>)>;
-
-/// The domains of new nodes for each term of a node filter, by label.
-type DomainsByTerm = FxHashMap<String, FxHashMap<NodeFilter, Arc<[TermDomains]>>>;
-
-/// The most entries of [`OpenNodes`]: each has a bit for every node.
-const MOST_OPEN_NODES: usize = 1024;
-
-/// Results computed on demand and kept for later passes. Each entry is a function of its key alone.
+/// What passes need to know of the nodes and the bound pods.
 #[derive(Default)]
 struct Cache {
-    meeting: FxHashMap<Requirement, Arc<Bits<NodeIdx>>>,
-    tolerating: FxHashMap<Vec<Toleration>, Arc<Bits<NodeIdx>>>,
-    counts: FxHashMap<GroupIdentity, Arc<BaseCounts>>,
-    /// The nodes of the last `avoid` list: all simulations of a disruption pass share one list.
-    avoid: Option<NamedNodes>,
+    meeting: Memo<Requirement, Arc<Bits<NodeIdx>>>,
+    tolerating: Memo<Vec<Toleration>, Arc<Bits<NodeIdx>>>,
+    counts: Memo<GroupIdentity, Arc<BaseCounts>>,
+    /// By the address of a list of names, which is kept alive here: all simulations of a disruption pass share one list.
+    named: Memo<usize, (Arc<[String]>, Arc<Bits<NodeIdx>>)>,
 }
+
+/// Nodes that are open to a variant of a shape, by the address of the shape, which is kept alive here. Each entry has a bit for every
+/// node.
+type OpenNodes = Memo<(usize, usize), (Arc<Shape>, Arc<Bits<NodeIdx>>), 1024>;
 
 /// A compiled [`Snapshot`] that answers any number of [`Query`]s, from any number of threads.
 pub struct Solver {
@@ -78,14 +71,12 @@ pub struct Solver {
     pub(crate) has_soft_taints: bool,
     /// Limits or reservations may be released during a pass.
     pub(crate) releases_capacity: bool,
-    /// Of the nodes and the bound pods.
-    cache: Arc<Mutex<Cache>>,
-    /// Of the nodes, the bound pods and the policy.
-    open: Mutex<OpenNodes>,
+    cache: Arc<Cache>,
+    open: OpenNodes,
     /// The values of labels, of nodes and templates.
-    domains: Mutex<FxHashMap<String, Arc<LabelDomains>>>,
-    /// The values of labels that new nodes can have, by node filter.
-    pub(crate) term_domains: Mutex<DomainsByTerm>,
+    domains: Memo<String, Arc<LabelDomains>>,
+    /// The domains of new nodes for each term of a node filter, by label.
+    pub(crate) term_domains: Memo<(String, NodeFilter), Arc<[TermDomains]>>,
     /// Resource claims, device classes and resource slices, parsed when the first pod with resource claims is scheduled.
     inventory: Arc<OnceLock<Inventory>>,
 }
@@ -171,9 +162,9 @@ impl Solver {
             nodes: Arc::new(nodes),
             bound: Arc::new(bound),
             cache: Arc::default(),
-            open: Mutex::default(),
-            domains: Mutex::default(),
-            term_domains: Mutex::default(),
+            open: Memo::default(),
+            domains: Memo::default(),
+            term_domains: Memo::default(),
             inventory: Arc::default(),
         }
     }
@@ -205,9 +196,9 @@ impl Solver {
             nodes: self.nodes.clone(),
             bound: self.bound.clone(),
             cache: self.cache.clone(),
-            open: Mutex::default(),
-            domains: Mutex::default(),
-            term_domains: Mutex::default(),
+            open: Memo::default(),
+            domains: Memo::default(),
+            term_domains: Memo::default(),
             inventory: self.inventory.clone(),
         }
     }
@@ -240,25 +231,6 @@ impl Solver {
         self.inventory.get_or_init(|| Inventory::of(&self.snapshot))
     }
 
-    /// Returns the cached result, or runs `compute` and caches its result. A poisoned lock only disables the cache.
-    fn cached<T: Clone>(
-        &self,
-        look: impl Fn(&Cache) -> Option<T>,
-        compute: impl FnOnce() -> T,
-        keep: impl FnOnce(&mut Cache, T),
-    ) -> T {
-        if let Ok(cache) = self.cache.lock()
-            && let Some(known) = look(&cache)
-        {
-            return known;
-        }
-        let value = compute();
-        if let Ok(mut cache) = self.cache.lock() {
-            keep(&mut cache, value.clone());
-        }
-        value
-    }
-
     /// Returns the nodes with room for `requests`, before a pass.
     pub(crate) fn nodes_with_room(&self, requests: &[i64]) -> Bits<NodeIdx> {
         let index = || CapacityIndex::new(&self.sound, self.nodes.remaining(), self.width());
@@ -273,29 +245,14 @@ impl Solver {
         compute: impl FnOnce() -> Bits<NodeIdx>,
     ) -> Arc<Bits<NodeIdx>> {
         let key = (Arc::as_ptr(shape).addr(), variant);
-        if let Ok(known) = self.open.lock()
-            && let Some((_, nodes)) = known.get(&key)
-        {
-            return nodes.clone();
-        }
-        let nodes = Arc::new(compute());
-        if let Ok(mut known) = self.open.lock()
-            && known.len() < MOST_OPEN_NODES
-        {
-            known.insert(key, (shape.clone(), nodes.clone()));
-        }
-        nodes
+        let open = || (shape.clone(), Arc::new(compute()));
+        self.open.get(&key, open).1
     }
 
     /// Returns the nodes that meet a requirement.
     pub(crate) fn nodes_meeting(&self, requirement: &Requirement) -> Arc<Bits<NodeIdx>> {
-        self.cached(
-            |cache| cache.meeting.get(requirement).cloned(),
-            || Arc::new(self.nodes_where(|node| node.meets(requirement))),
-            |cache, bits| {
-                cache.meeting.insert(requirement.clone(), bits);
-            },
-        )
+        let meeting = || Arc::new(self.nodes_where(|node| node.meets(requirement)));
+        self.cache.meeting.get(requirement, meeting)
     }
 
     /// Returns the nodes that meet all requirements.
@@ -309,27 +266,18 @@ impl Solver {
 
     /// Returns the nodes with these names.
     pub(crate) fn nodes_named(&self, names: &Arc<[String]>) -> Arc<Bits<NodeIdx>> {
-        let known = |cache: &Cache| {
-            let (of, bits) = cache.avoid.as_ref()?;
-            Arc::ptr_eq(of, names).then(|| bits.clone())
-        };
         let index = |name: &String| self.nodes.find(name);
-        self.cached(
-            known,
-            || Arc::new(names.iter().filter_map(index).collect()),
-            |cache, bits| cache.avoid = Some((names.clone(), bits)),
-        )
+        let named = || Arc::new(names.iter().filter_map(index).collect());
+        let address = Arc::as_ptr(names).addr();
+        let found = (self.cache.named).get(&address, || (names.clone(), named()));
+        found.1
     }
 
     /// Returns the nodes whose taints are tolerated.
     pub(crate) fn nodes_tolerated(&self, tolerations: &[Toleration]) -> Arc<Bits<NodeIdx>> {
-        self.cached(
-            |cache| cache.tolerating.get(tolerations).cloned(),
-            || Arc::new(self.nodes_where(|node| untolerated(&node.taints, tolerations).is_none())),
-            |cache, bits| {
-                cache.tolerating.insert(tolerations.to_vec(), bits);
-            },
-        )
+        let test = |node: &ExistingNode| untolerated(&node.taints, tolerations).is_none();
+        let tolerating = || Arc::new(self.nodes_where(test));
+        self.cache.tolerating.get(tolerations, tolerating)
     }
 
     fn nodes_where(&self, test: impl Fn(&ExistingNode) -> bool) -> Bits<NodeIdx> {
@@ -342,10 +290,10 @@ impl Solver {
 
     /// Returns the values of a label.
     pub(crate) fn label_domains(&self, key: &str) -> Arc<LabelDomains> {
-        let known = || self.domains.lock().ok()?.get(key).cloned();
-        if let Some(domains) = known() {
-            return domains;
-        }
+        self.domains.get(key, || Arc::new(self.find_domains(key)))
+    }
+
+    fn find_domains(&self, key: &str) -> LabelDomains {
         let mut domains = LabelDomains::default();
         for (node, existing) in self.nodes.iter() {
             let domain = existing.label(key).map(|value| domains.id(value));
@@ -358,10 +306,6 @@ impl Solver {
             let values = self.values_of_template(template, key);
             let ids = values.into_iter().map(|value| domains.id(value)).collect();
             domains.of_template.push(ids);
-        }
-        let domains = Arc::new(domains);
-        if let Ok(mut known) = self.domains.lock() {
-            known.insert(key.to_owned(), domains.clone());
         }
         domains
     }
@@ -396,30 +340,18 @@ impl Solver {
 
     /// Returns the pods that a group counts on all nodes before a pass.
     pub(crate) fn base_counts(&self, identity: &GroupIdentity) -> Arc<BaseCounts> {
-        self.cached(
-            |cache| cache.counts.get(identity).cloned(),
-            || {
-                let places = match identity.kind {
-                    GroupKind::Inverse => self.bound.places_of_term(identity),
-                    _ => self.bound.places_of_selected(identity, &self.snapshot),
-                };
-                let filter = &identity.filter;
-                let passing = filter
-                    .is_set()
-                    .then(|| Arc::new(self.nodes_passing(filter)));
-                let domains =
-                    (!is_hostname(&identity.key)).then(|| self.label_domains(&identity.key));
-                Arc::new(BaseCounts::new(
-                    places,
-                    passing,
-                    domains.as_deref(),
-                    identity.max_skew,
-                ))
-            },
-            |cache, counts| {
-                cache.counts.insert(identity.clone(), counts);
-            },
-        )
+        let count = || {
+            let places = match identity.kind {
+                GroupKind::Inverse => self.bound.places_of_term(identity),
+                _ => self.bound.places_of_selected(identity, &self.snapshot),
+            };
+            let filter = &identity.filter;
+            let passing = (filter.is_set()).then(|| Arc::new(self.nodes_passing(filter)));
+            let domains = (!is_hostname(&identity.key)).then(|| self.label_domains(&identity.key));
+            let (domains, skew) = (domains.as_deref(), identity.max_skew);
+            Arc::new(BaseCounts::new(places, passing, domains, skew))
+        };
+        self.cache.counts.get(identity, count)
     }
 
     /// Returns the nodes that pass the node filter of a spread constraint.

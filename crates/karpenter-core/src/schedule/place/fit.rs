@@ -333,7 +333,7 @@ impl Fitter<'_, '_> {
         let catalogue = &self.solver.catalogues[self.solver.templates[node.template].catalogue];
         let algebra = &mut self.rows.algebra;
         let mut relaxed = algebra.requirements(fit.set);
-        for (key, req) in algebra.members(fit.set) {
+        for (key, req) in algebra.members(fit.set).iter() {
             let requirement = algebra.requirement(*req);
             if let Some(minimum) = requirement.min_values() {
                 let found = distinct_values(catalogue, algebra, *key, rows);

@@ -58,10 +58,8 @@ impl<'a> RowCache<'a> {
         let compiled = &self.solver.templates[template];
         let catalogue_index = compiled.catalogue;
         let catalogue = &self.solver.catalogues[catalogue_index];
-        let mut rows = Bits::default();
-        for kind in self.kinds(catalogue_index, set).iter() {
-            rows.unite(&catalogue.kinds[kind].rows);
-        }
+        let kinds = self.kinds(catalogue_index, set);
+        let mut rows = catalogue.rows_of(&kinds);
         rows.intersect(&compiled.rows);
         for (_, req) in self.algebra.members(set).to_vec() {
             let algebra = &mut self.algebra;

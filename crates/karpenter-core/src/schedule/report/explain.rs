@@ -193,14 +193,9 @@ impl Report<'_, '_> {
     fn no_instance_type(&mut self, refused: &Refused<'_>, set: SetId) -> Incompatibility {
         let compiled = &self.solver.templates[refused.template];
         let catalogue = &self.solver.catalogues[compiled.catalogue];
-        let mut meeting = Bits::full(catalogue.rows());
-        for (_, req) in self.rows.algebra.members(set).to_vec() {
-            meeting.intersect(&catalogue.rows_meeting(&mut self.rows.algebra, req));
-        }
-        let mut offered = Bits::default();
-        for kind in catalogue.kinds_in(&mut self.rows.algebra, set).iter() {
-            offered.unite(&catalogue.kinds[kind].rows);
-        }
+        let algebra = &mut self.rows.algebra;
+        let meeting = catalogue.rows_meeting_all(algebra, set);
+        let offered = catalogue.rows_of(&catalogue.kinds_in(algebra, set));
         let requests = &refused.class.requests;
         let none = vec![0; self.solver.width()];
         let roomy: Bits<RowId> = catalogue

@@ -16,19 +16,9 @@ use crate::taints::untolerated;
 impl Solver {
     /// Returns the domains of a label that new nodes can be in, for each term of a node filter.
     pub(crate) fn term_domains(&self, label: &str, filter: &NodeFilter) -> Arc<[TermDomains]> {
-        let known = || {
-            let known = self.term_domains.lock().ok()?;
-            known.get(label)?.get(filter).cloned()
-        };
-        if let Some(domains) = known() {
-            return domains;
-        }
-        let domains: Arc<[TermDomains]> = self.find_term_domains(label, filter).into();
-        if let Ok(mut known) = self.term_domains.lock() {
-            let of_label = known.entry(label.to_owned()).or_default();
-            of_label.insert(filter.clone(), domains.clone());
-        }
-        domains
+        let key = (label.to_owned(), filter.clone());
+        let find = || self.find_term_domains(label, filter).into();
+        self.term_domains.get(&key, find)
     }
 
     fn find_term_domains(&self, label: &str, filter: &NodeFilter) -> Vec<TermDomains> {
@@ -77,12 +67,8 @@ impl<'a> NewNodes<'a> {
         wanted: SetId,
     ) -> Option<Self> {
         let set = algebra.join(template.set, wanted)?;
-        let mut rows = template.rows.clone();
-        for (key, req) in algebra.members(set).to_vec() {
-            if algebra.get(template.set, key) != Some(req) {
-                rows.intersect(&catalogue.rows_meeting(algebra, req));
-            }
-        }
+        let mut rows = catalogue.rows_meeting_all(algebra, set);
+        rows.intersect(&template.rows);
         Some(Self {
             catalogue,
             set,

@@ -97,7 +97,9 @@ impl Template {
         }
         let known = |key: &str| compiler.well_known.contains(key);
         let set = compiler.algebra.set(&requirements, known);
-        let rows = rows_of(catalogue, compiler.algebra, set);
+        let algebra = &mut *compiler.algebra;
+        let mut rows = catalogue.rows_meeting_all(algebra, set);
+        rows.intersect(&catalogue.rows_of(&catalogue.kinds_in(algebra, set)));
         if rows.is_empty() {
             return Err(PoolOutcome::NoCompatibleInstanceTypes { min_values: false });
         }
@@ -207,21 +209,6 @@ impl Template {
     }
 }
 
-/// Returns the rows that meet `set` and have an available offering that does.
-pub(crate) fn rows_of(catalogue: &Catalogue, algebra: &mut Algebra, set: SetId) -> Bits<RowId> {
-    let mut rows = Bits::default();
-    for kind in catalogue.kinds_in(algebra, set).iter() {
-        rows.unite(&catalogue.kinds[kind].rows);
-    }
-    for (_, req) in algebra.members(set).to_vec() {
-        if rows.is_empty() {
-            break;
-        }
-        rows.intersect(&catalogue.rows_meeting(algebra, req));
-    }
-    rows
-}
-
 /// A key with fewer different values than its minValues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnmetMinValues {
@@ -289,11 +276,7 @@ fn daemon_groups(
             if compiler.algebra.join(set, wanted).is_none() {
                 continue;
             }
-            let mut meeting = Bits::full(catalogue.rows());
-            for (_, req) in compiler.algebra.members(wanted).to_vec() {
-                meeting.intersect(&catalogue.rows_meeting(compiler.algebra, req));
-            }
-            rows.unite(&meeting);
+            rows.unite(&catalogue.rows_meeting_all(compiler.algebra, wanted));
         }
         if !rows.is_empty() {
             running.push((index, rows));

@@ -23,11 +23,6 @@ impl Random {
         (self.next() % end.max(1) as u64) as usize
     }
 
-    /// Returns a number between 1 - `variation` and 1 + `variation`.
-    pub(crate) fn near_one(&mut self, variation: f64) -> f64 {
-        1.0 + variation * (self.below(2001) as f64 / 1000.0 - 1.0)
-    }
-
     /// Returns the place of `id` in the pseudo-random order of a seed.
     pub(crate) fn rank(seed: u64, id: u64) -> u64 {
         mixed(seed.wrapping_add(id.wrapping_mul(GOLDEN_RATIO)))
@@ -58,15 +53,11 @@ mod tests {
     }
 
     #[test]
-    fn numbers_below_an_end_and_near_one_stay_within() {
+    fn numbers_are_below_their_end() {
         let mut random = Random::new(7);
         let below: Vec<usize> = (0..100).map(|_| random.below(3)).collect();
         assert!([0, 1, 2].iter().all(|number| below.contains(number)));
         assert!(below.iter().all(|number| *number < 3));
         assert_eq!(random.below(0), 0);
-        let near: Vec<f64> = (0..2000).map(|_| random.near_one(0.2)).collect();
-        assert!(near.iter().all(|number| (0.8..=1.2).contains(number)));
-        assert!(near.iter().any(|number| *number < 0.801));
-        assert!(near.iter().any(|number| *number > 1.199));
     }
 }

@@ -6,8 +6,8 @@
 //!
 //! 1. The worth of a pod is the price of its share of the instance type that suits it best. Planned nodes that cost little more
 //!    than the worth of their pods stay as they are; the others are dissolved, most wasteful first.
-//! 2. Their pods are packed again (see [`packing`](crate::schedule::repack::packing)); for the plan that the search has chosen, the
-//!    packing is improved (see [`improve`](crate::schedule::repack::improve)).
+//! 2. Their pods are packed again (see [`packing`](crate::schedule::repack::packing)); for the plan that the search has chosen, several
+//!    times, each with the worths that the prices of the last packing show.
 //! 3. The result replaces the planned nodes if it costs less, with the price of each node's own, and is within the limits of the
 //!    NodePool.
 //!
@@ -26,7 +26,6 @@ use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{ClassId, PlannedId, PodIdx, RowId, TemplateId};
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::compile::vectors::Vector;
 use crate::schedule::objective::SAME_PRICE;
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::planned_node::{PlannedNode, PlannedNodes};
@@ -38,40 +37,13 @@ use crate::schedule::topology::group::GroupKind;
 
 /// A planned node is kept if it costs at most this many times the worth of its pods.
 const WASTEFUL_FROM: f64 = 1.02;
-/// The largest number of instance types considered for one set of requirements.
-const MOST_OFFERS: usize = 64;
-/// The largest number of different pod groups that are packed together.
-const MOST_POD_GROUPS: usize = 64;
+/// The largest number of different kinds of pods that are packed together.
+const MOST_KINDS: usize = 64;
 /// How often, in a pass, pods of one kind are put on a node for comparison.
 const MOST_WORK: usize = 2_000_000;
-/// The same, to improve plans with few nodes.
-const MOST_IMPROVING: usize = 4_000_000;
-
-/// Pods that are interchangeable for packing.
-struct PodGroup {
-    set: SetId,
-    requests: Vector,
-    /// The planned node it came from, if it is under a hostname constraint.
-    origin: Option<PlannedId>,
-    pods: Vec<PodIdx>,
-    worth: f64,
-    /// Its worth if other pods use the rest of the node.
-    balanced: f64,
-}
-
-impl PodGroup {
-    /// Returns the kind for packing; `worth` is the worth of one of its pods.
-    fn kind(&self, worth: f64) -> Kind {
-        let needs = self.requests.iter().copied().enumerate();
-        Kind {
-            set: self.set,
-            needs: needs.filter(|(_, need)| *need > 0).collect(),
-            origin: self.origin,
-            count: self.pods.len(),
-            worth,
-        }
-    }
-}
+/// How often pods are packed, as long as that takes no more than this work in a pass.
+const ROUNDS: usize = 30;
+const MOST_WORK_OF_ROUNDS: usize = 1_000_000;
 
 /// A pod's class, its requirements, its volumes' requirements, and the set of the planned node it is on.
 type Requested = (ClassId, SetId, SetId, SetId);
@@ -87,11 +59,10 @@ pub(crate) struct Repacker<'p, 'a> {
     rows: &'p mut RowCache<'a>,
     planned: &'p PlannedNodes,
     budgets: &'p mut PoolBudgets<'a>,
-    /// Improves the packing by search.
-    searches: bool,
-    /// The work done so far: to pack, and to improve plans.
+    /// How often pods are packed.
+    rounds: usize,
+    /// The work done so far.
     work: usize,
-    improving: usize,
     /// The NodePool.
     template: TemplateId,
     /// Requirements of pods on nodes of their own.
@@ -121,9 +92,8 @@ impl<'p, 'a> Repacker<'p, 'a> {
             rows,
             planned,
             budgets,
-            searches,
+            rounds: if searches { ROUNDS } else { 1 },
             work: 0,
-            improving: 0,
             template: TemplateId(0),
             sets: FxHashMap::default(),
         }
@@ -143,8 +113,9 @@ impl<'p, 'a> Repacker<'p, 'a> {
                 if self.work > MOST_WORK {
                     break;
                 }
-                if let Some(planned) = self.repack_chunk(&chunk) {
-                    found.replaced.unite(&chunk.planned);
+                let replaced = chunk.planned.clone();
+                if let Some(planned) = self.repack_chunk(chunk) {
+                    found.replaced.unite(&replaced);
                     found.added.extend(planned);
                 }
             }
@@ -160,20 +131,18 @@ impl<'p, 'a> Repacker<'p, 'a> {
             if planned.template != self.template || planned.pods.len() < from_pods {
                 continue;
             }
-            let Some(pod_groups) = self.pod_groups(index) else {
+            let Some(kinds) = self.kinds(index) else {
                 continue;
             };
-            let worths = pod_groups.iter();
-            let worth = worths
-                .map(|group| group.worth * group.pods.len() as f64)
-                .sum();
+            let worths = kinds.iter().map(|kind| kind.worth * kind.pods.len() as f64);
+            let worth = worths.sum();
             let price = planned.lowest_price(self.rows);
             if price > worth * WASTEFUL_FROM {
                 found.push(Wasteful {
                     index,
                     price,
                     worth,
-                    pod_groups,
+                    kinds,
                 });
             }
         }
@@ -181,47 +150,47 @@ impl<'p, 'a> Repacker<'p, 'a> {
     }
 
     /// Returns the pods of a planned node by kind; `None` if it must be left unchanged.
-    fn pod_groups(&mut self, index: PlannedId) -> Option<Vec<PodGroup>> {
+    fn kinds(&mut self, index: PlannedId) -> Option<Vec<Kind>> {
         let planned = &self.planned[index];
         // Pods with host ports have no set of their own, and nodes with reservations are not repacked at all.
         if planned.min_values_relaxed {
             return None;
         }
-        let mut pod_groups: Vec<PodGroup> = Vec::new();
-        let mut place: FxHashMap<(SetId, &[i64], bool), usize> = FxHashMap::default();
+        let mut kinds: Vec<Kind> = Vec::new();
+        let mut places: FxHashMap<(SetId, &[i64], bool), usize> = FxHashMap::default();
         for pod in &planned.pods {
             let queued = &self.queue.pods[*pod];
             let (own, volumes) = (queued.requirements, queued.volumes);
             let (set, apart) = self.own_set((queued.class, own, volumes, planned.set))?;
-            let class = &self.queue.classes[queued.class];
-            let at = *place
-                .entry((set, &class.requests, apart))
-                .or_insert_with(|| {
-                    pod_groups.push(PodGroup {
+            let requests = &self.queue.classes[queued.class].requests;
+            let place = match places.get(&(set, &**requests, apart)) {
+                Some(place) => *place,
+                None => {
+                    places.insert((set, requests, apart), kinds.len());
+                    let needs = requests.iter().copied().enumerate();
+                    kinds.push(Kind {
                         set,
-                        requests: class.requests.iter().copied().collect(),
+                        needs: needs.filter(|(_, need)| *need > 0).collect(),
                         origin: apart.then_some(index),
                         pods: Vec::new(),
-                        worth: f64::MAX,
-                        balanced: f64::MAX,
+                        worth: self.worth(set, requests)?,
                     });
-                    pod_groups.len() - 1
-                });
-            pod_groups[at].pods.push(*pod);
-        }
-        let compiled = &self.solver.templates[self.template];
-        for group in &mut pod_groups {
-            for (price, row) in self.offer_list(group.set) {
-                if let Some((most, mean)) = shares(&group.requests, compiled.row_room(row)) {
-                    group.worth = group.worth.min(price * most);
-                    group.balanced = group.balanced.min(price * mean);
+                    kinds.len() - 1
                 }
-            }
-            if group.worth == f64::MAX {
-                return None;
-            }
+            };
+            kinds[place].pods.push(*pod);
         }
-        Some(pod_groups)
+        Some(kinds)
+    }
+
+    /// Returns the lowest price of the share of a node that a pod uses most of; `None` if it fits on none.
+    fn worth(&mut self, set: SetId, requests: &[i64]) -> Option<f64> {
+        let compiled = &self.solver.templates[self.template];
+        let offers = self.rows.offers(self.template, set);
+        let prices = offers
+            .iter()
+            .filter_map(|(price, row)| Some(price * share(requests, compiled.row_room(*row))?));
+        prices.min_by(f64::total_cmp)
     }
 
     /// Returns the requirements of a pod on a node of its own; `None` if the pod must keep its node.
@@ -271,64 +240,45 @@ impl<'p, 'a> Repacker<'p, 'a> {
         Some((set, apart))
     }
 
-    /// Returns the offers under a set of requirements, most expensive first, thinned out if there are many.
-    fn offer_list(&mut self, set: SetId) -> impl Iterator<Item = (f64, RowId)> + use<> {
-        let offers = self.rows.offers(self.template, set);
-        let step = offers.len().div_ceil(MOST_OFFERS).max(1);
-        let places = (0..offers.len()).rev().step_by(step);
-        places.map(move |place| offers[place])
-    }
-
-    /// Packs the pods of a chunk again; `None` if the saving is too small.
-    fn repack_chunk(&mut self, chunk: &Chunk) -> Option<Vec<PlannedNode>> {
+    /// Packs the pods of a chunk again; `None` if that saves nothing.
+    fn repack_chunk(&mut self, mut chunk: Chunk) -> Option<Vec<PlannedNode>> {
         let template = self.template;
         let node_overhead = self.solver.policy.node_overhead_price;
         let mut packer = Packer {
-            groups: self.requirement_groups(chunk),
+            groups: self.requirement_groups(&chunk.kinds),
             node_overhead,
-            width: self.solver.width(),
             work: self.work,
             most_work: MOST_WORK,
         };
-        let kinds = |worth: fn(&PodGroup) -> f64| -> Vec<Kind> {
-            let groups = chunk.pod_groups.iter();
-            groups.map(|group| group.kind(worth(group))).collect()
-        };
-        let mut plans = Vec::new();
-        let worths: [fn(&PodGroup) -> f64; 2] = [|group| group.worth, |group| group.balanced];
-        for kinds in worths.map(kinds) {
-            let Some(mut bins) = packer.pack(&kinds) else {
+        let mut least = chunk.price + node_overhead * chunk.planned.len() as f64;
+        let mut best: Option<Bins> = None;
+        for round in 0..self.rounds {
+            if round > 0 && packer.work > MOST_WORK_OF_ROUNDS {
+                break;
+            }
+            let Some(mut bins) = packer.pack(&chunk.kinds) else {
                 break;
             };
-            self.price(&mut bins);
-            plans.push(bins);
+            for (bin, _) in &mut bins {
+                bin.price = (self.rows).lowest_price(template, bin.set, &bin.used, None);
+            }
+            learn(&mut chunk.kinds, &bins);
+            let cost = cost(&bins, node_overhead);
+            if cost <= least - SAME_PRICE {
+                (least, best) = (cost, Some(bins));
+            }
         }
         self.work = packer.work;
-        let cost = |bins: &Bins| cost(bins, node_overhead);
-        let mut bins = plans
-            .into_iter()
-            .min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
-        if self.searches {
-            let mut kinds = kinds(|group| group.worth);
-            learn(&mut kinds, &bins);
-            let left = MOST_IMPROVING.saturating_sub(self.improving);
-            bins = packer.improve(&kinds, bins, left);
-            self.improving += packer.work - self.work;
-            self.price(&mut bins);
-        }
-        let before = chunk.price + node_overhead * chunk.planned.len() as f64;
-        if cost(&bins) > before - SAME_PRICE {
-            return None;
-        }
+        let bins = best?;
         let mut planned: Vec<PlannedNode> = Vec::new();
-        let mut next: Vec<usize> = vec![0; chunk.pod_groups.len()];
+        let mut next: Vec<usize> = vec![0; chunk.kinds.len()];
         for (bin, copies) in bins {
             for _ in 0..copies {
                 let mut pods: Vec<PodIdx> = Vec::new();
-                for (group, count) in &bin.counts {
-                    let from = next[*group];
-                    pods.extend(&chunk.pod_groups[*group].pods[from..from + count]);
-                    next[*group] += count;
+                for (kind, count) in &bin.counts {
+                    let from = next[*kind];
+                    pods.extend(&chunk.kinds[*kind].pods[from..from + count]);
+                    next[*kind] += count;
                 }
                 pods.sort_unstable();
                 planned.push(PlannedNode {
@@ -346,33 +296,27 @@ impl<'p, 'a> Repacker<'p, 'a> {
             .then_some(planned)
     }
 
-    fn price(&mut self, bins: &mut Bins) {
-        for (bin, _) in bins {
-            let rows = &mut *self.rows;
-            bin.price = rows.lowest_price(self.template, bin.set, &bin.used, None);
-        }
-    }
-
-    /// Returns the requirement groups of a chunk's pods, with their offers.
-    fn requirement_groups(&mut self, chunk: &Chunk) -> Vec<RequirementGroup<'a>> {
+    /// Returns the requirement groups of some kinds of pods, with their offers.
+    fn requirement_groups(&mut self, kinds: &[Kind]) -> Vec<RequirementGroup<'a>> {
         let compiled = &self.solver.templates[self.template];
-        let sets: BTreeSet<SetId> = chunk.pod_groups.iter().map(|group| group.set).collect();
-        let mut groups = Vec::with_capacity(sets.len());
-        for set in sets {
+        let sets: BTreeSet<SetId> = kinds.iter().map(|kind| kind.set).collect();
+        let group = |set: SetId| {
             let offer = |(price, row): (f64, RowId)| Offer {
                 price,
                 row,
                 room: compiled.row_room(row),
             };
-            let offers = self.offer_list(set).map(offer).collect();
-            let pod_groups = chunk.pod_groups.iter().enumerate();
-            let takes = pod_groups
-                .filter(|(_, group)| self.rows.algebra.join(set, group.set) == Some(set))
-                .map(|(index, _)| index)
-                .collect();
-            groups.push(RequirementGroup { set, offers, takes });
-        }
-        groups
+            let offers = self.rows.offers(self.template, set);
+            let offers = offers.iter().rev().copied().map(offer).collect();
+            let mut accepts = |kind: &Kind| self.rows.algebra.join(set, kind.set) == Some(set);
+            let takes = (0..kinds.len()).filter(|place| accepts(&kinds[*place]));
+            RequirementGroup {
+                set,
+                offers,
+                takes: takes.collect(),
+            }
+        };
+        sets.into_iter().map(group).collect()
     }
 }
 
@@ -381,7 +325,7 @@ struct Wasteful {
     index: PlannedId,
     price: f64,
     worth: f64,
-    pod_groups: Vec<PodGroup>,
+    kinds: Vec<Kind>,
 }
 
 /// Divides planned nodes into chunks to be packed together, the most wasteful first.
@@ -393,8 +337,7 @@ fn chunks(mut found: Vec<Wasteful>) -> Vec<Chunk> {
     });
     let mut chunks: Vec<Chunk> = Vec::new();
     for node in found {
-        let joins =
-            |chunk: &&mut Chunk| chunk.pod_groups.len() + node.pod_groups.len() <= MOST_POD_GROUPS;
+        let joins = |chunk: &&mut Chunk| chunk.kinds.len() + node.kinds.len() <= MOST_KINDS;
         match chunks.last_mut().filter(joins) {
             Some(chunk) => chunk.take(node),
             None => {
@@ -413,43 +356,37 @@ struct Chunk {
     planned: Bits<PlannedId>,
     /// Their total price.
     price: f64,
-    pod_groups: Vec<PodGroup>,
+    kinds: Vec<Kind>,
 }
 
 impl Chunk {
     fn take(&mut self, node: Wasteful) {
         self.planned.insert(node.index);
         self.price += node.price;
-        for pod_group in node.pod_groups {
-            let alike = |other: &&mut PodGroup| {
-                (other.set, &other.requests, other.origin)
-                    == (pod_group.set, &pod_group.requests, pod_group.origin)
+        for kind in node.kinds {
+            let alike = |other: &&mut Kind| {
+                (other.set, &other.needs, other.origin) == (kind.set, &kind.needs, kind.origin)
             };
-            match self.pod_groups.iter_mut().find(alike) {
-                Some(other) => other.pods.extend(pod_group.pods),
-                None => self.pod_groups.push(pod_group),
+            match self.kinds.iter_mut().find(alike) {
+                Some(other) => other.pods.extend(kind.pods),
+                None => self.kinds.push(kind),
             }
         }
     }
 }
 
-/// Returns the largest and the mean share of a node's resources that a pod uses; `None` if it does not fit.
-fn shares(requests: &[i64], room: &[i64]) -> Option<(f64, f64)> {
+/// Returns the largest share of any of a node's resources that a pod uses; `None` if it does not fit.
+fn share(requests: &[i64], room: &[i64]) -> Option<f64> {
     let mut most: f64 = 0.0;
-    let mut sum = 0.0;
-    let mut number = 0.0;
     for (need, room) in requests.iter().zip(room) {
         if need > room {
             return None;
         }
         if *need > 0 {
-            let share = *need as f64 / *room as f64;
-            most = most.max(share);
-            sum += share;
-            number += 1.0;
+            most = most.max(*need as f64 / *room as f64);
         }
     }
-    Some((most, if number > 0.0 { sum / number } else { 0.0 }))
+    Some(most)
 }
 
 #[cfg(test)]

@@ -11,22 +11,19 @@ use crate::schedule::pass::Pass;
 use crate::schedule::request::{Policy, Query};
 
 #[test]
-fn the_shares_of_a_pod_are_those_of_the_resources_it_requests() {
-    assert_eq!(shares(&[2, 3, 0], &[4, 12, 0]), Some((0.5, 0.375)));
-    assert_eq!(shares(&[4, 1], &[4, 4]), Some((1.0, 0.625)));
-    assert_eq!(shares(&[5, 1], &[4, 4]), None);
-    assert_eq!(shares(&[0, 0], &[4, 4]), Some((0.0, 0.0)));
+fn a_pod_s_share_is_that_of_the_resource_it_uses_most_of() {
+    assert_eq!(share(&[2, 3, 0], &[4, 12, 0]), Some(0.5));
+    assert_eq!(share(&[5, 1], &[4, 4]), None);
+    assert_eq!(share(&[0, 0], &[4, 4]), Some(0.0));
 }
 
-fn pods_of(worth: f64, pods: usize) -> PodGroup {
-    PodGroup {
+fn pods_of(need: i64, pods: usize) -> Kind {
+    Kind {
         set: ANYTHING,
-        // Other requests than those of any other worth, so that they are not joined.
-        requests: [worth as i64].into_iter().collect(),
+        needs: [(0, need)].into_iter().collect(),
         origin: None,
         pods: (0..pods).map(|pod| PodIdx(pod as u32)).collect(),
-        worth,
-        balanced: worth,
+        worth: 1.0,
     }
 }
 
@@ -35,8 +32,9 @@ fn wasteful(index: u32, (price, worth): (f64, f64), kinds: usize) -> Wasteful {
         index: PlannedId(index),
         price,
         worth,
-        pod_groups: (0..kinds)
-            .map(|kind| pods_of((index as usize * 100 + kind) as f64, 1))
+        // Other requests than those of any other node, so that they are not joined.
+        kinds: (0..kinds)
+            .map(|kind| pods_of((index as usize * 100 + kind) as i64, 1))
             .collect(),
     }
 }
@@ -65,16 +63,14 @@ fn the_most_wasteful_planned_nodes_are_packed_first() {
 
 #[test]
 fn a_chunk_has_the_price_of_its_nodes_and_their_pods_by_kind() {
-    let node = |index, price, pod_groups| Wasteful {
-        pod_groups,
+    let node = |index, price, kinds| Wasteful {
+        kinds,
         ..wasteful(index, (price, 0.0), 0)
     };
     let mut chunk = Chunk::default();
-    chunk.take(node(0, 2.0, vec![pods_of(1.0, 2), pods_of(2.0, 1)]));
-    chunk.take(node(1, 3.5, vec![pods_of(2.0, 3)]));
-    let pods: Vec<usize> = (chunk.pod_groups.iter())
-        .map(|group| group.pods.len())
-        .collect();
+    chunk.take(node(0, 2.0, vec![pods_of(1, 2), pods_of(2, 1)]));
+    chunk.take(node(1, 3.5, vec![pods_of(2, 3)]));
+    let pods: Vec<usize> = chunk.kinds.iter().map(|kind| kind.pods.len()).collect();
     assert_eq!((chunk.price, pods), (5.5, vec![2, 4]));
 }
 
@@ -127,14 +123,12 @@ const POOL: TemplateId = TemplateId(0);
 fn the_worth_of_a_pod_is_the_price_of_its_share_of_a_node() {
     let pods = vec![pod("p").cpu("2").memory("1Gi")];
     placed(vec![sized(8, 3.0)], pods, |repacker| {
-        let groups = repacker.pod_groups(PlannedId(0));
-        let [group] = groups.as_deref().unwrap_or_default() else {
+        let kinds = repacker.kinds(PlannedId(0));
+        let [kind] = kinds.as_deref().unwrap_or_default() else {
             panic!("the node has pods of one kind");
         };
         let room = repacker.solver.templates[POOL].row_room(RowId(0));
-        let (most, mean) = shares(&group.requests, room).unwrap_or_default();
-        assert!(mean < most);
-        assert_eq!((group.worth, group.balanced), (most, mean), "spot costs 1");
+        assert_eq!(kind.worth, 2000.0 / room[0] as f64, "spot costs 1");
     });
 }
 
@@ -143,9 +137,9 @@ fn an_offer_with_less_room_than_a_cheaper_one_is_left_out() {
     let types = vec![sized(2, 0.6), sized(4, 2.7), sized(8, 2.4)];
     placed(types, vec![], |repacker| {
         let set = repacker.solver.templates[POOL].set;
-        let offers = repacker.offer_list(set);
-        let kept: Vec<u32> = offers.map(|(_, row)| row.0).collect();
-        assert_eq!(kept, [2, 0]);
+        let offers = repacker.rows.offers(POOL, set);
+        let kept: Vec<u32> = offers.iter().map(|(_, row)| row.0).collect();
+        assert_eq!(kept, [0, 2]);
     });
 }
 
@@ -177,26 +171,18 @@ fn planned_nodes_with_fewer_pods_than_asked_for_are_not_repacked() {
     });
 }
 
-/// The limit is shared by all planned nodes of a repacker.
 #[test]
-fn no_plan_is_improved_once_the_work_for_it_is_done() {
-    let types = vec![sized(2, 0.2), sized(4, 0.4), sized(16, 1.6)];
-    placed(types, one_keeps_many_off_spot(9), |repacker| {
-        repacker.improving = MOST_IMPROVING;
-        let chunks = repacker.wasteful(1);
-        assert_eq!(chunks.len(), 1);
-        assert!(repacker.repack_chunk(&chunks[0]).is_some());
-        assert!(repacker.work > 0);
-        assert_eq!(repacker.improving, MOST_IMPROVING);
-    });
-}
-
-#[test]
-fn the_work_of_improving_a_plan_is_counted() {
-    let types = vec![sized(2, 0.2), sized(4, 0.4), sized(16, 1.6)];
-    placed(types, one_keeps_many_off_spot(9), |repacker| {
-        let chunks = repacker.wasteful(1);
-        repacker.repack_chunk(&chunks[0]);
-        assert!(repacker.improving > 0);
-    });
+fn pods_are_packed_in_rounds_only_while_there_is_work_left_for_them() {
+    let types = || vec![sized(2, 0.2), sized(4, 0.4), sized(16, 1.6)];
+    let work = |rounds, before| {
+        placed(types(), one_keeps_many_off_spot(9), |repacker| {
+            (repacker.rounds, repacker.work) = (rounds, before);
+            let chunk = repacker.wasteful(1).remove(0);
+            assert!(repacker.repack_chunk(chunk).is_some());
+            repacker.work - before
+        })
+    };
+    let once = work(1, 0);
+    assert!(once > 0 && work(2, 0) > once);
+    assert_eq!(work(2, MOST_WORK_OF_ROUNDS), once);
 }

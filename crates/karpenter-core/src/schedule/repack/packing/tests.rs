@@ -7,7 +7,7 @@ fn kind(cpu: i64, memory: i64, count: usize, worth: f64) -> Kind {
         set: ANYTHING,
         needs: needs.filter(|(_, need)| *need > 0).collect(),
         origin: None,
-        count,
+        pods: (0..count as u32).map(PodIdx).collect(),
         worth,
     }
 }
@@ -27,7 +27,6 @@ fn packer(offers: &[(f64, [i64; 2])], kinds: usize) -> Packer<'_> {
     Packer {
         groups: vec![group],
         node_overhead: 0.0,
-        width: 2,
         work: 0,
         most_work: 100_000,
     }
@@ -55,26 +54,11 @@ fn pack(offers: &[(f64, [i64; 2])], kinds: &[Kind]) -> Found {
 
 #[test]
 fn pods_with_complementary_requests_share_nodes() {
-    // With `highest_worth_first`, four pods of the first kind and none of the second would go on each node.
     let kinds = [kind(3, 1, 21, 3.1), kind(1, 3, 21, 3.0)];
     assert_eq!(
         pack(&[(4.0, [12, 12])], &kinds),
         [(0, 7, vec![(0, 3), (1, 3)])]
     );
-}
-
-#[test]
-fn nodes_with_the_same_filling_are_merged_where_that_costs_no_more() {
-    let offers = [(40.0, [64, 64]), (8.0, [16, 16]), (2.0, [4, 4])];
-    let small = Bin {
-        set: ANYTHING,
-        row: RowId(2),
-        price: 2.0,
-        used: [4, 3].into_iter().collect(),
-        counts: vec![(0, 2)],
-    };
-    let found = read(packer(&offers, 1).joined(vec![(small, 9)]));
-    assert_eq!(found, [(1, 2, vec![(0, 8)]), (2, 1, vec![(0, 2)])]);
 }
 
 #[test]
@@ -100,43 +84,6 @@ fn small(used: [i64; 2], price: f64) -> Bin {
         used: used.into_iter().collect(),
         counts: vec![(0, 1)],
     }
-}
-
-#[test]
-fn the_cheapest_of_the_offers_that_hold_the_most_copies_replaces_them() {
-    let offers = [
-        (4.1, [8, 8]),
-        (4.0, [8, 8]),
-        (3.9, [9, 8]),
-        (2.0, [4, 4]),
-        (1.0, [2, 2]),
-    ];
-    let packer = packer(&offers, 1);
-    let larger = |bin: &Bin, most| {
-        let found = packer.larger(bin, most);
-        found.map(|(times, offer)| (times, offer.row.0))
-    };
-    assert_eq!(larger(&small([2, 2], 1.0), 9), Some((4, 2)));
-    assert_eq!(larger(&small([2, 2], 1.0), 3), Some((2, 3)));
-    assert_eq!(larger(&small([2, 2], 1.0), 1), None);
-    // Resources that no pod uses do not count.
-    assert_eq!(larger(&small([0, 2], 1.0), 9), Some((4, 2)));
-    // Each of these costs more than its copies.
-    assert_eq!(larger(&small([2, 2], 0.9), 9), None);
-}
-
-#[test]
-fn a_larger_node_may_cost_more_by_the_overhead_of_the_nodes_it_saves() {
-    let times = |node_overhead| {
-        let offers = [(7.0, [8, 8])];
-        let packer = Packer {
-            node_overhead,
-            ..packer(&offers, 1)
-        };
-        let found = packer.larger(&small([2, 2], 1.0), 4);
-        found.map(|(times, _)| times)
-    };
-    assert_eq!((times(0.75), times(1.0)), (None, Some(4)));
 }
 
 #[test]
@@ -173,21 +120,6 @@ fn a_packing_that_exceeds_the_work_limit_is_given_up() {
 }
 
 #[test]
-fn a_filling_is_computed_again_only_when_too_few_pods_are_left_for_it() {
-    let filling = Filling {
-        counts: vec![(0, 2), (1, 1)],
-        ..Filling::default()
-    };
-    assert!(filling.is_possible(&[2, 1]) && filling.is_possible(&[3, 9]));
-    assert!(!filling.is_possible(&[1, 9]) && !filling.is_possible(&[2, 0]));
-    // The first node takes all large pods. What the small offer can hold stays the same until small pods are packed.
-    let offers = [(4.0, [12, 12]), (1.0, [3, 3])];
-    let mut packer = packer(&offers, 2);
-    packer.pack(&[kind(12, 12, 5, 9.0), kind(1, 1, 6, 0.5)]);
-    assert_eq!(packer.work, 28);
-}
-
-#[test]
 fn the_worth_of_a_kind_moves_halfway_to_its_share_of_the_prices_by_worth() {
     let mut kinds = [kind(1, 1, 6, 2.0), kind(1, 1, 2, 1.0)];
     let bin = |price, counts: &[(usize, usize)]| Bin {
@@ -201,32 +133,9 @@ fn the_worth_of_a_kind_moves_halfway_to_its_share_of_the_prices_by_worth() {
 }
 
 #[test]
-fn costs_and_nodes_are_counted_with_their_copies() {
+fn nodes_cost_as_much_as_all_their_copies() {
     let bins = vec![(small([1, 1], 1.5), 4), (small([2, 2], 2.0), 1)];
-    assert_eq!((cost(&bins, 0.5), node_count(&bins)), (10.5, 5));
-}
-
-#[test]
-fn the_offer_that_holds_the_most_copies_is_kept_and_of_equals_the_first() {
-    let row = |offers: &[(f64, [i64; 2])]| {
-        let packer = packer(offers, 1);
-        let found = packer.larger(&small([2, 2], 1.0), 9);
-        found.map(|(times, offer)| (times, offer.row.0))
-    };
-    assert_eq!(row(&[(2.0, [4, 4]), (1.9, [8, 8])]), Some((4, 1)));
-    assert_eq!(row(&[(3.0, [8, 8]), (3.0, [8, 9])]), Some((4, 0)));
-}
-
-#[test]
-fn a_kind_pays_by_its_worth_times_its_pods() {
-    let mut kinds = [kind(1, 1, 1, 2.0), kind(1, 1, 2, 1.0)];
-    let bin = Bin {
-        counts: vec![(0, 1), (1, 2)],
-        ..small([3, 3], 12.0)
-    };
-    // Each kind has half of the worth on the node, so it pays 6.
-    learn(&mut kinds, &vec![(bin, 1)]);
-    assert_eq!(kinds.map(|kind| kind.worth), [4.0, 2.0]);
+    assert_eq!(cost(&bins, 0.5), 10.5);
 }
 
 /// The requirements of pods that any node of [`STRICT`] or of [`ANYTHING`] meets, and of pods that only the former meets.
@@ -268,56 +177,4 @@ fn pods_with_fewer_requirements_fill_the_nodes_of_pods_with_more() {
     let sets: Vec<SetId> = packed.iter().map(|(bin, _)| bin.set).collect();
     assert_eq!(sets, [STRICT]);
     assert_eq!(read(packed), [(0, 1, vec![(0, 1), (1, 2)])]);
-}
-
-fn fill<'f>(kinds: &'f [Kind], takes: &'f [usize], left: &'f [usize]) -> BinFill<'f> {
-    BinFill {
-        set: STRICT,
-        takes,
-        room: &[8, 8],
-        kinds,
-        left,
-        width: 2,
-    }
-}
-
-#[test]
-fn a_node_is_filled_with_the_pods_that_need_it_and_then_with_others() {
-    let kinds = [strict(kind(2, 2, 1, 0.1)), kind(3, 3, 2, 0.5)];
-    let filled = |left: &[usize]| {
-        let filling = fill(&kinds, &[0, 1], left).highest_worth_first(&mut 0);
-        (filling.counts, filling.used.to_vec())
-    };
-    assert_eq!(filled(&[1, 2]), (vec![(0, 1), (1, 2)], vec![8, 8]));
-    assert_eq!(filled(&[0, 2]), (vec![], vec![0, 0]));
-}
-
-#[test]
-fn of_pods_with_the_same_worth_the_first_kind_is_put_on_a_node() {
-    let kinds = [kind(1, 1, 8, 1.0), kind(1, 1, 8, 1.0)].map(strict);
-    let filling = fill(&kinds, &[0, 1], &[8, 8]).evenly(&mut 0);
-    assert_eq!(filling.counts, [(0, 8)]);
-}
-
-#[test]
-fn of_fillings_of_the_same_worth_that_with_the_highest_first_is_used() {
-    let kinds = [kind(2, 1, 2, 1.0), kind(1, 2, 2, 1.0)];
-    let found = pack(&[(1.0, [4, 4])], &kinds);
-    assert_eq!(found, [(0, 1, vec![(0, 2)]), (0, 1, vec![(1, 2)])]);
-}
-
-#[test]
-fn kinds_without_pods_left_are_not_tried() {
-    let work = |kinds: &[Kind]| {
-        let mut packer = packer(&[(4.0, [4, 4])], kinds.len());
-        packer.pack(kinds);
-        packer.work
-    };
-    let one = kind(1, 1, 4, 1.0);
-    assert_eq!(work(&[one.clone(), kind(1, 1, 0, 1.0)]), work(&[one]));
-    // Once the pod of the stricter set has a node, that set is not tried for the other pod.
-    let kinds = [strict(kind(8, 8, 1, 2.0)), kind(8, 8, 1, 1.0)];
-    let mut packer = two_sets(2);
-    packer.pack(&kinds);
-    assert_eq!(packer.work, 9);
 }

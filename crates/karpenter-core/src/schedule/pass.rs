@@ -26,8 +26,7 @@ use crate::schedule::objective::{Cost, Outcome};
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::Devices;
 use crate::schedule::place::existing_nodes::ExistingNodes;
-use crate::schedule::place::manner::Manner;
-use crate::schedule::place::placement::Placement;
+use crate::schedule::place::placement::{Manner, Placement};
 use crate::schedule::place::placer::Placer;
 use crate::schedule::place::planned_node::PlannedNodes;
 use crate::schedule::place::row_cache::RowCache;
@@ -117,7 +116,7 @@ impl<'a> Pass<'a> {
     /// Places the pods first fit, by size.
     pub(crate) fn place_first(&mut self) {
         let order = self.queue.pods.indices().collect();
-        self.place(order, Manner::default(), &mut None, true);
+        self.place(order, Manner::FirstFit, &mut None, true);
     }
 
     /// Does the same, and keeps what it takes to place the pods again.
@@ -126,7 +125,7 @@ impl<'a> Pass<'a> {
         let budgets = self.state.budgets.clone();
         let order = self.queue.pods.indices().collect();
         let mut fresh = Some(FreshVariants::default());
-        self.place(order, Manner::default(), &mut fresh, true);
+        self.place(order, Manner::FirstFit, &mut fresh, true);
         let before = (
             self.queue.pods.clone(),
             State {
@@ -160,7 +159,9 @@ impl<'a> Pass<'a> {
         std::mem::swap(&mut self.state, &mut again.before.1);
         self.queue.pods.iter_mut().for_each(QueuedPod::reset);
         let state = &mut self.state;
-        state.topology.reset(&again.counted, manner.is_upstreams());
+        state
+            .topology
+            .reset(&again.counted, manner == Manner::Upstream);
         state.planned = state.planned.cleared();
         state.budgets.clone_from(&again.budgets);
         state.existing.reset();

@@ -24,7 +24,7 @@ use crate::schedule::compile::ids::{ClassId, PodIdx};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::objective::SAME_PRICE;
 use crate::schedule::pass::Pass;
-use crate::schedule::place::manner::{DomainOrder, Manner};
+use crate::schedule::place::placement::Manner;
 use crate::schedule::pods::class::PodState;
 use crate::schedule::pods::queue::QueuedPod;
 use crate::schedule::random::Random;
@@ -41,10 +41,9 @@ const STEPS_OF_ONE_CLASS: usize = 8;
 const MOST_PLACED: usize = 4_000;
 /// The most planned nodes that a step takes out.
 const MOST_TAKEN: usize = 3;
-/// Of a hundred steps, how many take the whole plan out, place pods where the price rises least, and change the order of domains.
+/// Of a hundred steps, how many take the whole plan out, and place pods where the price rises least.
 const WHOLE: usize = 30;
 const CHEAPEST: usize = 75;
-const OTHER_DOMAINS: usize = 50;
 
 impl Solver {
     /// Places the pods of `query`. May be called any number of times, from any number of threads.
@@ -130,12 +129,8 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
             break;
         }
         in_vain += 1;
-        let upstreams = Manner {
-            domains: DomainOrder::Upstream,
-            ..Manner::default()
-        };
         let (tried, manner) = match step {
-            0 => (first_fit.clone(), upstreams),
+            0 => (first_fit.clone(), Manner::Upstream),
             _ => recreate(pass, &order, &mut random),
         };
         // Pods of a class are placed by age, so that the order of classes decides.
@@ -173,12 +168,10 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
 /// Takes a part of the plan out. Returns the order in which all pods are placed again, and the manner.
 fn recreate(pass: &Pass<'_>, order: &[PodIdx], random: &mut Random) -> (Vec<PodIdx>, Manner) {
     let mut chance = |percent: usize| random.below(100) < percent;
-    let (cheapest, whole) = (chance(CHEAPEST), chance(WHOLE));
-    let (other_domains, last) = (chance(OTHER_DOMAINS), chance(50));
-    let seed = random.next();
-    let domains = match other_domains && pass.state.topology.has_domains() {
-        true => DomainOrder::Shuffled(seed),
-        false => DomainOrder::Price,
+    let (cheapest, whole, last) = (chance(CHEAPEST), chance(WHOLE), chance(50));
+    let manner = match cheapest {
+        true => Manner::Cheapest,
+        false => Manner::FirstFit,
     };
     let mut part: Bits<PodIdx> = Bits::default();
     let nodes = pass.state.planned.all();
@@ -201,7 +194,7 @@ fn recreate(pass: &Pass<'_>, order: &[PodIdx], random: &mut Random) -> (Vec<PodI
         true => [kept, taken].concat(),
         false => [taken, kept].concat(),
     };
-    (oldest_first(pass, &order), Manner { cheapest, domains })
+    (oldest_first(pass, &order), manner)
 }
 
 /// Returns an order with the same classes, where pods of a class come by age: they are interchangeable, and if not all have a place, the

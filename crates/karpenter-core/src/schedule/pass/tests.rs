@@ -6,7 +6,6 @@ use karpenter_fixtures::{HOSTNAME, Object, Pod, Z1, Z2, Z3, ZONE, node, node_poo
 use super::*;
 use crate::cluster::Cluster;
 use crate::fake;
-use crate::schedule::place::manner::DomainOrder;
 use crate::schedule::request::Policy;
 
 fn cluster(pods: impl IntoIterator<Item = Object<Pod>>) -> Cluster {
@@ -22,15 +21,11 @@ fn cluster(pods: impl IntoIterator<Item = Object<Pod>>) -> Cluster {
 /// A label that only the node `n` has.
 const ONLY_ON_N: &str = "example.com/n";
 
-/// Returns the cost of first fit's plan, and the plan, with domains in this order.
-fn placed(cluster: &Cluster, query: &Query, domains: DomainOrder) -> (Cost, Plan) {
+/// Returns the cost of the plan whose pods are placed in this manner, and the plan.
+fn placed(cluster: &Cluster, query: &Query, manner: Manner) -> (Cost, Plan) {
     let policy = Policy::at(Timestamp::UNIX_EPOCH);
     let solver = Solver::prepare_for(&cluster.snapshot(), &policy, query);
     let mut pass = Pass::new(&solver, query).unwrap();
-    let manner = Manner {
-        domains,
-        ..Manner::default()
-    };
     let order = pass.queue.pods.indices().collect();
     pass.place(order, manner, &mut None, true);
     (pass.cost(), pass.into_plan())
@@ -44,22 +39,22 @@ fn either_zone(name: &str) -> Object<Pod> {
 
 #[test]
 fn after_a_dropped_preference_upstream_tries_only_the_last_affinity_term() {
-    let zones = |pod: &Object<Pod>, domains| {
-        let (_, plan) = placed(&cluster([pod.clone()]), &Query::default(), domains);
+    let zones = |pod: &Object<Pod>, manner| {
+        let (_, plan) = placed(&cluster([pod.clone()]), &Query::default(), manner);
         plan.new_node_claims[0].zones().concat()
     };
     let plain = either_zone("p");
-    assert_eq!(zones(&plain, DomainOrder::Upstream), Z1);
-    assert_eq!(zones(&plain, DomainOrder::Price), Z1);
+    assert_eq!(zones(&plain, Manner::Upstream), Z1);
+    assert_eq!(zones(&plain, Manner::FirstFit), Z1);
     let unmet = either_zone("p").prefer(1, "disk", "In", &["ssd"]);
-    assert_eq!(zones(&unmet, DomainOrder::Upstream), Z2);
-    assert_eq!(zones(&unmet, DomainOrder::Price), Z1);
+    assert_eq!(zones(&unmet, Manner::Upstream), Z2);
+    assert_eq!(zones(&unmet, Manner::FirstFit), Z1);
 }
 
 #[test]
 fn preferences_dropped_by_the_pods_of_a_pass_are_counted() {
     let dropped = |pods: Vec<Object<Pod>>| {
-        placed(&cluster(pods), &Query::default(), DomainOrder::Price)
+        placed(&cluster(pods), &Query::default(), Manner::FirstFit)
             .0
             .pods
             .unmet
@@ -78,7 +73,7 @@ fn preferences_dropped_by_a_pod_on_its_nominated_node_are_counted() {
     cluster.apply_node(&node("n").zone(Z1).build());
     let pod = cluster.snapshot().pod("default", "p").unwrap().key.clone();
     let query = Query::default().with_nominated(vec![(pod, "n".to_owned())]);
-    let (cost, plan) = placed(&cluster, &query, DomainOrder::Price);
+    let (cost, plan) = placed(&cluster, &query, Manner::FirstFit);
     assert_eq!((plan.existing.len(), cost.pods.unmet), (1, 1));
 }
 
@@ -94,7 +89,7 @@ fn preferences_for_other_pods_are_counted_by_where_pods_are_in_the_end() {
                 .label(ONLY_ON_N, "true")
                 .build(),
         );
-        let (cost, _) = placed(&cluster, &Query::default(), DomainOrder::Price);
+        let (cost, _) = placed(&cluster, &Query::default(), Manner::FirstFit);
         assert_eq!(cost.pods.unplaced, []);
         cost.pods.unmet
     };
@@ -125,14 +120,14 @@ fn preferences_for_other_pods_are_counted_by_where_pods_are_in_the_end() {
 fn a_pod_without_a_place_counts_in_its_class_and_pods_of_buffers_apart() {
     let mut cluster = cluster([pod("p").cpu("1"), pod("large").cpu("9000")]);
     cluster.apply_pod(&pod("larger").cpu("9000").build());
-    let (cost, _) = placed(&cluster, &Query::default(), DomainOrder::Price);
+    let (cost, _) = placed(&cluster, &Query::default(), Manner::FirstFit);
     let left_out: Vec<usize> = cost.pods.left_out.values().copied().collect();
     assert_eq!((cost.pods.unplaced, left_out), (vec![(0, 2)], vec![2]));
     assert_eq!(cost.buffers, Outcome::default());
 }
 
 /// Returns the zone of the planned node of a pod that is spread over zones with these prices, in which so many pods run.
-fn zone_of_spread_pod(prices: [f64; 3], running: [usize; 3], domains: DomainOrder) -> String {
+fn zone_of_spread_pod(prices: [f64; 3], running: [usize; 3], manner: Manner) -> String {
     let zones = [Z1, Z2, Z3];
     let offers = zones.iter().zip(prices);
     let offers = offers.map(|(zone, price)| fake::offering("on-demand", zone, price));
@@ -148,13 +143,13 @@ fn zone_of_spread_pod(prices: [f64; 3], running: [usize; 3], domains: DomainOrde
             cluster.apply_pod(&web(&name).on(zone).build());
         }
     }
-    let (_, plan) = placed(&cluster, &Query::default(), domains);
+    let (_, plan) = placed(&cluster, &Query::default(), manner);
     plan.new_node_claims[0].zones().concat()
 }
 
 #[test]
 fn of_the_zones_with_the_fewest_pods_of_a_spread_the_cheapest_is_used() {
-    let by_price = |prices, running| zone_of_spread_pod(prices, running, DomainOrder::Price);
+    let by_price = |prices, running| zone_of_spread_pod(prices, running, Manner::FirstFit);
     assert_eq!(by_price([2.0, 1.0, 3.0], [0, 0, 0]), Z2);
     assert_eq!(by_price([2.0, 3.0, 1.0], [1, 1, 1]), Z3);
     assert_eq!(
@@ -168,14 +163,9 @@ fn of_the_zones_with_the_fewest_pods_of_a_spread_the_cheapest_is_used() {
         "it has fewer pods"
     );
     assert_eq!(by_price([1.0, 3.0, 2.0], [1, 0, 0]), Z3);
-    let by_name = |prices, running| zone_of_spread_pod(prices, running, DomainOrder::Upstream);
+    let by_name = |prices, running| zone_of_spread_pod(prices, running, Manner::Upstream);
     assert_eq!(by_name([2.0, 1.0, 3.0], [0, 0, 0]), Z1);
     assert_eq!(by_name([1.0, 3.0, 2.0], [1, 0, 0]), Z2);
-    let shuffled = [1, 2, 3, 4, 5, 6, 7, 8].map(|number| {
-        zone_of_spread_pod([2.0, 1.0, 3.0], [1, 0, 0], DomainOrder::Shuffled(number))
-    });
-    assert!(shuffled.iter().any(|zone| zone == Z2) && shuffled.iter().any(|zone| zone == Z3));
-    assert!(!shuffled.iter().any(|zone| zone == Z1), "{shuffled:?}");
 }
 
 /// Returns pods with constraints of all kinds, and a node that has room for one of them.
@@ -220,7 +210,7 @@ fn pods_placed_again_in_the_same_order_get_the_same_places() {
         let before = (places(pass), pass.cost());
         let order: Vec<PodIdx> = pass.queue.pods.indices().collect();
         for _ in 0..3 {
-            pass.place_again(order.clone(), Manner::default());
+            pass.place_again(order.clone(), Manner::FirstFit);
             assert_eq!((places(pass), pass.cost()), before);
         }
     });
@@ -232,11 +222,7 @@ fn a_plan_that_is_taken_back_leaves_the_plan_before_it() {
         let before = (places(pass), pass.cost());
         let order: Vec<PodIdx> = pass.queue.pods.indices().collect();
         let reversed: Vec<PodIdx> = order.into_iter().rev().collect();
-        for cheapest in [false, true] {
-            let manner = Manner {
-                cheapest,
-                domains: DomainOrder::Shuffled(7),
-            };
+        for manner in [Manner::FirstFit, Manner::Cheapest] {
             pass.place_again(reversed.clone(), manner);
             assert_ne!(places(pass), before.0);
             pass.take_back();

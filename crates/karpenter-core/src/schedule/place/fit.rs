@@ -20,13 +20,12 @@ use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::{Vector, add};
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::{Devices, Served};
-use crate::schedule::place::manner::DomainOrder;
+use crate::schedule::place::placement::Manner;
 use crate::schedule::place::planned_node::{Fit, PlannedNode};
 use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::place::variant::Variant;
 use crate::schedule::pods::class::Class;
-use crate::schedule::random::Random;
 use crate::schedule::request::MinValuesPolicy;
 use crate::schedule::topology::choices::{Choices, Domains, Fixed};
 use crate::schedule::topology::domains::Topology;
@@ -41,7 +40,7 @@ type Allowed = Option<Rc<Bits<RowId>>>;
 pub(super) struct Fitter<'f, 'a> {
     pub(super) solver: &'a Solver,
     pub(super) class: &'f Class,
-    pub(super) domains: DomainOrder,
+    pub(super) manner: Manner,
     pub(super) rows: &'f mut RowCache<'a>,
     pub(super) topology: &'f mut Topology<'a>,
     pub(super) budgets: &'f PoolBudgets<'a>,
@@ -187,11 +186,7 @@ impl Fitter<'_, '_> {
             .map(|domain| (order.in_domain(domain), domain))
             .collect();
         ordered.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| names[a.1].cmp(&names[b.1])));
-        if let DomainOrder::Shuffled(seed) = self.domains {
-            let rank = |domain: DomainId| Random::rank(seed, u64::from(domain.0));
-            ordered.sort_by_key(|(count, domain)| (*count, rank(*domain)));
-        }
-        let by_price = self.domains == DomainOrder::Price;
+        let by_price = self.manner != Manner::Upstream;
         let mut best: Option<(u32, Fit)> = None;
         let mut refusal = Refusal::Topology(domains.order);
         for (count, domain) in ordered {

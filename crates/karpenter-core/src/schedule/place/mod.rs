@@ -8,7 +8,6 @@ pub(crate) mod budgets;
 pub(crate) mod devices;
 pub(crate) mod existing_nodes;
 mod fit;
-pub(crate) mod manner;
 mod narrowing;
 pub(crate) mod placement;
 pub(crate) mod placer;

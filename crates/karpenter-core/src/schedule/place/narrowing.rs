@@ -16,7 +16,7 @@ use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::{KeyId, ReqId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId, Target};
-use crate::schedule::place::placement::Placement;
+use crate::schedule::place::placement::{Manner, Placement};
 use crate::schedule::place::planned_node::Narrowed;
 use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::variant::Variant;
@@ -116,7 +116,7 @@ impl Placement<'_, '_> {
         }
         let reach = self.reach(index, axis);
         // Upstream keeps pods with anti-affinity out of all domains that the requirements leave, even if no other can be launched.
-        let upstreams = self.manner.is_upstreams() && self.topology[group].kind().keeps_away();
+        let upstreams = self.manner == Manner::Upstream && self.topology[group].kind().keeps_away();
         let only = match reach.single() {
             None if !upstreams => self.only_domain(index, axis, &reach),
             single => single,

@@ -23,7 +23,6 @@ use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::Devices;
 use crate::schedule::place::existing_nodes::ExistingNodes;
 use crate::schedule::place::fit::Fitter;
-use crate::schedule::place::manner::Manner;
 use crate::schedule::place::planned_node::{Fit, PlannedNode, PlannedNodes};
 use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::row_cache::RowCache;
@@ -32,6 +31,19 @@ use crate::schedule::pods::class::{Class, PodState};
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::{Among, DomainQuery, GroupKind};
+
+/// How pods are placed where the constraints leave a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Manner {
+    /// Each pod joins the first planned node with room, and of domains that rank equal gets the cheapest.
+    FirstFit,
+    /// The same, but each pod joins the planned node whose price rises least, or opens one if that costs less.
+    Cheapest,
+    /// First fit as upstream has it: of domains that rank equal a pod gets the first by name, required anti-affinity leaves a planned node
+    /// all its domains, and once a preference is dropped only the last alternative of the node affinity is tried. Such a plan is a
+    /// bound for what the others leave out.
+    Upstream,
+}
 
 /// The nodes of a pass, and the owners of what a placement changes.
 pub(crate) struct Placement<'p, 'a> {
@@ -148,7 +160,7 @@ impl<'p, 'a> Placement<'p, 'a> {
         choices: &Choices,
         may_open: bool,
     ) -> Option<(PlannedId, Fit)> {
-        let compares = self.manner.cheapest && may_open;
+        let compares = self.manner == Manner::Cheapest && may_open;
         let candidates = self.candidates(variant, choices)?;
         let levels = std::mem::take(&mut self.planned.levels);
         let mut best: Option<(f64, PlannedId, Fit)> = None;
@@ -327,7 +339,7 @@ impl<'p, 'a> Placement<'p, 'a> {
         let fitter = Fitter {
             solver: self.solver,
             class,
-            domains: self.manner.domains,
+            manner: self.manner,
             rows: self.rows,
             topology: self.topology,
             budgets: self.budgets,

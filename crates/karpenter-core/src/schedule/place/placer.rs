@@ -9,7 +9,7 @@ use crate::pod::PodKey;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{AxisId, ClassId, GroupId, NodeIdx, PodIdx, Target};
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::place::placement::Placement;
+use crate::schedule::place::placement::{Manner, Placement};
 use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::variant::{FreshVariants, Variant};
 use crate::schedule::pods::class::{Class, PodState};
@@ -362,7 +362,7 @@ impl<'p, 'a> Placer<'p, 'a> {
     fn place_within(&mut self, pod: PodIdx, variants: usize) -> (PodState, usize) {
         let class = self.class(pod);
         let alternatives = class.alternatives();
-        let upstreams = self.nodes.manner.is_upstreams();
+        let upstreams = self.nodes.manner == Manner::Upstream;
         for index in 0..variants {
             let (step, alternative) = (index / alternatives, index % alternatives);
             let is_last = index + 1 == class.variant_count();

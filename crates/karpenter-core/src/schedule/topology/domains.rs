@@ -23,7 +23,7 @@ pub(crate) struct Topology<'a> {
     axis_ids: FxHashMap<String, AxisId>,
     pub(crate) groups: IndexVec<GroupId, Group>,
     pub(super) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
-    /// Whether choices are those of upstream; see [`Manner::is_upstreams`](crate::schedule::search::Manner::is_upstreams).
+    /// Whether choices are those of upstream; see [`Manner`](crate::schedule::place::placement::Manner).
     pub(super) upstreams: bool,
     /// The existing nodes, without those treated as deleted.
     pub(super) present: Arc<Bits<NodeIdx>>,
@@ -131,11 +131,6 @@ impl<'a> Topology<'a> {
     /// Returns the axis of a label, if it has one.
     pub(crate) fn find_axis(&self, name: &str) -> Option<AxisId> {
         self.axis_ids.get(name).copied()
-    }
-
-    /// Reports whether a constraint is on another label than the hostname.
-    pub(crate) fn has_domains(&self) -> bool {
-        self.axes.iter().any(|axis| !axis.is_hostname)
     }
 
     /// Bounds these spreads as if some domain had no pods.

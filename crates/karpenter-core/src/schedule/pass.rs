@@ -49,7 +49,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) rows: RowCache<'a>,
     pub(crate) queue: PodQueue,
     pub(crate) state: State<'a>,
-    devices: Option<Box<Devices<'a>>>,
+    pub(crate) devices: Option<Box<Devices<'a>>>,
     /// Why no NodePool can be used, if none can.
     no_usable_pool: Option<Unschedulable>,
     pending_by_zone: BTreeMap<EffectiveZone, usize>,
@@ -84,11 +84,11 @@ impl<'a> Pass<'a> {
         let existing = ExistingNodes::new(solver, query);
         let mut rows = RowCache::new(solver);
         let algebra = &mut rows.algebra;
-        let mut topology = Topology::new(solver, existing.present().clone());
+        let mut topology = Topology::new(solver, existing.present.clone());
         let link = |algebra: &mut Algebra, class: &mut Class| topology.constrain(algebra, class);
         let mut queue = PodQueue::collect(solver, query, algebra, link)?;
-        let devices = Devices::new(solver, &queue, existing.present());
-        topology.count_existing_pods(algebra, &queue, existing.deleted());
+        let devices = Devices::new(solver, &queue, &existing.present);
+        topology.count_existing_pods(algebra, &queue, &existing.deleted);
         topology.link(&mut queue.classes);
         let pending_by_zone = match query.pods {
             PodSet::Waiting => pending_by_zone(solver, &queue, &mut topology, algebra),
@@ -113,19 +113,17 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// Places the pods first fit, by size.
-    pub(crate) fn place_first(&mut self) {
+    /// Places the pods first fit, by size. If they `may_be_placed_again`, keeps what that takes.
+    pub(crate) fn place_first(&mut self, may_be_placed_again: bool) {
+        let state = &self.state;
+        let kept =
+            may_be_placed_again.then(|| (state.topology.groups.clone(), state.budgets.clone()));
+        let mut fresh = may_be_placed_again.then(FreshVariants::default);
         let order = self.queue.pods.indices().collect();
-        self.place(order, Manner::FirstFit, &mut None, true);
-    }
-
-    /// Does the same, and keeps what it takes to place the pods again.
-    pub(crate) fn place_first_of_several(&mut self) {
-        let counted = self.state.topology.groups.clone();
-        let budgets = self.state.budgets.clone();
-        let order = self.queue.pods.indices().collect();
-        let mut fresh = Some(FreshVariants::default());
         self.place(order, Manner::FirstFit, &mut fresh, true);
+        let (Some((counted, budgets)), Some(variants)) = (kept, fresh) else {
+            return;
+        };
         let before = (
             self.queue.pods.clone(),
             State {
@@ -139,15 +137,9 @@ impl<'a> Pass<'a> {
         self.again = Some(Box::new(Again {
             counted,
             budgets,
-            variants: fresh.unwrap_or_default(),
+            variants,
             before,
         }));
-    }
-
-    /// Reports whether the order of pods decides nothing but their places. It also decides which devices they get, and which of them a
-    /// pod prefers is not among the rules by which plans are compared.
-    pub(crate) fn may_be_reordered(&self) -> bool {
-        self.devices.is_none()
     }
 
     /// Places all pods again in another order. [`Self::take_back`] restores the plan before.
@@ -188,15 +180,17 @@ impl<'a> Pass<'a> {
         reports: bool,
     ) {
         let state = &mut self.state;
-        let placement = Placement::new(
+        let placement = Placement {
+            solver: self.solver,
             manner,
-            &mut self.rows,
-            &mut state.topology,
-            &mut state.planned,
-            &mut state.budgets,
-            &mut state.existing,
-            self.devices.as_deref_mut(),
-        );
+            rows: &mut self.rows,
+            topology: &mut state.topology,
+            planned: &mut state.planned,
+            budgets: &mut state.budgets,
+            existing: &mut state.existing,
+            devices: self.devices.as_deref_mut(),
+            epoch: 1,
+        };
         let may_open = self.no_usable_pool.is_none();
         let (queue, query) = (&mut self.queue, self.query);
         let mut placer = Placer::new(placement, queue, query, may_open, fresh, reports);
@@ -209,10 +203,10 @@ impl<'a> Pass<'a> {
         let Packing::LowestCost { from_pods } = self.solver.policy.packing else {
             return;
         };
-        let repacked = self.repacker(searches).repack(from_pods);
-        if !repacked.added.is_empty() {
+        let (replaced, added) = self.repacker(searches).repack(from_pods);
+        if !added.is_empty() {
             let planned = &mut self.state.planned;
-            planned.replace(&repacked.replaced, repacked.added);
+            planned.replace(&replaced, added);
             for (index, node) in planned.all().iter_enumerated() {
                 for pod in &node.pods {
                     self.queue.pods[*pod].state = PodState::Placed(Target::Planned(index));

@@ -4,7 +4,7 @@
 //! place, and places the pods again in another order: the part last or first, its classes in a pseudo-random order, each pod where the
 //! price rises least or on the first node with room. Some steps take the whole plan. The new plan is kept if it is better by [`Cost`].
 //! Pods are placed by the rules of first fit, so that every plan is as valid as first fit's. Wasteful nodes of each plan are repacked
-//! (see [`repack`](crate::schedule::repack)); in the end those of the best plan are searched in the same way, by numbers alone.
+//! (see [`repack`](crate::schedule::repack)), those of the first and of the best plan in many rounds.
 //!
 //! The search ends early if no plan is cheaper by the lower bound ([`bound`](crate::schedule::bound)), or if many steps in a row find nothing.
 //! The budget is counted in steps and in placed pods, not in time, and the pseudo-random numbers are the same in each pass, so that equal
@@ -35,8 +35,6 @@ use crate::schedule::request::{Packing, PodSet, Query};
 const MOST_STEPS: usize = 100;
 /// The number of steps in a row that find nothing better, after which the search ends.
 const MOST_FAILURES: usize = 50;
-/// The most steps for pods of one class, which have one order.
-const STEPS_OF_ONE_CLASS: usize = 8;
 /// The most pods that all steps place together: a plan for more pods is that of first fit, repacked.
 const MOST_PLACED: usize = 4_000;
 /// The most planned nodes that a step takes out.
@@ -78,7 +76,7 @@ impl Solver {
 fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
     let mut pass = Pass::new(solver, query)?;
     match solver.policy.packing {
-        Packing::FewestNodes => pass.place_first(),
+        Packing::FewestNodes => pass.place_first(false),
         Packing::LowestCost { .. } => improve(&mut pass),
     }
     Some(pass.into_plan())
@@ -87,15 +85,13 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
 /// Places the pods first fit, and improves the plan step by step.
 fn improve(pass: &mut Pass<'_>) {
     let pods = pass.queue.pods.len();
-    let steps = match pass.queue.classes.len() {
-        1 => STEPS_OF_ONE_CLASS,
-        _ => MOST_STEPS,
-    };
-    let steps = steps.min(MOST_PLACED / pods.max(1));
-    if pods < 2 || steps == 0 || !pass.may_be_reordered() {
-        pass.place_first();
+    let steps = MOST_STEPS.min(MOST_PLACED / pods.max(1));
+    // The order of pods also decides which devices they get, and which of them a pod prefers is not among the rules by which plans are
+    // compared.
+    if pods < 2 || steps == 0 || pass.devices.is_some() {
+        pass.place_first(false);
     } else {
-        pass.place_first_of_several();
+        pass.place_first(true);
         let is_placed = |queued: &QueuedPod| matches!(queued.state, PodState::Placed(_));
         let are_placed = pass.queue.pods.iter().all(is_placed);
         // On existing nodes alone, nothing can be cheaper.

@@ -7,15 +7,10 @@ use std::marker::PhantomData;
 use index_vec::Idx;
 
 /// A growable set of ids, one bit each. Bits beyond the end are clear.
+#[derive(Clone)]
 pub(crate) struct Bits<I> {
     words: Vec<u64>,
     ids: PhantomData<fn() -> I>,
-}
-
-impl<I> Clone for Bits<I> {
-    fn clone(&self) -> Self {
-        Self::of_words(self.words.clone())
-    }
 }
 
 impl<I> Default for Bits<I> {
@@ -199,11 +194,12 @@ mod tests {
     use super::*;
     use crate::schedule::compile::ids::RowId;
 
+    fn rows(rows: &[usize]) -> Bits<RowId> {
+        rows.iter().copied().map(RowId::from_usize).collect()
+    }
+
     #[test]
     fn a_set_contains_exactly_the_inserted_members() {
-        let rows = |rows: &[usize]| -> Bits<RowId> {
-            rows.iter().copied().map(RowId::from_usize).collect()
-        };
         let row = RowId::from_usize;
         let mut bits = rows(&[3, 64, 200]);
         assert_eq!(bits.iter().collect::<Vec<_>>(), [3, 64, 200].map(row));
@@ -219,9 +215,6 @@ mod tests {
 
     #[test]
     fn sets_meet_if_they_have_a_common_member() {
-        let rows = |rows: &[usize]| -> Bits<RowId> {
-            rows.iter().copied().map(RowId::from_usize).collect()
-        };
         let (first, second) = (rows(&[1, 70, 200]), rows(&[2, 70, 300]));
         assert!(Bits::meet(&[&first, &second]));
         assert!(Bits::meet(&[&first, &second, &rows(&[70])]));
@@ -236,8 +229,8 @@ mod tests {
             bits.hash(&mut hasher);
             hasher.finish()
         };
-        let mut long: Bits<RowId> = [RowId(3), RowId(200)].into_iter().collect();
-        let short: Bits<RowId> = [RowId(3)].into_iter().collect();
+        let mut long = rows(&[3, 200]);
+        let short = rows(&[3]);
         assert!(long != short);
         assert_ne!(hash(&long), hash(&short));
         long.remove(RowId(200));

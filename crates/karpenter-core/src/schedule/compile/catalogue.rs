@@ -8,9 +8,11 @@
 use std::sync::Arc;
 
 use index_vec::{Idx, IndexVec};
+use karpenter_api::labels::CAPACITY_TYPE_RESERVED;
 use rustc_hash::FxHashMap;
 
 use crate::instance_type::InstanceType;
+use crate::offering::Offering;
 use crate::resources::Resources;
 use crate::schedule::compile::algebra::{Algebra, KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
@@ -116,55 +118,37 @@ impl Catalogue {
         for index in by_name {
             let instance_type = &types[index];
             let first_row = catalogue.row_type.next_idx();
-            let mut sets: Vec<SetId> = Vec::with_capacity(instance_type.offerings.len());
-            for offering in instance_type.offerings.iter() {
-                let set = compiler
-                    .algebra
-                    .set(&offering.requirements, compiler.is_known);
-                sets.push(set);
-            }
-            let mut overrides: Vec<(Option<&Resources>, Option<&Resources>)> = vec![(None, None)];
-            for offering in instance_type
-                .offerings
-                .iter()
-                .filter(|offering| offering.is_launchable())
+            let offerings = instance_type.offerings.iter();
+            let set = |offering: &Offering| {
+                let (algebra, is_known) = (&mut *compiler.algebra, compiler.is_known);
+                algebra.set(&offering.requirements, is_known)
+            };
+            let sets: Vec<SetId> = offerings.clone().map(set).collect();
+            let launchable = offerings.zip(sets.iter().copied());
+            let launchable = launchable.filter(|(offering, _)| offering.is_launchable());
+            let mut all_overrides = vec![(None, None)];
+            for overrides in launchable
+                .clone()
+                .map(|(offering, _)| overrides_of(offering))
             {
-                let pair = (
-                    offering.capacity_override.as_ref(),
-                    offering.overhead_override.as_ref(),
-                );
-                if !overrides.contains(&pair) {
-                    overrides.push(pair);
+                if !all_overrides.contains(&overrides) {
+                    all_overrides.push(overrides);
                 }
             }
-            for pair in overrides {
+            for overrides in all_overrides {
                 let row = catalogue.row_type.next_idx();
                 let mut room = None;
-                for (offering, set) in instance_type
-                    .offerings
-                    .iter()
-                    .zip(&sets)
-                    .filter(|(offering, _)| offering.is_launchable())
+                let of_row = launchable.clone();
+                for (offering, set) in
+                    of_row.filter(|(offering, _)| overrides_of(offering) == overrides)
                 {
-                    let set = *set;
-                    if (
-                        offering.capacity_override.as_ref(),
-                        offering.overhead_override.as_ref(),
-                    ) != pair
-                    {
-                        continue;
-                    }
                     room.get_or_insert_with(|| instance_type.allocatable_of(offering));
                     let kind = *kind_ids.entry(set).or_insert_with(|| {
-                        let reserved = offering.capacity_type()
-                            == Some(karpenter_api::labels::CAPACITY_TYPE_RESERVED);
-                        let id = offering
-                            .single(compiler.reservation_label)
-                            .filter(|_| reserved);
-                        let reservation = id.map(|id| {
-                            compiler
-                                .reservations
-                                .register(id, offering.reservation_capacity)
+                        let reserved = offering.capacity_type() == Some(CAPACITY_TYPE_RESERVED);
+                        let id = offering.single(compiler.reservation_label);
+                        let reservation = id.filter(|_| reserved).map(|id| {
+                            let reservations = &mut *compiler.reservations;
+                            reservations.register(id, offering.reservation_capacity)
                         });
                         catalogue.has_reservations |= reservation.is_some();
                         catalogue.kinds.push(Kind {
@@ -188,9 +172,8 @@ impl Catalogue {
                 if room.iter().any(|(_, value)| value < 0) {
                     catalogue.broken.insert(row);
                 }
-                catalogue
-                    .room
-                    .extend_from_slice(&compiler.dimensions.vector(&room));
+                let room = compiler.dimensions.vector(&room);
+                catalogue.room.extend_from_slice(&room);
                 catalogue.row_type.push(index as u32);
                 catalogue.offers_from.push(catalogue.offers.len() as u32);
             }
@@ -287,4 +270,14 @@ impl Catalogue {
             .filter(|offer| kinds.contains(offer.kind));
         offers.map(|offer| offer.price).min_by(f64::total_cmp)
     }
+}
+
+/// Returns what an offering replaces of the capacity and overhead of its instance type.
+fn overrides_of(offering: &Offering) -> (Option<&Resources>, Option<&Resources>) {
+    let Offering {
+        capacity_override,
+        overhead_override,
+        ..
+    } = offering;
+    (capacity_override.as_ref(), overhead_override.as_ref())
 }

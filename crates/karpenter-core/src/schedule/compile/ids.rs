@@ -49,13 +49,6 @@ ids! {
     PlannedId
 }
 
-impl PlannedId {
-    /// Returns the number of the planned node.
-    pub(crate) fn number(self) -> u32 {
-        self.0
-    }
-}
-
 /// An existing node, or a planned node of this pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {

@@ -2,7 +2,7 @@
 
 use karpenter_api::validation::WellKnown;
 
-use crate::pod::{NodeTerm, Shape};
+use crate::pod::{LabelExpr, NodeTerm, Shape};
 use crate::requirements::{Operator, Requirement, Requirements};
 
 /// Combines the node selector with each alternative; returns the node selector alone if there are none.
@@ -17,18 +17,18 @@ pub(crate) fn alternatives(
     }
     terms
         .iter()
-        .map(|term| with_term(&selector, term, well_known))
+        .map(|term| with_term(&selector, &term.expressions, well_known))
         .collect()
 }
 
 /// Adds all expressions of a term to `base`. An invalid expression is never met.
 pub(crate) fn with_term(
     base: &Requirements,
-    term: &NodeTerm,
+    term: &[LabelExpr],
     well_known: &WellKnown,
 ) -> Requirements {
     let mut all = base.clone();
-    for expression in &term.expressions {
+    for expression in term {
         let parsed = Requirement::parse(&expression.key, &expression.operator, &expression.values);
         let requirement =
             parsed.unwrap_or_else(|_| Requirement::new(&expression.key, Operator::In, [""; 0]));

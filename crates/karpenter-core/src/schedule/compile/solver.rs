@@ -130,7 +130,7 @@ impl Solver {
         let pools = Pools::compile(snapshot, policy.min_values_policy, &daemons, &dimensions);
         let earlier = earlier.filter(|earlier| {
             earlier.daemons == daemons
-                && earlier.dimensions.names() == dimensions.names()
+                && earlier.dimensions.names == dimensions.names
                 && earlier.snapshot.has_config_of(snapshot)
         });
         let earlier = earlier.map(|earlier| &*earlier.nodes);
@@ -346,7 +346,8 @@ impl Solver {
                 _ => self.bound.places_of_selected(identity, &self.snapshot),
             };
             let filter = &identity.filter;
-            let passing = (filter.is_set()).then(|| Arc::new(self.nodes_passing(filter)));
+            let passes_all = filter.terms.is_none() && filter.tolerations.is_none();
+            let passing = (!passes_all).then(|| Arc::new(self.nodes_passing(filter)));
             let domains = (!is_hostname(&identity.key)).then(|| self.label_domains(&identity.key));
             let (domains, skew) = (domains.as_deref(), identity.max_skew);
             Arc::new(BaseCounts::new(places, passing, domains, skew))

@@ -11,10 +11,10 @@ use crate::resources::Resources;
 /// Amounts by place. Up to six resources are stored without an allocation, which is enough for most clusters.
 pub(crate) type Vector = SmallVec<[i64; 6]>;
 
-/// The place of each resource. Only resources that some pod requests have one.
+/// The place of each resource, and the resources by place. Only resources that some pod requests have one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dimensions {
-    names: Vec<Arc<str>>,
+    pub(crate) names: Vec<Arc<str>>,
     places: FxHashMap<Arc<str>, usize>,
 }
 
@@ -36,11 +36,6 @@ impl Dimensions {
             .map(|(place, name)| (name.clone(), place))
             .collect();
         Self { names: all, places }
-    }
-
-    /// Returns the resources, by place.
-    pub(crate) fn names(&self) -> &[Arc<str>] {
-        &self.names
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -195,7 +195,7 @@ fn with_first_fit<R>(read: impl FnOnce(&mut Pass<'_>) -> R) -> R {
     let query = Query::default();
     let solver = Solver::prepare_for(&constrained().snapshot(), &policy, &query);
     let mut pass = Pass::new(&solver, &query).unwrap();
-    pass.place_first_of_several();
+    pass.place_first(true);
     read(&mut pass)
 }
 

@@ -176,7 +176,7 @@ impl<'a> Devices<'a> {
         }
         let requirements = rows.algebra.requirements(set);
         let candidate = Candidate {
-            host: Host::Planned(index.number()),
+            host: Host::Planned(index.0),
             requirements: &requirements,
             undefined: AllowUndefined::Keys(&self.undefined),
             types: &types,
@@ -198,8 +198,7 @@ impl<'a> Devices<'a> {
 
     /// Commits the devices of a pod placed on a planned node.
     pub(crate) fn commit_on_planned(&mut self, index: PlannedId, allocation: Allocation) {
-        self.allocator
-            .commit(&Host::Planned(index.number()), allocation);
+        self.allocator.commit(&Host::Planned(index.0), allocation);
     }
 
     /// Releases the devices held for instance types that a planned node can no longer become.
@@ -217,6 +216,6 @@ impl<'a> Devices<'a> {
             .map(|row| self.type_key(catalogue, row))
             .collect();
         self.allocator
-            .retain(&Host::Planned(index.number()), |key| keep.contains(&key));
+            .retain(&Host::Planned(index.0), |key| keep.contains(&key));
     }
 }

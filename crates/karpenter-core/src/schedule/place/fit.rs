@@ -59,7 +59,8 @@ impl Fitter<'_, '_> {
     ) -> Result<Fit, Refusal> {
         let joined = self.admit(template, variant)?;
         let mut node = PlannedNode::new(template, self.solver);
-        node.allowed = self.budgets.within(template).cloned();
+        node.allowed
+            .clone_from(&self.budgets.within_limits[template]);
         self.fit(&node, &joined, choices)
     }
 

@@ -258,7 +258,7 @@ impl<'p, 'a> Placer<'p, 'a> {
                 if let Some(target) = target {
                     let queued = &mut self.pods[pod];
                     queued.state = PodState::Placed(target);
-                    queued.dropped = index / class.alternatives();
+                    queued.dropped = index / class.terms.len();
                 }
                 target.is_some()
             })
@@ -267,9 +267,9 @@ impl<'p, 'a> Placer<'p, 'a> {
     /// Places a pod with all of its preferences where it fits even if some domain of its spreads in `growing` has no pods.
     fn place_early(&mut self, pod: PodIdx, growing: &Bits<GroupId>) -> bool {
         self.fix_counted_by(pod);
-        self.nodes.topology.assume_empty(growing.clone());
-        let (state, _) = self.place_within(pod, self.class(pod).alternatives());
-        self.nodes.topology.assume_empty(Bits::default());
+        self.nodes.topology.assumed_empty = growing.clone();
+        let (state, _) = self.place_within(pod, self.class(pod).terms.len());
+        self.nodes.topology.assumed_empty = Bits::default();
         let is_placed = matches!(state, PodState::Placed(_));
         if is_placed {
             self.pods[pod].state = state;
@@ -281,7 +281,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         let (id, class) = (self.pods[pod].class, self.class(pod));
         let progress = &mut self.progress[id];
         if let Some(refused) = &progress.refused {
-            if refused.epoch == self.nodes.epoch() {
+            if refused.epoch == self.nodes.epoch {
                 return refused.state;
             }
             if !class.resource_claims.is_empty() {
@@ -294,7 +294,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         if !matches!(state, PodState::Placed(_)) {
             let progress = &mut self.progress[id];
             progress.refused = Some(LastRefusal {
-                epoch: self.nodes.epoch(),
+                epoch: self.nodes.epoch,
                 state,
                 variant,
             });
@@ -320,7 +320,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         let count = class.variant_count();
         // Which devices are left depends on the other pods.
         let mut found = !class.resource_claims.is_empty();
-        for index in count - class.alternatives()..count {
+        for index in count - class.terms.len()..count {
             self.with_variant(id, index, |this, variant| {
                 found |= variant.open_nodes.iter().next().is_some();
                 for template in this.solver.templates.indices() {
@@ -361,7 +361,7 @@ impl<'p, 'a> Placer<'p, 'a> {
     /// Places a pod with one of its first variants. Returns also which was tried last.
     fn place_within(&mut self, pod: PodIdx, variants: usize) -> (PodState, usize) {
         let class = self.class(pod);
-        let alternatives = class.alternatives();
+        let alternatives = class.terms.len();
         let upstreams = self.nodes.manner == Manner::Upstream;
         for index in 0..variants {
             let (step, alternative) = (index / alternatives, index % alternatives);

@@ -32,7 +32,8 @@ pub(crate) struct Class {
     pub(crate) volume_requirements: Vec<Requirements>,
     pub(crate) attached: BTreeSet<(String, String)>,
     pub(crate) resource_claims: Vec<String>,
-    /// Alternatives of the required node affinity, with the node selector.
+    /// Alternatives of the required node affinity, with the node selector; all are tried before a preference is dropped. One without
+    /// requirements if there are none.
     pub(crate) terms: Vec<Requirements>,
     /// The same, interned.
     pub(crate) term_sets: Vec<SetId>,
@@ -116,13 +117,8 @@ impl Class {
             .chain(others.chain(&self.links.keeps_away).copied())
     }
 
-    /// Returns the number of alternatives that are tried before a preference is dropped.
-    pub(crate) fn alternatives(&self) -> usize {
-        self.terms.len().max(1)
-    }
-
     /// Returns the number of variants.
     pub(crate) fn variant_count(&self) -> usize {
-        (self.links.soft.steps() + 1) * self.alternatives()
+        (self.links.soft.steps() + 1) * self.terms.len()
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use crate::cluster::{Snapshot, StorageClass, VolumeClaim, translate_in_tree};
-use crate::pod::{LabelExpr, NodeTerm, Pod, VolumeProblem, VolumeRef};
+use crate::pod::{LabelExpr, Pod, VolumeProblem, VolumeRef};
 use crate::requirements::Requirements;
 use crate::schedule::compile::node_affinity::with_term;
 
@@ -48,33 +48,14 @@ impl Volumes {
             return;
         }
         let names = &snapshot.config().well_known;
-        let with = |base: &Requirements, expressions: &Vec<LabelExpr>| {
-            with_term(
-                base,
-                &NodeTerm {
-                    expressions: expressions.clone(),
-                    has_fields: false,
-                },
-                names,
-            )
-        };
         if self.alternatives.is_empty() {
             self.alternatives.push(Requirements::new());
         }
-        let product: Vec<Requirements> = self
-            .alternatives
-            .iter()
-            .flat_map(|base| {
-                alternatives
-                    .iter()
-                    .map(move |expressions| with(base, expressions))
-            })
-            .collect();
-        let possible: Vec<Requirements> = product
-            .iter()
-            .filter(|all| !all.iter().any(|requirement| requirement.is_never()))
-            .cloned()
-            .collect();
+        let with = |base| (alternatives.iter()).map(move |term| with_term(base, term, names));
+        let product: Vec<Requirements> = self.alternatives.iter().flat_map(with).collect();
+        let is_possible =
+            |all: &&Requirements| !all.iter().any(|requirement| requirement.is_never());
+        let possible: Vec<Requirements> = product.iter().filter(is_possible).cloned().collect();
         self.alternatives = if possible.is_empty() {
             product
         } else {
@@ -180,15 +161,16 @@ impl Found {
 
 fn supported(snapshot: &Snapshot, provisioner: &str) -> Result<(), VolumeProblem> {
     let unsupported = &snapshot.config().unsupported_provisioners;
-    if unsupported
+    let names = [provisioner, translate_in_tree(provisioner)];
+    match unsupported
         .iter()
-        .any(|name| name == provisioner || name == translate_in_tree(provisioner))
+        .any(|name| names.contains(&name.as_str()))
     {
-        return Err(VolumeProblem::UnsupportedProvisioner(
+        true => Err(VolumeProblem::UnsupportedProvisioner(
             provisioner.to_owned(),
-        ));
+        )),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 fn supported_keys(snapshot: &Snapshot, class: &StorageClass) -> Result<(), VolumeProblem> {

@@ -42,7 +42,7 @@ const MOST_KINDS: usize = 64;
 /// How often, in a pass, pods of one kind are put on a node for comparison.
 const MOST_WORK: usize = 2_000_000;
 /// How often pods are packed, as long as that takes no more than this work in a pass.
-const ROUNDS: usize = 30;
+const ROUNDS: usize = 40;
 const MOST_WORK_OF_ROUNDS: usize = 1_000_000;
 
 /// A pod's class, its requirements, its volumes' requirements, and the set of the planned node it is on.
@@ -69,13 +69,6 @@ pub(crate) struct Repacker<'p, 'a> {
     sets: FxHashMap<Requested, Option<Own>>,
 }
 
-/// The planned nodes to replace, and what replaces them.
-#[derive(Default)]
-pub(crate) struct Repacked {
-    pub(crate) replaced: Bits<PlannedId>,
-    pub(crate) added: Vec<PlannedNode>,
-}
-
 impl<'p, 'a> Repacker<'p, 'a> {
     pub(crate) fn new(
         searches: bool,
@@ -86,7 +79,7 @@ impl<'p, 'a> Repacker<'p, 'a> {
         budgets: &'p mut PoolBudgets<'a>,
     ) -> Self {
         Self {
-            solver: rows.solver(),
+            solver: rows.solver,
             queue,
             topology,
             rows,
@@ -99,9 +92,9 @@ impl<'p, 'a> Repacker<'p, 'a> {
         }
     }
 
-    /// Repacks planned nodes with at least so many pods.
-    pub(crate) fn repack(mut self, from_pods: usize) -> Repacked {
-        let mut found = Repacked::default();
+    /// Repacks planned nodes with at least so many pods. Returns those that are replaced, and those that replace them.
+    pub(crate) fn repack(mut self, from_pods: usize) -> (Bits<PlannedId>, Vec<PlannedNode>) {
+        let (mut replaced, mut added) = (Bits::default(), Vec::new());
         for (template, compiled) in self.solver.templates.iter_enumerated() {
             let tracked = self.budgets.tracks_reservations(compiled.catalogue);
             if tracked || self.rows.algebra.has_min_values(compiled.set) {
@@ -113,14 +106,14 @@ impl<'p, 'a> Repacker<'p, 'a> {
                 if self.work > MOST_WORK {
                     break;
                 }
-                let replaced = chunk.planned.clone();
+                let of_chunk = chunk.planned.clone();
                 if let Some(planned) = self.repack_chunk(chunk) {
-                    found.replaced.unite(&replaced);
-                    found.added.extend(planned);
+                    replaced.unite(&of_chunk);
+                    added.extend(planned);
                 }
             }
         }
-        found
+        (replaced, added)
     }
 
     /// Returns planned nodes that cost clearly more than the worth of their pods, in chunks to be packed together.

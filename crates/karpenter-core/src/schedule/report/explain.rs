@@ -240,7 +240,7 @@ impl Report<'_, '_> {
         } else {
             &rows
         };
-        let names = self.solver.dimensions.names().iter().enumerate();
+        let names = self.solver.dimensions.names.iter().enumerate();
         let short = names.filter_map(|(place, name)| {
             let room = |row: RowId| compiled.row_room(row)[place].max(0);
             let largest = rows.iter().max_by_key(|row| room(*row))?;

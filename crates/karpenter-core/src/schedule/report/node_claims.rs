@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use karpenter_api::labels;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::requirements::{Operator, Requirement};
+use crate::requirements::{Operator, Requirement, Requirements};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::{
@@ -22,19 +22,6 @@ use crate::schedule::report::plan::{Placement, Plan, Unplaced};
 use crate::schedule::report::planned_node_claim::{CheapestOffering, PlannedNodeClaim, Shape};
 use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::MinValuesPolicy;
-
-/// Summary of the instance types left for a planned node.
-struct Options {
-    /// Rows by price.
-    rows: Vec<(f64, RowId)>,
-    /// Names by price, each once.
-    names: Vec<String>,
-    capacity_types: Vec<String>,
-    zones: Vec<String>,
-    cheapest: Option<CheapestOffering>,
-    price_overlay: bool,
-    capacity_overlay: bool,
-}
 
 /// What planned nodes with the same template, requirements, rows and reservations share.
 type Shapes =
@@ -123,54 +110,83 @@ impl Report<'_, '_> {
 
     /// Returns the parts shared by planned nodes with the same requirements and rows.
     fn shape(&mut self, planned: &PlannedNode, rows: &Bits<RowId>) -> Option<Shape> {
-        let template_index = planned.template;
-        let template = &self.solver.templates[template_index];
+        let template = &self.solver.templates[planned.template];
         let catalogue = &self.solver.catalogues[template.catalogue];
         let names = &self.solver.snapshot.config().well_known;
-        let budgets = self.budgets;
-        let requirements = budgets.launch_requirements(planned, &self.rows.algebra);
-        let mut requirements =
-            requirements.unwrap_or_else(|| self.rows.algebra.requirements(planned.set));
-        let reservations = planned.reservations.iter();
-        let reservations: Vec<String> = reservations
-            .map(|id| self.solver.reservations.ids[*id].clone())
+        let algebra = &mut self.rows.algebra;
+        let requirements = self.budgets.launch_requirements(planned, algebra);
+        let mut requirements = requirements.unwrap_or_else(|| algebra.requirements(planned.set));
+        let set = algebra.set(&requirements, |key| names.contains(key));
+        let kinds = self.rows.kinds(template.catalogue, set);
+        let mut priced: Vec<(f64, RowId)> = rows
+            .iter()
+            .filter_map(|row| Some((catalogue.price(row, &kinds)?, row)))
             .collect();
-        let set = self
-            .rows
-            .algebra
-            .set(&requirements, |key| names.contains(key));
-        let options = self.options(template_index, set, rows);
-        let mut cut = options.names;
-        let uncut = cut.len();
-        cut.truncate(self.solver.policy.max_instance_types);
-        if cut.len() < uncut {
-            let kept = |row: &RowId| cut.contains(&catalogue.type_of(*row).name);
-            let left: Bits<RowId> = options
-                .rows
-                .iter()
-                .map(|(_, row)| *row)
-                .filter(kept)
+        let name = |row: RowId| catalogue.type_of(row).name.as_str();
+        priced.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| name(a.1).cmp(name(b.1))));
+        let mut instance_types: Vec<String> = Vec::with_capacity(priced.len());
+        let mut seen = FxHashSet::default();
+        for (_, row) in &priced {
+            if seen.insert(name(*row)) {
+                instance_types.push(name(*row).to_owned());
+            }
+        }
+        let compatible_types = instance_types.len();
+        instance_types.truncate(self.solver.policy.max_instance_types);
+        if instance_types.len() < compatible_types {
+            let left = priced.iter().map(|(_, row)| *row);
+            let left: Bits<RowId> = left
+                .filter(|row| instance_types.contains(&catalogue.type_of(*row).name))
                 .collect();
-            let unmet = self
-                .rows
-                .unmet_min_values(template_index, planned.set, &left);
+            let (template, set) = (planned.template, planned.set);
+            let unmet = self.rows.unmet_min_values(template, set, &left);
             if unmet.is_some() && self.solver.policy.min_values_policy == MinValuesPolicy::Strict {
                 return None;
             }
         }
-        if !options.capacity_types.is_empty() {
-            let min_values = requirements
-                .get(labels::CAPACITY_TYPE)
-                .and_then(Requirement::min_values);
-            let offered = options.capacity_types.iter().map(String::as_str);
-            requirements.replace(
-                Requirement::new(labels::CAPACITY_TYPE, Operator::In, offered)
-                    .with_min_values(min_values),
-            );
+        let algebra = &self.rows.algebra;
+        let values = |key: &str, offered: &Bits<OfferingKindId>| {
+            let key = algebra.find_key(key);
+            let mut values: Vec<String> = (offered.iter())
+                .filter_map(|kind| algebra.get(catalogue.kinds[kind].set, key?))
+                .flat_map(|req| algebra.requirement(req).values().map(str::to_owned))
+                .collect();
+            values.sort();
+            values.dedup();
+            values
+        };
+        let offers = |row: RowId| {
+            let offers = catalogue.offers(row).iter();
+            offers.filter(|offer| kinds.contains(offer.kind))
+        };
+        let cheapest = priced.first().and_then(|(price, row)| {
+            let kind = offers(*row)
+                .min_by(|a, b| a.price.total_cmp(&b.price))?
+                .kind;
+            let single = |key: &str| values(key, &Bits::from_iter([kind])).into_iter().next();
+            let next = priced.iter().find(|(_, other)| name(*other) != name(*row));
+            Some(CheapestOffering {
+                instance_type: name(*row).to_owned(),
+                zone: single(labels::ZONE),
+                capacity_type: single(labels::CAPACITY_TYPE),
+                hourly_price: *price,
+                compatible_types,
+                next: next.map(|(price, row)| (name(*row).to_owned(), *price)),
+            })
+        });
+        let all_offers = || priced.iter().flat_map(|(_, row)| offers(*row));
+        let offered: Bits<OfferingKindId> = all_offers().map(|offer| offer.kind).collect();
+        let capacity_types = values(labels::CAPACITY_TYPE, &offered);
+        let min_values = |requirements: &Requirements, key: &str| {
+            requirements.get(key).and_then(Requirement::min_values)
+        };
+        if !capacity_types.is_empty() {
+            let minimum = min_values(&requirements, labels::CAPACITY_TYPE);
+            let offered = capacity_types.iter().map(String::as_str);
+            let offered = Requirement::new(labels::CAPACITY_TYPE, Operator::In, offered);
+            requirements.replace(offered.with_min_values(minimum));
         }
-        let min_values = requirements
-            .get(labels::INSTANCE_TYPE)
-            .and_then(Requirement::min_values);
+        let min_types = min_values(&requirements, labels::INSTANCE_TYPE);
         for label in [
             labels::INSTANCE_TYPE,
             labels::HOSTNAME,
@@ -181,88 +197,23 @@ impl Report<'_, '_> {
         }
         let mut all_labels = requirements.labels(|key| !names.contains(key));
         all_labels.extend(template.labels.clone());
+        let reservations = planned.reservations.iter();
+        let reservation = |id: &ReservationId| self.solver.reservations.ids[*id].clone();
+        let mut types = priced.iter().map(|(_, row)| catalogue.type_of(*row));
         Some(Shape {
             pool: template.pool.clone(),
             labels: all_labels,
             requirements,
-            instance_types: cut.into(),
-            min_types: min_values,
-            hourly_price: options.rows.first().map_or(0.0, |(price, _)| *price),
-            zones: options.zones,
-            cheapest: options.cheapest,
+            instance_types: instance_types.into(),
+            min_types,
+            hourly_price: priced.first().map_or(0.0, |(price, _)| *price),
+            zones: values(labels::ZONE, &offered),
+            cheapest,
             overhead: template.least_overhead(Some(rows)),
-            reservations,
-            price_overlay: options.price_overlay,
-            capacity_overlay: options.capacity_overlay,
+            reservations: reservations.map(reservation).collect(),
+            price_overlay: all_offers().any(|offer| offer.overlay),
+            capacity_overlay: types.any(|of_row| of_row.capacity_overlay),
             prototype: OnceLock::new(),
         })
-    }
-
-    fn options(&mut self, template: TemplateId, set: SetId, rows: &Bits<RowId>) -> Options {
-        let catalogue_index = self.solver.templates[template].catalogue;
-        let kinds = self.rows.kinds(catalogue_index, set);
-        let catalogue = &self.solver.catalogues[catalogue_index];
-        let mut priced: Vec<(f64, RowId)> = rows
-            .iter()
-            .filter_map(|row| Some((catalogue.price(row, &kinds)?, row)))
-            .collect();
-        let name = |row: RowId| catalogue.type_of(row).name.as_str();
-        priced.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| name(a.1).cmp(name(b.1))));
-        let mut names: Vec<String> = Vec::with_capacity(priced.len());
-        let mut seen = rustc_hash::FxHashSet::default();
-        let mut offered = Bits::default();
-        let mut price_overlay = false;
-        let mut capacity_overlay = false;
-        for (_, row) in &priced {
-            if seen.insert(name(*row)) {
-                names.push(name(*row).to_owned());
-            }
-            capacity_overlay |= catalogue.type_of(*row).capacity_overlay;
-            for offer in catalogue
-                .offers(*row)
-                .iter()
-                .filter(|offer| kinds.contains(offer.kind))
-            {
-                offered.insert(offer.kind);
-                price_overlay |= offer.overlay;
-            }
-        }
-        let values = |key: &str, offered: &mut dyn Iterator<Item = OfferingKindId>| {
-            let algebra = &self.rows.algebra;
-            let key = algebra.find_key(key);
-            let mut values: Vec<String> = offered
-                .filter_map(|kind| algebra.get(catalogue.kinds[kind].set, key?))
-                .flat_map(|req| algebra.requirement(req).values().map(str::to_owned))
-                .collect();
-            values.sort();
-            values.dedup();
-            values
-        };
-        let cheapest = priced.first().and_then(|(price, row)| {
-            let offers = catalogue.offers(*row).iter();
-            let offers = offers.filter(|offer| kinds.contains(offer.kind));
-            let kind = offers.min_by(|a, b| a.price.total_cmp(&b.price))?.kind;
-            let single = |key: &str| values(key, &mut std::iter::once(kind)).into_iter().next();
-            let next = priced.iter().find(|(_, other)| name(*other) != name(*row));
-            Some(CheapestOffering {
-                instance_type: name(*row).to_owned(),
-                zone: single(labels::ZONE),
-                capacity_type: single(labels::CAPACITY_TYPE),
-                hourly_price: *price,
-                compatible_types: names.len(),
-                next: next.map(|(price, row)| (name(*row).to_owned(), *price)),
-            })
-        });
-        let capacity_types = values(labels::CAPACITY_TYPE, &mut offered.iter());
-        let zones = values(labels::ZONE, &mut offered.iter());
-        Options {
-            rows: priced,
-            names,
-            capacity_types,
-            zones,
-            cheapest,
-            price_overlay,
-            capacity_overlay,
-        }
     }
 }

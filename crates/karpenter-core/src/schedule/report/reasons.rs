@@ -215,14 +215,6 @@ pub struct ExceededLimit {
     pub needed: i64,
 }
 
-/// Reports whether a label exists in the simulation only.
-fn is_simulated_label(key: &str) -> bool {
-    matches!(
-        key,
-        labels::REGISTERED | labels::INITIALIZED | labels::HOSTNAME
-    )
-}
-
 /// The requirements and resources that instance types were checked against.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Requested {
@@ -237,7 +229,8 @@ pub struct Requested {
 impl Requested {
     /// Returns the text of the requirements, without those on labels that exist in the simulation only.
     pub fn requirements_text(&self) -> String {
-        self.requirements.display(is_simulated_label)
+        let simulated = [labels::REGISTERED, labels::INITIALIZED, labels::HOSTNAME];
+        self.requirements.display(|key| simulated.contains(&key))
     }
 }
 

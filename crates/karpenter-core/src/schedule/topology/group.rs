@@ -99,13 +99,6 @@ pub(crate) struct GroupIdentity {
     pub(crate) filter: NodeFilter,
 }
 
-impl NodeFilter {
-    /// Reports whether it can exclude a node.
-    pub(crate) fn is_set(&self) -> bool {
-        self.terms.is_some() || self.tolerations.is_some()
-    }
-}
-
 impl GroupIdentity {
     pub(crate) fn affinity(kind: GroupKind, term: &AffinityTerm, names: &WellKnown) -> Self {
         Self {

@@ -51,7 +51,9 @@ impl Topology<'_> {
             let names = &solver.snapshot.config().well_known;
             let preferred = heaviest_first(&shape.preferred_nodes).into_iter();
             links.soft.nodes = preferred
-                .map(|preferred| with_term(&Requirements::new(), &preferred.term, names))
+                .map(|preferred| {
+                    with_term(&Requirements::new(), &preferred.term.expressions, names)
+                })
                 .collect();
         }
         links.soft.tolerate = solver.has_soft_taints;

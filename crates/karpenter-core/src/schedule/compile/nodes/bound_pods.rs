@@ -16,6 +16,14 @@ use crate::schedule::topology::group::GroupIdentity;
 /// The key and the value of a label.
 type Label = (Box<str>, Box<str>);
 
+/// The indices of values by a label of theirs.
+type ByLabel = FxHashMap<Label, Vec<usize>>;
+
+/// Returns the entry of a label.
+fn label(key: &str, value: &str) -> Label {
+    (key.into(), value.into())
+}
+
 /// Bound pods of one shape, by node: index and number.
 #[derive(Clone, Debug)]
 pub(crate) struct BoundShape {
@@ -42,7 +50,7 @@ pub(crate) struct BoundPods {
     /// Active pods of the existing nodes, by shape.
     shapes: Vec<BoundShape>,
     /// Indices of `shapes` by label.
-    shapes_by_label: FxHashMap<Label, Vec<usize>>,
+    shapes_by_label: ByLabel,
     /// Pods that are leaving deleting nodes.
     pub(crate) leaving: Vec<Arc<Pod>>,
     /// Pods that stay on such nodes for now, and are counted there.
@@ -50,7 +58,7 @@ pub(crate) struct BoundPods {
     /// Required anti-affinity terms of bound pods, in the order of their groups.
     terms: Vec<InverseTerm>,
     /// Indices of `terms` by a label that every pod they select has.
-    terms_by_label: FxHashMap<Label, Vec<usize>>,
+    terms_by_label: ByLabel,
     /// Indices of the other terms.
     other_terms: Vec<usize>,
 }
@@ -60,22 +68,22 @@ impl BoundPods {
         let leaving = leaving_pods(snapshot, now);
         let shapes = bound_shapes(nodes);
         let staying = staying(snapshot, &leaving);
-        let mut shapes_by_label: FxHashMap<Label, Vec<usize>> = FxHashMap::default();
+        let mut shapes_by_label = ByLabel::default();
         for (index, bound) in shapes.iter().enumerate() {
             for (key, value) in &bound.shape.labels {
-                let label = (key.as_str().into(), value.as_str().into());
-                shapes_by_label.entry(label).or_default().push(index);
+                let entry = shapes_by_label.entry(label(key, value));
+                entry.or_default().push(index);
             }
         }
         let terms = inverse_terms(&shapes, &staying, snapshot);
-        let mut terms_by_label: FxHashMap<Label, Vec<usize>> = FxHashMap::default();
+        let mut terms_by_label = ByLabel::default();
         let mut other_terms = Vec::new();
         for (index, term) in terms.iter().enumerate() {
             match term.identity.selector.anchor() {
                 Some((key, values)) => {
                     for value in values {
-                        let label = (key.into(), value.as_str().into());
-                        terms_by_label.entry(label).or_default().push(index);
+                        let entry = terms_by_label.entry(label(key, value));
+                        entry.or_default().push(index);
                     }
                 }
                 None => other_terms.push(index),
@@ -114,10 +122,9 @@ impl BoundPods {
             return Vec::new();
         }
         for shape in shapes {
-            let by_label = shape.labels.iter().filter_map(|(key, value)| {
-                let label: Label = (key.as_str().into(), value.as_str().into());
-                self.terms_by_label.get(&label)
-            });
+            let labels = shape.labels.iter();
+            let by_label =
+                labels.filter_map(|(key, value)| self.terms_by_label.get(&label(key, value)));
             for index in by_label.flatten().chain(&self.other_terms) {
                 let identity = &self.terms[*index].identity;
                 if !selecting.contains(index)
@@ -156,17 +163,10 @@ impl BoundPods {
         };
         match identity.selector.anchor() {
             Some((key, values)) => {
-                let with_value = |value: &String| {
-                    let label: Label = (key.into(), value.as_str().into());
-                    self.shapes_by_label.get(&label)
-                };
+                let with_value = |value: &String| self.shapes_by_label.get(&label(key, value));
                 // A selector may list a value twice.
-                let indices: BTreeSet<usize> = values
-                    .iter()
-                    .filter_map(with_value)
-                    .flatten()
-                    .copied()
-                    .collect();
+                let indices = values.iter().filter_map(with_value).flatten();
+                let indices: BTreeSet<usize> = indices.copied().collect();
                 indices.iter().for_each(|index| add(&self.shapes[*index]));
             }
             None => self.shapes.iter().for_each(add),

@@ -67,7 +67,8 @@ impl Pools {
         };
         compiled.add_all(snapshot, pools, min_values, daemons, dimensions);
         promise_to_waiting(snapshot, &mut compiled.reservations);
-        compiled.frozen()
+        compiled.algebra = compiled.algebra.freeze();
+        compiled
     }
 
     /// Compiles the NodePools of a changed copy of a solver's snapshot; shares the solver's catalogues if they are the same.
@@ -103,14 +104,8 @@ impl Pools {
             usage: solver.usage.clone(),
         };
         compiled.add_all(copy, pools, min_values, daemons, &solver.dimensions);
-        compiled.frozen()
-    }
-
-    fn frozen(self) -> Self {
-        Self {
-            algebra: self.algebra.freeze(),
-            ..self
-        }
+        compiled.algebra = compiled.algebra.freeze();
+        compiled
     }
 
     /// Reports whether some NodePool has a taint with effect PreferNoSchedule.

@@ -83,8 +83,12 @@ fn sized(cores: i64, price: f64) -> InstanceType {
     sized.offerings(offerings.into()).build()
 }
 
-/// Returns a solver for these pods, all of which are pending.
-fn solver(types: Vec<InstanceType>, pods: Vec<Object<Pod>>) -> Solver {
+/// Returns what `read` finds once these pods are placed, but not repacked.
+fn placed<R>(
+    types: Vec<InstanceType>,
+    pods: Vec<Object<Pod>>,
+    read: impl FnOnce(&mut Repacker<'_, '_>) -> R,
+) -> R {
     let mut cluster = Cluster::new(fake::cluster_config());
     let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]);
     cluster.apply_node_pool(&pool.build());
@@ -92,20 +96,10 @@ fn solver(types: Vec<InstanceType>, pods: Vec<Object<Pod>>) -> Solver {
     for pod in pods {
         cluster.apply_pod(&pod.build());
     }
-    let policy = Policy::at(Timestamp::UNIX_EPOCH);
-    Solver::prepare_for(&cluster.snapshot(), &policy, &Query::default())
-}
-
-/// Returns what `read` finds once the pods are placed, but not repacked.
-fn placed<R>(
-    types: Vec<InstanceType>,
-    pods: Vec<Object<Pod>>,
-    read: impl FnOnce(&mut Repacker<'_, '_>) -> R,
-) -> R {
-    let solver = solver(types, pods);
-    let query = Query::default();
+    let (policy, query) = (Policy::at(Timestamp::UNIX_EPOCH), Query::default());
+    let solver = Solver::prepare_for(&cluster.snapshot(), &policy, &query);
     let mut pass = Pass::new(&solver, &query).unwrap();
-    pass.place_first();
+    pass.place_first(false);
     read(&mut pass.repacker(true))
 }
 

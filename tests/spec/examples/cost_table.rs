@@ -1,4 +1,5 @@
-//! Prints the prices of plans for generated clusters relative to first fit: `cost_table [small|large] [FIRST] [CASES]`.
+//! Prints the prices of plans for generated clusters relative to first fit: `cost_table [small|large] [FIRST] [CASES]`. `cost_table steps`
+//! prints those of six mixes after some steps of the search.
 //!
 //! First fit is the naive solver of this crate for small clusters; for large ones, for which that takes too long, it is the
 //! engine's first fit without repacking. Only clusters count in which both place the same pods, some on new nodes, and
@@ -10,12 +11,17 @@
 //! those that are preferences count as such.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use karpenter_bench::cpu_time;
-use karpenter_core::schedule::{Packing, Query, schedule};
+use karpenter_core::schedule::{Packing, Policy, Query, schedule};
 use karpenter_spec::clusters::{Shape, cluster};
 use karpenter_spec::replay::{Launch, replay};
 use karpenter_spec::{Quality, SolveSettings, World, check, cost, engine, quality, solve};
+
+#[path = "../benches/schedule-cost/mixes.rs"]
+mod mixes;
 
 struct Row {
     seed: u64,
@@ -70,7 +76,11 @@ impl Better {
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let large = arguments.next().as_deref() == Some("large");
+    let shape = arguments.next();
+    if shape.as_deref() == Some("steps") {
+        return print_steps();
+    }
+    let large = shape.as_deref() == Some("large");
     let mut number = |usual: u64| {
         arguments
             .next()
@@ -164,6 +174,55 @@ fn main() {
         "places more pods in {more} clusters, fewer in {fewer}; stuck in {stuck}, rules broken in {broken}"
     );
     println!("kube-scheduler rejects a pod of first fit's plan in {refused}, which are left out");
+}
+
+/// Prints the price of the plan of each mix after some steps, with that of each node's own, relative to first fit's; last of generated
+/// clusters in total.
+fn print_steps() {
+    for (name, deployments) in mixes::MIXES {
+        print_row(name, &[prices(&mixes::world(deployments))]);
+    }
+    let small = (1000..1150).map(|seed| cluster(seed, Shape::SMALL));
+    let placed = |world: &World| {
+        let policy = engine::policy(SolveSettings::default()).with_packing(Packing::FewestNodes);
+        let plan = schedule(&engine::snapshot(world), &policy, &Query::default());
+        plan.unplaced.is_empty()
+    };
+    let all: Vec<_> = small.filter(placed).map(|world| prices(&world)).collect();
+    print_row("small clusters", &all);
+}
+
+/// The price of first fit's plan, and those after some steps.
+type Prices = (f64, [f64; 9]);
+
+fn print_row(name: &str, all: &[Prices]) {
+    let first_fit: f64 = all.iter().map(|prices| prices.0).sum();
+    let cells = (0..9).map(|place| {
+        let sum: f64 = all.iter().map(|prices| prices.1[place]).sum();
+        format!("{:.3}", sum / first_fit)
+    });
+    println!("| {name} | {} |", cells.collect::<Vec<_>>().join(" | "));
+}
+
+/// Returns the prices of a cluster whose pods all have a place. A search that is cancelled keeps the best plan.
+fn prices(world: &World) -> Prices {
+    let policy = engine::policy(SolveSettings::default());
+    let snapshot = engine::snapshot(world);
+    let price = |policy: &Policy, query: &Query| {
+        let plan = schedule(&snapshot, policy, query);
+        let nodes = plan.new_node_claims.len() as f64;
+        plan.hourly_price() + policy.node_overhead_price * nodes
+    };
+    // The engine asks whether it is to stop for each 128 pods that it places, and twice in each step.
+    let placing = count(world).div_ceil(128);
+    let after = |steps: usize| {
+        let (asked, most) = (AtomicUsize::new(0), placing + steps * (placing + 2));
+        let cancel = move || asked.fetch_add(1, Ordering::Relaxed) >= most;
+        price(&policy, &Query::default().with_cancel(Arc::new(cancel)))
+    };
+    let one_by_one = policy.clone().with_packing(Packing::FewestNodes);
+    let first_fit = price(&one_by_one, &Query::default());
+    (first_fit, [0, 1, 2, 5, 10, 20, 50, 100, 100_000].map(after))
 }
 
 fn count(world: &World) -> usize {

@@ -35,7 +35,7 @@ enum Series {
     Rows(usize),
 }
 
-const PLOTS: [Plot; 5] = [
+const PLOTS: [Plot; 6] = [
     Plot {
         file: "perf-scheduling",
         title: "Time of one scheduling pass",
@@ -49,6 +49,13 @@ const PLOTS: [Plot; 5] = [
         axis: "1 is a lower bound that no plan can beat",
         heading: "## Cost of plans",
         series: Series::Columns(&[("first fit", 1), ("engine", 3)]),
+    },
+    Plot {
+        file: "perf-steps",
+        title: "Price of a plan after some steps of the search",
+        axis: "1 is the price of first fit's plan",
+        heading: "### Steps of the search",
+        series: Series::Columns(&[("0 steps", 1), ("10 steps", 5), ("end", 9)]),
     },
     Plot {
         file: "perf-burst",

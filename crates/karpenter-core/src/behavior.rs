@@ -41,6 +41,12 @@ pub struct Behavior {
     ///
     /// 1.6 and later, not 1.0: `disruption/singlenodeconsolidation.go`, `shuffleCandidates`, pull request 2035.
     pub node_pools_take_turns: bool,
+    /// Nothing else is disrupted in the 15 seconds until a proposal is validated; if it is invalid then, the pass goes on with the next
+    /// method. Otherwise passes go on beside it, and the next one begins with the first method.
+    ///
+    /// All versions of upstream, not ours: `ComputeCommands` of `disruption/{emptiness,multinodeconsolidation,singlenodeconsolidation}.go`
+    /// waits in `disruption/validation.go`. Issue 651 is about this wait; pull request 2724 would have shortened it.
+    pub passes_wait_for_validation: bool,
     /// A pass replaces as many drifted nodes, or consolidates as many single nodes, as budgets allow. Otherwise one.
     ///
     /// Ours; no version of upstream: `disruption/{drift,singlenodeconsolidation}.go`. Issue 1350 asks for it.
@@ -65,7 +71,7 @@ pub struct Rule {
 }
 
 /// All rules, in the order in which a pass asks them.
-pub const RULES: [Rule; 7] = [
+pub const RULES: [Rule; 8] = [
     Rule {
         name: "consolidate-after-applies-to-destinations",
         field: |behavior| &mut behavior.consolidate_after_applies_to_destinations,
@@ -81,6 +87,10 @@ pub const RULES: [Rule; 7] = [
     Rule {
         name: "node-pools-take-turns",
         field: |behavior| &mut behavior.node_pools_take_turns,
+    },
+    Rule {
+        name: "passes-wait-for-validation",
+        field: |behavior| &mut behavior.passes_wait_for_validation,
     },
     Rule {
         name: "several-commands-per-pass",
@@ -114,6 +124,7 @@ impl Rule {
 impl Default for Behavior {
     fn default() -> Self {
         Self {
+            passes_wait_for_validation: false,
             several_commands_per_pass: true,
             multi_node_considers_any_set: true,
             replacements_are_kept_ten_minutes: true,
@@ -150,6 +161,7 @@ impl Behavior {
         candidates_by_savings: false,
         emptiness_before_drift: false,
         node_pools_take_turns: false,
+        passes_wait_for_validation: true,
         several_commands_per_pass: false,
         multi_node_considers_any_set: false,
         replacements_are_kept_ten_minutes: false,

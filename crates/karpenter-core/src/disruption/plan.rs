@@ -121,7 +121,10 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
     if !behavior.emptiness_before_drift {
         methods[..3].rotate_left(1);
     }
-    for method in methods {
+    let before = |method: &Method| request.after.is_some_and(|after| *method != after);
+    let skipped = methods.iter().take_while(|method| before(method)).count();
+    let skipped = skipped + usize::from(request.after.is_some());
+    for method in methods.into_iter().skip(skipped) {
         let mut pass = Pass {
             request,
             method,

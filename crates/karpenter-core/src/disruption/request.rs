@@ -55,6 +55,8 @@ pub struct DisruptionRequest {
     pub unseen_pools: BTreeSet<String>,
     /// NodePools in cool-down for drift, because replacements failed.
     pub cooling_down_pools: BTreeSet<String>,
+    /// The method whose proposal was invalid: only those after it are tried.
+    pub after: Option<Method>,
     /// How many nodes of each static NodePool may be replaced now, by `replicas` and `limits.nodes`.
     pub static_headroom: BTreeMap<String, u32>,
     /// The maximum number of commands of a pass.
@@ -77,6 +79,7 @@ impl DisruptionRequest {
             single_node_cancel: None,
             unseen_pools: BTreeSet::new(),
             cooling_down_pools: BTreeSet::new(),
+            after: None,
             static_headroom: BTreeMap::new(),
             max_commands: 16,
             stopwatch: None,

@@ -155,6 +155,7 @@ fn upstream_consolidates_a_node_that_consolidation_launched() {
         unseen_pools: BTreeSet::new(),
         cooling_down_pools: BTreeSet::new(),
         consolidates: true,
+        after: None,
     };
     let world = fresh()
         .run([node("a", "huge")])

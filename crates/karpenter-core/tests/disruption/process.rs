@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::HasConditions;
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::disruption::{Candidate, Command, DisruptionRequest, plan, validate};
+use karpenter_core::disruption::{Candidate, Command, DisruptionRequest, Method, plan, validate};
 use karpenter_core::lifecycle::disruption::{
     Disruption, Effect, Event, Inputs, Report, Settings, TaintedNode,
 };
@@ -300,6 +300,46 @@ fn nodes_with_pods_are_not_consolidated_while_such_a_proposal_waits() {
     stage.after(0);
     let inputs = stage.inputs.as_ref().unwrap();
     assert!(!inputs.consolidates && inputs.in_flight.contains("a-claim"));
+}
+
+#[test]
+fn a_pass_of_upstream_waits_for_validation_then_tries_the_next_method() {
+    let nodes = ["a", "b", "c"].map(|name| node(name, "large"));
+    let pods = ["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "1"));
+    let mut stage = Stage::new(world().run(nodes).with(pods));
+    let settings = Settings {
+        waits_for_validation: true,
+        ..Settings::default()
+    };
+    stage.process = Disruption::new(settings, now());
+    let proposed = stage.after(0).pop().unwrap();
+    let several = proposed.matches(' ').count() > 1;
+    assert!(several, "{proposed}");
+    assert_eq!(stage.after(10), [""; 0]);
+    // A node of the command may not be disrupted any more: single-node consolidation is next.
+    let kept = proposed.rsplit(' ').next().unwrap().to_owned();
+    let pod = running("kept", &kept, "1").annotation("karpenter.sh/do-not-disrupt", "true");
+    stage.world.add([pod]);
+    let next = stage.after(5);
+    assert_eq!(next[0], proposed.replace("propose", "validate"));
+    assert_eq!(
+        stage.inputs.as_ref().unwrap().after,
+        Some(Method::MultiNode)
+    );
+    assert_eq!((next[1].as_str(), next.len() > 2), ("plan", true));
+    // It is the last method: the next pass is in ten seconds.
+    let single = next[2..].iter();
+    let single: Vec<&str> = single.map(|it| it.trim_start_matches("propose ")).collect();
+    for name in &single {
+        let pod = running(&format!("kept-{name}"), name, "1");
+        let pod = pod.annotation("karpenter.sh/do-not-disrupt", "true");
+        stage.world.add([pod]);
+    }
+    let validated = single.iter().map(|name| format!("validate {name}"));
+    assert_eq!(stage.after(15), validated.collect::<Vec<_>>());
+    assert_eq!(stage.after(9), [""; 0]);
+    assert_eq!(stage.after(1)[0], "plan");
+    assert_eq!(stage.inputs.as_ref().unwrap().after, None);
 }
 
 /// Conformance: DIS-125

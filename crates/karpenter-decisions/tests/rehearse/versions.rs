@@ -175,6 +175,7 @@ fn settings_of_this_version_are_differences_to_upstream_and_keep_their_values_in
         rules.collect::<Vec<_>>(),
         [
             "consolidate-after-applies-to-destinations no yes",
+            "passes-wait-for-validation no yes",
             "several-commands-per-pass yes no",
             "multi-node-considers-any-set yes no",
             "replacements-are-kept-ten-minutes yes no",

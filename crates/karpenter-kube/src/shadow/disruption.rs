@@ -114,6 +114,7 @@ impl Disruption {
                 unseen_pools: BTreeSet::new(),
                 cooling_down_pools: BTreeSet::new(),
                 consolidates: true,
+                after: None,
             };
             let question = Question::new(&self.cx, shadow, &state, &inputs, at);
             let plan = question.plan().await?;

@@ -199,6 +199,8 @@ pub struct Inputs {
     /// Whether nodes with pods are consolidated. They are not while such a proposal waits for its validation, which changes what
     /// the next would find.
     pub consolidates: bool,
+    /// The method whose proposal was invalid: only those after it are tried.
+    pub after: Option<Method>,
 }
 
 impl Inputs {
@@ -216,6 +218,7 @@ impl Inputs {
         request
             .cooling_down_pools
             .clone_from(&self.cooling_down_pools);
+        request.after = self.after;
         if !self.consolidates {
             request.multi_node.cancel = Some(Arc::new(|| true));
             request.single_node_cancel = Some(Arc::new(|| true));

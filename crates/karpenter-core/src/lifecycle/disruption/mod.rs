@@ -84,6 +84,9 @@ pub struct Settings {
     /// Whether a command is checked again when it starts. A shadow does not: that the other controller has started the same command
     /// meanwhile is no reason against it.
     pub checks_starts: bool,
+    /// Whether nothing is planned while a proposal waits for its validation; see
+    /// [`Behavior`](crate::behavior::Behavior::passes_wait_for_validation).
+    pub waits_for_validation: bool,
 }
 
 impl Default for Settings {
@@ -92,6 +95,7 @@ impl Default for Settings {
             validation: VALIDATION_DELAY,
             removes_stale_taints: true,
             checks_starts: true,
+            waits_for_validation: false,
         }
     }
 }
@@ -133,6 +137,10 @@ struct Pass {
     /// What the engine was asked, and on which epoch.
     asked: Option<(Inputs, u64)>,
     has_planned: bool,
+    /// The method of the command that is validated.
+    validating: Option<Method>,
+    /// The method whose command was invalid, if passes wait for validation: the next one is tried.
+    invalid: Option<Method>,
     /// Whether a command was started or proposed: another pass follows at once.
     found: bool,
 }
@@ -339,18 +347,23 @@ impl Disruption {
         } else if let Some(proposal) = pass.to_validate.pop_front() {
             let inputs = self.inputs(self.claims(), now);
             pass.asked = Some((inputs.clone(), snapshot.epoch()));
+            pass.validating = Some(proposal.command.method);
             self.effects
                 .push(Effect::Validate(proposal.command, inputs));
             self.pass = Some(pass);
+        } else if let Some(due) = self.blocked_until() {
+            self.next_plan = due;
         } else if !pass.has_planned && (pass.found || has_passed(self.next_plan, now, INTERVAL)) {
             (pass.has_planned, pass.found) = (true, false);
             self.next_plan = after(now, INTERVAL);
-            if self.is_unchanged(snapshot, now) {
+            let invalid = pass.invalid.take();
+            if invalid == Some(Method::SingleNode) || self.is_unchanged(snapshot, now) {
                 return;
             }
             let mut in_flight = self.claims();
             in_flight.extend(self.proposals().flat_map(claims));
-            let inputs = self.inputs(in_flight, now);
+            let mut inputs = self.inputs(in_flight, now);
+            inputs.after = invalid;
             pass.asked = Some((inputs.clone(), snapshot.epoch()));
             self.effects.push(Effect::Plan(inputs));
             self.pass = Some(pass);
@@ -358,6 +371,12 @@ impl Disruption {
             let wait = if pass.found { Duration::ZERO } else { INTERVAL };
             self.next_plan = after(now, wait);
         }
+    }
+
+    /// Returns when the first proposal is validated, if nothing is planned before.
+    fn blocked_until(&self) -> Option<Timestamp> {
+        let due = self.proposals.iter().map(|proposal| proposal.due);
+        due.min().filter(|_| self.settings.waits_for_validation)
     }
 
     /// Returns the next command to start. The plan and the validation are answers to older snapshots, and the commands before it took
@@ -396,6 +415,7 @@ impl Disruption {
             unseen_pools: self.unseen_pools.clone(),
             cooling_down_pools: cooling.map(|(pool, _)| pool.clone()).collect(),
             consolidates: proposed.all(|it| it.method == Method::Emptiness),
+            after: None,
         }
     }
 
@@ -411,7 +431,12 @@ impl Disruption {
     fn validated(&mut self, checked: Result<Command, CommandInvalidated>) {
         if let Some(pass) = &mut self.pass {
             pass.asked = None;
-            pass.to_start.extend(checked);
+            let method = pass.validating.take();
+            match checked {
+                Ok(command) => pass.to_start.push_back(command),
+                Err(_) if self.settings.waits_for_validation => pass.invalid = method,
+                Err(_) => {}
+            }
         }
     }
 
@@ -420,7 +445,7 @@ impl Disruption {
         let Some((inputs, epoch)) = pass.asked.take() else {
             return;
         };
-        if inputs.consolidates {
+        if inputs.consolidates && inputs.after.is_none() {
             self.unseen_pools.clone_from(&plan.unseen_pools);
             let ends = [
                 self.recent_replacements.first_expiry(),

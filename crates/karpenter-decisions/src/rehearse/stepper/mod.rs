@@ -107,6 +107,7 @@ impl Stepper {
         disruption.single_node_cancel.clone_from(&settings.cancel);
         let mut process = ProcessSettings {
             removes_stale_taints: false,
+            waits_for_validation: disruption.policy.behavior.passes_wait_for_validation,
             ..ProcessSettings::default()
         };
         let window = BatchWindow {

@@ -1,8 +1,11 @@
 //! Two versions of Karpenter in the same cluster, and the rules that make the difference.
 
+use std::collections::BTreeSet;
+
 use karpenter_api::labels::annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
 use karpenter_api::v1::{ConsolidationPolicy, NodePool};
 use karpenter_core::behavior::{Behavior, RULES, destinations_annotation};
+use karpenter_core::capacity_buffer::buffer_of;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::schedule::Packing;
 
@@ -40,6 +43,12 @@ const OWN: [Own; 3] = [
         multi_node.max_replacements = other.disruption.multi_node.max_replacements;
     }),
 ];
+
+/// Returns names as one text, each once.
+fn named(names: impl Iterator<Item = String>) -> String {
+    let names: BTreeSet<String> = names.collect();
+    Vec::from_iter(names).join(", ")
+}
 
 /// Returns what a version knows: the gates it has, and whether it has the Balanced policy.
 fn known(version: &str) -> (Gates, bool) {
@@ -83,23 +92,48 @@ impl As {
         this.settings.disruption.multi_node.max_replacements = 1;
         let (knows, knows_balanced) = known(version);
         let gates = &mut this.settings.gates;
-        let buffer_pods = &mut this.settings.disruption.query.buffer_pods;
-        if !knows.capacity_buffers && gates.capacity_buffers {
-            gates.capacity_buffers = false;
-            let pods = std::mem::take(buffer_pods).len();
-            this.left_out.push(format!("{version} does not know CapacityBuffers: {pods} pods of capacity buffers are left out."));
+        let was = std::mem::replace(
+            gates,
+            Gates {
+                capacity_buffers: gates.capacity_buffers && knows.capacity_buffers,
+                static_capacity: gates.static_capacity && knows.static_capacity,
+                node_overlays: gates.node_overlays && knows.node_overlays,
+            },
+        );
+        if was.capacity_buffers && !knows.capacity_buffers {
+            let pods = std::mem::take(&mut this.settings.disruption.query.buffer_pods);
+            let of = pods.iter().filter_map(|pod| buffer_of(pod));
+            let names = named(of.map(|(namespace, name)| format!("{namespace}/{name}")));
+            this.leave_out(names, |names| {
+                format!("{version} does not know CapacityBuffers: {names} are left out.")
+            });
         }
-        if !knows.static_capacity && std::mem::take(&mut gates.static_capacity) {
-            this.left_out.push(format!("{version} does not know NodePools with replicas: their number of nodes is not kept."));
+        if was.static_capacity && !knows.static_capacity {
+            let pools = snapshot.node_pools().filter(|pool| pool.is_static());
+            let names = named(pools.map(|pool| pool.name().to_owned()));
+            this.leave_out(names, |names| {
+                format!("{version} does not know `replicas` of NodePools: the number of nodes of {names} is not kept.")
+            });
         }
-        if !knows.node_overlays && gates.node_overlays {
-            this.left_out.push(format!("{version} does not know NodeOverlays: the instance types keep those that the cluster has."));
+        if was.node_overlays && !knows.node_overlays {
+            let overlays = snapshot.node_overlays();
+            let names = named(overlays.filter_map(|it| it.metadata.name.clone()));
+            this.leave_out(names, |names| {
+                format!("{version} does not know NodeOverlays: with {names}, the instance types keep what the cluster has.")
+            });
         }
         this.leave_out_annotations(version);
         if !knows_balanced {
             this.leave_out_balanced(version);
         }
         Ok(this)
+    }
+
+    /// Notes that objects of these names are left out, if there are any.
+    fn leave_out(&mut self, names: String, told: impl FnOnce(&str) -> String) {
+        if !names.is_empty() {
+            self.left_out.push(told(&names));
+        }
     }
 
     /// The setting of upstream's versions is that of all NodePools.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::labels::annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::behavior::Behavior;
 use karpenter_decisions::rehearse::Settings;
 use karpenter_decisions::rehearse::plan::{Plan, Versions};
 use serde_json::{Value, json};
@@ -207,6 +208,34 @@ fn what_a_version_does_not_know_is_left_out_and_named() {
 }
 
 #[test]
+fn objects_that_a_version_does_not_know_are_named() {
+    let mut settings = Settings::at(now());
+    settings.gates.static_capacity = true;
+    settings.gates.node_overlays = true;
+    let mut world = World::new(json!({ "replicas": 1 }));
+    world.0.apply_node_overlay(
+        &serde_json::from_value(
+            json!({ "metadata": { "name": "cheap" }, "spec": { "requirements": [] } }),
+        )
+        .unwrap(),
+    );
+    let left_out = |world: &World| {
+        let request =
+            json!({ "versions": { "from": "karpenter-1.6", "to": "karpenter-1.13" }, "for": "0s" });
+        let plan = world.ask_with(&settings, request).unwrap();
+        versions(&plan).left_out.clone()
+    };
+    assert_eq!(
+        left_out(&world),
+        [
+            "karpenter-1.6 does not know `replicas` of NodePools: the number of nodes of default is not kept.",
+            "karpenter-1.6 does not know NodeOverlays: with cheap, the instance types keep what the cluster has.",
+        ]
+    );
+    assert_eq!(left_out(&World::new(json!({}))), [""; 0]);
+}
+
+#[test]
 fn a_comparison_that_is_cut_short_says_so_and_leaves_out_the_rules_it_did_not_reach() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = |limit: usize| {
@@ -243,6 +272,17 @@ fn an_unknown_version_is_refused_with_those_that_are_known() {
         error.to_string(),
         "invalid request: versions: unknown version `karpenter-0.9`: karpenter-1.0, karpenter-1.6, karpenter-1.13, karpenter-1.14, head, this are known"
     );
+}
+
+#[test]
+fn the_page_offers_the_versions_that_are_known() {
+    let page = include_str!("../../../karpenter-dashboard/assets/js/plan.js");
+    let names = Behavior::VERSIONS.map(|name| match name {
+        "this" => "THIS".to_owned(),
+        name => format!("\"{name}\""),
+    });
+    let line = format!("const VERSIONS = [{}];", names.join(", "));
+    assert!(page.contains(&line), "plan.js lacks {line}");
 }
 
 #[test]

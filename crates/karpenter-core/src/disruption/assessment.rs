@@ -111,6 +111,7 @@ impl<'a> Assessor<'a> {
             prices: simulator.price_lists().clone(),
             drafted: 0,
             alone: Alone::default(),
+            earlier: None,
             evaluated: 0,
             start: None,
             is_changed: false,

@@ -36,7 +36,7 @@ pub use candidate::blockers::blockers;
 pub use candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, Surroundings};
 pub use command::{Command, CommandId, Decision, Method, Verdict, VerdictKind};
 pub use consolidation::replacement::MinValuesUnmet;
-pub use plan::{DisruptionPlan, plan};
+pub use plan::{DisruptionPlan, Planner, plan};
 pub use request::{DisruptionRequest, MultiNodeSearch, Stopwatch};
 pub use staying::{PodStays, StayingPods};
 pub(crate) use validate::startable;

@@ -32,6 +32,8 @@ pub(super) struct Pass<'a> {
     pub(super) evaluated: usize,
     /// The simulator of the snapshot that the pass started from, once a method needed it.
     pub(super) start: Option<Simulator>,
+    /// The simulator of an earlier pass.
+    pub(super) earlier: Option<&'a Simulator>,
     /// Whether a command changed the snapshot since.
     pub(super) is_changed: bool,
     /// What passes over single nodes share.
@@ -60,7 +62,9 @@ impl Pass<'_> {
             }
             Some(start) => start.clone(),
             None => {
-                let new = Simulator::new(&self.snapshot, policy, query, &self.prices);
+                let earlier = self.earlier;
+                let new =
+                    Simulator::after_pass(earlier, &self.snapshot, policy, query, &self.prices);
                 if !self.is_changed {
                     self.start = Some(new.clone());
                 }

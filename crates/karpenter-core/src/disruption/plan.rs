@@ -10,6 +10,7 @@ use super::candidate::{Candidate, Candidates, NodeId, NotConsolidatable, NotDisr
 use super::command::{Command, Decision, Method, Verdict, VerdictKind};
 use super::pass::{Alone, Kept, Pass};
 use super::request::DisruptionRequest;
+use super::validate::{CommandInvalidated, validate_after};
 use super::{Budgets, methods};
 use crate::behavior::Behavior;
 use crate::cluster::{NodeState, Snapshot};
@@ -99,6 +100,49 @@ pub struct DisruptionPlan {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
+    Planner::default().plan(snapshot, request)
+}
+
+/// Makes passes over a cluster as it changes: each shares what it compiled with the next one. The results are those of [`plan`] and
+/// [`validate`](super::validate).
+#[derive(Debug, Default)]
+pub struct Planner {
+    /// The simulator of the last pass that needed one.
+    last: Option<Simulator>,
+}
+
+impl Planner {
+    /// Does what [`plan`] does.
+    pub fn plan(&mut self, snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
+        let mut start = None;
+        let plan = plan_after(self.last.as_ref(), snapshot, request, &mut start);
+        self.last = start.or(self.last.take());
+        plan
+    }
+
+    /// Does what [`validate`](super::validate) does.
+    ///
+    /// # Errors
+    /// If the command is no longer valid.
+    pub fn validate(
+        &mut self,
+        command: &Command,
+        snapshot: &Snapshot,
+        request: &DisruptionRequest,
+    ) -> Result<Command, CommandInvalidated> {
+        let mut used = None;
+        let valid = validate_after(self.last.as_ref(), command, snapshot, request, &mut used);
+        self.last = used.or(self.last.take());
+        valid
+    }
+}
+
+fn plan_after(
+    earlier: Option<&Simulator>,
+    snapshot: &Snapshot,
+    request: &DisruptionRequest,
+    start: &mut Option<Simulator>,
+) -> DisruptionPlan {
     let now = request.now();
     let all = Candidates::new(snapshot, &request.surroundings, now);
     let mut plan = DisruptionPlan {
@@ -110,7 +154,6 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
     let consolidatable = eligible(&all, Method::SingleNode, behavior);
     let (mut kept, mut stuck) = (Kept::default(), FxHashMap::default());
     let mut alone = Alone::default();
-    let mut start: Option<Simulator> = None;
     let mut methods = [
         Method::Emptiness,
         Method::StaticDrift,
@@ -141,7 +184,8 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             prices: all.prices.clone(),
             drafted: 0,
             alone: std::mem::take(&mut alone),
-            start,
+            start: start.take(),
+            earlier,
             evaluated: 0,
             is_changed: false,
             shared: None,
@@ -154,7 +198,7 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             plan.took.insert(method, took);
         }
         plan.evaluated += pass.evaluated;
-        (alone, start) = (pass.alone, pass.start);
+        (alone, *start) = (pass.alone, pass.start);
         plan.budget_blocked |= found.budget_blocked;
         plan.unseen_pools.extend(found.unseen_pools);
         if found.timed_out {

@@ -98,6 +98,17 @@ pub fn validate(
     snapshot: &Snapshot,
     request: &DisruptionRequest,
 ) -> Result<Command, CommandInvalidated> {
+    validate_after(None, command, snapshot, request, &mut None)
+}
+
+/// Does the same, with the simulator of an earlier pass; `used` is the one that it needed.
+pub(super) fn validate_after(
+    earlier: Option<&Simulator>,
+    command: &Command,
+    snapshot: &Snapshot,
+    request: &DisruptionRequest,
+    used: &mut Option<Simulator>,
+) -> Result<Command, CommandInvalidated> {
     let now = request.now();
     if !command.method.is_validated() {
         return Ok(command.clone());
@@ -151,7 +162,9 @@ pub fn validate(
     {
         return Err(CommandInvalidated::Budget);
     }
-    let simulator = Simulator::new(snapshot, &request.policy, &request.query, &all.prices);
+    let (policy, query) = (&request.policy, &request.query);
+    let simulator = Simulator::after_pass(earlier, snapshot, policy, query, &all.prices);
+    let simulator = used.insert(simulator);
     let outcome = simulator.remove(&current.iter().collect::<Vec<_>>(), true);
     if !outcome.stuck.is_empty() || outcome.new_node_claims.len() != command.replacements.len() {
         return Err(CommandInvalidated::Scheduling);

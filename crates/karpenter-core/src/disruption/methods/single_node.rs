@@ -100,7 +100,9 @@ fn next_round<'c>(
             );
         }
     };
-    std::iter::from_fn(&mut next).take(ROUND).collect()
+    // One thread evaluates no candidate in vain.
+    let most = if pass.request.threads > 1 { ROUND } else { 1 };
+    std::iter::from_fn(&mut next).take(most).collect()
 }
 
 /// Alternates between NodePools, in the order of their best candidates; NodePools not reached last time come first.

@@ -73,6 +73,20 @@ impl Simulator {
         Self::of(solver, snapshot, policy, query, prices)
     }
 
+    /// Creates a simulator, [later](Self::later) than that of an earlier pass if there is one.
+    pub(super) fn after_pass(
+        earlier: Option<&Self>,
+        snapshot: &Snapshot,
+        policy: &Policy,
+        query: &Query,
+        prices: &Arc<PriceLists>,
+    ) -> Self {
+        match earlier {
+            Some(earlier) => earlier.later(snapshot, policy, query, prices),
+            None => Self::new(snapshot, policy, query, prices),
+        }
+    }
+
     /// Returns what [`Self::new`] would for a later snapshot of the cluster; shares the nodes that did not change.
     pub(super) fn later(
         &self,

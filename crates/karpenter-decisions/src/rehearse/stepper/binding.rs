@@ -6,10 +6,10 @@
 //! to the next scheduling pass.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
-use karpenter_core::cluster::{NodeState, Snapshot};
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::{AffinityTerm, Pod, Shape};
 use karpenter_core::resources::Resources;
 use rustc_hash::FxHashSet;
@@ -26,10 +26,70 @@ const WHOLE: i128 = 1000;
 pub(in crate::rehearse) struct Bindings {
     /// The required anti-affinity of all pods.
     keep_away: Vec<AffinityTerm>,
-    /// The allocatable resources of initialized nodes, which do not change.
-    allocatable: BTreeMap<String, Resources>,
+    /// The resources of initialized nodes, by name.
+    rooms: BTreeMap<String, Room>,
+    /// The nodes whose resources may have changed since.
+    touched: BTreeSet<String>,
     /// Pods that kube-scheduler has not tried yet.
     arrived: Vec<(String, String)>,
+}
+
+/// The resources of a node.
+#[derive(Clone, Debug)]
+struct Room {
+    /// Allocatable cpu and memory.
+    total: [i64; 2],
+    /// What of them is free.
+    free: [i64; 2],
+    allocatable: Resources,
+    used: Resources,
+}
+
+/// The resources that decide the score.
+const SCORED: [&str; 2] = ["cpu", "memory"];
+
+impl Room {
+    /// Returns the resources of a node; `None` if it is not initialized.
+    fn of(snapshot: &Snapshot, node: &str) -> Option<Self> {
+        let state = snapshot.node(node)?;
+        if state.node.is_none() || !state.is_initialized() {
+            return None;
+        }
+        let allocatable = state.allocatable();
+        let used = snapshot.node_pods(state.name());
+        let used = used.map(|pods| pods.requests().clone()).unwrap_or_default();
+        let total = SCORED.map(|resource| allocatable.get(resource));
+        let free = |at: usize| total[at].saturating_sub(used.get(SCORED[at]));
+        Some(Self {
+            total,
+            free: [free(0), free(1)],
+            allocatable,
+            used,
+        })
+    }
+
+    /// Returns the score for a pod that requests `scored` of cpu and memory, larger is better; `None` if its resources do not fit.
+    fn score(&self, scored: [i64; 2], shape: &Shape) -> Option<i128> {
+        if scored[0] > self.free[0] || scored[1] > self.free[1] {
+            return None;
+        }
+        let free = |name: &str| {
+            let allocatable = self.allocatable.get(name);
+            allocatable.saturating_sub(self.used.get(name))
+        };
+        let mut requests = shape.requests.iter();
+        if !requests.all(|(resource, amount)| amount <= free(resource)) {
+            return None;
+        }
+        let share = |at: usize| match self.total[at] {
+            total if total > 0 => {
+                let left = self.free[at].saturating_sub(scored[at]);
+                i128::from(left.max(0)) * WHOLE / i128::from(total)
+            }
+            _ => 0,
+        };
+        Some(share(0) + share(1))
+    }
 }
 
 impl Bindings {
@@ -40,6 +100,10 @@ impl Bindings {
         let terms = shapes.flat_map(|shape| &shape.required_anti_affinity);
         Self {
             keep_away: terms.cloned().collect(),
+            touched: snapshot
+                .nodes()
+                .map(|node| node.name().to_owned())
+                .collect(),
             ..Self::default()
         }
     }
@@ -71,33 +135,21 @@ impl Bindings {
         !on_others && !more && !self.keep_away.iter().any(is_kept_away)
     }
 
-    /// Returns the score of a node for a pod, larger is better; `None` if its resources do not fit.
-    fn score(&mut self, snapshot: &Snapshot, node: &NodeState, shape: &Shape) -> Option<i128> {
-        let name = node.name();
-        if !self.allocatable.contains_key(name) {
-            if node.node.is_none() || !node.is_initialized() {
-                return None;
-            }
-            self.allocatable.insert(name.to_owned(), node.allocatable());
+    /// Notes that the pods or the state of a node may have changed.
+    pub(super) fn touch(&mut self, node: &str) {
+        if !self.touched.contains(node) {
+            self.touched.insert(node.to_owned());
         }
-        let total = self.allocatable.get(name)?;
-        let used = snapshot.node_pods(name).map(|pods| pods.requests());
-        let free = |resource: &str| {
-            let used = used.map_or(0, |used| used.get(resource));
-            total.get(resource).saturating_sub(used)
-        };
-        let mut requests = shape.requests.iter();
-        if !requests.all(|(resource, amount)| amount <= free(resource)) {
-            return None;
+    }
+
+    /// Reads the nodes that may have changed.
+    fn refresh(&mut self, snapshot: &Snapshot) {
+        for node in std::mem::take(&mut self.touched) {
+            match Room::of(snapshot, &node) {
+                Some(room) => self.rooms.insert(node, room),
+                None => self.rooms.remove(&node),
+            };
         }
-        let share = |resource: &str| match total.get(resource) {
-            total if total > 0 => {
-                let left = free(resource).saturating_sub(shape.requests.get(resource));
-                i128::from(left.max(0)) * WHOLE / i128::from(total)
-            }
-            _ => 0,
-        };
-        Some(share("cpu") + share("memory"))
     }
 }
 
@@ -148,26 +200,25 @@ impl Stepper {
     }
 
     fn bind_alike(&mut self, shape: &Shape, pods: &[&Arc<Pod>]) {
-        let before = self.cluster.snapshot();
-        let mut nodes: BinaryHeap<(i128, Reverse<&str>)> = before
-            .nodes()
-            .filter_map(|node| {
-                let score = self.bindings.score(&before, node, shape)?;
-                Some((score, Reverse(node.name())))
-            })
+        self.bindings.refresh(&self.cluster.snapshot());
+        let scored = SCORED.map(|resource| shape.requests.get(resource));
+        let rooms = self.bindings.rooms.iter();
+        let mut nodes: BinaryHeap<(i128, Reverse<String>)> = rooms
+            .filter_map(|(node, room)| Some((room.score(scored, shape)?, Reverse(node.clone()))))
             .collect();
         for pod in pods {
             while let Some((_, Reverse(name))) = nodes.pop() {
                 let snapshot = self.cluster.snapshot();
-                let Some(node) = snapshot.node(name) else {
+                let Some(node) = snapshot.node(&name) else {
                     continue;
                 };
                 // Nodes that do not take the pod do not take the next one like it either.
                 if !takes(&snapshot, node, pod) {
                     continue;
                 }
-                self.bind(&pod.key.namespace, &pod.key.name, name);
-                let score = self.bindings.score(&self.cluster.snapshot(), node, shape);
+                self.bind(&pod.key.namespace, &pod.key.name, &name);
+                let room = Room::of(&self.cluster.snapshot(), &name);
+                let score = room.and_then(|room| room.score(scored, shape));
                 nodes.extend(score.map(|score| (score, Reverse(name))));
                 break;
             }

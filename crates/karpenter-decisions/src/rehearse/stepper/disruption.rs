@@ -8,9 +8,7 @@ use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::Snapshot;
-use karpenter_core::disruption::{
-    Candidate, Command, DisruptionPlan, DisruptionRequest, plan, validate,
-};
+use karpenter_core::disruption::{Candidate, Command, DisruptionPlan, DisruptionRequest};
 use karpenter_core::drift;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::{
@@ -191,7 +189,7 @@ impl Stepper {
             Effect::Validate(command, inputs) => match self.may_run() {
                 true => {
                     let request = self.request(snapshot, &inputs);
-                    Event::Validated(validate(&command, snapshot, &request))
+                    Event::Validated(self.planner.validate(&command, snapshot, &request))
                 }
                 false => Event::Unanswered,
             },
@@ -270,7 +268,8 @@ impl Stepper {
         if !self.may_run() {
             return None;
         }
-        let found = Arc::new(plan(snapshot, &self.request(snapshot, inputs)));
+        let request = self.request(snapshot, inputs);
+        let found = Arc::new(self.planner.plan(snapshot, &request));
         if self.is_cancelled() {
             self.report.cut_short();
             return None;

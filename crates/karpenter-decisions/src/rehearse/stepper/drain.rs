@@ -242,6 +242,7 @@ impl Stepper {
                 self.remove_pod(&pod.key.namespace, &pod.key.name);
             }
             self.cluster.remove_node(&node.name);
+            self.bindings.touch(&node.name);
         } else {
             self.provisioning.release(name);
         }

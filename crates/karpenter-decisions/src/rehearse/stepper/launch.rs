@@ -229,6 +229,9 @@ impl Stepper {
     }
 
     fn became_initialized(&mut self, name: &str) {
+        if let Some(node) = self.cluster.snapshot().node(name) {
+            self.bindings.touch(node.name());
+        }
         self.nominate([name]);
         self.bind_awaited(name);
         self.replacement_ready(name);

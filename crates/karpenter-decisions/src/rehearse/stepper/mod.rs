@@ -21,7 +21,7 @@ use jiff::{SignedDuration, Timestamp};
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::{Cluster, Snapshot};
-use karpenter_core::disruption::DisruptionRequest;
+use karpenter_core::disruption::{DisruptionRequest, Planner};
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::expires_at;
 use karpenter_core::lifecycle::disruption::{Disruption, Settings as ProcessSettings};
@@ -66,6 +66,7 @@ pub(super) struct Stepper {
     pub(super) awaited: BTreeMap<String, BTreeSet<(String, String)>>,
     cloud: Cloud,
     pub(super) disrupting: Disruption,
+    planner: Planner,
     pub(super) adopted: Vec<Adopted>,
     /// The launches of the command that is starting.
     pub(super) replacements: Vec<Launch>,
@@ -134,6 +135,7 @@ impl Stepper {
             cloud: Cloud::new(request.assume.launch),
             disrupting: Disruption::new(process, start)
                 .with_unseen_pools(disruption.unseen_pools.clone()),
+            planner: Planner::default(),
             adopted: Vec::new(),
             replacements: Vec::new(),
             next_pass: None,
@@ -306,6 +308,13 @@ impl Stepper {
         let (before, now) = (delta.before.as_deref(), delta.after.as_deref());
         let waits = |pod: Option<&Pod>| usize::from(pod.is_some_and(is_waiting));
         self.pending = self.pending + waits(now) - waits(before).min(self.pending + waits(now));
+        for node in [before, now]
+            .into_iter()
+            .flatten()
+            .filter_map(|pod| pod.node_name.as_deref())
+        {
+            self.bindings.touch(node);
+        }
         if let Some(node) = event_node(before, now) {
             let node = node.to_owned();
             self.pod_event(&node);
@@ -317,6 +326,9 @@ impl Stepper {
         let before = self.cluster.remove_pod(namespace, name).before?;
         if is_waiting(&before) {
             self.pending = self.pending.saturating_sub(1);
+        }
+        if let Some(node) = &before.node_name {
+            self.bindings.touch(node);
         }
         self.provisioning.forget(&before.key.uid);
         self.guards.touch(namespace, name, false);

@@ -12,9 +12,9 @@ use crate::bundle::Bundle;
 use crate::change::InvalidChange;
 
 /// The maximum number of events of a rehearsal.
-pub const MAX_EVENTS: usize = 200_000;
+pub const MAX_EVENTS: usize = 1_000_000;
 /// The maximum number of runs of the engine of a rehearsal.
-pub const MAX_RUNS: usize = 4_000;
+pub const MAX_RUNS: usize = 40_000;
 /// The longest time that can be rehearsed.
 pub const MAX_LENGTH: SignedDuration = SignedDuration::from_hours(24);
 /// The time that is rehearsed unless the request says otherwise.

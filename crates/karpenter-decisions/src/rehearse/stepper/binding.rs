@@ -15,8 +15,8 @@ use karpenter_core::resources::Resources;
 use rustc_hash::FxHashSet;
 
 use crate::blocking::takes;
-use crate::rehearse::stepper::Stepper;
 use crate::rehearse::stepper::queue::Event;
+use crate::rehearse::stepper::{Stepper, is_waiting};
 
 /// The share of a resource that is free counts in thousandths.
 const WHOLE: i128 = 1000;
@@ -179,6 +179,16 @@ impl Stepper {
         arrived.sort_by_key(|(first, _)| *first);
         let keys: Vec<_> = arrived.into_iter().map(|(_, key)| key.clone()).collect();
         self.bind_with_room(&keys);
+        // Only a pod for which kube-scheduler finds no node makes Karpenter plan.
+        for (namespace, name) in &keys {
+            let snapshot = self.cluster.snapshot();
+            if snapshot
+                .pod(namespace, name)
+                .is_some_and(|pod| is_waiting(pod))
+            {
+                self.trigger(name);
+            }
+        }
     }
 
     /// Binds those of these pending pods that have room on existing nodes.

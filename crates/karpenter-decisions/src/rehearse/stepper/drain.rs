@@ -187,7 +187,6 @@ impl Stepper {
         let successor = format!("{base}-{suffix}-{:06}", self.successors);
         self.put_pod(pending(pod, namespace, &successor, self.now));
         self.arrive(namespace, &successor);
-        self.trigger(&successor);
     }
 
     /// Begins the end of a pod, after its grace period if it runs.
@@ -230,7 +229,10 @@ impl Stepper {
             }
             self.queue.add(self.now, Event::Finalize(claim.to_owned()));
         }
-        self.trigger(&pod.key.uid);
+        // There may be room for a pod that waits.
+        if self.pending > 0 {
+            self.trigger(&pod.key.uid);
+        }
     }
 
     /// Removes a drained node and its instance.

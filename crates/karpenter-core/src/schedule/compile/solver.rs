@@ -4,7 +4,7 @@
 //! snapshot and simulates the removal of many sets of nodes with it.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use index_vec::IndexVec;
 use rustc_hash::FxHashSet;
@@ -33,14 +33,16 @@ use crate::schedule::topology::group::{
 use crate::schedule::topology::label_domains::{LabelDomains, TermDomains};
 use crate::taints::untolerated;
 
+type NamedNodes = (Arc<[String]>, Arc<Bits<NodeIdx>>);
+
 /// What passes need to know of the nodes and the bound pods.
 #[derive(Default)]
 struct Cache {
     meeting: Memo<Requirement, Arc<Bits<NodeIdx>>>,
     tolerating: Memo<Vec<Toleration>, Arc<Bits<NodeIdx>>>,
     counts: Memo<GroupIdentity, Arc<BaseCounts>>,
-    /// By the address of a list of names, which is kept alive here: all simulations of a disruption pass share one list.
-    named: Memo<usize, (Arc<[String]>, Arc<Bits<NodeIdx>>)>,
+    /// The nodes of the last list of names: all simulations of a disruption pass share one list.
+    named: Mutex<Option<NamedNodes>>,
 }
 
 /// Nodes that are open to a variant of a shape, by the address of the shape, which is kept alive here. Each entry has a bit for every
@@ -266,11 +268,17 @@ impl Solver {
 
     /// Returns the nodes with these names.
     pub(crate) fn nodes_named(&self, names: &Arc<[String]>) -> Arc<Bits<NodeIdx>> {
+        let last = self.cache.named.lock();
+        let mut last = last.unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, nodes)) = &*last
+            && Arc::ptr_eq(of, names)
+        {
+            return nodes.clone();
+        }
         let index = |name: &String| self.nodes.find(name);
-        let named = || Arc::new(names.iter().filter_map(index).collect());
-        let address = Arc::as_ptr(names).addr();
-        let found = (self.cache.named).get(&address, || (names.clone(), named()));
-        found.1
+        let nodes: Arc<Bits<NodeIdx>> = Arc::new(names.iter().filter_map(index).collect());
+        *last = Some((names.clone(), Arc::clone(&nodes)));
+        nodes
     }
 
     /// Returns the nodes whose taints are tolerated.

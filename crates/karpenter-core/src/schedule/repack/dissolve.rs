@@ -31,19 +31,21 @@ use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::planned_node::{PlannedNode, PlannedNodes};
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::pods::queue::PodQueue;
-use crate::schedule::repack::packing::{Bins, Kind, Offer, Packer, RequirementGroup, cost, learn};
+use crate::schedule::repack::packing::{Bins, Kind, Offer, Packer, RequirementGroup, learn};
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::GroupKind;
 
 /// A planned node is kept if it costs at most this many times the worth of its pods.
 const WASTEFUL_FROM: f64 = 1.02;
+/// The largest number of instance types considered for one set of requirements.
+const MOST_OFFERS: usize = 64;
 /// The largest number of different kinds of pods that are packed together.
 const MOST_KINDS: usize = 64;
 /// How often, in a pass, pods of one kind are put on a node for comparison.
 const MOST_WORK: usize = 2_000_000;
 /// How often pods are packed, as long as that takes no more than this work in a pass.
 const ROUNDS: usize = 40;
-const MOST_WORK_OF_ROUNDS: usize = 1_000_000;
+const MOST_WORK_OF_ROUNDS: usize = 500_000;
 
 /// A pod's class, its requirements, its volumes' requirements, and the set of the planned node it is on.
 type Requested = (ClassId, SetId, SetId, SetId);
@@ -179,10 +181,9 @@ impl<'p, 'a> Repacker<'p, 'a> {
     /// Returns the lowest price of the share of a node that a pod uses most of; `None` if it fits on none.
     fn worth(&mut self, set: SetId, requests: &[i64]) -> Option<f64> {
         let compiled = &self.solver.templates[self.template];
-        let offers = self.rows.offers(self.template, set);
-        let prices = offers
-            .iter()
-            .filter_map(|(price, row)| Some(price * share(requests, compiled.row_room(*row))?));
+        let prices = self
+            .offers(set)
+            .filter_map(|(price, row)| Some(price * share(requests, compiled.row_room(row))?));
         prices.min_by(f64::total_cmp)
     }
 
@@ -233,6 +234,16 @@ impl<'p, 'a> Repacker<'p, 'a> {
         Some((set, apart))
     }
 
+    /// Returns the offers under a set of requirements, most expensive first, thinned out if there are many.
+    fn offers(&mut self, set: SetId) -> impl Iterator<Item = (f64, RowId)> + use<> {
+        let offers = self.rows.offers(self.template, set);
+        let step = offers.len().div_ceil(MOST_OFFERS).max(1);
+        (0..offers.len())
+            .rev()
+            .step_by(step)
+            .map(move |place| offers[place])
+    }
+
     /// Packs the pods of a chunk again; `None` if that saves nothing.
     fn repack_chunk(&mut self, mut chunk: Chunk) -> Option<Vec<PlannedNode>> {
         let template = self.template;
@@ -256,7 +267,9 @@ impl<'p, 'a> Repacker<'p, 'a> {
                 bin.price = (self.rows).lowest_price(template, bin.set, &bin.used, None);
             }
             learn(&mut chunk.kinds, &bins);
-            let cost = cost(&bins, node_overhead);
+            let costs = bins.iter();
+            let costs = costs.map(|(bin, copies)| (bin.price + node_overhead) * *copies as f64);
+            let cost: f64 = costs.sum();
             if cost <= least - SAME_PRICE {
                 (least, best) = (cost, Some(bins));
             }
@@ -299,8 +312,7 @@ impl<'p, 'a> Repacker<'p, 'a> {
                 row,
                 room: compiled.row_room(row),
             };
-            let offers = self.rows.offers(self.template, set);
-            let offers = offers.iter().rev().copied().map(offer).collect();
+            let offers = self.offers(set).map(offer).collect();
             let mut accepts = |kind: &Kind| self.rows.algebra.join(set, kind.set) == Some(set);
             let takes = (0..kinds.len()).filter(|place| accepts(&kinds[*place]));
             RequirementGroup {

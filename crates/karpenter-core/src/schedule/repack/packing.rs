@@ -214,12 +214,6 @@ fn fill(
     if own { filling } else { Filling::default() }
 }
 
-/// Returns the hourly price of all nodes, with the overhead of each.
-pub(crate) fn cost(bins: &Bins, node_overhead: f64) -> f64 {
-    let cost = |(bin, copies): &(Bin, usize)| (bin.price + node_overhead) * *copies as f64;
-    bins.iter().map(cost).sum()
-}
-
 /// Adjusts the worth of each kind to the mean of its worth and the price paid for it: a node's price is shared by worth.
 pub(crate) fn learn(kinds: &mut [Kind], bins: &Bins) {
     let mut paid = vec![0.0; kinds.len()];

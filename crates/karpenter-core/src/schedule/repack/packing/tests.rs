@@ -132,12 +132,6 @@ fn the_worth_of_a_kind_moves_halfway_to_its_share_of_the_prices_by_worth() {
     assert_eq!(kinds.map(|kind| kind.worth), [2.5, 2.0]);
 }
 
-#[test]
-fn nodes_cost_as_much_as_all_their_copies() {
-    let bins = vec![(small([1, 1], 1.5), 4), (small([2, 2], 2.0), 1)];
-    assert_eq!(cost(&bins, 0.5), 10.5);
-}
-
 /// The requirements of pods that any node of [`STRICT`] or of [`ANYTHING`] meets, and of pods that only the former meets.
 const STRICT: SetId = SetId(7);
 

@@ -31,6 +31,7 @@ use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::planned_node::{PlannedNode, PlannedNodes};
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::pods::queue::PodQueue;
+use crate::schedule::random::Random;
 use crate::schedule::repack::packing::{Bins, Kind, Offer, Packer, RequirementGroup, learn};
 use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::GroupKind;
@@ -46,6 +47,8 @@ const MOST_WORK: usize = 2_000_000;
 /// How often pods are packed, as long as that takes no more than this work in a pass.
 const ROUNDS: usize = 40;
 const MOST_WORK_OF_ROUNDS: usize = 500_000;
+/// By how much a worth that a round has learned is varied at random.
+const VARIATION: f64 = 0.4;
 
 /// A pod's class, its requirements, its volumes' requirements, and the set of the planned node it is on.
 type Requested = (ClassId, SetId, SetId, SetId);
@@ -256,6 +259,7 @@ impl<'p, 'a> Repacker<'p, 'a> {
         };
         let mut least = chunk.price + node_overhead * chunk.planned.len() as f64;
         let mut best: Option<Bins> = None;
+        let mut random = Random::new(1);
         for round in 0..self.rounds {
             if round > 0 && packer.work > MOST_WORK_OF_ROUNDS {
                 break;
@@ -266,7 +270,12 @@ impl<'p, 'a> Repacker<'p, 'a> {
             for (bin, _) in &mut bins {
                 bin.price = (self.rows).lowest_price(template, bin.set, &bin.used, None);
             }
-            learn(&mut chunk.kinds, &bins);
+            learn(&mut chunk.kinds, &bins, node_overhead);
+            // Otherwise the rounds soon repeat themselves.
+            for kind in &mut chunk.kinds {
+                let share = random.below(1000) as f64 / 1000.0;
+                kind.worth *= 1.0 + VARIATION * (share - 0.5);
+            }
             let costs = bins.iter();
             let costs = costs.map(|(bin, copies)| (bin.price + node_overhead) * *copies as f64);
             let cost: f64 = costs.sum();

@@ -214,14 +214,16 @@ fn fill(
     if own { filling } else { Filling::default() }
 }
 
-/// Adjusts the worth of each kind to the mean of its worth and the price paid for it: a node's price is shared by worth.
-pub(crate) fn learn(kinds: &mut [Kind], bins: &Bins) {
+/// Adjusts the worth of each kind to the mean of its worth and the price paid for it: a node's price, with that of its own, is shared by
+/// worth.
+pub(crate) fn learn(kinds: &mut [Kind], bins: &Bins, node_overhead: f64) {
     let mut paid = vec![0.0; kinds.len()];
     for (bin, copies) in bins {
         let worth = |(kind, count): &(usize, usize)| kinds[*kind].worth * *count as f64;
         let total: f64 = bin.counts.iter().map(worth).sum();
         for part in &bin.counts {
-            paid[part.0] += bin.price * worth(part) / total * *copies as f64;
+            let price = bin.price + node_overhead;
+            paid[part.0] += price * worth(part) / total * *copies as f64;
         }
     }
     for (kind, paid) in kinds.iter_mut().zip(paid) {

@@ -128,7 +128,7 @@ fn the_worth_of_a_kind_moves_halfway_to_its_share_of_the_prices_by_worth() {
     };
     // The first kind pays 6 of 9 on each of two nodes, and all of the last: 18 for six pods. The second pays 6 for two.
     let bins = vec![(bin(9.0, &[(0, 1), (1, 1)]), 2), (bin(6.0, &[(0, 4)]), 1)];
-    learn(&mut kinds, &bins);
+    learn(&mut kinds, &bins, 0.0);
     assert_eq!(kinds.map(|kind| kind.worth), [2.5, 2.0]);
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) rows: RowCache<'a>,
     pub(crate) queue: PodQueue,
     pub(crate) state: State<'a>,
-    pub(crate) devices: Option<Box<Devices<'a>>>,
+    devices: Option<Box<Devices<'a>>>,
     /// Why no NodePool can be used, if none can.
     no_usable_pool: Option<Unschedulable>,
     pending_by_zone: BTreeMap<EffectiveZone, usize>,
@@ -84,11 +84,11 @@ impl<'a> Pass<'a> {
         let existing = ExistingNodes::new(solver, query);
         let mut rows = RowCache::new(solver);
         let algebra = &mut rows.algebra;
-        let mut topology = Topology::new(solver, existing.present.clone());
+        let mut topology = Topology::new(solver, existing.present().clone());
         let link = |algebra: &mut Algebra, class: &mut Class| topology.constrain(algebra, class);
         let mut queue = PodQueue::collect(solver, query, algebra, link)?;
-        let devices = Devices::new(solver, &queue, &existing.present);
-        topology.count_existing_pods(algebra, &queue, &existing.deleted);
+        let devices = Devices::new(solver, &queue, existing.present());
+        topology.count_existing_pods(algebra, &queue, existing.deleted());
         topology.link(&mut queue.classes);
         let pending_by_zone = match query.pods {
             PodSet::Waiting => pending_by_zone(solver, &queue, &mut topology, algebra),
@@ -142,6 +142,12 @@ impl<'a> Pass<'a> {
         }));
     }
 
+    /// Reports whether the order of pods decides nothing but their places. It also decides which devices they get, and which of them a
+    /// pod prefers is not among the rules by which plans are compared.
+    pub(crate) fn may_be_reordered(&self) -> bool {
+        self.devices.is_none()
+    }
+
     /// Places all pods again in another order. [`Self::take_back`] restores the plan before.
     pub(crate) fn place_again(&mut self, order: Vec<PodIdx>, manner: Manner) {
         let Some(mut again) = self.again.take() else {
@@ -180,17 +186,15 @@ impl<'a> Pass<'a> {
         reports: bool,
     ) {
         let state = &mut self.state;
-        let placement = Placement {
-            solver: self.solver,
+        let placement = Placement::new(
             manner,
-            rows: &mut self.rows,
-            topology: &mut state.topology,
-            planned: &mut state.planned,
-            budgets: &mut state.budgets,
-            existing: &mut state.existing,
-            devices: self.devices.as_deref_mut(),
-            epoch: 1,
-        };
+            &mut self.rows,
+            &mut state.topology,
+            &mut state.planned,
+            &mut state.budgets,
+            &mut state.existing,
+            self.devices.as_deref_mut(),
+        );
         let may_open = self.no_usable_pool.is_none();
         let (queue, query) = (&mut self.queue, self.query);
         let mut placer = Placer::new(placement, queue, query, may_open, fresh, reports);

@@ -86,9 +86,7 @@ fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
 fn improve(pass: &mut Pass<'_>) {
     let pods = pass.queue.pods.len();
     let steps = MOST_STEPS.min(MOST_PLACED / pods.max(1));
-    // The order of pods also decides which devices they get, and which of them a pod prefers is not among the rules by which plans are
-    // compared.
-    if pods < 2 || steps == 0 || pass.devices.is_some() {
+    if pods < 2 || steps == 0 || !pass.may_be_reordered() {
         pass.place_first(false);
     } else {
         pass.place_first(true);

@@ -24,9 +24,9 @@ use crate::schedule::request::{Query, ReservedMode};
 pub(crate) struct PoolBudgets<'a> {
     solver: &'a Solver,
     /// The remaining limits of each template.
-    pub(super) limits: IndexVec<TemplateId, Vec<i64>>,
+    limits: IndexVec<TemplateId, Vec<i64>>,
     /// Rows within the limits of each template; `None` is all.
-    pub(super) within_limits: IndexVec<TemplateId, Option<Rc<Bits<RowId>>>>,
+    within_limits: IndexVec<TemplateId, Option<Rc<Bits<RowId>>>>,
     reservations_left: IndexVec<ReservationId, u32>,
     reserved_mode: ReservedMode,
 }
@@ -96,6 +96,16 @@ impl<'a> PoolBudgets<'a> {
             Some(within) if within.is_empty() => Err(Refusal::Limits),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the remaining limits of a NodePool.
+    pub(super) fn left(&self, template: TemplateId) -> &[i64] {
+        &self.limits[template]
+    }
+
+    /// Returns the rows of a NodePool within its remaining limits; `None` is all.
+    pub(super) fn within(&self, template: TemplateId) -> Option<&Rc<Bits<RowId>>> {
+        self.within_limits[template].as_ref()
     }
 
     /// Charges a planned node to the limits of its NodePool, with the largest amount of any of its rows. Reports whether that

@@ -30,9 +30,9 @@ struct Load {
 pub(crate) struct ExistingNodes<'a> {
     solver: &'a Solver,
     /// Nodes treated as deleted.
-    pub(crate) deleted: SmallVec<[NodeIdx; 4]>,
+    deleted: SmallVec<[NodeIdx; 4]>,
     /// All other nodes.
-    pub(crate) present: Arc<Bits<NodeIdx>>,
+    present: Arc<Bits<NodeIdx>>,
     /// Nodes that pods may be placed on.
     usable: Bits<NodeIdx>,
     /// Nodes that only waiting pods may be placed on.
@@ -65,6 +65,16 @@ impl<'a> ExistingNodes<'a> {
     /// Forgets the pods that were placed.
     pub(crate) fn reset(&mut self) {
         self.loads.clear();
+    }
+
+    /// Returns the nodes treated as deleted.
+    pub(crate) fn deleted(&self) -> &[NodeIdx] {
+        &self.deleted
+    }
+
+    /// Returns all other nodes.
+    pub(crate) fn present(&self) -> &Arc<Bits<NodeIdx>> {
+        &self.present
     }
 
     /// Returns the nodes that a pod may be placed on, 64 at a time.

@@ -59,8 +59,7 @@ impl Fitter<'_, '_> {
     ) -> Result<Fit, Refusal> {
         let joined = self.admit(template, variant)?;
         let mut node = PlannedNode::new(template, self.solver);
-        node.allowed
-            .clone_from(&self.budgets.within_limits[template]);
+        node.allowed = self.budgets.within(template).cloned();
         self.fit(&node, &joined, choices)
     }
 

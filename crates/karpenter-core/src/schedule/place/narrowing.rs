@@ -181,7 +181,7 @@ impl Placement<'_, '_> {
                 self.fix_cheapest(index, axis);
             }
         }
-        for index in self.topology.unfiltered.clone() {
+        for index in self.topology.unfiltered_nodes() {
             for group in self.topology.to_filter(index, spreads) {
                 // Where its domain is open, its pods are not counted yet and can be bound last.
                 if self.topology.has_domain(&self.rows.algebra, index, group) {

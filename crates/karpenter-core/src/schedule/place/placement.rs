@@ -47,20 +47,47 @@ pub(crate) enum Manner {
 
 /// The nodes of a pass, and the owners of what a placement changes.
 pub(crate) struct Placement<'p, 'a> {
-    pub(crate) solver: &'a Solver,
-    pub(crate) manner: Manner,
-    pub(crate) rows: &'p mut RowCache<'a>,
-    pub(crate) topology: &'p mut Topology<'a>,
-    pub(crate) planned: &'p mut PlannedNodes,
-    pub(crate) budgets: &'p mut PoolBudgets<'a>,
-    pub(crate) existing: &'p mut ExistingNodes<'a>,
+    pub(super) solver: &'a Solver,
+    pub(super) manner: Manner,
+    pub(super) rows: &'p mut RowCache<'a>,
+    pub(super) topology: &'p mut Topology<'a>,
+    pub(super) planned: &'p mut PlannedNodes,
+    pub(super) budgets: &'p mut PoolBudgets<'a>,
+    existing: &'p mut ExistingNodes<'a>,
     /// Allocates devices for resource claims, if some pod has any.
-    pub(crate) devices: Option<&'p mut Devices<'a>>,
+    devices: Option<&'p mut Devices<'a>>,
     /// Incremented by each change that can make a refused pod placeable.
-    pub(crate) epoch: u64,
+    epoch: u64,
 }
 
 impl<'p, 'a> Placement<'p, 'a> {
+    pub(crate) fn new(
+        manner: Manner,
+        rows: &'p mut RowCache<'a>,
+        topology: &'p mut Topology<'a>,
+        planned: &'p mut PlannedNodes,
+        budgets: &'p mut PoolBudgets<'a>,
+        existing: &'p mut ExistingNodes<'a>,
+        devices: Option<&'p mut Devices<'a>>,
+    ) -> Self {
+        Self {
+            solver: rows.solver(),
+            manner,
+            rows,
+            topology,
+            planned,
+            budgets,
+            existing,
+            devices,
+            epoch: 1,
+        }
+    }
+
+    /// Returns a number that changes whenever a pod that was refused may fit.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Records a change, if there is one, after which pods that were refused may fit.
     pub(super) fn changed(&mut self, changed: bool) {
         self.epoch += u64::from(changed);
@@ -226,7 +253,7 @@ impl<'p, 'a> Placement<'p, 'a> {
     fn record(&self, template: TemplateId, variant: &mut Variant, refusal: Refusal) {
         variant.refused_by[template] = Some(RefusedBy {
             refusal,
-            limits_left: self.budgets.limits[template].as_slice().into(),
+            limits_left: self.budgets.left(template).into(),
         });
     }
 

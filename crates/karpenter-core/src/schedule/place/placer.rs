@@ -267,9 +267,9 @@ impl<'p, 'a> Placer<'p, 'a> {
     /// Places a pod with all of its preferences where it fits even if some domain of its spreads in `growing` has no pods.
     fn place_early(&mut self, pod: PodIdx, growing: &Bits<GroupId>) -> bool {
         self.fix_counted_by(pod);
-        self.nodes.topology.assumed_empty = growing.clone();
+        self.nodes.topology.assume_empty(growing.clone());
         let (state, _) = self.place_within(pod, self.class(pod).terms.len());
-        self.nodes.topology.assumed_empty = Bits::default();
+        self.nodes.topology.assume_empty(Bits::default());
         let is_placed = matches!(state, PodState::Placed(_));
         if is_placed {
             self.pods[pod].state = state;
@@ -281,7 +281,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         let (id, class) = (self.pods[pod].class, self.class(pod));
         let progress = &mut self.progress[id];
         if let Some(refused) = &progress.refused {
-            if refused.epoch == self.nodes.epoch {
+            if refused.epoch == self.nodes.epoch() {
                 return refused.state;
             }
             if !class.resource_claims.is_empty() {
@@ -294,7 +294,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         if !matches!(state, PodState::Placed(_)) {
             let progress = &mut self.progress[id];
             progress.refused = Some(LastRefusal {
-                epoch: self.nodes.epoch,
+                epoch: self.nodes.epoch(),
                 state,
                 variant,
             });

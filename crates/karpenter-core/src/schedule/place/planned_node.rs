@@ -77,7 +77,7 @@ impl PlannedNode {
         let Some(requirements) = requirements else {
             return self.lowest_price(rows);
         };
-        let names = &rows.solver.snapshot.config().well_known;
+        let names = &rows.solver().snapshot.config().well_known;
         let set = rows.algebra.set(&requirements, |key| names.contains(key));
         rows.lowest_price(self.template, set, &self.used, self.allowed.as_deref())
     }

@@ -23,7 +23,7 @@ pub(crate) struct RowMask {
 
 /// The requirements of a pass, and the rows that meet them.
 pub(crate) struct RowCache<'a> {
-    pub(crate) solver: &'a Solver,
+    solver: &'a Solver,
     pub(crate) algebra: Algebra,
     masks: FxHashMap<(TemplateId, SetId), Rc<RowMask>>,
     meeting: FxHashMap<(CatalogueId, ReqId), Rc<Bits<RowId>>>,
@@ -44,6 +44,10 @@ impl<'a> RowCache<'a> {
             kinds: FxHashMap::default(),
             offers: FxHashMap::default(),
         }
+    }
+
+    pub(crate) fn solver(&self) -> &'a Solver {
+        self.solver
     }
 
     /// Returns the rows of a template that meet a set.

@@ -84,7 +84,7 @@ impl<'p, 'a> Repacker<'p, 'a> {
         budgets: &'p mut PoolBudgets<'a>,
     ) -> Self {
         Self {
-            solver: rows.solver,
+            solver: rows.solver(),
             queue,
             topology,
             rows,

@@ -30,7 +30,7 @@ pub(crate) struct Topology<'a> {
     /// The groups of required constraints.
     pub(super) required: Bits<GroupId>,
     /// The spreads that are bounded as if some domain had no pods: those of a pod that is placed before all nodes are planned.
-    pub(crate) assumed_empty: Bits<GroupId>,
+    pub(super) assumed_empty: Bits<GroupId>,
     /// The [chains](crate::schedule::pods::class::BindOrder::chains) of all classes, by the first spread.
     pub(super) chains: FxHashMap<GroupId, BTreeSet<GroupId>>,
     /// The planned nodes as the groups see them.
@@ -38,7 +38,7 @@ pub(crate) struct Topology<'a> {
     /// The planned nodes that get one domain before a pod with a required spread is placed, by spread.
     pub(super) due: BTreeMap<GroupId, BTreeSet<PlannedId>>,
     /// The planned nodes with pods that some group does not count, because they may still fail its node filter.
-    pub(crate) unfiltered: BTreeSet<PlannedId>,
+    pub(super) unfiltered: BTreeSet<PlannedId>,
     /// The planned nodes whose pods the second spread of a chain counts and the first does not yet, in the order in which pods joined
     /// them, so that a node may be listed several times.
     pub(super) partly_counted: Vec<PlannedId>,
@@ -131,6 +131,11 @@ impl<'a> Topology<'a> {
     /// Returns the axis of a label, if it has one.
     pub(crate) fn find_axis(&self, name: &str) -> Option<AxisId> {
         self.axis_ids.get(name).copied()
+    }
+
+    /// Bounds these spreads as if some domain had no pods.
+    pub(crate) fn assume_empty(&mut self, groups: Bits<GroupId>) {
+        self.assumed_empty = groups;
     }
 
     /// Returns the domains of an axis that a set admits; `None` is all.

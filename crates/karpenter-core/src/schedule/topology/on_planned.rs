@@ -234,7 +234,7 @@ impl Topology<'_> {
         }
     }
 
-    /// Lists a planned node, once its pods are counted, for [`Self::note_chains`] and `unfiltered`.
+    /// Lists a planned node, once its pods are counted, for [`Self::note_chains`] and [`Self::unfiltered_nodes`].
     pub(crate) fn note_counted(&mut self, algebra: &Algebra, index: PlannedId) {
         if !self.planned[index].unfiltered.is_empty() {
             self.unfiltered.insert(index);
@@ -286,7 +286,12 @@ impl Topology<'_> {
         self.due.remove(&group).into_iter().flatten()
     }
 
-    /// Removes planned nodes from the list of those with pods that some group does not count whose pods are counted.
+    /// Returns the planned nodes with pods that some group does not count because of its node filter. Some may count them by now.
+    pub(crate) fn unfiltered_nodes(&self) -> Vec<PlannedId> {
+        self.unfiltered.iter().copied().collect()
+    }
+
+    /// Removes planned nodes from that list whose pods are counted.
     pub(crate) fn forget_filtered(&mut self) {
         let planned = &self.planned;
         self.unfiltered

@@ -130,9 +130,9 @@ impl As {
     }
 
     /// Notes that objects of these names are left out, if there are any.
-    fn leave_out(&mut self, names: String, told: impl FnOnce(&str) -> String) {
+    fn leave_out(&mut self, names: String, text: impl FnOnce(&str) -> String) {
         if !names.is_empty() {
-            self.left_out.push(told(&names));
+            self.left_out.push(text(&names));
         }
     }
 

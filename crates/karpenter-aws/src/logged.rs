@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tracing::Dispatch;
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -28,6 +29,9 @@ pub(crate) fn logged(work: impl FnOnce()) -> Vec<String> {
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
+    // While a single dispatcher exists, tracing caches the interest of the thread that reaches a callsite first. That can be
+    // the thread of another test, which has no subscriber.
+    let _other = Dispatch::new(tracing_subscriber::registry());
     tracing::subscriber::with_default(subscriber, work);
     let text = String::from_utf8_lossy(&log.0.lock()).into_owned();
     text.lines().map(str::to_owned).collect()

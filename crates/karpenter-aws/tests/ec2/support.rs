@@ -23,6 +23,7 @@ const IMAGE: &str =
 pub struct Log {
     written: Arc<Mutex<Vec<u8>>>,
     _guard: tracing::subscriber::DefaultGuard,
+    _other: tracing::Dispatch,
 }
 
 #[derive(Clone)]
@@ -44,8 +45,13 @@ impl Log {
         let written = Arc::default();
         let writer = Writer(Arc::clone(&written));
         let lines = JsonLines::new(move || writer.clone(), "test");
-        let _guard = tracing_subscriber::registry().with(lines).set_default();
-        Self { written, _guard }
+        Self {
+            written,
+            _guard: tracing_subscriber::registry().with(lines).set_default(),
+            // While a single dispatcher exists, tracing caches the interest of the thread that reaches a callsite first.
+            // That can be the thread of another test, which has no subscriber.
+            _other: tracing::Dispatch::new(tracing_subscriber::registry()),
+        }
     }
 
     /// The lines with this message.

@@ -2,14 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many states are visited before the search continues with random orders.
+/// How many states are visited before the search continues with learned orders.
 const MAX_STATES: usize = 500;
 /// How often the search restarts with the steps first that were left over.
 const MAX_RESTARTS: usize = 60;
 /// How often the one-step look-ahead search restarts, each time with the steps that were left over first.
 const MAX_LOOK_AHEADS: usize = 8;
-/// How many random orders are tried after that.
-const MAX_SHUFFLES: u64 = 200;
 
 /// Searches, with backtracking, for an order in which `may` allows each step after those done. Steps of the same class are
 /// interchangeable. Returns the steps left over by the best attempt: none, if an order was found.
@@ -21,8 +19,8 @@ pub(crate) fn stuck(classes: &[usize], may: impl FnMut(&[usize], usize) -> bool)
         seen: BTreeSet::new(),
         left: (0..classes.len()).collect(),
     };
-    if !search.go() && !search.learned() && !search.freest() {
-        (1..=MAX_SHUFFLES).any(|turn| search.shuffled(turn));
+    if !search.go() && !search.learned() {
+        search.freest();
     }
     search.left
 }
@@ -54,17 +52,6 @@ impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
         false
     }
 
-    /// Does the steps in a pseudo-random order of preference.
-    fn shuffled(&mut self, seed: u64) -> bool {
-        let rank = |step: &usize| {
-            let mixed = (*step as u64 + 1).wrapping_mul(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
-        };
-        let mut waiting: Vec<usize> = (0..self.classes.len()).collect();
-        waiting.sort_by_key(rank);
-        self.first_possible(waiting).is_empty()
-    }
-
     /// Does the first of these steps that is possible, until none is; returns those left over.
     fn first_possible(&mut self, mut waiting: Vec<usize>) -> Vec<usize> {
         let mut done = vec![];
@@ -78,7 +65,7 @@ impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
     }
 
     /// Always does the step that keeps most others possible; of equal ones, those left over by the last attempt first.
-    fn freest(&mut self) -> bool {
+    fn freest(&mut self) {
         let mut order: Vec<usize> = (0..self.classes.len()).collect();
         for _ in 0..MAX_LOOK_AHEADS {
             let left = self.freest_in(order.clone());
@@ -86,11 +73,10 @@ impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
                 self.left.clone_from(&left);
             }
             if left.is_empty() {
-                return true;
+                return;
             }
             order.sort_by_key(|step| !left.contains(step));
         }
-        false
     }
 
     fn freest_in(&mut self, mut waiting: Vec<usize>) -> Vec<usize> {

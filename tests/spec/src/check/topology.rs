@@ -5,6 +5,7 @@ use karpenter_api::labels::HOSTNAME;
 use karpenter_core::requirements::{Requirement, Requirements, Unaliased};
 
 use super::Checker;
+use crate::replay::{Launch, replay};
 use crate::solve::Solution;
 use crate::topology::{Located, Source, Topology};
 use crate::world::SpecNode;
@@ -90,12 +91,13 @@ impl<'w> Checker<'w> {
             });
         let mut new_pods: Vec<(&Pod, Requirements, Vec<Taint>)> =
             on_nodes.chain(on_claims).collect();
-        // Pods with constraints come first: the others cannot violate them then.
-        new_pods.sort_by_key(|(pod, ..)| {
-            let constraints = pod::spread_constraints(pod, false).len()
-                + pod::affinity_terms(pod, false).len()
-                + pod::anti_affinity_terms(pod, false).len();
-            (constraints == 0, pod::id(pod))
+        // The order in which kube-scheduler would bind them is tried first. It need not be valid here: these rules count domains
+        // without a node, too.
+        let order = replay(self.world, solution, Launch::Cheapest).order;
+        new_pods.sort_by_cached_key(|(pod, ..)| {
+            let id = pod::id(pod);
+            let bound = order.iter().position(|other| *other == id);
+            (bound.unwrap_or(order.len()), id)
         });
         let is_planned = |host: &Requirements| claims.iter().any(|(claim, _)| claim == host);
         let view = |here: &'_ [(&'w Pod, Requirements, Vec<Taint>)],

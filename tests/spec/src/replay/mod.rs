@@ -40,6 +40,8 @@ pub struct Replay {
     pub stuck: Vec<(PodId, &'static str)>,
     /// Planned nodes to which no pod was bound, by their index in the plan.
     pub empty: Vec<usize>,
+    /// The pods that were bound, in the order in which that was possible.
+    pub order: Vec<PodId>,
 }
 
 /// Which offering of a planned node is launched.
@@ -84,6 +86,9 @@ pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
     Replay {
         stuck: best.iter().map(reason).collect(),
         empty: idle.map(|(_, index)| index).collect(),
+        order: (last.bound.iter())
+            .map(|pod| last.pods[*pod].id.clone())
+            .collect(),
     }
 }
 
@@ -134,6 +139,8 @@ pub(crate) struct Cluster {
     /// Indices in `nodes` of the planned nodes that could be launched.
     launched: BTreeMap<usize, usize>,
     by_name: BTreeMap<String, usize>,
+    /// The pods that were bound since the start.
+    bound: Vec<usize>,
 }
 
 impl Cluster {
@@ -144,6 +151,7 @@ impl Cluster {
             nodes: Vec::new(),
             launched: BTreeMap::new(),
             by_name: BTreeMap::new(),
+            bound: Vec::new(),
         };
         for node in world.nodes().into_iter().filter(|node| !node.deleting) {
             let csi = (world.csi_nodes.iter())
@@ -363,6 +371,7 @@ impl Cluster {
             };
             let (pod, node) = waiting.remove(next);
             self.nodes[node.unwrap_or_default()].pods.push(pod);
+            self.bound.push(pod);
         }
     }
 

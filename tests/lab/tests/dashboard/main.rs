@@ -190,8 +190,8 @@ async fn a_click_on_a_node_shows_the_reasons_in_the_words_of_the_explanation() {
     // The pods have just started, which is a reason of its own for some moments.
     let path = format!("nodes/{name}/explanation");
     world
-        .told(&path, |told| {
-            told["blockers"]
+        .answers(&path, |explanation| {
+            explanation["blockers"]
                 .as_array()
                 .is_some_and(|all| all.len() == 1 && all[0]["id"] == "NodeDoNotDisrupt")
         })
@@ -206,8 +206,8 @@ async fn a_click_on_a_node_shows_the_reasons_in_the_words_of_the_explanation() {
         it.wait("the panel tells what blocks it", "document.querySelector('#blockers')?.innerText.includes('NodeDoNotDisrupt')");
     })
     .await;
-    let told = tokio::task::block_in_place(|| world.ask(&path));
-    let expected: Vec<String> = told["blockers"]
+    let explanation = tokio::task::block_in_place(|| world.ask(&path));
+    let expected: Vec<String> = explanation["blockers"]
         .as_array()
         .unwrap()
         .iter()

@@ -128,12 +128,12 @@ impl World {
     }
 
     /// Asks the server until its answer is as `holds` says.
-    pub async fn told(&self, path: &str, holds: impl Fn(&Value) -> bool) {
-        let answer = until(async || {
-            let told = tokio::task::block_in_place(|| self.ask(path));
-            (holds(&told), told)
+    pub async fn answers(&self, path: &str, holds: impl Fn(&Value) -> bool) {
+        let answered = until(async || {
+            let answer = tokio::task::block_in_place(|| self.ask(path));
+            (holds(&answer), answer)
         });
-        answer.await;
+        answered.await;
     }
 
     pub fn at(&self, view: &str) -> String {

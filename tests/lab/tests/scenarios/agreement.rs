@@ -173,13 +173,13 @@ async fn measure(seed: u64) -> Measured {
 #[tokio::test(start_paused = true)]
 async fn a_plan_of_a_quiet_cluster_agrees_with_the_hour_after_the_change() {
     let seeds = std::env::var("KARPENTER_PLAN_SEEDS").ok();
-    let told = seeds.is_some();
+    let prints = seeds.is_some();
     let seeds = seeds.unwrap_or_else(|| "2".to_owned());
     let (first, end) = seeds.split_once("..").unwrap_or(("0", &seeds));
     let mut all = Vec::new();
     for seed in first.parse().unwrap()..end.parse::<u64>().unwrap() {
         let measured = measure(seed).await;
-        if told {
+        if prints {
             let Measured {
                 seed,
                 actions,
@@ -201,7 +201,7 @@ async fn a_plan_of_a_quiet_cluster_agrees_with_the_hour_after_the_change() {
     }
     let mean = |value: fn(&Measured) -> f64| all.iter().map(value).sum::<f64>() / all.len() as f64;
     let (agreed, price) = (mean(|it| it.agreement), mean(|it| it.price.abs()));
-    if told {
+    if prints {
         println!("agreement {agreed:.4}, price {:.2} %", price * 100.0);
     }
     assert!(all.iter().any(|it| it.actions > 0), "{all:#?}");

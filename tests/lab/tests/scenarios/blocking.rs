@@ -1,4 +1,4 @@
-//! What blocks a pending pod, and what would help, over HTTP; and that what is told to help does, once it is done.
+//! What blocks a pending pod, and what would help, over HTTP; and that a proposed change helps once it is made.
 
 #![expect(clippy::panic, reason = "what fails here fails the test")]
 
@@ -9,12 +9,12 @@ use crate::decisions::{free_port, get, served, serving};
 use crate::world::{World, deployment, node_pool};
 
 /// Returns the relaxation whose text begins so.
-fn relaxation<'a>(told: &'a Value, text: &str) -> &'a Value {
-    let all = told["relaxations"].as_array().into_iter().flatten();
+fn relaxation<'a>(explanation: &'a Value, text: &str) -> &'a Value {
+    let all = explanation["relaxations"].as_array().into_iter().flatten();
     let begins = |one: &&Value| one["text"].as_str().is_some_and(|it| it.starts_with(text));
     all.clone()
         .find(begins)
-        .unwrap_or_else(|| panic!("{text}: {told}"))
+        .unwrap_or_else(|| panic!("{text}: {explanation}"))
 }
 
 /// Applies a patch of an answer to a NodePool, as `kubectl patch` does.
@@ -42,12 +42,15 @@ async fn a_limit_has_its_amounts_and_raising_it_so_far_places_the_pod() {
         .unwrap();
     let name = pending.metadata.name.clone().unwrap();
     let path = format!("namespaces/default/pods/{name}/explanation?timeout=5s");
-    let told = get(port, &path).await;
-    assert_eq!(told["reason"]["id"], "LimitReached", "{told}");
+    let explanation = get(port, &path).await;
+    assert_eq!(explanation["reason"]["id"], "LimitReached", "{explanation}");
     let amounts =
         json!({ "resource": "cpu", "limit": "6", "used": "4", "needed": "4", "shortBy": "2" });
-    assert_eq!(told["reason"]["parameters"], amounts, "{told}");
-    let raise = relaxation(&told, "NodePool default: limits cpu 6 -> 8");
+    assert_eq!(
+        explanation["reason"]["parameters"], amounts,
+        "{explanation}"
+    );
+    let raise = relaxation(&explanation, "NodePool default: limits cpu 6 -> 8");
     assert_eq!(raise["change"], json!({ "from": "6", "to": "8" }));
     // One core less is not enough.
     let less = json!({ "target": "NodePool/default", "type": "merge", "value": { "spec": { "limits": { "cpu": "7" } } } });
@@ -76,16 +79,16 @@ async fn a_pod_without_room_beside_others_names_their_owner() {
     let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
     let late = names.clone().find(|name| name.starts_with("late")).unwrap();
     let path = format!("namespaces/default/pods/{late}/explanation?timeout=5s");
-    let told = get(port, &path).await;
-    assert_eq!(told["reason"]["id"], "Competition", "{told}");
+    let explanation = get(port, &path).await;
+    assert_eq!(explanation["reason"]["id"], "Competition", "{explanation}");
     assert_eq!(
-        told["reason"]["parameters"]["takers"],
+        explanation["reason"]["parameters"]["takers"],
         json!(["Deployment default/first"])
     );
-    let taker = &told["competition"]["takers"][0];
-    assert_eq!(taker["pods"], 2, "{told}");
+    let taker = &explanation["competition"]["takers"][0];
+    assert_eq!(taker["pods"], 2, "{explanation}");
     assert_eq!(taker["requests"]["cpu"], "3");
-    assert_eq!(told["competition"]["exact"], true, "{told}");
+    assert_eq!(explanation["competition"]["exact"], true, "{explanation}");
     let first = names.clone().find(|name| name.starts_with("first"));
     let path = format!(
         "namespaces/default/pods/{}/explanation?timeout=5s",

@@ -132,20 +132,23 @@ async fn a_pending_pod_has_its_reason_its_age_and_the_record_that_says_so() {
     world.add(deployment("lost", 3).select(ZONE, "z9")).await;
     world.pass(60).await;
 
-    let told = explain_first_pod(&world, port).await;
-    assert_eq!(told["kind"], "PodExplanation");
-    assert_eq!(told["state"], "Pending");
-    assert_eq!(told["reason"]["id"], "NoMatchingType", "{told}");
-    assert_eq!(told["alike"]["pods"], 3);
-    assert_eq!(told["pools"][0]["name"], "default");
-    let since = told["reason"]["since"].as_str().unwrap();
-    assert!(since < told["observed"]["at"].as_str().unwrap());
+    let explanation = explain_first_pod(&world, port).await;
+    assert_eq!(explanation["kind"], "PodExplanation");
+    assert_eq!(explanation["state"], "Pending");
+    assert_eq!(
+        explanation["reason"]["id"], "NoMatchingType",
+        "{explanation}"
+    );
+    assert_eq!(explanation["alike"]["pods"], 3);
+    assert_eq!(explanation["pools"][0]["name"], "default");
+    let since = explanation["reason"]["since"].as_str().unwrap();
+    assert!(since < explanation["observed"]["at"].as_str().unwrap());
 
     // The passes since then found the same: one record, which lasts until the last of them.
     let list = get(port, "decisions?kind=Provisioning&reason=NoMatchingType").await;
     let records = list["items"].as_array().unwrap();
     assert_eq!(records.len(), 1, "{list}");
-    assert_eq!(told["records"], json!([records[0]["id"]]));
+    assert_eq!(explanation["records"], json!([records[0]["id"]]));
     assert!(records[0]["until"].as_str() > records[0]["at"].as_str());
     assert_eq!(records[0]["items"][0]["count"], 3);
 
@@ -172,23 +175,26 @@ async fn a_kept_node_has_its_blockers_and_price_and_its_claim_its_pods() {
     world.patch::<Node>(&node, patch).await;
     world.pass(400).await;
 
-    let told = get(port, &format!("nodes/{node}/explanation")).await;
-    assert_eq!(told["state"], "Ready", "{told}");
-    assert_eq!(told["reason"]["id"], "NodeDoNotDisrupt", "{told}");
-    let ids: Vec<&str> = told["blockers"]
+    let explanation = get(port, &format!("nodes/{node}/explanation")).await;
+    assert_eq!(explanation["state"], "Ready", "{explanation}");
+    assert_eq!(
+        explanation["reason"]["id"], "NodeDoNotDisrupt",
+        "{explanation}"
+    );
+    let ids: Vec<&str> = explanation["blockers"]
         .as_array()
         .unwrap()
         .iter()
         .map(|blocker| blocker["id"].as_str().unwrap())
         .collect();
     assert_eq!(ids, ["NodeDoNotDisrupt", "Pdb", "Pdb"]);
-    assert!(told["pricePerHour"].as_f64().unwrap() > 0.0);
-    assert!(told["wastePerHour"].as_f64() < told["pricePerHour"].as_f64());
-    assert!(told["usage"]["cpu"]["share"].as_f64().unwrap() > 0.0);
+    assert!(explanation["pricePerHour"].as_f64().unwrap() > 0.0);
+    assert!(explanation["wastePerHour"].as_f64() < explanation["pricePerHour"].as_f64());
+    assert!(explanation["usage"]["cpu"]["share"].as_f64().unwrap() > 0.0);
 
-    let claim = told["nodeClaim"].as_str().unwrap();
-    let told = get(port, &format!("nodeclaims/{claim}/explanation")).await;
-    assert_eq!(told["launch"]["planned"]["pods"], 2, "{told}");
+    let claim = explanation["nodeClaim"].as_str().unwrap();
+    let explanation = get(port, &format!("nodeclaims/{claim}/explanation")).await;
+    assert_eq!(explanation["launch"]["planned"]["pods"], 2, "{explanation}");
     let groups = get(port, "explanations?of=nodes").await;
     assert_eq!(groups["items"][0]["reason"], "NodeDoNotDisrupt");
     let series = "{nodepool=\"default\",reason=\"NodeDoNotDisrupt\"}";

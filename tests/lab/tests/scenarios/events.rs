@@ -253,7 +253,7 @@ async fn count(world: &World, reason: &str) -> i32 {
 
 /// Conformance: API-188
 #[tokio::test(start_paused = true)]
-async fn what_stays_as_it_is_is_told_again_after_its_time() {
+async fn an_event_is_published_again_after_its_time() {
     let world = World::new().await;
     world.add(of_no_type()).await;
     world

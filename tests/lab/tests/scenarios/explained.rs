@@ -426,7 +426,7 @@ async fn deleted_claims(world: &World) -> Vec<String> {
 
 /// Conformance: DEC-020
 #[tokio::test(start_paused = true)]
-async fn the_repair_of_a_node_is_recorded_and_told() {
+async fn the_repair_of_a_node_is_recorded_and_explained() {
     let port = free_port();
     let settings = serving(port, |options| options.feature_gates.node_repair = true);
     let never = node_pool("default").consolidate_after("Never");

@@ -148,11 +148,11 @@ async fn who_applies_the_changes_of_the_stream_knows_what_a_new_overview_says() 
     assert_eq!(client.budgets, overview["budgets"]);
     assert_eq!(client.limits, overview["limits"]);
     let cpu = &overview["limits"][0];
-    let told = &get(port, "nodepools/default/explanation").await["limits"][0];
+    let explained = &get(port, "nodepools/default/explanation").await["limits"][0];
     let [share, used] = [&cpu["share"], &cpu["used"]];
     let limit = json!({ "nodePool": "default", "resource": "cpu", "limit": "1000", "used": used, "share": share });
     assert_eq!(*cpu, limit);
-    assert_eq!([share, used], [&told["share"], &told["used"]]);
+    assert_eq!([share, used], [&explained["share"], &explained["used"]]);
     assert!(share.as_f64() > Some(0.0), "{share}");
     assert_eq!(overview["totals"]["pending"], 3);
     assert_eq!(overview["pending"][0]["reason"], "NoMatchingType");
@@ -177,7 +177,7 @@ async fn who_applies_the_changes_of_the_stream_knows_what_a_new_overview_says() 
     }
     let node = nodes.values().next().unwrap();
     let name = node["node"].as_str().unwrap();
-    let told = get(port, &format!("nodes/{name}/explanation")).await;
+    let explanation = get(port, &format!("nodes/{name}/explanation")).await;
     for (field, of) in [
         ("nodePool", "nodePool"),
         ("zone", "zone"),
@@ -186,10 +186,10 @@ async fn who_applies_the_changes_of_the_stream_knows_what_a_new_overview_says() 
         ("state", "state"),
         ("pods", "pods"),
     ] {
-        assert_eq!(node[field], told[of], "{field}");
+        assert_eq!(node[field], explanation[of], "{field}");
     }
-    assert_eq!(node["reason"], told["reason"]["id"]);
-    assert_eq!(node["text"], told["reason"]["text"]);
+    assert_eq!(node["reason"], explanation["reason"]["id"]);
+    assert_eq!(node["text"], explanation["reason"]["text"]);
 
     world.delete_deployments(&["app", "lost"]).await;
     world.until_empty(600).await;

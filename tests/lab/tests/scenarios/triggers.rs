@@ -314,8 +314,8 @@ async fn a_pod_is_planned_when_it_is_provisionable_or_its_needs_change() {
     assert!(planned(None, Some(&small)));
     assert!(planned(Some(&bound), Some(&small)));
     assert!(planned(Some(&small), Some(&large)));
-    let told = with(&small, |pod| pod.termination_grace_seconds = Some(7));
-    assert!(!planned(Some(&small), Some(&told)));
+    let changed = with(&small, |pod| pod.termination_grace_seconds = Some(7));
+    assert!(!planned(Some(&small), Some(&changed)));
     assert!(!planned(Some(&small), Some(&bound)));
     assert!(!planned(Some(&small), None));
 }

@@ -1,17 +1,12 @@
-//! `cargo xtask plots`: draws the tables of docs/performance.md as bar charts and as curves over the size of a cluster,
-//! `docs/img/perf-*.svg`.
+//! `cargo xtask plots`: draws the tables of docs/performance.md as bar charts, `docs/img/perf-*.svg`.
 //!
 //! The numbers are in the page only: who updates a table runs this command. Colors follow the reader's light or dark theme.
-
-mod curves;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-
-use curves::{Curves, seconds};
 
 const PAGE: &str = "docs/performance.md";
 
@@ -35,7 +30,7 @@ enum Series {
     Rows(usize),
 }
 
-const PLOTS: [Plot; 6] = [
+const PLOTS: [Plot; 8] = [
     Plot {
         file: "perf-scheduling",
         title: "Time of one scheduling pass",
@@ -78,27 +73,22 @@ const PLOTS: [Plot; 6] = [
         heading: "## Beside Karpenter in Go",
         series: Series::Rows(8),
     },
-];
-
-const CURVES: [Curves; 2] = [
-    Curves {
+    Plot {
         file: "perf-scale",
         title: "Processor time of a pass, from 5,000 to 100,000 nodes",
-        axis: "number of nodes; both axes are logarithmic",
+        axis: "by numbers of nodes and of pods",
         heading: "### From 5,000 to 100,000 nodes",
-        curves: &[
+        series: Series::Columns(&[
             ("all nodes simulated", 1),
             ("10,000 pending pods placed", 3),
-        ],
-        unit: seconds,
+        ]),
     },
-    Curves {
+    Plot {
         file: "perf-pods",
         title: "Processor time of a scheduling pass, from 100 to 20,000 pods",
-        axis: "number of diverse pods; both axes are logarithmic",
+        axis: "by number of diverse pods",
         heading: "### Upstream's own benchmark",
-        curves: &[("here", 2), ("Karpenter in Go, v1.14.1", 1)],
-        unit: seconds,
+        series: Series::Columns(&[("Karpenter in Go, v1.14.1", 1), ("here", 2)]),
     },
 ];
 
@@ -114,15 +104,9 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let page =
         fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
     let mut stale = Vec::new();
-    let mut pictures = Vec::new();
     for plot in &PLOTS {
-        pictures.push((plot.file, draw(plot, &groups(plot, &page)?)));
-    }
-    for chart in &CURVES {
-        pictures.push((chart.file, curves::draw(chart, &page)?));
-    }
-    for (file, picture) in pictures {
-        let path = format!("docs/img/{file}.svg");
+        let picture = draw(plot, &groups(plot, &page)?);
+        let path = format!("docs/img/{}.svg", plot.file);
         if check {
             if fs::read_to_string(root.join(&path)).unwrap_or_default() != picture {
                 stale.push(path);
@@ -268,6 +252,11 @@ fn draw(plot: &Plot, groups: &[(String, Vec<Bar>)]) -> String {
         );
         x += 40.0 + 8.0 * name.len() as f64;
     }
+    // On light and on dark ground. This implementation is green wherever it stands.
+    let mut colors = [("#8c959f", "#656c76"), ("#2da44e", "#3fb950")];
+    if matches!(plot.series, Series::Rows(_)) {
+        colors.reverse();
+    }
     let description: Vec<String> = groups
         .iter()
         .map(|(label, bars)| {
@@ -300,32 +289,11 @@ fn draw(plot: &Plot, groups: &[(String, Vec<Bar>)]) -> String {
         title = escaped(plot.title),
         axis = escaped(plot.axis),
         description = escaped(&description.join("; ")),
-        // This implementation is green wherever it stands.
-        first = if is_ours_first(plot) {
-            "#2da44e"
-        } else {
-            "#8c959f"
-        },
-        second = if is_ours_first(plot) {
-            "#8c959f"
-        } else {
-            "#2da44e"
-        },
-        first_dark = if is_ours_first(plot) {
-            "#3fb950"
-        } else {
-            "#656c76"
-        },
-        second_dark = if is_ours_first(plot) {
-            "#656c76"
-        } else {
-            "#3fb950"
-        },
+        first = colors[0].0,
+        second = colors[1].0,
+        first_dark = colors[0].1,
+        second_dark = colors[1].1,
     )
-}
-
-fn is_ours_first(plot: &Plot) -> bool {
-    matches!(plot.series, Series::Rows(_))
 }
 
 fn escaped(text: &str) -> String {

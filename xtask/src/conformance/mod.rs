@@ -349,9 +349,9 @@ mod tests {
     }
 
     #[test]
-    fn mutation_scores_follow_with_what_no_test_fails_on() {
+    fn mutation_scores_follow() {
         let root = workspace("", "");
-        let records = "[[score]]\nmodule = \"api\"\ncommit = \"abc\"\nsample = \"1/8\"\ncaught = 3\nmissed = [\"lib.rs:1: replace f with ()\"]\nunviable = 2\n";
+        let records = "[[score]]\nmodule = \"api\"\ncommit = \"abc\"\nsample = \"1/8\"\ncaught = 3\nmissed = 1\nunviable = 2\n";
         fs::write(root.path().join("tests/mutants.toml"), records).unwrap();
         run(root.path(), false).unwrap();
         let text = fs::read_to_string(root.path().join("docs/conformance.md")).unwrap();
@@ -359,7 +359,6 @@ mod tests {
             text.contains("| api | 1/8 | abc | 4 | 3 | 75.0 % |"),
             "{text}"
         );
-        assert!(text.contains("- `lib.rs:1: replace f with ()`"), "{text}");
     }
 
     #[test]

@@ -1,129 +1,117 @@
-//! Counts pods by topology domain, for topology spread and inter-pod (anti-)affinity.
-//!
-//! Counters belong to a class of pending pods. They are built once and then updated by every placement; a change of the topology
-//! itself (a node or namespace label) invalidates them.
+//! Counts pods by topology domain, for topology spread and inter-pod (anti-)affinity, for one attempt to place a pod.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::node::NodeInfo;
 use super::reason::Reason;
 use super::shape::{PodTerm, Shape, Spread};
 use crate::selector::Labels;
 
-type Domains = FxHashMap<Arc<str>, i64>;
+type Domains<'a> = FxHashMap<&'a str, i64>;
 
 pub(crate) type Namespaces = BTreeMap<String, Labels>;
 
-/// The counters of one class.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
+/// The pods that count for pods of one shape.
+#[derive(Debug)]
+pub(crate) struct Counters<'a> {
     /// By spread constraint; a domain without pods has 0.
-    spread: Vec<Domains>,
+    spread: Vec<Domains<'a>>,
+    /// The smallest count of each spread constraint; 0 while there are fewer domains than `minDomains`.
+    minima: Vec<i64>,
     /// By required affinity term: pods that match all terms.
-    affinity: Vec<Domains>,
-    anti_affinity: Vec<Domains>,
-    preferred: Vec<Domains>,
+    affinity: Vec<Domains<'a>>,
+    anti_affinity: Vec<Domains<'a>>,
+    preferred: Vec<Domains<'a>>,
+    /// Domains, by topology key, with a pod whose required anti-affinity matches the shape.
+    excluded: FxHashMap<&'a str, FxHashSet<&'a str>>,
 }
 
-impl Counters {
-    /// Returns counters with the domains of the nodes and without pods.
-    pub(crate) fn new<'a>(shape: &Shape, nodes: impl Iterator<Item = &'a NodeInfo>) -> Self {
+impl<'a> Counters<'a> {
+    /// Counts the placed pods, which are given with whether they terminate and with their nodes.
+    pub(crate) fn new(
+        shape: &Shape,
+        nodes: impl Iterator<Item = &'a NodeInfo>,
+        placed: impl Iterator<Item = (&'a Shape, bool, &'a NodeInfo)>,
+        namespaces: &Namespaces,
+    ) -> Self {
         let mut counters = Self {
             spread: vec![Domains::default(); shape.spread.len()],
+            minima: Vec::new(),
             affinity: vec![Domains::default(); shape.affinity.len()],
             anti_affinity: vec![Domains::default(); shape.anti_affinity.len()],
             preferred: vec![Domains::default(); shape.preferred_pods.len()],
+            excluded: FxHashMap::default(),
         };
-        if shape.spread.is_empty() {
-            return counters;
-        }
-        for node in nodes {
-            for (constraint, domains) in shape.spread.iter().zip(&mut counters.spread) {
-                if counts_node(shape, constraint, node)
-                    && let Some(value) = node.facts.labels.get(&constraint.key)
-                {
-                    domains.entry(value.as_str().into()).or_default();
+        if !shape.spread.is_empty() {
+            for node in nodes {
+                for (constraint, domains) in shape.spread.iter().zip(&mut counters.spread) {
+                    if counts_node(shape, constraint, node) {
+                        count(domains, &constraint.key, node, 0);
+                    }
                 }
             }
         }
+        for (pod, terminating, node) in placed {
+            // Terminating pods do not count for spread.
+            if !terminating && pod.namespace == shape.namespace {
+                for (constraint, domains) in shape.spread.iter().zip(&mut counters.spread) {
+                    if constraint.selector.matches(&pod.labels)
+                        && counts_node(shape, constraint, node)
+                    {
+                        count(domains, &constraint.key, node, 1);
+                    }
+                }
+            }
+            counters.count_affinity(shape, pod, node, namespaces);
+        }
+        let few = |constraint: &Spread, domains: &Domains<'_>| {
+            i64::try_from(domains.len()).unwrap_or(i64::MAX) < constraint.min_domains
+        };
+        counters.minima = shape
+            .spread
+            .iter()
+            .zip(&counters.spread)
+            .map(|(constraint, domains)| match few(constraint, domains) {
+                true => 0,
+                false => domains.values().copied().min().unwrap_or(0),
+            })
+            .collect();
         counters
     }
 
-    /// Adds `delta` pods of shape `placed` on `node` to the spread counts. Terminating pods do not count for spread.
-    pub(crate) fn count_spread(
+    fn count_affinity(
         &mut self,
         shape: &Shape,
-        placed: &Shape,
-        node: &NodeInfo,
-        delta: i64,
-    ) {
-        if placed.namespace != shape.namespace {
-            return;
-        }
-        for (constraint, domains) in shape.spread.iter().zip(&mut self.spread) {
-            if constraint.selector.matches(&placed.labels)
-                && counts_node(shape, constraint, node)
-                && let Some(value) = node.facts.labels.get(&constraint.key)
-            {
-                bump(domains, value, delta);
-            }
-        }
-    }
-
-    /// Adds `delta` pods of shape `placed` on `node` to the affinity counts.
-    pub(crate) fn count_affinity(
-        &mut self,
-        shape: &Shape,
-        placed: &Shape,
-        node: &NodeInfo,
+        pod: &'a Shape,
+        node: &'a NodeInfo,
         namespaces: &Namespaces,
-        delta: i64,
     ) {
-        let means = |term: &PodTerm| term.means(&placed.namespace, &placed.labels, namespaces);
-        if !shape.affinity.is_empty() && shape.affinity.iter().all(means) {
+        let means = |term: &PodTerm| term.means(&pod.namespace, &pod.labels, namespaces);
+        if shape.affinity.iter().all(means) {
             for (term, domains) in shape.affinity.iter().zip(&mut self.affinity) {
-                count(domains, term, node, delta);
+                count(domains, &term.key, node, 1);
             }
         }
-        for (term, domains) in shape.anti_affinity.iter().zip(&mut self.anti_affinity) {
+        let preferred = shape.preferred_pods.iter().map(|(_, term)| term);
+        let others = shape.anti_affinity.iter().zip(&mut self.anti_affinity);
+        for (term, domains) in others.chain(preferred.zip(&mut self.preferred)) {
             if means(term) {
-                count(domains, term, node, delta);
+                count(domains, &term.key, node, 1);
             }
         }
-        for ((_, term), domains) in shape.preferred_pods.iter().zip(&mut self.preferred) {
-            if means(term) {
-                count(domains, term, node, delta);
+        for term in &pod.anti_affinity {
+            if term.means(&shape.namespace, &shape.labels, namespaces)
+                && let Some(value) = node.facts.labels.get(&term.key)
+            {
+                self.excluded.entry(&term.key).or_default().insert(value);
             }
         }
-    }
-
-    /// Returns the smallest count of each hard spread constraint; 0 while there are fewer domains than `minDomains`.
-    pub(crate) fn minima(&self, shape: &Shape) -> Vec<i64> {
-        shape
-            .spread
-            .iter()
-            .zip(&self.spread)
-            .map(|(constraint, domains)| {
-                let few = i64::try_from(domains.len()).unwrap_or(i64::MAX) < constraint.min_domains;
-                if few {
-                    0
-                } else {
-                    domains.values().copied().min().unwrap_or(0)
-                }
-            })
-            .collect()
     }
 
     /// Returns why spread constraints exclude the node.
-    pub(crate) fn spread_refuses(
-        &self,
-        shape: &Shape,
-        minima: &[i64],
-        node: &NodeInfo,
-    ) -> Option<Reason> {
+    pub(crate) fn spread_refuses(&self, shape: &Shape, node: &NodeInfo) -> Option<Reason> {
         let hard = || shape.spread.iter().enumerate().filter(|(_, c)| c.hard);
         if hard().any(|(_, c)| !node.facts.labels.contains_key(&c.key)) {
             return Some(Reason::SpreadLabel);
@@ -132,14 +120,14 @@ impl Counters {
             let value = node.facts.labels.get(&constraint.key)?;
             let own = i64::from(constraint.selector.matches(&shape.labels));
             let count = self.spread[i].get(value.as_str()).copied().unwrap_or(0);
-            if count + own - minima[i] > constraint.max_skew {
+            if count + own - self.minima[i] > constraint.max_skew {
                 return Some(Reason::Spread);
             }
         }
         None
     }
 
-    /// Returns why the pod's own affinity terms exclude the node.
+    /// Returns why the pod's affinity terms, or the anti-affinity of existing pods, exclude the node.
     pub(crate) fn affinity_refuses(
         &self,
         shape: &Shape,
@@ -151,16 +139,11 @@ impl Counters {
             if shape.affinity.iter().any(|t| label(t).is_none()) {
                 return Some(Reason::Affinity);
             }
-            let near = shape
-                .affinity
-                .iter()
-                .zip(&self.affinity)
-                .all(|(term, domains)| {
-                    label(term).is_some_and(|v| domains.get(v.as_str()).is_some_and(|n| *n > 0))
-                });
+            let mut own = shape.affinity.iter().zip(&self.affinity);
+            let near = own.all(|(term, domains)| has_pods(domains, &term.key, node));
             // The first pod of a group with affinity to itself may go anywhere.
             let first = || {
-                self.affinity.iter().all(|d| d.values().all(|n| *n == 0))
+                self.affinity.iter().all(FxHashMap::is_empty)
                     && shape
                         .affinity
                         .iter()
@@ -170,19 +153,21 @@ impl Counters {
                 return Some(Reason::Affinity);
             }
         }
-        let close = shape
-            .anti_affinity
-            .iter()
-            .zip(&self.anti_affinity)
-            .any(|(term, domains)| {
-                label(term).is_some_and(|v| domains.get(v.as_str()).is_some_and(|n| *n > 0))
-            });
-        close.then_some(Reason::AntiAffinity)
+        let mut own = shape.anti_affinity.iter().zip(&self.anti_affinity);
+        if own.any(|(term, domains)| has_pods(domains, &term.key, node)) {
+            return Some(Reason::AntiAffinity);
+        }
+        let excludes = |(key, domains): (&&str, &FxHashSet<&str>)| {
+            let value = node.facts.labels.get(*key);
+            value.is_some_and(|value| domains.contains(value.as_str()))
+        };
+        let excluded = self.excluded.iter().any(excludes);
+        excluded.then_some(Reason::ExistingAntiAffinity)
     }
 
     /// Returns the score of the soft terms for the node: preferred affinity minus soft spread.
     pub(crate) fn liking(&self, shape: &Shape, node: &NodeInfo) -> i64 {
-        let count = |domains: &Domains, key: &String| {
+        let count = |domains: &Domains<'_>, key: &String| {
             let value = node.facts.labels.get(key)?;
             domains.get(value.as_str()).copied()
         };
@@ -210,19 +195,16 @@ impl Counters {
     }
 }
 
-fn bump(domains: &mut Domains, value: &str, delta: i64) {
-    match domains.get_mut(value) {
-        Some(n) => *n += delta,
-        None => {
-            domains.insert(value.into(), delta);
-        }
+/// Adds pods to the domain of the node, if it is in one.
+fn count<'a>(domains: &mut Domains<'a>, key: &str, node: &'a NodeInfo, pods: i64) {
+    if let Some(value) = node.facts.labels.get(key) {
+        *domains.entry(value).or_default() += pods;
     }
 }
 
-fn count(domains: &mut Domains, term: &PodTerm, node: &NodeInfo, delta: i64) {
-    if let Some(value) = node.facts.labels.get(&term.key) {
-        bump(domains, value, delta);
-    }
+fn has_pods(domains: &Domains<'_>, key: &str, node: &NodeInfo) -> bool {
+    let value = node.facts.labels.get(key);
+    value.is_some_and(|value| domains.contains_key(value.as_str()))
 }
 
 /// Whether pods on the node, and the node's domain, count for the constraint.
@@ -235,41 +217,4 @@ fn counts_node(shape: &Shape, constraint: &Spread, node: &NodeInfo) -> bool {
     labeled
         && (!constraint.honor_affinity || shape.selects_node(&node.name, &node.facts.labels))
         && (!constraint.honor_taints || node.untolerated(shape).is_none())
-}
-
-/// The pods with one required anti-affinity term, counted by domain: they exclude matching pods.
-#[derive(Debug)]
-pub(crate) struct AntiGroup {
-    pub(crate) term: PodTerm,
-    domains: Domains,
-    pods: i64,
-}
-
-impl AntiGroup {
-    pub(crate) fn new(term: PodTerm) -> Self {
-        Self {
-            term,
-            domains: Domains::default(),
-            pods: 0,
-        }
-    }
-
-    /// Adds `delta` pods on `node`.
-    pub(crate) fn count(&mut self, node: &NodeInfo, delta: i64) {
-        self.pods += delta;
-        count(&mut self.domains, &self.term, node, delta);
-    }
-
-    /// Whether no pod has the term any more.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.pods <= 0
-    }
-
-    /// Whether a pod with the term is in the node's domain.
-    pub(crate) fn near(&self, node: &NodeInfo) -> bool {
-        node.facts
-            .labels
-            .get(&self.term.key)
-            .is_some_and(|v| self.domains.get(v.as_str()).is_some_and(|n| *n > 0))
-    }
 }

@@ -5,7 +5,8 @@
 //! PodTopologySpread, InterPodAffinity, SchedulingGates; priority order; `status.nominatedNodeName` is tried first.
 //!
 //! Not implemented: preemption (the message is kube-scheduler's message without victims), the default spread constraints of
-//! services, the symmetric score of existing pods' preferred affinity, ImageLocality, dynamic resources, extenders and profiles.
+//! services, the symmetric score of existing pods' preferred affinity, ImageLocality, dynamic resources, extenders and profiles, the
+//! back-off of rejected pods (an idle kube-scheduler has none either).
 //! The message of a condition is rewritten at most every ten seconds, and a rejection is computed once for all pods of equal
 //! shape.
 //!
@@ -77,7 +78,7 @@ pub(crate) async fn run(
     }
     let clock = context.clock;
     let mut scheduler = Scheduler {
-        engine: Engine::new(),
+        engine: Engine::default(),
         context,
         recorder,
         pods: FxHashMap::default(),
@@ -86,7 +87,6 @@ pub(crate) async fn run(
     let mut effects = FuturesUnordered::new();
     let mut batch = Vec::new();
     loop {
-        let wake_at = scheduler.engine.wake(clock.now());
         while effects.len() < IN_FLIGHT
             && let Some(decision) = scheduler.engine.next(clock.now())
         {
@@ -110,7 +110,10 @@ pub(crate) async fn run(
                 }
             }
         }
-        let pause = wake_at.map(|at| until(clock.now(), at).max(Duration::from_millis(10)));
+        let pause = scheduler
+            .engine
+            .next_report()
+            .map(|at| until(clock.now(), at).max(Duration::from_millis(10)));
         tokio::select! {
             biased;
             () = token.cancelled() => return,
@@ -153,13 +156,7 @@ impl Scheduler {
                 }
             }
             Change::CSINode(Diff { new: Some(csi), .. }) => {
-                let node = csi.metadata.name.clone().unwrap_or_default();
-                for driver in &csi.spec.drivers {
-                    let limit = driver.allocatable.as_ref().and_then(|a| a.count);
-                    let keys = driver.topology_keys.clone().unwrap_or_default();
-                    self.engine
-                        .set_driver(&node, &driver.name, limit.map(i64::from), keys);
-                }
+                self.engine.volumes().apply_csi_node(&csi);
             }
             Change::PersistentVolumeClaim(diff) => match (&diff.new, &diff.old) {
                 (Some(claim), _) => self.engine.volumes().apply_claim(claim),

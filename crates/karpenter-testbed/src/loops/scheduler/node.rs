@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Taint};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::reason::{Reason, insufficient};
 use super::shape::{HostPort, Resources, Shape};
@@ -61,36 +61,29 @@ impl NodeFacts {
 pub(crate) struct NodeInfo {
     pub(crate) name: Arc<str>,
     pub(crate) facts: NodeFacts,
-    pub(crate) live: bool,
+    /// Larger for younger nodes.
+    pub(crate) number: u64,
     requested: Vec<i64>,
     ports: Vec<HostPort>,
-    pub(crate) pods: FxHashSet<Arc<str>>,
     /// Mounted volumes by (driver, volume), with the number of pods that mount them.
     volumes: FxHashMap<(String, String), u32>,
-    /// Attach limits by driver.
-    pub(crate) volume_limits: FxHashMap<String, i64>,
 }
 
 impl NodeInfo {
-    /// Returns a node that does not exist yet.
-    pub(crate) fn new(name: Arc<str>) -> Self {
+    /// Returns a node without pods.
+    pub(crate) fn new(name: Arc<str>, facts: NodeFacts, number: u64) -> Self {
         Self {
             name,
-            facts: NodeFacts::default(),
-            live: false,
+            facts,
+            number,
             requested: Vec::new(),
             ports: Vec::new(),
-            pods: FxHashSet::default(),
             volumes: FxHashMap::default(),
-            volume_limits: FxHashMap::default(),
         }
     }
 
     /// Adds a pod of this shape.
-    pub(crate) fn add(&mut self, uid: &Arc<str>, shape: &Shape, volumes: &[(String, String)]) {
-        if !self.pods.insert(uid.clone()) {
-            return;
-        }
+    pub(crate) fn add(&mut self, shape: &Shape, volumes: &[(String, String)]) {
         for (id, amount) in &shape.requests {
             if self.requested.len() <= *id {
                 self.requested.resize(id + 1, 0);
@@ -104,10 +97,7 @@ impl NodeInfo {
     }
 
     /// Reverts [`NodeInfo::add`].
-    pub(crate) fn remove(&mut self, uid: &str, shape: &Shape, volumes: &[(String, String)]) {
-        if !self.pods.remove(uid) {
-            return;
-        }
+    pub(crate) fn remove(&mut self, shape: &Shape, volumes: &[(String, String)]) {
         for (id, amount) in &shape.requests {
             self.requested[*id] = self.requested[*id].saturating_sub(*amount);
         }
@@ -124,11 +114,6 @@ impl NodeInfo {
                 }
             }
         }
-    }
-
-    /// Whether the node admits the pod, except for topology and volumes.
-    pub(crate) fn accepts(&self, shape: &Shape) -> bool {
-        self.live && self.fits(shape) && self.refuses(shape).is_none()
     }
 
     /// Returns the first reason that depends on the Node object alone.
@@ -167,14 +152,6 @@ impl NodeInfo {
             .saturating_sub(self.requested.get(id).copied().unwrap_or(0))
     }
 
-    /// Whether the pod's requests fit with the existing pods.
-    fn fits(&self, shape: &Shape) -> bool {
-        shape
-            .requests
-            .iter()
-            .all(|(id, amount)| *amount <= self.free(*id))
-    }
-
     /// Returns the insufficient resources.
     pub(crate) fn missing(&self, shape: &Shape, resources: &Resources) -> Vec<Reason> {
         shape
@@ -185,25 +162,14 @@ impl NodeInfo {
             .collect()
     }
 
-    /// Whether mounting `volumes` too would exceed an attach limit.
-    pub(crate) fn volume_limit_exceeded(&self, volumes: &[(String, String)]) -> bool {
-        let mut wanted: FxHashMap<&str, i64> = FxHashMap::default();
-        for volume in volumes {
-            if !self.volumes.contains_key(volume) {
-                *wanted.entry(volume.0.as_str()).or_default() += 1;
-            }
-        }
-        wanted.into_iter().any(|(driver, new)| {
-            self.volume_limits.get(driver).is_some_and(|limit| {
-                let used = self.volumes.keys().filter(|(d, _)| d == driver).count();
-                i64::try_from(used).unwrap_or(i64::MAX).saturating_add(new) > *limit
-            })
-        })
-    }
-
     /// Whether a pod on the node mounts this volume.
     pub(crate) fn mounts(&self, volume: &(String, String)) -> bool {
         self.volumes.contains_key(volume)
+    }
+
+    /// Returns how many volumes of the driver are mounted.
+    pub(crate) fn mounted(&self, driver: &str) -> usize {
+        self.volumes.keys().filter(|(d, _)| d == driver).count()
     }
 
     /// Returns the score of the node for the pod; larger is better.

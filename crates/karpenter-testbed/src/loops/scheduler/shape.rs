@@ -329,11 +329,6 @@ impl Shape {
             && self.anti_affinity.is_empty()
             && self.preferred_pods.is_empty())
     }
-
-    /// Whether the feasible nodes depend on other pods or volumes.
-    pub(crate) fn depends_on_others(&self) -> bool {
-        self.counts_pods() || !self.claims.is_empty() || !self.ports.is_empty()
-    }
 }
 
 fn host_ports(spec: &PodSpec) -> Vec<HostPort> {

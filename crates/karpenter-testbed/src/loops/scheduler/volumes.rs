@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::node::NodeInfo;
@@ -85,8 +85,8 @@ pub(crate) struct VolumeCatalog {
     claims: FxHashMap<ClaimKey, Claim>,
     volumes: BTreeMap<String, Volume>,
     classes: FxHashMap<String, Class>,
-    /// CSI topology keys by (node, driver).
-    csi_keys: FxHashMap<(String, String), Vec<String>>,
+    /// Attach limits and topology keys by (node, driver).
+    csi: FxHashMap<(String, String), (Option<usize>, Vec<String>)>,
 }
 
 impl VolumeCatalog {
@@ -173,10 +173,34 @@ impl VolumeCatalog {
         self.classes.remove(name);
     }
 
-    /// Updates the topology keys that a driver reports on a node.
-    pub(crate) fn set_csi_keys(&mut self, node: &str, driver: &str, keys: Vec<String>) {
-        self.csi_keys
-            .insert((node.to_owned(), driver.to_owned()), keys);
+    /// Updates what the drivers report on a node.
+    pub(crate) fn apply_csi_node(&mut self, csi: &CSINode) {
+        let node = csi.metadata.name.clone().unwrap_or_default();
+        for driver in &csi.spec.drivers {
+            let limit = driver.allocatable.as_ref().and_then(|a| a.count);
+            let limit = limit.and_then(|l| usize::try_from(l).ok());
+            let keys = driver.topology_keys.clone().unwrap_or_default();
+            self.csi
+                .insert((node.clone(), driver.name.clone()), (limit, keys));
+        }
+    }
+
+    /// Whether mounting `volumes` too would exceed an attach limit of the node.
+    pub(crate) fn limit_exceeded(&self, volumes: &[(String, String)], node: &NodeInfo) -> bool {
+        let added = |driver: &str| {
+            let added: FxHashSet<_> = volumes
+                .iter()
+                .filter(|v| v.0 == driver && !node.mounts(v))
+                .collect();
+            added.len()
+        };
+        volumes.iter().any(|(driver, _)| {
+            let reported = self.csi.get(&(node.name.to_string(), driver.clone()));
+            let limit = reported.and_then(|(limit, _)| *limit);
+            limit.is_some_and(|limit| {
+                added(driver) > 0 && node.mounted(driver) + added(driver) > limit
+            })
+        })
     }
 
     /// Returns the requirements of the pod's claims on the node, or the reason to reject the pod.
@@ -328,10 +352,10 @@ impl VolumeCatalog {
             return term.iter().map(|(key, _)| label(key)).collect();
         }
         let reported = self
-            .csi_keys
+            .csi
             .get(&(node.name.to_string(), class.provisioner.clone()));
         match reported {
-            Some(keys) => keys.iter().map(label).collect(),
+            Some((_, keys)) => keys.iter().map(label).collect(),
             None => Some(label(&ZONE.to_owned()).into_iter().collect()),
         }
     }

@@ -2,37 +2,29 @@
 //!
 //! No I/O and no clock. `apply_*` and `remove_*` update the state, [`Engine::next`] returns decisions.
 //!
-//! 1. Pods of equal [`Shape`] form a class; a class keeps its pending pods in order of priority and age.
-//! 2. For the next pod all nodes are filtered and scored. Other pods are counted by topology domain, for each class that needs it.
+//! 1. Pods of equal [`Shape`] form a class; a class keeps its pending pods in order of age.
+//! 2. For the next pod all nodes are filtered and scored, and other pods are counted by topology domain.
 //! 3. A rejection applies to the whole class until a change could help; only then is one pod tried again.
 
-mod counts;
 mod decisions;
-mod nodes;
 mod pods;
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, PodSpec};
-use rustc_hash::{FxHashMap, FxHashSet};
+use k8s_openapi::api::core::v1::{Namespace, Node, PodSpec};
+use rustc_hash::FxHashMap;
 
-use super::counters::{AntiGroup, Counters, Namespaces};
-use super::node::NodeInfo;
-use super::shape::{PodTerm, Resources, Shape};
+use super::counters::Namespaces;
+use super::node::{NodeFacts, NodeInfo};
+use super::shape::{Resources, Shape};
 use super::volumes::{ClaimBinding, VolumeCatalog};
 use crate::selector::Labels;
 
 pub(crate) type Uid = Arc<str>;
-
-type ClassId = usize;
-
-/// Higher priority first, then older first.
-type Order = (Reverse<i32>, u64);
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Decision {
@@ -68,11 +60,12 @@ struct PodEntry {
     shape: Arc<Shape>,
     /// The node it is bound or being bound to.
     node: Option<Arc<str>>,
-    assumed: bool,
-    claims: Vec<ClaimBinding>,
+    /// The claims bound with it, until the API server confirms its binding.
+    assumed: Option<Vec<ClaimBinding>>,
     volumes: Vec<(String, String)>,
     terminating: bool,
-    pending: Option<(ClassId, Order)>,
+    /// Its number in the class of its shape, while it is pending.
+    pending: Option<u64>,
     nominated: Option<String>,
     message: Option<Arc<str>>,
     reported_at: Option<Timestamp>,
@@ -80,78 +73,38 @@ struct PodEntry {
 
 #[derive(Debug)]
 struct Refusal {
-    message: Arc<str>,
     generation: (u64, u64),
-    attempts: u32,
-    retry_at: Timestamp,
-    /// When pods with a recent older message may get this one.
+    /// When pods with a recent older message may get the present one.
     report_again_at: Option<Timestamp>,
 }
 
-#[derive(Debug)]
+/// The pending pods of one shape; never empty.
+#[derive(Debug, Default)]
 struct Class {
-    shape: Arc<Shape>,
-    pending: BTreeMap<Order, Uid>,
-    /// The position of the class in the active queue.
-    queued: Option<Order>,
-    /// Pods that were added after the rejection and have no message yet.
-    unreported: Vec<Uid>,
+    pending: BTreeMap<u64, Uid>,
     refusal: Option<Refusal>,
-    counters: Option<(u64, Counters)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Engine {
     resources: Resources,
-    nodes: Vec<NodeInfo>,
-    by_name: FxHashMap<Arc<str>, usize>,
-    live_nodes: usize,
+    nodes: FxHashMap<Arc<str>, NodeInfo>,
     pods: FxHashMap<Uid, PodEntry>,
-    shapes: FxHashSet<Arc<Shape>>,
-    classes: FxHashMap<ClassId, Class>,
-    class_of: FxHashMap<Arc<Shape>, ClassId>,
-    next_class: ClassId,
-    active: BTreeSet<(Order, ClassId)>,
-    parked: FxHashSet<ClassId>,
-    counting: FxHashSet<ClassId>,
-    anti_groups: FxHashMap<PodTerm, AntiGroup>,
+    classes: FxHashMap<Arc<Shape>, Class>,
     namespaces: Namespaces,
     volumes: VolumeCatalog,
-    /// Nodes that changed or lost a pod since the last [`Engine::wake`].
-    changed: FxHashSet<usize>,
-    next_order: u64,
+    last_number: u64,
     /// Counts changes that could help any pod.
     freed: u64,
     /// Counts placements, which could help pods with affinity.
     placed: u64,
-    /// Counts changes after which counters must be rebuilt.
-    topology: u64,
 }
 
 impl Engine {
-    pub(crate) fn new() -> Self {
-        Self {
-            resources: Resources::default(),
-            nodes: Vec::new(),
-            by_name: FxHashMap::default(),
-            live_nodes: 0,
-            pods: FxHashMap::default(),
-            shapes: FxHashSet::default(),
-            classes: FxHashMap::default(),
-            class_of: FxHashMap::default(),
-            next_class: 0,
-            active: BTreeSet::new(),
-            parked: FxHashSet::default(),
-            counting: FxHashSet::default(),
-            anti_groups: FxHashMap::default(),
-            namespaces: Namespaces::new(),
-            volumes: VolumeCatalog::default(),
-            changed: FxHashSet::default(),
-            next_order: 0,
-            freed: 0,
-            placed: 0,
-            topology: 0,
-        }
+    /// Returns the next number for a pod or node: a larger one is younger.
+    fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
     /// Changes the volume catalogue; all classes may then be tried again.
@@ -165,8 +118,35 @@ impl Engine {
         let labels = namespace.metadata.labels.clone().unwrap_or_default();
         if self.namespaces.get(&name) != Some(&labels) {
             self.namespaces.insert(name, labels);
-            self.topology += 1;
             self.freed += 1;
         }
+    }
+
+    /// Updates a node. Heartbeats change nothing.
+    pub(crate) fn apply_node(&mut self, node: &Node) {
+        let Some(name) = node.metadata.name.as_deref() else {
+            return;
+        };
+        let facts = NodeFacts::new(node, &mut self.resources);
+        match self.nodes.get_mut(name) {
+            Some(known) if known.facts == facts => return,
+            Some(known) => known.facts = facts,
+            None => {
+                let mut added = NodeInfo::new(name.into(), facts, self.number());
+                for pod in self.pods.values() {
+                    if pod.node.as_deref() == Some(name) {
+                        added.add(&pod.shape, &pod.volumes);
+                    }
+                }
+                self.nodes.insert(name.into(), added);
+            }
+        }
+        self.freed += 1;
+    }
+
+    /// Removes a node; its pods are kept in case it is created again.
+    pub(crate) fn remove_node(&mut self, name: &str) {
+        self.nodes.remove(name);
+        self.freed += 1;
     }
 }

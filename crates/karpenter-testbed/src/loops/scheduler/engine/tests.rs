@@ -26,7 +26,7 @@ fn merge(into: &mut Value, from: &Value) {
 impl World {
     fn new() -> Self {
         Self {
-            engine: Engine::new(),
+            engine: Engine::default(),
             now: Timestamp::UNIX_EPOCH,
         }
     }
@@ -79,7 +79,6 @@ impl World {
 
     /// Returns all decisions until none is left, one line each.
     fn run(&mut self) -> Vec<String> {
-        self.engine.wake(self.now);
         let mut lines = Vec::new();
         while let Some(decision) = self.engine.next(self.now) {
             match decision {

@@ -1,7 +1,7 @@
 //! The cache of the loops: one watch per kind, one copy of every object, shared by all loops.
 //!
 //! Each kind's watcher applies events to its table and then sends the change, old and new object, to every subscriber. Pods are
-//! stored in a compact form: replicas share one spec, and fields that no loop reads are dropped.
+//! stored in a compact form, without the fields that no loop reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,8 +55,8 @@ impl Key {
 #[derive(Debug, Clone)]
 pub(crate) struct PodRecord {
     pub(crate) meta: ObjectMeta,
-    /// The spec without `nodeName`, shared by replicas.
-    pub(crate) spec: Arc<PodSpec>,
+    /// The spec without `nodeName`.
+    pub(crate) spec: PodSpec,
     pub(crate) node: Option<Arc<str>>,
     pub(crate) status: PodStatus,
 }
@@ -142,14 +142,13 @@ impl<K> Diff<K> {
 pub(crate) struct PodTable {
     by_key: FxHashMap<Key, Arc<PodRecord>>,
     by_node: FxHashMap<Arc<str>, FxHashSet<Key>>,
-    by_owner: FxHashMap<String, FxHashSet<Key>>,
+    /// By the UID of the controller.
+    by_controller: FxHashMap<String, FxHashSet<Key>>,
     by_namespace: FxHashMap<Arc<str>, FxHashSet<Key>>,
-    /// A recent spec by owner, for sharing.
-    specs: FxHashMap<String, Arc<PodSpec>>,
 }
 
 impl PodTable {
-    fn record(&mut self, pod: Pod) -> PodRecord {
+    fn record(pod: Pod) -> PodRecord {
         let Pod {
             mut metadata,
             spec,
@@ -177,21 +176,9 @@ impl PodTable {
             container.startup_probe = None;
             container.security_context = None;
         }
-        let owner = controller_of(&metadata).map(|o| o.uid.clone());
-        let shared = match owner {
-            Some(owner) => match self.specs.get(&owner) {
-                Some(known) if **known == spec => known.clone(),
-                _ => {
-                    let new = Arc::new(spec);
-                    self.specs.insert(owner, new.clone());
-                    new
-                }
-            },
-            None => Arc::new(spec),
-        };
         PodRecord {
             meta: metadata,
-            spec: shared,
+            spec,
             node,
             status: status.unwrap_or_default(),
         }
@@ -215,11 +202,8 @@ impl PodTable {
         if let Some(node) = &pod.node {
             enter(&mut self.by_node, node.clone(), key, add);
         }
-        for owner in pod.meta.owner_references.iter().flatten() {
-            enter(&mut self.by_owner, owner.uid.clone(), key, add);
-            if !self.by_owner.contains_key(&owner.uid) {
-                self.specs.remove(&owner.uid);
-            }
+        if let Some(owner) = pod.controller() {
+            enter(&mut self.by_controller, owner.uid.clone(), key, add);
         }
         enter(&mut self.by_namespace, key.namespace.clone(), key, add);
     }
@@ -384,7 +368,7 @@ kinds! {
 impl Cached for Pod {
     fn store(cache: &Cache, key: &Key, object: Option<Self>) -> Change {
         let mut pods = cache.pods.write();
-        let new = object.map(|pod| Arc::new(pods.record(pod)));
+        let new = object.map(|pod| Arc::new(PodTable::record(pod)));
         let old = pods.set(key, new.clone());
         Change::Pod(Diff { old, new })
     }
@@ -432,10 +416,10 @@ impl Cache {
         pods.pick(pods.by_node.get(node))
     }
 
-    /// The pods that name `uid` as an owner.
+    /// The pods whose controller has this UID.
     pub(crate) fn pods_of(&self, uid: &str) -> Vec<Arc<PodRecord>> {
         let pods = self.pods.read();
-        pods.pick(pods.by_owner.get(uid))
+        pods.pick(pods.by_controller.get(uid))
     }
 
     pub(crate) fn pods_in(&self, namespace: &str) -> Vec<Arc<PodRecord>> {

@@ -15,7 +15,7 @@ use kube::api::PostParams;
 use rustc_hash::FxHashMap;
 
 use super::cache::{Change, Key, PodRecord, api, controller_of};
-use super::driver::{Context, Controller, Next, after, until};
+use super::driver::{Context, Controller, Next, after};
 use super::workloads::pods::scaled;
 use crate::selector::{Labels, Selector};
 
@@ -260,10 +260,7 @@ impl Controller for Budgets {
                 .replace_status(&key.name, &PostParams::default(), &changed)
                 .await?;
         }
-        Ok(match next {
-            Some(at) => Next::After(until(now, at)),
-            None => Next::Wait,
-        })
+        Ok(Next::at(now, next))
     }
 }
 

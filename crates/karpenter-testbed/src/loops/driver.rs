@@ -77,6 +77,14 @@ pub(crate) enum Next {
     After(Duration),
 }
 
+impl Next {
+    /// Requeues at this time, if there is one.
+    pub(crate) fn at(now: Timestamp, at: Option<Timestamp>) -> Self {
+        let pause = |at| until(now, at).max(Duration::from_millis(1));
+        at.map_or(Self::Wait, |at| Self::After(pause(at)))
+    }
+}
+
 pub(crate) trait Controller: Send + Sync + 'static {
     /// Its name in logs.
     const NAME: &'static str;

@@ -14,7 +14,7 @@ use super::NodeAgentOptions;
 use super::kubelets::{address_of, readiness};
 use crate::loops::cache::{Change, Key, PodRecord, api};
 use crate::loops::driver::{Context, Controller, Next, after, until};
-use crate::loops::outcome::is_not_found;
+use crate::loops::outcome::ignore_not_found;
 use crate::loops::scheduler::shape::sidecar;
 use crate::loops::workloads::pods::delete_pod;
 
@@ -213,14 +213,8 @@ impl PodLives {
         // The UID precondition protects a new pod of the same name.
         let patch = json!({"metadata": {"uid": pod.meta.uid}, "status": status});
         let patch = Patch::Strategic(patch);
-        match pods
-            .patch_status(pod.name(), &PatchParams::default(), &patch)
-            .await
-        {
-            Ok(_) => Ok(()),
-            Err(error) if is_not_found(&error) => Ok(()),
-            Err(error) => Err(error),
-        }
+        let params = PatchParams::default();
+        ignore_not_found(pods.patch_status(pod.name(), &params, &patch).await)
     }
 }
 

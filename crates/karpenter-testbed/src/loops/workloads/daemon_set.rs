@@ -6,23 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetSpec};
 use k8s_openapi::api::core::v1::{
     Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
 
 use super::pods::{
-    PodControl, available_at, from_template, label, labeled, owner_reference, scaled, tally,
-    template_hash,
+    PodControl, available_at, from_template, label, labeled, report, scaled, tally, template_hash,
 };
-use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
-use crate::loops::driver::{Context, Controller, Next, until};
+use crate::loops::cache::{Change, Key, PodRecord};
+use crate::loops::driver::{Context, Controller, Next};
 use crate::loops::scheduler::shape::tolerated;
 use crate::selector::NodeTerm;
 
@@ -255,8 +250,6 @@ impl DaemonSets {
     }
 
     fn pod(&self, set: &DaemonSet, spec: &PodSpec, node: &str, revision: &str) -> Pod {
-        let prefix = format!("{}-", set.metadata.name.as_deref().unwrap_or_default());
-        let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
         let mut template = set
             .spec
             .as_ref()
@@ -265,14 +258,7 @@ impl DaemonSets {
         let mut spec = spec.clone();
         pin(&mut spec, node);
         template.spec = Some(spec);
-        let name = format!("{prefix}{}", self.context.names.suffix());
-        let mut pod = from_template(
-            &template,
-            namespace,
-            name,
-            Some(prefix),
-            owner_reference(set),
-        );
+        let mut pod = from_template(&template, set, &self.context.names.suffix());
         label(&mut pod.metadata, REVISION, revision);
         let generation = set.metadata.generation.unwrap_or(1).to_string();
         label(&mut pod.metadata, "pod-template-generation", &generation);
@@ -285,14 +271,7 @@ impl Controller for DaemonSets {
 
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         match change {
-            Change::Pod(diff) => {
-                self.control.observe(diff);
-                if let Some(pod) = diff.latest()
-                    && let Some(owner) = pod.controller().filter(|o| o.kind == "DaemonSet")
-                {
-                    keys.push(Key::new(pod.namespace(), &owner.name));
-                }
-            }
+            Change::Pod(diff) => keys.extend(self.control.observe(diff, "DaemonSet")),
             Change::DaemonSet(diff) => {
                 keys.extend(diff.latest().map(|s| Key::of(&s.metadata)));
             }
@@ -320,13 +299,7 @@ impl Controller for DaemonSets {
         let revision = template_hash(&spec.template, 0);
         let mut pod_spec = spec.template.spec.clone().unwrap_or_default();
         with_tolerations(&mut pod_spec);
-        let pods: Vec<_> = self
-            .context
-            .cache
-            .pods_of(uid)
-            .into_iter()
-            .filter(|p| controller_of(&p.meta).is_some_and(|o| o.uid == uid))
-            .collect();
+        let pods = self.context.cache.pods_of(uid);
         let nodes = self.context.cache.nodes.all();
         let (mut plan, kept) = plan(&pod_spec, &nodes, pods);
         let current = |p: &PodRecord| labeled(&p.meta, REVISION) == Some(&revision);
@@ -346,9 +319,8 @@ impl Controller for DaemonSets {
         let counted = tally(kept.iter(), spec.min_ready_seconds.unwrap_or(0), now);
         let updated = kept.iter().filter(|p| current(p)).count();
         let updated = i32::try_from(updated).unwrap_or(i32::MAX);
-        let old = set.status.clone().unwrap_or_default();
-        let mut new = old.clone();
         let optional = |n: i32| (n > 0).then_some(n);
+        let mut new = set.status.clone().unwrap_or_default();
         new.observed_generation = set.metadata.generation;
         new.desired_number_scheduled = plan.desired;
         new.current_number_scheduled = plan.scheduled;
@@ -357,24 +329,7 @@ impl Controller for DaemonSets {
         new.number_available = optional(counted.available);
         new.number_unavailable = optional(plan.desired - counted.available);
         new.updated_number_scheduled = optional(updated);
-        if new != old || set.status.is_none() {
-            let sets: Api<DaemonSet> = api(&self.context.client(), key);
-            let patch = json!({"status": {
-                "observedGeneration": new.observed_generation,
-                "desiredNumberScheduled": new.desired_number_scheduled,
-                "currentNumberScheduled": new.current_number_scheduled,
-                "numberMisscheduled": new.number_misscheduled,
-                "numberReady": new.number_ready,
-                "numberAvailable": new.number_available,
-                "numberUnavailable": new.number_unavailable,
-                "updatedNumberScheduled": new.updated_number_scheduled,
-            }});
-            sets.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
-                .await?;
-        }
-        Ok(match counted.next {
-            Some(at) => Next::After(until(now, at).max(Duration::from_millis(1))),
-            None => Next::Wait,
-        })
+        report(&self.context, &*set, set.status.as_ref(), &new).await?;
+        Ok(Next::at(now, counted.next))
     }
 }

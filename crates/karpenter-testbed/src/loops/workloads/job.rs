@@ -7,12 +7,9 @@
 
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
 
-use super::pods::{PodControl, deletion_order, from_template, label, owner_reference};
-use crate::loops::cache::{Change, Key, api, controller_of};
+use super::pods::{PodControl, deletion_order, from_template, label, report};
+use crate::loops::cache::{Change, Key};
 use crate::loops::driver::{Context, Controller, Next};
 
 /// The actions of a pass.
@@ -63,13 +60,9 @@ impl Jobs {
     async fn start(&self, job: &Job, spec: &JobSpec, count: usize) -> Result<(), kube::Error> {
         let uid = job.metadata.uid.as_deref().unwrap_or_default();
         let name = job.metadata.name.as_deref().unwrap_or_default();
-        let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
         let mut new = Vec::new();
         for _ in 0..count {
-            let prefix = format!("{name}-");
-            let pod_name = format!("{prefix}{}", self.context.names.suffix());
-            let owner = owner_reference(job);
-            let mut pod = from_template(&spec.template, namespace, pod_name, Some(prefix), owner);
+            let mut pod = from_template(&spec.template, job, &self.context.names.suffix());
             let meta = &mut pod.metadata;
             for prefix in ["batch.kubernetes.io/", ""] {
                 label(meta, &format!("{prefix}job-name"), name);
@@ -79,25 +72,6 @@ impl Jobs {
         }
         self.control.create(&self.context, uid, new).await
     }
-
-    async fn report(&self, job: &Job, new: &JobStatus) -> Result<(), kube::Error> {
-        if job.status.as_ref() == Some(new) {
-            return Ok(());
-        }
-        let key = Key::of(&job.metadata);
-        let jobs: Api<Job> = api(&self.context.client(), &key);
-        let patch = json!({"status": {
-            "active": new.active,
-            "ready": new.ready,
-            "succeeded": new.succeeded,
-            "startTime": new.start_time,
-            "completionTime": new.completion_time,
-            "conditions": new.conditions,
-        }});
-        jobs.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await?;
-        Ok(())
-    }
 }
 
 impl Controller for Jobs {
@@ -105,14 +79,7 @@ impl Controller for Jobs {
 
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         match change {
-            Change::Pod(diff) => {
-                self.control.observe(diff);
-                if let Some(pod) = diff.latest()
-                    && let Some(owner) = pod.controller().filter(|o| o.kind == "Job")
-                {
-                    keys.push(Key::new(pod.namespace(), &owner.name));
-                }
-            }
+            Change::Pod(diff) => keys.extend(self.control.observe(diff, "Job")),
             Change::Job(diff) => keys.extend(diff.latest().map(|j| Key::of(&j.metadata))),
             _ => {}
         }
@@ -129,13 +96,7 @@ impl Controller for Jobs {
         let now = self.context.clock.now();
         let spec = job.spec.clone().unwrap_or_default();
         let uid = job.metadata.uid.as_deref().unwrap_or_default();
-        let pods: Vec<_> = self
-            .context
-            .cache
-            .pods_of(uid)
-            .into_iter()
-            .filter(|p| controller_of(&p.meta).is_some_and(|o| o.uid == uid))
-            .collect();
+        let pods = self.context.cache.pods_of(uid);
         let size = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let succeeded = pods.iter().filter(|p| p.phase() == "Succeeded").count();
         let succeeded = size(succeeded).max(old.succeeded.unwrap_or(0));
@@ -172,7 +133,7 @@ impl Controller for Jobs {
             conditions.extend(["SuccessCriteriaMet", "Complete"].map(condition));
             new.completion_time = Some(Time(now));
         }
-        self.report(&job, &new).await?;
+        report(&self.context, &*job, job.status.as_ref(), &new).await?;
         Ok(Next::Wait)
     }
 }

@@ -1,23 +1,27 @@
 //! Creation, deletion and counting of pods for workload controllers.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
 
 use crate::loops::cache::{Diff, Key, PodRecord, api};
 use crate::loops::driver::{Context, after};
-use crate::loops::outcome::is_not_found;
+use crate::loops::outcome::ignore_not_found;
 
 /// The controlling owner reference to `owner`.
 pub(crate) fn owner_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
@@ -32,28 +36,61 @@ pub(crate) fn owner_reference<K: Resource<DynamicType = ()>>(owner: &K) -> Owner
     }
 }
 
-pub(crate) fn from_template(
+/// Returns the pod of a template, named after its owner.
+pub(crate) fn from_template<K: Resource<DynamicType = ()>>(
     template: &PodTemplateSpec,
-    namespace: &str,
-    name: String,
-    generate_name: Option<String>,
-    owner: OwnerReference,
+    owner: &K,
+    suffix: &str,
 ) -> Pod {
     let meta = template.metadata.clone().unwrap_or_default();
+    let prefix = format!("{}-", owner.meta().name.as_deref().unwrap_or_default());
     Pod {
         metadata: ObjectMeta {
-            name: Some(name),
-            generate_name,
-            namespace: Some(namespace.to_owned()),
+            name: Some(format!("{prefix}{suffix}")),
+            generate_name: Some(prefix),
+            namespace: owner.meta().namespace.clone(),
             labels: meta.labels,
             annotations: meta.annotations,
             finalizers: meta.finalizers,
-            owner_references: Some(vec![owner]),
+            owner_references: Some(vec![owner_reference(owner)]),
             ..ObjectMeta::default()
         },
         spec: template.spec.clone(),
         status: None,
     }
+}
+
+/// Writes the status of an object, if it has changed.
+pub(crate) async fn report<K, S>(
+    context: &Context,
+    object: &K,
+    old: Option<&S>,
+    new: &S,
+) -> Result<(), kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned,
+    S: Serialize + PartialEq,
+{
+    if old == Some(new) {
+        return Ok(());
+    }
+    let fields = |status: Option<&S>| match json!(status) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    // A merge patch removes what it has as null.
+    let gone = fields(old).into_iter().map(|(name, _)| (name, Value::Null));
+    let mut status: Map<String, Value> = gone.collect();
+    status.extend(fields(Some(new)));
+    let key = Key::of(object.meta());
+    let patch = Patch::Merge(json!({"status": status}));
+    let objects = api::<K>(&context.client(), &key);
+    let params = PatchParams::default();
+    let written = objects.patch_status(&key.name, &params, &patch).await;
+    written.map(|_| ())
 }
 
 pub(crate) fn label(meta: &mut ObjectMeta, key: &str, value: &str) {
@@ -219,9 +256,15 @@ impl PodControl {
         self.expectations.met(owner, now)
     }
 
-    /// See [`Expectations::observe`].
-    pub(crate) fn observe(&self, diff: &Diff<PodRecord>) {
+    /// Observes a change of a pod; returns the key of its controller, if that is of this kind.
+    pub(crate) fn observe(&self, diff: &Diff<PodRecord>, kind: &str) -> Option<Key> {
         self.expectations.observe(diff);
+        // A pod that is orphaned has lost its owner.
+        let mut pods = [&diff.old, &diff.new].into_iter().flatten();
+        pods.find_map(|pod| {
+            let owner = pod.controller().filter(|owner| owner.kind == kind)?;
+            Some(Key::new(pod.namespace(), &owner.name))
+        })
     }
 
     /// Creates all of `pods`; returns the first error after all were tried.
@@ -297,14 +340,8 @@ pub(crate) async fn delete_pod(
         }),
         ..DeleteParams::default()
     };
-    match api::<Pod>(&context.client(), &pod.key())
-        .delete(pod.name(), &params)
-        .await
-    {
-        Ok(_) => Ok(()),
-        Err(error) if is_not_found(&error) => Ok(()),
-        Err(error) => Err(error),
-    }
+    let pods = api::<Pod>(&context.client(), &pod.key());
+    ignore_not_found(pods.delete(pod.name(), &params).await)
 }
 
 /// The order in which pods are deleted when there are too many. UPSTREAM: pkg/controller/controller_utils.go,

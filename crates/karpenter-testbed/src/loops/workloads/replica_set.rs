@@ -3,17 +3,13 @@
 //! UPSTREAM: pkg/controller/replicaset
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
 
-use super::pods::{PodControl, Tally, deletion_order, from_template, owner_reference, tally};
-use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
-use crate::loops::driver::{Context, Controller, Next, until};
+use super::pods::{PodControl, Tally, deletion_order, from_template, report, tally};
+use crate::loops::cache::{Change, Key, PodRecord};
+use crate::loops::driver::{Context, Controller, Next};
 
 /// Maximum number of pods created or deleted in one pass.
 const BURST: usize = 500;
@@ -48,8 +44,7 @@ fn status(set: &ReplicaSet, counted: Tally, fully_labeled: i32) -> ReplicaSetSta
         ready_replicas: optional(counted.ready),
         available_replicas: optional(counted.available),
         observed_generation: set.metadata.generation,
-        conditions: set.status.as_ref().and_then(|s| s.conditions.clone()),
-        ..ReplicaSetStatus::default()
+        ..set.status.clone().unwrap_or_default()
     }
 }
 
@@ -78,41 +73,12 @@ impl ReplicaSets {
                     .as_ref()
                     .and_then(|s| s.template.clone())
                     .unwrap_or_default();
-                let prefix = format!("{}-", set.metadata.name.as_deref().unwrap_or_default());
-                let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
                 let pods = (0..count)
-                    .map(|_| {
-                        let name = format!("{prefix}{}", self.context.names.suffix());
-                        from_template(
-                            &template,
-                            namespace,
-                            name,
-                            Some(prefix.clone()),
-                            owner_reference(set),
-                        )
-                    })
+                    .map(|_| from_template(&template, set, &self.context.names.suffix()))
                     .collect();
                 self.control.create(&self.context, owner, pods).await
             }
         }
-    }
-
-    async fn report(&self, set: &ReplicaSet, new: &ReplicaSetStatus) -> Result<(), kube::Error> {
-        if set.status.as_ref() == Some(new) {
-            return Ok(());
-        }
-        let sets: Api<ReplicaSet> = api(&self.context.client(), &Key::of(&set.metadata));
-        let name = set.metadata.name.as_deref().unwrap_or_default();
-        let patch = json!({"status": {
-            "replicas": new.replicas,
-            "fullyLabeledReplicas": new.fully_labeled_replicas,
-            "readyReplicas": new.ready_replicas,
-            "availableReplicas": new.available_replicas,
-            "observedGeneration": new.observed_generation,
-        }});
-        sets.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
-            .await?;
-        Ok(())
     }
 }
 
@@ -121,15 +87,7 @@ impl Controller for ReplicaSets {
 
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         match change {
-            Change::Pod(diff) => {
-                self.control.observe(diff);
-                for pod in [&diff.old, &diff.new].into_iter().flatten() {
-                    if let Some(owner) = pod.controller().filter(|o| o.kind == "ReplicaSet") {
-                        keys.push(Key::new(pod.namespace(), &owner.name));
-                        break;
-                    }
-                }
-            }
+            Change::Pod(diff) => keys.extend(self.control.observe(diff, "ReplicaSet")),
             Change::ReplicaSet(diff) => {
                 keys.extend(diff.latest().map(|s| Key::of(&s.metadata)));
             }
@@ -149,7 +107,7 @@ impl Controller for ReplicaSets {
             .cache
             .pods_of(uid)
             .into_iter()
-            .filter(|p| p.is_active() && controller_of(&p.meta).is_some_and(|o| o.uid == uid))
+            .filter(|p| p.is_active())
             .collect();
         let wanted = spec.replicas.unwrap_or(1);
         let met = self.control.expectations_met(uid, now);
@@ -172,11 +130,9 @@ impl Controller for ReplicaSets {
             })
             .count();
         let fully = i32::try_from(fully).unwrap_or(i32::MAX);
-        self.report(&set, &status(&set, counted, fully)).await?;
+        let new = status(&set, counted, fully);
+        report(&self.context, &*set, set.status.as_ref(), &new).await?;
         outcome?;
-        Ok(match counted.next {
-            Some(at) => Next::After(until(now, at).max(Duration::from_millis(1))),
-            None => Next::Wait,
-        })
+        Ok(Next::at(now, counted.next))
     }
 }

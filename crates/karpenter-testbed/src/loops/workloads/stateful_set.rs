@@ -7,21 +7,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
+use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume,
 };
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use kube::api::PostParams;
 
 use super::pods::{
-    PodControl, available_at, from_template, label, labeled, owner_reference, tally, template_hash,
+    PodControl, available_at, from_template, label, labeled, report, tally, template_hash,
 };
-use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
-use crate::loops::driver::{Context, Controller, Next, until};
+use crate::loops::cache::{Change, Key, PodRecord, api};
+use crate::loops::driver::{Context, Controller, Next};
 use crate::loops::outcome::ignore_conflict_of_existence;
 
 const REVISION: &str = "controller-revision-hash";
@@ -95,11 +93,8 @@ fn ordinal(set: &str, pod: &str) -> Option<i32> {
 
 fn pod(set: &StatefulSet, spec: &StatefulSetSpec, number: i32, revision: &str) -> Pod {
     let name = set.metadata.name.as_deref().unwrap_or_default();
-    let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let pod_name = format!("{name}-{number}");
-    let generate = Some(format!("{name}-"));
-    let owner = owner_reference(set);
-    let mut pod = from_template(&spec.template, namespace, pod_name.clone(), generate, owner);
+    let mut pod = from_template(&spec.template, set, &number.to_string());
     label(
         &mut pod.metadata,
         "statefulset.kubernetes.io/pod-name",
@@ -204,22 +199,6 @@ impl StatefulSets {
             .collect();
         self.control.delete(&self.context, owner, &old).await
     }
-
-    async fn report(&self, set: &StatefulSet, status: Value) -> Result<(), kube::Error> {
-        let key = Key::of(&set.metadata);
-        let sets: Api<StatefulSet> = api(&self.context.client(), &key);
-        let old = serde_json::to_value(&set.status).unwrap_or_default();
-        let differs = |(field, value): (&String, &Value)| {
-            let known = old.get(field);
-            known != Some(value) && !(known.is_none() && value == &json!(0))
-        };
-        if status.as_object().is_some_and(|s| s.iter().any(differs)) {
-            let patch = json!({"status": status});
-            sets.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
-                .await?;
-        }
-        Ok(())
-    }
 }
 
 impl Controller for StatefulSets {
@@ -227,14 +206,7 @@ impl Controller for StatefulSets {
 
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         match change {
-            Change::Pod(diff) => {
-                self.control.observe(diff);
-                if let Some(pod) = diff.latest()
-                    && let Some(owner) = pod.controller().filter(|o| o.kind == "StatefulSet")
-                {
-                    keys.push(Key::new(pod.namespace(), &owner.name));
-                }
-            }
+            Change::Pod(diff) => keys.extend(self.control.observe(diff, "StatefulSet")),
             Change::StatefulSet(diff) => {
                 keys.extend(diff.latest().map(|s| Key::of(&s.metadata)));
             }
@@ -256,7 +228,6 @@ impl Controller for StatefulSets {
             .cache
             .pods_of(uid)
             .into_iter()
-            .filter(|p| controller_of(&p.meta).is_some_and(|o| o.uid == uid))
             .filter_map(|p| Some((ordinal(&key.name, p.name())?, p)))
             .collect();
         let current = |p: &PodRecord| labeled(&p.meta, REVISION) == Some(&revision);
@@ -294,23 +265,18 @@ impl Controller for StatefulSets {
         } else {
             counted.replicas - updated
         };
-        self.report(
-            &set,
-            json!({
-                "observedGeneration": set.metadata.generation,
-                "replicas": counted.replicas,
-                "readyReplicas": counted.ready,
-                "availableReplicas": counted.available,
-                "currentReplicas": current_replicas,
-                "updatedReplicas": updated,
-                "currentRevision": current_revision,
-                "updateRevision": name,
-            }),
-        )
-        .await?;
-        Ok(match counted.next {
-            Some(at) => Next::After(until(now, at).max(Duration::from_millis(1))),
-            None => Next::Wait,
-        })
+        let new = StatefulSetStatus {
+            observed_generation: set.metadata.generation,
+            replicas: counted.replicas,
+            ready_replicas: Some(counted.ready),
+            available_replicas: Some(counted.available),
+            current_replicas: Some(current_replicas),
+            updated_replicas: Some(updated),
+            current_revision: Some(current_revision),
+            update_revision: Some(name),
+            ..set.status.clone().unwrap_or_default()
+        };
+        report(&self.context, &*set, set.status.as_ref(), &new).await?;
+        Ok(Next::at(now, counted.next))
     }
 }

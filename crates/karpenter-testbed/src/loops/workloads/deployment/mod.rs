@@ -11,7 +11,7 @@ mod status;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStatus, ReplicaSet};
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, ReplicaSet};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -19,9 +19,9 @@ use serde_json::json;
 use self::replica_sets::{REVISION, new_set, revision, same_template};
 use self::rollout::{sizes, wanted};
 use self::status::{deadline, status};
-use super::pods::template_hash;
+use super::pods::{report, template_hash};
 use crate::loops::cache::{Change, Key, api, controller_of};
-use crate::loops::driver::{Context, Controller, Next, until};
+use crate::loops::driver::{Context, Controller, Next};
 use crate::loops::outcome::{ignore_conflict_of_existence, ignore_not_found};
 
 #[derive(Debug)]
@@ -135,31 +135,6 @@ impl Deployments {
         }
         Ok(())
     }
-
-    async fn report(
-        &self,
-        deployment: &Deployment,
-        new: &DeploymentStatus,
-    ) -> Result<(), kube::Error> {
-        if deployment.status.as_ref() == Some(new) {
-            return Ok(());
-        }
-        let key = Key::of(&deployment.metadata);
-        let deployments: Api<Deployment> = api(&self.context.client(), &key);
-        let patch = json!({"status": {
-            "observedGeneration": new.observed_generation,
-            "replicas": new.replicas,
-            "updatedReplicas": new.updated_replicas,
-            "readyReplicas": new.ready_replicas,
-            "availableReplicas": new.available_replicas,
-            "unavailableReplicas": new.unavailable_replicas,
-            "conditions": new.conditions,
-        }});
-        deployments
-            .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await?;
-        Ok(())
-    }
 }
 
 impl Controller for Deployments {
@@ -214,10 +189,9 @@ impl Controller for Deployments {
             self.clean_up(&spec, &old).await?;
         }
         let next = status(&deployment, new.as_deref(), &sets, now);
-        self.report(&deployment, &next).await?;
-        Ok(match deadline(&spec, &next).filter(|at| *at > now) {
-            Some(at) => Next::After(until(now, at)),
-            None => Next::Wait,
-        })
+        let old = deployment.status.as_ref();
+        report(&self.context, &*deployment, old, &next).await?;
+        let deadline = deadline(&spec, &next).filter(|at| *at > now);
+        Ok(Next::at(now, deadline))
     }
 }

@@ -1,4 +1,4 @@
-//! Discovery documents: the served groups, versions and resources.
+//! Discovery documents: the served groups, versions and resources. Clients that ask for aggregated documents take these, too.
 //!
 //! UPSTREAM: apiserver/pkg/endpoints/discovery.
 
@@ -6,70 +6,25 @@ use serde_json::{Map, Value, json};
 
 use crate::registry::{Registry, Resource, Subresource, api_version};
 
-/// Content type that kubectl expects of `APIGroupDiscoveryList` responses of version `v2`.
-pub const AGGREGATED_V2: &str =
-    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-
-/// The form of discovery that a client prefers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DiscoveryForm {
-    /// `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
-    AggregatedV2,
-    /// `APIVersions`, `APIGroupList`.
-    Legacy,
+/// Returns the document at `/api`. `address` is the server address for legacy clients, `host:port`.
+pub fn core(address: &str) -> Value {
+    json!({
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+    })
 }
 
-impl DiscoveryForm {
-    /// Parses an `Accept` header.
-    pub fn from_accept(accept: &str) -> Self {
-        for part in accept.split(',') {
-            let parameters: Vec<&str> = part.split(';').map(str::trim).collect();
-            if parameters.contains(&"as=APIGroupDiscoveryList")
-                && parameters.contains(&"g=apidiscovery.k8s.io")
-                && parameters.contains(&"v=v2")
-            {
-                return Self::AggregatedV2;
-            }
-        }
-        Self::Legacy
-    }
-
-    /// Returns the content type of the response.
-    pub fn content_type(self) -> &'static str {
-        match self {
-            Self::AggregatedV2 => AGGREGATED_V2,
-            Self::Legacy => "application/json",
-        }
-    }
-}
-
-/// Returns the document at `/api` in the requested form. `address` is the server address for legacy clients, `host:port`.
-pub fn core(registry: &Registry, form: DiscoveryForm, address: &str) -> Value {
-    match form {
-        DiscoveryForm::Legacy => json!({
-            "kind": "APIVersions",
-            "versions": ["v1"],
-            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
-        }),
-        _ => aggregated(registry, true),
-    }
-}
-
-/// Returns the document at `/apis` in the requested form.
-pub fn groups(registry: &Registry, form: DiscoveryForm) -> Value {
-    match form {
-        DiscoveryForm::Legacy => {
-            let named = registry
-                .groups()
-                .into_iter()
-                .filter(|group| !group.is_empty());
-            let groups: Vec<Value> = named
-                .map(|name| Value::Object(group_entry(registry, name)))
-                .collect();
-            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
-        }
-        _ => aggregated(registry, false),
-    }
+/// Returns the document at `/apis`.
+pub fn groups(registry: &Registry) -> Value {
+    let named = registry
+        .groups()
+        .into_iter()
+        .filter(|group| !group.is_empty());
+    let groups: Vec<Value> = named
+        .map(|name| Value::Object(group_entry(registry, name)))
+        .collect();
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
 /// Returns the `APIGroup` at `/apis/GROUP`.
@@ -103,21 +58,17 @@ fn group_entry(registry: &Registry, name: &str) -> Map<String, Value> {
 pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Value> {
     let mut entries = Vec::new();
     for resource in registry.in_version(group, version) {
-        entries.push(legacy_entry(resource));
+        entries.push(entry_of(resource));
         let mut subresources: Vec<&Subresource> = resource.subresources.iter().collect();
         subresources.sort_by(|a, b| a.name.cmp(&b.name));
-        entries.extend(
-            subresources
-                .into_iter()
-                .map(|sub| legacy_sub_entry(resource, sub)),
-        );
+        entries.extend(subresources.into_iter().map(|sub| sub_entry(resource, sub)));
     }
     (!entries.is_empty()).then(|| {
         json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version(group, version), "resources": entries})
     })
 }
 
-fn legacy_entry(resource: &Resource) -> Value {
+fn entry_of(resource: &Resource) -> Value {
     let mut entry = json!({
         "name": resource.plural,
         "singularName": resource.singular,
@@ -134,7 +85,7 @@ fn legacy_entry(resource: &Resource) -> Value {
     entry
 }
 
-fn legacy_sub_entry(resource: &Resource, sub: &Subresource) -> Value {
+fn sub_entry(resource: &Resource, sub: &Subresource) -> Value {
     let mut entry = json!({
         "name": format!("{}/{}", resource.plural, sub.name),
         "singularName": "",
@@ -145,76 +96,6 @@ fn legacy_sub_entry(resource: &Resource, sub: &Subresource) -> Value {
     if (&sub.kind.group, &sub.kind.version) != (&resource.group, &resource.version) {
         entry["group"] = json!(sub.kind.group);
         entry["version"] = json!(sub.kind.version);
-    }
-    entry
-}
-
-fn aggregated(registry: &Registry, core: bool) -> Value {
-    let groups = registry
-        .groups()
-        .into_iter()
-        .filter(|group| group.is_empty() == core);
-    let items: Vec<Value> = groups
-        .map(|group| {
-            let versions: Vec<Value> = registry
-                .versions(group)
-                .iter()
-                .map(|version| {
-                    let resources: Vec<Value> = registry
-                        .in_version(group, version)
-                        .map(|resource| aggregated_entry(resource))
-                        .collect();
-                    json!({"version": version, "resources": resources, "freshness": "Current"})
-                })
-                .collect();
-            let metadata = if group.is_empty() {
-                json!({})
-            } else {
-                json!({"name": group})
-            };
-            json!({"metadata": metadata, "versions": versions})
-        })
-        .collect();
-    json!({
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": items,
-    })
-}
-
-fn aggregated_entry(resource: &Resource) -> Value {
-    // Built-in resources omit group and version if they are those of the document; custom ones include them.
-    let kind_of = |group: &str, version: &str, kind: &str| {
-        let own = group == resource.group && version == resource.version;
-        if own && !resource.is_custom() {
-            json!({"group": "", "version": "", "kind": kind})
-        } else {
-            json!({"group": group, "version": version, "kind": kind})
-        }
-    };
-    let mut entry = json!({
-        "resource": resource.plural,
-        "responseKind": kind_of(&resource.group, &resource.version, &resource.kind),
-        "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
-        "singularResource": resource.singular,
-        "verbs": resource.verbs,
-    });
-    if !resource.short_names.is_empty() {
-        entry["shortNames"] = json!(resource.short_names);
-    }
-    if !resource.categories.is_empty() {
-        entry["categories"] = json!(resource.categories);
-    }
-    if !resource.subresources.is_empty() {
-        let subresource = |sub: &Subresource| {
-            json!({
-                "subresource": sub.name,
-                "responseKind": kind_of(&sub.kind.group, &sub.kind.version, &sub.kind.kind),
-                "verbs": sub.verbs,
-            })
-        };
-        entry["subresources"] = resource.subresources.iter().map(subresource).collect();
     }
     entry
 }

@@ -1,6 +1,6 @@
 //! Presentation of kinds: discovery, OpenAPI, Tables, protobuf request bodies.
 //!
-//! - [`discovery`]: aggregated discovery (`APIGroupDiscoveryList`) and the legacy documents, the `/version` document.
+//! - [`discovery`]: the documents of discovery, the `/version` document.
 //! - [`openapi`]: the `/openapi/v3` index and the document of a group and version, custom resources included.
 //! - [`table`]: `Table` responses with kubectl's cells, and `PartialObjectMetadata`.
 //! - [`age`]: durations as kubectl prints them.

@@ -2,11 +2,10 @@
 
 use bytes::Bytes;
 use http::Method;
-use http::header::{ACCEPT, HOST};
+use http::header::HOST;
 use http::request::Parts;
 use serde_json::{Value, json};
 
-use crate::present::discovery::DiscoveryForm;
 use crate::present::{discovery, openapi};
 use crate::server::ApiServer;
 use crate::server::wire::error::ApiError;
@@ -20,15 +19,7 @@ impl ApiServer {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return Err(ApiError::method_not_allowed());
         }
-        let header = |name| {
-            parts
-                .headers
-                .get(name)
-                .and_then(|v| v.to_str().ok())
-                .unwrap_or_default()
-        };
         let registry = self.catalog.registry();
-        let form = DiscoveryForm::from_accept(header(ACCEPT));
         let segments: Vec<&str> = parts
             .uri
             .path()
@@ -40,10 +31,10 @@ impl ApiServer {
                 "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version",
             ]})),
             ["api"] => {
-                let document = discovery::core(&registry, form, header(HOST));
-                return Ok(discovered(form, &document));
+                let host = parts.headers.get(HOST).and_then(|v| v.to_str().ok());
+                Some(discovery::core(host.unwrap_or_default()))
             }
-            ["apis"] => return Ok(discovered(form, &discovery::groups(&registry, form))),
+            ["apis"] => Some(discovery::groups(&registry)),
             ["api", version] => discovery::resources(&registry, "", version),
             ["apis", group] => discovery::group(&registry, group),
             ["apis", group, version] => discovery::resources(&registry, group, version),
@@ -92,12 +83,5 @@ impl ApiServer {
         review["metadata"] = json!({"creationTimestamp": Value::Null});
         review["status"] = json!({"allowed": self.review(parts, &review["spec"])});
         Ok(Reply::json(201, &review))
-    }
-}
-
-fn discovered(form: DiscoveryForm, document: &Value) -> Reply {
-    Reply {
-        content_type: form.content_type(),
-        ..Reply::json(200, document)
     }
 }

@@ -207,8 +207,7 @@ impl State {
                     absent: f.absent,
                 }),
         );
-        let indexed = fields.iter().position(|f| f.label == "spec.nodeName");
-        let collection = store.collection(Arc::from(fields), indexed);
+        let collection = store.collection(Arc::from(fields));
         self.collections
             .insert(resource.storage.clone(), Arc::clone(&collection));
         collection

@@ -1,11 +1,10 @@
 //! The objects of one resource: reads, conditional writes, pages of a consistent snapshot.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::watch::{Change, ChangeKind, Cursor, Expired, Signal};
@@ -40,17 +39,13 @@ pub struct Page {
     /// The objects, ordered by key.
     pub items: Vec<Arc<Object>>,
     pub revision: u64,
-    /// How many objects of the range come after the page, at most [`MAX_COUNTED`]; 0 at the end. Counts unselected ones too.
+    /// How many objects of the range come after the page; 0 at the end. Counts unselected ones too.
     pub remaining: usize,
 }
-
-/// The most objects that are counted after a page: counting all of a million, for each page, would be most of the work of a list.
-pub const MAX_COUNTED: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     objects: BTreeMap<Arc<str>, Arc<Object>>,
-    index: FxHashMap<Box<str>, BTreeSet<Arc<str>>>,
     pub(super) history: VecDeque<Arc<Change>>,
     /// Changes up to this revision have been dropped.
     pub(super) compacted: u64,
@@ -61,22 +56,15 @@ pub(super) struct State {
 pub struct Collection {
     shared: Arc<Shared>,
     fields: Arc<[Selectable]>,
-    /// The selectable field that is indexed.
-    indexed: Option<usize>,
     state: Mutex<State>,
     signal: Signal,
 }
 
 impl Collection {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        fields: Arc<[Selectable]>,
-        indexed: Option<usize>,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, fields: Arc<[Selectable]>) -> Self {
         let revision = shared.revision();
         Self {
             fields,
-            indexed,
             state: Mutex::new(State {
                 compacted: revision.saturating_sub(1),
                 ..State::default()
@@ -198,23 +186,6 @@ impl Collection {
         object: &Arc<Object>,
         previous: Option<Arc<Object>>,
     ) {
-        if let Some(field) = self.indexed {
-            if let Some(old) = &previous
-                && let Some(keys) = state.index.get_mut(old.field(field))
-            {
-                keys.remove(&old.key);
-                if keys.is_empty() {
-                    state.index.remove(old.field(field));
-                }
-            }
-            if kind != ChangeKind::Deleted {
-                state
-                    .index
-                    .entry(object.field(field).into())
-                    .or_default()
-                    .insert(Arc::clone(&object.key));
-            }
-        }
         if kind == ChangeKind::Deleted {
             state.objects.remove(&object.key);
         } else {
@@ -252,26 +223,6 @@ impl Collection {
             });
         }
         let undo = undo(&state, revision);
-        if undo.is_empty()
-            && query.limit == 0
-            && let Some(value) = self.indexed.and_then(|f| query.matcher.required_field(f))
-        {
-            let items = state
-                .index
-                .get(value)
-                .into_iter()
-                .flatten()
-                .filter_map(|key| state.objects.get(key))
-                .filter(|o| query.namespace.is_none_or(|ns| o.namespace() == ns))
-                .filter(|o| query.matcher.matches(o))
-                .cloned()
-                .collect();
-            return Ok(Page {
-                items,
-                revision,
-                remaining: 0,
-            });
-        }
         let (from, until) = bounds(query.namespace, query.after);
         let lower = from.as_ref().map(|s| &**s);
         let upper = until.as_ref().map(|s| &**s);
@@ -354,7 +305,6 @@ impl Collection {
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.objects.clear();
-        state.index.clear();
         state.history.clear();
         state.compacted = u64::MAX;
         drop(state);
@@ -417,7 +367,7 @@ fn page<'a>(
             items.push(Arc::clone(object));
         }
     }
-    remaining += range.take(MAX_COUNTED - remaining).count();
+    remaining += range.count();
     Page {
         items,
         revision,

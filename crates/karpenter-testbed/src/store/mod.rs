@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-pub use collection::{Collection, MAX_COUNTED, Page, Query, Rejected};
+pub use collection::{Collection, Page, Query, Rejected};
 pub use object::{Matcher, Object, Selectable};
 pub use watch::{Change, ChangeKind, Cursor, Expired};
 
@@ -74,8 +74,8 @@ impl Store {
     }
 
     /// Returns a new, empty collection whose objects have these selectable fields.
-    pub fn collection(&self, fields: Arc<[Selectable]>, index: Option<usize>) -> Arc<Collection> {
-        let collection = Arc::new(Collection::new(Arc::clone(&self.shared), fields, index));
+    pub fn collection(&self, fields: Arc<[Selectable]>) -> Arc<Collection> {
+        let collection = Arc::new(Collection::new(Arc::clone(&self.shared), fields));
         self.collections.write().push(Arc::clone(&collection));
         collection
     }

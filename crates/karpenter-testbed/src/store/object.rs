@@ -142,9 +142,6 @@ impl Object {
 pub trait Matcher: Send + Sync {
     fn matches(&self, object: &Object) -> bool;
 
-    /// Returns the value that the selectable field at `index` must have, if there is one: an index can use it.
-    fn required_field(&self, index: usize) -> Option<&str>;
-
     /// Whether every object is selected.
     fn is_everything(&self) -> bool;
 }

@@ -17,7 +17,7 @@ use crate::server::wire::error::ApiError;
 use crate::server::wire::reply::Reply;
 use crate::server::wire::request::{Call, View};
 use crate::server::wire::selector::Selectors;
-use crate::store::{MAX_COUNTED, Matcher, Object, Page, Query};
+use crate::store::{Matcher, Object, Page, Query};
 
 impl ApiServer {
     /// GET of one object.
@@ -167,7 +167,7 @@ impl ApiServer {
         {
             metadata["continue"] = token(page.revision, &last.key).into();
             // The field may be omitted.
-            if everything && page.remaining < MAX_COUNTED {
+            if everything {
                 metadata["remainingItemCount"] = page.remaining.into();
             }
         }

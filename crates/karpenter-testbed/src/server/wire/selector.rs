@@ -270,13 +270,6 @@ impl Matcher for Selectors {
             && self.labels.matches_with(|key| object.label(key))
     }
 
-    fn required_field(&self, index: usize) -> Option<&str> {
-        self.fields
-            .iter()
-            .find(|(i, _, equal)| *i == index && *equal)
-            .map(|(_, value, _)| value.as_str())
-    }
-
     fn is_everything(&self) -> bool {
         self.fields.is_empty() && self.labels.selects_all()
     }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use rustc_hash::FxHashMap;
 
 use super::reason::{Reason, insufficient};
-use super::shape::{HostPort, Resources, Shape};
+use super::shape::{Amounts, HostPort, Shape};
 use crate::quantity;
 use crate::selector::Labels;
 
@@ -18,11 +18,11 @@ pub(crate) struct NodeFacts {
     /// `PreferNoSchedule` taints.
     soft_taints: Vec<Taint>,
     unschedulable: bool,
-    allocatable: Vec<i64>,
+    allocatable: Amounts,
 }
 
 impl NodeFacts {
-    pub(crate) fn new(node: &Node, resources: &mut Resources) -> Self {
+    pub(crate) fn new(node: &Node) -> Self {
         let spec = node.spec.clone().unwrap_or_default();
         let (soft_taints, taints) = spec
             .taints
@@ -33,25 +33,16 @@ impl NodeFacts {
                 ..t
             })
             .partition(|t| t.effect == "PreferNoSchedule");
-        let mut allocatable = Vec::new();
         let status = node.status.as_ref();
-        for (name, quantity) in status
-            .and_then(|s| s.allocatable.as_ref())
-            .into_iter()
-            .flatten()
-        {
-            let id = resources.intern(name);
-            if allocatable.len() <= id {
-                allocatable.resize(id + 1, 0);
-            }
-            allocatable[id] = quantity::amount(name, quantity);
-        }
+        let allocatable = status.and_then(|s| s.allocatable.as_ref());
+        let amount =
+            |(name, quantity): (&String, _)| (name.clone(), quantity::amount(name, quantity));
         Self {
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints,
             soft_taints,
             unschedulable: spec.unschedulable.unwrap_or(false),
-            allocatable,
+            allocatable: allocatable.into_iter().flatten().map(amount).collect(),
         }
     }
 }
@@ -63,7 +54,7 @@ pub(crate) struct NodeInfo {
     pub(crate) facts: NodeFacts,
     /// Larger for younger nodes.
     pub(crate) number: u64,
-    requested: Vec<i64>,
+    requested: Amounts,
     ports: Vec<HostPort>,
     /// Mounted volumes by (driver, volume), with the number of pods that mount them.
     volumes: FxHashMap<(String, String), u32>,
@@ -76,7 +67,7 @@ impl NodeInfo {
             name,
             facts,
             number,
-            requested: Vec::new(),
+            requested: Amounts::new(),
             ports: Vec::new(),
             volumes: FxHashMap::default(),
         }
@@ -84,11 +75,9 @@ impl NodeInfo {
 
     /// Adds a pod of this shape.
     pub(crate) fn add(&mut self, shape: &Shape, volumes: &[(String, String)]) {
-        for (id, amount) in &shape.requests {
-            if self.requested.len() <= *id {
-                self.requested.resize(id + 1, 0);
-            }
-            self.requested[*id] = self.requested[*id].saturating_add(*amount);
+        for (name, amount) in &shape.requests {
+            let requested = self.requested.entry(name.clone()).or_default();
+            *requested = requested.saturating_add(*amount);
         }
         self.ports.extend(shape.ports.iter().cloned());
         for volume in volumes {
@@ -98,8 +87,10 @@ impl NodeInfo {
 
     /// Reverts [`NodeInfo::add`].
     pub(crate) fn remove(&mut self, shape: &Shape, volumes: &[(String, String)]) {
-        for (id, amount) in &shape.requests {
-            self.requested[*id] = self.requested[*id].saturating_sub(*amount);
+        for (name, amount) in &shape.requests {
+            if let Some(requested) = self.requested.get_mut(name) {
+                *requested = requested.saturating_sub(*amount);
+            }
         }
         for port in &shape.ports {
             if let Some(at) = self.ports.iter().position(|p| p == port) {
@@ -143,22 +134,22 @@ impl NodeInfo {
             .any(|wanted| self.ports.iter().any(|p| p.conflicts(wanted)))
     }
 
-    fn allocatable(&self, id: usize) -> i64 {
-        self.facts.allocatable.get(id).copied().unwrap_or(0)
+    fn allocatable(&self, name: &str) -> i64 {
+        self.facts.allocatable.get(name).copied().unwrap_or(0)
     }
 
-    fn free(&self, id: usize) -> i64 {
-        self.allocatable(id)
-            .saturating_sub(self.requested.get(id).copied().unwrap_or(0))
+    fn free(&self, name: &str) -> i64 {
+        self.allocatable(name)
+            .saturating_sub(self.requested.get(name).copied().unwrap_or(0))
     }
 
     /// Returns the insufficient resources.
-    pub(crate) fn missing(&self, shape: &Shape, resources: &Resources) -> Vec<Reason> {
+    pub(crate) fn missing(&self, shape: &Shape) -> Vec<Reason> {
         shape
             .requests
             .iter()
-            .filter(|(id, amount)| *amount > self.free(*id))
-            .map(|(id, amount)| insufficient(resources, *id, *amount > self.allocatable(*id)))
+            .filter(|(name, amount)| **amount > self.free(name))
+            .map(|(name, amount)| insufficient(name, *amount > self.allocatable(name)))
             .collect()
     }
 
@@ -179,15 +170,11 @@ impl NodeInfo {
     /// other.
     pub(crate) fn score(&self, shape: &Shape) -> i64 {
         let mut score = 0;
-        for id in [Resources::CPU, Resources::MEMORY] {
-            let total = self.allocatable(id);
+        for name in ["cpu", "memory"] {
+            let total = self.allocatable(name);
             if total > 0 {
-                let own = shape
-                    .requests
-                    .iter()
-                    .find(|(r, _)| *r == id)
-                    .map_or(0, |(_, a)| *a);
-                let left = self.free(id).saturating_sub(own).max(0);
+                let own = shape.requests.get(name).copied().unwrap_or(0);
+                let left = self.free(name).saturating_sub(own).max(0);
                 score += i64::try_from(i128::from(left) * 500 / i128::from(total)).unwrap_or(0);
             }
         }

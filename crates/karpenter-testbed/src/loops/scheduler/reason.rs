@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::shape::Resources;
-
 /// A reason of one node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
@@ -171,13 +169,12 @@ fn push_histogram(text: &mut String, lines: impl Iterator<Item = String>) {
     }
 }
 
-pub(crate) fn insufficient(resources: &Resources, id: usize, never: bool) -> Reason {
-    if id == Resources::PODS {
-        Reason::TooManyPods
-    } else {
-        Reason::Insufficient {
-            resource: resources.name(id).to_owned(),
+pub(crate) fn insufficient(resource: &str, never: bool) -> Reason {
+    match resource {
+        "pods" => Reason::TooManyPods,
+        _ => Reason::Insufficient {
+            resource: resource.to_owned(),
             never,
-        }
+        },
     }
 }

@@ -8,49 +8,13 @@ use k8s_openapi::api::core::v1::{
     Affinity, Container, PodAffinityTerm, PodSpec, Taint, Toleration as ApiToleration,
     TopologySpreadConstraint,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::quantity;
 use crate::selector::{Labels, NodeTerm, Selector};
 
-/// Index of an interned resource name.
-pub(crate) type ResourceId = usize;
-
-/// The resource names in use. The first four always exist.
-#[derive(Debug, Clone)]
-pub(crate) struct Resources {
-    names: Vec<String>,
-}
-
-impl Default for Resources {
-    fn default() -> Self {
-        let names = ["cpu", "memory", "ephemeral-storage", "pods"];
-        Self {
-            names: names.map(str::to_owned).to_vec(),
-        }
-    }
-}
-
-impl Resources {
-    /// `cpu`, in thousandths.
-    pub(crate) const CPU: ResourceId = 0;
-    /// `memory`, in bytes.
-    pub(crate) const MEMORY: ResourceId = 1;
-    pub(crate) const PODS: ResourceId = 3;
-
-    /// Returns the index of `name`, added if necessary. Linear: clusters have a handful of resource names.
-    pub(crate) fn intern(&mut self, name: &str) -> ResourceId {
-        if let Some(found) = self.names.iter().position(|n| n == name) {
-            return found;
-        }
-        self.names.push(name.to_owned());
-        self.names.len() - 1
-    }
-
-    /// Returns the name of an index.
-    pub(crate) fn name(&self, id: ResourceId) -> &str {
-        &self.names[id]
-    }
-}
+/// Amounts by resource: thousandths of `cpu`, whole units of all others.
+pub(crate) type Amounts = BTreeMap<String, i64>;
 
 /// A port on the node's own address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -196,8 +160,8 @@ pub(crate) struct Shape {
     pub(crate) labels: Labels,
     pub(crate) priority: i32,
     pub(crate) never_preempts: bool,
-    /// Non-zero requests, including the pod count, ascending by resource.
-    pub(crate) requests: Vec<(ResourceId, i64)>,
+    /// Non-zero requests, including the pod count.
+    pub(crate) requests: Amounts,
     pub(crate) ports: Vec<HostPort>,
     pub(crate) node_selector: Labels,
     pub(crate) node_terms: Option<Vec<NodeTerm>>,
@@ -214,20 +178,14 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// Returns the shape of a pod named `name` with this spec.
-    pub(crate) fn new(
-        name: &str,
-        namespace: &str,
-        labels: &Labels,
-        spec: &PodSpec,
-        resources: &mut Resources,
-    ) -> Self {
+    pub(crate) fn new(name: &str, namespace: &str, labels: &Labels, spec: &PodSpec) -> Self {
         let affinity = spec.affinity.clone().unwrap_or_default();
         let mut shape = Self {
             namespace: namespace.to_owned(),
             labels: labels.clone(),
             priority: spec.priority.unwrap_or(0),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
-            requests: requests(spec, resources),
+            requests: requests(spec),
             ports: host_ports(spec),
             node_selector: spec.node_selector.clone().unwrap_or_default(),
             tolerations: spec
@@ -352,35 +310,33 @@ pub(crate) fn sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-type Amounts = BTreeMap<ResourceId, i64>;
+/// Returns the amounts of these lists; a later one replaces those of an earlier one.
+fn amounts(lists: [Option<&BTreeMap<String, Quantity>>; 2]) -> Amounts {
+    let all = lists.into_iter().flatten().flatten();
+    all.map(|(name, quantity)| (name.clone(), quantity::amount(name, quantity)))
+        .collect()
+}
 
-fn container_requests(container: &Container, resources: &mut Resources) -> Amounts {
-    let mut amounts = Amounts::new();
-    let Some(wanted) = &container.resources else {
-        return amounts;
-    };
-    // A limit without a request is a request; the API server defaults it, but this code does not depend on that.
-    for list in [wanted.limits.as_ref(), wanted.requests.as_ref()]
-        .into_iter()
-        .flatten()
-    {
-        for (name, quantity) in list {
-            amounts.insert(resources.intern(name), quantity::amount(name, quantity));
-        }
-    }
-    amounts
+/// Returns what a container requests. A limit without a request is a request; the API server defaults it, but this code does not
+/// depend on that.
+fn container_requests(container: &Container) -> Amounts {
+    let wanted = container.resources.as_ref();
+    amounts([
+        wanted.and_then(|w| w.limits.as_ref()),
+        wanted.and_then(|w| w.requests.as_ref()),
+    ])
 }
 
 fn add(to: &mut Amounts, other: &Amounts) {
-    for (id, amount) in other {
-        let entry = to.entry(*id).or_default();
+    for (name, amount) in other {
+        let entry = to.entry(name.clone()).or_default();
         *entry = entry.saturating_add(*amount);
     }
 }
 
 fn raise(to: &mut Amounts, other: &Amounts) {
-    for (id, amount) in other {
-        let entry = to.entry(*id).or_default();
+    for (name, amount) in other {
+        let entry = to.entry(name.clone()).or_default();
         *entry = (*entry).max(*amount);
     }
 }
@@ -389,15 +345,15 @@ fn raise(to: &mut Amounts, other: &Amounts) {
 ///
 /// Containers and sidecars are summed up; an init container needs its own requests and those of the sidecars started before it;
 /// pod-level requests replace the sum; overhead is added.
-pub(crate) fn requests(spec: &PodSpec, resources: &mut Resources) -> Vec<(ResourceId, i64)> {
+pub(crate) fn requests(spec: &PodSpec) -> Amounts {
     let mut running = Amounts::new();
     for container in &spec.containers {
-        add(&mut running, &container_requests(container, resources));
+        add(&mut running, &container_requests(container));
     }
     let mut sidecars = Amounts::new();
     let mut peak = Amounts::new();
     for container in spec.init_containers.iter().flatten() {
-        let own = container_requests(container, resources);
+        let own = container_requests(container);
         if sidecar(container) {
             add(&mut running, &own);
             add(&mut sidecars, &own);
@@ -410,25 +366,15 @@ pub(crate) fn requests(spec: &PodSpec, resources: &mut Resources) -> Vec<(Resour
     }
     raise(&mut running, &peak);
     if let Some(pod_level) = spec.resources.as_ref() {
-        for list in [pod_level.limits.as_ref(), pod_level.requests.as_ref()]
-            .into_iter()
-            .flatten()
-        {
-            for (name, quantity) in list {
-                running.insert(resources.intern(name), quantity::amount(name, quantity));
-            }
-        }
+        running.extend(amounts([
+            pod_level.limits.as_ref(),
+            pod_level.requests.as_ref(),
+        ]));
     }
-    let mut overhead = Amounts::new();
-    for (name, quantity) in spec.overhead.iter().flatten() {
-        overhead.insert(resources.intern(name), quantity::amount(name, quantity));
-    }
-    add(&mut running, &overhead);
-    running.insert(Resources::PODS, 1);
+    add(&mut running, &amounts([spec.overhead.as_ref(), None]));
+    running.insert("pods".to_owned(), 1);
+    running.retain(|_, amount| *amount > 0);
     running
-        .into_iter()
-        .filter(|(_, amount)| *amount > 0)
-        .collect()
 }
 
 #[cfg(test)]
@@ -445,9 +391,13 @@ mod tests {
         json!({"requests": {"cpu": value}})
     }
 
+    fn of(amounts: &[(&str, i64)]) -> Amounts {
+        let owned = |(name, amount): &(&str, i64)| ((*name).to_owned(), *amount);
+        amounts.iter().map(owned).collect()
+    }
+
     #[test]
     fn init_containers_need_their_peak_and_sidecars_add_up() {
-        let mut resources = Resources::default();
         let spec = spec(json!({
             "initContainers": [
                 {"name": "s", "restartPolicy": "Always", "resources": cpu("200m")},
@@ -456,30 +406,23 @@ mod tests {
             "containers": [{"name": "a", "resources": cpu("500m")}, {"name": "b", "resources": cpu("500m")}],
             "overhead": {"cpu": "50m"}
         }));
-        assert_eq!(
-            requests(&spec, &mut resources),
-            vec![(Resources::CPU, 2250), (Resources::PODS, 1)]
-        );
+        assert_eq!(requests(&spec), of(&[("cpu", 2250), ("pods", 1)]));
     }
 
     #[test]
     fn limits_stand_in_for_requests_and_pod_level_ones_replace_the_sum() {
-        let mut resources = Resources::default();
         let with_limit = spec(
             json!({"containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]}),
         );
         assert_eq!(
-            requests(&with_limit, &mut resources),
-            vec![(Resources::PODS, 1), (4, 2)]
+            requests(&with_limit),
+            of(&[("pods", 1), ("nvidia.com/gpu", 2)])
         );
         let pod_level = spec(json!({
             "resources": {"requests": {"cpu": "3"}},
             "containers": [{"name": "a", "resources": cpu("1")}]
         }));
-        assert_eq!(
-            requests(&pod_level, &mut resources),
-            vec![(Resources::CPU, 3000), (Resources::PODS, 1)]
-        );
+        assert_eq!(requests(&pod_level), of(&[("cpu", 3000), ("pods", 1)]));
     }
 
     #[test]

@@ -170,7 +170,7 @@ impl Engine {
         if node.port_taken(shape) {
             return vec![Reason::Ports];
         }
-        let missing = node.missing(shape, &self.resources);
+        let missing = node.missing(shape);
         if !missing.is_empty() {
             return missing;
         }

@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 
 use super::counters::Namespaces;
 use super::node::{NodeFacts, NodeInfo};
-use super::shape::{Resources, Shape};
+use super::shape::Shape;
 use super::volumes::{ClaimBinding, VolumeCatalog};
 use crate::selector::Labels;
 
@@ -87,7 +87,6 @@ struct Class {
 
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
-    resources: Resources,
     nodes: FxHashMap<Arc<str>, NodeInfo>,
     pods: FxHashMap<Uid, PodEntry>,
     classes: FxHashMap<Arc<Shape>, Class>,
@@ -127,7 +126,7 @@ impl Engine {
         let Some(name) = node.metadata.name.as_deref() else {
             return;
         };
-        let facts = NodeFacts::new(node, &mut self.resources);
+        let facts = NodeFacts::new(node);
         match self.nodes.get_mut(name) {
             Some(known) if known.facts == facts => return,
             Some(known) => known.facts = facts,

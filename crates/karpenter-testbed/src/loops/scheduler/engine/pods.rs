@@ -32,8 +32,7 @@ impl Engine {
             }
             self.remove_pod(pod.uid);
         }
-        let resources = &mut self.resources;
-        let shape = Shape::new(pod.name, pod.namespace, pod.labels, pod.spec, resources);
+        let shape = Shape::new(pod.name, pod.namespace, pod.labels, pod.spec);
         let known = self.classes.get_key_value(&shape);
         let shape = known.map_or_else(|| Arc::new(shape), |(shape, _)| shape.clone());
         let mounted = match pod.node {

@@ -91,11 +91,43 @@ pub fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// Returns a number with commas: `3,412`.
+pub(crate) fn grouped(number: impl ToString) -> String {
+    let text = number.to_string();
+    let (sign, digits) = text.split_at(text.len() - text.trim_start_matches('-').len());
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups: Vec<Cow<'_, str>> = groups.map(String::from_utf8_lossy).collect();
+    format!("{sign}{}", groups.join(","))
+}
+
 /// Returns a count with its noun: `1 pod`, `3 pods`.
-pub(crate) fn plural(count: u64, noun: &str) -> String {
-    match count {
-        1 => format!("1 {noun}"),
-        _ => format!("{count} {noun}s"),
+pub(crate) fn plural(count: impl ToString, noun: &str) -> String {
+    match grouped(count).as_str() {
+        "1" => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
+
+/// Returns an age as kubectl does: `12s`, `41m`, `5d3h`.
+pub(crate) fn age(seconds: i64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (8.., ..) => format!("{days}d"),
+        (2..8, ..) => match hours % 24 {
+            0 => format!("{days}d"),
+            rest => format!("{days}d{rest}h"),
+        },
+        (_, 8.., _) => format!("{hours}h"),
+        (_, 3..8, _) => match minutes % 60 {
+            0 => format!("{hours}h"),
+            rest => format!("{hours}h{rest}m"),
+        },
+        (.., 10..) => format!("{minutes}m"),
+        (.., 2..10) => match seconds % 60 {
+            0 => format!("{minutes}m"),
+            rest => format!("{minutes}m{rest}s"),
+        },
+        _ => format!("{seconds}s"),
     }
 }
 
@@ -217,6 +249,29 @@ mod tests {
         table.row([HOSTILE.into()]);
         let text = table.render(PIPED);
         assert!(is_safe(&text) && text.lines().count() == 2, "{text}");
+    }
+
+    #[test]
+    fn counts_have_commas_and_ages_are_as_in_kubectl() {
+        assert_eq!(grouped(-1_003_412), "-1,003,412");
+        assert_eq!(
+            [plural(1, "pod"), plural(999, "pod")],
+            ["1 pod", "999 pods"]
+        );
+        for (seconds, text) in [
+            (119, "119s"),
+            (120, "2m"),
+            (125, "2m5s"),
+            (599, "9m59s"),
+            (600, "10m"),
+            (3 * 3600, "3h"),
+            (5 * 3600 + 60, "5h1m"),
+            (8 * 3600 + 60, "8h"),
+            (49 * 3600, "2d1h"),
+            (8 * 86_400 + 3600, "8d"),
+        ] {
+            assert_eq!(age(seconds), text, "{seconds}");
+        }
     }
 
     fn table() -> Table {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::output::{Layout, Table, escaped};
+use crate::output::{Layout, Table, escaped, plural};
 use crate::why::text::{age, list, text};
 
 pub(super) fn findings(report: &Value) -> impl Iterator<Item = &Value> {
@@ -30,11 +30,6 @@ fn dollars(finding: &Value) -> String {
     format!("{least}${cost:.2}")
 }
 
-fn plural(count: usize, one: &str, several: &str) -> String {
-    let noun = if count == 1 { one } else { several };
-    format!("{count} {noun}")
-}
-
 /// Returns the first lines: how much there is of what.
 fn summary(report: &Value) -> String {
     let blocking = findings(report).filter(|finding| blocks(finding)).count();
@@ -47,11 +42,12 @@ fn summary(report: &Value) -> String {
     };
     let blocked = match blocking {
         0 => "Nothing blocks".to_owned(),
-        _ => plural(blocking, "problem blocks", "problems block"),
+        1 => "1 problem blocks".to_owned(),
+        _ => format!("{blocking} problems block"),
     };
     let warned = match warnings {
         0 => String::new(),
-        _ => format!(", {}", plural(warnings, "warning", "warnings")),
+        _ => format!(", {}", plural(warnings, "warning")),
     };
     let mut text = format!("{blocked} nodes{warned}{cost}. {ran} checks.\n");
     if report["observed"]["truncated"] == true {

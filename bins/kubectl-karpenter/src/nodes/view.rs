@@ -6,6 +6,7 @@ use console::{measure_text_width, truncate_str};
 
 use super::select::{Resource, value};
 use super::state::{Node, State};
+use crate::output::{age, grouped};
 
 /// The hours of a month, as eks-node-viewer counts.
 const HOURS_OF_MONTH: f64 = 365.0 * 24.0 / 12.0;
@@ -65,51 +66,11 @@ fn bar(share: f64, width: usize) -> String {
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
 }
 
-/// Returns a number with commas: `1,871`.
-fn grouped(number: i64) -> String {
-    let digits = number.unsigned_abs().to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    if number < 0 { format!("-{text}") } else { text }
-}
-
 fn amount(resource: Resource, number: i64) -> String {
     match resource {
         Resource::Cpu => grouped((number as f64 / 1000.0).round() as i64),
         Resource::Memory => format!("{}Gi", grouped((number as f64 / 1024.0).round() as i64)),
         Resource::Pods => grouped(number),
-    }
-}
-
-/// Returns an age as kubectl does: `12s`, `41m`, `5d3h`.
-fn age(created: i64, now: i64) -> String {
-    if created == 0 {
-        return String::new();
-    }
-    let seconds = (now - created).max(0);
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match (days, hours, minutes) {
-        (8.., ..) => format!("{days}d"),
-        (2..8, ..) => match hours % 24 {
-            0 => format!("{days}d"),
-            rest => format!("{days}d{rest}h"),
-        },
-        (_, 8.., _) => format!("{hours}h"),
-        (_, 3..8, _) => match minutes % 60 {
-            0 => format!("{hours}h"),
-            rest => format!("{hours}h{rest}m"),
-        },
-        (.., 10..) => format!("{minutes}m"),
-        (.., 2..10) => match seconds % 60 {
-            0 => format!("{minutes}m"),
-            rest => format!("{minutes}m{rest}s"),
-        },
-        _ => format!("{seconds}s"),
     }
 }
 
@@ -139,10 +100,7 @@ pub(super) fn summary(
         };
         let mut line = Vec::new();
         let count = match at {
-            0 => format!(
-                "{} nodes  ",
-                grouped(i64::try_from(nodes.len()).unwrap_or(i64::MAX))
-            ),
+            0 => format!("{} nodes  ", grouped(nodes.len())),
             _ => "  ".to_owned(),
         };
         let (used, all) = (amount(*resource, used), amount(*resource, all));
@@ -161,10 +119,7 @@ pub(super) fn summary(
         lines.push(line);
     }
     let totals = &state.totals;
-    let mut text = format!(
-        "{} pods",
-        grouped(i64::try_from(totals.pods).unwrap_or(i64::MAX))
-    );
+    let mut text = format!("{} pods", grouped(totals.pods));
     if totals.pending > 0 {
         let reasons: Vec<String> = state
             .pending
@@ -279,7 +234,10 @@ fn by_node(state: &State, nodes: &[&Node], shown: &Shown) -> Grid {
         row.extend([
             Cell::Text(node.capacity_type.clone()),
             Cell::Text(node.state.clone()),
-            Cell::Text(age(node.created, state.at)),
+            Cell::Text(match node.created {
+                0 => String::new(),
+                created => age((state.at - created).max(0)),
+            }),
         ]);
         row.extend(
             shown

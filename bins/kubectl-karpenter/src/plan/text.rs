@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use console::{measure_text_width, truncate_str};
 use karpenter_decisions::rehearse::plan::{Action, Plan, Step, Totals};
 
-use crate::output::{Layout, escaped};
+use crate::output::{Layout, escaped, grouped, plural};
 
 /// The number of steps that are shown, unless all are asked for.
 const STEPS: usize = 15;
@@ -23,25 +23,6 @@ pub(super) fn rate(dollars: f64) -> String {
     } else {
         format!("{sign}${shown}/h")
     }
-}
-
-/// Returns a count with commas: `3,412`.
-pub(super) fn count(number: usize) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// Returns a count with its noun: `1 node`, `3 nodes`.
-fn plural(number: usize, noun: &str) -> String {
-    let s = if number == 1 { "" } else { "s" };
-    format!("{} {noun}{s}", count(number))
 }
 
 /// Returns a difference with its sign: `+3`, `-1`, `0`.
@@ -151,7 +132,7 @@ fn totals(out: &mut String, name: &str, totals: &Totals, more: &str) {
         plural(totals.nodes, "node"),
         rate(totals.price_per_hour),
         plural(totals.pods, "pod"),
-        count(totals.pending)
+        grouped(totals.pending)
     );
     let _ = writeln!(out, "{}", line.trim_end());
 }
@@ -261,7 +242,7 @@ fn summary(out: &mut String, plan: &Plan, wide: bool) {
     let _ = writeln!(
         out,
         "Evictions       {}{}",
-        count(evictions.total),
+        grouped(evictions.total),
         most.unwrap_or_default()
     );
     if !plan.blocked.is_empty() {
@@ -273,7 +254,7 @@ fn summary(out: &mut String, plan: &Plan, wide: bool) {
                 format!(
                     "{} {} ({})",
                     it.reason,
-                    count(it.nodes),
+                    grouped(it.nodes),
                     rate(it.price_per_hour)
                 )
             })
@@ -318,7 +299,7 @@ fn steps(out: &mut String, all: &[(char, &Step)], wide: bool) {
         let _ = writeln!(
             out,
             "  ...       ({} steps; -o wide or -o json for all)",
-            count(all.len())
+            grouped(all.len())
         );
     }
 }
@@ -348,9 +329,6 @@ mod tests {
         assert_eq!(rate(-0.0001), "$0.00/h");
         assert_eq!(signed_rate(-16.35), "-$16.35/h");
         assert_eq!(signed_rate(0.5), "+$0.500/h");
-        assert_eq!(count(3_412), "3,412");
-        assert_eq!(count(1_000_000), "1,000,000");
-        assert_eq!(plural(1, "node"), "1 node");
         assert_eq!(duration(80), "1m20s");
         assert_eq!(duration(7200), "2h");
         assert_eq!(duration(0), "0s");

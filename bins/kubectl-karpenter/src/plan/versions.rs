@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use karpenter_decisions::rehearse::plan::{Plan, Step, VersionRun, Versions};
 
-use super::text::{count, details, duration, rate};
+use super::text::{details, duration, rate};
+use crate::output::grouped;
 
 /// A row of the table: its name, the number, and how it is written.
 type Row = (&'static str, fn(&VersionRun) -> f64, fn(f64) -> String);
@@ -69,7 +70,7 @@ pub(super) fn render(out: &mut String, versions: &Versions, plan: &Plan) {
                 let _ = writeln!(
                     out,
                     "  {version:<16} {}",
-                    step.as_ref().map_or("nothing more".to_owned(), told)
+                    step.as_ref().map_or("nothing more".to_owned(), line)
                 );
             }
         }
@@ -87,18 +88,18 @@ pub(super) fn render(out: &mut String, versions: &Versions, plan: &Plan) {
             alone.to,
             run.nodes,
             rate(run.price_per_hour),
-            count(run.reclaimed),
-            count(run.launches),
-            count(run.evictions)
+            grouped(run.reclaimed),
+            grouped(run.launches),
+            grouped(run.evictions)
         );
     }
 }
 
 fn number(value: f64) -> String {
-    count(value as usize)
+    grouped(value as usize)
 }
 
-fn told(step: &Step) -> String {
+fn line(step: &Step) -> String {
     let (object, more) = details(step);
     let after = duration(step.after);
     format!("+{after} {} {object}   {more}", step.action.as_str())

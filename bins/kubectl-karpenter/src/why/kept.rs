@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::text::{list, patch, text};
-use crate::output::escaped;
+use crate::output::{escaped, plural};
 
 /// Hours of a month of 30 days.
 const MONTH: f64 = 720.0;
@@ -102,10 +102,7 @@ fn line(reason: &Value) -> String {
         (None, Some(max)) => format!("maxUnavailable {}", escaped(max)),
         (None, None) => String::new(),
     };
-    let pods = match pdb["expected"].as_i64() {
-        Some(1) => "1 pod".to_owned(),
-        _ => format!("{} pods", pdb["expected"]),
-    };
+    let pods = plural(&pdb["expected"], "pod");
     let impossible = match pdb["impossible"] == true {
         true => ": can never allow one",
         false => "",
@@ -135,11 +132,7 @@ fn outcome(outcome: &Value) -> String {
         Some(count) => format!("{count} pods fit"),
         None => String::new(),
     };
-    let nodes = match command["nodes"].as_u64() {
-        Some(1) => "1 node".to_owned(),
-        Some(count) => format!("{count} nodes"),
-        None => String::new(),
-    };
+    let nodes = plural(&command["nodes"], "node");
     let replacements: Vec<String> = list(&command["replacements"])
         .map(|new| {
             let types = new["instanceTypes"].as_u64().unwrap_or_default();

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::text::{list, text};
-use crate::output::escaped;
+use crate::output::{escaped, plural};
 
 /// Offered instance types that are printed; `-o wide` prints all in the answer.
 const OPTIONS: usize = 3;
@@ -24,9 +24,8 @@ pub(super) fn render(answer: &Value, wide: bool) -> String {
     match planned["type"].as_str() {
         Some("Launched") => {
             let pods = planned["pods"].as_u64().unwrap_or_default();
-            let of = if pods == 1 { "pod" } else { "pods" };
-            let names = named(pods);
-            let _ = writeln!(out, "  Launched for {pods} {of}: {names}  record {record}");
+            let (of, names) = (plural(pods, "pod"), named(pods));
+            let _ = writeln!(out, "  Launched for {of}: {names}  record {record}");
         }
         Some("Disrupted") => {
             let count = planned["count"].as_u64().unwrap_or_default();
@@ -92,11 +91,7 @@ fn choice(answer: &Value, wide: bool, out: &mut String) {
                 )
             })
             .collect();
-        let types = if all == 1 {
-            "instance type"
-        } else {
-            "instance types"
-        };
+        let types = plural(all, "instance type");
         let rest = if first.len() < all as usize {
             ", ..."
         } else {
@@ -104,7 +99,7 @@ fn choice(answer: &Value, wide: bool, out: &mut String) {
         };
         let _ = writeln!(
             out,
-            "  Offered to the cloud: {all} {types}: {}{rest}",
+            "  Offered to the cloud: {types}: {}{rest}",
             first.join(", ")
         );
     }

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use jiff::{SpanRound, Timestamp, Unit};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{kept, launched};
+use crate::output;
 use crate::output::{Layout, Table, escaped};
 
 /// Renders an answer. `wide` adds the patches and the text of each NodePool's reason.
@@ -35,27 +36,7 @@ pub(crate) fn age(since: &Value, answer: &Value) -> String {
     let (Some(since), Some(now)) = (time(since), time(&answer["observed"]["at"])) else {
         return String::new();
     };
-    let seconds = now.duration_since(since).as_secs().max(0);
-    let unit = match seconds {
-        0..120 => Unit::Second,
-        120..7_200 => Unit::Minute,
-        7_200..172_800 => Unit::Hour,
-        _ => Unit::Day,
-    };
-    let smallest = match unit {
-        Unit::Minute => Unit::Second,
-        Unit::Hour => Unit::Minute,
-        Unit::Day => Unit::Hour,
-        other => other,
-    };
-    let round = SpanRound::new()
-        .largest(unit)
-        .smallest(smallest)
-        .mode(jiff::RoundMode::Trunc)
-        .days_are_24_hours();
-    let span = jiff::Span::new().seconds(seconds).round(round);
-    span.map(|span| format!("{span:#}").replace(' ', ""))
-        .unwrap_or_default()
+    output::age(now.duration_since(since).as_secs().max(0))
 }
 
 /// Returns `reason ID since 3m, text`.
@@ -477,7 +458,7 @@ Pending 14m  shop/web-7c9-x2 (1 of 3 alike)  reason LimitReached for 3m
         let expected = "\
 REASON     COUNT   $/H       RELEASABLE $/H   OLDEST   EXAMPLES
 Pdb        12      9.2160    7.1040           9d       ip-10-0-3-7
-PodsStay   31      22.4000   -                2h       ip-10-0-9-1
+PodsStay   31      22.4000   -                120m     ip-10-0-9-1
 ";
         assert_eq!(render(&answer, false, PIPED), expected);
         let none = json!({ "kind": "ReasonGroupList", "of": "pods", "observed": { "at": "2026-11-23T09:14:02Z" }, "items": [] });

@@ -14,6 +14,8 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::{NodeState, Snapshot};
 use karpenter_core::disruption::{Candidate, Command, DisruptionRequest, Method};
 use karpenter_core::instance_type::InstanceType;
+use karpenter_core::lifecycle::disruption::CommandEnd;
+use karpenter_core::lifecycle::provisioning::PodNomination;
 use karpenter_core::pod::Pod;
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::Plan;
@@ -202,6 +204,27 @@ impl World {
         violated_if!(self.violations, lacks => "{why}: NodeClaim {claim} is deleted before its replacements are initialized: {late:?}");
     }
 
+    /// Checks that no other proposal holds one of the NodeClaims.
+    pub(crate) fn check_proposal(&mut self, command: &Command) {
+        let of = |it: &Command| it.id().claims().to_vec();
+        let process = std::sync::Arc::clone(&self.disruption);
+        let all: Vec<String> = process.proposals().flat_map(of).collect();
+        let is_twice = |claim: &String| all.iter().filter(|it| *it == claim).count() > 1;
+        let twice = of(command).into_iter().find(is_twice);
+        let what = disruption_name(command);
+        violated_if!(self.violations, twice.is_some() => "{what} is proposed, although another proposal holds {twice:?}");
+    }
+
+    /// Checks why a command ended.
+    pub(crate) fn check_end(&mut self, command: &Command, end: &CommandEnd) {
+        let CommandEnd::ReplacementDeleted { name, .. } = end else {
+            return;
+        };
+        let what = disruption_name(command);
+        let exists = self.api.claim(name).is_some();
+        violated_if!(self.violations, exists => "{what} has ended, although its replacement {name} exists");
+    }
+
     /// Checks that no other command holds one of the NodeClaims.
     pub(crate) fn check_overlap(&mut self, command: &Command, claims: &BTreeSet<String>) {
         let is_held = claims.iter().any(|claim| self.ghosts.holds(claim));
@@ -317,6 +340,7 @@ impl World {
 
     /// Checks that places for pods are not on nodes that leave, nor in NodePools that are not ready.
     pub(crate) fn check_plan(&mut self, snapshot: &Snapshot, plan: &Plan) {
+        self.check_room(snapshot, plan);
         for place in plan.existing.iter().filter(|it| !it.buffer) {
             let (pod, name) = (&place.pod.name, &place.node);
             let Some(node) = snapshot.node(name) else {
@@ -324,6 +348,7 @@ impl World {
             };
             violated_if!(self.violations, leaves(node) => "pod {pod} is planned on Node {name}, which is being disrupted");
             let claim = node.claim_name().unwrap_or(name).to_owned();
+            self.check_again(pod, &claim);
             self.ghosts.planned.insert(pod.clone(), (claim, self.now));
         }
         for name in plan.new_node_claims.iter().map(|it| &it.node_pool) {
@@ -331,6 +356,74 @@ impl World {
             let is_closed = pool.is_none_or(|it| it.is_deleting() || it.is_false(types::READY));
             violated_if!(self.violations, is_closed => "a node of NodePool {name} is planned, which is not ready");
         }
+    }
+
+    /// Checks that pods that are planned on a node fit beside those that were planned there before and are about to be bound.
+    fn check_room(&mut self, snapshot: &Snapshot, plan: &Plan) {
+        for node in snapshot.nodes() {
+            let (name, claim) = (node.name(), node.claim_name().unwrap_or(node.name()));
+            let places = plan.existing.iter().filter(|it| !it.buffer);
+            let new: Vec<&str> = places
+                .filter(|it| it.node == name)
+                .map(|it| &*it.pod.name)
+                .collect();
+            let is_starting = !node.is_initialized();
+            let recent = self.ghosts.planned.iter();
+            let recent = recent.filter(|(_, (to, at))| to == claim && self.age(*at) < BINDING);
+            let promised = self.ghosts.promised.iter();
+            let promised = promised.filter(|(_, to)| *to == claim && is_starting);
+            let kept = recent.map(|it| it.0).chain(promised.map(|it| it.0));
+            let kept = kept.filter(|pod| self.seen.waits(pod)).map(String::as_str);
+            let bound = snapshot.pods_on(name).iter().map(|pod| &*pod.key.name);
+            let mut pods: BTreeSet<&str> = bound.chain(kept).collect();
+            pods.retain(|pod| !new.contains(pod));
+            let asked = |pod: &&str| Some(self.seen.pod(pod)?.shape.requests.clone());
+            let has_room = |pods: &mut dyn Iterator<Item = &&str>| {
+                let mut left = node.allocatable();
+                pods.filter_map(asked)
+                    .for_each(|asked| left.sub_assign(&asked));
+                Resources::fits(&Resources::new(), &left)
+            };
+            let is_full = has_room(&mut pods.iter()) && !has_room(&mut pods.iter().chain(&new));
+            violated_if!(self.violations, is_full => "pods {new:?} are planned on Node {name} in the room of {pods:?}");
+        }
+    }
+
+    /// Checks that only pods which kube-scheduler may bind are nominated, and only to Nodes that stay.
+    pub(crate) fn check_nominations(&mut self, pods: &[PodNomination]) {
+        for PodNomination { pod, node } in pods {
+            let name = &pod.name;
+            let known = self.seen.pod(name);
+            let is_open = known.is_some_and(|pod| {
+                let is_preempting = pod.nominated_node.is_some() && !pod.nominated_by_plan;
+                let is_other = pod.gated || pod.scheduler_name.is_some() || is_preempting;
+                pod.node_name.is_none() && pod.is_active() && !is_other
+            });
+            let node = node.as_deref();
+            let leaves = |node: &str| {
+                self.seen.node(node).is_none() || self.model.node(node).is_none_or(|it| leaves(it))
+            };
+            let leaves = node.is_some_and(leaves);
+            violated_if!(self.violations, !is_open => "pod {name} is nominated to {node:?}, although kube-scheduler is not to bind it");
+            violated_if!(self.violations, leaves => "pod {name} is nominated to {node:?}, which leaves");
+        }
+    }
+
+    /// Checks that kube-scheduler had time for a pod before it is planned on the same node again, each time twice as long.
+    pub(crate) fn check_again(&mut self, pod: &str, claim: &str) {
+        if !self.seen.waits(pod) {
+            return;
+        }
+        let place = (claim.to_owned(), 0, self.now);
+        let known = self.ghosts.places.entry(pod.to_owned());
+        let known = known.or_insert_with(|| place.clone());
+        if known.0 != claim {
+            *known = place;
+        }
+        let (_, plans, at) = known.clone();
+        (known.1, known.2) = (plans + 1, self.now);
+        let is_early = plans > 0 && self.age(at) < BINDING << (plans - 1).min(5);
+        violated_if!(self.violations, is_early => "pod {pod} is planned on {claim} again before its back-off is over");
     }
 
     /// Checks a command that was planned or validated on a snapshot: nodes are consolidated once they were quiet, without their buffer
@@ -385,6 +478,13 @@ impl World {
         violated_if!(self.violations, !has_ready(node, "True") => "Node {name} is initialized, although it is not ready");
     }
 
+    /// Checks that a NodeClaim that is deleted for its age has expired.
+    pub(crate) fn check_expiry(&mut self, name: &str) {
+        let at = self.seen.claim(name).and_then(|it| expiry(it));
+        let is_early = at.is_none_or(|at| at > self.now);
+        violated_if!(self.violations, is_early => "NodeClaim {name} expires early");
+    }
+
     /// Checks that a node that becomes consolidatable was quiet for long enough.
     pub(crate) fn check_consolidatable(&mut self, claim: &NodeClaim, pool: &NodePool) {
         let initialized = claim.condition(types::INITIALIZED);
@@ -392,8 +492,13 @@ impl World {
         let last = claim.status.last_pod_event_time.as_ref().map(|it| it.0);
         let wanted = pool.spec.disruption.consolidate_after.value();
         let since = wanted.zip(last.or(initialized));
-        let is_early = since.is_none_or(|(wanted, at)| self.now.duration_since(at) < wanted);
         let name = claim.name();
+        // The time of a pod event is written at most every ten seconds.
+        let event = self.ghosts.events.get(name).map(|at| self.age(*at) + 10);
+        let is_early = since.is_none_or(|(wanted, at)| {
+            let is_recent = |event| event < wanted.as_secs();
+            self.now.duration_since(at) < wanted || event.is_some_and(is_recent)
+        });
         violated_if!(self.violations, claim.is_true(types::CONSOLIDATABLE) && is_early => "NodeClaim {name} becomes consolidatable before its consolidateAfter");
     }
 }

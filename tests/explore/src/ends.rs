@@ -56,12 +56,19 @@ impl World {
             violated_if!(found, has_expired => "NodeClaim {name} has expired and stays");
             violated_if!(found, !claim.is_true(types::INITIALIZED) => "NodeClaim {name} is never initialized");
             violated_if!(found, is_tainted || has_reason => "Node {name} stays tainted, although no command holds it");
+            let has_node = self.api.node(name).is_some();
+            violated_if!(found, !has_node => "NodeClaim {name} has no Node");
             violated_if!(found, is_marked => "Node {name} stays marked for deletion");
             violated_if!(found, !self.instances.contains_key(name) => "NodeClaim {name} has no instance");
             violated_if!(found, self.is_idle(name, claim) => "Node {name} stays, although it is empty");
         }
         for name in self.instances.keys().chain(self.api.nodes.keys()) {
             violated_if!(found, self.api.claim(name).is_none() => "the instance or Node {name} has no NodeClaim");
+        }
+        for (name, pod) in self.api.pods.iter() {
+            let is_gone = |node: &&String| self.api.node(node).is_none();
+            let gone = pod.nominated_node.as_ref().filter(is_gone);
+            violated_if!(found, gone.is_some() => "pod {name} stays nominated to {gone:?}, which is gone");
         }
         for pod in self.waiting() {
             let name = &pod.name;

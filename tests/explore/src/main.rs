@@ -25,6 +25,9 @@ struct Arguments {
     /// The most departures from the fair course, or steps with --shortest.
     #[arg(long, default_value_t = 40)]
     depth: usize,
+    /// The most states at the bound whose fair course is followed.
+    #[arg(long, default_value_t = usize::MAX)]
+    courses: usize,
     /// Find the counterexample with the fewest steps, not the one with the fewest departures.
     #[arg(long)]
     shortest: bool,
@@ -74,6 +77,7 @@ fn main() -> anyhow::Result<ExitCode> {
         },
         depth: asked.depth,
         states: asked.states,
+        courses: asked.courses,
     };
     let template = "{elapsed_precise} [{bar:30}] {human_pos} states, {per_sec}, {msg}";
     let mut code = ExitCode::SUCCESS;

@@ -1,6 +1,7 @@
 //! Breadth-first search over all orders, and the fair course from each state.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rayon::prelude::*;
@@ -11,6 +12,8 @@ use crate::world::World;
 
 /// How many states are expanded together.
 const CHUNK: usize = 1024;
+/// How many steps are repeated at most to have a state again that is not kept.
+const REPEATED: usize = 4;
 /// The longest fair course; a longer one is taken for one without an end.
 const LONGEST: usize = 5_000;
 
@@ -32,6 +35,8 @@ pub struct Bounds {
     pub depth: usize,
     /// The number of states after which no further level is begun, and a begun one is not finished.
     pub states: usize,
+    /// The number of states of the frontier whose fair course is followed.
+    pub courses: usize,
 }
 
 /// What the search found.
@@ -68,8 +73,38 @@ pub struct Progress {
     pub depth: usize,
 }
 
-/// States to expand.
-type Frontier = VecDeque<(u32, World)>;
+/// A state to expand, as the steps from one that is kept.
+struct Open {
+    id: u32,
+    hash: u64,
+    from: Arc<World>,
+    steps: Vec<Step>,
+}
+
+impl Open {
+    fn world(&self) -> World {
+        let mut world = World::clone(&self.from);
+        self.steps.iter().for_each(|step| world.take(step));
+        world
+    }
+
+    /// Returns the state `world`, which this is, as one that others follow from.
+    fn base(&self, world: World) -> (Arc<World>, Vec<Step>) {
+        match self.steps.len() < REPEATED {
+            true => (Arc::clone(&self.from), self.steps.clone()),
+            false => (Arc::new(world), Vec::new()),
+        }
+    }
+
+    fn expand(&self) -> Expansion {
+        let world = self.world();
+        let mut all = world.expand();
+        all.base = Some(self.base(world));
+        all
+    }
+}
+
+type Frontier = VecDeque<Open>;
 
 /// The next state of fair courses, by state; `None` at an end.
 type Fair = Mutex<FxHashMap<u64, Option<u64>>>;
@@ -86,17 +121,15 @@ struct Next {
     step: Step,
     hash: u64,
     core: u64,
-    world: World,
 }
 
 /// What can follow a state.
 #[derive(Default)]
 struct Expansion {
     core: u64,
+    base: Option<(Arc<World>, Vec<Step>)>,
     next: Vec<Next>,
     fair: Option<u64>,
-    /// The index of what follows without a departure.
-    free: usize,
     violation: Option<(Step, Vec<String>)>,
     tried: usize,
 }
@@ -113,12 +146,7 @@ impl Expansion {
         let core = world.hash_of_state();
         let (hash, writes) = (world.hash_with(core), world.writes);
         (hash != own).then(|| {
-            self.next.push(Next {
-                step,
-                hash,
-                core,
-                world,
-            });
+            self.next.push(Next { step, hash, core });
             writes
         })
     }
@@ -161,9 +189,6 @@ impl World {
             all.add(self, own, Step::Deadline);
         }
         all.fair = all.next.first().map(|next| next.core);
-        // What is missed tells only if more happens before the watch delivers it: that is no further departure.
-        let is_stale = self.stale.is_some() && all.next.len() > 1;
-        all.free = usize::from(is_stale);
         for step in self.faults(&changing, is_idle) {
             all.add(self, own, step);
         }
@@ -179,28 +204,37 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
         step: None,
         core,
     };
+    let hash = first.hash_with(core);
     let mut search = Search {
         first,
-        known: FxHashSet::from_iter([first.hash_with(core)]),
+        known: FxHashMap::from_iter([(hash, 0)]),
+        begun: FxHashSet::default(),
         entries: vec![start],
         fair: Fair::default(),
         steps: 0,
     };
-    let mut frontier = Frontier::from([(0, first.clone())]);
+    let mut frontier = Frontier::from([Open {
+        id: 0,
+        hash,
+        from: Arc::new(first.clone()),
+        steps: Vec::new(),
+    }]);
     let (mut depth, mut counterexample, mut is_full) = (0, None, false);
     while depth < bounds.depth && !frontier.is_empty() && counterexample.is_none() && !is_full {
         let (mut next, mut level) = (Frontier::new(), frontier);
+        // A fair course may have led to it meanwhile.
+        level.retain(|open| search.begun.insert(open.hash));
         while !level.is_empty() && counterexample.is_none() {
-            let chunk: Vec<(u32, World)> = level.drain(..level.len().min(CHUNK)).collect();
+            let chunk: Vec<Open> = level.drain(..level.len().min(CHUNK)).collect();
             if search.entries.len() >= bounds.states {
                 is_full = true;
                 next.extend(chunk);
                 continue;
             }
-            let expansions = chunk.par_iter().map(|(_, world)| world.expand());
+            let expansions = chunk.par_iter().map(Open::expand);
             let expansions: Vec<Expansion> = expansions.collect();
-            for ((id, _), expansion) in chunk.iter().zip(expansions) {
-                let found = search.add(*id, expansion, bounds.order, &mut level, &mut next);
+            for (open, expansion) in chunk.iter().zip(expansions) {
+                let found = search.add(open.id, expansion, bounds.order, &mut level, &mut next);
                 counterexample = counterexample.or(found);
             }
             report(Progress {
@@ -215,6 +249,12 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
     let is_exhausted = frontier.is_empty() && counterexample.is_none();
     let (states, inside) = (search.entries.len(), search.fair.lock().len());
     if counterexample.is_none() {
+        let every = frontier.len().div_ceil(bounds.courses.max(1)).max(1);
+        let mut number = 0;
+        frontier.retain(|_| {
+            number += 1;
+            number % every == 0
+        });
         counterexample = search.fair_courses(&mut frontier, &mut |all, frontier| {
             report(Progress {
                 states: states + all - inside,
@@ -236,7 +276,10 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
 
 struct Search<'a> {
     first: &'a World,
-    known: FxHashSet<u64>,
+    /// The number of each state, by hash.
+    known: FxHashMap<u64, u32>,
+    /// The states that are expanded or about to be.
+    begun: FxHashSet<u64>,
     entries: Vec<Entry>,
     fair: Fair,
     steps: usize,
@@ -259,20 +302,32 @@ impl Search<'_> {
             steps.push(step);
             return Some(Counterexample { steps, what });
         }
-        let free = expansion.free;
+        let (from, base) = expansion.base?;
         for (index, next) in expansion.next.into_iter().enumerate() {
-            if !self.known.insert(next.hash) {
-                continue;
-            }
+            let hash = next.hash;
             let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
-            self.entries.push(Entry {
-                parent: id,
-                step: Some(next.step),
-                core: next.core,
-            });
-            match order {
-                Order::Departures if index == free => level.push_back((number, next.world)),
-                _ => next_level.push_back((number, next.world)),
+            let id_of = *self.known.entry(hash).or_insert(number);
+            let mut steps = base.clone();
+            steps.push(next.step.clone());
+            if id_of == number {
+                self.entries.push(Entry {
+                    parent: id,
+                    step: Some(next.step),
+                    core: next.core,
+                });
+            }
+            let open = Open {
+                id: id_of,
+                hash,
+                from: Arc::clone(&from),
+                steps,
+            };
+            if order == Order::Departures && index == 0 {
+                if self.begun.insert(hash) {
+                    level.push_back(open);
+                }
+            } else if id_of == number {
+                next_level.push_back(open);
             }
         }
         None
@@ -301,12 +356,12 @@ impl Search<'_> {
             let fair = &self.fair;
             let courses = chunk
                 .par_iter()
-                .map(|(_, world)| Course::of(world, Some(fair)));
+                .map(|open| Course::of(&open.world(), Some(fair)));
             let courses: Vec<Course> = courses.collect();
-            for ((id, _), course) in chunk.iter().zip(courses) {
+            for (open, course) in chunk.iter().zip(courses) {
                 ended.extend(course.ends);
                 if let Some(what) = course.problem {
-                    let mut steps = self.path(*id);
+                    let mut steps = self.path(open.id);
                     steps.extend(course.steps);
                     return Some(Counterexample { steps, what });
                 }
@@ -316,6 +371,9 @@ impl Search<'_> {
         // Courses whose end no course of the frontier has reached.
         let mut checked: FxHashSet<u64> = FxHashSet::default();
         for (id, entry) in (0..).zip(&self.entries) {
+            if !self.fair.lock().contains_key(&entry.core) {
+                continue;
+            }
             let (mut core, mut path) = (entry.core, FxHashSet::default());
             while !checked.contains(&core) && path.insert(core) {
                 match self.fair.lock().get(&core).copied() {

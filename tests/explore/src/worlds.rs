@@ -15,7 +15,7 @@ use karpenter_fixtures::{Object, node_pool, pod};
 
 use crate::steps::Step;
 use crate::world::change::Change;
-use crate::world::objects::Kind;
+use crate::world::objects::{Kind, disrupt};
 use crate::world::tasks::Answer;
 use crate::world::{Faults, Setting, World};
 
@@ -67,6 +67,7 @@ fn empty(changes: Vec<Change>, buffer_pods: Vec<Arc<Pod>>, pools: Vec<Object<Nod
         changes,
         kinds: vec![Kind::Pod, Kind::Node, Kind::NodeClaim],
         in_order: false,
+        nominates_pods: true,
     };
     let now = Timestamp::from_second(START).unwrap_or_default();
     pools.into_iter().fold(World::new(setting, now), with_pool)
@@ -85,6 +86,7 @@ pub(crate) fn cluster(changes: Vec<Change>, kinds: Vec<Kind>, now: Option<Timest
         changes,
         kinds,
         in_order: true,
+        nominates_pods: false,
     };
     let start = || Timestamp::from_second(START).unwrap_or_default();
     World::new(setting, now.unwrap_or_else(start))
@@ -203,7 +205,8 @@ fn one() -> World {
     world
 }
 
-/// Two NodePools, of which the first may have one node, while the limit of the second is lowered; three pods and a buffer.
+/// Two NodePools, of which the first may have one node, while the limit of the second is lowered; three pods,
+/// one of them of another scheduler, and a buffer.
 fn launch() -> World {
     let first = || pool("first").weight(10).limit("nodes", "1").budget("1");
     let changes = vec![
@@ -214,23 +217,26 @@ fn launch() -> World {
     ];
     let pools = vec![first(), pool("second").limit("cpu", "6")];
     let mut world = empty(changes, vec![buffer_pod("500m")], pools);
-    for pod in [big(), web(), web()] {
+    let mut other = web();
+    other.scheduler_name = Some("other".into());
+    for pod in [big(), web(), other] {
         world.add_pod(&pod);
     }
     world
 }
 
-/// Two nodes became empty; the budget allows one at a time, until it is raised.
+/// Two nodes became empty, and a pod is created; the budget allows one at a time, until it is raised.
 fn empty_nodes() -> World {
     let changes = vec![
-        add(web()),
         add(big()),
         put(pool("first").budget("2")),
         Change::DeleteClaim("nc-0002".to_owned()),
     ];
     let world = empty(changes, Vec::new(), vec![pool("first").budget("1")]);
     let world = world.with_node("first", "small", &[]);
-    world.with_node("first", "large", &[]).later(60)
+    let mut world = world.with_node("first", "large", &[]).later(60);
+    world.add_pod(&web());
+    world
 }
 
 /// Pods of two nodes fit on one; a PodDisruptionBudget guards two of them, and allows no eviction once a third fits nowhere.
@@ -268,7 +274,7 @@ fn expire() -> World {
     let of = |expires: &str| {
         pool("first")
             .expire_after(expires)
-            .termination_grace_period("5m")
+            .termination_grace_period("1m")
     };
     let locked = protected(pod_of("locked", "1"));
     let changes = vec![
@@ -282,11 +288,11 @@ fn expire() -> World {
     with_pool(world, of("Never")).later(120)
 }
 
-/// Two nodes have drifted; there is a limit, and the budget allows one at a time.
+/// Two nodes have drifted, one of which an earlier process has tainted; there is a limit, and the budget allows one at a time.
 fn drift() -> World {
     let of = || {
         let pool = pool("first").budget("1").limit("nodes", "2");
-        pool.termination_grace_period("5m")
+        pool.termination_grace_period("1m")
     };
     let changes = vec![
         Change::Protect("web"),
@@ -296,7 +302,8 @@ fn drift() -> World {
     ];
     let world = empty(changes, Vec::new(), vec![of()]);
     let world = world.with_node("first", "large", &[&big()]);
-    let world = world.with_node("first", "small", &[&web()]).later(60);
+    let mut world = world.with_node("first", "small", &[&web()]).later(60);
+    world.change("nc-0001", disrupt);
     with_pool(world, next(of()))
 }
 

@@ -117,7 +117,12 @@ impl World {
                         return Ok(());
                     }
                     Effect::WarnOfMissingTaint(_) => {}
-                    Effect::RunHooks => event = Event::HooksRan(HookAnswers::default()),
+                    Effect::RunHooks => {
+                        if let [node] = &nodes[..] {
+                            self.registering(before.name(), node.own_name())?;
+                        }
+                        event = Event::HooksRan(HookAnswers::default());
+                    }
                     Effect::Register(read, wanted) => {
                         self.replace(&*read, *wanted)?;
                         self.tell(|| format!("Node {} is registered", read.own_name()));

@@ -15,6 +15,7 @@ use karpenter_core::lifecycle::disruption::{
 };
 
 use crate::checks::{COOLDOWN, disruption_name};
+use crate::world::objects::disrupt;
 use crate::world::tasks::{Answer, Request};
 use crate::world::{Halt, Started, World};
 
@@ -95,6 +96,7 @@ impl World {
                 let proposed = command.candidates.iter();
                 let proposed = proposed.map(|it| (it.claim_name().to_owned(), (self.now, false)));
                 self.ghosts.proposed.extend(proposed);
+                self.check_proposal(&command);
                 self.tell(|| format!("{} is proposed", disruption_name(&command)));
             }
             Report::Starting(_) | Report::Waiting(..) | Report::Terminating(..) => {}
@@ -117,6 +119,7 @@ impl World {
             }
             Report::Ended(command, end) => {
                 self.tell(|| format!("{} has ended: {end}", disruption_name(&command)));
+                self.check_end(&command, &end);
                 if command.method.is_eventual() {
                     let until = after(self.now, COOLDOWN);
                     for pool in command.candidates.iter().map(Candidate::pool_name) {
@@ -216,12 +219,7 @@ impl World {
             return Ok(false);
         }
         self.write()?;
-        self.change::<Node>(node, |node| {
-            let spec = node.spec.get_or_insert_default();
-            let present = spec.taints.get_or_insert_default();
-            present.retain(|taint| taint.key != taints::DISRUPTED);
-            present.push(taints::disrupted());
-        });
+        self.change(node, disrupt);
         self.tell(|| format!("Node {node} is tainted"));
         if self.api.claim(claim).is_none() {
             return Ok(false);
@@ -284,16 +282,20 @@ impl World {
     ) -> Result<(), Halt> {
         self.write()?;
         let claim = candidate.claim_name().to_owned();
-        self.tell(|| format!("NodeClaim {claim} is deleted"));
-        self.delete::<NodeClaim>(&claim);
+        let deleted = answer != Answer::Failed;
+        if deleted {
+            self.tell(|| format!("NodeClaim {claim} is deleted"));
+            self.delete::<NodeClaim>(&claim);
+        }
         if answer == Answer::Lost {
             // The deletion is retried.
             self.delete::<NodeClaim>(&claim);
         }
+        let command = command.id();
         self.disruption_on(Event::Deleted {
-            command: command.id(),
+            command,
             claim,
-            deleted: true,
+            deleted,
         });
         Ok(())
     }

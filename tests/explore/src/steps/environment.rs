@@ -39,7 +39,8 @@ impl World {
             let is_launched = self.api.claim(name).is_some_and(|claim| {
                 claim.status.provider_id.is_some() && claim.status.node_name.is_none()
             });
-            if is_launched && instance.kubelet != Answer::Silent && node.is_none() {
+            let is_started = instance.joins() <= self.now && instance.kubelet != Answer::Silent;
+            if is_launched && is_started && node.is_none() {
                 steps.push(Step::Join(name.clone()));
             }
         }
@@ -57,9 +58,16 @@ impl World {
         let waiting = self.api.pods.iter();
         for (name, pod) in waiting.filter(|(name, _)| self.api.waits(name)) {
             let known = steps.len();
-            let nodes = self.api.nodes.keys().filter(|node| self.fits(pod, node));
-            steps.extend(nodes.map(|node| Step::Bind(name.clone(), node.clone())));
-            if steps.len() == known && !pod.unschedulable {
+            let fits = |node: &&String| self.fits(pod, node);
+            let nominated = pod.nominated_node.iter().filter(fits);
+            let nodes: Vec<&String> = match nominated.clone().next() {
+                Some(_) => nominated.collect(),
+                None => self.api.nodes.keys().filter(fits).collect(),
+            };
+            let bind = |node: &String| Step::Bind(name.clone(), node.clone());
+            steps.extend(nodes.into_iter().map(bind));
+            let is_tried = pod.unschedulable && pod.nominated_node.is_none();
+            if steps.len() == known && !is_tried {
                 steps.push(Step::NoNode(name.clone()));
             }
         }
@@ -85,7 +93,11 @@ impl World {
         let Ok(mut left) = Resources::allocatable_from(&total.unwrap_or_default()) else {
             return false;
         };
-        for other in self.api.pods_on(name) {
+        let nominated = self.api.pods.values().filter(|it| {
+            let node = it.nominated_node.as_deref();
+            node == Some(name) && it.node_name.is_none() && it.key != pod.key
+        });
+        for other in self.api.pods_on(name).chain(nominated) {
             left.sub_assign(&other.shape.requests);
         }
         is_open && Resources::fits(&pod.shape.requests, &left)
@@ -105,14 +117,17 @@ impl World {
                 let now = self.now;
                 self.ghosts.promised.remove(name);
                 self.ghosts.planned.remove(name);
+                self.ghosts.places.remove(name);
                 self.change_pod(name, |pod| {
                     pod.node_name = Some(node.as_str().into());
-                    pod.unschedulable = false;
+                    (pod.unschedulable, pod.nominated_node) = (false, None);
                     pod.scheduled_since = Some(now.into());
                     run(pod, now);
                 });
             }
-            Step::NoNode(name) => self.change_pod(name, |pod| pod.unschedulable = true),
+            Step::NoNode(name) => self.change_pod(name, |pod| {
+                (pod.unschedulable, pod.nominated_node) = (true, None);
+            }),
             _ => {}
         }
     }
@@ -126,6 +141,7 @@ impl World {
         pod.created_at = Some(self.now.into());
         (pod.deleted_at, pod.started_at, pod.node_name) = (None, None, None);
         (pod.scheduled_since, pod.ready, pod.unschedulable) = (None, false, false);
+        pod.nominated_node = None;
         pod.phase = Phase::Pending;
         self.put_pod(pod);
         name

@@ -14,17 +14,19 @@ use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::{expires_at, quiet_since};
 use karpenter_core::lifecycle::disruption::{Disruption, Settings};
 use karpenter_core::lifecycle::drain::MIN_DRAIN;
-use karpenter_core::lifecycle::provisioning::{Event, Provisioning};
+use karpenter_core::lifecycle::provisioning::Event;
 use karpenter_core::lifecycle::termination::deadline;
 
 use crate::checks::expiry;
 use crate::world::cloud::{Instance, provider_id};
 use crate::world::objects::{Kind, Named as _, Objects};
 use crate::world::tasks::Answer;
-use crate::world::{Faults, Ghosts, Halt, WINDOW, World};
+use crate::world::{Faults, Ghosts, Halt, World, provisioning};
 
-/// How long kube-scheduler is behind: longer than the provisioner waits for it.
-const BUSY: Duration = Duration::from_secs(15);
+/// How long kube-scheduler is behind: longer than the provisioner waits for it twice.
+const BUSY: Duration = Duration::from_secs(25);
+/// How late an answer is, or what a watch delivers.
+const LATE: Duration = Duration::from_secs(30);
 
 /// Something that can happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +83,8 @@ pub enum Step {
     Early,
     /// kube-scheduler is behind: it tries no pod for a while.
     Busy,
+    /// A request has its effect and its answer late.
+    Delay(usize),
 }
 
 impl Step {
@@ -106,8 +110,12 @@ impl World {
     /// among them.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
-        steps.extend(self.stale.map(|_| Step::CatchUp));
-        steps.extend((0..self.tasks.len()).map(|task| Step::Answer(task, Answer::Right)));
+        steps.extend(
+            (self.stale.is_some() && self.stale_until <= self.now).then_some(Step::CatchUp),
+        );
+        let tasks = self.tasks.iter().enumerate();
+        let answered = tasks.filter(|(_, task)| task.from <= self.now);
+        steps.extend(answered.map(|(task, _)| Step::Answer(task, Answer::Right)));
         self.steps_of_environment(&mut steps);
         steps.extend(self.seen.claims.keys().cloned().map(Step::Claim));
         let leaving = self.seen.nodes.iter().filter(|(_, it)| it.is_leaving());
@@ -148,6 +156,8 @@ impl World {
         let may =
             |index: &&usize| self.faults.changes > 0 && (!self.setting.in_order || **index == next);
         steps.extend(open.iter().filter(may).map(|index| Step::Change(*index)));
+        steps
+            .extend((self.stale.is_some() && self.stale_until > self.now).then_some(Step::CatchUp));
         let faults = &self.faults;
         if faults.all == 0 {
             return steps;
@@ -170,6 +180,9 @@ impl World {
         }
         if faults.early > 0 {
             steps.extend((!is_idle).then_some(Step::Early));
+            let tasks = self.tasks.iter().enumerate();
+            let waits = tasks.filter(|(_, task)| task.from <= self.now);
+            steps.extend(waits.map(|(task, _)| Step::Delay(task)));
             let waits = self.api.pods.keys().any(|pod| self.api.waits(pod));
             steps.extend((waits && self.busy <= self.now).then_some(Step::Busy));
         }
@@ -195,7 +208,10 @@ impl World {
             Step::Node(name) => self.reconcile_node(name),
             Step::Evict(pod) => self.evict(pod),
             Step::Conditions(name) => self.update_conditions(name),
-            Step::Expire(name) => self.delete_unchanged(name),
+            Step::Expire(name) => {
+                self.check_expiry(name);
+                self.delete_unchanged(name)
+            }
             Step::Collect => self.collect(),
             step => {
                 self.take_whole(step);
@@ -228,7 +244,7 @@ impl World {
             Step::Restart => self.restart(),
             Step::Interrupt(kind) => {
                 self.spend(|faults| &mut faults.stale);
-                self.stale = Some(*kind);
+                (self.stale, self.stale_until) = (Some(*kind), after(self.now, LATE));
             }
             Step::Deadline => {
                 self.check_waiting_commands();
@@ -241,6 +257,10 @@ impl World {
             Step::Busy => {
                 self.spend(|faults| &mut faults.early);
                 self.busy = after(self.now, BUSY);
+            }
+            Step::Delay(task) => {
+                self.spend(|faults| &mut faults.early);
+                self.tasks[*task].from = after(self.now, LATE);
             }
             Step::CatchUp => {
                 let kind = self.stale;
@@ -272,7 +292,7 @@ impl World {
             restarted: true,
             ..Ghosts::default()
         };
-        *self.provisioning_mut() = Provisioning::new(WINDOW, self.now);
+        *self.provisioning_mut() = provisioning(&self.setting, self.now);
         *self.disruption_mut() = Disruption::new(Settings::default(), self.now);
         self.own = Objects::default();
         let marks: Vec<_> = self.model.marks().collect();
@@ -323,7 +343,9 @@ impl World {
             let quiet = quiet.zip(quiet_since(claim));
             due.extend(quiet.and_then(|(quiet, since)| since.checked_add(quiet).ok()));
         }
-        due.push(self.busy);
+        due.extend([self.busy, self.stale_until]);
+        due.extend(self.tasks.iter().map(|task| task.from));
+        due.extend(self.instances.values().map(Instance::joins));
         due.extend(self.instances.values().map(Instance::ready_from));
         let is_orphan = |(name, it): &(&String, &Instance)| {
             !it.is_terminating && self.api.claim(name).is_none()

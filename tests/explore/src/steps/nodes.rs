@@ -76,7 +76,12 @@ impl World {
                     }
                     NodeEffect::Evict(pods) => {
                         let until = claim.as_ref().and_then(deadline);
-                        for pod in pods {
+                        // Those that are being deleted leave the queue at once, if time allows.
+                        let now = self.now;
+                        let stays = |pod: &&Arc<Pod>| {
+                            pod.is_active() || drain::needs_force(pod, until, now)
+                        };
+                        for pod in pods.iter().filter(stays) {
                             let known = self.evictions.entry(pod.key.name.clone()).or_insert(until);
                             *known = [*known, until].into_iter().flatten().min();
                         }
@@ -119,7 +124,12 @@ impl World {
             self.evictions.remove(name);
             return Ok(());
         };
+        let current = self.api.pod(name).map(|it| Arc::clone(&it.value));
         if drain::needs_force(&pod, until, self.now) {
+            let is_due = |it: &Arc<Pod>| drain::needs_force(it, until, self.now);
+            if !current.as_ref().is_some_and(is_due) {
+                return Ok(());
+            }
             self.evictions.remove(name);
             self.write()?;
             self.tell(|| format!("pod {name} is deleted in time for the deadline"));
@@ -134,7 +144,6 @@ impl World {
         if !drain::is_evictable(&pod, self.now) || pdb::refuses(&self.model, &pod).is_some() {
             return Ok(());
         }
-        let current = self.api.pod(name).map(|it| Arc::clone(&it.value));
         let (covered, healthy) = self.api.guarded();
         // The API server asks the PodDisruptionBudget.
         let refuses = |pod: &Pod| is_guarded(pod) && pod.ready && covered > healthy;

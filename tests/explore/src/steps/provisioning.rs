@@ -8,7 +8,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::lifecycle::after;
-use karpenter_core::lifecycle::provisioning::{Effect, Event, Question};
+use karpenter_core::lifecycle::provisioning::{Effect, Event, PodNomination, Question};
 use karpenter_core::limits::LimitHeadroom;
 use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy, schedule};
@@ -29,8 +29,11 @@ impl World {
                 Effect::Plan(question) => self.request(Request::Plan(question)),
                 Effect::Nominate(nodes) => self.nominate(&nodes),
                 Effect::Launch(_, plan) => self.request(Request::Launch(plan)),
-                // The feature gate PodNomination is off.
-                Effect::NominatePods(_) | Effect::ReportIdle => {}
+                Effect::NominatePods(pods) => {
+                    self.check_nominations(&pods);
+                    self.request(Request::NominatePods(pods));
+                }
+                Effect::ReportIdle => {}
             }
         }
     }
@@ -40,6 +43,41 @@ impl World {
         self.tell(|| format!("nodes {nodes:?} are nominated"));
         let until = after(self.now, WINDOW.nomination());
         self.change_model(|cluster| nodes.iter().for_each(|node| cluster.nominate(node, until)));
+    }
+
+    pub(crate) fn answer_nominations(
+        &mut self,
+        pods: &[PodNomination],
+        answer: Answer,
+    ) -> Result<(), Halt> {
+        if answer == Answer::Forbidden {
+            self.provisioning_mut().end_pod_nomination();
+        }
+        // A pod of the same name that was created meanwhile has another uid.
+        for PodNomination { pod, node } in pods.iter().filter(|_| answer == Answer::Right) {
+            self.write()?;
+            self.tell(|| format!("pod {} is nominated to {node:?}", pod.name));
+            self.change_pod(&pod.name, |pod| {
+                (pod.nominated_node, pod.nominated_by_plan) = (node.clone(), node.is_some());
+            });
+        }
+        Ok(())
+    }
+
+    /// Nominates the pods of a NodeClaim whose Node is about to be registered.
+    pub(super) fn registering(&mut self, claim: &str, node: &str) -> Result<(), Halt> {
+        let (snapshot, now) = (self.model.fork(), self.now);
+        let event = Event::Registering {
+            claim: claim.to_owned(),
+            node: node.to_owned(),
+        };
+        for effect in self.provisioning_mut().on(event, &snapshot, now) {
+            if let Effect::NominatePods(pods) = effect {
+                self.check_nominations(&pods);
+                self.answer_nominations(&pods, Answer::Right)?;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn answer_plan(&mut self, question: &Question, answer: Answer) {
@@ -181,6 +219,7 @@ impl World {
         let mut pods = self.api.pods.keys().filter(|pod| self.api.waits(pod));
         let places_taken = self.ghosts.restarted && pods.any(|pod| !has_claim(pod));
         for pod in planned.pods.iter().map(|it| &it.name) {
+            self.check_again(pod, name);
             let promised = &mut self.ghosts.promised;
             let Some(first) = promised.insert(pod.clone(), name.to_owned()) else {
                 continue;

@@ -16,8 +16,10 @@ use karpenter_core::requirements::Requirements;
 use super::World;
 use super::tasks::Answer;
 
-/// How long the Node of a slow kubelet is not ready: longer than a nomination protects it.
-const SLOW: Duration = Duration::from_secs(60);
+/// How long it takes until an instance has a Node.
+const BOOT: Duration = Duration::from_secs(40);
+/// How long it takes until the Node of a slow kubelet is ready: longer than a nomination protects it.
+const SLOW: Duration = Duration::from_secs(120);
 
 /// An instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,12 +43,17 @@ impl Instance {
 }
 
 impl Instance {
+    /// Returns when its kubelet registers a Node.
+    pub fn joins(&self) -> Timestamp {
+        after(self.launched, BOOT)
+    }
+
     /// Returns from when on its Node may become ready.
     pub fn ready_from(&self) -> Timestamp {
         let starts = if self.kubelet == Answer::Slow {
             SLOW
         } else {
-            Duration::ZERO
+            BOOT
         };
         after(self.launched, starts)
     }

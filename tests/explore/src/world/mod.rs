@@ -92,6 +92,8 @@ pub struct Setting {
     pub kinds: Vec<Kind>,
     /// Whether the changes happen in their order.
     pub in_order: bool,
+    /// Whether the feature gate `PodNomination` is on.
+    pub nominates_pods: bool,
 }
 
 /// A command that was started.
@@ -112,6 +114,10 @@ pub struct Ghosts {
     pub commands: Vec<Started>,
     /// The node on which each pod was planned, and when.
     pub planned: BTreeMap<String, (String, Timestamp)>,
+    /// The node on which each pod was planned last, how often in succession, and when.
+    pub places: BTreeMap<String, (String, u32, Timestamp)>,
+    /// When a pod was bound to each node, or deleted there.
+    pub events: BTreeMap<String, Timestamp>,
     /// When a command for each NodeClaim was proposed, and whether it was validated since.
     pub proposed: BTreeMap<String, (Timestamp, bool)>,
     /// Until when no drifted node of a NodePool is replaced.
@@ -140,6 +146,8 @@ pub struct World {
     pub seen: Objects,
     /// The kind whose watch is interrupted.
     pub stale: Option<Kind>,
+    /// Until when.
+    pub stale_until: Timestamp,
     /// What the controllers have written of this kind.
     pub own: Objects,
     /// The controllers' model of what the watches have delivered.
@@ -180,16 +188,18 @@ pub struct World {
 impl World {
     /// Returns an empty cluster.
     pub fn new(setting: Setting, now: Timestamp) -> Self {
+        let provisioning = provisioning(&setting, now);
         let mut world = Self {
             setting: Arc::new(setting),
             now,
             api: Objects::default(),
             seen: Objects::default(),
             stale: None,
+            stale_until: now,
             own: Objects::default(),
             model: Cluster::new(cluster_config()).snapshot(),
             instances: BTreeMap::new(),
-            provisioning: Arc::new(Provisioning::new(WINDOW, now)),
+            provisioning: Arc::new(provisioning),
             disruption: Arc::new(Disruption::new(Settings::default(), now)),
             tasks: Vec::new(),
             evictions: BTreeMap::new(),
@@ -294,7 +304,7 @@ impl World {
         let hasher = &mut hasher;
         self.hash_view(&ranks, hasher);
         if let Some(kind) = self.stale {
-            kind.hash(hasher);
+            (kind, ranks.now - self.stale_until.as_second()).hash(hasher);
             self.api.hash_into(&ranks, hasher);
             self.own.hash_into(&ranks, hasher);
         }
@@ -307,6 +317,7 @@ impl World {
             let mut hasher = FxHasher::default();
             task.print.hash_into(&ranks, &mut hasher);
             task.view.hash(&mut hasher);
+            (ranks.now - task.from.as_second()).min(0).hash(&mut hasher);
             hasher.finish()
         });
         hash_sorted(tasks, hasher);
@@ -328,6 +339,9 @@ impl World {
         let ghosts = &self.ghosts;
         for (name, (to, at)) in &ghosts.planned {
             (pod(name), claim(to), age(*at).min(BINDING)).hash(hasher);
+        }
+        for (name, (to, plans, at)) in &ghosts.places {
+            (pod(name), claim(to), plans, age(*at).min(320)).hash(hasher);
         }
         for (pool, until) in &ghosts.cooling {
             (pool, age(*until).min(0)).hash(hasher);
@@ -355,6 +369,11 @@ impl World {
         self.changed.hash(&mut hasher);
         hasher.finish()
     }
+}
+
+/// Returns the provisioning process as it begins.
+pub(crate) fn provisioning(setting: &Setting, now: Timestamp) -> Provisioning {
+    Provisioning::new(WINDOW, now).with_pod_nomination(setting.nominates_pods)
 }
 
 fn hash_sorted<T: Ord + Hash>(all: impl Iterator<Item = T>, hasher: &mut FxHasher) {

@@ -20,6 +20,14 @@ pub fn is_guarded(pod: &Pod) -> bool {
     app.is_some_and(|app| app == "guarded")
 }
 
+/// Adds the taint of nodes that are being disrupted.
+pub fn disrupt(node: &mut Node) {
+    let spec = node.spec.get_or_insert_default();
+    let present = spec.taints.get_or_insert_default();
+    present.retain(|taint| taint.key != taints::DISRUPTED);
+    present.push(taints::disrupted());
+}
+
 /// Returns whether a Node has the taint of nodes that are being disrupted.
 pub fn is_disrupted(node: &Node) -> bool {
     has_taint(node, taints::DISRUPTED)

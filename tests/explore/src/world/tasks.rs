@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{Candidate, Command};
 use karpenter_core::lifecycle::disruption::{Inputs, TaintedNode};
 use karpenter_core::lifecycle::node_claim::Joining;
-use karpenter_core::lifecycle::provisioning::Question;
+use karpenter_core::lifecycle::provisioning::{PodNomination, Question};
 use karpenter_core::schedule::Plan;
 
 use super::print::Print;
@@ -26,6 +27,8 @@ pub enum Answer {
     Doubled,
     /// The provider can never launch the instance, and does not say so.
     Stuck,
+    /// The API server refuses the request, because the permission is missing.
+    Forbidden,
     /// The instance is launched, but its kubelet never registers a Node.
     Silent,
     /// The instance is launched, but its Node becomes ready late.
@@ -51,6 +54,7 @@ pub enum Request {
     Replace(Arc<Command>),
     /// Whether a NodeClaim exists.
     Confirm(Arc<NodeClaim>),
+    NominatePods(Vec<PodNomination>),
     /// The deletion of a candidate's NodeClaim.
     Delete(Arc<Command>, Box<Candidate>),
     /// The instance of a NodeClaim: the NodeClaim as it was read, and its process.
@@ -66,6 +70,8 @@ pub struct Task {
     pub print: Arc<Print>,
     /// The hash of what the controllers had read then.
     pub view: u64,
+    /// When it is answered at the earliest.
+    pub from: Timestamp,
 }
 
 impl Request {
@@ -84,7 +90,8 @@ impl Request {
             ],
             Self::Taint(_) | Self::Untaint(_) => &[Answer::Lost, Answer::Failed],
             Self::Confirm(_) => &[Answer::Failed],
-            Self::Delete(..) => &[Answer::Lost],
+            Self::NominatePods(_) => &[Answer::Failed, Answer::Forbidden],
+            Self::Delete(..) => &[Answer::Lost, Answer::Failed],
         }
     }
 
@@ -101,6 +108,7 @@ impl Request {
                 format!("replace {:?} {:?}", command.id(), command.replacements)
             }
             Self::Confirm(claim) => format!("confirm {}", claim.name()),
+            Self::NominatePods(pods) => format!("nominate {pods:?}"),
             Self::Delete(command, candidate) => {
                 format!("delete {:?} {}", command.id(), candidate.claim_name())
             }
@@ -120,7 +128,13 @@ impl World {
         );
         let view = if reads { self.hash_of_view() } else { 0 };
         let print = Arc::new(kind.print());
-        self.tasks.push(Task { kind, print, view });
+        let from = self.now;
+        self.tasks.push(Task {
+            kind,
+            print,
+            view,
+            from,
+        });
     }
 
     /// Answers a request.
@@ -141,6 +155,7 @@ impl World {
             Request::Untaint(nodes) => return self.answer_untaint(nodes, answer),
             Request::Replace(command) => return self.answer_replace(&command, answer),
             Request::Confirm(claim) => self.answer_confirm(&claim, answer),
+            Request::NominatePods(pods) => return self.answer_nominations(&pods, answer),
             Request::Delete(command, it) => return self.answer_delete(&command, &it, answer),
             Request::Create(before, it) => return self.answer_create(&before, *it, answer),
         }

@@ -53,6 +53,11 @@ impl World {
         let name = pod.key.name.clone();
         let before = Pod::all_mut(&mut self.api).insert(name.clone(), pod.into());
         let after = self.api.pod(&name).map(|it| Arc::clone(&it.value));
+        let what = |pod: &Pod| (pod.node_name.clone(), pod.deleted_at.is_some());
+        let is = after.as_deref().map(what);
+        if let Some((Some(node), _)) = is.clone().filter(|_| is != before.as_deref().map(what)) {
+            self.ghosts.events.insert(node.to_string(), self.now);
+        }
         let node = event_node(before.as_deref(), after.as_deref());
         if let Some(node) = node.map(str::to_owned) {
             self.pod_event(&node);
@@ -68,6 +73,7 @@ impl World {
             self.ghosts.moved.remove(&*node);
         }
         self.ghosts.planned.remove(name);
+        self.ghosts.places.remove(name);
         self.deliver(Kind::Pod, name);
     }
 
@@ -165,7 +171,7 @@ impl World {
             let all = T::all(&of.api).keys().chain(T::all(&of.seen).keys());
             all.cloned().collect()
         }
-        self.stale = None;
+        (self.stale, self.stale_until) = (None, self.now);
         self.own = Objects::default();
         let names = match kind {
             Kind::Pod => names::<Pod>(self),
@@ -202,10 +208,18 @@ impl World {
         if after.is_none() {
             self.evictions.remove(name);
         }
+        let snapshot = self.model.fork();
         let process = self.provisioning_mut();
+        if let Some(pod) = after.as_ref().filter(|pod| pod.node_name.is_some()) {
+            process.bound(pod, &snapshot, now);
+        }
         let Some(pod) = after.filter(|pod| pod.node_name.is_none() && pod.is_active()) else {
             return process.forget(name);
         };
+        let was_nominated = before.as_ref().is_some_and(|it| it.is_nominated_by_plan());
+        if was_nominated && pod.nominated_node.is_none() {
+            process.denominated(now);
+        }
         let waited = |before: &Arc<Pod>| before.is_provisionable() && before.shape == pod.shape;
         if pod.is_provisionable() && !before.as_ref().is_some_and(waited) {
             process.trigger(name, now);

@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodeClaim;
 
 use super::candidate::blockers::blockers;
 use super::candidate::{Candidate, Candidates, NotDisruptable, Surroundings};
@@ -65,8 +67,10 @@ pub(crate) fn startable(
     let is_current = |candidate: &Candidate| {
         let node = snapshot.node(candidate.name());
         let node = node.filter(|node| {
-            let claim = node.claim.as_ref();
-            claim.is_some_and(|claim| claim.uid() == candidate.claim.uid())
+            let is_same = |it: &NodeClaim| it.uid() == candidate.claim.uid();
+            let has_reason = |it: &NodeClaim| !method.is_eventual() || it.is_true(types::DRIFTED);
+            let claim = node.claim.as_deref();
+            claim.is_some_and(|claim| is_same(claim) && has_reason(claim))
         });
         node.is_some_and(|node| {
             let why = blockers(snapshot, node, &surroundings, now);

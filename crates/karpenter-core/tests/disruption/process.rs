@@ -8,6 +8,7 @@ use karpenter_api::conditions::HasConditions;
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::disruption::{Candidate, Command, DisruptionRequest, Method, plan, validate};
+use karpenter_core::lifecycle::conditions::update_drifted;
 use karpenter_core::lifecycle::disruption::{
     Disruption, Effect, Event, Inputs, Report, Settings, TaintedNode,
 };
@@ -276,6 +277,13 @@ fn a_planned_command_starts_unless_a_later_change_forbids_it() {
         world.cluster.apply_node_claim(&claim);
     });
     assert_eq!(deleted, [""; 0], "a user has deleted the NodeClaim");
+    let reverted = planned_before(|world| {
+        let snapshot = world.cluster.snapshot();
+        let mut claim = NodeClaim::clone(snapshot.node_claim("a-claim").unwrap());
+        update_drifted(&mut claim, None, now());
+        world.cluster.apply_node_claim(&claim);
+    });
+    assert_eq!(reverted, [""; 0], "the NodePool is as it was before");
     let guarded = planned_before(|world| world.add([running("q", "a", "1").do_not_disrupt()]));
     assert_eq!(guarded, [""; 0], "a protected pod was bound");
     let nominated = planned_before(|world| {

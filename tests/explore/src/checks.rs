@@ -121,6 +121,7 @@ impl World {
         let is_recent = |at: Timestamp| self.age(at) < BINDING;
         let known = self.seen.claim(claim);
         violated_if!(found, known.is_none_or(|it| it.is_deleting()) => "NodeClaim {claim} is being deleted");
+        violated_if!(found, method == Method::Drift && !known.is_some_and(|it| it.is_true(types::DRIFTED)) => "Node {node} has not drifted");
         violated_if!(found, !known.is_some_and(|it| it.is_true(types::INITIALIZED)) => "Node {node} is not initialized");
         violated_if!(found, self.ghosts.holds(claim) => "another command holds NodeClaim {claim}");
         let (covered, healthy) = self.seen.guarded();
@@ -399,7 +400,17 @@ impl World {
                 let is_other = pod.gated || pod.scheduler_name.is_some() || is_preempting;
                 pod.node_name.is_none() && pod.is_active() && !is_other
             });
-            let node = node.as_deref();
+            let (now, node) = (self.now, node.as_deref());
+            let written = self
+                .ghosts
+                .nominated
+                .entry(name.clone())
+                .or_insert((now, 0));
+            if written.0.duration_since(now).as_secs() <= -BINDING {
+                *written = (now, 0);
+            }
+            written.1 += 1;
+            violated_if!(self.violations, written.1 > 5 => "pod {name} is nominated over and over");
             let leaves = |node: &str| {
                 self.seen.node(node).is_none() || self.model.node(node).is_none_or(|it| leaves(it))
             };
@@ -407,6 +418,29 @@ impl World {
             violated_if!(self.violations, !is_open => "pod {name} is nominated to {node:?}, although kube-scheduler is not to bind it");
             violated_if!(self.violations, leaves => "pod {name} is nominated to {node:?}, which leaves");
         }
+    }
+
+    /// Checks that the pods for which a Node was launched are nominated to it before pods can be bound there.
+    pub(crate) fn check_registration(&mut self, claim: &str, node: &str) {
+        let ghosts = &self.ghosts;
+        let knows = self.setting.nominates_pods && !ghosts.restarted && !ghosts.is_forbidden;
+        let promised = ghosts
+            .promised
+            .iter()
+            .filter(|(_, to)| *to == claim && knows);
+        let late = promised.map(|it| it.0).find(|pod| {
+            let pod = self
+                .seen
+                .pod(pod)
+                .filter(|it| it.unschedulable && self.api.waits(pod));
+            pod.is_some_and(|it| it.scheduler_name.is_none() && it.nominated_node.is_none())
+        });
+        let late = late.filter(|pod| {
+            self.api
+                .pod(pod)
+                .is_some_and(|it| it.nominated_node.is_none())
+        });
+        violated_if!(self.violations, late.is_some() => "Node {node} registers before pod {late:?} is nominated to it");
     }
 
     /// Checks that kube-scheduler had time for a pod before it is planned on the same node again, each time twice as long.
@@ -485,7 +519,16 @@ impl World {
         violated_if!(self.violations, is_early => "NodeClaim {name} expires early");
     }
 
-    /// Checks that a node that becomes consolidatable was quiet for long enough.
+    /// Checks that a NodeClaim that has drifted lacks a label that its NodePool asks for.
+    pub(crate) fn check_drifted(&mut self, claim: &NodeClaim, pool: &NodePool) {
+        let label = |key: &str| claim.metadata.labels.as_ref()?.get(key);
+        let mut wanted = pool.spec.template.spec.requirements.iter();
+        let fits = wanted.all(|it| label(&it.key).is_some_and(|value| it.values.contains(value)));
+        let name = claim.name();
+        violated_if!(self.violations, claim.is_true(types::DRIFTED) && fits => "NodeClaim {name} is called drifted, although it is not");
+    }
+
+    /// Checks that a node that is consolidatable was quiet for long enough.
     pub(crate) fn check_consolidatable(&mut self, claim: &NodeClaim, pool: &NodePool) {
         let initialized = claim.condition(types::INITIALIZED);
         let initialized = initialized.map(|it| it.last_transition_time.0);
@@ -499,6 +542,6 @@ impl World {
             let is_recent = |event| event < wanted.as_secs();
             self.now.duration_since(at) < wanted || event.is_some_and(is_recent)
         });
-        violated_if!(self.violations, claim.is_true(types::CONSOLIDATABLE) && is_early => "NodeClaim {name} becomes consolidatable before its consolidateAfter");
+        violated_if!(self.violations, claim.is_true(types::CONSOLIDATABLE) && is_early => "NodeClaim {name} is consolidatable before its consolidateAfter");
     }
 }

@@ -13,6 +13,7 @@ use karpenter_core::schedule::{Policy, schedule};
 use crate::checks::{expiry, is_protected, violated_if};
 use crate::world::World;
 use crate::world::objects::{is_disrupted, is_guarded};
+use crate::world::print::Print;
 
 /// How long a command waits for its replacements, in seconds.
 const PATIENCE: i64 = 600;
@@ -69,6 +70,11 @@ impl World {
             let is_gone = |node: &&String| self.api.node(node).is_none();
             let gone = pod.nominated_node.as_ref().filter(is_gone);
             violated_if!(found, gone.is_some() => "pod {name} stays nominated to {gone:?}, which is gone");
+        }
+        let known = [Print::of(&self.provisioning), Print::of(&self.disruption)];
+        for name in known.iter().flat_map(Print::pods) {
+            let is_gone = !self.api.waits(&name);
+            violated_if!(found, is_gone => "a process still knows pod {name}");
         }
         for pod in self.waiting() {
             let name = &pod.name;

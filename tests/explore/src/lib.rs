@@ -21,7 +21,7 @@
 //!
 //! # What no counterexample can show
 //!
-//! Rules of the core that another rule of the core repeats, so that the behaviour stays the same without them:
+//! Rules of the core that another rule repeats, so that the behaviour stays the same without them:
 //!
 //! - `held`, the nodes of commands that run: they are marked for deletion, too, and a pass starts one command after the other.
 //! - A nomination protects a node: kube-scheduler binds within the step that follows, and the start of a command checks the pods again.
@@ -31,7 +31,12 @@
 //!   the one that it registered.
 //! - NodeClaims without a provider id count in the check of limits at a creation: they counted in the plan already, because a process has
 //!   what it creates in its model at once.
-
+//! - The API server is asked for a replacement that the model lacks (`Effect::Confirm`): the model has what a process creates at once, and
+//!   loses it only when the API server reports its deletion.
+//!
+//! Rules without which the same happens later: pods of a deleted NodeClaim are planned again at once, not after their back-off, as are
+//! pods that have lost their room; protection from consolidation ends when pods leave; a launch without an answer is repeated, not left to
+//! its time limit; pods of nodes that leave are planned before they are evicted.
 //!
 //! # What was found and is not mended
 //!

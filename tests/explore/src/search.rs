@@ -168,7 +168,7 @@ impl World {
             (step, next.hash_of_state(), next)
         };
         let mut steps = self.steps().into_iter().map(to);
-        let first = steps.find(|(_, after, _)| *after != core);
+        let first = steps.find(|(_, after, it)| *after != core || !it.violations.is_empty());
         first.or_else(|| self.next_deadline().map(|_| to(Step::Deadline)))
     }
 
@@ -251,9 +251,9 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
     if counterexample.is_none() {
         let every = frontier.len().div_ceil(bounds.courses.max(1)).max(1);
         let mut number = 0;
-        frontier.retain(|_| {
+        frontier.retain(|open| {
             number += 1;
-            number % every == 0
+            number % every == 0 || open.steps.last().is_some_and(Step::is_of_answer)
         });
         counterexample = search.fair_courses(&mut frontier, &mut |all, frontier| {
             report(Progress {

@@ -215,7 +215,8 @@ fn launch() -> World {
         Change::DeleteClaim("nc-0001".to_owned()),
         put(next(first())),
     ];
-    let pools = vec![first(), pool("second").limit("cpu", "6")];
+    let second = pool("second").consolidate_after("5s");
+    let pools = vec![first(), second.limit("cpu", "6")];
     let mut world = empty(changes, vec![buffer_pod("500m")], pools);
     let mut other = web();
     other.scheduler_name = Some("other".into());
@@ -225,21 +226,23 @@ fn launch() -> World {
     world
 }
 
-/// Two nodes became empty, and a pod is created; the budget allows one at a time, until it is raised.
+/// Three nodes became empty, and a pod is created while the watch of pods is interrupted; the budget allows all, until it is lowered.
 fn empty_nodes() -> World {
     let changes = vec![
-        add(big()),
-        put(pool("first").budget("2")),
+        add(web()),
+        put(pool("first").budget("1")),
         Change::DeleteClaim("nc-0002".to_owned()),
     ];
-    let world = empty(changes, Vec::new(), vec![pool("first").budget("1")]);
+    let world = empty(changes, Vec::new(), vec![pool("first").budget("3")]);
+    let world = world.with_node("first", "small", &[]);
     let world = world.with_node("first", "small", &[]);
     let mut world = world.with_node("first", "large", &[]).later(60);
-    world.add_pod(&web());
+    world.interrupt(Kind::Pod);
+    world.add_pod(&big());
     world
 }
 
-/// Pods of two nodes fit on one; a PodDisruptionBudget guards two of them, and allows no eviction once a third fits nowhere.
+/// Pods of two nodes fit on one, which an earlier process has tainted; a PodDisruptionBudget guards two of them, and allows no eviction once a third fits nowhere.
 fn consolidate() -> World {
     let changes = vec![
         add(pod_of("guarded", "5")),
@@ -249,7 +252,9 @@ fn consolidate() -> World {
     ];
     let world = empty(changes, Vec::new(), vec![pool("first").budget("2")]);
     let world = world.with_node("first", "large", &[&guarded(), &web()]);
-    world.with_node("first", "small", &[&guarded()]).later(60)
+    let mut world = world.with_node("first", "small", &[&guarded()]).later(60);
+    world.change("nc-0001", disrupt);
+    world
 }
 
 /// The pod of a large node needs a small one only; later it fits beside another.
@@ -269,7 +274,7 @@ fn moved() -> World {
     world.later(60)
 }
 
-/// A node with a volume has expired; a PodDisruptionBudget and an annotation protect its pods until its grace period ends.
+/// A node with a volume is about to expire; a PodDisruptionBudget and an annotation protect its pods until its grace period ends.
 fn expire() -> World {
     let of = |expires: &str| {
         pool("first")
@@ -285,26 +290,30 @@ fn expire() -> World {
     let world = empty(changes, Vec::new(), vec![of("2m")]);
     let mut world = world.with_node("first", "large", &[&guarded(), &locked]);
     world.attach("nc-0001");
-    with_pool(world, of("Never")).later(120)
+    with_pool(world, of("Never")).later(110)
 }
 
-/// Two nodes have drifted, one of which an earlier process has tainted; there is a limit, and the budget allows one at a time.
+/// Two nodes have drifted, one of which an earlier process has tainted, and which two smaller ones replace; there is a limit, and the budget allows one at a time.
 fn drift() -> World {
     let of = || {
-        let pool = pool("first").budget("1").limit("nodes", "2");
+        let pool = pool("first").budget("1").limit("nodes", "3");
         pool.termination_grace_period("1m")
     };
     let changes = vec![
         Change::Protect("web"),
-        Change::DeleteNodeOf("big"),
+        Change::DeleteNodeOf("half"),
         Change::RemovePod("web"),
-        Change::AddPodLike("big"),
+        put(of()),
     ];
+    let half = pod_of("half", "1500m");
     let world = empty(changes, Vec::new(), vec![of()]);
-    let world = world.with_node("first", "large", &[&big()]);
+    let world = world.with_node("first", "large", &[&half, &half]);
     let mut world = world.with_node("first", "small", &[&web()]).later(60);
     world.change("nc-0001", disrupt);
-    with_pool(world, next(of()))
+    with_pool(
+        world,
+        next(of()).requires(labels::INSTANCE_TYPE, "In", &["small"]),
+    )
 }
 
 /// Two NodePools, two nodes, three pods, a buffer, a budget, a PodDisruptionBudget, a limit.

@@ -15,7 +15,7 @@ use karpenter_core::lifecycle::node_claim::{
 use karpenter_core::lifecycle::termination::{ClaimEffect, ClaimEvent, Progress, on_node_claim};
 use karpenter_core::provider::CloudProviderError;
 
-use crate::world::objects::{Named, has_finalizer};
+use crate::world::objects::{Kind, Named, has_finalizer};
 use crate::world::tasks::{Answer, Request, Task};
 use crate::world::{Halt, World};
 
@@ -224,10 +224,13 @@ impl World {
             let drifted = drift::from_node_pool(pool, &before, names).ok().flatten();
             update_drifted(&mut after, drifted, self.now);
         }
+        if !matches!(self.stale, Some(Kind::NodeClaim | Kind::Pod)) {
+            self.check_consolidatable(&after, pool);
+            self.check_drifted(&after, pool);
+        }
         if after.status == before.status {
             return Ok(());
         }
-        self.check_consolidatable(&after, pool);
         self.write()?;
         self.change::<NodeClaim>(name, |claim| {
             for kind in [types::CONSOLIDATABLE, types::DRIFTED] {

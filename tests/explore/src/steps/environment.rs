@@ -147,8 +147,8 @@ impl World {
         name
     }
 
-    /// Deletes a pod; its workload's controller creates another at once.
-    pub(super) fn delete_pod(&mut self, name: &str) {
+    /// Deletes a pod.
+    fn end_pod(&mut self, name: &str) {
         let Some(pod) = self.api.pod(name).map(|it| Arc::clone(&it.value)) else {
             return;
         };
@@ -160,7 +160,13 @@ impl World {
                 (pod.deleted_at, pod.ready) = (Some(due.into()), false);
             });
         }
-        if pod.shape.controller.is_some() {
+    }
+
+    /// Deletes a pod; its workload's controller creates another at once.
+    pub(super) fn delete_pod(&mut self, name: &str) {
+        let pod = self.api.pod(name).map(|it| Arc::clone(&it.value));
+        self.end_pod(name);
+        if let Some(pod) = pod.filter(|pod| pod.shape.controller.is_some()) {
             let new = self.add_pod(&pod);
             self.tell(|| format!("pod {new} is created in place of pod {name}"));
         }
@@ -211,7 +217,7 @@ impl World {
                 let key = annotations::DO_NOT_DISRUPT.to_owned();
                 pod.annotations.insert(key, "true".to_owned());
             }),
-            Change::RemovePod(app) => self.remove_pod(&name_of(app)),
+            Change::RemovePod(app) => self.end_pod(&name_of(app)),
             Change::AddPodLike(app) => {
                 if let Some(pod) = of(app) {
                     self.add_pod(&pod);

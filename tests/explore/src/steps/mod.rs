@@ -45,7 +45,7 @@ pub enum Step {
     InstanceEnds(String),
     /// The cloud's node controller deletes the Node of an instance that is gone.
     NodeLost(String),
-    /// The volume of a Node without pods is detached.
+    /// The volume of a Node without pods is detached; in the fair course it never is.
     Detach(String),
     /// A NodeClaim is reconciled.
     Claim(String),
@@ -88,6 +88,12 @@ pub enum Step {
 }
 
 impl Step {
+    /// Returns whether it disturbs an answer, which no other state may wait for.
+    pub fn is_of_answer(&self) -> bool {
+        let is_right = matches!(self, Self::Answer(_, Answer::Right));
+        matches!(self, Self::Answer(..) | Self::Delay(_)) && !is_right
+    }
+
     /// Returns whether it is something that others than the controllers do.
     pub fn is_of_environment(&self) -> bool {
         matches!(
@@ -138,13 +144,10 @@ impl World {
             (true, Step::Collect),
         ];
         steps.extend(rest.into_iter().filter(|it| it.0).map(|it| it.1));
-        let attached = self.model.volume_attachments().map(|it| &it.node);
-        let unused = attached.filter(|node| self.api.pods_on(node).next().is_none());
-        steps.extend(unused.cloned().map(Step::Detach));
         steps
     }
 
-    /// Returns what else may happen: faults, and changes of users. `ordinary` are the ordinary steps that change something, each with
+    /// Returns what else may happen: faults, changes of users, and what a fair course does without. `ordinary` are the ordinary steps that change something, each with
     /// its number of writes.
     pub fn faults(&self, ordinary: &[(Step, u32)], is_idle: bool) -> Vec<Step> {
         let mut steps = Vec::new();
@@ -158,6 +161,9 @@ impl World {
         steps.extend(open.iter().filter(may).map(|index| Step::Change(*index)));
         steps
             .extend((self.stale.is_some() && self.stale_until > self.now).then_some(Step::CatchUp));
+        let attached = self.model.volume_attachments().map(|it| &it.node);
+        let unused = attached.filter(|node| self.api.pods_on(node).next().is_none());
+        steps.extend(unused.cloned().map(Step::Detach));
         let faults = &self.faults;
         if faults.all == 0 {
             return steps;
@@ -244,7 +250,7 @@ impl World {
             Step::Restart => self.restart(),
             Step::Interrupt(kind) => {
                 self.spend(|faults| &mut faults.stale);
-                (self.stale, self.stale_until) = (Some(*kind), after(self.now, LATE));
+                self.interrupt(*kind);
             }
             Step::Deadline => {
                 self.check_waiting_commands();
@@ -269,6 +275,11 @@ impl World {
             Step::Change(index) => self.change_by_user(*index),
             step => self.step_of_environment(step),
         }
+    }
+
+    /// Interrupts the watch of a kind for a while.
+    pub(crate) fn interrupt(&mut self, kind: Kind) {
+        (self.stale, self.stale_until) = (Some(kind), after(self.now, LATE));
     }
 
     fn spend(&mut self, kind: impl FnOnce(&mut Faults) -> &mut u8) {

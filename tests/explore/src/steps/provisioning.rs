@@ -52,6 +52,7 @@ impl World {
     ) -> Result<(), Halt> {
         if answer == Answer::Forbidden {
             self.provisioning_mut().end_pod_nomination();
+            self.ghosts.is_forbidden = true;
         }
         // A pod of the same name that was created meanwhile has another uid.
         for PodNomination { pod, node } in pods.iter().filter(|_| answer == Answer::Right) {
@@ -77,6 +78,7 @@ impl World {
                 self.answer_nominations(&pods, Answer::Right)?;
             }
         }
+        self.check_registration(claim, node);
         Ok(())
     }
 

@@ -174,6 +174,7 @@ impl World {
     /// Ends an instance: its Node is not ready any more.
     pub fn instance_gone(&mut self, name: &str) {
         self.instances.remove(name);
+        self.change_model(|cluster| drop(cluster.remove_volume_attachment(name)));
         self.set_ready(name, "Unknown");
     }
 

@@ -116,6 +116,8 @@ pub struct Ghosts {
     pub planned: BTreeMap<String, (String, Timestamp)>,
     /// The node on which each pod was planned last, how often in succession, and when.
     pub places: BTreeMap<String, (String, u32, Timestamp)>,
+    /// When each pod was nominated to a Node, and how often in the ten seconds since.
+    pub nominated: BTreeMap<String, (Timestamp, u32)>,
     /// When a pod was bound to each node, or deleted there.
     pub events: BTreeMap<String, Timestamp>,
     /// When a command for each NodeClaim was proposed, and whether it was validated since.
@@ -126,6 +128,8 @@ pub struct Ghosts {
     pub moved: BTreeMap<String, Timestamp>,
     /// Whether the process began again: it does not know what was nominated before.
     pub restarted: bool,
+    /// Whether the process may not nominate pods.
+    pub is_forbidden: bool,
 }
 
 impl Ghosts {
@@ -342,6 +346,9 @@ impl World {
         }
         for (name, (to, plans, at)) in &ghosts.places {
             (pod(name), claim(to), plans, age(*at).min(320)).hash(hasher);
+        }
+        for (name, (at, writes)) in &ghosts.nominated {
+            (pod(name), age(*at).min(BINDING), writes).hash(hasher);
         }
         for (pool, until) in &ghosts.cooling {
             (pool, age(*until).min(0)).hash(hasher);

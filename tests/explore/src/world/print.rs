@@ -135,6 +135,14 @@ impl Print {
         Self::of_text(&format!("{value:?}"))
     }
 
+    /// Returns the names of the pods in it.
+    pub fn pods(&self) -> impl Iterator<Item = String> {
+        self.tokens.iter().filter_map(|token| match token {
+            Token::Pod(number) => Some(format!("pd-{number:04}")),
+            _ => None,
+        })
+    }
+
     /// Hashes it relative to a state.
     pub fn hash_into(&self, ranks: &Ranks, hasher: &mut impl Hasher) {
         hasher.write_u64(self.shape);

@@ -58,10 +58,6 @@ impl World {
         if let Some((Some(node), _)) = is.clone().filter(|_| is != before.as_deref().map(what)) {
             self.ghosts.events.insert(node.to_string(), self.now);
         }
-        let node = event_node(before.as_deref(), after.as_deref());
-        if let Some(node) = node.map(str::to_owned) {
-            self.pod_event(&node);
-        }
         self.deliver(Kind::Pod, &name);
     }
 
@@ -195,6 +191,9 @@ impl World {
 
     fn deliver_pod(&mut self, name: &str) {
         let [before, after] = self.see::<Pod>(name);
+        if let Some(node) = event_node(before.as_deref(), after.as_deref()) {
+            self.pod_event(node);
+        }
         let (budget, now) = (self.pdb(), self.now);
         self.change_model(|cluster| {
             match &after {

@@ -253,7 +253,7 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
         let mut number = 0;
         frontier.retain(|open| {
             number += 1;
-            number % every == 0 || open.steps.last().is_some_and(Step::is_of_answer)
+            number % every == 0 || open.steps.last().is_some_and(Step::is_rare)
         });
         counterexample = search.fair_courses(&mut frontier, &mut |all, frontier| {
             report(Progress {

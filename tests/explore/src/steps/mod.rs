@@ -88,10 +88,10 @@ pub enum Step {
 }
 
 impl Step {
-    /// Returns whether it disturbs an answer, which no other state may wait for.
-    pub fn is_of_answer(&self) -> bool {
+    /// Returns whether it disturbs what few states wait for: an answer, or kube-scheduler.
+    pub fn is_rare(&self) -> bool {
         let is_right = matches!(self, Self::Answer(_, Answer::Right));
-        matches!(self, Self::Answer(..) | Self::Delay(_)) && !is_right
+        matches!(self, Self::Answer(..) | Self::Delay(_) | Self::Busy) && !is_right
     }
 
     /// Returns whether it is something that others than the controllers do.

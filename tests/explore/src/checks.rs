@@ -242,7 +242,9 @@ impl World {
         let (mut used, mut nodes) = (Resources::new(), 0);
         for (name, claim) in self.api.claims.iter() {
             let leaves = claim.is_deleting() || replaced.contains(name) || self.ghosts.holds(name);
-            if claim.node_pool() != Some(pool) || leaves {
+            // One whose creation was not answered, and which the watch has not delivered, cannot be known.
+            let is_known = self.seen.claim(name).is_some();
+            if claim.node_pool() != Some(pool) || leaves || !is_known {
                 continue;
             }
             nodes += 1;
@@ -414,7 +416,7 @@ impl World {
             let leaves = |node: &str| {
                 self.seen.node(node).is_none() || self.model.node(node).is_none_or(|it| leaves(it))
             };
-            let leaves = node.is_some_and(leaves);
+            let leaves = self.stale.is_none() && node.is_some_and(leaves);
             violated_if!(self.violations, !is_open => "pod {name} is nominated to {node:?}, although kube-scheduler is not to bind it");
             violated_if!(self.violations, leaves => "pod {name} is nominated to {node:?}, which leaves");
         }

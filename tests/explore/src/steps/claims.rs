@@ -29,8 +29,9 @@ impl World {
         }
         let is_asked =
             |task: &Task| matches!(&task.kind, Request::Create(claim, _) if claim.name() == name);
-        // A launch that failed is repeated later.
-        let is_early = self.stuck.get(name).is_some_and(|at| *at == self.now);
+        // A launch that failed is repeated later, as is one whose NodeClaim was gone when its instance was to be recorded.
+        let is_gone = self.api.claim(name).is_none() && self.instances.contains_key(name);
+        let is_early = is_gone || self.stuck.get(name).is_some_and(|at| *at == self.now);
         if is_early || self.tasks.iter().any(is_asked) {
             return Ok(());
         }

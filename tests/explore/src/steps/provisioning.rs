@@ -177,6 +177,10 @@ impl World {
                 self.check_second_node(claim.name(), planned);
                 self.check_limits(&planned.node_pool, replaced);
             }
+            if fault == Answer::Right {
+                let pods = planned.pods.iter();
+                pods.for_each(|pod| self.check_again(&pod.name, claim.name()));
+            }
             created.push((fault != Answer::Lost).then_some(claim));
         }
         Ok(created)
@@ -221,7 +225,6 @@ impl World {
         let mut pods = self.api.pods.keys().filter(|pod| self.api.waits(pod));
         let places_taken = self.ghosts.restarted && pods.any(|pod| !has_claim(pod));
         for pod in planned.pods.iter().map(|it| &it.name) {
-            self.check_again(pod, name);
             let promised = &mut self.ghosts.promised;
             let Some(first) = promised.insert(pod.clone(), name.to_owned()) else {
                 continue;

@@ -452,6 +452,9 @@ impl Course {
     fn end(&mut self, world: &World, cycle: &[bool], cores: &[u64]) {
         self.ends.extend(cores);
         let mut what = world.unfinished();
+        // A course that repeats itself answers its requests.
+        let open = world.tasks.iter().filter(|_| cycle.is_empty());
+        what.extend(open.map(|task| format!("a request is never answered: {:?}", task.print)));
         if cycle.contains(&true) {
             what.insert(0, "the same effects follow each other forever".to_owned());
         }

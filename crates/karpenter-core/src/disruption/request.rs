@@ -61,6 +61,10 @@ pub struct DisruptionRequest {
     pub static_headroom: BTreeMap<String, u32>,
     /// The maximum number of commands of a pass.
     pub max_commands: usize,
+    /// Whether the reason of each node that is not consolidated is found in full. Else it is
+    /// [`NotEvaluated`](super::NotConsolidatable::NotEvaluated) for those that plainly cannot be, and not all pods that stay are
+    /// named. The commands do not depend on it.
+    pub finds_reasons: bool,
     /// Called before and after each method; [`DisruptionPlan::took`](super::DisruptionPlan::took) is empty without it.
     pub stopwatch: Option<Stopwatch>,
     /// Worker threads; the plan does not depend on it.
@@ -82,6 +86,7 @@ impl DisruptionRequest {
             after: None,
             static_headroom: BTreeMap::new(),
             max_commands: 16,
+            finds_reasons: true,
             stopwatch: None,
             threads: 1,
         }

@@ -285,6 +285,8 @@ pub struct Query {
     pub without: Vec<String>,
     /// Names of nodes (Node or NodeClaim) that only pending pods and pods of deleting nodes may use.
     pub avoid: Arc<[String]>,
+    /// Whether the pass ends once a pod that does not wait is placed on a node that is not initialized: the plan is of no use then.
+    pub(crate) ends_when_stuck: bool,
     /// Pods that were nominated to a node (Node or NodeClaim name). They are tried there before other pods are placed, and are
     /// placed elsewhere only if they no longer fit on that node.
     pub nominated: Vec<(PodKey, String)>,

@@ -186,7 +186,19 @@ impl Fleet for World {
         request.policy = self.policy.clone();
         request.query = self.query.clone();
         change(&mut request);
-        plan(&self.cluster.snapshot(), &request)
+        let snapshot = self.cluster.snapshot();
+        let found = plan(&snapshot, &request);
+        let cancels = [
+            &request.single_node_cancel,
+            &request.multi_node.cancel,
+            &request.query.cancel,
+        ];
+        if cancels.iter().all(|cancel| cancel.is_none()) && request.stopwatch.is_none() {
+            request.finds_reasons = false;
+            let without = plan(&snapshot, &request);
+            assert_eq!(commands(&without), commands(&found), "without reasons");
+        }
+        found
     }
 }
 

@@ -567,3 +567,22 @@ fn verdicts_come_by_name_and_a_name_has_one() {
     ];
     assert_eq!(found, expected);
 }
+
+#[test]
+fn without_reasons_a_node_is_not_evaluated_if_its_pods_have_no_room() {
+    let world = world()
+        .run(["a", "b"].map(|name| node(name, "medium")))
+        .with([running("p", "a", "3500m"), running("q", "b", "3500m")]);
+    let found = |finds_reasons: bool| {
+        let plan = world.decide_with(|request| {
+            request.finds_reasons = finds_reasons;
+            // Else multi-node consolidation asks how each node fares alone.
+            request.policy.behavior.multi_node_considers_any_set = false;
+        });
+        (plan.evaluated, verdict(&plan, "a"))
+    };
+    let cheaper = NotConsolidatable::NotCheaper.to_string();
+    assert_eq!(found(true), (2, cheaper));
+    let unknown = NotConsolidatable::NotEvaluated.to_string();
+    assert_eq!(found(false), (0, unknown));
+}

@@ -1,5 +1,7 @@
 //! Evaluates sets of candidates, on several threads.
 
+use std::collections::hash_map::Entry;
+
 use rayon::prelude::*;
 
 use crate::disruption::candidate::{Candidate, NotConsolidatable};
@@ -29,6 +31,22 @@ pub(super) fn judge_sets(
         sets.iter().map(one).collect()
     } else {
         sets.par_iter().map(one).collect()
+    }
+}
+
+/// Keeps those candidates from being evaluated alone that plainly cannot be consolidated, unless the request asks for all reasons.
+pub(super) fn rule_out(pass: &mut Pass<'_>, simulator: &Simulator, candidates: &[&Candidate]) {
+    if pass.request.finds_reasons {
+        return;
+    }
+    let replacements = pass.request.rules(Method::SingleNode).max_replacements;
+    for candidate in candidates {
+        let alone = pass.alone.entry(candidate.id());
+        if let Entry::Vacant(alone) = alone
+            && simulator.rules_out(&[candidate], replacements)
+        {
+            alone.insert(Err(NotConsolidatable::NotEvaluated));
+        }
     }
 }
 

@@ -123,23 +123,27 @@ impl Search<'_, '_> {
 
     /// Evaluates sets; returns those that save money, in the order given.
     fn evaluate(&self, sets: &[BTreeSet<usize>]) -> Vec<Option<Set>> {
-        let members: Vec<Vec<&Candidate>> = sets
-            .iter()
-            .map(|set| set.iter().map(|index| self.candidates[*index]).collect())
-            .collect();
         let rules = self.pass.request.rules(self.pass.method);
+        let candidates = |set: &BTreeSet<usize>| -> Vec<&Candidate> {
+            set.iter().map(|index| self.candidates[*index]).collect()
+        };
+        let possible = |(_, members): &(usize, Vec<&Candidate>)| {
+            !self.simulator.rules_out(members, rules.max_replacements)
+        };
+        let sets_with_members = sets.iter().map(candidates).enumerate();
+        let (places, members): (Vec<usize>, Vec<_>) = sets_with_members.filter(possible).unzip();
         let judged = judge_sets(self.simulator, &members, rules, self.pass.request.threads);
-        let mut saving_sets = Vec::with_capacity(sets.len());
-        for ((set, members), moved) in sets.iter().zip(&members).zip(judged) {
-            saving_sets.push(moved.ok().and_then(|moved| {
-                let score = self.totals.score(members, moved.savings);
-                let rejected = score.is_some_and(|score| score < THRESHOLD);
-                (!rejected).then(|| Set {
-                    members: set.clone(),
+        let mut saving_sets = vec![None; sets.len()];
+        for ((place, members), moved) in places.into_iter().zip(&members).zip(judged) {
+            let Ok(moved) = moved else { continue };
+            let score = self.totals.score(members, moved.savings);
+            if !score.is_some_and(|score| score < THRESHOLD) {
+                saving_sets[place] = Some(Set {
+                    members: sets[place].clone(),
                     moved,
                     score,
-                })
-            }));
+                });
+            }
         }
         saving_sets
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::evaluation::{ROUND, cancelled, judge_alone};
+use super::evaluation::{ROUND, cancelled, judge_alone, rule_out};
 use crate::disruption::candidate::{Candidate, NotConsolidatable};
 use crate::disruption::consolidation::balanced::{THRESHOLD, Totals};
 use crate::disruption::pass::{Found, Pass, command};
@@ -31,7 +31,11 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             break;
         }
         let round = next_round(&mut waiting, pass, &totals, &mut found);
-        let current = simulator.get_or_insert_with(|| pass.simulator());
+        let current = simulator.get_or_insert_with(|| match pass.request.finds_reasons {
+            true => pass.simulator(),
+            false => pass.simulator().ending_when_stuck(),
+        });
+        rule_out(pass, current, &round);
         judge_alone(pass, current, round.iter().copied());
         let mut round = round.into_iter();
         while let Some(candidate) = round.next() {

@@ -1,7 +1,9 @@
 //! Simulating the deletion of nodes: where their pods would be scheduled.
 
+mod room;
+
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
@@ -16,6 +18,7 @@ use crate::pod::{Pod, PodKey};
 use crate::schedule::{
     Packing, Placement, Plan, PlannedNodeClaim, PodSet, Policy, Query, ReservedMode, Solver,
 };
+use room::Room;
 
 /// The result of a simulation.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +47,8 @@ pub struct Simulator {
     waiting: Arc<BTreeSet<PodKey>>,
     /// Pods of deleting nodes, which may be placed on uninitialized nodes.
     leaving: Arc<BTreeSet<PodKey>>,
+    /// Computed when it is first asked for.
+    room: Arc<OnceLock<Room>>,
 }
 
 impl Simulator {
@@ -118,6 +123,7 @@ impl Simulator {
             avoid: avoided_nodes(snapshot, &policy).into(),
             waiting: Arc::new(pending.chain(leaving.iter().cloned()).collect()),
             leaving: Arc::new(leaving),
+            room: Arc::default(),
             solver: Arc::new(solver),
             snapshot: snapshot.fork(),
             policy,
@@ -134,6 +140,7 @@ impl Simulator {
             avoid: avoided_nodes(&self.snapshot, &policy).into(),
             query: query.clone(),
             policy,
+            room: Arc::default(),
             ..self.clone()
         })
     }
@@ -152,6 +159,7 @@ impl Simulator {
             snapshot: copy.fork(),
             pdbs: Arc::new(PdbLimits::new(copy)),
             avoid: avoided_nodes(copy, &self.policy).into(),
+            room: Arc::default(),
             ..self.clone()
         }
     }
@@ -215,6 +223,25 @@ impl Simulator {
             .solver
             .solve(&self.query_without(candidates, consolidating));
         self.outcome(plan)
+    }
+
+    /// Reports whether it is certain, without a simulation, that consolidating the candidates with at most `replacements` new nodes
+    /// saves nothing.
+    pub(super) fn rules_out(&self, candidates: &[&Candidate], replacements: usize) -> bool {
+        let pods = candidates.iter().flat_map(|it| it.reschedulable());
+        let moving: Vec<&Pod> = pods
+            .map(AsRef::as_ref)
+            .filter(|pod| self.moves(pod))
+            .collect();
+        let room = || Room::of(&self.snapshot, &self.solver, &self.avoid, &self.prices);
+        let room = self.room.get_or_init(room);
+        room.lacks(candidates, &moving, replacements)
+    }
+
+    /// Ends each simulation as soon as a pod cannot leave its node; the other pods are not looked for then.
+    pub(super) fn ending_when_stuck(mut self) -> Self {
+        self.query.ends_when_stuck = true;
+        self
     }
 
     fn query_without(&self, candidates: &[&Candidate], consolidating: bool) -> Query {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use index_vec::IndexVec;
 use rustc_hash::FxHashSet;
 
-use crate::cluster::Snapshot;
+use crate::cluster::{NodeState, Snapshot};
 use crate::dra::Inventory;
 use crate::pod::{Shape, Toleration};
 use crate::requirements::{Requirement, Requirements};
@@ -117,7 +117,7 @@ impl Solver {
     }
 
     /// Compiles a later snapshot as [`prepare_for`](Self::prepare_for) does, and shares the nodes that did not change.
-    pub(crate) fn prepare_after(&self, later: &Snapshot, policy: &Policy, query: &Query) -> Self {
+    pub fn prepare_after(&self, later: &Snapshot, policy: &Policy, query: &Query) -> Self {
         Self::compile(later, policy, query, Some(self))
     }
 
@@ -279,6 +279,22 @@ impl Solver {
         let nodes: Arc<Bits<NodeIdx>> = Arc::new(names.iter().filter_map(index).collect());
         *last = Some((names.clone(), Arc::clone(&nodes)));
         nodes
+    }
+
+    /// Iterates over the initialized nodes that pods can be placed on, but for those with these names: their free cpu and memory before
+    /// a pass.
+    pub(crate) fn rooms(
+        &self,
+        but: &Arc<[String]>,
+    ) -> impl Iterator<Item = (&Arc<NodeState>, [i64; 2])> {
+        let but = self.nodes_named(but);
+        let usable = move |(index, node): &(NodeIdx, &Arc<ExistingNode>)| {
+            node.state.is_initialized() && self.sound.contains(*index) && !but.contains(*index)
+        };
+        self.nodes.iter().filter(usable).map(|(index, node)| {
+            let remaining = self.nodes.remaining_on(index);
+            (&node.state, [remaining[0], remaining[1]])
+        })
     }
 
     /// Returns the nodes whose taints are tolerated.

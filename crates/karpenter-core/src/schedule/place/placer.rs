@@ -219,6 +219,9 @@ impl<'p, 'a> Placer<'p, 'a> {
                     false => self.place(*pod),
                 };
                 self.pods[*pod].state = state;
+                if self.query.ends_when_stuck && self.is_stuck(*pod) {
+                    return (Vec::new(), Vec::new());
+                }
                 let is_placed = matches!(state, PodState::Placed(_));
                 if !is_placed && !self.progress[id].unplaceable {
                     again.push(*pod);
@@ -229,6 +232,15 @@ impl<'p, 'a> Placer<'p, 'a> {
             }
             queue = again;
         }
+    }
+
+    /// Reports whether a pod that does not wait is placed on a node that is not initialized.
+    fn is_stuck(&self, pod: PodIdx) -> bool {
+        let queued = &self.pods[pod];
+        let PodState::Placed(Target::Node(node)) = queued.state else {
+            return false;
+        };
+        !queued.waiting && !queued.buffer && !self.solver.nodes[node].state.is_initialized()
     }
 
     /// Places nominated pods on their node where they still fit, and removes them from the queue.

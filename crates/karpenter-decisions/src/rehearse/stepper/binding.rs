@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::{AffinityTerm, Pod, Shape};
-use karpenter_core::resources::Resources;
 use rustc_hash::FxHashSet;
 
 use crate::blocking::takes;
@@ -34,15 +33,13 @@ pub(in crate::rehearse) struct Bindings {
     arrived: Vec<(String, String)>,
 }
 
-/// The resources of a node.
+/// The resources of a node that decide its score.
 #[derive(Clone, Debug)]
 struct Room {
     /// Allocatable cpu and memory.
     total: [i64; 2],
     /// What of them is free.
     free: [i64; 2],
-    allocatable: Resources,
-    used: Resources,
 }
 
 /// The resources that decide the score.
@@ -57,28 +54,19 @@ impl Room {
         }
         let allocatable = state.allocatable();
         let used = snapshot.node_pods(state.name());
-        let used = used.map(|pods| pods.requests().clone()).unwrap_or_default();
+        let used = used.map(|pods| pods.requests());
         let total = SCORED.map(|resource| allocatable.get(resource));
-        let free = |at: usize| total[at].saturating_sub(used.get(SCORED[at]));
+        let used = |resource: &str| used.map_or(0, |used| used.get(resource));
+        let free = |at: usize| total[at].saturating_sub(used(SCORED[at]));
         Some(Self {
             total,
             free: [free(0), free(1)],
-            allocatable,
-            used,
         })
     }
 
-    /// Returns the score for a pod that requests `scored` of cpu and memory, larger is better; `None` if its resources do not fit.
-    fn score(&self, scored: [i64; 2], shape: &Shape) -> Option<i128> {
+    /// Returns the score for a pod that requests `scored` of cpu and memory, larger is better; `None` if these do not fit.
+    fn score(&self, scored: [i64; 2]) -> Option<i128> {
         if scored[0] > self.free[0] || scored[1] > self.free[1] {
-            return None;
-        }
-        let free = |name: &str| {
-            let allocatable = self.allocatable.get(name);
-            allocatable.saturating_sub(self.used.get(name))
-        };
-        let mut requests = shape.requests.iter();
-        if !requests.all(|(resource, amount)| amount <= free(resource)) {
             return None;
         }
         let share = |at: usize| match self.total[at] {
@@ -212,26 +200,29 @@ impl Stepper {
     fn bind_alike(&mut self, shape: &Shape, pods: &[&Arc<Pod>]) {
         self.bindings.refresh(&self.cluster.snapshot());
         let scored = SCORED.map(|resource| shape.requests.get(resource));
-        let rooms = self.bindings.rooms.iter();
-        let mut nodes: BinaryHeap<(i128, Reverse<String>)> = rooms
-            .filter_map(|(node, room)| Some((room.score(scored, shape)?, Reverse(node.clone()))))
+        // Given back at the end; bindings only touch nodes meanwhile.
+        let rooms = std::mem::take(&mut self.bindings.rooms);
+        let mut nodes: BinaryHeap<(i128, Reverse<&str>)> = rooms
+            .iter()
+            .filter_map(|(node, room)| Some((room.score(scored)?, Reverse(node.as_str()))))
             .collect();
         for pod in pods {
             while let Some((_, Reverse(name))) = nodes.pop() {
                 let snapshot = self.cluster.snapshot();
-                let Some(node) = snapshot.node(&name) else {
+                let Some(node) = snapshot.node(name) else {
                     continue;
                 };
                 // Nodes that do not take the pod do not take the next one like it either.
                 if !takes(&snapshot, node, pod) {
                     continue;
                 }
-                self.bind(&pod.key.namespace, &pod.key.name, &name);
-                let room = Room::of(&self.cluster.snapshot(), &name);
-                let score = room.and_then(|room| room.score(scored, shape));
+                self.bind(&pod.key.namespace, &pod.key.name, name);
+                let room = Room::of(&self.cluster.snapshot(), name);
+                let score = room.and_then(|room| room.score(scored));
                 nodes.extend(score.map(|score| (score, Reverse(name))));
                 break;
             }
         }
+        self.bindings.rooms = rooms;
     }
 }

@@ -108,9 +108,15 @@ impl Stepper {
             .is_none_or(|at| after(at, DRIFT) <= self.now);
         if check_drift {
             self.drift_checked = Some(self.now);
+            self.settled.clear();
         }
         let mut next: Option<Timestamp> = None;
         for claim in snapshot.node_claims().filter(|claim| !claim.is_deleting()) {
+            // NodePools do not change in a rehearsal: a NodeClaim that is due stays so until it is another one.
+            let address = Arc::as_ptr(claim).addr();
+            if self.settled.contains_key(&address) {
+                continue;
+            }
             let Some(pool) = claim.node_pool().and_then(|pool| snapshot.node_pool(pool)) else {
                 continue;
             };
@@ -120,6 +126,9 @@ impl Stepper {
             let due = due.and_then(|left| self.now.checked_add(left).ok());
             next = next.into_iter().chain(due).min();
             if is_due == claim.is_true(types::CONSOLIDATABLE) && !check_drift {
+                if is_due {
+                    self.settled.insert(address, Arc::clone(claim));
+                }
                 continue;
             }
             let mut changed = NodeClaim::clone(claim);
@@ -275,7 +284,22 @@ impl Stepper {
             return None;
         }
         self.report.planned(self.now, Arc::clone(&found));
+        self.last_pass = Some((snapshot.fork(), request));
         Some(found)
+    }
+
+    /// Makes the last pass again, to report why it kept each node.
+    pub(super) fn find_reasons(&mut self) {
+        let Some((snapshot, mut request)) = self.last_pass.take() else {
+            return;
+        };
+        request.finds_reasons = true;
+        let found = self.planner.plan(&snapshot, &request);
+        if self.is_cancelled() {
+            self.report.cut_short();
+        } else {
+            self.report.explained(found);
+        }
     }
 
     /// Creates the replacements of a command.

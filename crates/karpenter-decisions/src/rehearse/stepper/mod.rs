@@ -28,7 +28,8 @@ use karpenter_core::lifecycle::disruption::{Disruption, Settings as ProcessSetti
 use karpenter_core::lifecycle::pod_events::event_node;
 use karpenter_core::lifecycle::provisioning::{BatchWindow, Provisioning};
 use karpenter_core::pod::Pod;
-use karpenter_core::schedule::{Cancel, Policy};
+use karpenter_core::schedule::{Cancel, Policy, Solver};
+use rustc_hash::FxHashMap;
 
 use super::changes::Intended;
 use super::churn::{Churn, Churning};
@@ -59,6 +60,8 @@ pub(super) struct Stepper {
     pub(super) disruption: DisruptionRequest,
     pub(super) window: BatchWindow,
     pub(super) provisioning: Provisioning,
+    /// The cluster as the last scheduling pass compiled it: the next one shares the nodes that did not change.
+    pub(super) solver: Option<Solver>,
     /// Whether an event is queued for the end of a batch.
     pub(super) awaits_batch: bool,
     pub(super) cancel: Option<Cancel>,
@@ -67,11 +70,15 @@ pub(super) struct Stepper {
     cloud: Cloud,
     pub(super) disrupting: Disruption,
     planner: Planner,
+    /// The latest pass: what was planned on, and how.
+    last_pass: Option<(Snapshot, DisruptionRequest)>,
     pub(super) adopted: Vec<Adopted>,
     /// The launches of the command that is starting.
     pub(super) replacements: Vec<Launch>,
     pub(super) next_pass: Option<Timestamp>,
     pub(super) drift_checked: Option<Timestamp>,
+    /// NodeClaims that are consolidatable until they change, by their address.
+    pub(super) settled: FxHashMap<usize, Arc<NodeClaim>>,
     pub(super) guards: Guards,
     pub(super) buffers: Buffers,
     pub(super) bindings: Bindings,
@@ -103,6 +110,8 @@ impl Stepper {
         let drain = request.assume.drain().ok().flatten();
         let mut disruption = disruption.clone();
         disruption.stopwatch = None;
+        // They are told of the last pass alone.
+        disruption.finds_reasons = false;
         disruption.query.cancel.clone_from(&settings.cancel);
         disruption.multi_node.cancel.clone_from(&settings.cancel);
         disruption.single_node_cancel.clone_from(&settings.cancel);
@@ -129,6 +138,7 @@ impl Stepper {
             scheduling: settings.scheduling.clone(),
             window,
             provisioning: Provisioning::new(batch, start),
+            solver: None,
             awaits_batch: false,
             cancel: settings.cancel.clone(),
             awaited: BTreeMap::new(),
@@ -136,10 +146,12 @@ impl Stepper {
             disrupting: Disruption::new(process, start)
                 .with_unseen_pools(disruption.unseen_pools.clone()),
             planner: Planner::default(),
+            last_pass: None,
             adopted: Vec::new(),
             replacements: Vec::new(),
             next_pass: None,
             drift_checked: None,
+            settled: FxHashMap::default(),
             guards: Guards::of(changed),
             buffers: Buffers::of(&disruption),
             bindings: Bindings::of(changed),
@@ -369,6 +381,7 @@ impl Stepper {
         if !self.report.is_cut_short() {
             self.now = self.end;
         }
+        self.find_reasons();
         let snapshot = self.cluster.snapshot();
         self.report.finish(self.now, &snapshot, self.pending)
     }

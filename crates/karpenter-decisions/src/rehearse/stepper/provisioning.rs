@@ -7,7 +7,7 @@ use karpenter_core::cluster::Snapshot;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::provisioning::{self, Question};
 use karpenter_core::pod::{Phase, Pod};
-use karpenter_core::schedule::{Plan, schedule};
+use karpenter_core::schedule::{Plan, Solver};
 
 use crate::rehearse::plan::Launch;
 use crate::rehearse::stepper::queue::Event;
@@ -63,7 +63,11 @@ impl Stepper {
         let mut query = question.query.clone().with_bounded_price();
         query.cancel.clone_from(&self.cancel);
         let policy = self.scheduling.clone().with_now(self.now);
-        let plan = schedule(&question.snapshot, &policy, &query);
+        let solver = match &self.solver {
+            Some(last) => last.prepare_after(&question.snapshot, &policy, &query),
+            None => Solver::prepare_for(&question.snapshot, &policy, &query),
+        };
+        let plan = self.solver.insert(solver).solve(&query);
         if !plan.undecided.is_empty() {
             self.report.cut_short();
             return None;

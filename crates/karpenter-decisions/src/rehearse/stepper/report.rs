@@ -239,6 +239,11 @@ impl Report {
         self.plan = Some(plan);
     }
 
+    /// Takes the last plan with all of its reasons.
+    pub(super) fn explained(&mut self, plan: DisruptionPlan) {
+        self.plan = Some(Arc::new(plan));
+    }
+
     fn count_budgets(&mut self, now: Timestamp) {
         let (blocked, since) = &mut self.budget_blocked;
         for pool in &*blocked {

@@ -200,7 +200,7 @@ impl Stepper {
     fn bind_alike(&mut self, shape: &Shape, pods: &[&Arc<Pod>]) {
         self.bindings.refresh(&self.cluster.snapshot());
         let scored = SCORED.map(|resource| shape.requests.get(resource));
-        // Given back at the end; bindings only touch nodes meanwhile.
+        // Restored at the end: meanwhile, bindings only note which nodes they touch.
         let rooms = std::mem::take(&mut self.bindings.rooms);
         let mut nodes: BinaryHeap<(i128, Reverse<&str>)> = rooms
             .iter()

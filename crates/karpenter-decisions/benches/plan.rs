@@ -77,9 +77,9 @@ fn main() {
         suite.case(name, |run| {
             let snapshot = churning::fleet(nodes).unwrap();
             run.parameter("nodes", nodes);
-            let told = run.measure_once(1, || versions(&snapshot, length));
-            run.record("truncated", u64::from(told.observed.truncated));
-            run.record("steps", told.steps.len() as u64);
+            let plan = run.measure_once(1, || versions(&snapshot, length));
+            run.record("truncated", u64::from(plan.observed.truncated));
+            run.record("steps", plan.steps.len() as u64);
         });
     }
 }

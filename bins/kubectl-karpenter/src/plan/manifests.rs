@@ -77,7 +77,7 @@ mod tests {
         .unwrap();
         std::fs::write(&two, r#"{"kind": "C", "metadata": {"namespace": "other"}}"#).unwrap();
         let changes = read(&[one, two], Some("shop")).unwrap();
-        let told: Vec<String> = changes
+        let rendered: Vec<String> = changes
             .iter()
             .map(|change| match change {
                 Intent::Apply(object) => {
@@ -86,7 +86,7 @@ mod tests {
                 other => format!("{other:?}"),
             })
             .collect();
-        assert_eq!(told, [r#""shop"/"A""#, r#"null/"B""#, r#""other"/"C""#]);
+        assert_eq!(rendered, [r#""shop"/"A""#, r#"null/"B""#, r#""other"/"C""#]);
     }
 
     #[test]

@@ -130,8 +130,8 @@ pub(super) fn replace(
     before
 }
 
-/// Returns what a change of the pods of a buffer is told as.
-pub(super) fn told(before: &[Arc<Pod>], after: &[Arc<Pod>]) -> String {
+/// Returns what a change of the pods of a buffer is described as.
+pub(super) fn described(before: &[Arc<Pod>], after: &[Arc<Pod>]) -> String {
     let same = |(a, b): (&Arc<Pod>, &Arc<Pod>)| a.shape == b.shape;
     let same_shape = before.first().zip(after.first()).is_none_or(same);
     match (before.len(), after.len()) {

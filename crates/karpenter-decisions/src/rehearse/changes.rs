@@ -38,7 +38,7 @@ pub(super) struct Intended {
     /// The namespaces in which PodDisruptionBudgets changed.
     pub(super) budgets: BTreeSet<String>,
     /// The changes, one text each.
-    pub(super) told: Vec<String>,
+    pub(super) described: Vec<String>,
     /// What is approximate in them.
     pub(super) notes: Vec<String>,
     changed: bool,
@@ -63,7 +63,7 @@ impl Intended {
                 workloads: Workloads::new(start),
                 deleted_claims: BTreeSet::new(),
                 budgets: BTreeSet::new(),
-                told: Vec::new(),
+                described: Vec::new(),
                 notes: Vec::new(),
                 changed: false,
             },
@@ -120,7 +120,7 @@ impl Making {
 
     fn tell(&mut self, of: &str, what: &str) {
         self.intended.changed |= what != UNCHANGED;
-        self.intended.told.push(format!("{of}: {what}"));
+        self.intended.described.push(format!("{of}: {what}"));
     }
 
     fn note(&mut self, note: String) {
@@ -268,7 +268,7 @@ impl Making {
             self.intended.budgets.insert(namespace.clone());
         }
         self.intended.changed = true;
-        self.intended.told.push(change.to_string());
+        self.intended.described.push(change.to_string());
         Ok(())
     }
 
@@ -454,7 +454,7 @@ impl Making {
         }
         let all = &mut self.intended.disruption.query.buffer_pods;
         let before = buffers::replace(all, (namespace, name), pods.clone());
-        self.tell(&of, &buffers::told(&before, &pods));
+        self.tell(&of, &buffers::described(&before, &pods));
         Ok(())
     }
 

@@ -169,7 +169,7 @@ mod tests {
             json!({ "requirements": all })
         };
         let old = with(&[requirement("node.kubernetes.io/instance-type", &types)]);
-        for (new, told) in [
+        for (new, rendered) in [
             (
                 with(&[requirement("node.kubernetes.io/instance-type", &more)]),
                 "spec.requirements[node.kubernetes.io/instance-type].values +m7i.large",
@@ -190,7 +190,7 @@ mod tests {
                 r#"spec.requirements +{"key":"team","operator":"In","values":["red"]}"#,
             ),
         ] {
-            assert_eq!(changed_fields(&old, &new), told);
+            assert_eq!(changed_fields(&old, &new), rendered);
         }
         let numbers = |range: std::ops::Range<u32>| json!({ "list": range.collect::<Vec<_>>() });
         assert_eq!(
@@ -225,8 +225,8 @@ mod tests {
             "spec.text …aaaaaaaaaa -> …aaaaaaaaaa!"
         );
         let new = "b".repeat(200);
-        let told = changed_fields(&json!({}), &json!({ "text": new }));
-        assert_eq!(told, format!("spec.text unset -> {}…", "b".repeat(60)));
+        let rendered = changed_fields(&json!({}), &json!({ "text": new }));
+        assert_eq!(rendered, format!("spec.text unset -> {}…", "b".repeat(60)));
     }
 
     #[test]
@@ -239,7 +239,10 @@ mod tests {
         );
         let all =
             |value: u32| -> Value { (0..9).map(|it| (format!("f{it}"), json!(value))).collect() };
-        let told = changed_fields(&all(1), &all(2));
-        assert!(told.ends_with("spec.f5 1 -> 2, and 3 more"), "{told}");
+        let rendered = changed_fields(&all(1), &all(2));
+        assert!(
+            rendered.ends_with("spec.f5 1 -> 2, and 3 more"),
+            "{rendered}"
+        );
     }
 }

@@ -68,7 +68,10 @@ pub fn rehearse(
         return rehearse_versions(snapshot, settings, request, (start, length), pair);
     }
     let mut intended = Intended::of(snapshot, settings, request)?;
-    let (told, is_nothing) = (std::mem::take(&mut intended.told), intended.is_nothing());
+    let (described, is_nothing) = (
+        std::mem::take(&mut intended.described),
+        intended.is_nothing(),
+    );
     let of_changes = std::mem::take(&mut intended.notes);
     let stepper = Stepper::new(snapshot, settings, request, start, length, Some(intended));
     let mut notes = stepper.notes();
@@ -86,7 +89,7 @@ pub fn rehearse(
         }
     });
     Ok(answer(
-        snapshot, settings, start, length, told, changed, twin, notes,
+        snapshot, settings, start, length, described, changed, twin, notes,
     ))
 }
 
@@ -103,7 +106,7 @@ fn rehearse_versions(
     let (rules, alone): (Vec<_>, Vec<_>) = from.differences(&to).into_iter().unzip();
     let rehearsed = |of: &&As| {
         let mut intended = Intended::of(&of.snapshot, &of.settings, request)?;
-        let told = std::mem::take(&mut intended.told);
+        let described = std::mem::take(&mut intended.described);
         let of_changes = std::mem::take(&mut intended.notes);
         let stepper = Stepper::new(
             &of.snapshot,
@@ -117,12 +120,12 @@ fn rehearse_versions(
         notes.extend(stepper.notes());
         notes.extend(of_changes);
         notes.extend(churn_note(request));
-        Ok((stepper.run(), told, notes))
+        Ok((stepper.run(), described, notes))
     };
     let runs: Vec<&As> = [&from, &to].into_iter().chain(&alone).collect();
     let outcomes: Result<Vec<_>, InvalidPlan> = in_parallel(&runs, rehearsed).into_iter().collect();
     let mut outcomes = outcomes?.into_iter();
-    let (Some((twin, ..)), Some((changed, told, notes))) = (outcomes.next(), outcomes.next())
+    let (Some((twin, ..)), Some((changed, described, notes))) = (outcomes.next(), outcomes.next())
     else {
         return Err(InvalidPlan::field("request", "versions", "two are needed"));
     };
@@ -140,7 +143,7 @@ fn rehearse_versions(
         settings,
         start,
         length,
-        told,
+        described,
         changed,
         Some(twin),
         notes,

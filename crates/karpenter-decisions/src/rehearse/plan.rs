@@ -63,7 +63,7 @@ impl Plan {
     }
 
     pub(super) fn seal(&mut self) {
-        let told = (
+        let described = (
             self.start,
             self.seconds,
             &self.before,
@@ -76,8 +76,8 @@ impl Plan {
             &self.difference,
         );
         let digest = match &self.versions {
-            Some(versions) => Digest::of(&(told, versions)),
-            None => Digest::of(&told),
+            Some(versions) => Digest::of(&(described, versions)),
+            None => Digest::of(&described),
         };
         self.digest = digest.to_string();
     }

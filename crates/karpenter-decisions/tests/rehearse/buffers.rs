@@ -9,7 +9,7 @@ use karpenter_decisions::rehearse::plan::Plan;
 use karpenter_decisions::rehearse::{Settings, rehearse};
 use serde_json::{Value, json};
 
-use crate::world::{World, now, told};
+use crate::world::{World, described, now};
 
 /// The pods of a buffer in namespace `shop`, which request a core each.
 fn room(name: &str, count: u32) -> Vec<Arc<Pod>> {
@@ -80,7 +80,7 @@ fn of_web(more: Value) -> Value {
 #[test]
 fn pods_that_use_the_room_of_a_buffer_make_room_for_it_elsewhere() {
     let plan = plan(&half_full(), &with_room(), json!([scaled(4)]));
-    assert_eq!(told(&plan.steps), ["launch CapacityBuffer 1xm-4"]);
+    assert_eq!(described(&plan.steps), ["launch CapacityBuffer 1xm-4"]);
     assert_eq!((plan.after.nodes, plan.after.pending), (2, 0));
     let notes = plan.approximate.join(" ");
     assert!(
@@ -96,12 +96,14 @@ fn a_node_with_buffer_pods_is_empty_only_once_they_are_elsewhere() {
     let alone = plan(&world, &with_room(), json!([scaled(0)]));
     assert_eq!((alone.after.nodes, alone.evictions.total), (1, 0));
     assert!(
-        !told(&alone.steps).iter().any(|step| step.contains("Empty")),
+        !described(&alone.steps)
+            .iter()
+            .any(|step| step.contains("Empty")),
         "{:?}",
-        told(&alone.steps)
+        described(&alone.steps)
     );
     let none = plan(&world, &with_gate(), json!([scaled(0)]));
-    assert_eq!(told(&none.steps), ["delete Empty a"]);
+    assert_eq!(described(&none.steps), ["delete Empty a"]);
 }
 
 #[test]
@@ -109,7 +111,7 @@ fn the_room_on_a_deleted_node_is_made_again() {
     let plan = plan(&half_full(), &with_room(), json!([{ "removeNode": "a" }]));
     // Of four cores a node has 3.9 for pods: both pods and one of the buffer.
     assert_eq!(
-        told(&plan.steps),
+        described(&plan.steps),
         [
             "delete Deleted a",
             "launch Pending 1xm-4",
@@ -143,7 +145,7 @@ fn a_new_buffer_of_a_workload_launches_what_its_chunks_need() {
         let plan = plan(&world, &settings, json!([of_web(spec.clone())]));
         let says = format!("CapacityBuffer shop/spare: created with {chunks} chunks");
         assert_eq!(plan.changes, [says], "{spec}");
-        assert_eq!(told(&plan.steps), steps, "{spec}");
+        assert_eq!(described(&plan.steps), steps, "{spec}");
     }
     // After the scaling, it is a percentage of more pods.
     let changes = json!([scaled(4), of_web(json!({ "percentage": 100 }))]);
@@ -152,7 +154,10 @@ fn a_new_buffer_of_a_workload_launches_what_its_chunks_need() {
         plan.changes[1],
         "CapacityBuffer shop/spare: created with 4 chunks"
     );
-    assert_eq!(told(&plan.steps), ["launch CapacityBuffer 1xm-4+1xm-2"]);
+    assert_eq!(
+        described(&plan.steps),
+        ["launch CapacityBuffer 1xm-4+1xm-2"]
+    );
 }
 
 #[test]
@@ -165,7 +170,7 @@ fn a_buffer_of_a_pod_template_needs_the_template_before_it() {
     } });
     let of_template = buffer(json!({ "podTemplateRef": { "name": "large" }, "replicas": 1 }));
     let plan = plan(&world, &with_gate(), json!([template, of_template]));
-    assert_eq!(told(&plan.steps), ["launch CapacityBuffer 1xm-8"]);
+    assert_eq!(described(&plan.steps), ["launch CapacityBuffer 1xm-8"]);
     assert_eq!(
         refused(&world, json!([of_template])),
         "invalid CapacityBuffer shop/spare: spec.podTemplateRef: PodTemplates of the cluster are not known to a rehearsal: add PodTemplate large before the buffer"
@@ -187,7 +192,7 @@ fn a_changed_buffer_replaces_its_pods_and_a_deleted_one_frees_its_node() {
         json!({ "delete": { "kind": "CapacityBuffer", "namespace": "shop", "name": "spare" } });
     let gone = plan(&world, &with_room(), json!([scaled(0), delete]));
     assert_eq!(gone.changes[1], "CapacityBuffer shop/spare: deleted");
-    assert_eq!(told(&gone.steps), ["delete Empty a"]);
+    assert_eq!(described(&gone.steps), ["delete Empty a"]);
     let again = refused(&world, json!([delete]));
     assert_eq!(again, "invalid CapacityBuffer shop/spare: does not exist");
 }
@@ -261,11 +266,11 @@ fn a_bundle_with_buffers_has_the_plan_of_the_cluster() {
     let request = serde_json::from_value(asked).unwrap();
     let offline = rehearse(&read.snapshot, &Settings::of_bundle(&read), &request).unwrap();
     assert!(
-        told(&live.steps)
+        described(&live.steps)
             .iter()
             .any(|step| step.contains("CapacityBuffer")),
         "{:?}",
-        told(&live.steps)
+        described(&live.steps)
     );
     assert_eq!((offline.steps, offline.digest), (live.steps, live.digest));
 }

@@ -29,7 +29,7 @@ fn unchanged_manifests_make_no_difference() {
         assert!(
             plan.changes
                 .iter()
-                .all(|told| told.ends_with(": unchanged")),
+                .all(|change| change.ends_with(": unchanged")),
             "{:?}",
             plan.changes
         );

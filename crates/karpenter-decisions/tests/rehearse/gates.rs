@@ -5,7 +5,7 @@ use karpenter_decisions::rehearse::plan::Plan;
 use karpenter_decisions::rehearse::{Settings, rehearse};
 use serde_json::{Value, json};
 
-use crate::world::{World, now, pool, told};
+use crate::world::{World, described, now, pool};
 
 /// A cluster whose only NodePool is static.
 fn fixed() -> World {
@@ -28,27 +28,27 @@ fn note_of(plan: &Plan, about: &str) -> String {
 #[test]
 fn a_static_node_pool_has_its_number_of_nodes_if_the_gate_is_on() {
     let plan = fixed().ask_with(&with_gates(), json!({})).unwrap();
-    assert_eq!(told(&plan.steps), ["launch Static 3xm-2"]);
+    assert_eq!(described(&plan.steps), ["launch Static 3xm-2"]);
     let fewer = json!({ "changes": [{ "apply": pool(json!({ "replicas": 1 })) }] });
     let plan = fixed().ask_with(&with_gates(), fewer).unwrap();
-    assert_eq!(told(&plan.steps), ["launch Static 1xm-2"]);
+    assert_eq!(described(&plan.steps), ["launch Static 1xm-2"]);
     assert_eq!(note_of(&plan, "StaticCapacity"), "");
 }
 
 #[test]
 fn a_static_node_pool_launches_and_deletes_nothing_if_the_gate_is_off() {
     let plan = fixed().plan(json!({}));
-    assert_eq!(told(&plan.steps), [""; 0]);
+    assert_eq!(described(&plan.steps), [""; 0]);
     let more = json!({ "changes": [{ "apply": pool(json!({ "replicas": 5 })) }] });
     let plan = fixed().plan(more);
-    assert_eq!((told(&plan.steps), plan.differs()), (vec![], false));
+    assert_eq!((described(&plan.steps), plan.differs()), (vec![], false));
     assert_eq!(
         note_of(&plan, "StaticCapacity"),
         "NodePool default launches no nodes: it has `replicas`, and the feature gate StaticCapacity is off."
     );
     let fewer = json!({ "changes": [{ "apply": pool(json!({ "replicas": 0 })) }] });
     let plan = fixed().node("a", 4).plan(fewer);
-    assert_eq!(told(&plan.steps), [""; 0]);
+    assert_eq!(described(&plan.steps), [""; 0]);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_bundle_has_the_gates_of_its_cluster() {
             &settings,
             &serde_json::from_value(json!({})).unwrap(),
         );
-        assert_eq!(told(&plan.unwrap().steps), steps);
+        assert_eq!(described(&plan.unwrap().steps), steps);
     }
 }
 

@@ -3,7 +3,7 @@
 use karpenter_decisions::rehearse::plan::Plan;
 use serde_json::{Value, from_value, json};
 
-use crate::world::{World, told};
+use crate::world::{World, described};
 
 fn only_empty() -> World {
     World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }))
@@ -56,6 +56,6 @@ fn a_claim_that_no_offering_meets_is_deleted_after_five_minutes() {
     });
     world.0.apply_node_claim(&from_value(claim).unwrap());
     let plan = world.plan(json!({ "for": "10m" }));
-    assert_eq!(told(&plan.steps), ["delete LaunchTimeout huge"]);
+    assert_eq!(described(&plan.steps), ["delete LaunchTimeout huge"]);
     assert_eq!(plan.steps[0].after, 300);
 }

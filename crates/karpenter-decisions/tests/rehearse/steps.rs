@@ -4,7 +4,7 @@ use karpenter_decisions::rehearse::request::PlanRequest;
 use karpenter_decisions::rehearse::{MAX_RUNS, Settings, rehearse};
 use serde_json::json;
 
-use crate::world::{World, deployment, now, pool, told};
+use crate::world::{World, deployment, described, now, pool};
 
 fn quiet() -> World {
     World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }))
@@ -17,7 +17,7 @@ fn quiet() -> World {
 #[test]
 fn a_cluster_in_which_nothing_is_due_stays_as_it_is() {
     let plan = quiet().plan(json!({}));
-    assert_eq!(told(&plan.steps), [""; 0]);
+    assert_eq!(described(&plan.steps), [""; 0]);
     assert_eq!((plan.before, plan.differs()), (plan.after, false));
     assert_eq!((plan.before.nodes, plan.before.pods), (2, 2));
     assert_eq!(plan.before.price_per_hour, 0.8);
@@ -54,7 +54,7 @@ fn a_policy_that_allows_consolidation_is_blamed_for_a_deleted_node() {
 #[test]
 fn an_empty_node_is_deleted_fifteen_seconds_after_it_was_found() {
     let plan = quiet().node("c", 4).plan(json!({ "for": "5m" }));
-    assert_eq!(told(&plan.steps), ["delete Empty c"]);
+    assert_eq!(described(&plan.steps), ["delete Empty c"]);
     assert_eq!(plan.steps[0].after, 15);
     assert_eq!(plan.steps[0].savings_per_hour, Some(0.4));
 }
@@ -64,9 +64,14 @@ fn a_moment_tells_the_commands_of_one_pass() {
     let world = quiet().node("c", 4);
     let plan =
         world.plan(json!({ "for": "0s", "changes": [{ "apply": deployment("big", 1, "6") }] }));
-    assert_eq!(told(&plan.steps).len(), 2, "{:?}", told(&plan.steps));
-    assert!(told(&plan.steps).contains(&"launch Pending 1xm-8".to_owned()));
-    assert!(told(&plan.steps).contains(&"delete Empty c".to_owned()));
+    assert_eq!(
+        described(&plan.steps).len(),
+        2,
+        "{:?}",
+        described(&plan.steps)
+    );
+    assert!(described(&plan.steps).contains(&"launch Pending 1xm-8".to_owned()));
+    assert!(described(&plan.steps).contains(&"delete Empty c".to_owned()));
 }
 
 /// Conformance: PLAN-16
@@ -79,7 +84,7 @@ fn new_replicas_fill_existing_nodes_before_nodes_of_the_cheapest_types() {
     assert_eq!(plan.after.pending, 0);
     // Of the 18 new pods, three fit on each node; 12 need new cores.
     let launched: usize = plan.steps.iter().map(|step| step.pods).sum();
-    assert_eq!(launched, 12, "{:?}", told(&plan.steps));
+    assert_eq!(launched, 12, "{:?}", described(&plan.steps));
     assert_eq!(plan.changes, ["Deployment shop/web: replicas 2 -> 20"]);
     let waited = plan.curve.iter().map(|sample| sample.pending).max();
     assert_eq!(waited, Some(12), "kube-scheduler binds the others at once");
@@ -120,11 +125,11 @@ fn a_pod_bound_elsewhere_than_planned_leaves_no_room_for_the_next() {
     // Planned is the large pod on `a` and the other one on `b`. The first of them goes to `a`, which is least allocated.
     let plan = world("an-early-one").plan(change.clone());
     assert_eq!(
-        told(&plan.steps),
+        described(&plan.steps),
         ["delete Deleted c", "launch Pending 1xm-4"]
     );
     let plan = world("the-last-one").plan(change);
-    assert_eq!(told(&plan.steps), ["delete Deleted c"]);
+    assert_eq!(described(&plan.steps), ["delete Deleted c"]);
     assert_eq!((plan.after.nodes, plan.after.pending), (2, 0));
 }
 
@@ -135,11 +140,11 @@ fn a_limit_keeps_pods_pending() {
         .pods("web", "a", 4);
     let scale = json!({ "scale": { "kind": "Deployment", "namespace": "shop", "name": "web", "replicas": 6 } });
     let plan = world.plan(json!({ "changes": [scale], "for": "10m" }));
-    assert_eq!((plan.after.pending, told(&plan.steps)), (2, vec![]));
+    assert_eq!((plan.after.pending, described(&plan.steps)), (2, vec![]));
     let more = json!({ "if": "limits.default.cpu=8" });
     let plan = world.plan(json!({ "changes": [more, scale], "for": "10m" }));
     assert_eq!(
-        (plan.after.pending, told(&plan.steps)),
+        (plan.after.pending, described(&plan.steps)),
         (0, vec!["launch Pending 1xm-4".to_owned()])
     );
 }
@@ -165,7 +170,7 @@ fn a_changed_template_label_drifts_every_node_at_the_pace_of_budgets() {
         .filter(|step| step.reason == "Drifted")
         .flat_map(|step| step.nodes.iter().map(String::as_str))
         .collect();
-    assert_eq!(replaced.len(), 3, "{:?}", told(&plan.steps));
+    assert_eq!(replaced.len(), 3, "{:?}", described(&plan.steps));
     // One at a time: the next begins once the one before has gone.
     let starts: Vec<i64> = plan.steps.iter().map(|step| step.after).collect();
     assert!(
@@ -191,11 +196,11 @@ fn nothing_is_disrupted_before_a_closed_window_opens() {
         .pods("web", "a", 1)
         .node("b", 4);
     let inside = world.plan(json!({ "at": "2026-01-02T09:00:00Z", "for": "1h" }));
-    assert_eq!(told(&inside.steps), [""; 0]);
+    assert_eq!(described(&inside.steps), [""; 0]);
     assert_eq!(inside.budgets[0].seconds, 3600);
     let across = world.plan(json!({ "at": "2026-01-02T17:30:00Z", "for": "1h" }));
     let first = &across.steps[0];
-    assert_eq!(told(&across.steps)[0], "delete Empty b");
+    assert_eq!(described(&across.steps)[0], "delete Empty b");
     assert!((1800..=1860).contains(&first.after), "{}", first.after);
 }
 
@@ -242,7 +247,7 @@ fn deleted_node_pools_lose_their_nodes_and_expired_nodes_are_replaced() {
     claim.spec.expire_after = "12h10m".parse().unwrap();
     world.0.apply_node_claim(&claim);
     let plan = world.plan(json!({}));
-    assert_eq!(told(&plan.steps)[0], "delete Expired a");
+    assert_eq!(described(&plan.steps)[0], "delete Expired a");
     assert_eq!(plan.steps[0].after, 540);
     assert_eq!((plan.after.nodes, plan.after.pending), (1, 0));
 }

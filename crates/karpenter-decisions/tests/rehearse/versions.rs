@@ -11,7 +11,7 @@ use karpenter_decisions::rehearse::Settings;
 use karpenter_decisions::rehearse::plan::{Plan, Versions};
 use serde_json::{Value, json};
 
-use crate::world::{World, now, told};
+use crate::world::{World, described, now};
 
 fn compare(world: &World, from: &str, to: &str, more: Value) -> Plan {
     let mut request = json!({ "versions": { "from": from, "to": to } });
@@ -52,7 +52,7 @@ fn the_rule_that_makes_the_first_difference_is_named() {
     assert_eq!(first.rules, ["consolidate-after-applies-to-destinations"]);
     let from = first.from.clone().unwrap();
     assert_eq!(
-        (told(&[from]), &first.to),
+        (described(&[from]), &first.to),
         (vec!["delete Underutilized a".to_owned()], &None)
     );
     assert_eq!(
@@ -132,7 +132,7 @@ fn equal_rules_make_no_difference() {
 
 /// Changes are made with both versions.
 #[test]
-fn numbers_are_means_over_the_time_and_pending_pods_are_counted_in_seconds() {
+fn numbers_are_means_over_time_and_pending_pods_count_in_seconds() {
     let world = World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }));
     let change = json!({ "for": "2m", "changes": [{ "apply": crate::world::deployment("web", 2, "1500m") }] });
     let plan = compare(&world, "karpenter-1.14", "this", change);
@@ -158,7 +158,7 @@ fn numbers_are_means_over_the_time_and_pending_pods_are_counted_in_seconds() {
 }
 
 #[test]
-fn settings_of_this_version_are_differences_to_upstream_and_keep_their_values_in_this() {
+fn settings_of_this_version_count_as_differences_to_upstream() {
     let mut settings = Settings::at(now());
     settings.disruption.multi_node.max_replacements = 3;
     settings
@@ -204,7 +204,7 @@ fn what_a_version_does_not_know_is_left_out_and_named() {
         ]
     );
     assert_eq!(versions.before.reclaimed, 0);
-    assert!(versions.after.reclaimed > 0, "{:?}", told(&plan.steps));
+    assert!(versions.after.reclaimed > 0, "{:?}", described(&plan.steps));
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn objects_that_a_version_does_not_know_are_named() {
 }
 
 #[test]
-fn a_comparison_that_is_cut_short_says_so_and_leaves_out_the_rules_it_did_not_reach() {
+fn a_comparison_that_is_cut_short_leaves_out_rules_and_says_so() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = |limit: usize| {
         let asked = Arc::clone(&asked);

@@ -185,7 +185,7 @@ impl World {
 }
 
 /// Returns steps as texts: action, reason, nodes, launched instance types.
-pub fn told(steps: &[Step]) -> Vec<String> {
+pub fn described(steps: &[Step]) -> Vec<String> {
     let one = |step: &Step| {
         let launches = step.launches.iter();
         let launches: Vec<String> = launches

@@ -110,7 +110,7 @@ impl Stepper {
         let drain = request.assume.drain().ok().flatten();
         let mut disruption = disruption.clone();
         disruption.stopwatch = None;
-        // They are told of the last pass alone.
+        // Reasons are reported for the last pass alone.
         disruption.finds_reasons = false;
         disruption.query.cancel.clone_from(&settings.cancel);
         disruption.multi_node.cancel.clone_from(&settings.cancel);

@@ -55,7 +55,7 @@ fn documents(text: &str) -> Vec<String> {
 /// If a kind is not served or the server rejects an object.
 pub async fn apply(client: &Client, objects: &[DynamicObject]) -> anyhow::Result<()> {
     let discovery = Discovery::new(client.clone())
-        .run_aggregated()
+        .run()
         .await
         .context("cannot discover the API resources")?;
     for object in objects {

@@ -5,7 +5,7 @@ use karpenter_api::labels::HOSTNAME;
 use karpenter_core::requirements::{Requirement, Requirements, Unaliased};
 
 use super::Checker;
-use crate::replay::{Launch, replay};
+use crate::replay::binding_order;
 use crate::solve::Solution;
 use crate::topology::{Located, Source, Topology};
 use crate::world::SpecNode;
@@ -93,7 +93,7 @@ impl<'w> Checker<'w> {
             on_nodes.chain(on_claims).collect();
         // The order in which kube-scheduler would bind them is tried first. It need not be valid here: these rules count domains
         // without a node, too.
-        let order = replay(self.world, solution, Launch::Cheapest).order;
+        let order = binding_order(self.world, solution);
         new_pods.sort_by_cached_key(|(pod, ..)| {
             let id = pod::id(pod);
             let bound = order.iter().position(|other| *other == id);

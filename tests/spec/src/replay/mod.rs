@@ -40,8 +40,6 @@ pub struct Replay {
     pub stuck: Vec<(PodId, &'static str)>,
     /// Planned nodes to which no pod was bound, by their index in the plan.
     pub empty: Vec<usize>,
-    /// The pods that were bound, in the order in which that was possible.
-    pub order: Vec<PodId>,
 }
 
 /// Which offering of a planned node is launched.
@@ -62,18 +60,7 @@ pub(crate) type Waiting = (usize, Option<usize>);
 /// kube-scheduler binds a pod as soon as some node passes its filters. A launched node joins tens of seconds later, so that what an
 /// existing node can take is bound before. That a pod is nominated for a node only reserves room for it there, and holds no pod back.
 pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
-    let mut cluster = Cluster::of(world, solution, launch);
-    let waiting = cluster.planned(world, solution);
-    let (mut best, mut last) = cluster.bind(waiting.clone());
-    let (mut early, mut left) = (BTreeSet::new(), best.clone());
-    while !best.is_empty() && cluster.note_early(&waiting, &left, &mut early) {
-        let mut trial = cluster.clone();
-        left = trial.bind_to_existing(&waiting, &early);
-        (left, trial) = trial.bind(left);
-        if left.len() < best.len() {
-            (best, last) = (left.clone(), trial);
-        }
-    }
+    let (best, last) = bound(world, solution, launch);
     let reason = |(pod, node): &Waiting| {
         let why = node.map_or(Some("launch"), |node| last.refusal(*pod, node));
         (last.pods[*pod].id.clone(), why.unwrap_or("order"))
@@ -86,10 +73,31 @@ pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
     Replay {
         stuck: best.iter().map(reason).collect(),
         empty: idle.map(|(_, index)| index).collect(),
-        order: (last.bound.iter())
-            .map(|pod| last.pods[*pod].id.clone())
-            .collect(),
     }
+}
+
+/// Returns the pods of a plan that kube-scheduler can bind, in the order in which it does.
+pub(crate) fn binding_order(world: &World, solution: &Solution) -> Vec<PodId> {
+    let (_, last) = bound(world, solution, Launch::Cheapest);
+    let id = |pod: &usize| last.pods[*pod].id.clone();
+    last.bound.iter().map(id).collect()
+}
+
+/// Binds as many pods as possible; returns those left, and the cluster then.
+fn bound(world: &World, solution: &Solution, launch: Launch) -> (Vec<Waiting>, Cluster) {
+    let mut cluster = Cluster::of(world, solution, launch);
+    let waiting = cluster.planned(world, solution);
+    let (mut best, mut last) = cluster.bind(waiting.clone());
+    let (mut early, mut left) = (BTreeSet::new(), best.clone());
+    while !best.is_empty() && cluster.note_early(&waiting, &left, &mut early) {
+        let mut trial = cluster.clone();
+        left = trial.bind_to_existing(&waiting, &early);
+        (left, trial) = trial.bind(left);
+        if left.len() < best.len() {
+            (best, last) = (left.clone(), trial);
+        }
+    }
+    (best, last)
 }
 
 /// Returns the count that bounds the skew: the lowest, or none if there are fewer domains than `minDomains`.

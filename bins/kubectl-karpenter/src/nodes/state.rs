@@ -230,7 +230,7 @@ mod tests {
             ("/pending", json!(7)),
             ("/nodes", json!({})),
             ("/nodes/cpu", json!([1])),
-            ("/nodes/cpu", json!({ "values": [1], "rows": [0, 7] })),
+            ("/nodes/cpu", json!({ "values": [1], "rows": "0z" })),
         ] {
             let mut overview = overview();
             *overview.pointer_mut(path).unwrap() = value;

@@ -1,6 +1,7 @@
 // What the page knows about the cluster, kept current by the stream of the overview.
 import { batch, signal } from "../vendor/signals.js";
 import { follow } from "./api.js";
+import { unpack } from "./columns.js";
 
 /** `connecting`, `live`, or `waiting` with the reason. */
 export const connection = signal({ state: "connecting", why: "" });
@@ -22,11 +23,6 @@ const POINTS = 4096;
 
 export function now() {
   return Date.now() / 1000 + skew.value;
-}
-
-/** Returns the values of a column, one for each row; with many rows, values that repeat are in a dictionary. */
-function unpack(column) {
-  return Array.isArray(column) ? column : column.rows.map((row) => column.values[row]);
 }
 
 /** Calls a function for each row of columns, with an object of its values. */

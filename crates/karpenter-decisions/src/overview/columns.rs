@@ -3,13 +3,15 @@
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use super::Row;
-use super::pack::packed;
+use super::{Row, pack};
 
 /// How a column is read from a row.
 #[derive(Clone, Copy)]
 enum Read {
+    /// A text that differs from row to row.
     Text(fn(&Row) -> &str),
+    /// A text that repeats.
+    Word(fn(&Row) -> &str),
     Number(fn(&Row) -> i64),
 }
 
@@ -24,7 +26,7 @@ impl Column {
     /// Reports whether two rows have the same value.
     pub(super) fn is_same(&self, a: &Row, b: &Row) -> bool {
         match self.read {
-            Read::Text(read) => read(a) == read(b),
+            Read::Text(read) | Read::Word(read) => read(a) == read(b),
             Read::Number(read) => read(a) == read(b),
         }
     }
@@ -34,6 +36,13 @@ const fn text(name: &'static str, read: fn(&Row) -> &str) -> Column {
     Column {
         name,
         read: Read::Text(read),
+    }
+}
+
+const fn word(name: &'static str, read: fn(&Row) -> &str) -> Column {
+    Column {
+        name,
+        read: Read::Word(read),
     }
 }
 
@@ -50,13 +59,13 @@ pub(super) const ID: Column = text("id", |row| &row.id);
 /// All columns but [`ID`].
 pub(super) const COLUMNS: [Column; 17] = [
     text("node", |row| &row.node),
-    text("nodePool", |row| &row.node_pool),
-    text("zone", |row| &row.zone),
-    text("instanceType", |row| &row.instance_type),
-    text("capacityType", |row| &row.capacity_type),
-    text("state", |row| row.state),
-    text("reason", |row| row.reason),
-    text("text", |row| &row.text),
+    word("nodePool", |row| &row.node_pool),
+    word("zone", |row| &row.zone),
+    word("instanceType", |row| &row.instance_type),
+    word("capacityType", |row| &row.capacity_type),
+    word("state", |row| row.state),
+    word("reason", |row| row.reason),
+    word("text", |row| &row.text),
     number("since", |row| row.since),
     number("created", |row| row.created),
     number("price", |row| row.price),
@@ -96,11 +105,15 @@ impl Serialize for Columns<'_> {
             match column.read {
                 Read::Text(read) => {
                     let texts: Vec<&str> = rows.map(|row| read(row)).collect();
-                    map.serialize_entry(column.name, &packed(&texts))?;
+                    map.serialize_entry(column.name, &pack::texts(&texts))?;
+                }
+                Read::Word(read) => {
+                    let words: Vec<&str> = rows.map(|row| read(row)).collect();
+                    map.serialize_entry(column.name, &pack::words(&words))?;
                 }
                 Read::Number(read) => {
                     let numbers: Vec<i64> = rows.map(|row| read(row)).collect();
-                    map.serialize_entry(column.name, &packed(&numbers))?;
+                    map.serialize_entry(column.name, &pack::numbers(&numbers))?;
                 }
             }
         }

@@ -91,7 +91,7 @@ pub fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Returns a number with commas: `3,412`.
+/// Returns a whole number with commas: `3,412`.
 pub(crate) fn grouped(number: impl ToString) -> String {
     let text = number.to_string();
     let (sign, digits) = text.split_at(text.len() - text.trim_start_matches('-').len());

@@ -102,7 +102,7 @@ fn line(reason: &Value) -> String {
         (None, Some(max)) => format!("maxUnavailable {}", escaped(max)),
         (None, None) => String::new(),
     };
-    let pods = plural(&pdb["expected"], "pod");
+    let pods = plural(pdb["expected"].as_u64().unwrap_or_default(), "pod");
     let impossible = match pdb["impossible"] == true {
         true => ": can never allow one",
         false => "",
@@ -132,7 +132,8 @@ fn outcome(outcome: &Value) -> String {
         Some(count) => format!("{count} pods fit"),
         None => String::new(),
     };
-    let nodes = plural(&command["nodes"], "node");
+    let nodes = command["nodes"].as_u64();
+    let nodes = nodes.map(|count| plural(count, "node")).unwrap_or_default();
     let replacements: Vec<String> = list(&command["replacements"])
         .map(|new| {
             let types = new["instanceTypes"].as_u64().unwrap_or_default();

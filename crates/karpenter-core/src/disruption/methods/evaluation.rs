@@ -34,7 +34,7 @@ pub(super) fn judge_sets(
     }
 }
 
-/// Keeps those candidates from being evaluated alone that plainly cannot be consolidated, unless the request asks for all reasons.
+/// Marks candidates that certainly cannot be consolidated alone as not evaluated, unless the request asks for all reasons.
 pub(super) fn rule_out(pass: &mut Pass<'_>, simulator: &Simulator, candidates: &[&Candidate]) {
     if pass.request.finds_reasons {
         return;

@@ -15,9 +15,9 @@ use crate::pod::Pod;
 use crate::requirements::Requirements;
 use crate::schedule::Solver;
 
-/// The resources that are compared: those that [`Solver::rooms`] tells.
+/// The resources that are compared: those that [`Solver::rooms`] returns.
 const COMPARED: [&str; 2] = ["cpu", "memory"];
-/// Prices of several replacements are sums: so much more counts as the same.
+/// The price of several replacements is a sum: a difference of this share is due to rounding.
 const ROUNDING: f64 = 1e-9;
 
 /// How much initialized and new nodes can take.

@@ -290,6 +290,8 @@ pub struct Query {
     /// Pods that were nominated to a node (Node or NodeClaim name). They are tried there before other pods are placed, and are
     /// placed elsewhere only if they no longer fit on that node.
     pub nominated: Vec<(PodKey, String)>,
+    /// The objective of packing, instead of the policy's.
+    pub packing: Option<Packing>,
     /// Whether the plan has its [`Objective`](crate::schedule::Objective). The bound takes up to a tenth of the time of the plan.
     pub bounds_price: bool,
     /// Called periodically; once it returns true, pods not tried yet stay undecided and the placements so far are kept.
@@ -344,6 +346,15 @@ impl Query {
     #[must_use]
     pub fn with_nominated(self, nominated: Vec<(PodKey, String)>) -> Self {
         Self { nominated, ..self }
+    }
+
+    /// Sets the objective of packing, instead of the policy's.
+    #[must_use]
+    pub fn with_packing(self, packing: Packing) -> Self {
+        Self {
+            packing: Some(packing),
+            ..self
+        }
     }
 
     /// Asks for the price of the plan, and for the least that its nodes could cost.

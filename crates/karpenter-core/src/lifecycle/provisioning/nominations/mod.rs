@@ -24,7 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cluster::{NodeState, Snapshot};
 use crate::pod::{Pod, PodKey, Shape, UnixSecond};
-use crate::schedule::{Plan, PodSet, Query};
+use crate::schedule::{Packing, Plan, PodSet, Query};
 use crate::taints::{Effect, Taint, untolerated};
 
 /// How long kube-scheduler has to bind a pod to its first node that is ready for it; each further nomination doubles it.
@@ -177,6 +177,8 @@ pub struct Standing {
     pub overdue: Vec<Overdue>,
     /// Pods that a later pass plans: see [`Standing::defer_beyond`].
     pub deferred: Vec<Arc<Pod>>,
+    /// Whether most of the pods to plan have lost their places to pods that kube-scheduler bound there.
+    pub are_displaced: bool,
     /// When the next back-off ends.
     pub next: Option<Timestamp>,
 }
@@ -205,16 +207,20 @@ impl Standing {
 
     /// Returns the snapshot and the query of the scheduling pass that places the pods to plan: nominated pods use their resources,
     /// and pods that are backing off or deferred take no part.
+    ///
+    /// Pods that have lost their places are planned onto as few nodes as possible. On one node they have room in whichever order they
+    /// are bound; on several small ones, which cost less, some of them lose their places again.
     pub fn question(&self, snapshot: &Snapshot) -> (Snapshot, Query) {
         let snapshot = snapshot
             .without_pods(&self.backing_off)
             .without_pods(&self.deferred)
             .with_nominated(&self.nominated);
         let overdue = self.overdue.iter().map(Overdue::place).collect();
-        (
-            snapshot,
-            Query::new(PodSet::Waiting).with_nominated(overdue),
-        )
+        let mut query = Query::new(PodSet::Waiting).with_nominated(overdue);
+        if self.are_displaced {
+            query = query.with_packing(Packing::FewestNodes);
+        }
+        (snapshot, query)
     }
 }
 
@@ -224,6 +230,8 @@ pub struct Nominations {
     pods: FxHashMap<String, Nomination>,
     /// Number of plans that placed a pod that is still pending, by uid.
     plans: FxHashMap<String, u32>,
+    /// Uids of pods that have lost their places to other pods, until they are planned again.
+    displaced: FxHashSet<String>,
     /// Number of nominations so far.
     nominated: u64,
 }
@@ -251,6 +259,7 @@ impl Nominations {
             attempts: attempts.saturating_add(1),
             order: self.nominated,
         };
+        self.displaced.remove(&pod.key.uid);
         self.pods.insert(pod.key.uid.clone(), nomination);
     }
 
@@ -285,6 +294,7 @@ impl Nominations {
     pub fn forget(&mut self, uid: &str) {
         self.pods.remove(uid);
         self.plans.remove(uid);
+        self.displaced.remove(uid);
     }
 
     /// Removes the nominations to a NodeClaim that is deleted before its node could run a pod: its pods are planned again
@@ -333,6 +343,7 @@ impl Nominations {
             let node = node_of(known);
             if without_room.contains(pod.key.uid.as_str()) {
                 pods.remove(&pod.key.uid);
+                self.displaced.insert(pod.key.uid.clone());
                 standing.unplaced.push(Arc::clone(pod));
                 continue;
             }
@@ -356,6 +367,9 @@ impl Nominations {
                 standing.backing_off.push(Arc::clone(pod));
             }
         }
+        let is_displaced = |pod: &&Arc<Pod>| self.displaced.contains(&pod.key.uid);
+        let displaced = standing.unplaced.iter().filter(is_displaced).count();
+        standing.are_displaced = 2 * displaced > standing.unplaced.len();
         standing
     }
 }

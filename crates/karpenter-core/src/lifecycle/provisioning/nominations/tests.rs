@@ -173,16 +173,18 @@ fn a_pod_whose_resources_other_pods_use_is_planned_without_back_off() {
     );
 }
 
+/// Returns a pending pod, or one that was bound to a node.
+fn sized(name: &str, cpu: &str, node: Option<&str>) -> Pod {
+    let pod = json!({
+        "metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+    });
+    Pod::parse(&serde_json::from_value(pod).unwrap())
+}
+
 #[test]
 fn of_pods_that_no_longer_fit_together_the_largest_keep_their_nominations() {
-    let sized = |name: &str, cpu: &str, node: Option<&str>| {
-        let pod = json!({
-            "metadata": {"name": name, "namespace": "default", "uid": name},
-            "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
-            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
-        });
-        Pod::parse(&serde_json::from_value(pod).unwrap())
-    };
     let mut nominations = Nominations::default();
     let mut state = cluster(sized("large", "2", None), &READY, json!([]));
     nominations.nominate(&sized("large", "2", None), "n", at(0));
@@ -202,6 +204,35 @@ fn of_pods_that_no_longer_fit_together_the_largest_keep_their_nominations() {
     let kept = standing.nominated.iter();
     let kept: Vec<&str> = kept.map(|(pod, _)| pod.key.name.as_str()).collect();
     assert_eq!(kept, ["b", "large"]);
+}
+
+#[test]
+fn pods_that_lost_their_places_are_planned_onto_as_few_nodes_as_possible() {
+    let mut nominations = Nominations::default();
+    let mut state = cluster(sized("a", "2", None), &READY, json!([]));
+    let packing = |nominations: &mut Nominations, state: &Cluster| {
+        let snapshot = state.snapshot();
+        let standing = nominations.standing(&snapshot, at(41));
+        (
+            standing.unplaced.len(),
+            standing.question(&snapshot).1.packing,
+        )
+    };
+    assert_eq!(packing(&mut nominations, &state), (1, None), "it is new");
+    nominations.nominate(&sized("a", "2", None), "n", at(0));
+    state.insert_pod(sized("other", "3", Some("node-of-n")));
+    let fewest = Some(Packing::FewestNodes);
+    assert_eq!(packing(&mut nominations, &state), (1, fewest));
+    state.insert_pod(sized("b", "2", None));
+    assert_eq!(packing(&mut nominations, &state), (2, None), "half are new");
+    nominations.nominate(&sized("b", "2", None), "deleted", at(41));
+    nominations.nominate(&sized("a", "2", None), "deleted", at(41));
+    nominations.release("deleted");
+    assert_eq!(
+        packing(&mut nominations, &state),
+        (2, None),
+        "nothing was bound in their places"
+    );
 }
 
 #[test]

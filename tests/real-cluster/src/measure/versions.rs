@@ -1,12 +1,15 @@
 //! Two versions of upstream's controller beside each other under the same churn, and what the rehearsal says of them.
 
+mod workload;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Add;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use jiff::Timestamp;
 use karpenter_kwok::catalogue;
@@ -25,23 +28,12 @@ use crate::paths::{controller_binary, root};
 use crate::plane::Profile;
 use crate::wait::{FOREVER, Seen, until};
 use crate::{audit, helm};
+use workload::Workload;
 
-/// The Deployments, with the cores and GiB of memory that their pods request: those of the example `churning_fleet`. A node of 16 cores
-/// has two pods of each.
-const DEPLOYMENTS: [(&str, &str, &str); 8] = [
-    ("api", "2", "4Gi"),
-    ("web", "1", "2Gi"),
-    ("cart", "500m", "2Gi"),
-    ("search", "1500m", "6Gi"),
-    ("queue", "250m", "1Gi"),
-    ("mail", "500m", "1Gi"),
-    ("jobs", "1", "4Gi"),
-    ("auth", "500m", "2Gi"),
-];
 /// How long a cluster takes to start with all its pods, on a busy computer.
 const START: Duration = Duration::from_secs(600);
 
-/// Options of the comparison: a cluster as in core issue 3225, smaller and in less time.
+/// Options of the comparison: a cluster as in core issue 3225, smaller and in less time, and made-up ones.
 #[derive(Debug, Args)]
 pub(crate) struct Versions {
     /// Version of `sigs.k8s.io/karpenter`, built with Go.
@@ -50,27 +42,24 @@ pub(crate) struct Versions {
     /// The other version.
     #[arg(long, default_value = "1.14.1")]
     to: String,
-    /// Number of nodes of 16 cores at the start.
+    /// Number of nodes of 16 cores at the start of the issue's cluster.
     #[arg(long, default_value_t = 30)]
     nodes: u32,
-    /// Percentage of the pods that go in the first half of each period, and come back in the second.
-    #[arg(long, default_value_t = 20)]
-    share: u32,
-    /// Minutes of a period.
+    /// Number of made-up clusters of 8 to 24 nodes that are compared after it, one after the other.
+    #[arg(long, default_value_t = 0)]
+    generated: u64,
+    /// Minutes of a period of the churn.
     #[arg(long, default_value_t = 15)]
     period: u32,
     /// Minutes that are measured.
     #[arg(long, default_value_t = 15)]
     minutes: u32,
-    /// Seconds of `consolidateAfter`.
-    #[arg(long, default_value_t = 40)]
-    consolidate_after: u32,
     /// How long a node takes in the rehearsal: those of the start, which are in the bundle, take longer than later ones.
     #[arg(long, default_value = "3s")]
     assume_boot: String,
-    /// Rehearse the clusters of the last measurement again instead of measuring.
+    /// Measure again what is in target/realcluster/versions from before.
     #[arg(long)]
-    again: bool,
+    afresh: bool,
 }
 
 /// What a version did, by its binary or by the rehearsal.
@@ -86,6 +75,30 @@ struct Figures {
     reclaimed: usize,
     evictions: usize,
 }
+
+impl Add for Figures {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            nodes: self.nodes + other.nodes,
+            price_per_hour: self.price_per_hour + other.price_per_hour,
+            launches: self.launches + other.launches,
+            reclaimed: self.reclaimed + other.reclaimed,
+            evictions: self.evictions + other.evictions,
+        }
+    }
+}
+
+/// Both versions in a cluster.
+#[derive(Clone, Copy, Debug)]
+struct Compared {
+    binaries: [Figures; 2],
+    rehearsed: [Figures; 2],
+}
+
+/// A row of the table: its name, its digits, and its figure.
+type Row = (&'static str, usize, fn(&Figures) -> f64);
 
 /// The nodes over time.
 #[derive(Debug)]
@@ -158,35 +171,59 @@ impl Tally {
 
 impl Versions {
     pub(super) async fn run(self) -> Result<()> {
+        let mut all = Vec::new();
+        let mut failed = Vec::new();
+        let made_up = (1..=self.generated).map(Workload::generated);
+        for workload in std::iter::once(Workload::of_the_issue(self.nodes)).chain(made_up) {
+            match self.compare(&workload).await {
+                Ok(compared) => {
+                    println!("{}\n\n{}", workload.name, self.table(&compared));
+                    all.push(compared);
+                }
+                Err(error) => {
+                    eprintln!("{}: {error:#}", workload.name);
+                    failed.push(workload.name);
+                }
+            }
+        }
+        if all.len() > 1 {
+            println!("{}", self.summary(&all));
+        }
+        match failed.is_empty() {
+            true => Ok(()),
+            false => bail!("cannot compare {}", failed.join(", ")),
+        }
+    }
+
+    /// Measures both versions in a cluster, unless that was done before, and rehearses them.
+    async fn compare(&self, workload: &Workload) -> Result<Compared> {
         let folder = root().join("target/realcluster/versions");
+        let folder = folder.join(&workload.name);
         fs::create_dir_all(&folder)?;
-        if !self.again {
-            let write = |version: &str, figures: &Figures| {
-                fs::write(file(&folder, version, "json"), serde_json::to_vec(figures)?)
-                    .map_err(anyhow::Error::from)
-            };
-            let both = [&self.from, &self.to].map(|version| self.measure(version, &folder));
-            let [from, to] = both;
+        let versions = [&self.from, &self.to];
+        let figures = |version: &String| file(&folder, version, "json");
+        if self.afresh || !versions.iter().all(|version| figures(version).exists()) {
+            let [from, to] = versions.map(|version| self.measure(version, workload, &folder));
             // At the same time: the load of the computer is the same for both.
             let (from, to) = tokio::try_join!(from, to)?;
-            write(&self.from, &from)?;
-            write(&self.to, &to)?;
+            for (version, measured) in versions.into_iter().zip([from, to]) {
+                fs::write(figures(version), serde_json::to_vec(&measured)?)?;
+            }
         }
-        let read = |version: &str| -> Result<Figures> {
-            Ok(serde_json::from_slice(&fs::read(file(
-                &folder, version, "json",
-            ))?)?)
+        let read = |version| -> Result<Figures> {
+            Ok(serde_json::from_slice(&fs::read(figures(version))?)?)
         };
         let binaries = [read(&self.from)?, read(&self.to)?];
         // Both clusters began alike; each version is rehearsed in that of its binary.
-        let [from, to] = [&self.from, &self.to].map(|version| self.rehearse(&folder, version));
-        let rehearsed = [from?.0, to?.1];
-        print!("{}", table([&self.from, &self.to], binaries, rehearsed));
-        Ok(())
+        let [from, to] = versions.map(|version| self.rehearse(&folder, version, workload.share));
+        Ok(Compared {
+            binaries,
+            rehearsed: [from?.0, to?.1],
+        })
     }
 
     /// Starts a cluster with a version, and measures it.
-    async fn measure(&self, version: &str, folder: &Path) -> Result<Figures> {
+    async fn measure(&self, version: &str, workload: &Workload, folder: &Path) -> Result<Figures> {
         let programs = binaries::find(true);
         let programs =
             programs.map_err(|missing| anyhow::anyhow!("cannot find {}", missing.join(", ")))?;
@@ -196,15 +233,15 @@ impl Versions {
         let case = Case::new(&cluster.client, "measured").await?;
         // Nodes of 16 cores that stay, for all pods at once; then smaller and larger ones that are consolidated.
         self.pool(&case, &["16"], "Never").await?;
-        for (app, cpu, memory) in DEPLOYMENTS {
-            let resources = json!({ "requests": { "cpu": cpu, "memory": memory } });
+        for it in &workload.deployments {
+            let resources = json!({ "requests": it.requests() });
             let container = json!([{ "name": "pause", "image": "pause", "resources": resources }]);
             let changes = json!({ "template": { "spec": { "containers": container } } });
-            case.deploy(app, 2 * self.nodes, cpu, changes).await?;
+            case.deploy(&it.name, it.replicas, "0", changes).await?;
         }
         let (program, environment) = (contender.program(), contender.environment());
         cluster.run(program, &environment).await?;
-        let pods = 2 * usize::try_from(self.nodes)? * DEPLOYMENTS.len();
+        let pods = workload.pods();
         case.until_running(pods, START).await?;
         case.until_nodes("all nodes are initialized", START, |seen| {
             let label =
@@ -215,12 +252,12 @@ impl Versions {
                 .then_some(()))
         })
         .await?;
-        let after = format!("{}s", self.consolidate_after);
+        let after = format!("{}s", workload.consolidate_after);
         self.pool(&case, &["4", "8", "16", "32"], &after).await?;
 
         eprintln!(
-            "{version}: {pods} pods run; {} minutes are measured",
-            self.minutes
+            "{}, {version}: {pods} pods run; {} minutes are measured",
+            workload.name, self.minutes
         );
         let (since, started) = (Timestamp::now(), Instant::now());
         let length = self.length();
@@ -232,7 +269,7 @@ impl Versions {
             Ok(None)
         });
         let churn = Churn {
-            share: self.share,
+            share: workload.share,
             period: Duration::from_secs(60 * u64::from(self.period)),
         };
         tokio::select! {
@@ -284,9 +321,9 @@ impl Versions {
     }
 
     /// Rehearses both versions in the cluster that a version began with.
-    fn rehearse(&self, folder: &Path, version: &str) -> Result<(Figures, Figures)> {
+    fn rehearse(&self, folder: &Path, version: &str, share: u32) -> Result<(Figures, Figures)> {
         let bundle = file(folder, version, "karpenter.zst");
-        let churn = format!("{}%/{}m", self.share, self.period);
+        let churn = format!("{share}%/{}m", self.period);
         let output = kubectl_karpenter()?
             .args(["plan", "--bundle"])
             .arg(&bundle)
@@ -311,6 +348,64 @@ impl Versions {
             Ok(run)
         };
         Ok((run("before")?, run("after")?))
+    }
+
+    /// Returns a Markdown table of both versions by their binaries, beside the rehearsal.
+    fn table(&self, compared: &Compared) -> String {
+        let (from, to) = (&self.from, &self.to);
+        let mut text = format!(
+            "| | {from} | {to} | ratio | {from} rehearsed | {to} rehearsed | ratio |\n|---|---|---|---|---|---|---|\n"
+        );
+        let rows: [Row; 5] = [
+            ("nodes, mean", 1, |it| it.nodes),
+            ("$/h, mean", 2, |it| it.price_per_hour),
+            ("launches", 0, |it| it.launches as f64),
+            ("reclaimed nodes", 0, |it| it.reclaimed as f64),
+            ("evictions", 0, |it| it.evictions as f64),
+        ];
+        for (row, digits, figure) in rows {
+            let cells = [compared.binaries, compared.rehearsed].map(|both| {
+                let [from, to] = both.each_ref().map(figure);
+                let percent = to / from * 100.0;
+                format!("{from:.digits$} | {to:.digits$} | {percent:.0} %")
+            });
+            text += &format!("| {row} | {} |\n", cells.join(" | "));
+        }
+        text
+    }
+
+    /// Returns the sums over all clusters, and how well the rehearsal of each agrees with its binary.
+    fn summary(&self, all: &[Compared]) -> String {
+        let sum = |of: fn(&Compared) -> [Figures; 2]| {
+            let sums = all.iter().map(of).reduce(|a, b| [a[0] + b[0], a[1] + b[1]]);
+            sums.unwrap_or_default()
+        };
+        let total = Compared {
+            binaries: sum(|it| it.binaries),
+            rehearsed: sum(|it| it.rehearsed),
+        };
+        let pairs = || {
+            all.iter()
+                .flat_map(|it| it.binaries.into_iter().zip(it.rehearsed))
+        };
+        let actions = pairs().map(|(binary, rehearsed)| {
+            let both = [binary, rehearsed].map(|it| (it.launches + it.reclaimed).max(1) as f64);
+            both[0].min(both[1]) / both[0].max(both[1]) * 100.0
+        });
+        let prices = pairs().map(|(binary, rehearsed)| {
+            (rehearsed.price_per_hour / binary.price_per_hour - 1.0).abs() * 100.0
+        });
+        let (actions, prices): (Vec<f64>, Vec<f64>) = (actions.collect(), prices.collect());
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        format!(
+            "sums of {} clusters\n\n{}\nlaunches and reclaimed nodes agree in {:.0} % (mean; least {:.0} %), $/h differs by {:.1} % (mean; most {:.1} %)\n",
+            all.len(),
+            self.table(&total),
+            mean(&actions),
+            actions.iter().copied().fold(f64::INFINITY, f64::min),
+            mean(&prices),
+            prices.iter().copied().fold(0.0, f64::max),
+        )
     }
 }
 
@@ -354,35 +449,10 @@ async fn capture(cluster: &Cluster, bundle: PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// A row of the table: its name, its digits, and its figure.
-type Row = (&'static str, usize, fn(&Figures) -> f64);
-
-/// Returns a Markdown table of both versions by their binaries, beside the rehearsal.
-fn table(versions: [&str; 2], binaries: [Figures; 2], rehearsed: [Figures; 2]) -> String {
-    let [from, to] = versions;
-    let mut text = format!(
-        "| | {from} | {to} | ratio | {from} rehearsed | {to} rehearsed | ratio |\n|---|---|---|---|---|---|---|\n"
-    );
-    let rows: [Row; 5] = [
-        ("nodes, mean", 1, |it| it.nodes),
-        ("$/h, mean", 2, |it| it.price_per_hour),
-        ("launches", 0, |it| it.launches as f64),
-        ("reclaimed nodes", 0, |it| it.reclaimed as f64),
-        ("evictions", 0, |it| it.evictions as f64),
-    ];
-    for (row, digits, figure) in rows {
-        let cells = [binaries, rehearsed].map(|both| {
-            let [from, to] = both.each_ref().map(figure);
-            let percent = to / from * 100.0;
-            format!("{from:.digits$} | {to:.digits$} | {percent:.0} %")
-        });
-        text += &format!("| {row} | {} |\n", cells.join(" | "));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     fn claim(name: &str, changes: Value) -> ((String, String), Value) {
@@ -417,20 +487,27 @@ mod tests {
         assert_eq!(log, ["10 launch b", "20 delete a "]);
     }
 
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        versions: Versions,
+    }
+
     #[test]
-    fn the_table_has_both_ratios() {
+    fn the_tables_have_both_ratios_and_the_agreement() {
         let of = |reclaimed, nodes| Figures {
             reclaimed,
             nodes,
             launches: 10,
-            price_per_hour: 1.0,
+            price_per_hour: nodes / 10.0,
             evictions: 4,
         };
-        let text = table(
-            ["1.13.0", "1.14.1"],
-            [of(100, 20.0), of(50, 30.0)],
-            [of(80, 20.0), of(44, 25.0)],
-        );
+        let versions = Command::parse_from(["versions"]).versions;
+        let compared = Compared {
+            binaries: [of(100, 20.0), of(50, 30.0)],
+            rehearsed: [of(80, 20.0), of(44, 25.0)],
+        };
+        let text = versions.table(&compared);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[2],
@@ -440,6 +517,19 @@ mod tests {
             lines[5],
             "| reclaimed nodes | 100 | 50 | 50 % | 80 | 44 | 55 % |"
         );
+        let exact = Compared {
+            rehearsed: compared.binaries,
+            ..compared
+        };
+        let text = versions.summary(&[compared, exact]);
+        assert!(
+            text.contains("| reclaimed nodes | 200 | 100 | 50 % | 180 | 94 | 52 % |"),
+            "{text}"
+        );
+        // 90 of 110 and 54 of 60 actions, and 2.5 $/h for 3.0, in one of two clusters.
+        let agreement =
+            "agree in 93 % (mean; least 82 %), $/h differs by 4.2 % (mean; most 16.7 %)";
+        assert!(text.contains(agreement), "{text}");
     }
 
     #[test]

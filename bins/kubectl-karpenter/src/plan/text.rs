@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use console::{measure_text_width, truncate_str};
-use karpenter_decisions::rehearse::plan::{Action, Plan, Step, Totals};
+use karpenter_decisions::rehearse::plan::{Action, EndedBy, Plan, Step, Totals};
+use karpenter_decisions::rehearse::{MAX_EVENTS, MAX_RUNS, MAX_STATIC};
 
 use crate::output::{Layout, escaped, grouped, plural};
 
@@ -196,10 +197,26 @@ pub(super) fn render(plan: &Plan, diff: bool, wide: bool, layout: Layout) -> Str
         let _ = writeln!(out, "Approximate: {note}");
     }
     if plan.observed.truncated {
-        out.push_str("Truncated: the rehearsal ended early; a longer --timeout may help.\n");
+        let why = match plan.ended_by {
+            Some(EndedBy::Timeout) => "; a longer --timeout may help".to_owned(),
+            Some(EndedBy::Runs) => after("runs of the engine", MAX_RUNS),
+            Some(EndedBy::Events) => after("events", MAX_EVENTS),
+            Some(EndedBy::StaticNodes) => {
+                let most = grouped(MAX_STATIC as usize);
+                format!(": a static NodePool lacks more than {most} nodes")
+            }
+            None => String::new(),
+        };
+        let _ = writeln!(out, "Truncated: the rehearsal ended early{why}.");
     }
     let _ = writeln!(out, "Digest {}", plan.digest.get(..16).unwrap_or_default());
     lines(&out, layout)
+}
+
+/// Returns that a rehearsal has at most so much work.
+fn after(work: &str, most: usize) -> String {
+    let most = grouped(most);
+    format!(", after {most} {work}, the most that one may take; a shorter --for may help")
 }
 
 /// Renders what a change does, and the nodes that are kept.

@@ -95,6 +95,36 @@ async fn the_exit_code_says_whether_the_change_makes_a_difference() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_ended_early_says_what_would_help() {
+    for (ended_by, line) in [
+        (
+            json!("timeout"),
+            "Truncated: the rehearsal ended early; a longer --timeout may help.\n",
+        ),
+        (
+            json!("runs"),
+            "Truncated: the rehearsal ended early, after 40,000 runs of the engine, the most that one may take; a shorter --for may help.\n",
+        ),
+        (
+            json!("events"),
+            "Truncated: the rehearsal ended early, after 1,000,000 events, the most that one may take; a shorter --for may help.\n",
+        ),
+        (
+            json!("staticNodes"),
+            "Truncated: the rehearsal ended early: a static NodePool lacks more than 10,000 nodes.\n",
+        ),
+        (Value::Null, "Truncated: the rehearsal ended early.\n"),
+    ] {
+        let mut plan = plan(true);
+        plan["observed"]["truncated"] = json!(true);
+        plan["endedBy"] = ended_by;
+        let server = Decisions::answering("200 OK", "", &plan.to_string()).await;
+        let printed = ask(&server.url(), &["plan"]).await;
+        assert!(printed.stdout.contains(line), "{printed:?}");
+    }
+}
+
 /// Conformance: PLAN-10
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_manifest_and_invalid_options_are_a_line() {

@@ -31,7 +31,9 @@ mod workloads;
 use jiff::{SignedDuration, Timestamp};
 use karpenter_core::cluster::Snapshot;
 
-pub use settings::{Gates, InvalidPlan, LENGTH, MAX_EVENTS, MAX_LENGTH, MAX_RUNS, Settings};
+pub use settings::{
+    Gates, InvalidPlan, LENGTH, MAX_EVENTS, MAX_LENGTH, MAX_RUNS, MAX_STATIC, Settings,
+};
 
 use crate::API_VERSION;
 use crate::explain::Observed;
@@ -130,7 +132,7 @@ fn rehearse_versions(
         return Err(InvalidPlan::field("request", "versions", "two are needed"));
     };
     let alone: Vec<Outcome> = outcomes.map(|(outcome, ..)| outcome).collect();
-    let truncated = alone.iter().any(|outcome| outcome.truncated);
+    let ended_by = alone.iter().filter_map(|outcome| outcome.ended_by).max();
     let versions = versions::compare(
         pair,
         [&from, &to],
@@ -149,7 +151,8 @@ fn rehearse_versions(
         notes,
     );
     plan.versions = Some(versions);
-    plan.observed.truncated |= truncated;
+    plan.ended_by = plan.ended_by.max(ended_by);
+    plan.observed.truncated = plan.ended_by.is_some();
     plan.seal();
     Ok(plan)
 }
@@ -185,7 +188,8 @@ fn answer(
     twin: Option<Outcome>,
     approximate: Vec<String>,
 ) -> Plan {
-    let truncated = changed.truncated || twin.as_ref().is_some_and(|twin| twin.truncated);
+    let of_twin = twin.as_ref().and_then(|twin| twin.ended_by);
+    let ended_by = changed.ended_by.max(of_twin);
     let difference = twin
         .as_ref()
         .map(|twin| difference::between(&changed, twin));
@@ -196,7 +200,7 @@ fn answer(
             at: settings.now,
             epoch: snapshot.epoch(),
             engine: settings.engine.clone(),
-            truncated,
+            truncated: ended_by.is_some(),
         },
         start,
         seconds: length.as_secs(),
@@ -219,6 +223,7 @@ fn answer(
         }),
         difference,
         versions: None,
+        ended_by,
         approximate,
         digest: String::new(),
     };

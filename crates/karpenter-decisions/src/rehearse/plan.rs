@@ -48,6 +48,9 @@ pub struct Plan {
     /// The versions that were rehearsed beside each other: the plan is that of the second, its unchanged twin that of the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versions: Option<Versions>,
+    /// Why the rehearsal ended before its time, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<EndedBy>,
     /// What is approximate, and what is not predicted.
     pub approximate: Vec<String>,
     /// BLAKE3 of what was rehearsed: equal for equal clusters, settings and requests.
@@ -81,6 +84,20 @@ impl Plan {
         };
         self.digest = digest.to_string();
     }
+}
+
+/// Why a rehearsal ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum EndedBy {
+    /// It took as long as the request allows.
+    Timeout,
+    /// The engine ran [`MAX_RUNS`](super::MAX_RUNS) times.
+    Runs,
+    /// [`MAX_EVENTS`](super::MAX_EVENTS) events happened.
+    Events,
+    /// A static NodePool lacks more than [`MAX_STATIC`](super::MAX_STATIC) nodes.
+    StaticNodes,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -15,6 +15,8 @@ use crate::change::InvalidChange;
 pub const MAX_EVENTS: usize = 1_000_000;
 /// The maximum number of runs of the engine of a rehearsal.
 pub const MAX_RUNS: usize = 40_000;
+/// The most nodes that a static NodePool launches at once; with more the rehearsal ends.
+pub const MAX_STATIC: u32 = 10_000;
 /// The longest time that can be rehearsed.
 pub const MAX_LENGTH: SignedDuration = SignedDuration::from_hours(24);
 /// The time that is rehearsed unless the request says otherwise.

@@ -242,7 +242,7 @@ pub(super) fn compare<'o>(
         }
     });
     let mut rules = Vec::new();
-    for (mut alone, outcome) in alone.take_while(|(_, outcome)| !outcome.truncated) {
+    for (mut alone, outcome) in alone.take_while(|(_, outcome)| outcome.ended_by.is_none()) {
         alone.run = VersionRun::of(outcome, seconds);
         if let Some((first, index)) = first_difference.as_mut().zip(first)
             && self::first_difference(&before.steps, &outcome.steps) == Some(index)

@@ -1,7 +1,8 @@
 //! What the controllers do in a rehearsal.
 
+use karpenter_decisions::rehearse::plan::{EndedBy, Plan};
 use karpenter_decisions::rehearse::request::PlanRequest;
-use karpenter_decisions::rehearse::{MAX_RUNS, Settings, rehearse};
+use karpenter_decisions::rehearse::{MAX_RUNS, MAX_STATIC, Settings, rehearse};
 use serde_json::json;
 
 use crate::world::{World, deployment, described, now, pool};
@@ -269,10 +270,24 @@ fn equal_questions_have_equal_answers_and_the_digest_tells_answers_apart() {
 }
 
 #[test]
-fn a_rehearsal_that_is_cancelled_says_that_it_is_truncated() {
+fn a_rehearsal_that_ends_early_says_why() {
     let mut settings = Settings::at(now());
     settings.cancel = Some(std::sync::Arc::new(|| true));
     let plan = rehearse(&quiet().snapshot(), &settings, &PlanRequest::default()).unwrap();
-    assert!(plan.observed.truncated);
+    let ended = |plan: &Plan| (plan.observed.truncated, plan.ended_by);
+    assert_eq!(ended(&plan), (true, Some(EndedBy::Timeout)));
     const { assert!(MAX_RUNS == 40_000) };
+
+    let mut settings = Settings::at(now());
+    settings.gates.static_capacity = true;
+    let of_static = |replicas: u32| {
+        let world = World::new(json!({ "replicas": replicas }));
+        let asked = json!({ "for": "0s" });
+        ended(&world.ask_with(&settings, asked).unwrap())
+    };
+    assert_eq!(
+        of_static(MAX_STATIC + 1),
+        (true, Some(EndedBy::StaticNodes))
+    );
+    assert_eq!(of_static(1), (false, None));
 }

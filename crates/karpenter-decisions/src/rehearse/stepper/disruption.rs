@@ -17,6 +17,7 @@ use karpenter_core::lifecycle::conditions::{
 use karpenter_core::lifecycle::disruption::{Effect, Event, Inputs, Report};
 use karpenter_core::static_capacity::{Reservations, node_limit, population};
 
+use crate::rehearse::plan::EndedBy;
 use crate::rehearse::stepper::Stepper;
 
 /// Interval between checks of drift if nothing changes.
@@ -280,7 +281,7 @@ impl Stepper {
         let request = self.request(snapshot, inputs);
         let found = Arc::new(self.planner.plan(snapshot, &request));
         if self.is_cancelled() {
-            self.report.cut_short();
+            self.report.end_early(EndedBy::Timeout);
             return None;
         }
         self.report.planned(self.now, Arc::clone(&found));
@@ -296,7 +297,7 @@ impl Stepper {
         request.finds_reasons = true;
         let found = self.planner.plan(&snapshot, &request);
         if self.is_cancelled() {
-            self.report.cut_short();
+            self.report.end_early(EndedBy::Timeout);
         } else {
             self.report.explained(found);
         }

@@ -19,13 +19,11 @@ use karpenter_core::limits::LimitHeadroom;
 use karpenter_core::schedule::PlannedNodeClaim;
 use karpenter_core::static_capacity::{Reservations, missing, node_limit, population, surplus};
 
-use crate::rehearse::plan::Launch;
+use crate::rehearse::MAX_STATIC;
+use crate::rehearse::plan::{EndedBy, Launch};
 use crate::rehearse::stepper::Stepper;
 use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::stepper::timing::LAUNCH;
-
-/// The most nodes that a static NodePool launches at once; with more the rehearsal ends.
-const MAX_STATIC: u32 = 10_000;
 
 impl Stepper {
     /// Creates the NodeClaims of planned nodes that limits allow; each result is that of the planned node at the same index.
@@ -250,7 +248,7 @@ impl Stepper {
             let limit = node_limit(pool);
             let missing = Reservations::default().reserve(pool.name(), population, limit, missing);
             if missing > MAX_STATIC {
-                self.report.cut_short();
+                self.report.end_early(EndedBy::StaticNodes);
             } else if missing > 0 {
                 let names = &snapshot.config().well_known;
                 let planned = PlannedNodeClaim::from_template(pool, names);

@@ -33,7 +33,7 @@ use rustc_hash::FxHashMap;
 
 use super::changes::Intended;
 use super::churn::{Churn, Churning};
-use super::plan::Launch;
+use super::plan::{EndedBy, Launch};
 use super::request::PlanRequest;
 use super::workloads::Workloads;
 use super::{Gates, MAX_EVENTS, MAX_RUNS, Settings};
@@ -300,13 +300,15 @@ impl Stepper {
 
     /// Counts a run of the engine; returns whether it may be made.
     pub(super) fn may_run(&mut self) -> bool {
-        let cancelled = self.is_cancelled();
-        if cancelled || self.runs >= MAX_RUNS {
-            self.report.cut_short();
-            return false;
+        if self.is_cancelled() {
+            self.report.end_early(EndedBy::Timeout);
+        } else if self.runs >= MAX_RUNS {
+            self.report.end_early(EndedBy::Runs);
+        } else {
+            self.runs += 1;
+            return true;
         }
-        self.runs += 1;
-        true
+        false
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -368,17 +370,19 @@ impl Stepper {
                 break;
             }
             self.events += 1;
-            if self.events > MAX_EVENTS || self.is_cancelled() {
-                self.report.cut_short();
+            if self.events > MAX_EVENTS {
+                self.report.end_early(EndedBy::Events);
+            } else if self.is_cancelled() {
+                self.report.end_early(EndedBy::Timeout);
             }
-            if self.report.is_cut_short() {
+            if self.report.ends_early() {
                 break;
             }
             self.now = at;
             self.happen(event);
             self.report.sample(self.now, self.pending);
         }
-        if !self.report.is_cut_short() {
+        if !self.report.ends_early() {
             self.now = self.end;
         }
         self.find_reasons();

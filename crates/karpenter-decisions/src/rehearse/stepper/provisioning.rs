@@ -9,7 +9,7 @@ use karpenter_core::lifecycle::provisioning::{self, Question};
 use karpenter_core::pod::{Phase, Pod};
 use karpenter_core::schedule::{Plan, Solver};
 
-use crate::rehearse::plan::Launch;
+use crate::rehearse::plan::{EndedBy, Launch};
 use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::stepper::{Stepper, is_waiting};
 
@@ -69,7 +69,7 @@ impl Stepper {
         };
         let plan = self.solver.insert(solver).solve(&query);
         if !plan.undecided.is_empty() {
-            self.report.cut_short();
+            self.report.end_early(EndedBy::Timeout);
             return None;
         }
         Some(Arc::new(plan))

@@ -13,7 +13,7 @@ use karpenter_core::schedule::Objective;
 
 use crate::prices::{Prices, dollars, micro_dollars};
 use crate::rehearse::plan::{
-    Action, Blocked, BudgetUse, Evictions, Launch, Launched, Peak, Sample, Step, Totals,
+    Action, Blocked, BudgetUse, EndedBy, Evictions, Launch, Launched, Peak, Sample, Step, Totals,
 };
 use crate::workload::Workload;
 
@@ -30,7 +30,7 @@ pub(in crate::rehearse) struct Outcome {
     pub(in crate::rehearse) budgets: Vec<BudgetUse>,
     pub(in crate::rehearse) curve: Vec<Sample>,
     pub(in crate::rehearse) micro_dollars: i64,
-    pub(in crate::rehearse) truncated: bool,
+    pub(in crate::rehearse) ended_by: Option<EndedBy>,
 }
 
 /// What has happened so far.
@@ -89,12 +89,12 @@ impl Report {
     }
 
     /// Notes that the rehearsal ends before its time, because its work is used up.
-    pub(super) fn cut_short(&mut self) {
-        self.outcome.truncated = true;
+    pub(super) fn end_early(&mut self, by: EndedBy) {
+        self.outcome.ended_by.get_or_insert(by);
     }
 
-    pub(super) fn is_cut_short(&self) -> bool {
-        self.outcome.truncated
+    pub(super) fn ends_early(&self) -> bool {
+        self.outcome.ended_by.is_some()
     }
 
     /// Counts a pod that is evicted.

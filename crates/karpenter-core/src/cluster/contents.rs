@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::state::State;
 use super::{
     Cluster, ControllerSelector, DaemonSet, Labels, NodePods, NodeState, Snapshot, StorageClass,
     Volume, VolumeAttachment, VolumeClaim, delta, named,
@@ -196,14 +197,13 @@ impl Cluster {
 
     /// Sets the marks of a node; without such a node, nothing happens.
     pub fn insert_marks(&mut self, marks: &Marks) {
-        let kind = if marks.claim { "claim" } else { "node" };
-        let key = format!("{kind}/{}", marks.name);
-        if let Some(node) = self.state.nodes.get(&key) {
-            let mut node = NodeState::clone(node);
-            node.marked_for_deletion = marks.for_deletion;
-            node.nominated_until = marks.nominated_until;
-            self.state.nodes.insert_mut(key, Arc::new(node));
-            self.state.epoch += 1;
+        let State { nodes, joining, .. } = &self.state;
+        let states = if marks.claim { joining } else { nodes };
+        if let Some(state) = states.get(&marks.name).cloned() {
+            self.state.change_state(&state, |node| {
+                node.marked_for_deletion = marks.for_deletion;
+                node.nominated_until = marks.nominated_until;
+            });
         }
     }
 

@@ -1,7 +1,6 @@
 //! An immutable view of the cluster.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
 use jiff::{SignedDuration, Timestamp};
@@ -71,7 +70,7 @@ impl Snapshot {
     /// one reads memory in order, so that a pass can look at all nodes repeatedly.
     pub(crate) fn node_table(&self) -> &[TableRow] {
         self.table.get_or_init(|| {
-            let mut rows = Vec::with_capacity(self.state.nodes.size());
+            let mut rows = Vec::with_capacity(self.state.nodes.size() + self.state.joining.size());
             let mut bound = self.state.by_node.iter().peekable();
             for state in self.nodes_in_maps() {
                 let name = state.name();
@@ -93,13 +92,7 @@ impl Snapshot {
     }
 
     fn nodes_in_maps(&self) -> impl Iterator<Item = &Arc<NodeState>> {
-        let of = |from: &'static str, to: &'static str| {
-            let keys = (Bound::Included(from), Bound::Excluded(to));
-            let nodes = self.state.nodes.range::<str, _>(keys);
-            nodes.map(|(_, state)| state)
-        };
-        // The character after the slash is `0`.
-        of("node/", "node0").chain(of("claim/", "claim0"))
+        self.state.nodes.values().chain(self.state.joining.values())
     }
 
     /// Returns a copy whose state can be changed.
@@ -127,8 +120,8 @@ impl Snapshot {
     pub fn without(&self, nodes: &[&str]) -> Self {
         let mut copy = self.unshared();
         for name in nodes {
-            if let Some(key) = copy.state.node_key(name) {
-                copy.state.nodes.remove_mut(&key);
+            if let Some(state) = copy.state.node(name).cloned() {
+                copy.state.remove_state(&state);
             }
         }
         copy
@@ -140,6 +133,9 @@ impl Snapshot {
     /// kube-scheduler calls this assuming a pod. The pods of a NodeClaim without a Node are bound to the NodeClaim's name.
     #[must_use]
     pub fn with_nominated(&self, nominated: &[(Arc<Pod>, String)]) -> Self {
+        if nominated.is_empty() {
+            return self.clone();
+        }
         let mut copy = self.unshared();
         let mut by_target: BTreeMap<Arc<str>, Vec<Arc<Pod>>> = BTreeMap::new();
         for (pod, target) in nominated {
@@ -238,7 +234,7 @@ impl Snapshot {
 
     /// Returns the node with this Node or NodeClaim name.
     pub fn node(&self, name: &str) -> Option<&Arc<NodeState>> {
-        self.state.nodes.get(&self.state.node_key(name)?)
+        self.state.node(name)
     }
 
     /// Returns the node with this provider id.

@@ -59,8 +59,10 @@ pub(super) struct State {
     pub(super) daemon_pods: HashTrieMapSync<String, Arc<Pod>>,
     pub(super) stored_nodes: RedBlackTreeMapSync<String, StoredNode>,
     pub(super) claims: Map<NodeClaim>,
-    /// Nodes by key: `node/<name>`, or `claim/<name>` while there is no Node.
-    pub(super) nodes: RedBlackTreeMapSync<String, Arc<NodeState>>,
+    /// Nodes by the name of their Node.
+    pub(super) nodes: Map<NodeState>,
+    /// Nodes without a Node, by the name of their NodeClaim.
+    pub(super) joining: Map<NodeState>,
     /// The NodePools, instance types, capacity types and zones that labels of nodes name, one copy of each.
     label_values: RedBlackTreeMapSync<Arc<str>, ()>,
     /// Names of Nodes by provider id: usually one, but two while an instance registers with another name.
@@ -104,6 +106,7 @@ impl State {
             stored_nodes: RedBlackTreeMapSync::new_sync(),
             claims: RedBlackTreeMapSync::new_sync(),
             nodes: RedBlackTreeMapSync::new_sync(),
+            joining: RedBlackTreeMapSync::new_sync(),
             label_values: RedBlackTreeMapSync::new_sync(),
             nodes_by_id: Index::new(),
             claims_by_id: Index::new(),
@@ -198,9 +201,8 @@ impl State {
             let ids = from.into_iter().chain(to);
             let claims = ids.flat_map(|id| self.claims_by_id.names(id)).cloned();
             for claim in claims.collect::<Vec<_>>() {
-                let key = format!("claim/{claim}");
-                marks = marks.or_else(|| self.nodes.get(&key).cloned());
-                self.nodes.remove_mut(&key);
+                marks = marks.or_else(|| self.joining.get(&*claim).cloned());
+                self.joining.remove_mut(&*claim);
                 self.place_claim(&claim, None);
             }
         }
@@ -220,9 +222,8 @@ impl State {
             old.and_then(NodeClaim::node_pool),
             new.as_deref().and_then(NodeClaim::node_pool),
         );
-        let key = format!("claim/{name}");
-        let marks = self.nodes.get(&key).cloned();
-        self.nodes.remove_mut(&key);
+        let marks = self.joining.get(name).cloned();
+        self.joining.remove_mut(name);
         let ids = from.filter(|_| from != to).into_iter().chain(to);
         let nodes = ids.flat_map(|id| self.nodes_by_id.names(id)).cloned();
         for node in nodes.collect::<Vec<_>>() {
@@ -233,18 +234,17 @@ impl State {
 
     /// Stores the state of a Node.
     fn place_node(&mut self, name: &str, marks: Option<&NodeState>) {
-        let key = format!("node/{name}");
-        let old = self.nodes.get(&key).cloned();
+        let old = self.nodes.get(name).cloned();
         let stored = self.stored_nodes.get(name);
         let Some(node) = stored.map(|stored| stored.parsed.clone()) else {
-            self.nodes.remove_mut(&key);
+            self.nodes.remove_mut(name);
             return;
         };
         // Without a provider ID the Node cannot be matched to its NodeClaim, which counts the same resources already.
         // UPSTREAM: pkg/controllers/state/cluster.go, UpdateNode
         let pool = node.labels.get(karpenter_api::labels::NODE_POOL);
         if node.provider_id.is_none() && pool.is_some_and(|pool| !pool.is_empty()) {
-            self.nodes.remove_mut(&key);
+            self.nodes.remove_mut(name);
             return;
         }
         let claim = node
@@ -261,7 +261,7 @@ impl State {
         let managed = claim.is_some() || labeled;
         let share = |value: &str| shared(&mut self.label_values, value);
         let state = NodeState::new(Some(node), claim, managed, &self.ephemeral, marks, share);
-        self.nodes.insert_mut(key, Arc::new(state));
+        self.nodes.insert_mut(name.to_owned(), Arc::new(state));
     }
 
     /// Stores the state of a NodeClaim without a Node.
@@ -274,31 +274,45 @@ impl State {
         }
         let share = |value: &str| shared(&mut self.label_values, value);
         let state = NodeState::new(None, Some(claim), true, &self.ephemeral, marks, share);
-        self.nodes
-            .insert_mut(format!("claim/{name}"), Arc::new(state));
+        self.joining.insert_mut(name.to_owned(), Arc::new(state));
     }
 
-    pub(super) fn node_key(&self, name: &str) -> Option<String> {
-        let direct = ["node", "claim"]
-            .iter()
-            .map(|kind| format!("{kind}/{name}"))
-            .find(|key| self.nodes.contains_key(key));
+    /// Returns the node with this Node or NodeClaim name.
+    pub(super) fn node(&self, name: &str) -> Option<&Arc<NodeState>> {
+        let direct = self.nodes.get(name).or_else(|| self.joining.get(name));
         direct.or_else(|| {
             let id = provider_id(self.claims.get(name)?)?;
-            Some(format!("node/{}", self.nodes_by_id.first(id)?))
+            self.nodes.get(self.nodes_by_id.first(id)?)
         })
+    }
+
+    /// Removes a node, but not its Node or NodeClaim.
+    pub(super) fn remove_state(&mut self, state: &NodeState) {
+        self.states_like(state).remove_mut(state.name());
+    }
+
+    /// Returns the map of nodes with a Node, or without one, as this one has.
+    fn states_like(&mut self, state: &NodeState) -> &mut Map<NodeState> {
+        match state.node.is_some() {
+            true => &mut self.nodes,
+            false => &mut self.joining,
+        }
     }
 
     /// Changes the state of a node, if there is one; `name` is that of its Node or NodeClaim.
     pub(super) fn change_node(&mut self, name: &str, change: impl FnOnce(&mut NodeState)) {
-        if let Some(key) = self.node_key(name)
-            && let Some(state) = self.nodes.get(&key)
-        {
-            let mut state = NodeState::clone(state);
-            change(&mut state);
-            self.nodes.insert_mut(key, Arc::new(state));
-            self.epoch += 1;
+        if let Some(state) = self.node(name).cloned() {
+            self.change_state(&state, change);
         }
+    }
+
+    /// Changes the state of a node.
+    pub(super) fn change_state(&mut self, state: &NodeState, change: impl FnOnce(&mut NodeState)) {
+        let mut changed = NodeState::clone(state);
+        change(&mut changed);
+        let name = state.name().to_owned();
+        self.states_like(state).insert_mut(name, Arc::new(changed));
+        self.epoch += 1;
     }
 
     pub(super) fn change_node_by_provider_id(

@@ -19,6 +19,8 @@ pub const MEMORY: &str = "memory";
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 /// The number of pods.
 pub const PODS: &str = "pods";
+/// The resources that nodes are compared by, whether or not a pod requests them.
+pub(crate) const ALWAYS_COMPARED: [&str; 3] = [CPU, MEMORY, PODS];
 /// The number of nodes: a pseudo-resource that exists only in NodePool limits and usage.
 pub const NODES: &str = "nodes";
 /// The prefix of the names of huge page resources.

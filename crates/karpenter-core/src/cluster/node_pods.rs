@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::pod::eviction_cost::{eviction_cost, reschedule_cost};
 use crate::pod::{Pod, may_refuse_disruption};
-use crate::resources::Resources;
+use crate::resources::{ALWAYS_COMPARED, CPU, MEMORY, Resources};
 
 /// The pods bound to a node name.
 #[derive(Clone, Default)]
@@ -13,7 +13,10 @@ pub struct NodePods {
     pods: Vec<Arc<Pod>>,
     requests: Resources,
     daemon_requests: Resources,
+    /// Whether [`Self::requests`] has more than cpu, memory and a number of pods.
+    requests_others: bool,
     facts: OnceLock<PodFacts>,
+    moving: OnceLock<[Box<[i64]>; 2]>,
 }
 
 impl fmt::Debug for NodePods {
@@ -49,6 +52,11 @@ impl NodePods {
         &self.requests
     }
 
+    /// Reports whether some pod requests more than cpu, memory and a number of pods.
+    pub(crate) fn requests_others(&self) -> bool {
+        self.requests_others
+    }
+
     /// Returns the part of [`Self::requests`] that belongs to DaemonSets.
     pub fn daemon_requests(&self) -> &Resources {
         &self.daemon_requests
@@ -62,6 +70,14 @@ impl NodePods {
                 eviction_cost: pods().map(eviction_cost).sum(),
                 may_refuse_disruption: pods().any(may_refuse_disruption),
             }
+        })
+    }
+
+    /// Returns what the pods that must be rescheduled request of cpu, and of memory.
+    pub(crate) fn moving(&self) -> &[Box<[i64]>; 2] {
+        self.moving.get_or_init(|| {
+            let pods = || self.pods.iter().filter(|pod| pod.is_reschedulable());
+            [CPU, MEMORY].map(|name| pods().map(|pod| pod.shape.requests.get(name)).collect())
         })
     }
 
@@ -95,7 +111,7 @@ impl NodePods {
 
     /// Recomputes the sums from all pods, so that saturation at the limits of i64 has no lasting effect.
     fn sum(&mut self) {
-        self.facts = OnceLock::new();
+        (self.facts, self.moving) = Default::default();
         self.requests = Resources::new();
         self.daemon_requests = Resources::new();
         for pod in self.pods.iter().filter(|pod| !pod.is_terminal()) {
@@ -104,5 +120,7 @@ impl NodePods {
                 self.daemon_requests.add_assign(&pod.shape.requests);
             }
         }
+        let mut names = self.requests.iter().map(|(name, _)| name);
+        self.requests_others = names.any(|name| !ALWAYS_COMPARED.contains(&name));
     }
 }

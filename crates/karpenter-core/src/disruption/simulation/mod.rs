@@ -18,7 +18,7 @@ use crate::pod::{Pod, PodKey};
 use crate::schedule::{
     Packing, Placement, Plan, PlannedNodeClaim, PodSet, Policy, Query, ReservedMode, Solver,
 };
-use room::Room;
+use room::{COMPARED, Room};
 
 /// The result of a simulation.
 #[derive(Clone, Debug, Default)]
@@ -228,14 +228,22 @@ impl Simulator {
     /// Reports whether it is certain, without a simulation, that consolidating the candidates with at most `replacements` new nodes
     /// saves nothing.
     pub(super) fn rules_out(&self, candidates: &[&Candidate], replacements: usize) -> bool {
-        let pods = candidates.iter().flat_map(|it| it.reschedulable());
-        let moving: Vec<&Pod> = pods
-            .map(AsRef::as_ref)
-            .filter(|pod| self.moves(pod))
-            .collect();
+        let stays = |it: &&Candidate| it.pods.facts().may_refuse_disruption;
+        let all_move = self.pdbs.is_empty() && !candidates.iter().any(stays);
+        let requests = |at: usize| -> Vec<i64> {
+            if all_move {
+                let moving = candidates.iter().flat_map(|it| &it.pods.moving()[at]);
+                return moving.copied().collect();
+            }
+            let pods = candidates.iter().flat_map(|it| it.reschedulable());
+            let moving = pods.filter(|pod| self.moves(pod));
+            moving
+                .map(|pod| pod.shape.requests.get(COMPARED[at]))
+                .collect()
+        };
         let room = || Room::of(&self.snapshot, &self.solver, &self.avoid, &self.prices);
         let room = self.room.get_or_init(room);
-        room.lacks(candidates, &moving, replacements)
+        room.lacks(candidates, requests, replacements)
     }
 
     /// Ends each simulation as soon as a pod cannot leave its node; the other pods are not looked for then.

@@ -11,12 +11,12 @@ use rustc_hash::FxHashMap;
 use crate::cluster::Snapshot;
 use crate::disruption::candidate::{Candidate, NodeId};
 use crate::disruption::consolidation::prices::PriceLists;
-use crate::pod::Pod;
 use crate::requirements::Requirements;
+use crate::resources::{CPU, MEMORY};
 use crate::schedule::Solver;
 
 /// The resources that are compared: those that [`Solver::rooms`] returns.
-const COMPARED: [&str; 2] = ["cpu", "memory"];
+pub(super) const COMPARED: [&str; 2] = [CPU, MEMORY];
 /// The price of several replacements is a sum: a difference of this share is due to rounding.
 const ROUNDING: f64 = 1e-9;
 
@@ -95,12 +95,12 @@ impl Room {
         }
     }
 
-    /// Reports whether there is too little room to delete the candidates, whose pods `moving` are, and to launch at most
-    /// `replacements` cheaper nodes.
+    /// Reports whether there is too little room to delete the candidates, whose pods request `moving` of each resource, and to launch
+    /// at most `replacements` cheaper nodes.
     pub(super) fn lacks(
         &self,
         candidates: &[&Candidate],
-        moving: &[&Pod],
+        moving: impl Fn(usize) -> Vec<i64>,
         replacements: usize,
     ) -> bool {
         let price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
@@ -111,10 +111,8 @@ impl Room {
         let own = |candidate: &&Candidate| self.of_nodes.get(&candidate.id());
         let own: Vec<&[i64; 2]> = candidates.iter().filter_map(own).collect();
         (0..COMPARED.len()).any(|at| {
-            let requests = moving
-                .iter()
-                .map(|pod| pod.shape.requests.get(COMPARED[at]));
-            let mut requests: Vec<i64> = requests.filter(|amount| *amount > 0).collect();
+            let mut requests = moving(at);
+            requests.retain(|amount| *amount > 0);
             requests.sort_unstable_by(|a, b| b.cmp(a));
             let new = self.columns[at].new_below(limit);
             let new = new.saturating_mul(i64::try_from(replacements.max(1)).unwrap_or(i64::MAX));

@@ -4,6 +4,7 @@
 //! snapshot and simulates the removal of many sets of nodes with it.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use index_vec::IndexVec;
@@ -45,6 +46,17 @@ struct Cache {
     named: Mutex<Option<NamedNodes>>,
 }
 
+/// The nodes by their free resources.
+#[derive(Default)]
+struct FreeRoom {
+    /// How often nodes were looked for.
+    asked: AtomicUsize,
+    index: OnceLock<CapacityIndex<NodeIdx>>,
+}
+
+/// How often nodes with room are looked for one by one: sorting them all costs as much.
+const SCANS: usize = 16;
+
 /// Nodes that are open to a variant of a shape, by the address of the shape, which is kept alive here. Each entry has a bit for every
 /// node.
 type OpenNodes = Memo<(usize, usize), (Arc<Shape>, Arc<Bits<NodeIdx>>), 1024>;
@@ -66,8 +78,7 @@ pub struct Solver {
     pub(crate) nodes: Arc<Nodes>,
     /// Nodes on which no resource is exceeded.
     pub(crate) sound: Arc<Bits<NodeIdx>>,
-    /// The nodes by their free resources; built on first use.
-    room: Arc<OnceLock<CapacityIndex<NodeIdx>>>,
+    room: Arc<FreeRoom>,
     pub(crate) bound: Arc<BoundPods>,
     /// Some node or NodePool has a taint with effect PreferNoSchedule.
     pub(crate) has_soft_taints: bool,
@@ -235,8 +246,14 @@ impl Solver {
 
     /// Returns the nodes with room for `requests`, before a pass.
     pub(crate) fn nodes_with_room(&self, requests: &[i64]) -> Bits<NodeIdx> {
+        if self.room.asked.fetch_add(1, Ordering::Relaxed) < SCANS {
+            let free = |node: &NodeIdx| self.nodes.remaining_on(*node).iter();
+            let has_room =
+                |node: &NodeIdx| free(node).zip(requests).all(|(free, need)| free >= need);
+            return self.sound.iter().filter(has_room).collect();
+        }
         let index = || CapacityIndex::new(&self.sound, self.nodes.remaining(), self.width());
-        self.room.get_or_init(index).with_room_for(requests)
+        self.room.index.get_or_init(index).with_room_for(requests)
     }
 
     /// Returns the nodes that are open to a variant of a shape before a pass: those that `compute` returns.
@@ -367,7 +384,10 @@ impl Solver {
         let count = || {
             let places = match identity.kind {
                 GroupKind::Inverse => self.bound.places_of_term(identity),
-                _ => self.bound.places_of_selected(identity, &self.snapshot),
+                _ => {
+                    let (bound, snapshot) = (&self.bound, &self.snapshot);
+                    bound.places_of_selected(identity, &self.nodes, snapshot)
+                }
             };
             let filter = &identity.filter;
             let passes_all = filter.terms.is_none() && filter.tolerations.is_none();
@@ -400,7 +420,8 @@ impl Solver {
 fn dimensions(snapshot: &Snapshot, query: &Query, daemons: &[Daemon]) -> Dimensions {
     let mut names: BTreeSet<&str> = BTreeSet::new();
     let mut seen: FxHashSet<*const Shape> = FxHashSet::default();
-    for pods in snapshot.node_table().iter().flat_map(|row| &row.pods) {
+    let bound = snapshot.node_table().iter().flat_map(|row| &row.pods);
+    for pods in bound.filter(|pods| pods.requests_others()) {
         for (name, _) in pods.requests().iter() {
             if !names.contains(name) {
                 names.insert(name);

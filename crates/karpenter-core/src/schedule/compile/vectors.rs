@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::resources::Resources;
+use crate::resources::{ALWAYS_COMPARED, Resources};
 
 /// Amounts by place. Up to six resources are stored without an allocation, which is enough for most clusters.
 pub(crate) type Vector = SmallVec<[i64; 6]>;
@@ -20,16 +20,10 @@ pub(crate) struct Dimensions {
 
 impl Dimensions {
     pub(crate) fn new(names: &BTreeSet<&str>) -> Self {
-        let mut all: Vec<Arc<str>> = ["cpu", "memory", "pods"]
-            .into_iter()
-            .map(Arc::from)
-            .collect();
-        all.extend(
-            names
-                .iter()
-                .filter(|name| !matches!(**name, "cpu" | "memory" | "pods"))
-                .map(|name| Arc::from(*name)),
-        );
+        let always = ALWAYS_COMPARED.into_iter();
+        let others = names.iter().copied();
+        let others = others.filter(|name| !ALWAYS_COMPARED.contains(name));
+        let all: Vec<Arc<str>> = always.chain(others).map(Arc::from).collect();
         let places = all
             .iter()
             .enumerate()

@@ -1,7 +1,7 @@
 //! The pods that are bound to nodes: those that topology constraints count, and those that are leaving deleting nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -45,12 +45,18 @@ struct InverseTerm {
     places: Vec<(NodeIdx, u32)>,
 }
 
+/// Active pods of the existing nodes, by shape.
+#[derive(Default)]
+struct BoundShapes {
+    all: Vec<BoundShape>,
+    /// Indices of `all` by label.
+    by_label: ByLabel,
+}
+
 /// The bound pods.
 pub(crate) struct BoundPods {
-    /// Active pods of the existing nodes, by shape.
-    shapes: Vec<BoundShape>,
-    /// Indices of `shapes` by label.
-    shapes_by_label: ByLabel,
+    /// Collected once a topology constraint counts pods: most passes have none.
+    shapes: OnceLock<BoundShapes>,
     /// Pods that are leaving deleting nodes.
     pub(crate) leaving: Vec<Arc<Pod>>,
     /// Pods that stay on such nodes for now, and are counted there.
@@ -66,16 +72,8 @@ pub(crate) struct BoundPods {
 impl BoundPods {
     pub(crate) fn compile(snapshot: &Snapshot, now: Timestamp, nodes: &Nodes) -> Self {
         let leaving = leaving_pods(snapshot, now);
-        let shapes = bound_shapes(nodes);
         let staying = staying(snapshot, &leaving);
-        let mut shapes_by_label = ByLabel::default();
-        for (index, bound) in shapes.iter().enumerate() {
-            for (key, value) in &bound.shape.labels {
-                let entry = shapes_by_label.entry(label(key, value));
-                entry.or_default().push(index);
-            }
-        }
-        let terms = inverse_terms(&shapes, &staying, snapshot);
+        let terms = inverse_terms(nodes, &staying, snapshot);
         let mut terms_by_label = ByLabel::default();
         let mut other_terms = Vec::new();
         for (index, term) in terms.iter().enumerate() {
@@ -90,8 +88,7 @@ impl BoundPods {
             }
         }
         Self {
-            shapes,
-            shapes_by_label,
+            shapes: OnceLock::new(),
             leaving,
             staying,
             terms,
@@ -105,9 +102,12 @@ impl BoundPods {
         let places = |places: &Vec<(NodeIdx, u32)>| {
             places.capacity() * size_of::<(NodeIdx, u32)>() + size_of::<BoundShape>()
         };
-        let shapes = self.shapes.iter().map(|bound| places(&bound.places));
+        let known = self.shapes.get();
+        let shapes = known.iter().flat_map(|shapes| &shapes.all);
+        let shapes = shapes.map(|bound| places(&bound.places));
         let terms = self.terms.iter().map(|term| places(&term.places));
-        let labels = self.shapes_by_label.len() + self.terms_by_label.len();
+        let by_label = known.map_or(0, |shapes| shapes.by_label.len());
+        let labels = by_label + self.terms_by_label.len();
         shapes.sum::<usize>() + terms.sum::<usize>() + labels * 128
     }
 
@@ -150,8 +150,10 @@ impl BoundPods {
     pub(crate) fn places_of_selected(
         &self,
         identity: &GroupIdentity,
+        nodes: &Nodes,
         snapshot: &Snapshot,
     ) -> Vec<(NodeIdx, u32)> {
+        let shapes = self.shapes.get_or_init(|| BoundShapes::of(nodes));
         let mut places: BTreeMap<NodeIdx, u32> = BTreeMap::new();
         let mut add = |bound: &BoundShape| {
             let shape = &bound.shape;
@@ -163,33 +165,27 @@ impl BoundPods {
         };
         match identity.selector.anchor() {
             Some((key, values)) => {
-                let with_value = |value: &String| self.shapes_by_label.get(&label(key, value));
+                let with_value = |value: &String| shapes.by_label.get(&label(key, value));
                 // A selector may list a value twice.
                 let indices = values.iter().filter_map(with_value).flatten();
                 let indices: BTreeSet<usize> = indices.copied().collect();
-                indices.iter().for_each(|index| add(&self.shapes[*index]));
+                indices.iter().for_each(|index| add(&shapes.all[*index]));
             }
-            None => self.shapes.iter().for_each(add),
+            None => shapes.all.iter().for_each(add),
         }
         places.into_iter().collect()
     }
 }
 
 /// Returns the required anti-affinity terms of bound pods, in the order of their groups.
-fn inverse_terms(
-    shapes: &[BoundShape],
-    staying: &[Staying],
-    snapshot: &Snapshot,
-) -> Vec<InverseTerm> {
+fn inverse_terms(nodes: &Nodes, staying: &[Staying], snapshot: &Snapshot) -> Vec<InverseTerm> {
     let names = &snapshot.config().well_known;
     let mut groups: FxHashMap<GroupIdentity, BTreeMap<NodeIdx, u32>> = FxHashMap::default();
-    for bound in shapes {
-        for term in &bound.shape.required_anti_affinity {
-            let places = groups
-                .entry(GroupIdentity::inverse(term, names))
-                .or_default();
-            for (node, count) in &bound.places {
-                *places.entry(*node).or_default() += count;
+    for (index, node) in nodes.iter().filter(|(_, node)| node.keeps_pods_away) {
+        for (shape, count) in &node.shapes {
+            for term in &shape.required_anti_affinity {
+                let group = groups.entry(GroupIdentity::inverse(term, names));
+                *group.or_default().entry(index).or_default() += count;
             }
         }
     }
@@ -232,20 +228,28 @@ fn staying(snapshot: &Snapshot, leaving: &[Arc<Pod>]) -> Vec<Staying> {
     places.collect()
 }
 
-fn bound_shapes(nodes: &Nodes) -> Vec<BoundShape> {
-    let mut index: FxHashMap<*const Shape, usize> = FxHashMap::default();
-    let mut bound: Vec<BoundShape> = Vec::new();
-    for (node, existing) in nodes.iter() {
-        for (shape, count) in &existing.shapes {
-            let at = *index.entry(Arc::as_ptr(shape)).or_insert_with(|| {
-                bound.push(BoundShape {
-                    shape: shape.clone(),
-                    places: Vec::new(),
+impl BoundShapes {
+    fn of(nodes: &Nodes) -> Self {
+        let mut index: FxHashMap<*const Shape, usize> = FxHashMap::default();
+        let mut bound = Self::default();
+        for (node, existing) in nodes.iter() {
+            for (shape, count) in &existing.shapes {
+                let at = *index.entry(Arc::as_ptr(shape)).or_insert_with(|| {
+                    bound.all.push(BoundShape {
+                        shape: shape.clone(),
+                        places: Vec::new(),
+                    });
+                    bound.all.len() - 1
                 });
-                bound.len() - 1
-            });
-            bound[at].places.push((node, *count));
+                bound.all[at].places.push((node, *count));
+            }
         }
+        for (index, shape) in bound.all.iter().enumerate() {
+            for (key, value) in &shape.shape.labels {
+                let entry = bound.by_label.entry(label(key, value));
+                entry.or_default().push(index);
+            }
+        }
+        bound
     }
-    bound
 }

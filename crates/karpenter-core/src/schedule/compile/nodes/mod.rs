@@ -32,6 +32,8 @@ pub(crate) struct ExistingNode {
     pub(crate) pods: Option<Arc<NodePods>>,
     /// The shapes of its active pods, and the number of pods of each.
     pub(crate) shapes: Box<[(Arc<Shape>, u32)]>,
+    /// Some of these shapes has a required anti-affinity term.
+    pub(crate) keeps_pods_away: bool,
 }
 
 impl ExistingNode {
@@ -41,6 +43,9 @@ impl ExistingNode {
         pods: Option<&Arc<NodePods>>,
         requirements: Option<Requirements>,
     ) -> Self {
+        let shapes = pods.map(|pods| active_shapes(pods)).unwrap_or_default();
+        let mut all = shapes.iter();
+        let keeps_pods_away = all.any(|(shape, _)| !shape.required_anti_affinity.is_empty());
         Self {
             state: state.clone(),
             name: state.name().to_owned(),
@@ -48,7 +53,8 @@ impl ExistingNode {
             requirements,
             broken: false,
             daemon_ports: Vec::new(),
-            shapes: pods.map(|pods| active_shapes(pods)).unwrap_or_default(),
+            shapes,
+            keeps_pods_away,
             pods: pods.cloned(),
         }
     }

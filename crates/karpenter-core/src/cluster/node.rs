@@ -118,6 +118,8 @@ pub(crate) struct Facts {
     pub(crate) consolidatable: bool,
     /// The NodeClaim has condition Drifted.
     pub(crate) drifted: bool,
+    /// When pods were last added or removed, else when it was initialized; `None` before.
+    pub(crate) changed_at: Option<Timestamp>,
     /// It has annotation `karpenter.sh/do-not-disrupt`.
     pub(crate) refuses_disruption: bool,
     /// It has the `do-not-consolidate` annotation of releases up to v0.32.
@@ -181,6 +183,7 @@ impl NodeState {
             instance_terminating: is_true(types::INSTANCE_TERMINATING),
             consolidatable: is_true(types::CONSOLIDATABLE),
             drifted: is_true(types::DRIFTED),
+            changed_at: state.claim.as_deref().and_then(changed_at),
             refuses_disruption: has(labels::annotations::DO_NOT_DISRUPT),
             refuses_consolidation: has(labels::annotations::DO_NOT_CONSOLIDATE),
         };
@@ -380,4 +383,12 @@ impl NodeState {
     pub fn is_nominated(&self, now: Timestamp) -> bool {
         self.nominated_until.is_some_and(|until| now < until)
     }
+}
+
+/// Returns when pods were last added or removed, else when the node was initialized; `None` before.
+fn changed_at(claim: &NodeClaim) -> Option<Timestamp> {
+    let initialized = claim.condition(types::INITIALIZED);
+    let initialized = initialized.filter(|condition| condition.status == "True")?;
+    let last = claim.status.last_pod_event_time.as_ref();
+    Some(last.unwrap_or(&initialized.last_transition_time).0)
 }

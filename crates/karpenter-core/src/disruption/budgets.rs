@@ -117,8 +117,7 @@ impl Budgets {
 /// Counts the nodes of each NodePool.
 fn count(snapshot: &Snapshot) -> BTreeMap<String, PoolBudget> {
     let mut by_pool: FxHashMap<&str, PoolBudget> = FxHashMap::default();
-    for row in snapshot.node_table() {
-        let node = &row.state;
+    for node in snapshot.nodes() {
         let Some(pool) = node.node_pool().filter(|_| counts(node)) else {
             continue;
         };

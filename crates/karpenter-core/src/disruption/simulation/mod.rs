@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
-use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodePool;
 
 use super::candidate::Candidate;
@@ -335,33 +334,9 @@ fn avoided_nodes(snapshot: &Snapshot, policy: &Policy) -> Vec<String> {
 /// Reports whether pods were added to or removed from the node, or it was initialized, less than `consolidateAfter` ago.
 ///
 /// Always false if consolidation is disabled for the NodePool.
-pub fn changed_recently(node: &NodeState, pool: &NodePool, now: Timestamp) -> bool {
-    let Some(after) = pool
-        .spec
-        .disruption
-        .consolidate_after
-        .value()
-        .filter(|after| after.is_positive())
-    else {
-        return false;
-    };
-    let Some(claim) = node
-        .claim
-        .as_ref()
-        .filter(|claim| claim.is_true(types::INITIALIZED))
-    else {
-        return false;
-    };
-    let initialized = || {
-        claim
-            .condition(types::INITIALIZED)
-            .map(|c| c.last_transition_time.0)
-    };
-    let changed = claim
-        .status
-        .last_pod_event_time
-        .as_ref()
-        .map(|time| time.0)
-        .or_else(initialized);
-    changed.is_some_and(|changed| now.duration_since(changed) < after)
+fn changed_recently(node: &NodeState, pool: &NodePool, now: Timestamp) -> bool {
+    let after = pool.spec.disruption.consolidate_after.value();
+    let after = after.filter(|after| after.is_positive());
+    let changed = node.facts().changed_at.zip(after);
+    changed.is_some_and(|(changed, after)| now.duration_since(changed) < after)
 }

@@ -18,7 +18,7 @@ use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::stepper::{Stepper, is_waiting};
 
 /// The share of a resource that is free counts in thousandths.
-const WHOLE: i128 = 1000;
+const WHOLE: i64 = 1000;
 
 /// What bindings depend on beside the snapshot.
 #[derive(Clone, Debug, Default)]
@@ -65,14 +65,14 @@ impl Room {
     }
 
     /// Returns the score for a pod that requests `scored` of cpu and memory, larger is better; `None` if these do not fit.
-    fn score(&self, scored: [i64; 2]) -> Option<i128> {
+    fn score(&self, scored: [i64; 2]) -> Option<i64> {
         if scored[0] > self.free[0] || scored[1] > self.free[1] {
             return None;
         }
         let share = |at: usize| match self.total[at] {
             total if total > 0 => {
                 let left = self.free[at].saturating_sub(scored[at]);
-                i128::from(left.max(0)) * WHOLE / i128::from(total)
+                left.max(0).saturating_mul(WHOLE) / total
             }
             _ => 0,
         };
@@ -202,7 +202,7 @@ impl Stepper {
         let scored = SCORED.map(|resource| shape.requests.get(resource));
         // Restored at the end: meanwhile, bindings only note which nodes they touch.
         let rooms = std::mem::take(&mut self.bindings.rooms);
-        let mut nodes: BinaryHeap<(i128, Reverse<&str>)> = rooms
+        let mut nodes: BinaryHeap<(i64, Reverse<&str>)> = rooms
             .iter()
             .filter_map(|(node, room)| Some((room.score(scored)?, Reverse(node.as_str()))))
             .collect();

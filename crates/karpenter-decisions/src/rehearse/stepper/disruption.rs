@@ -112,10 +112,10 @@ impl Stepper {
             self.settled.clear();
         }
         let mut next: Option<Timestamp> = None;
-        for claim in snapshot.node_claims().filter(|claim| !claim.is_deleting()) {
+        for claim in snapshot.node_claims() {
             // NodePools do not change in a rehearsal: a NodeClaim that is due stays so until it is another one.
             let address = Arc::as_ptr(claim).addr();
-            if self.settled.contains_key(&address) {
+            if self.settled.contains_key(&address) || claim.is_deleting() {
                 continue;
             }
             let Some(pool) = claim.node_pool().and_then(|pool| snapshot.node_pool(pool)) else {

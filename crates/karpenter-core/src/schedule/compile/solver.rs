@@ -442,3 +442,27 @@ fn dimensions(snapshot: &Snapshot, query: &Query, daemons: &[Daemon]) -> Dimensi
     }
     Dimensions::new(&names)
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use karpenter_fixtures::{node, pod};
+
+    use super::*;
+    use crate::cluster::{Cluster, ClusterConfig};
+
+    #[test]
+    fn nodes_with_room_are_the_same_however_often_they_are_looked_for() {
+        let mut cluster = Cluster::new(ClusterConfig::default());
+        for (name, cpu) in [("a", "1"), ("b", "4"), ("c", "2"), ("over", "4")] {
+            cluster.apply_node(&node(name).cpu(cpu).memory("8Gi").pods("10").build());
+        }
+        cluster.apply_pod(&pod("p").cpu("5").on("over").build());
+        let solver = Solver::prepare(&cluster.snapshot(), &Policy::at(Timestamp::UNIX_EPOCH));
+        for _ in 0..2 * SCANS {
+            let found = solver.nodes_with_room(&[2000, 1 << 30, 1]);
+            let names = found.iter().map(|node| solver.nodes[node].name.as_str());
+            assert_eq!(names.collect::<Vec<_>>(), ["b", "c"]);
+        }
+    }
+}

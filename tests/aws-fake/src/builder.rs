@@ -1,4 +1,4 @@
-//! Initial state of the stand-in: regions with their networks, images, roles, a cluster and an interruption queue.
+//! Initial state of the stand-in: a region with its networks, images, roles, a cluster and an interruption queue.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -16,16 +16,15 @@ use crate::services::iam::Iam;
 use crate::services::sqs::{Queue, Queues};
 use crate::services::ssm::Ssm;
 use crate::{
-    ACCOUNT, AwsFake, AwsFakeSettings, Clock, Cluster, Fault, Image, Policy, Role, SecurityGroup,
-    Subnet,
+    ACCOUNT, AwsFake, AwsFakeSettings, Clock, Cluster, Fault, Image, Role, SecurityGroup, Subnet,
 };
 
-/// ID of the default VPC of every region.
+/// ID of the default VPC.
 pub const DEFAULT_VPC: &str = "vpc-00000000000000001";
 
 /// Builds the initial state of the stand-in.
 ///
-/// A region starts with the VPC [`DEFAULT_VPC`], a private subnet per zone (`subnet-0000000000000000N`, 10.0.0.0/16
+/// The region us-west-2 starts with the VPC [`DEFAULT_VPC`], a private subnet per zone (`subnet-0000000000000000N`, 10.0.0.0/16
 /// divided into /19), its default security group (`sg-00000000000000000`), a node security group
 /// (`sg-00000000000000001`), both subnets and node group tagged `karpenter.sh/discovery=CLUSTER`, and the images and
 /// SSM parameters that Amazon publishes for the cluster's Kubernetes version.
@@ -33,14 +32,12 @@ pub const DEFAULT_VPC: &str = "vpc-00000000000000001";
 pub struct Builder {
     clock: Clock,
     seed: u64,
-    regions: Vec<String>,
     cluster: String,
     versions: Vec<String>,
     roles: Vec<String>,
     queue: Option<String>,
     settings: AwsFakeSettings,
     faults: Vec<Fault>,
-    policy: Option<Policy>,
 }
 
 impl Default for Builder {
@@ -48,14 +45,12 @@ impl Default for Builder {
         Self {
             clock: Clock::real(),
             seed: 0,
-            regions: vec![],
             cluster: "test".to_owned(),
             versions: vec!["1.34".to_owned()],
             roles: vec!["KarpenterNodeRole-test".to_owned()],
             queue: None,
             settings: AwsFakeSettings::default(),
             faults: vec![],
-            policy: None,
         }
     }
 }
@@ -71,14 +66,6 @@ impl Builder {
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
-        self
-    }
-
-    /// Adds a region. The first one is the home region: unsigned requests go there. The default is
-    /// us-west-2.
-    #[must_use]
-    pub fn region(mut self, region: &str) -> Self {
-        self.regions.push(region.to_owned());
         self
     }
 
@@ -104,7 +91,7 @@ impl Builder {
         self
     }
 
-    /// Creates a queue in every region that receives all interruption events.
+    /// Creates a queue that receives all interruption events.
     #[must_use]
     pub fn interruption_queue(mut self, name: &str) -> Self {
         self.queue = Some(name.to_owned());
@@ -138,27 +125,11 @@ impl Builder {
         self
     }
 
-    /// Enforces a policy: calls that it does not allow are refused.
-    #[must_use]
-    pub fn policy(mut self, policy: Policy) -> Self {
-        self.policy = Some(policy);
-        self
-    }
-
     #[must_use]
     pub fn build(self) -> AwsFake {
         let now = self.clock.now();
         let mut ids = Ids::new(self.seed);
-        let names = if self.regions.is_empty() {
-            vec!["us-west-2".to_owned()]
-        } else {
-            self.regions.clone()
-        };
-        let home = names[0].clone();
-        let regions: BTreeMap<String, Region> = names
-            .iter()
-            .map(|name| (name.clone(), self.open_region(name, now)))
-            .collect();
+        let region = self.open_region(now);
         let mut iam = Iam::default();
         for name in &self.roles {
             iam.roles.insert(
@@ -167,7 +138,6 @@ impl Builder {
                     name: name.clone(),
                     arn: format!("arn:aws:iam::{ACCOUNT}:role/{name}"),
                     id: ids.upper("AROA"),
-                    path: "/".to_owned(),
                     created: now,
                 },
             );
@@ -177,13 +147,12 @@ impl Builder {
             caller: format!(
                 "arn:aws:sts::{ACCOUNT}:assumed-role/KarpenterControllerRole/karpenter"
             ),
-            home,
-            regions,
+            region,
             iam,
             ids,
             settings: self.settings,
             faults: self.faults,
-            policy: self.policy,
+            policy: None,
             calls: vec![],
         };
         AwsFake {
@@ -195,8 +164,8 @@ impl Builder {
         }
     }
 
-    fn open_region(&self, name: &str, now: jiff::Timestamp) -> Region {
-        let mut ec2 = Ec2::new(name, ACCOUNT, now);
+    fn open_region(&self, now: jiff::Timestamp) -> Region {
+        let mut ec2 = Ec2::new(ACCOUNT, now);
         let discovery = |tags: &mut Tags| {
             // eksctl adds the second tag to its resources.
             for key in ["karpenter.sh/discovery", "alpha.eksctl.io/cluster-name"] {
@@ -212,36 +181,23 @@ impl Builder {
             discovery(&mut subnet.tags);
             ec2.subnets.insert(id, subnet);
         }
-        for (n, group) in ["default", "node"].into_iter().enumerate() {
-            let id = format!("sg-{n:017x}");
-            let mut tags = Tags::new();
-            if group == "node" {
-                discovery(&mut tags);
+        for (n, name) in ["default", "node"].into_iter().enumerate() {
+            let mut group = SecurityGroup::new(&format!("sg-{n:017x}"), name);
+            if name == "node" {
+                discovery(&mut group.tags);
             }
-            ec2.groups.insert(
-                id.clone(),
-                SecurityGroup {
-                    id,
-                    name: group.to_owned(),
-                    vpc_id: DEFAULT_VPC.to_owned(),
-                    tags,
-                },
-            );
+            ec2.groups.insert(group.id.clone(), group);
         }
         let mut ssm = Ssm::default();
         for version in &self.versions {
             let (published, parameters) = images::published(version, now);
             ec2.images
                 .extend(published.into_iter().map(|i: Image| (i.id.clone(), i)));
-            for (path, id) in parameters {
-                ssm.put(&path, &id, now);
-            }
+            let parameters = parameters.into_iter();
+            ssm.0.extend(parameters.map(|(path, id)| (path, (id, now))));
         }
-        let mut cluster = Cluster::new(
-            &self.cluster,
-            self.versions.first().map_or("1.34", String::as_str),
-        );
-        cluster.subnets = ec2.subnets.keys().cloned().collect();
+        let version = self.versions.first().map_or("1.34", String::as_str);
+        let cluster = Cluster::new(&self.cluster, version);
         let mut queues = Queues::default();
         if let Some(name) = &self.queue {
             queues.0.insert(name.clone(), Queue::new(name));
@@ -250,7 +206,7 @@ impl Builder {
             ec2,
             ssm,
             queues,
-            interruption_queues: self.queue.iter().cloned().collect(),
+            interruption_queue: self.queue.clone(),
             clusters: BTreeMap::from([(cluster.name.clone(), cluster)]),
             buckets: Buckets::default(),
         }

@@ -16,8 +16,6 @@ pub struct Call {
     pub service: String,
     /// Action, such as `CreateFleet`.
     pub action: String,
-    /// Region of the request's signature.
-    pub region: String,
     pub params: Value,
     /// Error code of the response; `None` for success.
     pub error: Option<String>,
@@ -25,8 +23,6 @@ pub struct Call {
     pub permissions: Vec<Permission>,
     /// User agent of the client.
     pub user_agent: String,
-    /// Request ID of the response.
-    pub request_id: String,
 }
 
 /// Returns the number of calls by action.

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::REGION;
 use crate::wire::shape::embedded;
 
 /// The properties of an instance type that the stand-in uses, besides the record it returns.
@@ -18,11 +19,11 @@ pub(crate) struct InstanceType {
     pub(crate) wire: Value,
     pub(crate) vcpus: u32,
     pub(crate) architectures: Vec<String>,
+    pub(crate) virtualization_types: Vec<String>,
     pub(crate) usage_classes: Vec<String>,
     /// Maximum number of interfaces by network card index.
     pub(crate) cards: Vec<u32>,
     pub(crate) efa_interfaces: u32,
-    pub(crate) ena: bool,
     pub(crate) placement_strategies: Vec<String>,
 }
 
@@ -54,14 +55,11 @@ impl InstanceType {
             name: wire.get("instanceType")?.as_str()?.to_owned(),
             vcpus: number(wire.pointer("/vCpuInfo/defaultVCpus")).unwrap_or(1),
             architectures: texts("/processorInfo/supportedArchitectures"),
+            virtualization_types: texts("/supportedVirtualizationTypes"),
             usage_classes: texts("/supportedUsageClasses"),
             cards: if cards.is_empty() { vec![first] } else { cards },
             efa_interfaces: number(wire.pointer("/networkInfo/efaInfo/maximumEfaInterfaces"))
                 .unwrap_or(0),
-            ena: wire
-                .pointer("/networkInfo/enaSupport")
-                .and_then(Value::as_str)
-                != Some("unsupported"),
             placement_strategies: texts("/placementGroupInfo/supportedStrategies"),
             wire,
         })
@@ -70,14 +68,6 @@ impl InstanceType {
     pub(crate) fn memory_mib(&self) -> u64 {
         let size = self.wire.pointer("/memoryInfo/sizeInMiB");
         size.and_then(Value::as_u64).unwrap_or(0)
-    }
-
-    /// Returns the number of vCPUs that count against the quota.
-    pub(crate) fn default_cores(&self) -> u64 {
-        self.wire
-            .pointer("/vCpuInfo/defaultCores")
-            .and_then(Value::as_u64)
-            .unwrap_or(1)
     }
 }
 
@@ -104,7 +94,7 @@ static OFFERED: LazyLock<BTreeMap<String, Offered>> =
 static PRICES: LazyLock<HashMap<String, HashMap<String, f64>>> =
     LazyLock::new(|| embedded(include_bytes!("../data/prices.json.gz")).unwrap_or_default());
 
-/// The catalog of one region.
+/// The catalog of the region.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Catalog {
     pub(crate) zones: Vec<(String, String)>,
@@ -115,29 +105,10 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// Returns the catalog of `region`. A region without data has three zones with the offerings of us-east-1.
-    pub(crate) fn of(region: &str) -> Self {
-        let (zones, offered) = match OFFERED.get(region) {
-            Some(data) => (data.zones.clone(), data.offered.clone()),
-            None => {
-                let zones = ["a", "b", "c"]
-                    .iter()
-                    .zip(1..)
-                    .map(|(letter, n)| {
-                        (
-                            format!("{region}{letter}"),
-                            format!("{}-az{n}", short(region)),
-                        )
-                    })
-                    .collect();
-                let all = OFFERED
-                    .get("us-east-1")
-                    .map(|o| o.offered.values().cloned().collect::<Vec<_>>().join(" "));
-                (
-                    zones,
-                    BTreeMap::from([("7".to_owned(), all.unwrap_or_default())]),
-                )
-            }
+    /// Returns what EC2 publishes about the region.
+    pub(crate) fn new() -> Self {
+        let Some(Offered { zones, offered }) = OFFERED.get(REGION) else {
+            return Self::default();
         };
         let offered: BTreeMap<String, u32> = offered
             .iter()
@@ -151,16 +122,12 @@ impl Catalog {
             .keys()
             .filter_map(|name| Some((name.clone(), TYPES.get(name)?.clone())))
             .collect();
-        let prices = PRICES
-            .get(region)
-            .or_else(|| PRICES.get("us-east-1"))
-            .cloned()
-            .unwrap_or_default();
         Self {
-            zones,
+            // The prices of us-west-2 are those of us-east-1.
+            prices: PRICES.get("us-east-1").cloned().unwrap_or_default(),
+            zones: zones.clone(),
             types,
             offered,
-            prices,
         }
     }
 
@@ -202,29 +169,11 @@ impl Catalog {
         self.prices.insert(instance_type.to_owned(), price);
     }
 
-    /// Adds or replaces an instance type, offered in `zones` (all if empty).
-    pub(crate) fn add(&mut self, instance_type: InstanceType, zones: &[&str]) {
-        let mask = self
-            .zones
-            .iter()
-            .enumerate()
-            .filter(|(_, (name, _))| zones.is_empty() || zones.contains(&name.as_str()))
-            .fold(0, |mask, (i, _)| mask | 1 << i);
+    /// Adds an instance type that is offered in every zone.
+    pub(crate) fn add(&mut self, instance_type: InstanceType) {
+        let mask = (1 << self.zones.len()) - 1;
         self.offered.insert(instance_type.name.clone(), mask);
         self.types
             .insert(instance_type.name.clone(), Arc::new(instance_type));
     }
-}
-
-/// Returns the prefix of a region's zone IDs: `apse7` for `ap-southeast-7`.
-fn short(region: &str) -> String {
-    region
-        .split('-')
-        .flat_map(|part| match part {
-            "northeast" => "ne".chars().collect::<Vec<_>>(),
-            "southeast" => "se".chars().collect(),
-            p if p.len() <= 2 => p.chars().collect(),
-            p => p.chars().take(1).collect(),
-        })
-        .collect()
 }

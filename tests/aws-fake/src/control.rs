@@ -1,28 +1,18 @@
 //! Reading and changing the stand-in from a test, in process.
-//!
-//! Methods concern the home region unless they name another one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::catalog::InstanceType;
 use crate::ec2::Pool;
-use crate::ec2::instances::Reclaim;
 use crate::fake::{AwsState, Region};
 use crate::{
     AwsFake, AwsFakeSettings, Builder, Call, CapacityReservation, Cluster, Fault, Image, Instance,
     InstanceProfile, InstanceState, LaunchTemplate, Lifecycle, Permission, PlacementGroup, Policy,
     Role, ScheduledEvent, SecurityGroup, Shortage, StatusReport, Subnet, calls,
 };
-
-impl AwsState {
-    /// Returns the home region, which always exists.
-    pub(crate) fn home(&mut self) -> Option<&mut Region> {
-        self.regions.get_mut(&self.home)
-    }
-}
 
 impl AwsFake {
     /// Creates a builder of the initial state.
@@ -31,16 +21,16 @@ impl AwsFake {
         Builder::default()
     }
 
-    fn with<T: Default>(&self, read: impl FnOnce(&mut Region) -> T) -> T {
-        self.current().home().map(read).unwrap_or_default()
+    fn with<T>(&self, read: impl FnOnce(&mut Region) -> T) -> T {
+        read(&mut self.current().region)
     }
 
-    /// Changes the home region; delivers the events that follow.
-    fn change<T: Default>(&self, act: impl FnOnce(&mut Region, Timestamp) -> T) -> T {
+    /// Changes the region; delivers the events that follow.
+    fn change<T>(&self, act: impl FnOnce(&mut Region, Timestamp) -> T) -> T {
         let now = self.inner.clock.now();
         let result = {
             let mut state = self.current();
-            let result = state.home().map(|r| act(r, now)).unwrap_or_default();
+            let result = act(&mut state.region, now);
             state.apply_due(now);
             result
         };
@@ -105,11 +95,6 @@ impl AwsFake {
     }
 
     #[must_use]
-    pub fn subnet(&self, id: &str) -> Option<Subnet> {
-        self.with(|r| r.ec2.subnets.get(id).cloned())
-    }
-
-    #[must_use]
     pub fn capacity_reservation(&self, id: &str) -> Option<CapacityReservation> {
         self.with(|r| r.ec2.reservations.get(id).cloned())
     }
@@ -117,7 +102,7 @@ impl AwsFake {
     /// Returns the value of an SSM parameter.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<String> {
-        self.with(|r| r.ssm.value(name).map(str::to_owned))
+        self.with(|r| r.ssm.0.get(name).map(|(value, _)| value.clone()))
     }
 
     /// Returns the bodies of the messages in a queue, including those in flight.
@@ -161,6 +146,21 @@ impl AwsFake {
         all.sort();
         all.dedup();
         all
+    }
+
+    /// Returns the actions of the recorded calls that were refused for lack of permission.
+    #[must_use]
+    pub fn forbidden(&self) -> BTreeSet<String> {
+        let codes = [
+            "UnauthorizedOperation",
+            "AccessDenied",
+            "AccessDeniedException",
+        ];
+        let calls = self.calls().into_iter();
+        calls
+            .filter(|call| call.error.as_deref().is_some_and(|c| codes.contains(&c)))
+            .map(|call| call.action)
+            .collect()
     }
 
     // --- changing --------------------------------------------------------------------------------
@@ -267,14 +267,24 @@ impl AwsFake {
         });
     }
 
-    /// Adds or replaces an instance type, given as a DescribeInstanceTypes record with EC2's element names
-    /// (`instanceType`, `vCpuInfo`, …), offered in `zones` (all if empty). Returns whether the record could be parsed.
-    pub fn add_instance_type(&self, record: Value, zones: &[&str]) -> bool {
-        let Some(instance_type) = InstanceType::new(record) else {
-            return false;
-        };
-        self.change(|r, _| r.ec2.catalog.add(instance_type, zones));
-        true
+    /// Adds an instance type of x86_64 that is new: offered in every zone, without a price.
+    pub fn add_instance_type(&self, name: &str) {
+        let record = json!({
+            "instanceType": name, "currentGeneration": true,
+            "supportedUsageClasses": ["on-demand"], "supportedVirtualizationTypes": ["hvm"],
+            "bareMetal": false, "hypervisor": "nitro",
+            "processorInfo": { "supportedArchitectures": ["x86_64"], "manufacturer": "Unknown" },
+            "vCpuInfo": { "defaultVCpus": 2, "defaultCores": 1, "defaultThreadsPerCore": 2 },
+            "memoryInfo": { "sizeInMiB": 4096 }, "instanceStorageSupported": false,
+            "networkInfo": {
+                "networkPerformance": "unheard of", "maximumNetworkInterfaces": 3, "maximumNetworkCards": 1,
+                "defaultNetworkCardIndex": 0, "ipv4AddressesPerInterface": 10, "ipv6AddressesPerInterface": 10,
+                "ipv6Supported": true, "enaSupport": "required", "efaSupported": false,
+                "networkCards": [{ "networkCardIndex": 0, "maximumNetworkInterfaces": 3 }],
+            },
+        });
+        let added = InstanceType::new(record);
+        self.change(|r, _| added.map(|added| r.ec2.catalog.add(added)));
     }
 
     /// Removes the instance types that `keep` rejects.
@@ -287,12 +297,14 @@ impl AwsFake {
 
     /// Sets an SSM parameter, also under `/aws`.
     pub fn put_parameter(&self, name: &str, value: &str) {
-        self.change(|r, now| r.ssm.put(name, value, now));
+        self.change(|r, now| {
+            r.ssm.0.insert(name.to_owned(), (value.to_owned(), now));
+        });
     }
 
     /// Removes an SSM parameter.
     pub fn remove_parameter(&self, name: &str) {
-        self.change(|r, _| r.ssm.remove(name));
+        self.change(|r, _| r.ssm.0.remove(name));
     }
 
     pub fn add_role(&self, name: &str) {
@@ -302,7 +314,6 @@ impl AwsFake {
             name: name.to_owned(),
             arn: format!("arn:aws:iam::{}:role/{name}", state.account),
             id: state.ids.upper("AROA"),
-            path: "/".to_owned(),
             created: now,
         };
         state.iam.roles.insert(name.to_owned(), role);
@@ -333,11 +344,9 @@ impl AwsFake {
         });
     }
 
-    /// Returns an EKS cluster of the home region.
     #[must_use]
     pub fn eks_cluster(&self, name: &str) -> Option<Cluster> {
-        let mut state = self.current();
-        state.home()?.clusters.get(name).cloned()
+        self.with(|r| r.clusters.get(name).cloned())
     }
 
     /// Changes the Kubernetes version of an EKS cluster's control plane.
@@ -354,7 +363,7 @@ impl AwsFake {
     /// Sends an interruption warning for a spot instance and terminates it two minutes later. Returns whether it was
     /// alive.
     pub fn interrupt_spot(&self, id: &str) -> bool {
-        self.change(|r, now| r.ec2.interrupt(id, Reclaim::Spot, now))
+        self.change(|r, now| r.ec2.interrupt(id, now))
     }
 
     /// Sends a rebalance recommendation for a spot instance.
@@ -392,11 +401,7 @@ impl AwsFake {
     /// Terminates an instance without a call of the controller.
     pub fn terminate(&self, id: &str) {
         let shutting_down = self.state().settings.shutting_down();
-        let reason = (
-            "Client.UserInitiatedShutdown",
-            "Client.UserInitiatedShutdown: User initiated shutdown",
-        );
-        self.change(|r, now| r.ec2.terminate(id, now, shutting_down, reason));
+        self.change(|r, now| r.ec2.terminate(id, now, shutting_down));
     }
 
     /// Sends a message to a queue. Returns whether the queue exists.
@@ -404,14 +409,9 @@ impl AwsFake {
         let now = self.inner.clock.now();
         let sent = {
             let mut state = self.state();
-            let AwsState {
-                regions, home, ids, ..
-            } = &mut *state;
-            regions
-                .get_mut(home)
-                .and_then(|r| r.queues.0.get_mut(queue))
-                .map(|q| q.send(body.to_owned(), Value::Null, now, ids))
-                .is_some()
+            let AwsState { region, ids, .. } = &mut *state;
+            let queue = region.queues.0.get_mut(queue);
+            queue.map(|q| q.send(body.to_owned(), now, ids)).is_some()
         };
         self.changed();
         sent

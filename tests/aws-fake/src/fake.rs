@@ -11,6 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::REGION;
 use crate::calls::Call;
 use crate::clock::Clock;
 use crate::ec2::{Ec2, Ec2Call};
@@ -35,7 +36,7 @@ use crate::wire::{Incoming, Reply};
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 /// use karpenter_aws_fake::AwsFake;
 ///
-/// let aws = AwsFake::builder().region("us-west-2").build();
+/// let aws = AwsFake::builder().build();
 /// let request = http::Request::post("/").body("Action=DescribeInstances&Version=2016-11-15".into()).unwrap();
 /// let answer = aws.handle(request).await.unwrap();
 /// assert_eq!(answer.status(), 200);
@@ -55,14 +56,14 @@ pub(crate) struct Inner {
     pub(crate) changes: watch::Sender<u64>,
 }
 
-/// State of one region.
+/// State of the region.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) ec2: Ec2,
     pub(crate) ssm: Ssm,
     pub(crate) queues: Queues,
-    /// Queues that receive interruption events.
-    pub(crate) interruption_queues: Vec<String>,
+    /// Name of the queue that receives interruption events.
+    pub(crate) interruption_queue: Option<String>,
     pub(crate) clusters: BTreeMap<String, Cluster>,
     pub(crate) buckets: Buckets,
 }
@@ -71,8 +72,7 @@ pub(crate) struct Region {
 pub(crate) struct AwsState {
     pub(crate) account: String,
     pub(crate) caller: String,
-    pub(crate) home: String,
-    pub(crate) regions: BTreeMap<String, Region>,
+    pub(crate) region: Region,
     pub(crate) iam: Iam,
     pub(crate) ids: Ids,
     pub(crate) settings: AwsFakeSettings,
@@ -229,15 +229,13 @@ impl AwsState {
     pub(crate) fn apply_due(&mut self, now: Timestamp) -> bool {
         let shutting_down = self.settings.shutting_down();
         let mut any = false;
-        for region in self.regions.values_mut() {
-            region.ec2.apply_due(now, shutting_down);
-            for event in region.ec2.outbox.drain(..) {
-                any = true;
-                for name in &region.interruption_queues {
-                    if let Some(queue) = region.queues.0.get_mut(name) {
-                        queue.send(event.clone(), Value::Null, now, &mut self.ids);
-                    }
-                }
+        let region = &mut self.region;
+        region.ec2.apply_due(now, shutting_down);
+        for event in region.ec2.outbox.drain(..) {
+            any = true;
+            let queue = region.interruption_queue.as_ref();
+            if let Some(queue) = queue.and_then(|name| region.queues.0.get_mut(name)) {
+                queue.send(event, now, &mut self.ids);
             }
         }
         any
@@ -245,13 +243,10 @@ impl AwsState {
 
     /// Returns the time of the next scheduled transition.
     pub(crate) fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
-        self.regions
-            .values()
-            .flat_map(|r| {
-                std::iter::once(r.ec2.instances.next_due())
-                    .chain([r.ec2.next_reservation_change(now)])
-                    .chain(r.queues.0.values().map(|q| q.next_visible(now)))
-            })
+        let Region { ec2, queues, .. } = &self.region;
+        [ec2.instances.next_due(), ec2.next_reservation_change(now)]
+            .into_iter()
+            .chain(queues.0.values().map(|q| q.next_visible(now)))
             .flatten()
             .min()
     }
@@ -283,7 +278,7 @@ impl AwsState {
             Err(error) => Err(error),
         };
         let code = outcome.as_ref().err().map(|e| e.code.as_str());
-        self.record(incoming, now, code, permissions, &request_id);
+        self.record(incoming, now, code, permissions);
         if fault.is_some_and(|fault| fault.loses_answer) {
             return Step::Lost;
         }
@@ -296,21 +291,15 @@ impl AwsState {
         now: Timestamp,
         error: Option<&str>,
         permissions: Vec<Permission>,
-        request_id: &str,
     ) {
-        if !self.settings.record {
-            return;
-        }
         self.calls.push(Call {
             at: now,
             service: incoming.service.to_owned(),
             action: incoming.action.clone(),
-            region: incoming.region.clone().unwrap_or_else(|| self.home.clone()),
             params: incoming.params.clone().unwrap_or(Value::Null),
             error: error.map(str::to_owned),
             permissions,
             user_agent: incoming.user_agent.clone(),
-            request_id: request_id.to_owned(),
         });
     }
 
@@ -331,15 +320,14 @@ impl AwsState {
         let Self {
             account,
             caller,
-            home,
-            regions,
+            region,
             iam,
             ids,
             settings,
             policy,
             ..
         } = self;
-        let region_name = incoming.region.clone().unwrap_or_else(|| home.clone());
+        let region_name = incoming.region.as_deref().unwrap_or(REGION);
         let auth = Auth {
             needed: vec![],
             policy: policy.as_ref(),
@@ -347,7 +335,7 @@ impl AwsState {
             denied_resources: &settings.denied_resources,
             service: incoming.service,
             caller,
-            region: &region_name,
+            region: region_name,
         };
         let done = |r: Result<Reply, AwsError>| r.map(Outcome::Done);
         // Global services ignore the region.
@@ -373,10 +361,7 @@ impl AwsState {
                     action,
                     now,
                     endpoint_region: incoming.region.as_deref(),
-                    catalogs: regions
-                        .iter()
-                        .map(|(name, r)| (name.as_str(), &r.ec2.catalog))
-                        .collect(),
+                    catalog: &region.ec2.catalog,
                     settings,
                     auth,
                 };
@@ -384,7 +369,7 @@ impl AwsState {
             }
             _ => {}
         }
-        let Some(region) = regions.get_mut(&region_name) else {
+        if region_name != REGION {
             let error = AwsError::new(
                 "AuthFailure",
                 format!(
@@ -392,14 +377,11 @@ impl AwsState {
                 ),
             );
             return (Err(error), vec![]);
-        };
+        }
         match incoming.service {
             "ec2" => {
                 if settings.rate_limits
-                    && let Err(error) =
-                        region
-                            .buckets
-                            .take(&action, settings.rate(&action), now, account)
+                    && let Err(error) = region.buckets.take(&action, now, account)
                 {
                     return (Err(error), vec![]);
                 }
@@ -408,7 +390,6 @@ impl AwsState {
                     now,
                     ec2: &mut region.ec2,
                     iam,
-                    ssm: &region.ssm,
                     ids,
                     settings,
                     auth,
@@ -418,7 +399,6 @@ impl AwsState {
             "ssm" => {
                 let mut call = SsmCall {
                     action,
-                    region: &region_name,
                     account,
                     ssm: &region.ssm,
                     auth,
@@ -429,7 +409,6 @@ impl AwsState {
                 let mut call = SqsCall {
                     action,
                     now,
-                    region: &region_name,
                     account,
                     endpoint,
                     queues: &mut region.queues,
@@ -442,7 +421,6 @@ impl AwsState {
                 let mut call = EksCall {
                     action,
                     now,
-                    region: &region_name,
                     account,
                     clusters: &region.clusters,
                     auth,

@@ -22,8 +22,6 @@ pub struct Fault {
     pub code: Option<String>,
     /// Error message; the default is the code.
     pub message: Option<String>,
-    /// HTTP status; the default is AWS's status for the code.
-    pub status: Option<u16>,
     /// Whether the connection is dropped after the call, before the response: the caller cannot know the outcome.
     pub loses_answer: bool,
 }
@@ -36,7 +34,6 @@ impl Fault {
             times: 1,
             code: None,
             message: None,
-            status: None,
             loses_answer: false,
         }
     }
@@ -88,11 +85,8 @@ impl Fault {
     /// Returns the error to return, if there is one.
     pub(crate) fn as_error(&self) -> Option<AwsError> {
         let code = self.code.as_ref()?;
-        let mut error = AwsError::new(code.clone(), self.message.as_ref().unwrap_or(code).clone());
-        if let Some(status) = self.status {
-            error.status = status;
-        }
-        Some(error)
+        let message = self.message.as_ref().unwrap_or(code);
+        Some(AwsError::new(code, message))
     }
 }
 

@@ -49,23 +49,6 @@ impl Ids {
         format!("{prefix}{}", self.digits(17).to_ascii_uppercase())
     }
 
-    pub(crate) fn public_ip(&mut self) -> String {
-        // TEST-NET-3 and its siblings are too small for a region; 198.18.0.0/15 is reserved for benchmarks.
-        let n: u16 = self.0.random();
-        format!("198.18.{}.{}", n >> 8, n & 255)
-    }
-
-    pub(crate) fn ipv6(&mut self) -> String {
-        let d = self.digits(16);
-        format!(
-            "2001:db8::{}:{}:{}:{}",
-            &d[..4],
-            &d[4..8],
-            &d[8..12],
-            &d[12..]
-        )
-    }
-
     /// Returns a number from 1 to `most`; 1 if `most` is 0.
     pub(crate) fn up_to(&mut self, most: u32) -> u32 {
         self.0.random_range(1..=most.max(1))

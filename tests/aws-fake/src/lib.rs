@@ -53,17 +53,15 @@ pub use calls::Call;
 pub use clock::Clock;
 pub use ec2::{
     capacity::{CapacityReservation, Shortage},
-    events::EventKind,
     filters::Tags,
     images::Image,
-    instances::{Instance, InstanceState, Interface, Lifecycle},
+    instances::{Instance, InstanceState, Lifecycle},
     launch::templates::LaunchTemplate,
     network::{PlacementGroup, SecurityGroup, Subnet},
     status::{ScheduledEvent, StatusReport},
 };
 pub use fake::{AwsFake, ConnectionLost};
 pub use faults::Fault;
-pub use limits::Rate;
 pub use server::Server;
 pub use services::{
     eks::{Cluster, ZonalShift},
@@ -71,6 +69,9 @@ pub use services::{
     permissions::{Permission, Policy, PolicyError},
 };
 pub use settings::AwsFakeSettings;
+
+/// The only region.
+pub const REGION: &str = "us-west-2";
 
 /// ID of the account that owns all resources.
 pub const ACCOUNT: &str = "123456789012";

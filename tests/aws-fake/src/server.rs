@@ -28,12 +28,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns the address it listens on.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// Returns the URL for `AWS_ENDPOINT_URL`.
     #[must_use]
     pub fn url(&self) -> String {

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::limits::Rate;
-
 /// Settings of the stand-in. Durations are in seconds of its clock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AwsFakeSettings {
@@ -22,8 +20,6 @@ pub struct AwsFakeSettings {
     pub empty_pages: bool,
     /// Whether EC2's request rate limits apply.
     pub rate_limits: bool,
-    /// Tokens per second and bucket size of single EC2 actions, instead of EC2's defaults.
-    pub rates: BTreeMap<String, (f64, f64)>,
     /// Quota of on-demand vCPUs; unlimited if `None`.
     pub on_demand_vcpus: Option<u32>,
     /// Whether the service-linked role for spot exists.
@@ -34,8 +30,6 @@ pub struct AwsFakeSettings {
     pub denied_resources: Vec<String>,
     /// Whether the error about a missing capacity reservation omits its ID.
     pub nameless_errors: bool,
-    /// Whether calls are recorded.
-    pub record: bool,
 }
 
 impl Default for AwsFakeSettings {
@@ -56,13 +50,11 @@ impl Default for AwsFakeSettings {
             .into(),
             empty_pages: false,
             rate_limits: true,
-            rates: BTreeMap::new(),
             on_demand_vcpus: None,
             spot_role: true,
             denied: Vec::new(),
             denied_resources: Vec::new(),
             nameless_errors: false,
-            record: true,
         }
     }
 }
@@ -90,15 +82,5 @@ impl AwsFakeSettings {
             .copied()
             .unwrap_or(self.page_size)
             .max(1)
-    }
-
-    pub(crate) fn rate(&self, action: &str) -> Rate {
-        match self.rates.get(action) {
-            Some((per_second, burst)) => Rate {
-                per_second: *per_second,
-                burst: *burst,
-            },
-            None => Rate::of_ec2(action),
-        }
     }
 }

@@ -66,7 +66,6 @@ impl Environment {
         let home = tempfile::tempdir()?;
         served.write_kubeconfig(&home.path().join("kubeconfig"))?;
         let fake = AwsFake::builder()
-            .region("us-west-2")
             .cluster(CLUSTER)
             .kubernetes(&["1.36"])
             .interruption_queue(CLUSTER)

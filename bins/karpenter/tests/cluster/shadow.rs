@@ -4,25 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use karpenter_aws_fake::{AwsFake, Policy};
-use karpenter_lab::aws::{CLUSTER, REGION};
+use karpenter_lab::aws::CLUSTER;
 use serde_json::Value;
 
 use crate::{Karpenter, MANIFESTS, TIMEOUT, free_port, kubectl_is_missing};
 use crate::{log_of, on_a_cluster, page, succeeds, until};
-
-/// Returns the permissions of a shadow in this cluster.
-fn shadow_policy() -> Policy {
-    let mut text = include_str!("../../../../docs/iam-policy-shadow.json").to_owned();
-    for (name, value) in [
-        ("${AWS::Partition}", "aws"),
-        ("${AWS::Region}", REGION),
-        ("${AWS::AccountId}", karpenter_aws_fake::ACCOUNT),
-        ("${ClusterName}", CLUSTER),
-    ] {
-        text = text.replace(name, value);
-    }
-    Policy::parse(&text).unwrap()
-}
 
 fn decided(port: u16, path: &str) -> Option<Value> {
     let body = page(
@@ -42,7 +28,9 @@ fn a_shadow_decides_and_calls_nothing_else(home: &Path, endpoint: &str, fake: &A
     succeeds(home, &[&ready[..], &["nodepool/default"]].concat(), "");
     assert!(other.stop().success());
     let before = fake.calls().len();
-    fake.set_policy(Some(shadow_policy()));
+    let policy = include_str!("../../../../docs/iam-policy-shadow.json");
+    let policy = Policy::parse(&Policy::fill(policy, CLUSTER)).unwrap();
+    fake.set_policy(Some(policy));
 
     let port = free_port();
     let beside = home.join("shadow");

@@ -3,40 +3,21 @@
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodePool;
 use karpenter_api::v1alpha1::NodeOverlay;
-use karpenter_aws_fake::AwsFake;
 use karpenter_core::provider::CloudProvider;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::world::{World, WorldOptions};
 
+/// An instance type so new that its price is unknown.
 const UNPRICED: &str = "z99.huge";
-
-/// Adds an instance type so new that its price is unknown.
-fn offer_unpriced(fake: &AwsFake) {
-    let record = json!({
-        "instanceType": UNPRICED, "currentGeneration": true,
-        "supportedUsageClasses": ["on-demand"], "supportedVirtualizationTypes": ["hvm"],
-        "bareMetal": false, "hypervisor": "nitro",
-        "processorInfo": { "supportedArchitectures": ["x86_64"], "manufacturer": "Unknown" },
-        "vCpuInfo": { "defaultVCpus": 2, "defaultCores": 1, "defaultThreadsPerCore": 2 },
-        "memoryInfo": { "sizeInMiB": 4096 }, "instanceStorageSupported": false,
-        "networkInfo": {
-            "networkPerformance": "unheard of", "maximumNetworkInterfaces": 3, "maximumNetworkCards": 1,
-            "defaultNetworkCardIndex": 0, "ipv4AddressesPerInterface": 10, "ipv6AddressesPerInterface": 10,
-            "ipv6Supported": true, "enaSupport": "required", "efaSupported": false,
-            "networkCards": [{ "networkCardIndex": 0, "maximumNetworkInterfaces": 3 }],
-        },
-    });
-    assert!(fake.add_instance_type(record, &[]));
-}
 
 async fn world(node_overlay: bool) -> World {
     let how = WorldOptions {
         node_overlay,
         ..WorldOptions::default()
     };
-    let world = World::start(|b| b, offer_unpriced, |_| {}, how).await;
+    let world = World::start(|b| b, |fake| fake.add_instance_type(UNPRICED), |_| {}, how).await;
     world
         .until("the type to be known", async || {
             prices(&world).await.is_some().then_some(())

@@ -16,12 +16,8 @@ async fn registration_waits_for_the_partition_and_labels_claim_and_node_with_it(
         |b| b,
         |fake| {
             fake.add_placement_group(PlacementGroup {
-                id: "pg-00000000000000001".into(),
-                name: "parts".into(),
-                strategy: "partition".into(),
                 partitions: Some(3),
-                state: "available".into(),
-                tags: Default::default(),
+                ..PlacementGroup::new("pg-00000000000000001", "parts", "partition")
             });
         },
         |_| {},
@@ -58,7 +54,7 @@ async fn registration_waits_for_the_partition_and_labels_claim_and_node_with_it(
         .instance(&id)
         .placement
         .unwrap()
-        .2
+        .1
         .unwrap()
         .to_string();
     assert_eq!(claim.metadata.labels.unwrap()[PARTITION], partition);

@@ -11,8 +11,7 @@ use karpenter_aws_fake::{Cluster, Permission, PlacementGroup, Policy};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::world::policy::{POLICY, fill};
-use crate::world::{CLUSTER, QUEUE, World};
+use crate::world::{CLUSTER, POLICY, QUEUE, World};
 
 /// Returns the statements of the documented policy that one of these permissions needs.
 fn used(needed: &[Permission]) -> Value {
@@ -22,7 +21,7 @@ fn used(needed: &[Permission]) -> Value {
         let mut single = statement.clone();
         single["Action"] = action.clone();
         single["Resource"] = resource.clone();
-        let text = fill(&json!({ "Statement": [single] }).to_string());
+        let text = Policy::fill(&json!({ "Statement": [single] }).to_string(), CLUSTER);
         Policy::parse(&text).unwrap()
     };
     let kept = statements.iter().filter_map(|statement| {
@@ -58,12 +57,8 @@ async fn the_minimal_policy_is_what_a_cluster_needed() {
                 ..Cluster::new(CLUSTER, "1.34")
             });
             fake.add_placement_group(PlacementGroup {
-                id: "pg-00000000000000001".into(),
-                name: "parts".into(),
-                strategy: "partition".into(),
                 partitions: Some(3),
-                state: "available".into(),
-                tags: Default::default(),
+                ..PlacementGroup::new("pg-00000000000000001", "parts", "partition")
             });
         },
         |s| s.zonal_shift = true,

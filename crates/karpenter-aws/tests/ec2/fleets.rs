@@ -216,58 +216,29 @@ async fn a_launch_whose_answer_was_lost_or_whose_process_died_is_launched_once()
         idle: Duration::from_millis(5),
         ..WINDOW
     };
+    // Each time in another process: the last died before it recorded the instance.
+    let launched = async |uid: &str| {
+        let fleets = Fleets::new(world.aws.clone(), window);
+        let answer = fleets.launch(fleet.clone(), uid).await.unwrap();
+        answer.launched.unwrap()
+    };
     world.fake.add_fault(Fault::drop_answer("CreateFleet"));
-    let fleets = Fleets::new(world.aws.clone(), window);
-    let first = fleets
-        .launch(fleet.clone(), "uid-1")
-        .await
-        .unwrap()
-        .launched
-        .unwrap();
+    let first = launched("uid-1").await;
     assert_eq!(world.calls("CreateFleet"), 2, "repeated");
     assert_eq!(world.fake.instances().len(), 1, "launched once");
-
-    // The process dies before it records the instance; the next one repeats the launch.
-    drop(fleets);
-    let fleets = Fleets::new(world.aws.clone(), window);
-    let again = fleets
-        .launch(fleet.clone(), "uid-1")
-        .await
-        .unwrap()
-        .launched
-        .unwrap();
-    assert_eq!(again, first);
+    assert_eq!(launched("uid-1").await, first);
     assert_eq!(world.fake.instances().len(), 1);
-    let other = fleets
-        .launch(fleet, "uid-2")
-        .await
-        .unwrap()
-        .launched
-        .unwrap();
-    assert_ne!(other.id, first.id);
+    assert_ne!(launched("uid-2").await.id, first.id);
 }
 
 #[tokio::test]
 async fn a_launch_that_failed_definitely_gets_a_new_client_token() {
     let world = World::new().await;
     let fleet = fleet(&world, "default").await;
-    world.fake.set_shortages(vec![Shortage::new("*", "*", "*")]);
     let fleets = Fleets::new(world.aws.clone(), WINDOW);
-    assert!(
-        fleets
-            .launch(fleet.clone(), "uid-1")
-            .await
-            .unwrap()
-            .launched
-            .is_none()
-    );
-    world.fake.set_shortages(vec![]);
-    assert!(
-        fleets
-            .launch(fleet, "uid-1")
-            .await
-            .unwrap()
-            .launched
-            .is_some()
-    );
+    for (shortages, is_launched) in [(vec![Shortage::new("*", "*", "*")], false), (vec![], true)] {
+        world.fake.set_shortages(shortages);
+        let answer = fleets.launch(fleet.clone(), "uid-1").await.unwrap();
+        assert_eq!(answer.launched.is_some(), is_launched);
+    }
 }

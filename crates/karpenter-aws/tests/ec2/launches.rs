@@ -192,45 +192,36 @@ async fn a_launch_returns_and_caches_its_instance() {
 async fn context_and_strategy_follow_the_claim() {
     let mut case = Case::new("on-demand").await;
     case.class.spec.context = Some("ctx".into());
-    case.launch().await.unwrap();
-    let asked = case.asked();
-    assert_eq!(asked["Context"], "ctx");
-    assert_eq!(
-        asked["OnDemandOptions"]["AllocationStrategy"],
-        "lowest-price"
-    );
-    let annotated = |case: &mut Case, key: &str, value: &str, uid: &str| {
-        case.claim.metadata.annotations = Some([(key.to_owned(), value.to_owned())].into());
-        case.claim.metadata.uid = Some(uid.to_owned());
-    };
-    let annotate = |case: &mut Case, key: &str, uid: &str| annotated(case, key, "true", uid);
     let relaxed = "karpenter.sh/nodeclaim-min-values-relaxed";
-    annotate(&mut case, relaxed, "uid-2");
-    case.launch().await.unwrap();
-    assert!(case.asked().get("Context").is_none());
-    // The annotation as the engine writes it on a NodeClaim whose minValues hold.
-    annotated(&mut case, relaxed, "false", "uid-2b");
-    case.launch().await.unwrap();
-    assert_eq!(case.asked()["Context"], "ctx");
-    annotate(&mut case, "karpenter.sh/price-overlay-applied", "uid-3");
-    case.launch().await.unwrap();
-    assert_eq!(
-        case.asked()["OnDemandOptions"]["AllocationStrategy"],
-        "prioritized"
-    );
-    case.capacity_type = "spot";
-    annotate(&mut case, "karpenter.sh/price-overlay-applied", "uid-4");
-    case.launch().await.unwrap();
-    assert_eq!(
-        case.asked()["SpotOptions"]["AllocationStrategy"],
-        "capacity-optimized-prioritized"
-    );
-    annotate(&mut case, "none", "uid-5");
-    case.launch().await.unwrap();
-    assert_eq!(
-        case.asked()["SpotOptions"]["AllocationStrategy"],
-        "price-capacity-optimized"
-    );
+    let overlay = "karpenter.sh/price-overlay-applied";
+    for (n, (capacity_type, key, value, context, strategy)) in [
+        ("on-demand", "none", "", true, "lowest-price"),
+        ("on-demand", relaxed, "true", false, "lowest-price"),
+        // The annotation as the engine writes it on a NodeClaim whose minValues hold.
+        ("on-demand", relaxed, "false", true, "lowest-price"),
+        ("on-demand", overlay, "true", true, "prioritized"),
+        (
+            "spot",
+            overlay,
+            "true",
+            true,
+            "capacity-optimized-prioritized",
+        ),
+        ("spot", "none", "", true, "price-capacity-optimized"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        case.capacity_type = capacity_type;
+        case.claim.metadata.annotations = Some([(key.to_owned(), value.to_owned())].into());
+        case.claim.metadata.uid = Some(format!("uid-{n}"));
+        case.launch().await.unwrap();
+        let asked = case.asked();
+        assert_eq!(asked["Context"] == "ctx", context, "{key}={value}");
+        let options = [&asked["OnDemandOptions"], &asked["SpotOptions"]];
+        let [on_demand, spot] = options.map(|it| it["AllocationStrategy"].as_str());
+        assert_eq!(on_demand.xor(spot), Some(strategy), "{key}={value}");
+    }
 }
 
 /// Conformance: AWS-userdata-03
@@ -248,52 +239,38 @@ async fn al2023_is_not_launched_before_the_service_cidr_is_known() {
 }
 
 #[tokio::test]
-async fn a_launch_without_an_offering_in_its_subnets_is_no_lack_of_capacity() {
-    let mut case = Case::new("on-demand").await;
-    for t in &mut case.types {
+async fn a_launch_without_an_offering_or_an_image_is_no_lack_of_capacity() {
+    let elsewhere = |t: &mut InstanceType| {
         t.offerings = vec![offering("us-west-2c", "on-demand", 1.0, &[])].into();
-    }
-    let error = case.launch().await.unwrap_err();
-    let CloudProviderError::Create { reason, .. } = &error else {
-        panic!("{error}");
     };
-    assert_eq!(reason, "LaunchFailed");
-    assert_eq!(case.world.calls("CreateFleet"), 0);
-}
-
-#[tokio::test]
-async fn a_launch_without_a_compatible_image_is_no_lack_of_capacity() {
-    let mut case = Case::new("on-demand").await;
-    for t in &mut case.types {
-        t.requirements
-            .replace(Requirement::equal(core_labels::ARCH, "arm64"));
-    }
-    let error = case.launch().await.unwrap_err();
-    let CloudProviderError::Create {
-        reason, message, ..
-    } = &error
-    else {
-        panic!("{error}");
+    let of_arm = |t: &mut InstanceType| {
+        let arm = Requirement::equal(core_labels::ARCH, "arm64");
+        t.requirements.replace(arm);
     };
-    assert_eq!(reason, "LaunchFailed");
-    assert!(
-        message.contains("no instance types satisfy requirements of amis"),
-        "{message}"
-    );
+    let changes: [(&dyn Fn(&mut InstanceType), &str); 2] = [
+        (&elsewhere, ""),
+        (&of_arm, "no instance types satisfy requirements of amis"),
+    ];
+    for (change, words) in changes {
+        let mut case = Case::new("on-demand").await;
+        case.types.iter_mut().for_each(change);
+        let Err(CloudProviderError::Create {
+            reason, message, ..
+        }) = case.launch().await
+        else {
+            panic!("nothing can be launched");
+        };
+        assert_eq!(reason, "LaunchFailed");
+        assert!(message.contains(words), "{message}");
+        assert_eq!(case.world.calls("CreateFleet"), 0);
+    }
 }
 
 /// Conformance: AWS-ice-13
 #[tokio::test]
 async fn a_spread_group_that_is_full_in_a_zone_is_so_for_every_type() {
     let mut case = Case::new("on-demand").await;
-    let group = karpenter_aws_fake::PlacementGroup {
-        id: "pg-1".into(),
-        name: "racks".into(),
-        strategy: "spread".into(),
-        partitions: None,
-        state: "available".into(),
-        tags: Default::default(),
-    };
+    let group = karpenter_aws_fake::PlacementGroup::new("pg-1", "racks", "spread");
     case.world.fake.add_placement_group(group);
     case.placement_group = Some(placement_group("spread", 0));
     case.world
@@ -318,26 +295,31 @@ async fn a_spread_group_that_is_full_in_a_zone_is_so_for_every_type() {
 #[tokio::test]
 async fn one_error_beyond_shortages_makes_a_launch_fail_for_its_reason() {
     let mut case = Case::new("on-demand").await;
-    let full = || Shortage::new("m5.large", "*", "*");
-    let broken = Shortage::new("m5.xlarge", "*", "*").code("InternalError", "try again");
-    case.world.fake.set_shortages(vec![full(), broken]);
-    let Err(CloudProviderError::Create { reason, .. }) = case.launch().await else {
-        panic!("a failure and no shortage");
-    };
-    assert_eq!(reason, "InternalError");
-    let quota = Shortage::new("m5.large", "*", "*").code("VcpuLimitExceeded", "no more");
-    let unknown = Shortage::new("m5.xlarge", "*", "*").code("SomethingNew", "odd");
-    case.world.fake.set_shortages(vec![quota, unknown]);
-    case.claim.metadata.uid = Some("uid-1".into());
-    let Err(CloudProviderError::Create { reason, .. }) = case.launch().await else {
-        panic!("an unknown error is no shortage");
-    };
-    assert_eq!(reason, "VCPULimitExceeded", "all errors are looked at");
-    let other = Shortage::new("m5.xlarge", "*", "*").code("Unsupported", "not here");
-    case.world.fake.set_shortages(vec![full(), other]);
-    case.claim.metadata.uid = Some("uid-2".into());
-    let error = case.launch().await.unwrap_err();
-    assert!(error.is_insufficient_capacity(), "{error}");
+    let full = "InsufficientInstanceCapacity";
+    for (large, xlarge, wanted) in [
+        (full, "InternalError", Some("InternalError")),
+        // All errors are looked at.
+        (
+            "VcpuLimitExceeded",
+            "SomethingNew",
+            Some("VCPULimitExceeded"),
+        ),
+        (full, "Unsupported", None),
+    ] {
+        let shortage = |name: &str, code: &str| Shortage::new(name, "*", "*").code(code, "no");
+        let shortages = vec![shortage("m5.large", large), shortage("m5.xlarge", xlarge)];
+        case.world.fake.set_shortages(shortages);
+        case.claim.metadata.uid = Some(format!("uid-{xlarge}"));
+        let error = case.launch().await.unwrap_err();
+        assert_eq!(
+            error.is_insufficient_capacity(),
+            wanted.is_none(),
+            "{error}"
+        );
+        if let CloudProviderError::Create { reason, .. } = error {
+            assert_eq!(Some(reason.as_str()), wanted);
+        }
+    }
 }
 
 /// Conformance: AWS-launch-21
@@ -397,12 +379,8 @@ async fn few_types_on_demand_where_spot_is_admitted_are_pointed_out() {
 async fn an_instance_goes_into_the_lowest_partition_asked_for() {
     let mut case = Case::new("on-demand").await;
     let group = karpenter_aws_fake::PlacementGroup {
-        id: "pg-1".into(),
-        name: "racks".into(),
-        strategy: "partition".into(),
         partitions: Some(7),
-        state: "available".into(),
-        tags: Default::default(),
+        ..karpenter_aws_fake::PlacementGroup::new("pg-1", "racks", "partition")
     };
     case.world.fake.add_placement_group(group);
     let key = "karpenter.k8s.aws/placement-group-partition";

@@ -109,6 +109,16 @@ fn upstream() -> BTreeMap<(String, String), Value> {
         .collect()
 }
 
+/// The controller's policies in the template.
+const POLICIES: [&str; 6] = [
+    "NodeLifecyclePolicy",
+    "IAMIntegrationPolicy",
+    "EKSIntegrationPolicy",
+    "InterruptionPolicy",
+    "ZonalShiftPolicy",
+    "ResourceDiscoveryPolicy",
+];
+
 /// A statement of ours in the same form.
 fn sorted(mut statement: Value) -> Value {
     let members = statement.as_object_mut().unwrap();
@@ -145,17 +155,8 @@ fn the_controller_is_granted_what_upstream_s_template_grants() {
     let document: Value = serde_json::from_str(POLICY).unwrap();
     assert_eq!(statements(&document).collect::<BTreeMap<_, _>>(), by_sid);
     let mut template = BTreeMap::new();
-    for name in [
-        "NodeLifecyclePolicy",
-        "IAMIntegrationPolicy",
-        "EKSIntegrationPolicy",
-        "InterruptionPolicy",
-        "ZonalShiftPolicy",
-        "ResourceDiscoveryPolicy",
-    ] {
-        let resource = resource(name);
-        let (_, document) = resource.split_once("PolicyDocument: !Sub |\n").unwrap();
-        let document: Value = serde_json::from_str(document).unwrap();
+    for name in POLICIES {
+        let document: Value = serde_json::from_str(&document_of(name)).unwrap();
         let policy = format!("KarpenterController{name}-<cluster>");
         template.extend(statements(&document).map(|(sid, s)| ((policy.clone(), sid), s)));
     }
@@ -254,18 +255,18 @@ fn resource(name: &str) -> String {
         .join("\n")
 }
 
+/// Returns the document of a policy of the template.
+fn document_of(policy: &str) -> String {
+    let resource = resource(policy);
+    let (_, document) = resource.split_once("PolicyDocument: !Sub |\n").unwrap();
+    document.to_owned()
+}
+
 /// With other logical IDs CloudFormation would create policies before it deletes those of the same names.
 /// Conformance: AWS-cfn-01
 #[test]
 fn the_template_can_update_the_stack_of_karpenter_in_go() {
-    for name in [
-        "NodeLifecyclePolicy",
-        "IAMIntegrationPolicy",
-        "EKSIntegrationPolicy",
-        "InterruptionPolicy",
-        "ZonalShiftPolicy",
-        "ResourceDiscoveryPolicy",
-    ] {
+    for name in POLICIES {
         let named =
             format!("ManagedPolicyName: !Sub \"KarpenterController{name}-${{ClusterName}}\"");
         assert!(resource(name).contains(&named), "{name}");
@@ -303,16 +304,7 @@ fn the_template_can_update_the_stack_of_karpenter_in_go() {
 #[test]
 fn each_policy_of_the_template_is_within_iam_s_limit_for_the_longest_name() {
     let longest = "x".repeat(100);
-    for name in [
-        "NodeLifecyclePolicy",
-        "IAMIntegrationPolicy",
-        "EKSIntegrationPolicy",
-        "InterruptionPolicy",
-        "ZonalShiftPolicy",
-        "ResourceDiscoveryPolicy",
-    ] {
-        let resource = resource(name);
-        let (_, document) = resource.split_once("PolicyDocument: !Sub |\n").unwrap();
+    for name in POLICIES {
         let document = [
             ("${ClusterName}", longest.as_str()),
             ("${AWS::Partition}", "aws-us-gov"),
@@ -328,9 +320,7 @@ fn each_policy_of_the_template_is_within_iam_s_limit_for_the_longest_name() {
             ),
         ]
         .iter()
-        .fold(document.to_owned(), |text, (from, to)| {
-            text.replace(from, to)
-        });
+        .fold(document_of(name), |text, (from, to)| text.replace(from, to));
         assert!(!document.contains("${"), "{name}: {document}");
         let size = document.chars().filter(|c| !c.is_whitespace()).count();
         assert!(size <= 6144, "{name} has {size} characters");

@@ -163,16 +163,9 @@ async fn launches_between_two_answers_are_deducted_from_the_free_addresses() {
 #[tokio::test]
 async fn security_groups_are_found_by_id_by_name_and_by_tags() {
     let world = World::with(|b| b.page_size(1)).await;
-    for (id, name) in [("sg-b", "beta"), ("sg-a", "alpha"), ("sg-c", "gamma")] {
-        let mut group = SecurityGroup {
-            id: id.into(),
-            name: name.into(),
-            vpc_id: DEFAULT_VPC.into(),
-            tags: Default::default(),
-        };
-        if id != "sg-c" {
-            group.tags.insert("team".into(), "x".into());
-        }
+    let groups = [("sg-b", "beta"), ("sg-a", "alpha"), ("sg-c", "gamma")];
+    let [b, a, c] = groups.map(|(id, name)| SecurityGroup::new(id, name));
+    for group in [b.tag("team", "x"), a.tag("team", "x"), c] {
         world.fake.add_security_group(group);
     }
     let groups = SecurityGroups::new(world.aws.clone());
@@ -339,14 +332,8 @@ async fn pass(time: Duration) {
 #[tokio::test]
 async fn what_a_class_selects_is_asked_for_anew_after_a_minute() {
     let world = World::new().await;
-    world.fake.add_placement_group(PlacementGroup {
-        id: "pg-1".into(),
-        name: "racks".into(),
-        strategy: "cluster".into(),
-        partitions: None,
-        state: "available".into(),
-        tags: Default::default(),
-    });
+    let group = PlacementGroup::new("pg-1", "racks", "cluster");
+    world.fake.add_placement_group(group);
     let class = class("c", json!({}));
     let subnets = Subnets::new(world.aws.clone(), MINUTE);
     let groups = SecurityGroups::new(world.aws.clone());
@@ -481,12 +468,8 @@ async fn shifts_of_registered_clusters_are_followed_while_they_are_applied() {
 async fn the_last_placement_group_is_returned_after_a_failed_call() {
     let world = World::new().await;
     world.fake.add_placement_group(PlacementGroup {
-        id: "pg-1".into(),
-        name: "racks".into(),
-        strategy: "partition".into(),
         partitions: Some(3),
-        state: "available".into(),
-        tags: Default::default(),
+        ..PlacementGroup::new("pg-1", "racks", "partition")
     });
     let groups = PlacementGroups::new(world.aws.clone());
     let named = |name: &str| PlacementGroupSelector {

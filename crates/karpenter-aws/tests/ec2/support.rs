@@ -78,13 +78,7 @@ impl World {
     }
 
     pub async fn with(change: impl FnOnce(Builder) -> Builder) -> Self {
-        let fake = change(
-            AwsFake::builder()
-                .region(REGION)
-                .cluster("test")
-                .unlimited(),
-        )
-        .build();
+        let fake = change(AwsFake::builder().cluster("test").unlimited()).build();
         fake.add_instance_profile("profile", Some("KarpenterNodeRole-test"));
         let server = fake.serve(0).await.unwrap();
         let registry = Registry::new();
@@ -112,22 +106,25 @@ impl World {
 
     /// Returns a node class with a status that matches the stand-in.
     pub fn class(&self, name: &str) -> EC2NodeClass {
-        let mut class = class(name, json!({}));
-        class.status.instance_profile = Some("profile".into());
-        class.status.amis = vec![
-            serde_json::from_value(json!({
-                "id": self.image(),
-                "requirements": [{ "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] }],
-            }))
-            .unwrap(),
-        ];
-        class.status.security_groups =
-            vec![serde_json::from_value(json!({ "id": GROUP, "name": "node" })).unwrap()];
-        class.status.subnets = [(SUBNET_A, "us-west-2a"), (SUBNET_B, "us-west-2b")]
-            .map(|(id, zone)| serde_json::from_value(json!({ "id": id, "zone": zone })).unwrap())
-            .into();
-        class
+        resolved(name, &self.image())
     }
+}
+
+/// Returns a node class with this AMI in its status.
+pub fn resolved(name: &str, image: &str) -> EC2NodeClass {
+    let mut class = class(name, json!({}));
+    let requirement = json!({ "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] });
+    class.status = serde_json::from_value(json!({
+        "instanceProfile": "profile",
+        "amis": [{ "id": image, "requirements": [requirement] }],
+        "securityGroups": [{ "id": GROUP, "name": "node" }],
+        "subnets": [
+            { "id": SUBNET_A, "zone": "us-west-2a" },
+            { "id": SUBNET_B, "zone": "us-west-2b" },
+        ],
+    }))
+    .unwrap();
+    class
 }
 
 fn how(server: &Server, registry: Registry) -> Connect {

@@ -13,8 +13,7 @@ use crate::support::{CLUSTER, World};
 /// Creates a ready class, its NodePool, and a NodeClaim with an m5.large instance in the first zone.
 async fn launched(world: &World, spec: Value, capacity_type: &str) -> NodeClaim {
     world.pool("default", "default", json!([])).await;
-    world.create("default", spec).await;
-    let class = world.seen("default").await;
+    let class = world.made("default", spec).await;
     assert!(class.is_true(core_types::READY), "{:#?}", class.status);
     known(world).await;
     let only = |key: &str, value: &str| json!({ "key": key, "operator": "In", "values": [value] });
@@ -53,8 +52,7 @@ async fn drift(world: &World, claim: &NodeClaim) -> Option<String> {
 
 /// Changes the class, reconciles it, and returns the drift reason.
 async fn after(world: &World, claim: &NodeClaim, spec: Value) -> Option<String> {
-    world.respecify("default", spec).await;
-    let class = world.seen("default").await;
+    let class = world.changed("default", spec).await;
     assert!(class.is_true(core_types::READY), "{:#?}", class.status);
     known(world).await;
     drift(world, claim).await
@@ -129,7 +127,6 @@ async fn drift_follows_changes_of_selectors_and_static_fields() {
         assert_eq!(change(change_).await, because("NodeClassDrift"));
         assert_eq!(change(back).await, None);
     }
-    world.stop().await;
 }
 
 /// Conformance: AWS-drift-07
@@ -138,14 +135,7 @@ async fn of_several_reasons_to_drift_the_first_is_reported() {
     let world = World::new().await;
     let reservation = CapacityReservation::new("cr-1", "m5.large", "us-west-2a", 3);
     world.fake.add_capacity_reservation(reservation);
-    let group = karpenter_aws_fake::PlacementGroup {
-        id: "pg-1".into(),
-        name: "racks".into(),
-        strategy: "cluster".into(),
-        partitions: None,
-        state: "available".into(),
-        tags: Default::default(),
-    };
+    let group = karpenter_aws_fake::PlacementGroup::new("pg-1", "racks", "cluster");
     world.fake.add_placement_group(group);
     let reserved = json!([{ "id": "cr-1" }]);
     let spec = json!({ "capacityReservationSelectorTerms": reserved });
@@ -178,7 +168,6 @@ async fn of_several_reasons_to_drift_the_first_is_reported() {
     let annotations = claim.metadata.annotations.as_mut().unwrap();
     annotations.insert(hash.to_owned(), stamped);
     assert_eq!(drift(&world, &claim).await, because("NodeClassDrift"));
-    world.stop().await;
 }
 
 /// Conformance: AWS-drift-05
@@ -201,7 +190,6 @@ async fn a_reserved_instance_that_became_on_demand_has_not_drifted() {
             .capacity_reservations
             .is_empty()
     );
-    world.stop().await;
 }
 
 /// Conformance: AWS-drift-06
@@ -226,5 +214,4 @@ async fn without_its_pool_or_class_a_claim_does_not_drift() {
     let labels = claim.metadata.labels.as_mut().unwrap();
     labels.insert(core_labels::NODE_POOL.to_owned(), "classless".to_owned());
     assert_eq!(drift(&world, &claim).await, None);
-    world.stop().await;
 }

@@ -12,8 +12,7 @@ use crate::support::World;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_class_carries_its_finalizer_and_the_hash_of_its_spec_and_ca() {
     let world = World::new().await;
-    world.create("default", json!({})).await;
-    let class = world.seen("default").await;
+    let class = world.made("default", json!({})).await;
     assert_eq!(
         class.metadata.finalizers.as_deref(),
         Some(&["karpenter.k8s.aws/termination".to_owned()][..])
@@ -22,20 +21,16 @@ async fn a_class_carries_its_finalizer_and_the_hash_of_its_spec_and_ca() {
     assert_eq!(first, hash::static_hash(&class, "Y2E="));
     assert_ne!(first, hash::static_hash(&class, "b3RoZXI="));
     assert_eq!(class.annotation(NODE_CLASS_HASH_VERSION), Some("v6"));
-    world
-        .respecify("default", json!({ "userData": "echo hello" }))
+    let class = world
+        .changed("default", json!({ "userData": "echo hello" }))
         .await;
-    let class = world.seen("default").await;
     assert_ne!(class.annotation(NODE_CLASS_HASH), Some(first.as_str()));
     assert!(class.is_true(core_types::READY));
-    world.stop().await;
 
     // With another CA the annotation changes, and every node drifts.
     let world = World::with(|aws| aws, |s| s.ca_bundle = Some("b3RoZXI=".into())).await;
-    world.create("default", json!({})).await;
-    let class = world.seen("default").await;
+    let class = world.made("default", json!({})).await;
     assert_ne!(class.annotation(NODE_CLASS_HASH), Some(first.as_str()));
-    world.stop().await;
 }
 
 /// Conformance: AWS-hash-06, AWS-hash-07
@@ -78,5 +73,4 @@ async fn claims_with_another_hash_version_are_updated_unless_they_drifted() {
     assert_eq!(stamp("fresh").await, pair(&hash, "v6"));
     assert_eq!(stamp("drifted").await, pair("1", "v6"));
     assert_eq!(stamp("foreign").await, pair("1", "v5"));
-    world.stop().await;
 }

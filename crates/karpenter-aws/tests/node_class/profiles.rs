@@ -23,8 +23,7 @@ async fn every_role_has_its_own_profile_and_unused_ones_are_deleted() {
     world.create("default", json!({})).await;
     let mut profiles = Vec::new();
     for role in [ROLE, "B", "path/C"] {
-        world.respecify("default", json!({ "role": role })).await;
-        let class = world.seen("default").await;
+        let class = world.changed("default", json!({ "role": role })).await;
         assert!(class.is_true(core_types::READY), "{:#?}", class.status);
         let name = class.status.instance_profile.unwrap();
         let all = world.fake.instance_profiles();
@@ -53,16 +52,17 @@ async fn every_role_has_its_own_profile_and_unused_ones_are_deleted() {
     let mut left = vec![profiles[0].clone(), profiles[2].clone()];
     left.sort();
     assert_eq!(names(&world), left);
-    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tags_of_a_profile_follow_those_of_its_class() {
     let world = World::new().await;
-    world
-        .create("default", json!({ "tags": { "team": "x" } }))
-        .await;
-    let name = world.seen("default").await.status.instance_profile.unwrap();
+    let name = world
+        .made("default", json!({ "tags": { "team": "x" } }))
+        .await
+        .status
+        .instance_profile
+        .unwrap();
     let tags = || {
         let all = world.fake.instance_profiles();
         all.into_iter().find(|p| p.name == name).unwrap().tags
@@ -74,8 +74,7 @@ async fn tags_of_a_profile_follow_those_of_its_class() {
         "it was created with them"
     );
     let changed = json!({ "tags": { "team": "y", "unit": "z" } });
-    world.respecify("default", changed).await;
-    let class = world.seen("default").await;
+    let class = world.changed("default", changed).await;
     assert_eq!(class.status.instance_profile.as_ref(), Some(&name));
     assert_eq!((&*tags()["team"], &*tags()["unit"]), ("y", "z"));
     world.seen("default").await;
@@ -84,12 +83,13 @@ async fn tags_of_a_profile_follow_those_of_its_class() {
     world
         .fake
         .set(|s| s.denied = vec!["iam:TagInstanceProfile".into()]);
-    world
-        .respecify("default", json!({ "tags": { "team": "w" } }))
-        .await;
-    assert!(world.seen("default").await.is_true(core_types::READY));
+    assert!(
+        world
+            .changed("default", json!({ "tags": { "team": "w" } }))
+            .await
+            .is_true(core_types::READY)
+    );
     assert_eq!(tags()["team"], "y");
-    world.stop().await;
 }
 
 /// Lets the protection of profiles expire.
@@ -109,26 +109,27 @@ async fn classes_with_the_same_role_have_a_profile_each() {
     let b = world.seen("b").await.status.instance_profile;
     assert!(a.is_some() && b.is_some());
     assert_ne!(a, b);
-    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_managed_profile_is_not_changed() {
     let world = World::new().await;
     world.fake.add_instance_profile("theirs", Some(ROLE));
-    world.create("default", json!({})).await;
-    let ours = world.seen("default").await.status.instance_profile.unwrap();
-    world
-        .respecify(
+    let ours = world
+        .made("default", json!({}))
+        .await
+        .status
+        .instance_profile
+        .unwrap();
+    let class = world
+        .changed(
             "default",
             json!({ "role": null, "instanceProfile": "theirs" }),
         )
         .await;
-    let class = world.seen("default").await;
     assert_eq!(class.status.instance_profile.as_deref(), Some("theirs"));
     assert!(class.is_true(core_types::READY));
     assert!(world.aws.instance_profiles.is_protected(&ours));
-    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -153,5 +154,4 @@ async fn a_role_that_is_missing_or_forbidden_is_named() {
     assert!(message.contains("iam:CreateInstanceProfile"), "{message}");
     world.fake.set(|s| s.denied.clear());
     assert!(world.seen("default").await.is_true(core_types::READY));
-    world.stop().await;
 }

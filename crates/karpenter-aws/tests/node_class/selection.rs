@@ -50,15 +50,13 @@ async fn a_plain_class_is_ready_after_one_reconciliation() {
     assert_eq!(class.status.amis.len(), 5);
     let again = world.seen("default").await;
     assert_eq!(again, class, "nothing to write");
-    world.stop().await;
 }
 
 /// Conformance: AWS-nodeclass-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_selector_that_matches_nothing_clears_the_list_and_its_condition() {
     let world = World::new().await;
-    world.create("default", json!({})).await;
-    let class = world.seen("default").await;
+    let class = world.made("default", json!({})).await;
     assert!(class.is_true(core_types::READY));
     let nothing = json!([{ "tags": { "no": "such" } }]);
     world
@@ -75,59 +73,43 @@ async fn a_selector_that_matches_nothing_clears_the_list_and_its_condition() {
         Next::After(MINUTE)
     );
     let class = world.get("default").await;
-    for (condition, why, message) in [
+    for (condition, why, message, advice) in [
         (
             types::SUBNETS_READY,
             "SubnetsNotFound",
             "SubnetSelector did not match any Subnets",
+            "change spec.subnetSelectorTerms",
         ),
         (
             types::SECURITY_GROUPS_READY,
             "SecurityGroupsNotFound",
             "SecurityGroupSelector did not match any SecurityGroups",
+            "change spec.securityGroupSelectorTerms",
         ),
         (
             types::AMIS_READY,
             "AMINotFound",
             "AMISelector did not match any AMIs",
+            "change spec.amiSelectorTerms",
         ),
         (
             types::VALIDATION_SUCCEEDED,
             "DependenciesNotReady",
             "Awaiting AMI, Instance Profile, Security Group, and Subnet resolution",
+            "",
         ),
     ] {
         let (status, found, actual) = observed(&class, condition);
         assert_eq!((status, found), is("False", why));
-        assert!(actual.starts_with(message), "{actual}");
+        assert!(
+            actual.starts_with(message) && actual.contains(advice),
+            "{actual}"
+        );
     }
     assert!(class.status.subnets.is_empty());
     assert!(class.status.security_groups.is_empty());
     assert!(class.status.amis.is_empty());
     assert!(class.is_false(core_types::READY));
-    world.stop().await;
-}
-
-/// Conformance: AWS-nodeclass-02
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subnets_with_the_most_free_addresses_come_first() {
-    let world = World::new().await;
-    for (id, block, free) in [
-        ("subnet-a", 1, 10),
-        ("subnet-b", 2, 100),
-        ("subnet-c", 3, 20),
-    ] {
-        world.fake.add_subnet(subnet(id, "us-west-2a", block));
-        world.fake.set_free_addresses(id, free);
-    }
-    let ours = json!([{ "tags": { "team": "x" } }]);
-    world
-        .create("default", json!({ "subnetSelectorTerms": ours }))
-        .await;
-    let class = world.seen("default").await;
-    let ids: Vec<&str> = class.status.subnets.iter().map(|s| s.id.as_str()).collect();
-    assert_eq!(ids, ["subnet-b", "subnet-c", "subnet-a"]);
-    world.stop().await;
 }
 
 /// Conformance: AWS-subnet-03
@@ -143,28 +125,23 @@ async fn all_pages_are_read_and_an_empty_page_is_not_the_last() {
         world.fake.add_subnet(subnet(id, "us-west-2a", block));
     }
     for id in ["sg-a", "sg-b", "sg-c"] {
-        world.fake.add_security_group(SecurityGroup {
-            id: id.into(),
-            name: id.into(),
-            vpc_id: DEFAULT_VPC.into(),
-            tags: [("team".to_owned(), "x".to_owned())].into(),
-        });
+        world
+            .fake
+            .add_security_group(SecurityGroup::new(id, id).tag("team", "x"));
     }
     let ours = json!([{ "tags": { "team": "x" } }]);
-    world
-        .create(
+    let class = world
+        .made(
             "default",
             json!({ "subnetSelectorTerms": ours, "securityGroupSelectorTerms": ours }),
         )
         .await;
-    let class = world.seen("default").await;
     assert_eq!(class.status.subnets.len(), 3);
     assert_eq!(class.status.security_groups.len(), 3);
     assert!(
         world.calls("DescribeSubnets") >= 4,
         "three pages and an empty one"
     );
-    world.stop().await;
 }
 
 /// Conformance: AWS-nodeclass-03
@@ -176,10 +153,9 @@ async fn aliases_without_images_for_the_version_are_reported() {
         ("new", "windows2025@latest", "1.34"),
     ] {
         world.aws.kubernetes.set(version);
-        world
-            .create(name, json!({ "amiSelectorTerms": [{ "alias": alias }] }))
+        let class = world
+            .made(name, json!({ "amiSelectorTerms": [{ "alias": alias }] }))
             .await;
-        let class = world.seen(name).await;
         let (status, why, message) = observed(&class, types::AMIS_READY);
         assert_eq!((status, why), is("False", "UnsupportedAlias"));
         assert!(message.contains("use "), "{message}");
@@ -192,7 +168,6 @@ async fn aliases_without_images_for_the_version_are_reported() {
         is("False", "AMINotFound"),
         "the stand-in publishes none for 1.32"
     );
-    world.stop().await;
 }
 
 /// Conformance: AWS-nodeclass-04
@@ -203,11 +178,9 @@ async fn missing_parameters_are_skipped() {
         let name = format!("{IMAGES}/{missing}/recommended/image_id");
         world.fake.remove_parameter(&name);
     }
-    world.create("default", json!({})).await;
-    let class = world.seen("default").await;
+    let class = world.made("default", json!({})).await;
     assert!(class.is_true(types::AMIS_READY));
     assert_eq!(class.status.amis.len(), 2);
-    world.stop().await;
 }
 
 /// Conformance: AWS-nodeclass-05
@@ -218,18 +191,16 @@ async fn images_that_are_all_deprecated_are_listed_and_marked() {
     let mut image = Image::new("ami-0abc", "mine", "x86_64", Timestamp::now() - hour * 2);
     image.deprecated = Some(Timestamp::now() - hour);
     world.fake.add_image(image.tag("team", "x"));
-    world
-        .create(
+    let class = world
+        .made(
             "default",
             json!({ "amiSelectorTerms": [{ "tags": { "team": "x" } }], "amiFamily": "AL2023" }),
         )
         .await;
-    let class = world.seen("default").await;
     assert!(class.is_true(types::AMIS_READY));
     assert!(class.is_true(core_types::READY), "{:#?}", class.status);
     assert_eq!(class.status.amis.len(), 1);
     assert!(class.status.amis[0].deprecated);
-    world.stop().await;
 }
 
 /// Conformance: AWS-ami-03
@@ -238,13 +209,12 @@ async fn a_missing_parameter_is_skipped_and_any_other_error_fails() {
     let world = World::new().await;
     world.fake.put_parameter("/mine", &world.image("arm64"));
     let terms = json!([{ "ssmParameter": "/mine" }, { "ssmParameter": "/none" }]);
-    world
-        .create(
+    let class = world
+        .made(
             "default",
             json!({ "amiSelectorTerms": terms, "amiFamily": "AL2023" }),
         )
         .await;
-    let class = world.seen("default").await;
     assert_eq!(class.status.amis.len(), 1);
     assert_eq!(class.status.amis[0].id, world.image("arm64"));
 
@@ -264,7 +234,6 @@ async fn a_missing_parameter_is_skipped_and_any_other_error_fails() {
             "GetParameter, AccessDeniedException: not yours"
         ])
     );
-    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -291,7 +260,6 @@ async fn parameters_of_latest_are_cached_until_their_image_is_deprecated() {
     world.fake.put_parameter(&name, "ami-0new");
     let class = world.seen("default").await;
     assert_eq!(class.status.amis[0].id, "ami-0new", "newest first");
-    world.stop().await;
 }
 
 /// Conformance: AWS-pg-01
@@ -299,48 +267,44 @@ async fn parameters_of_latest_are_cached_until_their_image_is_deprecated() {
 async fn a_placement_group_must_exist_and_be_available_if_one_is_selected() {
     let world = World::new().await;
     let group = |state: &str| PlacementGroup {
-        id: "pg-1".into(),
-        name: "racks".into(),
-        strategy: "cluster".into(),
-        partitions: None,
         state: state.into(),
-        tags: Default::default(),
+        ..PlacementGroup::new("pg-1", "racks", "cluster")
     };
     let condition = types::PLACEMENT_GROUP_READY;
     let named = |name: &str| json!({ "placementGroupSelector": { "name": name } });
-    world.create("default", named("none")).await;
-    let class = world.seen("default").await;
+    let class = world.made("default", named("none")).await;
     let (_, why, message) = observed(&class, condition);
     assert_eq!(why, "PlacementGroupNotFound");
-    assert!(
-        message.starts_with("Placement group \"none\" not found"),
-        "{message}"
+    assert_eq!(
+        message,
+        "Placement group \"none\" not found: create it, or change spec.placementGroupSelector"
     );
     world.fake.add_placement_group(group("deleting"));
-    world.respecify("default", named("racks")).await;
-    let class = world.seen("default").await;
+    let class = world.changed("default", named("racks")).await;
     assert_eq!(
         reason(&class, condition),
         is("False", "PlacementGroupNotFound")
     );
-    world
-        .respecify("default", json!({ "placementGroupSelector": null }))
+    let class = world
+        .changed("default", json!({ "placementGroupSelector": null }))
         .await;
-    let class = world.seen("default").await;
     assert!(class.is_true(condition));
     assert!(class.is_true(core_types::READY));
 
     let mut available = group("available");
     available.name = "others".into();
     world.fake.add_placement_group(available);
-    world.respecify("default", named("others")).await;
-    assert!(world.seen("default").await.is_true(condition));
-    world.stop().await;
+    assert!(
+        world
+            .changed("default", named("others"))
+            .await
+            .is_true(condition)
+    );
 }
 
-/// Conformance: AWS-nodeclass-11
+/// Conformance: AWS-nodeclass-02, AWS-nodeclass-11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_selected_has_the_same_order_each_time() {
+async fn subnets_are_ordered_by_free_addresses_and_what_is_equal_by_id() {
     let world = World::new().await;
     for (id, block, free) in [
         ("subnet-c", 1, 10),
@@ -351,12 +315,8 @@ async fn what_is_selected_has_the_same_order_each_time() {
         world.fake.set_free_addresses(id, free);
     }
     for id in ["sg-c", "sg-a", "sg-b"] {
-        world.fake.add_security_group(SecurityGroup {
-            id: id.into(),
-            name: id.replace("sg", "name-of"),
-            vpc_id: DEFAULT_VPC.into(),
-            tags: [("team".to_owned(), "x".to_owned())].into(),
-        });
+        let group = SecurityGroup::new(id, &id.replace("sg", "name-of"));
+        world.fake.add_security_group(group);
     }
     for id in ["cr-c", "cr-a", "cr-b"] {
         let reservation = CapacityReservation::new(id, "m5.large", "us-west-2a", 1);
@@ -369,8 +329,7 @@ async fn what_is_selected_has_the_same_order_each_time() {
         "securityGroupSelectorTerms": [{ "name": "name-of-c" }, { "id": "sg-b" }, { "id": "sg-a" }],
         "capacityReservationSelectorTerms": ids(["cr-c", "cr-b", "cr-a"]),
     });
-    world.create("default", spec).await;
-    let status = world.seen("default").await.status;
+    let status = world.made("default", spec).await.status;
     let subnets: Vec<_> = status.subnets.iter().map(|s| s.id.as_str()).collect();
     assert_eq!(subnets, ["subnet-b", "subnet-a", "subnet-c"]);
     let groups: Vec<_> = status
@@ -385,7 +344,6 @@ async fn what_is_selected_has_the_same_order_each_time() {
         .map(|r| r.id.as_str())
         .collect();
     assert_eq!(reservations, ["cr-a", "cr-b", "cr-c"]);
-    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -409,19 +367,16 @@ async fn reservations_are_in_the_status_and_refreshed_when_they_end() {
     assert_eq!(class.status.capacity_reservations[0].id, "cr-1");
     assert!(class.is_true(types::CAPACITY_RESERVATIONS_READY));
     assert_eq!(world.aws.reservations.counts().left("cr-1"), 3);
-    world.stop().await;
 
     let world = World::with(|aws| aws, |s| s.reserved_capacity = false).await;
-    world
-        .create(
+    let class = world
+        .made(
             "default",
             json!({ "capacityReservationSelectorTerms": terms }),
         )
         .await;
-    let class = world.seen("default").await;
     assert!(class.is_true(types::CAPACITY_RESERVATIONS_READY));
     assert_eq!(world.calls("DescribeCapacityReservations"), 0);
-    world.stop().await;
 }
 
 /// Conformance: AWS-nodeclass-14
@@ -460,5 +415,4 @@ async fn a_failed_call_does_not_affect_others_or_earlier_results() {
         class.is_true(core_types::READY),
         "the result for this spec is still valid"
     );
-    world.stop().await;
 }

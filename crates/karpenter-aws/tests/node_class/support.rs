@@ -19,14 +19,13 @@ use karpenter_kube::clock::Clock;
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Controller, Next, ObjectKey, ReconcileError};
 use karpenter_kube::metrics::Registry;
-use karpenter_kube::operator::{Operator, OperatorError};
+use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
 use karpenter_testbed::Testbed;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub const CLUSTER: &str = "test";
 pub const REGION: &str = "us-west-2";
@@ -41,8 +40,7 @@ pub struct World {
     pub cx: Arc<Context>,
     pub controller: NodeClasses,
     pub client: Client,
-    stop: CancellationToken,
-    running: JoinHandle<Result<(), OperatorError>>,
+    _stop: DropGuard,
     _server: Server,
     testbed: Testbed,
 }
@@ -116,7 +114,6 @@ impl World {
         settings: impl FnOnce(&mut AwsSettings),
     ) -> Self {
         let builder = AwsFake::builder()
-            .region(REGION)
             .cluster(CLUSTER)
             .kubernetes(&[VERSION])
             .unlimited();
@@ -173,7 +170,7 @@ impl World {
             .build();
         let cx = Arc::clone(operator.context());
         let stop = CancellationToken::new();
-        let running = tokio::spawn(operator.run(stop.clone()));
+        tokio::spawn(operator.run(stop.clone()));
         let controller = NodeClasses::new(Arc::clone(&cx), aws.clone());
         let world = Self {
             fake,
@@ -181,8 +178,7 @@ impl World {
             cx,
             controller,
             client,
-            stop,
-            running,
+            _stop: stop.drop_guard(),
             _server: server,
             testbed,
         };
@@ -190,11 +186,6 @@ impl World {
             .until(async || world.cx.view().is_synced().then_some(()))
             .await;
         world
-    }
-
-    pub async fn stop(self) {
-        self.stop.cancel();
-        self.running.await.unwrap().unwrap();
     }
 
     /// Waits until a check succeeds; in real time, as sockets are involved.
@@ -283,6 +274,18 @@ impl World {
     pub async fn seen(&self, name: &str) -> EC2NodeClass {
         self.reconcile(name).await.unwrap();
         self.get(name).await
+    }
+
+    /// Creates a node class and reconciles it successfully; returns the class.
+    pub async fn made(&self, name: &str, spec: Value) -> EC2NodeClass {
+        self.create(name, spec).await;
+        self.seen(name).await
+    }
+
+    /// Changes the spec of a class and reconciles it successfully; returns the class.
+    pub async fn changed(&self, name: &str, spec: Value) -> EC2NodeClass {
+        self.respecify(name, spec).await;
+        self.seen(name).await
     }
 
     /// Reconciles a class with an error; returns the class.

@@ -41,15 +41,18 @@ async fn a_class_waits_for_its_node_claims() {
     assert!(is_gone(&world, "default").await);
     assert!(world.fake.instance_profiles().is_empty());
     assert!(world.fake.launch_templates().is_empty());
-    world.stop().await;
 }
 
 /// Conformance: AWS-nodeclass-07
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_class_stays_until_its_launch_templates_are_gone() {
     let world = World::new().await;
-    world.create("default", json!({})).await;
-    assert!(world.seen("default").await.is_true(core_types::READY));
+    assert!(
+        world
+            .made("default", json!({}))
+            .await
+            .is_true(core_types::READY)
+    );
     world.fake.add_fault(Fault::error(
         "DeleteLaunchTemplate",
         "UnauthorizedOperation",
@@ -59,7 +62,6 @@ async fn a_class_stays_until_its_launch_templates_are_gone() {
     assert!(!is_gone(&world, "default").await);
     world.reconcile("default").await.unwrap();
     assert!(is_gone(&world, "default").await);
-    world.stop().await;
 }
 
 /// Conformance: AWS-nodeclass-08
@@ -75,7 +77,6 @@ async fn a_user_managed_profile_is_kept() {
     assert!(is_gone(&world, "default").await);
     assert_eq!(world.fake.instance_profiles().len(), 1);
     assert_eq!(world.calls("DeleteInstanceProfile"), 0);
-    world.stop().await;
 }
 
 /// Returns the name of the profile that older releases created for a class.
@@ -95,7 +96,6 @@ async fn the_profile_of_older_releases_is_deleted_if_its_name_is_valid() {
     world.delete("default").await;
     world.reconcile("default").await.unwrap();
     assert!(world.fake.instance_profiles().is_empty());
-    world.stop().await;
 
     // The name of a profile cannot contain a colon.
     let world = World::with(|aws| aws, |s| s.cluster = "arn:cluster".into()).await;
@@ -110,7 +110,6 @@ async fn the_profile_of_older_releases_is_deleted_if_its_name_is_valid() {
     world.reconcile("default").await.unwrap();
     assert!(is_gone(&world, "default").await);
     assert_eq!(world.calls("GetInstanceProfile"), 0);
-    world.stop().await;
 }
 
 /// Conformance: AWS-nodeclass-10
@@ -119,8 +118,7 @@ async fn in_an_isolated_vpc_iam_is_not_called() {
     let world = World::with(|aws| aws, |s| s.isolated_vpc = true).await;
     world.fake.add_instance_profile("theirs", Some(ROLE));
     let spec = json!({ "role": null, "instanceProfile": "theirs" });
-    world.create("default", spec).await;
-    assert!(world.seen("default").await.is_true(core_types::READY));
+    assert!(world.made("default", spec).await.is_true(core_types::READY));
     world.delete("default").await;
     world.reconcile("default").await.unwrap();
     assert!(is_gone(&world, "default").await);
@@ -130,5 +128,4 @@ async fn in_an_isolated_vpc_iam_is_not_called() {
         .into_iter()
         .filter(|c| c.service == "iam");
     assert_eq!(of_iam.count(), 0);
-    world.stop().await;
 }

@@ -29,7 +29,6 @@ async fn expressions_need_the_gate_and_values_do_not() {
     assert_eq!(with_kubelet(&world, "plain", plain).await, fine);
     let (_, _, message) = observed(&world.get("pods").await, VALIDATION);
     assert!(message.contains("NodeClassCEL=true"), "{message}");
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-25
@@ -59,8 +58,8 @@ async fn kubelet_settings_are_validated_before_any_call() {
             "{name}"
         );
     }
-    world
-        .create(
+    let class = world
+        .made(
             "family",
             json!({
                 "kubelet": { "serializeImagePulls": false },
@@ -68,7 +67,6 @@ async fn kubelet_settings_are_validated_before_any_call() {
             }),
         )
         .await;
-    let class = world.seen("family").await;
     assert_eq!(
         reason(&class, VALIDATION),
         is("False", "UnsupportedKubeletConfiguration")
@@ -85,7 +83,6 @@ async fn kubelet_settings_are_validated_before_any_call() {
         with_kubelet(&world, "good", good).await,
         is("True", VALIDATION)
     );
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-07
@@ -112,7 +109,6 @@ async fn an_expression_waits_for_instance_types() {
         .await
         .unwrap();
     assert!(world.seen("default").await.is_true(VALIDATION));
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-08
@@ -124,10 +120,9 @@ async fn a_denied_permission_is_named_with_the_policy_that_denies_it() {
         let why = format!("{action}AuthCheckFailed");
         world.fake.set(|s| s.denied = vec![format!("ec2:{action}")]);
         // Another spec has its own verdict.
-        world
-            .respecify("default", json!({ "tags": { "try": action } }))
+        let class = world
+            .changed("default", json!({ "tags": { "try": action } }))
             .await;
-        let class = world.seen("default").await;
         let (status, found, message) = observed(&class, VALIDATION);
         assert_eq!((status, found), is("False", &why));
         let start = format!("Controller isn't authorized to call ec2:{action}: ");
@@ -148,7 +143,6 @@ async fn a_denied_permission_is_named_with_the_policy_that_denies_it() {
     let asked = world.calls("RunInstances");
     world.seen("default").await;
     assert_eq!(world.calls("RunInstances"), asked, "the verdict is cached");
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-09
@@ -158,8 +152,7 @@ async fn one_working_subnet_is_enough_and_otherwise_the_first_error_decides() {
     world
         .fake
         .add_fault(Fault::error("RunInstances", "InternalError"));
-    world.create("default", json!({})).await;
-    assert!(world.seen("default").await.is_true(VALIDATION));
+    assert!(world.made("default", json!({})).await.is_true(VALIDATION));
     assert_eq!(world.calls("RunInstances"), 2);
 
     world.fake.clear_faults();
@@ -177,7 +170,6 @@ async fn one_working_subnet_is_enough_and_otherwise_the_first_error_decides() {
         class.condition(VALIDATION).unwrap().observed_generation != class.metadata.generation,
         "there is no verdict on the new spec yet"
     );
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-10
@@ -213,7 +205,6 @@ async fn a_user_managed_profile_must_exist_and_our_new_one_is_waited_for() {
         is("Unknown", "AwaitingReconciliation")
     );
     assert!(class.is_true(types::INSTANCE_PROFILE_READY));
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-11
@@ -225,8 +216,7 @@ async fn user_data_that_ec2_finds_too_large_has_its_own_reason() {
     world
         .fake
         .add_fault(malformed("User data is limited to 16384 bytes").always());
-    world.create("default", json!({})).await;
-    let class = world.seen("default").await;
+    let class = world.made("default", json!({})).await;
     let (status, why, message) = observed(&class, VALIDATION);
     assert_eq!((status, why), is("False", "UserDataSizeLimitExceeded"));
     assert!(message.contains("shorten spec.userData"), "{message}");
@@ -246,7 +236,6 @@ async fn user_data_that_ec2_finds_too_large_has_its_own_reason() {
         world.seen("default").await.is_true(VALIDATION),
         "it was not a verdict"
     );
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-12
@@ -262,7 +251,6 @@ async fn another_annotation_triggers_a_new_dry_run() {
     world.edit("default", annotated).await;
     world.seen("default").await;
     assert_eq!(world.calls("RunInstances"), asked + 1);
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-13
@@ -273,8 +261,12 @@ async fn the_verdict_on_a_deleted_class_is_removed() {
         .fake
         .add_instance_profile("theirs", Some(crate::support::ROLE));
     let spec = json!({ "role": null, "instanceProfile": "theirs" });
-    world.create("default", spec.clone()).await;
-    assert!(world.seen("default").await.is_true(VALIDATION));
+    assert!(
+        world
+            .made("default", spec.clone())
+            .await
+            .is_true(VALIDATION)
+    );
     let asked = world.calls("RunInstances");
     world.delete("default").await;
     world.reconcile("default").await.unwrap();
@@ -282,24 +274,20 @@ async fn the_verdict_on_a_deleted_class_is_removed() {
         .until(async || world.aws.stores.class("default").is_none().then_some(()))
         .await;
     // A class with the same name and spec.
-    world.create("default", spec).await;
-    assert!(world.seen("default").await.is_true(VALIDATION));
+    assert!(world.made("default", spec).await.is_true(VALIDATION));
     assert_eq!(world.calls("RunInstances"), asked + 1);
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-18
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dry_runs_can_be_disabled() {
     let world = World::with(|aws| aws, |s| s.disable_dry_run = true).await;
-    world.create("default", json!({})).await;
-    let class = world.seen("default").await;
+    let class = world.made("default", json!({})).await;
     assert!(class.is_true(VALIDATION));
     assert!(class.is_true(core_types::READY));
     for action in ["CreateLaunchTemplate", "CreateFleet", "RunInstances"] {
         assert_eq!(world.calls(action), 0, "{action}");
     }
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-19
@@ -315,9 +303,11 @@ async fn the_service_cidr_is_discovered_for_al2023() {
     world.fake.add_cluster(cluster);
 
     let bottlerocket = json!({ "amiSelectorTerms": [{ "alias": "bottlerocket@latest" }] });
-    world.create("other", bottlerocket).await;
     assert!(
-        world.seen("other").await.is_true(core_types::READY),
+        world
+            .made("other", bottlerocket)
+            .await
+            .is_true(core_types::READY),
         "other families do not need it"
     );
     world.create("default", json!({})).await;
@@ -335,7 +325,6 @@ async fn the_service_cidr_is_discovered_for_al2023() {
         settings.cluster.service_cidr.as_deref(),
         Some("fd00:10:96::/108")
     );
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-20
@@ -356,7 +345,6 @@ async fn a_fault_of_eks_is_no_verdict_on_the_range_of_service_addresses() {
         .until(async || world.reconcile("default").await.ok().map(|_| ()))
         .await;
     assert!(world.get("default").await.is_true(core_types::READY));
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-24
@@ -374,16 +362,14 @@ async fn what_a_class_depends_on_is_waited_for_as_long_as_it_is_not_known() {
     );
     world.fake.clear_faults();
     let nothing = json!([{ "tags": { "no": "such" } }]);
-    world
-        .respecify("default", json!({ "subnetSelectorTerms": nothing }))
+    let class = world
+        .changed("default", json!({ "subnetSelectorTerms": nothing }))
         .await;
-    let class = world.seen("default").await;
     assert_eq!(
         reason(&class, VALIDATION),
         is("False", "DependenciesNotReady")
     );
     assert_eq!(world.calls("CreateLaunchTemplate"), 0, "nothing is tried");
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-28
@@ -392,13 +378,11 @@ async fn a_tag_that_only_karpenter_sets_is_reported_if_admission_allowed_it() {
     let world = World::new().await;
     world.admit_anything().await;
     let tags = json!({ "tags": { "karpenter.sh/nodepool": "mine" } });
-    world.create("default", tags).await;
-    let class = world.seen("default").await;
+    let class = world.made("default", tags).await;
     let (status, why, message) = observed(&class, VALIDATION);
     assert_eq!((status, why), is("False", "TagValidationFailed"));
     assert!(message.contains("karpenter.sh/nodepool"), "{message}");
     assert_eq!(world.calls("CreateLaunchTemplate"), 0, "nothing is tried");
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-27
@@ -435,7 +419,6 @@ async fn a_dry_run_that_is_throttled_or_broken_is_no_verdict_and_made_once() {
         world.fake.clear_faults();
         assert!(world.seen(&name).await.is_true(VALIDATION));
     }
-    world.stop().await;
 }
 
 /// Conformance: AWS-validation-26
@@ -446,10 +429,12 @@ async fn dry_runs_launch_nothing_and_use_the_parameters_of_a_launch() {
         "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m5.xlarge", "g4dn.xlarge"],
     }]);
     world.pool("default", "default", requirements).await;
-    world
-        .create("default", json!({ "tags": { "team": "x" } }))
-        .await;
-    assert!(world.seen("default").await.is_true(VALIDATION));
+    assert!(
+        world
+            .made("default", json!({ "tags": { "team": "x" } }))
+            .await
+            .is_true(VALIDATION)
+    );
     assert!(world.fake.instances().is_empty());
     let calls = world.fake.calls();
     let of = |action: &str| &calls.iter().rfind(|c| c.action == action).unwrap().params;
@@ -467,5 +452,4 @@ async fn dry_runs_launch_nothing_and_use_the_parameters_of_a_launch() {
         bytes.contains("karpenter_ec2nodeclasses_userdata_bytes{nodeclass=\"default\"}"),
         "the size of user data is exported"
     );
-    world.stop().await;
 }

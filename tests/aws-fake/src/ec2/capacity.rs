@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::filters::{Filterable, Filters, Tags, tag_set};
-use super::instances::{Due, Lifecycle, Reclaim};
+use super::filters::{Filters, Tags, tag_set};
+use super::instances::{Due, Lifecycle};
 use super::{Ec2, Ec2Call};
 use crate::clock::{later, rfc3339};
 use crate::glob;
@@ -143,24 +143,9 @@ pub struct CapacityReservation {
     /// State: `active`, `expired`, `cancelled`, `pending`, …
     pub state: String,
     pub block: bool,
-    /// Whether AWS may reclaim its instances.
-    pub interruptible: bool,
     /// End of the reservation, if it has one.
     pub end: Option<Timestamp>,
-    pub start: Option<Timestamp>,
     pub tags: Tags,
-}
-
-fn own_account() -> String {
-    crate::ACCOUNT.to_owned()
-}
-
-fn open() -> String {
-    "open".to_owned()
-}
-
-fn active() -> String {
-    "active".to_owned()
 }
 
 impl CapacityReservation {
@@ -173,13 +158,11 @@ impl CapacityReservation {
             zone: zone.to_owned(),
             total: instances,
             available: instances,
-            owner: own_account(),
-            match_criteria: open(),
-            state: active(),
+            owner: crate::ACCOUNT.to_owned(),
+            match_criteria: "open".to_owned(),
+            state: "active".to_owned(),
             block: false,
-            interruptible: false,
             end: None,
-            start: None,
             tags: Tags::new(),
         }
     }
@@ -197,39 +180,6 @@ impl CapacityReservation {
 const BLOCK_RECLAIM: Duration = Duration::from_secs(30 * 60);
 /// The warning is sent this long before the end of a capacity block.
 const BLOCK_WARNING: Duration = Duration::from_secs(40 * 60);
-
-impl Filterable for CapacityReservation {
-    fn values(&self, name: &str) -> Vec<String> {
-        let value = match name {
-            "instance-type" => self.instance_type.clone(),
-            "owner-id" => self.owner.clone(),
-            "state" => self.state.clone(),
-            "availability-zone" => self.zone.clone(),
-            "instance-match-criteria" => self.match_criteria.clone(),
-            "instance-platform" => "Linux/UNIX".to_owned(),
-            "tenancy" => "default".to_owned(),
-            "end-date-type" => self.end.map_or("unlimited", |_| "limited").to_owned(),
-            "reservation-type" => self.kind().to_owned(),
-            "interruptible" => self.interruptible.to_string(),
-            _ => return vec![],
-        };
-        vec![value]
-    }
-
-    fn tags(&self) -> &Tags {
-        &self.tags
-    }
-}
-
-impl CapacityReservation {
-    fn kind(&self) -> &'static str {
-        if self.block {
-            "capacity-block"
-        } else {
-            "default"
-        }
-    }
-}
 
 impl Ec2 {
     /// Returns the spot price of a pool and the time of its last change; `None` without spot offering.
@@ -281,8 +231,7 @@ impl Ec2 {
             for instance in self.instances_in(&id) {
                 self.emit_reservation_interruption(&instance, now);
                 let at = before(end, BLOCK_RECLAIM);
-                self.instances
-                    .schedule(at, &instance, Due::Reclaim(Reclaim::CapacityReservation));
+                self.instances.schedule(at, &instance, Due::Reclaim);
             }
         }
         // Instances of an on-demand reservation that ended keep running without it.
@@ -345,22 +294,7 @@ impl Ec2Call<'_> {
         &mut self,
         p: Params<'_>,
     ) -> Result<Reply, AwsError> {
-        let filters = Filters::read(
-            p,
-            &[
-                "tag",
-                "instance-type",
-                "owner-id",
-                "state",
-                "availability-zone",
-                "instance-match-criteria",
-                "instance-platform",
-                "tenancy",
-                "end-date-type",
-                "reservation-type",
-                "interruptible",
-            ],
-        )?;
+        let filters = Filters::read(p, &["tag", "owner-id", "state", "instance-match-criteria"])?;
         let ids = p.texts("CapacityReservationId");
         if !ids.is_empty() && p.has("MaxResults") {
             return Err(AwsError::combination(
@@ -382,29 +316,25 @@ impl Ec2Call<'_> {
                 AwsError::new("InvalidCapacityReservationId.NotFound", message)
             },
         )?;
-        let rows = found.into_iter().filter(|r| filters.matches(*r)).map(|r| {
-            let start = rfc3339(r.start.unwrap_or(self.ec2.started));
+        let wanted = |r: &&CapacityReservation| {
+            filters.matches(&r.tags, |name| match name {
+                "owner-id" => vec![&r.owner],
+                "state" => vec![&r.state],
+                _ => vec![&r.match_criteria],
+            })
+        };
+        let rows = found.into_iter().filter(wanted).map(|r| {
             let wire = json!({
                 "capacityReservationId": r.id,
                 "ownerId": r.owner,
-                "capacityReservationArn": self.arn("capacity-reservation", &r.id).replace(&self.ec2.account, &r.owner),
                 "instanceType": r.instance_type,
-                "instancePlatform": "Linux/UNIX",
                 "availabilityZone": r.zone,
                 "availabilityZoneId": self.ec2.catalog.zone_id(&r.zone),
-                "tenancy": "default",
-                "totalInstanceCount": r.total,
                 "availableInstanceCount": r.available,
-                "ebsOptimized": false,
-                "ephemeralStorage": false,
                 "state": r.state,
-                "startDate": start,
-                "createDate": start,
                 "endDate": r.end.map(rfc3339),
-                "endDateType": if r.end.is_some() { "limited" } else { "unlimited" },
                 "instanceMatchCriteria": r.match_criteria,
-                "reservationType": r.kind(),
-                "interruptible": r.interruptible,
+                "reservationType": if r.block { "capacity-block" } else { "default" },
                 "tagSet": tag_set(&r.tags),
             });
             (r.id.clone(), wire)
@@ -420,19 +350,15 @@ impl Ec2Call<'_> {
 pub(crate) const INTERRUPTION_NOTICE: Duration = Duration::from_secs(120);
 
 impl Ec2 {
-    /// Sends an interruption warning for an instance, and terminates it two minutes later. Unknown instances are
+    /// Sends an interruption warning for a spot instance, and terminates it two minutes later. Unknown instances are
     /// ignored.
-    pub(crate) fn interrupt(&mut self, id: &str, by: Reclaim, now: Timestamp) -> bool {
-        let Some(instance) = self.instances.get(id).filter(|i| i.state.is_alive()) else {
+    pub(crate) fn interrupt(&mut self, id: &str, now: Timestamp) -> bool {
+        if !self.instances.get(id).is_some_and(|i| i.state.is_alive()) {
             return false;
-        };
-        let id = instance.id.clone();
-        match by {
-            Reclaim::Spot => self.emit_spot_interruption(&id, now),
-            Reclaim::CapacityReservation => self.emit_reservation_interruption(&id, now),
         }
+        self.emit_spot_interruption(id, now);
         self.instances
-            .schedule(later(now, INTERRUPTION_NOTICE), &id, Due::Reclaim(by));
+            .schedule(later(now, INTERRUPTION_NOTICE), id, Due::Reclaim);
         true
     }
 }

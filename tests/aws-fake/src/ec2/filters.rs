@@ -8,13 +8,6 @@ use crate::wire::params::Params;
 
 pub type Tags = BTreeMap<String, String>;
 
-/// A resource that filters apply to.
-pub(crate) trait Filterable {
-    /// Returns the values that the filter `name` is compared with; [`Filters`] handles tags.
-    fn values(&self, name: &str) -> Vec<String>;
-    fn tags(&self) -> &Tags;
-}
-
 /// The filters of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Filters<'a>(Vec<(&'a str, Vec<&'a str>)>);
@@ -23,7 +16,7 @@ pub(crate) struct Filters<'a>(Vec<(&'a str, Vec<&'a str>)>);
 const MAX_VALUES: usize = 200;
 
 impl<'a> Filters<'a> {
-    /// Parses `Filter.N`, refusing names outside of `known`. A trailing `.*` in `known` allows any continuation.
+    /// Parses `Filter.N`, refusing names outside of `known`: those that Karpenter uses. `tag` allows filters of tags.
     pub(crate) fn read(params: Params<'a>, known: &[&str]) -> Result<Self, AwsError> {
         let mut out = Vec::new();
         let mut values = 0;
@@ -39,13 +32,7 @@ impl<'a> Filters<'a> {
             }
             values += wanted.len();
             let tag = name == "tag-key" || name.len() > 4 && name.starts_with("tag:");
-            let allowed = known.iter().any(|k| {
-                *k == name
-                    || k.strip_suffix('*')
-                        .is_some_and(|prefix| name.starts_with(prefix))
-            });
-            let tagged = known.contains(&"tag");
-            if !(allowed || tag && tagged) {
+            if !known.contains(&if tag { "tag" } else { name }) {
                 return Err(AwsError::invalid_value(format!(
                     "The filter '{name}' is invalid"
                 )));
@@ -61,16 +48,16 @@ impl<'a> Filters<'a> {
         Ok(Self(out))
     }
 
-    /// Returns whether every filter matches `subject`.
-    pub(crate) fn matches(&self, subject: &impl Filterable) -> bool {
+    /// Returns whether every filter matches a resource with these tags; `values` returns what another filter is compared with.
+    pub(crate) fn matches<'v>(&self, tags: &Tags, values: impl Fn(&str) -> Vec<&'v str>) -> bool {
         self.0.iter().all(|(name, wanted)| {
             let any = |value: &str| wanted.iter().any(|w| glob::matches(w, value));
             if *name == "tag-key" {
-                subject.tags().keys().any(|k| any(k))
+                tags.keys().any(|k| any(k))
             } else if let Some(key) = name.strip_prefix("tag:") {
-                subject.tags().get(key).is_some_and(|v| any(v))
+                tags.get(key).is_some_and(|v| any(v))
             } else {
-                subject.values(name).iter().any(|v| any(v))
+                values(name).into_iter().any(any)
             }
         })
     }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::Ec2Call;
-use super::filters::{Filterable, Filters, Tags, tag_set};
+use super::filters::{Filters, Tags, tag_set};
 use super::network::by_id;
 use crate::clock::rfc3339;
 use crate::wire::Reply;
@@ -30,15 +30,9 @@ pub struct Image {
     pub owner: String,
     /// Alias of the owner, such as `amazon`.
     pub owner_alias: Option<String>,
-    /// Whether other accounts can see the AMI.
-    pub public: bool,
-    /// State: `available`, `pending`, `deregistered`, …
-    pub state: String,
     pub created: Timestamp,
     /// Deprecation time, from which it is listed only with `IncludeDeprecated`.
     pub deprecated: Option<Timestamp>,
-    /// Device name of the root volume.
-    pub root_device: String,
     /// Size of each volume's snapshot in GiB, by device name.
     pub volumes: Vec<(String, u32)>,
     /// Whether it is a Windows AMI.
@@ -47,7 +41,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Creates an AMI of this account: public, available, 20 GiB on `/dev/xvda`.
+    /// Creates an AMI of this account with 20 GiB on `/dev/xvda`.
     #[must_use]
     pub fn new(id: &str, name: &str, architecture: &str, created: Timestamp) -> Self {
         Self {
@@ -56,11 +50,8 @@ impl Image {
             architecture: architecture.to_owned(),
             owner: crate::ACCOUNT.to_owned(),
             owner_alias: None,
-            public: true,
-            state: "available".to_owned(),
             created,
             deprecated: None,
-            root_device: "/dev/xvda".to_owned(),
             volumes: vec![("/dev/xvda".to_owned(), 20)],
             windows: false,
             tags: Tags::new(),
@@ -86,65 +77,9 @@ impl Image {
     }
 }
 
-impl Filterable for Image {
-    fn values(&self, name: &str) -> Vec<String> {
-        let value = match name {
-            "image-id" => self.id.clone(),
-            "name" => self.name.clone(),
-            "description" => self.name.clone(),
-            "owner-id" => self.owner.clone(),
-            "owner-alias" => match &self.owner_alias {
-                Some(alias) => alias.clone(),
-                None => return vec![],
-            },
-            "state" => self.state.clone(),
-            "architecture" => self.architecture.clone(),
-            "is-public" => self.public.to_string(),
-            "virtualization-type" => "hvm".to_owned(),
-            "root-device-type" => "ebs".to_owned(),
-            "root-device-name" => self.root_device.clone(),
-            "image-type" => "machine".to_owned(),
-            "hypervisor" => "xen".to_owned(),
-            "ena-support" => "true".to_owned(),
-            "creation-date" => rfc3339(self.created),
-            "platform" => match self.windows {
-                true => "windows".to_owned(),
-                false => return vec![],
-            },
-            _ => return vec![],
-        };
-        vec![value]
-    }
-
-    fn tags(&self) -> &Tags {
-        &self.tags
-    }
-}
-
 impl Ec2Call<'_> {
     pub(crate) fn describe_images(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let filters = Filters::read(
-            p,
-            &[
-                "tag",
-                "image-id",
-                "name",
-                "description",
-                "owner-id",
-                "owner-alias",
-                "state",
-                "architecture",
-                "is-public",
-                "virtualization-type",
-                "root-device-type",
-                "root-device-name",
-                "image-type",
-                "hypervisor",
-                "ena-support",
-                "creation-date",
-                "platform",
-            ],
-        )?;
+        let filters = Filters::read(p, &["tag", "image-id", "name", "state", "architecture"])?;
         let ids = p.texts("ImageId");
         if let Some(bad) = ids.iter().find(|id| !well_formed(id)) {
             return Err(AwsError::new(
@@ -173,11 +108,17 @@ impl Ec2Call<'_> {
         let deprecated = p.flag("IncludeDeprecated").unwrap_or(false) || !ids.is_empty();
         let rows = found
             .into_iter()
-            .filter(|i| i.public || i.owner == self.ec2.account)
             .filter(|i| owners.is_empty() || owners.iter().any(|o| self.owned_by(i, o)))
             .filter(|i| deprecated || i.owner == self.ec2.account || !i.deprecated_at(self.now))
-            .filter(|i| filters.matches(*i))
-            .map(|i| (i.id.clone(), self.image_wire(i)));
+            .filter(|i| {
+                filters.matches(&i.tags, |name| match name {
+                    "image-id" => vec![&i.id],
+                    "name" => vec![&i.name],
+                    "state" => vec!["available"],
+                    _ => vec![&i.architecture],
+                })
+            })
+            .map(|i| (i.id.clone(), image_wire(i)));
         let (rows, token) = page.cut(rows);
         Ok(Reply::Tree(json!({"imagesSet": rows, "nextToken": token})))
     }
@@ -187,47 +128,21 @@ impl Ec2Call<'_> {
             || owner == "self" && image.owner == self.ec2.account
             || image.owner_alias.as_deref() == Some(owner)
     }
+}
 
-    fn image_wire(&self, i: &Image) -> serde_json::Value {
-        let volumes: Vec<_> = i
-            .volumes
-            .iter()
-            .map(|(device, size)| {
-                json!({"deviceName": device, "ebs": {
-                    "deleteOnTermination": true,
-                    "snapshotId": i.id.replacen("ami-", "snap-", 1),
-                    "volumeSize": size,
-                    "volumeType": "gp2",
-                    "encrypted": false,
-                }})
-            })
-            .collect();
-        json!({
-            "imageId": i.id,
-            "imageLocation": format!("{}/{}", i.owner_alias.as_ref().unwrap_or(&i.owner), i.name),
-            "imageState": i.state,
-            "imageOwnerId": i.owner,
-            "imageOwnerAlias": i.owner_alias,
-            "isPublic": i.public,
-            "architecture": i.architecture,
-            "imageType": "machine",
-            "platform": i.windows.then_some("windows"),
-            "platformDetails": if i.windows { "Windows" } else { "Linux/UNIX" },
-            "usageOperation": if i.windows { "RunInstances:0002" } else { "RunInstances" },
-            "name": i.name,
-            "description": i.name,
-            "rootDeviceType": "ebs",
-            "rootDeviceName": i.root_device,
-            "blockDeviceMapping": volumes,
-            "virtualizationType": "hvm",
-            "hypervisor": "xen",
-            "enaSupport": true,
-            "sriovNetSupport": "simple",
-            "creationDate": rfc3339(i.created),
-            "deprecationTime": i.deprecated.map(rfc3339),
-            "tagSet": tag_set(&i.tags),
-        })
-    }
+fn image_wire(i: &Image) -> serde_json::Value {
+    json!({
+        "imageId": i.id,
+        "imageState": "available",
+        "imageOwnerId": i.owner,
+        "imageOwnerAlias": i.owner_alias,
+        "architecture": i.architecture,
+        "platform": i.windows.then_some("windows"),
+        "name": i.name,
+        "creationDate": rfc3339(i.created),
+        "deprecationTime": i.deprecated.map(rfc3339),
+        "tagSet": tag_set(&i.tags),
+    })
 }
 
 /// Returns whether `id` has the form of an AMI ID.
@@ -251,7 +166,6 @@ pub(crate) fn published(version: &str, now: Timestamp) -> (Vec<Image>, Vec<(Stri
             |name: String, arch: &str, owner: &str, root: &str, gib: u32, paths: Vec<String>| {
                 let id = image_id(&name);
                 let mut image = Image::new(&id, &name, arch, days(age)).by_amazon(owner);
-                image.root_device = root.to_owned();
                 image.volumes = vec![(root.to_owned(), gib)];
                 image.windows = owner == WINDOWS_OWNER;
                 if name.starts_with("bottlerocket") {

@@ -32,8 +32,6 @@ pub enum InstanceState {
     ShuttingDown,
     /// Terminated; still listed for an hour.
     Terminated,
-    Stopping,
-    Stopped,
 }
 
 impl InstanceState {
@@ -45,8 +43,6 @@ impl InstanceState {
             Self::Running => "running",
             Self::ShuttingDown => "shutting-down",
             Self::Terminated => "terminated",
-            Self::Stopping => "stopping",
-            Self::Stopped => "stopped",
         }
     }
 
@@ -56,8 +52,6 @@ impl InstanceState {
             Self::Running => 16,
             Self::ShuttingDown => 32,
             Self::Terminated => 48,
-            Self::Stopping => 64,
-            Self::Stopped => 80,
         }
     }
 
@@ -68,7 +62,7 @@ impl InstanceState {
     /// Returns whether the instance still uses capacity.
     #[must_use]
     pub fn is_alive(self) -> bool {
-        matches!(self, Self::Pending | Self::Running | Self::Stopping)
+        matches!(self, Self::Pending | Self::Running)
     }
 }
 
@@ -79,7 +73,6 @@ pub enum Lifecycle {
     OnDemand,
     Spot,
     CapacityBlock,
-    InterruptibleCapacityReservation,
 }
 
 impl Lifecycle {
@@ -90,30 +83,19 @@ impl Lifecycle {
             Self::OnDemand => "on-demand",
             Self::Spot => "spot",
             Self::CapacityBlock => "capacity-block",
-            Self::InterruptibleCapacityReservation => "interruptible-capacity-reservation",
         }
     }
 }
 
 /// A network interface of an instance.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Interface {
-    /// ID of the interface, `eni-…`.
-    pub id: String,
-    /// Index of the network card.
-    pub card: u32,
-    /// Device index on the card.
-    pub device: u32,
+pub(crate) struct Interface {
     /// Interface type: `interface`, `efa` or `efa-only`.
-    pub kind: String,
+    pub(crate) kind: String,
     /// Private IPv4 address; `efa-only` interfaces have none.
-    pub address: Option<Ipv4Addr>,
+    pub(crate) address: Option<Ipv4Addr>,
     /// Number of IP prefixes, of sixteen addresses each.
-    pub prefixes: u32,
-    pub ipv6: Vec<String>,
-    /// ID and name of the security groups.
-    pub groups: Vec<(String, String)>,
-    pub public: Option<String>,
+    pub(crate) prefixes: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -122,8 +104,6 @@ pub struct Instance {
     pub id: String,
     /// ID of the launch, `r-…`, shared by the instances of one call.
     pub reservation: String,
-    /// Index within the launch.
-    pub launch_index: u32,
     pub instance_type: String,
     /// ID of the AMI.
     pub image: String,
@@ -132,10 +112,9 @@ pub struct Instance {
     pub zone: String,
     pub zone_id: String,
     pub subnet: String,
-    pub vpc: String,
     /// Private address of the primary interface.
     pub private_ip: Ipv4Addr,
-    pub interfaces: Vec<Interface>,
+    pub(crate) interfaces: Vec<Interface>,
     /// ID and name of the primary interface's security groups.
     pub groups: Vec<(String, String)>,
     pub tags: Tags,
@@ -143,8 +122,6 @@ pub struct Instance {
     pub state: InstanceState,
     /// Whether termination protection is enabled (`disableApiTermination`).
     pub protected: bool,
-    /// Code and message of the state transition reason.
-    pub reason: Option<(String, String)>,
     /// How the instance is billed.
     pub lifecycle: Lifecycle,
     pub spot_request: Option<String>,
@@ -152,28 +129,16 @@ pub struct Instance {
     pub capacity_reservation: Option<String>,
     /// Reservation preference `open`, `none` or `capacity-reservations-only`, and the targeted reservation.
     pub reservation_preference: (String, Option<String>),
-    /// ID, name and version of the launch template.
-    pub template: Option<(String, String, u32)>,
-    /// ID of the fleet that launched it.
-    pub fleet: Option<String>,
     /// Name, ARN and ID of the instance profile.
     pub profile: Option<(String, String, String)>,
     /// Launch data after merging template and overrides, with the request's parameter names.
     pub data: Value,
-    /// Device name of the root volume.
-    pub root_device: String,
-    /// Volumes: device name, size in GiB, ID, whether it is deleted on termination.
-    pub volumes: Vec<(String, u32, String, bool)>,
-    /// ID and name of the placement group, and the partition.
-    pub placement: Option<(String, String, Option<u32>)>,
+    /// ID of the placement group, and the partition.
+    pub placement: Option<(String, Option<u32>)>,
     /// Whether it runs Windows.
     pub windows: bool,
     pub vcpus: u32,
     pub memory_mib: u64,
-    /// Number of physical cores.
-    pub cores: u64,
-    /// Client token of the launch.
-    pub client_token: String,
     /// Status in DescribeInstanceStatus, where it differs from `ok`.
     pub status: StatusReport,
     /// When the instance started or the last status check failed; checks pass a minute later.
@@ -189,14 +154,8 @@ pub(crate) enum Due {
     Running,
     Terminated,
     Gone,
-    Reclaim(Reclaim),
-}
-
-/// The reason why EC2 reclaims an instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reclaim {
-    Spot,
-    CapacityReservation,
+    /// EC2 reclaims the instance.
+    Reclaim,
 }
 
 /// Instances of a region in launch order, and their scheduled transitions.
@@ -308,15 +267,7 @@ impl Ec2Call<'_> {
             let Some(before) = self.ec2.instances.get(id).map(|i| i.state) else {
                 continue;
             };
-            self.ec2.terminate(
-                id,
-                now,
-                shutting_down,
-                (
-                    "Client.UserInitiatedShutdown",
-                    "Client.UserInitiatedShutdown: User initiated shutdown",
-                ),
-            );
+            self.ec2.terminate(id, now, shutting_down);
             let after = self.ec2.instances.get(id).map_or(before, |i| i.state);
             rows.push(json!({
                 "instanceId": id,
@@ -338,21 +289,14 @@ impl Ec2Call<'_> {
 
 impl Ec2 {
     /// Starts the shutdown of an instance; has no effect on one that is shutting down or terminated.
-    pub(crate) fn terminate(
-        &mut self,
-        id: &str,
-        now: Timestamp,
-        shutting_down: Duration,
-        reason: (&str, &str),
-    ) {
+    pub(crate) fn terminate(&mut self, id: &str, now: Timestamp, shutting_down: Duration) {
         let Some(instance) = self.instances.get_mut(id) else {
             return;
         };
-        if !instance.state.is_alive() && instance.state != InstanceState::Stopped {
+        if !instance.state.is_alive() {
             return;
         }
         instance.state = InstanceState::ShuttingDown;
-        instance.reason = Some((reason.0.to_owned(), reason.1.to_owned()));
         instance.touch();
         self.instances
             .schedule(later(now, shutting_down), id, Due::Terminated);
@@ -376,19 +320,7 @@ impl Ec2 {
                 }
                 Due::Terminated => self.finish(&id, at),
                 Due::Gone => self.instances.remove(&id),
-                Due::Reclaim(by) => {
-                    let reason = match by {
-                        Reclaim::Spot => (
-                            "Server.SpotInstanceTermination",
-                            "Server.SpotInstanceTermination: Instance terminated due to a spot interruption",
-                        ),
-                        Reclaim::CapacityReservation => (
-                            "Server.CapacityReservationInterruption",
-                            "Server.CapacityReservationInterruption: Instance terminated because its capacity reservation was reclaimed",
-                        ),
-                    };
-                    self.terminate(&id, at, shutting_down, reason);
-                }
+                Due::Reclaim => self.terminate(&id, at, shutting_down),
             }
         }
         self.expire_reservations(now);

@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::REGION;
 use crate::catalog::Catalog;
 use crate::ids::Ids;
 use crate::services::iam::Iam;
 use crate::services::permissions::Auth;
-use crate::services::ssm::Ssm;
 use crate::settings::AwsFakeSettings;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
@@ -38,7 +38,6 @@ use paging::Page;
 /// State of EC2 in one region.
 #[derive(Debug)]
 pub(crate) struct Ec2 {
-    pub(crate) region: String,
     pub(crate) account: String,
     pub(crate) started: Timestamp,
     pub(crate) catalog: Catalog,
@@ -61,12 +60,11 @@ pub(crate) struct Ec2 {
 }
 
 impl Ec2 {
-    pub(crate) fn new(region: &str, account: &str, now: Timestamp) -> Self {
+    pub(crate) fn new(account: &str, now: Timestamp) -> Self {
         Self {
-            region: region.to_owned(),
             account: account.to_owned(),
             started: now,
-            catalog: Catalog::of(region),
+            catalog: Catalog::new(),
             subnets: BTreeMap::new(),
             groups: BTreeMap::new(),
             images: BTreeMap::new(),
@@ -94,7 +92,6 @@ pub(crate) struct Ec2Call<'a> {
     pub(crate) now: Timestamp,
     pub(crate) ec2: &'a mut Ec2,
     pub(crate) iam: &'a Iam,
-    pub(crate) ssm: &'a Ssm,
     pub(crate) ids: &'a mut Ids,
     pub(crate) settings: &'a AwsFakeSettings,
     pub(crate) auth: Auth<'a>,
@@ -134,14 +131,14 @@ impl Ec2Call<'_> {
     }
 
     pub(crate) fn arn(&self, kind: &str, id: &str) -> String {
-        let (region, account) = (&self.ec2.region, &self.ec2.account);
+        let account = self.ec2.account.as_str();
         // Images and snapshots have the ARN of their owner.
         let account = if matches!(kind, "image" | "snapshot") {
             ""
         } else {
             account
         };
-        format!("arn:aws:ec2:{region}:{account}:{kind}/{id}")
+        format!("arn:aws:ec2:{REGION}:{account}:{kind}/{id}")
     }
 
     /// Returns the requested page.
@@ -193,10 +190,5 @@ impl Ec2Call<'_> {
                 (p.0.clone(), reply.clone()),
             );
         }
-    }
-
-    /// Returns the value of an SSM parameter.
-    pub(crate) fn ssm_value(&self, name: &str) -> Option<String> {
-        self.ssm.value(name).map(str::to_owned)
     }
 }

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use serde_json::{Value, json};
 
 use super::Ec2Call;
-use super::filters::{Filterable, Filters, Tags, tag_set};
+use super::filters::{Filters, Tags, tag_set};
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
@@ -20,8 +20,6 @@ pub struct Subnet {
     pub zone: String,
     /// Network address and prefix length.
     pub cidr: (Ipv4Addr, u8),
-    /// Whether instances get a public address by default.
-    pub public: bool,
     pub tags: Tags,
     taken: BTreeSet<u32>,
     /// Number of addresses used by prefixes and by resources that the stand-in does not model.
@@ -37,7 +35,6 @@ impl Subnet {
             vpc_id: vpc_id.to_owned(),
             zone: zone.to_owned(),
             cidr: (cidr.0, cidr.1.clamp(16, 28)),
-            public: false,
             tags: Tags::new(),
             taken: BTreeSet::new(),
             reserved: 0,
@@ -98,25 +95,6 @@ impl Subnet {
     }
 }
 
-impl Filterable for Subnet {
-    fn values(&self, name: &str) -> Vec<String> {
-        match name {
-            "subnet-id" => vec![self.id.clone()],
-            "vpc-id" => vec![self.vpc_id.clone()],
-            "availability-zone" | "availabilityZone" => vec![self.zone.clone()],
-            "state" => vec!["available".to_owned()],
-            "cidr-block" | "cidr" => vec![format!("{}/{}", self.cidr.0, self.cidr.1)],
-            "map-public-ip-on-launch" => vec![self.public.to_string()],
-            "available-ip-address-count" => vec![self.free().to_string()],
-            _ => vec![],
-        }
-    }
-
-    fn tags(&self) -> &Tags {
-        &self.tags
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecurityGroup {
     /// ID of the group, `sg-…`.
@@ -127,19 +105,22 @@ pub struct SecurityGroup {
     pub tags: Tags,
 }
 
-impl Filterable for SecurityGroup {
-    fn values(&self, name: &str) -> Vec<String> {
-        match name {
-            "group-id" => vec![self.id.clone()],
-            "group-name" => vec![self.name.clone()],
-            "vpc-id" => vec![self.vpc_id.clone()],
-            "description" => vec![self.name.clone()],
-            _ => vec![],
+impl SecurityGroup {
+    /// Creates a security group of the default VPC.
+    #[must_use]
+    pub fn new(id: &str, name: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            vpc_id: crate::DEFAULT_VPC.to_owned(),
+            tags: Tags::new(),
         }
     }
 
-    fn tags(&self) -> &Tags {
-        &self.tags
+    #[must_use]
+    pub fn tag(mut self, key: &str, value: &str) -> Self {
+        self.tags.insert(key.to_owned(), value.to_owned());
+        self
     }
 }
 
@@ -154,21 +135,19 @@ pub struct PlacementGroup {
     pub partitions: Option<u32>,
     /// State: `available`, `pending`, `deleting`, `deleted`.
     pub state: String,
-    pub tags: Tags,
 }
 
-impl Filterable for PlacementGroup {
-    fn values(&self, name: &str) -> Vec<String> {
-        match name {
-            "group-name" => vec![self.name.clone()],
-            "strategy" => vec![self.strategy.clone()],
-            "state" => vec![self.state.clone()],
-            _ => vec![],
+impl PlacementGroup {
+    /// Creates an available placement group without partitions.
+    #[must_use]
+    pub fn new(id: &str, name: &str, strategy: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            strategy: strategy.to_owned(),
+            partitions: None,
+            state: "available".to_owned(),
         }
-    }
-
-    fn tags(&self) -> &Tags {
-        &self.tags
     }
 }
 
@@ -191,47 +170,17 @@ pub(crate) fn by_id<'a, T>(
     Ok(all.filter(|e| wanted.contains(&id(e))).collect())
 }
 
+/// Parameters of a list that is selected by filters alone.
+const LISTING: &[&str] = &["Filter", "MaxResults", "NextToken"];
+
 impl Ec2Call<'_> {
     pub(crate) fn describe_subnets(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let filters = Filters::read(
-            p,
-            &[
-                "tag",
-                "subnet-id",
-                "vpc-id",
-                "availability-zone",
-                "availabilityZone",
-                "availability-zone-id",
-                "availabilityZoneId",
-                "state",
-                "cidr-block",
-                "cidr",
-                "map-public-ip-on-launch",
-                "available-ip-address-count",
-                "default-for-az",
-                "owner-id",
-            ],
-        )?;
+        p.only(LISTING)?;
+        let filters = Filters::read(p, &["tag", "subnet-id"])?;
         let page = self.page(p, (5, 1000))?;
-        let found = by_id(
-            &p.texts("SubnetId"),
-            self.ec2.subnets.values(),
-            |s| &s.id,
-            |id| {
-                AwsError::new(
-                    "InvalidSubnetID.NotFound",
-                    format!("The subnet ID '{id}' does not exist"),
-                )
-            },
-        )?;
-        let rows = found
-            .into_iter()
-            .filter(|s| {
-                filters.matches(&InRegion {
-                    subnet: s,
-                    call: self,
-                })
-            })
+        let subnets = self.ec2.subnets.values();
+        let rows = subnets
+            .filter(|s| filters.matches(&s.tags, |_| vec![&s.id]))
             .map(|s| (s.id.clone(), self.subnet_wire(s)));
         let (rows, token) = page.cut(rows);
         Ok(Reply::Tree(json!({"subnetSet": rows, "nextToken": token})))
@@ -240,81 +189,35 @@ impl Ec2Call<'_> {
     fn subnet_wire(&self, s: &Subnet) -> Value {
         json!({
             "subnetId": s.id,
-            "subnetArn": self.arn("subnet", &s.id),
-            "state": "available",
-            "ownerId": self.ec2.account,
             "vpcId": s.vpc_id,
             "cidrBlock": format!("{}/{}", s.cidr.0, s.cidr.1),
-            "ipv6CidrBlockAssociationSet": [],
-            "assignIpv6AddressOnCreation": false,
             "availableIpAddressCount": s.free(),
             "availabilityZone": s.zone,
             "availabilityZoneId": self.ec2.catalog.zone_id(&s.zone),
-            "defaultForAz": false,
-            "mapPublicIpOnLaunch": s.public,
-            "mapCustomerOwnedIpOnLaunch": false,
-            "enableDns64": false,
-            "ipv6Native": false,
-            "privateDnsNameOptionsOnLaunch": {
-                "hostnameType": "ip-name",
-                "enableResourceNameDnsARecord": false,
-                "enableResourceNameDnsAAAARecord": false,
-            },
             "tagSet": tag_set(&s.tags),
         })
     }
 
     pub(crate) fn describe_security_groups(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let filters = Filters::read(
-            p,
-            &[
-                "tag",
-                "group-id",
-                "group-name",
-                "vpc-id",
-                "description",
-                "owner-id",
-            ],
-        )?;
+        p.only(LISTING)?;
+        let filters = Filters::read(p, &["tag", "group-id", "group-name"])?;
         let page = self.page(p, (5, 1000))?;
-        let found = by_id(
-            &p.texts("GroupId"),
-            self.ec2.groups.values(),
-            |g| &g.id,
-            |id| {
-                AwsError::new(
-                    "InvalidGroup.NotFound",
-                    format!("The security group '{id}' does not exist"),
-                )
-            },
-        )?;
-        let names = p.texts("GroupName");
-        if let Some(name) = names.iter().find(|n| !found.iter().any(|g| g.name == **n)) {
-            return Err(AwsError::new(
-                "InvalidGroup.NotFound",
-                format!("The security group '{name}' does not exist in default VPC"),
-            ));
-        }
-        let rows = found
-            .into_iter()
-            .filter(|g| names.is_empty() || names.contains(&g.name.as_str()))
-            .filter(|g| filters.matches(*g))
-            .map(|g| {
-                let wire = json!({
-                    "ownerId": self.ec2.account,
-                    "groupId": g.id,
-                    "groupName": g.name,
-                    "groupDescription": g.name,
-                    "securityGroupArn": self.arn("security-group", &g.id),
-                    "vpcId": g.vpc_id,
-                    "ipPermissions": [],
-                    "ipPermissionsEgress": [
-                        {"ipProtocol": "-1", "ipRanges": [{"cidrIp": "0.0.0.0/0"}], "groups": [], "ipv6Ranges": [], "prefixListIds": []}
-                    ],
-                    "tagSet": tag_set(&g.tags),
-                });
-                (g.id.clone(), wire)
+        let groups = self.ec2.groups.values();
+        let matching = groups.filter(|g| {
+            filters.matches(&g.tags, |name| match name {
+                "group-id" => vec![&g.id],
+                _ => vec![&g.name],
+            })
+        });
+        let rows = matching.map(|g| {
+            let wire = json!({
+                "groupId": g.id,
+                "groupName": g.name,
+                "vpcId": g.vpc_id,
+                "tagSet": tag_set(&g.tags),
             });
+            (g.id.clone(), wire)
+        });
         let (rows, token) = page.cut(rows);
         Ok(Reply::Tree(
             json!({"securityGroupInfo": rows, "nextToken": token}),
@@ -322,10 +225,7 @@ impl Ec2Call<'_> {
     }
 
     pub(crate) fn describe_placement_groups(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let filters = Filters::read(
-            p,
-            &["tag", "group-name", "strategy", "state", "spread-level"],
-        )?;
+        let filters = Filters::read(p, &["state"])?;
         let unknown = |name: &str| {
             AwsError::new(
                 "InvalidPlacementGroup.Unknown",
@@ -347,43 +247,17 @@ impl Ec2Call<'_> {
         )?;
         let rows: Vec<Value> = by_both
             .into_iter()
-            .filter(|g| filters.matches(*g))
+            .filter(|g| filters.matches(&Tags::new(), |_| vec![&g.state]))
             .map(|g| {
                 json!({
                     "groupName": g.name,
                     "groupId": g.id,
-                    "groupArn": self.arn("placement-group", &g.name),
                     "strategy": g.strategy,
                     "state": g.state,
                     "partitionCount": g.partitions,
-                    "spreadLevel": (g.strategy == "spread").then_some("rack"),
-                    "tagSet": tag_set(&g.tags),
                 })
             })
             .collect();
         Ok(Reply::Tree(json!({"placementGroupSet": rows})))
-    }
-}
-
-/// A subnet with the properties that depend on its region.
-struct InRegion<'a, 'b> {
-    subnet: &'a Subnet,
-    call: &'a Ec2Call<'b>,
-}
-
-impl Filterable for InRegion<'_, '_> {
-    fn values(&self, name: &str) -> Vec<String> {
-        match name {
-            "availability-zone-id" | "availabilityZoneId" => {
-                vec![self.call.ec2.catalog.zone_id(&self.subnet.zone).to_owned()]
-            }
-            "owner-id" => vec![self.call.ec2.account.clone()],
-            "default-for-az" => vec!["false".to_owned()],
-            name => self.subnet.values(name),
-        }
-    }
-
-    fn tags(&self) -> &Tags {
-        &self.subnet.tags
     }
 }

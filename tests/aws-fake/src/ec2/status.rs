@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Ec2Call;
-use super::filters::{Filterable, Filters, Tags};
+use super::filters::Filters;
 use super::instances::{Instance, InstanceState};
 use crate::clock::{later, rfc3339};
 use crate::wire::Reply;
@@ -46,9 +46,7 @@ struct Checked<'a> {
 
 impl Checked<'_> {
     fn check(&self, impaired: Option<Timestamp>) -> &'static str {
-        if self.instance.state != InstanceState::Running {
-            "not-applicable"
-        } else if impaired.is_some() {
+        if impaired.is_some() {
             "impaired"
         } else if self
             .instance
@@ -66,44 +64,11 @@ impl Checked<'_> {
         let detail = match status {
             "ok" => "passed",
             "impaired" => "failed",
-            "initializing" => "initializing",
-            _ => return json!({"status": status}),
+            other => other,
         };
         json!({"status": status, "details": [
             {"name": "reachability", "status": detail, "impairedSince": impaired.map(rfc3339)}
         ]})
-    }
-}
-
-impl Filterable for Checked<'_> {
-    fn values(&self, name: &str) -> Vec<String> {
-        let report = &self.instance.status;
-        let reachability = |impaired| match self.check(impaired) {
-            "ok" => vec!["passed".to_owned()],
-            "impaired" => vec!["failed".to_owned()],
-            other => vec![other.to_owned()],
-        };
-        match name {
-            "availability-zone" => vec![self.instance.zone.clone()],
-            "availability-zone-id" => vec![self.instance.zone_id.clone()],
-            "event.code" => report.events.iter().map(|e| e.code.clone()).collect(),
-            "event.description" => report
-                .events
-                .iter()
-                .map(|e| e.description.clone())
-                .collect(),
-            "instance-state-name" | "instance-state-code" => self.instance.values(name),
-            "instance-status.status" => vec![self.check(report.instance_impaired_since).to_owned()],
-            "system-status.status" => vec![self.check(report.system_impaired_since).to_owned()],
-            "attached-ebs-status.status" => vec![self.check(report.ebs_impaired_since).to_owned()],
-            "instance-status.reachability" => reachability(report.instance_impaired_since),
-            "system-status.reachability" => reachability(report.system_impaired_since),
-            _ => vec![],
-        }
-    }
-
-    fn tags(&self) -> &Tags {
-        &self.instance.tags
     }
 }
 
@@ -112,39 +77,30 @@ impl Ec2Call<'_> {
         let filters = Filters::read(
             p,
             &[
-                "availability-zone",
-                "availability-zone-id",
                 "event.code",
-                "event.description",
-                "instance-state-name",
-                "instance-state-code",
                 "instance-status.status",
-                "instance-status.reachability",
                 "system-status.status",
-                "system-status.reachability",
-                "attached-ebs-status.status",
             ],
         )?;
-        let ids = p.texts("InstanceId");
-        if !ids.is_empty() && p.has("MaxResults") {
-            return Err(AwsError::combination(
-                "The parameter instancesSet cannot be used with the parameter maxResults",
-            ));
-        }
-        self.check_instances(&ids)?;
+        p.only(&["Filter", "MaxResults", "NextToken"])?;
         let page = self.page(p, (5, 1000))?;
-        let all = p.flag("IncludeAllInstances").unwrap_or(false);
         let rows = self
             .ec2
             .instances
             .all()
-            .filter(|i| ids.is_empty() || ids.contains(&i.id.as_str()))
-            .filter(|i| all || i.state == InstanceState::Running)
+            .filter(|i| i.state == InstanceState::Running)
             .map(|instance| Checked {
                 instance,
                 now: self.now,
             })
-            .filter(|checked| filters.matches(checked))
+            .filter(|c| {
+                let report = &c.instance.status;
+                filters.matches(&c.instance.tags, |name| match name {
+                    "event.code" => report.events.iter().map(|e| e.code.as_str()).collect(),
+                    "instance-status.status" => vec![c.check(report.instance_impaired_since)],
+                    _ => vec![c.check(report.system_impaired_since)],
+                })
+            })
             .map(|c| (format!("{:020}", c.instance.sequence), row(&c)));
         let (rows, token) = page.cut(rows);
         Ok(Reply::Tree(
@@ -166,15 +122,11 @@ fn row(c: &Checked<'_>) -> Value {
                 "code": e.code,
                 "description": e.description,
                 "notBefore": rfc3339(e.not_before),
-                "notAfter": rfc3339(later(e.not_before, Duration::from_secs(7200))),
             })
         })
         .collect();
     json!({
         "instanceId": i.id,
-        "instanceState": i.state.wire(),
-        "availabilityZone": i.zone,
-        "availabilityZoneId": i.zone_id,
         "eventsSet": events,
         "systemStatus": c.wire(i.status.system_impaired_since),
         "instanceStatus": c.wire(i.status.instance_impaired_since),

@@ -1,5 +1,7 @@
 //! Tags: on creation and later, and EC2's rules for them.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::Ec2Call;
@@ -101,108 +103,30 @@ impl Ec2Call<'_> {
         self.auth.need(permission)
     }
 
-    /// Returns a resource's ARN kind and tags, or the error if it does not exist.
-    fn tagged(&self, id: &str) -> Result<(&'static str, &Tags), AwsError> {
-        let missing = |code: &str, what: &str| {
-            AwsError::new(code, format!("The {what} '{id}' does not exist"))
-        };
-        let ec2 = &self.ec2;
-        let prefix = id.split('-').next().unwrap_or_default();
-        match prefix {
-            "i" => self
-                .ec2
-                .instances
-                .get(id)
-                .map(|i| ("instance", &i.tags))
-                .ok_or_else(|| missing("InvalidInstanceID.NotFound", "instance ID")),
-            "subnet" => ec2
-                .subnets
-                .get(id)
-                .map(|s| ("subnet", &s.tags))
-                .ok_or_else(|| missing("InvalidSubnetID.NotFound", "subnet ID")),
-            "sg" => ec2
-                .groups
-                .get(id)
-                .map(|g| ("security-group", &g.tags))
-                .ok_or_else(|| missing("InvalidGroup.NotFound", "security group")),
-            "ami" => ec2
-                .images
-                .get(id)
-                .map(|i| ("image", &i.tags))
-                .ok_or_else(|| missing("InvalidAMIID.NotFound", "image id")),
-            "lt" => ec2
-                .templates
-                .get(id)
-                .map(|t| ("launch-template", &t.tags))
-                .ok_or_else(|| missing("InvalidLaunchTemplateId.NotFound", "launch template ID")),
-            "cr" => ec2
-                .reservations
-                .get(id)
-                .map(|r| ("capacity-reservation", &r.tags))
-                .ok_or_else(|| {
-                    missing(
-                        "InvalidCapacityReservationId.NotFound",
-                        "capacity reservation",
-                    )
-                }),
-            "pg" => ec2
-                .placement_groups
-                .get(id)
-                .map(|g| ("placement-group", &g.tags))
-                .ok_or_else(|| missing("InvalidPlacementGroup.Unknown", "placement group")),
-            _ => Err(AwsError::new(
-                "InvalidID",
-                format!("The ID '{id}' is not valid"),
-            )),
-        }
-    }
-
-    fn tags_mut(&mut self, id: &str) -> Option<&mut Tags> {
-        let ec2 = &mut *self.ec2;
-        if let Some(instance) = ec2.instances.get_mut(id) {
-            instance.touch();
-            return Some(&mut instance.tags);
-        }
-        None.or_else(|| ec2.subnets.get_mut(id).map(|s| &mut s.tags))
-            .or_else(|| ec2.groups.get_mut(id).map(|g| &mut g.tags))
-            .or_else(|| ec2.images.get_mut(id).map(|i| &mut i.tags))
-            .or_else(|| ec2.templates.get_mut(id).map(|t| &mut t.tags))
-            .or_else(|| ec2.reservations.get_mut(id).map(|r| &mut r.tags))
-            .or_else(|| ec2.placement_groups.get_mut(id).map(|g| &mut g.tags))
-    }
-
+    /// CreateTags of instances.
     pub(crate) fn create_tags(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
         let tags = read(p)?;
         let ids = p.texts("ResourceId");
-        let mut first_error = None;
+        if let Some(other) = ids.iter().find(|id| !id.starts_with("i-")) {
+            return Err(AwsError::unsupported(other));
+        }
         for id in &ids {
-            match self.tagged(id) {
-                Ok((kind, existing)) => {
-                    let permission = Permission::new("ec2:CreateTags", self.arn(kind, id))
-                        .resource_tags(existing)
-                        .request_tags(&tags);
-                    let total = existing
-                        .keys()
-                        .chain(tags.keys())
-                        .collect::<std::collections::BTreeSet<_>>()
-                        .len();
-                    self.auth.need(permission)?;
-                    if let Err(error) = check_count(total) {
-                        first_error.get_or_insert(error);
-                    }
-                }
-                Err(error) => {
-                    first_error.get_or_insert(error);
-                }
-            }
+            let Some(instance) = self.ec2.instances.get(id) else {
+                continue;
+            };
+            let total = instance.tags.keys().chain(tags.keys());
+            check_count(total.collect::<BTreeSet<_>>().len())?;
+            let permission = Permission::new("ec2:CreateTags", self.arn("instance", id))
+                .resource_tags(&instance.tags)
+                .request_tags(&tags);
+            self.auth.need(permission)?;
         }
-        if let Some(error) = first_error {
-            return Err(error);
-        }
+        self.check_instances(&ids)?;
         self.check_dry_run(p)?;
         for id in ids {
-            if let Some(existing) = self.tags_mut(id) {
-                existing.extend(tags.clone());
+            if let Some(instance) = self.ec2.instances.get_mut(id) {
+                instance.touch();
+                instance.tags.extend(tags.clone());
             }
         }
         Ok(Reply::Tree(json!({"return": true})))

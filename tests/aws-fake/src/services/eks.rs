@@ -7,6 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::REGION;
 use crate::services::permissions::{Auth, Permission};
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
@@ -18,16 +19,8 @@ pub struct Cluster {
     pub name: String,
     /// Kubernetes version, such as `1.34`.
     pub version: String,
-    /// URL of the API server.
-    pub endpoint: String,
-    /// Certificate authority in PEM.
-    pub ca: String,
     pub service_ipv4_cidr: Option<String>,
     pub service_ipv6_cidr: Option<String>,
-    /// Status: `ACTIVE`, `CREATING`, `UPDATING`, …
-    pub status: String,
-    /// IDs of the control plane's subnets.
-    pub subnets: Vec<String>,
     /// Whether it is registered for zonal shifts.
     pub zonal_shift: bool,
     pub shifts: Vec<ZonalShift>,
@@ -43,9 +36,8 @@ pub struct ZonalShift {
     pub expiry: Timestamp,
 }
 
-fn active() -> String {
-    "ACTIVE".to_owned()
-}
+/// Certificate authority of every cluster.
+const CA: &str = "-----BEGIN CERTIFICATE-----\nZmFrZQ==\n-----END CERTIFICATE-----\n";
 
 impl Cluster {
     /// Creates an active IPv4 cluster.
@@ -54,12 +46,8 @@ impl Cluster {
         Self {
             name: name.to_owned(),
             version: version.to_owned(),
-            endpoint: format!("https://{name}.eks.example"),
-            ca: "-----BEGIN CERTIFICATE-----\nZmFrZQ==\n-----END CERTIFICATE-----\n".to_owned(),
             service_ipv4_cidr: Some("10.100.0.0/16".to_owned()),
             service_ipv6_cidr: None,
-            status: active(),
-            subnets: vec![],
             zonal_shift: false,
             shifts: vec![],
         }
@@ -71,7 +59,6 @@ impl Cluster {
 pub(crate) struct EksCall<'a> {
     pub(crate) action: String,
     pub(crate) now: Timestamp,
-    pub(crate) region: &'a str,
     pub(crate) account: &'a str,
     pub(crate) clusters: &'a BTreeMap<String, Cluster>,
     pub(crate) auth: Auth<'a>,
@@ -103,10 +90,7 @@ impl EksCall<'_> {
     }
 
     fn arn(&self, name: &str) -> String {
-        format!(
-            "arn:aws:eks:{}:{}:cluster/{name}",
-            self.region, self.account
-        )
+        format!("arn:aws:eks:{REGION}:{}:cluster/{name}", self.account)
     }
 
     fn managed_resource(&mut self, resource: &str) -> Result<Reply, AwsError> {
@@ -123,40 +107,21 @@ impl EksCall<'_> {
                 format!("Resource {resource} is not managed by zonal shift."),
             ));
         };
-        let live: Vec<&ZonalShift> = cluster
-            .shifts
-            .iter()
-            .filter(|s| s.expiry > self.now)
-            .collect();
-        let weights: BTreeMap<&str, f64> = live
-            .iter()
-            .filter(|s| s.status == "APPLIED")
-            .map(|s| (s.away_from.as_str(), 0.0))
-            .collect();
-        let shifts: Vec<Value> = live
-            .iter()
-            .zip(1..)
-            .map(|(s, n)| {
-                json!({
-                    "appliedStatus": s.status,
-                    "awayFrom": s.away_from,
-                    "comment": "",
-                    "expiryTime": seconds(s.expiry),
-                    "resourceIdentifier": resource,
-                    "shiftType": "ZONAL_SHIFT",
-                    "startTime": seconds(s.start),
-                    "zonalShiftId": format!("00000000-0000-4000-8000-{n:012}"),
-                })
+        let live = cluster.shifts.iter().filter(|s| s.expiry > self.now);
+        let shifts = live.zip(1..).map(|(s, n)| {
+            json!({
+                "appliedStatus": s.status,
+                "awayFrom": s.away_from,
+                "comment": "",
+                "expiryTime": seconds(s.expiry),
+                "resourceIdentifier": resource,
+                "startTime": seconds(s.start),
+                "zonalShiftId": format!("00000000-0000-4000-8000-{n:012}"),
             })
-            .collect();
-        Ok(Reply::Tree(json!({
-            "appliedWeights": weights,
-            "arn": resource,
-            "autoshifts": [],
-            "name": cluster.name,
-            "zonalAutoshiftStatus": "DISABLED",
-            "zonalShifts": shifts,
-        })))
+        });
+        Ok(Reply::Tree(
+            json!({"zonalShifts": shifts.collect::<Value>()}),
+        ))
     }
 
     fn wire(&self, c: &Cluster) -> Value {
@@ -171,29 +136,11 @@ impl EksCall<'_> {
         json!({
             "name": c.name,
             "arn": self.arn(&c.name),
-            "createdAt": 1_767_225_600.0,
             "version": c.version,
-            "endpoint": c.endpoint,
-            "roleArn": format!("arn:aws:iam::{}:role/eks-{}", self.account, c.name),
-            "resourcesVpcConfig": {
-                "subnetIds": c.subnets,
-                "securityGroupIds": [],
-                "clusterSecurityGroupId": "sg-00000000000000001",
-                "vpcId": "vpc-00000000000000001",
-                "endpointPublicAccess": true,
-                "endpointPrivateAccess": true,
-                "publicAccessCidrs": ["0.0.0.0/0"],
-            },
+            "endpoint": format!("https://{}.eks.example", c.name),
             "kubernetesNetworkConfig": network,
-            "logging": {"clusterLogging": []},
-            "identity": {"oidc": {"issuer": format!("https://oidc.eks.{}.amazonaws.com/id/EXAMPLE", self.region)}},
-            "status": c.status,
-            "certificateAuthority": {"data": BASE64_STANDARD.encode(&c.ca)},
-            "platformVersion": "eks.1",
-            "tags": {},
-            "health": {"issues": []},
-            "accessConfig": {"authenticationMode": "API_AND_CONFIG_MAP"},
-            "zonalShiftConfig": {"enabled": c.zonal_shift},
+            "status": "ACTIVE",
+            "certificateAuthority": {"data": BASE64_STANDARD.encode(CA)},
         })
     }
 }

@@ -23,8 +23,6 @@ pub struct Role {
     pub arn: String,
     /// ID of the role, `AROA…`.
     pub id: String,
-    /// Path, which begins and ends with a slash.
-    pub path: String,
     pub created: Timestamp,
 }
 
@@ -55,25 +53,16 @@ impl Iam {
     pub(crate) fn profile_for_ec2(
         &self,
         wanted: &str,
-        by_arn: bool,
         now: Timestamp,
         delay: Duration,
     ) -> Option<&InstanceProfile> {
-        let profile = if by_arn {
-            self.profiles.values().find(|p| p.arn == wanted)
-        } else {
-            self.profiles.get(wanted)
-        }?;
+        let profile = self.profiles.get(wanted)?;
         (delay.is_zero() || now >= later(profile.changed, delay)).then_some(profile)
     }
 
-    /// Returns the ARN of the role in the profile `wanted`, given by name or ARN.
+    /// Returns the ARN of the role in the profile `wanted`.
     pub(crate) fn role_arn_of_profile(&self, wanted: &str) -> Option<String> {
-        let profile = self
-            .profiles
-            .values()
-            .find(|p| p.name == wanted || p.arn == wanted)?;
-        let role = profile.role.as_ref()?;
+        let role = self.profiles.get(wanted)?.role.as_ref()?;
         self.roles.get(role).map(|r| r.arn.clone())
     }
 }
@@ -216,8 +205,7 @@ impl IamCall<'_> {
             }
             "ListInstanceProfiles" => {
                 self.auth.need_any("iam:ListInstanceProfiles")?;
-                let prefix = p.text("PathPrefix").unwrap_or("/").to_owned();
-                self.list_profiles(p, |profile| profile.path.starts_with(&prefix))
+                self.list_profiles(p)
             }
             "CreateRole" => self.create_role(p),
             other => Err(AwsError::new(
@@ -336,8 +324,8 @@ impl IamCall<'_> {
 
     fn create_role(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
         let name = checked_name(p, "RoleName")?;
-        let path = checked_path(p)?;
-        let arn = format!("arn:aws:iam::{}:role{path}{name}", self.account);
+        p.only(&["RoleName", "AssumeRolePolicyDocument"])?;
+        let arn = format!("arn:aws:iam::{}:role/{name}", self.account);
         self.auth
             .need(Permission::new("iam:CreateRole", arn.clone()))?;
         if self.iam.roles.contains_key(name) {
@@ -350,7 +338,6 @@ impl IamCall<'_> {
             name: name.to_owned(),
             arn,
             id: self.ids.upper("AROA"),
-            path,
             created: self.now,
         };
         let wire = role_wire(&role);
@@ -358,28 +345,8 @@ impl IamCall<'_> {
         Ok(Reply::Tree(json!({"Role": wire})))
     }
 
-    fn list_profiles(
-        &self,
-        p: Params<'_>,
-        keep: impl Fn(&InstanceProfile) -> bool,
-    ) -> Result<Reply, AwsError> {
-        let rows = self
-            .iam
-            .profiles
-            .values()
-            .filter(|profile| keep(profile))
-            // Lists have no tags.
-            .map(|profile| (profile.name.clone(), self.profile_wire(profile, false)));
-        self.cut(p, "InstanceProfiles", rows)
-    }
-
     /// Returns a page with IAM's paging: `Marker` and `MaxItems`, `IsTruncated` in the response.
-    fn cut(
-        &self,
-        p: Params<'_>,
-        member: &str,
-        rows: impl Iterator<Item = (String, Value)>,
-    ) -> Result<Reply, AwsError> {
+    fn list_profiles(&self, p: Params<'_>) -> Result<Reply, AwsError> {
         let most = match p.int("MaxItems") {
             Some(n) if !(1..=1000).contains(&n) => {
                 return Err(validation("MaxItems must be between 1 and 1000"));
@@ -393,19 +360,17 @@ impl IamCall<'_> {
                 paging::open(marker, &self.action).ok_or_else(|| validation("Invalid Marker."))?
             }
         };
-        let mut rest = rows.filter(|(key, _)| *key > after).peekable();
-        let mut page = Vec::new();
-        let mut last = String::new();
-        while page.len() < size {
-            let Some((key, row)) = rest.next() else { break };
-            last = key;
-            page.push(row);
-        }
-        let more = rest.peek().is_some();
+        let prefix = p.text("PathPrefix").unwrap_or("/");
+        let profiles = self.iam.profiles.values();
+        let mut rest = profiles.filter(|one| one.name > after && one.path.starts_with(prefix));
+        let page: Vec<&InstanceProfile> = rest.by_ref().take(size).collect();
+        let more = page.last().filter(|_| rest.next().is_some());
+        // Lists have no tags.
+        let rows = page.iter().map(|one| self.profile_wire(one, false));
         Ok(Reply::Tree(json!({
-            "IsTruncated": more,
-            "Marker": more.then(|| paging::seal(&last, &self.action)),
-            member: page,
+            "IsTruncated": more.is_some(),
+            "Marker": more.map(|last| paging::seal(&last.name, &self.action)),
+            "InstanceProfiles": rows.collect::<Value>(),
         })))
     }
 
@@ -440,12 +405,10 @@ fn tag_list(tags: &Tags) -> Value {
 
 fn role_wire(role: &Role) -> Value {
     json!({
-        "Path": role.path,
+        "Path": "/",
         "RoleName": role.name,
         "RoleId": role.id,
         "Arn": role.arn,
         "CreateDate": rfc3339(role.created),
-        "AssumeRolePolicyDocument": "%7B%22Version%22%3A%222012-10-17%22%2C%22Statement%22%3A%5B%7B%22Effect%22%3A%22Allow%22%2C%22Principal%22%3A%7B%22Service%22%3A%22ec2.amazonaws.com%22%7D%2C%22Action%22%3A%22sts%3AAssumeRole%22%7D%5D%7D",
-        "MaxSessionDuration": 3600,
     })
 }

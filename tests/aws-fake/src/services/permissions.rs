@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::wire::error::AwsError;
+use crate::{ACCOUNT, REGION};
 
 /// A permission that a call needs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,6 +117,26 @@ impl Policy {
             .unwrap_or(Value::Null);
         Ok(Self {
             statements: serde_json::from_value(statements)?,
+        })
+    }
+
+    /// Replaces the variables of a documented policy by the values of a cluster, whose interruption queue has its name.
+    #[must_use]
+    pub fn fill(text: &str, cluster: &str) -> String {
+        let role = format!("arn:aws:iam::{ACCOUNT}:role/KarpenterNodeRole-{cluster}");
+        let queue = format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{cluster}");
+        [
+            ("${AWS::Partition}", "aws"),
+            ("${AWS::Region}", REGION),
+            ("${AWS::AccountId}", ACCOUNT),
+            ("${AWS::URLSuffix}", "amazonaws.com"),
+            ("${ClusterName}", cluster),
+            ("${KarpenterNodeRole.Arn}", &role),
+            ("${KarpenterInterruptionQueue.Arn}", &queue),
+        ]
+        .iter()
+        .fold(text.to_owned(), |text, (name, value)| {
+            text.replace(name, value)
         })
     }
 

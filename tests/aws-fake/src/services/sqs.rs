@@ -1,4 +1,4 @@
-//! SQS: queues with visibility timeout, retention and long polling.
+//! SQS: queues with visibility timeout and long polling.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::REGION;
 use crate::clock::later;
 use crate::ids::Ids;
 use crate::services::permissions::{Auth, Permission};
@@ -18,11 +19,7 @@ use crate::wire::params::Params;
 struct Message {
     id: String,
     body: String,
-    attributes: Value,
-    sent: Timestamp,
     visible_at: Timestamp,
-    received: u32,
-    first_received: Option<Timestamp>,
     /// Receipt handle of the last receive; older handles do not delete.
     handle: String,
 }
@@ -35,8 +32,6 @@ pub(crate) struct Queue {
 
 /// How long a received message stays hidden.
 const VISIBILITY: Duration = Duration::from_secs(30);
-/// How long a message is retained.
-const RETENTION: Duration = Duration::from_secs(345_600);
 /// Maximum size of a message.
 const MAX_BODY: usize = 1_048_576;
 
@@ -48,29 +43,15 @@ impl Queue {
         }
     }
 
-    pub(crate) fn send(
-        &mut self,
-        body: String,
-        attributes: Value,
-        now: Timestamp,
-        ids: &mut Ids,
-    ) -> String {
+    pub(crate) fn send(&mut self, body: String, now: Timestamp, ids: &mut Ids) -> String {
         let id = ids.uuid();
         self.messages.push_back(Message {
             id: id.clone(),
             body,
-            attributes,
-            sent: now,
             visible_at: now,
-            received: 0,
-            first_received: None,
             handle: String::new(),
         });
         id
-    }
-
-    fn expire(&mut self, now: Timestamp) {
-        self.messages.retain(|m| later(m.sent, RETENTION) > now);
     }
 
     /// Iterates over the messages that are waiting or in flight.
@@ -132,7 +113,6 @@ pub(crate) enum Outcome {
 pub(crate) struct SqsCall<'a> {
     pub(crate) action: String,
     pub(crate) now: Timestamp,
-    pub(crate) region: &'a str,
     pub(crate) account: &'a str,
     /// `http://host:port` as the client addressed it.
     pub(crate) endpoint: &'a str,
@@ -217,7 +197,6 @@ impl SqsCall<'_> {
         let (now, action) = (self.now, self.action.clone());
         let ids = &mut *self.ids;
         let queue = self.queues.0.get_mut(&name).ok_or_else(no_queue)?;
-        queue.expire(now);
         let done = |value: Value| Ok(Outcome::Done(Reply::Tree(value)));
         match action.as_str() {
             "ReceiveMessage" => receive(queue, p, waited, now, ids),
@@ -241,7 +220,7 @@ impl SqsCall<'_> {
     }
 
     fn arn(&self, name: &str) -> String {
-        format!("arn:aws:sqs:{}:{}:{name}", self.region, self.account)
+        format!("arn:aws:sqs:{REGION}:{}:{name}", self.account)
     }
 
     fn url(&self, name: &str) -> String {
@@ -281,8 +260,8 @@ fn send(
             "One or more parameters are invalid. Reason: Message must be shorter than {MAX_BODY} bytes."
         )));
     }
-    let attributes = p.0.get("MessageAttributes").cloned().unwrap_or(Value::Null);
-    let id = queue.send(body.to_owned(), attributes, now, ids);
+    p.only(&["QueueUrl", "MessageBody"])?;
+    let id = queue.send(body.to_owned(), now, ids);
     Ok(json!({"MessageId": id, "MD5OfMessageBody": digest(body)}))
 }
 
@@ -305,34 +284,17 @@ fn receive(
     let visible_at = later(now, visibility.unwrap_or(VISIBILITY));
     let wait = wait.unwrap_or_default();
     let prefix = queue.prefix();
-    let wants_attributes = p.has("MessageAttributeNames");
-    let wants_system = p.has("AttributeNames") || p.has("MessageSystemAttributeNames");
     let mut rows = Vec::new();
     let ready = queue.messages.iter_mut().filter(|m| m.visible_at <= now);
     for message in ready.take(usize::try_from(most).unwrap_or(1)) {
-        message.received += 1;
-        message.first_received.get_or_insert(now);
         message.visible_at = visible_at;
         message.handle = format!("{prefix}{}", ids.hex("", 32));
-        let mut row = json!({
+        rows.push(json!({
             "MessageId": message.id,
             "ReceiptHandle": message.handle,
             "MD5OfBody": digest(&message.body),
             "Body": message.body,
-        });
-        if wants_system {
-            row["Attributes"] = json!({
-                "SenderId": "AIDAEXAMPLE",
-                "SentTimestamp": message.sent.as_millisecond().to_string(),
-                "ApproximateReceiveCount": message.received.to_string(),
-                "ApproximateFirstReceiveTimestamp":
-                    message.first_received.unwrap_or(now).as_millisecond().to_string(),
-            });
-        }
-        if wants_attributes && message.attributes.is_object() {
-            row["MessageAttributes"] = message.attributes.clone();
-        }
-        rows.push(row);
+        }));
     }
     if rows.is_empty() && !wait.is_zero() && !waited {
         return Ok(Outcome::Wait(wait));

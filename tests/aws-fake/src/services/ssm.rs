@@ -5,58 +5,19 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::REGION;
 use crate::services::permissions::{Auth, Permission};
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
-/// A parameter with all its values; version n is at index n - 1.
-#[derive(Debug, Clone, Default)]
-struct Parameter {
-    values: Vec<(String, Timestamp)>,
-}
-
-/// The parameters of a region.
+/// The values of the parameters, with the times of their changes.
 #[derive(Debug, Default)]
-pub(crate) struct Ssm(BTreeMap<String, Parameter>);
-
-impl Ssm {
-    pub(crate) fn put(&mut self, name: &str, value: &str, now: Timestamp) {
-        let parameter = self.0.entry(name.to_owned()).or_default();
-        if parameter.values.last().is_none_or(|(v, _)| v != value) {
-            parameter.values.push((value.to_owned(), now));
-        }
-    }
-
-    pub(crate) fn remove(&mut self, name: &str) {
-        self.0.remove(name);
-    }
-
-    /// Returns the value of `name`, which may end in `:VERSION`.
-    pub(crate) fn value(&self, name: &str) -> Option<&str> {
-        self.find(name).map(|(_, _, (value, _))| value.as_str())
-    }
-
-    /// Returns the parameter's name, version and value.
-    fn find(&self, selector: &str) -> Option<(&str, usize, &(String, Timestamp))> {
-        if let Some((name, parameter)) = self.0.get_key_value(selector) {
-            return Some((name, parameter.values.len(), parameter.values.last()?));
-        }
-        let (name, version) = selector.rsplit_once(':')?;
-        let version: usize = version.parse().ok()?;
-        let (name, parameter) = self.0.get_key_value(name)?;
-        Some((
-            name,
-            version,
-            parameter.values.get(version.checked_sub(1)?)?,
-        ))
-    }
-}
+pub(crate) struct Ssm(pub(crate) BTreeMap<String, (String, Timestamp)>);
 
 #[derive(Debug)]
 pub(crate) struct SsmCall<'a> {
     pub(crate) action: String,
-    pub(crate) region: &'a str,
     pub(crate) account: &'a str,
     pub(crate) ssm: &'a Ssm,
     pub(crate) auth: Auth<'a>,
@@ -79,23 +40,30 @@ fn check_name(name: &str) -> Result<(), AwsError> {
 impl SsmCall<'_> {
     pub(crate) fn run(&mut self, params: &Value) -> Result<Reply, AwsError> {
         let p = Params(params);
-        match self.action.as_str() {
-            "GetParameter" => {
-                let name = p
-                    .text("Name")
-                    .ok_or_else(|| validation("Name is required"))?;
-                check_name(name)?;
-                self.need("ssm:GetParameter", name)?;
-                let row = self
-                    .row(name)
-                    .ok_or_else(|| AwsError::new("ParameterNotFound", ""))?;
-                Ok(Reply::Tree(json!({"Parameter": row})))
-            }
-            other => Err(AwsError::new(
+        if self.action != "GetParameter" {
+            return Err(AwsError::new(
                 "UnknownOperationException",
-                format!("no operation {other}"),
-            )),
+                format!("no operation {}", self.action),
+            ));
         }
+        let name = p
+            .text("Name")
+            .ok_or_else(|| validation("Name is required"))?;
+        check_name(name)?;
+        let arn = self.arn(name);
+        self.auth
+            .need(Permission::new("ssm:GetParameter", arn.clone()))?;
+        let Some((value, at)) = self.ssm.0.get(name) else {
+            return Err(AwsError::new("ParameterNotFound", ""));
+        };
+        Ok(Reply::Tree(json!({"Parameter": {
+            "ARN": arn,
+            "LastModifiedDate": at.as_millisecond() as f64 / 1000.0,
+            "Name": name,
+            "Type": "String",
+            "Value": value,
+            "Version": 1,
+        }})))
     }
 
     fn arn(&self, name: &str) -> String {
@@ -106,31 +74,6 @@ impl SsmCall<'_> {
             self.account
         };
         let slash = if name.starts_with('/') { "" } else { "/" };
-        format!(
-            "arn:aws:ssm:{}:{account}:parameter{slash}{name}",
-            self.region
-        )
-    }
-
-    fn need(&mut self, action: &str, name: &str) -> Result<(), AwsError> {
-        let arn = self.arn(name.split(':').next().unwrap_or_default());
-        self.auth.need(Permission::new(action, arn))
-    }
-
-    fn row(&self, selector: &str) -> Option<Value> {
-        let (name, version, (value, at)) = self.ssm.find(selector)?;
-        let mut row = json!({
-            "ARN": self.arn(name),
-            "DataType": "text",
-            "LastModifiedDate": at.as_millisecond() as f64 / 1000.0,
-            "Name": name,
-            "Type": "String",
-            "Value": value,
-            "Version": version,
-        });
-        if name != selector {
-            row["Selector"] = json!(selector[name.len()..]);
-        }
-        Some(row)
+        format!("arn:aws:ssm:{REGION}:{account}:parameter{slash}{name}")
     }
 }

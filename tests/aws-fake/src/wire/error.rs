@@ -34,6 +34,14 @@ impl AwsError {
         )
     }
 
+    /// Refuses what EC2 accepts and the stand-in does not implement, as Karpenter does not use it.
+    pub(crate) fn unsupported(what: &str) -> Self {
+        Self::new(
+            "UnsupportedOperation",
+            format!("not implemented here: {what}"),
+        )
+    }
+
     pub(crate) fn combination(message: impl Into<String>) -> Self {
         Self::new("InvalidParameterCombination", message)
     }

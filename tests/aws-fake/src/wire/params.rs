@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::error::AwsError;
+
 /// A view of a structure of parameters. Members of another type count as absent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Params<'a>(pub(crate) &'a Value);
@@ -22,6 +24,20 @@ impl<'a> Params<'a> {
     /// Returns the structure `name`; empty if absent.
     pub(crate) fn inner(self, name: &str) -> Params<'a> {
         Params(self.0.get(name).unwrap_or(&Value::Null))
+    }
+
+    /// Refuses parameters outside of `known`: the stand-in must not answer as if the call did not have them.
+    pub(crate) fn only(self, known: &[&str]) -> Result<(), AwsError> {
+        let mut names = self
+            .0
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| name);
+        match names.find(|name| *name != "DryRun" && !known.contains(&name.as_str())) {
+            Some(name) => Err(AwsError::unsupported(name)),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn has(self, name: &str) -> bool {

@@ -64,39 +64,3 @@ fn element(name: &str, value: &Value, item: &str, out: &mut String) {
     out.push_str(name);
     out.push('>');
 }
-
-/// Writes elements one by one, where building a [`Value`] first would be too slow.
-#[derive(Debug, Default)]
-pub(crate) struct Writer(pub(crate) String);
-
-impl Writer {
-    pub(crate) fn text(&mut self, name: &str, text: &str) {
-        self.open(name);
-        escape(text, &mut self.0);
-        self.close(name);
-    }
-
-    pub(crate) fn maybe(&mut self, name: &str, text: Option<&str>) {
-        if let Some(text) = text {
-            self.text(name, text);
-        }
-    }
-
-    pub(crate) fn value(&mut self, name: &str, value: &Value) {
-        if !value.is_null() {
-            element(name, value, "item", &mut self.0);
-        }
-    }
-
-    pub(crate) fn open(&mut self, name: &str) {
-        self.0.push('<');
-        self.0.push_str(name);
-        self.0.push('>');
-    }
-
-    pub(crate) fn close(&mut self, name: &str) {
-        self.0.push_str("</");
-        self.0.push_str(name);
-        self.0.push('>');
-    }
-}

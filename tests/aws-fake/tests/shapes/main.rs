@@ -36,7 +36,6 @@ async fn every_response_has_the_published_shape() {
         "DescribeInstances",
         "DescribeInstanceStatus",
         "DescribeInstanceTypes",
-        "DescribeInstanceTypeOfferings",
         "DescribeSubnets",
         "DescribeSecurityGroups",
         "DescribeImages",
@@ -48,6 +47,8 @@ async fn every_response_has_the_published_shape() {
         let answer = aws.ec2(action, &[]).await;
         assert!(!answer.as_object().unwrap().is_empty(), "{action}");
     }
+    let zones = [("LocationType", "availability-zone")];
+    aws.ec2("DescribeInstanceTypeOfferings", &zones).await;
     aws.query("iam", "ListInstanceProfiles", &[]).await;
     let name = [("InstanceProfileName", "profile")];
     aws.query("iam", "GetInstanceProfile", &name).await;

@@ -140,7 +140,6 @@ impl AwsCluster {
         let fake = AwsFake::builder()
             .clock(karpenter_aws_fake::Clock::new(epoch, settings.speed))
             .seed(settings.seed)
-            .region(REGION)
             .cluster(CLUSTER)
             .kubernetes(&versions)
             .interruption_queue(CLUSTER)

@@ -74,7 +74,6 @@ fn generation(instance_type: &str) -> u32 {
 impl FakeAws {
     pub(super) async fn start(client: &Client) -> Result<Self> {
         let aws = AwsFake::builder()
-            .region(REGION)
             .cluster(CLUSTER)
             .kubernetes(&VERSIONS)
             .interruption_queue(CLUSTER)

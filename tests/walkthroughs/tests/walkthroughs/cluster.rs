@@ -489,7 +489,6 @@ fn stack(start: &Start<'_>) -> AwsFake {
     versions.extend(start.published);
     versions.dedup();
     let aws = AwsFake::builder()
-        .region(REGION)
         .cluster(cluster)
         .kubernetes(&versions)
         .interruption_queue(cluster)

@@ -1,7 +1,6 @@
 //! A cluster on AWS: the testbed's API server, the stand-in for AWS over HTTP, the real provider and controllers.
 
 mod options;
-pub mod policy;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use karpenter_aws::context::{AwsContext, AwsSettings};
 use karpenter_aws::operator::AwsOperator;
 use karpenter_aws::providers::instance::instance_id;
 use karpenter_aws::sdk::{Aws, Connect};
-use karpenter_aws_fake::{AwsFake, Builder, Instance, Server};
+use karpenter_aws_fake::{AwsFake, Builder, Instance, Policy, Server};
 use karpenter_kube::clock::Clock;
 use karpenter_kube::context::Context;
 use karpenter_kube::logging::JsonLines;
@@ -35,6 +34,8 @@ pub use options::WorldOptions;
 
 pub const CLUSTER: &str = "test";
 pub const QUEUE: &str = "test";
+/// The documented policy.
+pub const POLICY: &str = include_str!("../../../../../docs/iam-policy.json");
 pub const ZONE: &str = "us-west-2a";
 /// How long to wait for a condition. It only delays a failure: a loaded computer may be slow.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -129,7 +130,6 @@ impl World {
         testbed.load(unreadable);
         let builder = AwsFake::builder()
             .clock(aws_clock)
-            .region("us-west-2")
             .cluster(CLUSTER)
             .interruption_queue(QUEUE)
             .unlimited()
@@ -140,7 +140,7 @@ impl World {
         let fake = change(builder).build();
         fake.add_instance_profile("nodes", Some("KarpenterNodeRole-test"));
         // Calls that the documented policy does not allow are refused.
-        fake.set_policy(Some(policy::policy()));
+        fake.set_policy(Some(policy()));
         furnish(&fake);
         let server = fake.serve(0).await.unwrap();
         let registry = Registry::new();
@@ -478,16 +478,7 @@ impl World {
 
     /// Asserts that no call was refused for lack of permission.
     pub fn nothing_beyond_the_policy(&self) {
-        let refused = |call: &karpenter_aws_fake::Call| {
-            let codes = [
-                "UnauthorizedOperation",
-                "AccessDenied",
-                "AccessDeniedException",
-            ];
-            call.error.as_deref().is_some_and(|c| codes.contains(&c))
-        };
-        let calls = self.fake.calls().into_iter().filter(refused);
-        let refused: Vec<String> = calls.map(|call| call.action).collect();
+        let refused = self.fake.forbidden();
         assert!(refused.is_empty(), "{refused:?}");
     }
 
@@ -579,6 +570,11 @@ impl World {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// Returns the documented policy for this cluster.
+pub fn policy() -> Policy {
+    Policy::parse(&Policy::fill(POLICY, CLUSTER)).unwrap()
 }
 
 /// Removes the rules from a CustomResourceDefinition, as if it were an older one.

@@ -6,7 +6,6 @@
 use serde_json::{Map, Value, json};
 
 use crate::ec2::instances::Lifecycle;
-use crate::ec2::launch::Origin;
 use crate::ec2::launch::spec::{Accepted, LaunchSpec, merged};
 use crate::ec2::{Ec2Call, Pool, tags};
 use crate::services::permissions::Permission;
@@ -18,24 +17,14 @@ use crate::wire::params::Params;
 struct Candidate {
     /// Its `launchTemplateAndOverrides` in the response.
     wire: Value,
-    template: (String, String, u32),
     accepted: Accepted,
     priority: f64,
-    weight: f64,
-    max_price: Option<f64>,
     price: f64,
     depth: u32,
 }
 
 /// Members of an override that change launch data, by the name of the launch data member.
-const OVERRIDES: [&str; 6] = [
-    "InstanceType",
-    "SubnetId",
-    "AvailabilityZone",
-    "ImageId",
-    "Placement",
-    "BlockDeviceMapping",
-];
+const OVERRIDES: [&str; 4] = ["InstanceType", "SubnetId", "AvailabilityZone", "ImageId"];
 
 /// Resource types that a fleet may tag.
 const TAGGABLE: [&str; 5] = [
@@ -52,21 +41,7 @@ impl Ec2Call<'_> {
         self.authorize_fleet(p, &configs)?;
         check_fleet(p, &configs)?;
         for config in &configs {
-            let wanted = config.inner("LaunchTemplateSpecification");
-            let template = self.template(wanted)?;
-            if template
-                .version(wanted.text("Version").unwrap_or_default())
-                .is_none()
-            {
-                return Err(AwsError::new(
-                    "InvalidLaunchTemplateId.VersionNotFound",
-                    format!(
-                        "Could not find the specified version {} for the launch template with ID {}.",
-                        wanted.text("Version").unwrap_or_default(),
-                        template.id
-                    ),
-                ));
-            }
+            self.template(config.inner("LaunchTemplateSpecification"))?;
         }
         self.check_dry_run(p)?;
         if let Some(replay) = self.replay(p)? {
@@ -77,7 +52,7 @@ impl Ec2Call<'_> {
         let lifecycle = match target.text("DefaultTargetCapacityType") {
             Some("spot") => Lifecycle::Spot,
             Some("capacity-block") => Lifecycle::CapacityBlock,
-            Some("reserved-capacity") => Lifecycle::InterruptibleCapacityReservation,
+            Some("reserved-capacity") => return Err(AwsError::unsupported("reserved-capacity")),
             _ => Lifecycle::OnDemand,
         };
         let (mut candidates, mut errors) = self.candidates(p, &configs, lifecycle)?;
@@ -87,39 +62,22 @@ impl Ec2Call<'_> {
             p.inner("OnDemandOptions")
         };
         let total = target.int("TotalTargetCapacity").unwrap_or(0);
-        let total = f64::from(u32::try_from(total).unwrap_or(0));
+        let total = u32::try_from(total).unwrap_or(0);
         order(&mut candidates, options.text("AllocationStrategy"), total);
 
         let fleet = format!("fleet-{}", self.ids.uuid());
-        let launched = self.fill(&candidates, total, options, &fleet, p, &mut errors);
-        let count: usize = launched.iter().map(|(_, ids)| ids.len()).sum();
-        let minimum = options.int("MinTargetCapacity").unwrap_or(0);
-        let instances: Vec<Value> = if i64::try_from(count).unwrap_or(i64::MAX) < minimum {
-            for id in launched.iter().flat_map(|(_, ids)| ids) {
-                let reason = (
-                    "Server.InsufficientInstanceCapacity",
-                    "Server.InsufficientInstanceCapacity: the fleet's minimum target capacity could not be met",
-                );
-                self.ec2
-                    .terminate(id, self.now, self.settings.shutting_down(), reason);
-            }
-            vec![]
-        } else {
-            launched
-                .iter()
-                .map(|(candidate, ids)| {
-                    json!({
-                        "launchTemplateAndOverrides": candidate.wire,
-                        "lifecycle": lifecycle.name(),
-                        "instanceIds": ids,
-                        "instanceType": candidate.accepted.instance_type.name,
-                        "platform": candidate.accepted.image.windows.then_some("windows"),
-                        "availabilityZone": candidate.accepted.zone,
-                        "subnetId": candidate.accepted.subnet,
-                    })
-                })
-                .collect()
-        };
+        let launched = self.fill(&candidates, total, &fleet, &mut errors);
+        let instances = launched.iter().map(|(candidate, ids)| {
+            json!({
+                "launchTemplateAndOverrides": candidate.wire,
+                "lifecycle": lifecycle.name(),
+                "instanceIds": ids,
+                "instanceType": candidate.accepted.instance_type.name,
+                "availabilityZone": candidate.accepted.zone,
+                "subnetId": candidate.accepted.subnet,
+            })
+        });
+        let instances: Value = instances.collect();
         let reply = Reply::Tree(json!({
             "fleetId": fleet,
             "errorSet": errors,
@@ -133,58 +91,26 @@ impl Ec2Call<'_> {
     fn fill<'c>(
         &mut self,
         candidates: &'c [Candidate],
-        total: f64,
-        options: Params<'_>,
+        mut remaining: u32,
         fleet: &str,
-        p: Params<'_>,
         errors: &mut Vec<Value>,
     ) -> Vec<(&'c Candidate, Vec<String>)> {
         let mut launched: Vec<(&Candidate, Vec<String>)> = Vec::new();
-        let mut remaining = total;
-        let single_type = options.flag("SingleInstanceType") == Some(true);
-        let single_zone = options.flag("SingleAvailabilityZone") == Some(true);
         for candidate in candidates {
-            if remaining <= 0.0 {
-                break;
-            }
-            let a = &candidate.accepted;
-            let strays = launched.first().is_some_and(|(first, _)| {
-                single_type && first.accepted.instance_type.name != a.instance_type.name
-                    || single_zone && first.accepted.zone != a.zone
-            });
-            if strays {
-                continue;
-            }
-            if let Some(max) = candidate.max_price
-                && candidate.price > max
-            {
-                errors.push(error_wire(&candidate.wire, a.lifecycle, &AwsError::new(
-                    "SpotMaxPriceTooLow",
-                    format!("Your Spot request price of {max} is lower than the minimum required Spot request fulfillment price of {}.", candidate.price),
-                )));
-                continue;
-            }
-            let mut origin = Origin {
-                template: Some(candidate.template.clone()),
-                fleet: Some(fleet.to_owned()),
-                client_token: p.text("ClientToken").unwrap_or_default().to_owned(),
-                reservation: self.ids.hex("r-", 17),
-                launch_index: 0,
-            };
-            let mut accepted = a.clone();
+            let reservation = self.ids.hex("r-", 17);
+            let mut accepted = candidate.accepted.clone();
             accepted
                 .tags
                 .insert("aws:ec2:fleet-id".to_owned(), fleet.to_owned());
             let mut ids = Vec::new();
-            while remaining > 0.0 {
-                match self.launch(&accepted, &origin) {
+            while remaining > 0 {
+                match self.launch(&accepted, &reservation) {
                     Ok(id) => {
                         ids.push(id);
-                        origin.launch_index += 1;
-                        remaining -= candidate.weight;
+                        remaining -= 1;
                     }
                     Err(error) => {
-                        errors.push(error_wire(&candidate.wire, a.lifecycle, &error));
+                        errors.push(error_wire(&candidate.wire, accepted.lifecycle, &error));
                         break;
                     }
                 }
@@ -206,24 +132,15 @@ impl Ec2Call<'_> {
         let fleet_tags = tags::of_specifications(p, "instance")?;
         let mut candidates = Vec::new();
         let mut errors = Vec::new();
-        let nothing = Value::Object(Map::new());
         for config in configs {
             let wanted = config.inner("LaunchTemplateSpecification");
             let template = self.template(wanted)?;
-            let Some((version, data)) =
-                template.version(wanted.text("Version").unwrap_or_default())
-            else {
-                continue;
-            };
-            let mut overrides: Vec<Params<'_>> = config.list("Overrides").collect();
-            if overrides.is_empty() {
-                overrides.push(Params(&nothing));
-            }
-            for o in overrides {
+            for o in config.list("Overrides") {
+                o.only(&[&OVERRIDES[..], &["Priority"]].concat())?;
                 let wire = json!({
                     "launchTemplateSpecification": {
                         "launchTemplateId": template.id,
-                        "version": version.to_string(),
+                        "version": "1",
                     },
                     "overrides": echo(o),
                 });
@@ -232,7 +149,7 @@ impl Ec2Call<'_> {
                     .filter_map(|name| Some(((*name).to_owned(), o.0.get(*name)?.clone())))
                     .collect();
                 let spec = LaunchSpec {
-                    data: merged(data, &Value::Object(over)),
+                    data: merged(&template.data, &Value::Object(over)),
                     lifecycle,
                     fleet: true,
                 };
@@ -240,24 +157,12 @@ impl Ec2Call<'_> {
                     Err(error) => errors.push(error_wire(&wire, lifecycle, &error)),
                     Ok(mut accepted) => {
                         accepted.tags.extend(fleet_tags.clone());
-                        accepted
-                            .tags
-                            .insert("aws:ec2launchtemplate:id".to_owned(), template.id.clone());
-                        accepted.tags.insert(
-                            "aws:ec2launchtemplate:version".to_owned(),
-                            version.to_string(),
-                        );
+                        accepted.tags.extend(template.launch_tags());
                         let pool =
                             Pool::new(&accepted.instance_type.name, &accepted.zone, lifecycle);
-                        let decimal = |name: &str| o.0.get(name).and_then(Value::as_f64);
                         candidates.push(Candidate {
                             wire,
-                            template: (template.id.clone(), template.name.clone(), version),
-                            priority: decimal("Priority").unwrap_or(f64::MAX),
-                            weight: decimal("WeightedCapacity")
-                                .filter(|w| *w > 0.0)
-                                .unwrap_or(1.0),
-                            max_price: o.text("MaxPrice").and_then(|m| m.parse().ok()),
+                            priority: o.0["Priority"].as_f64().unwrap_or(f64::MAX),
                             price: self.ec2.pool_price(&pool),
                             depth: self.ec2.pools.depth(&pool),
                             accepted,
@@ -278,11 +183,8 @@ impl Ec2Call<'_> {
         let mut uses: Vec<(Params<'_>, Option<Value>)> = Vec::new();
         for config in configs {
             let wanted = config.inner("LaunchTemplateSpecification");
-            let data = self.template(wanted).ok().and_then(|t| {
-                t.version(wanted.text("Version").unwrap_or_default())
-                    .map(|(_, data)| data.clone())
-            });
-            uses.push((wanted, data));
+            let data = self.template(wanted).map(|t| t.data.clone());
+            uses.push((wanted, data.ok()));
         }
         let fleet_tags = tags::of_specifications(p, "fleet")?;
         let create = Permission::new("ec2:CreateFleet", self.arn("fleet", "*"));
@@ -377,8 +279,7 @@ impl Ec2Call<'_> {
                 self.auth.need(Permission::new(*action, arn.clone()))?;
             }
         }
-        let profile = data.inner("IamInstanceProfile");
-        let wanted = profile.text("Name").or(profile.text("Arn"));
+        let wanted = data.inner("IamInstanceProfile").text("Name");
         if let Some(role) = wanted.and_then(|w| self.iam.role_arn_of_profile(w)) {
             let permission = Permission::new("iam:PassRole", role)
                 .with("iam:PassedToService", "ec2.amazonaws.com");
@@ -429,11 +330,11 @@ fn check_fleet(p: Params<'_>, configs: &[Params<'_>]) -> Result<(), AwsError> {
 }
 
 /// Sorts candidates by the order of the allocation strategy.
-fn order(candidates: &mut [Candidate], strategy: Option<&str>, total: f64) {
+fn order(candidates: &mut [Candidate], strategy: Option<&str>, total: u32) {
     let cheapest = |a: &Candidate, b: &Candidate| a.price.total_cmp(&b.price);
     let deepest = candidates.iter().map(|c| c.depth).max().unwrap_or(0);
     // A pool is deep enough if it has the capacity for the whole request, or is among the deep ones.
-    let deep = |c: &Candidate| f64::from(c.depth) >= total && c.depth >= deepest / 2;
+    let deep = |c: &Candidate| c.depth >= total && c.depth >= deepest / 2;
     match strategy.unwrap_or("lowest-price") {
         "prioritized" => candidates.sort_by(|a, b| a.priority.total_cmp(&b.priority)),
         "price-capacity-optimized" => candidates.sort_by(|a, b| {
@@ -445,16 +346,11 @@ fn order(candidates: &mut [Candidate], strategy: Option<&str>, total: f64) {
                 }
             })
         }),
-        "capacity-optimized" => {
-            candidates.sort_by_key(|c| std::cmp::Reverse(c.depth));
-        }
         "capacity-optimized-prioritized" => candidates.sort_by(|a, b| {
             deep(b)
                 .cmp(&deep(a))
                 .then_with(|| a.priority.total_cmp(&b.priority))
         }),
-        // `lowest-price`; `diversified` differs only when one pool could launch everything, which an instant fleet
-        // allows.
         _ => candidates.sort_by(cheapest),
     }
 }
@@ -472,10 +368,8 @@ fn error_wire(wire: &Value, lifecycle: Lifecycle, error: &AwsError) -> Value {
 fn echo(o: Params<'_>) -> Value {
     json!({
         "instanceType": o.text("InstanceType"),
-        "maxPrice": o.text("MaxPrice"),
         "subnetId": o.text("SubnetId"),
         "availabilityZone": o.text("AvailabilityZone"),
-        "weightedCapacity": o.0.get("WeightedCapacity"),
         "priority": o.0.get("Priority"),
         "imageId": o.text("ImageId"),
     })

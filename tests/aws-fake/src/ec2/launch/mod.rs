@@ -12,30 +12,14 @@ use super::status::StatusReport;
 use super::{Ec2Call, Pool};
 use crate::clock::later;
 use crate::wire::error::AwsError;
-use crate::wire::params::Params;
 use spec::{Accepted, ReservationChoice, spread_full};
 
-/// Source of a launch.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Origin {
-    /// ID, name and version of the launch template.
-    pub(crate) template: Option<(String, String, u32)>,
-    pub(crate) fleet: Option<String>,
-    pub(crate) client_token: String,
-    pub(crate) reservation: String,
-    pub(crate) launch_index: u32,
-}
-
 impl Ec2Call<'_> {
-    /// Launches one instance; returns its ID.
+    /// Launches one instance for the request `origin`, an ID `r-…`; returns the instance's ID.
     ///
     /// # Errors
     /// Without quota, capacity or addresses; nothing has been changed then.
-    pub(crate) fn launch(
-        &mut self,
-        accepted: &Accepted,
-        origin: &Origin,
-    ) -> Result<String, AwsError> {
+    pub(crate) fn launch(&mut self, accepted: &Accepted, origin: &str) -> Result<String, AwsError> {
         self.check_quota(accepted)?;
         if let Some((group, _)) = &accepted.placement
             && spread_full(self, group, &accepted.zone)
@@ -160,10 +144,7 @@ impl Ec2Call<'_> {
                 "The requested reservation does not have sufficient compatible and available capacity for this request.",
             )
         };
-        let special = matches!(
-            accepted.lifecycle,
-            Lifecycle::CapacityBlock | Lifecycle::InterruptibleCapacityReservation
-        );
+        let special = accepted.lifecycle == Lifecycle::CapacityBlock;
         let chosen = match &accepted.reservation {
             ReservationChoice::Only(Some(id)) => {
                 let reservation = self.ec2.reservations.get_mut(id).ok_or_else(|| {
@@ -172,10 +153,8 @@ impl Ec2Call<'_> {
                         format!("The capacity reservation '{id}' does not exist"),
                     )
                 })?;
-                let kind_fits = reservation.block
-                    == (accepted.lifecycle == Lifecycle::CapacityBlock)
-                    && reservation.interruptible
-                        == (accepted.lifecycle == Lifecycle::InterruptibleCapacityReservation);
+                let kind_fits =
+                    reservation.block == (accepted.lifecycle == Lifecycle::CapacityBlock);
                 if !reservation.serves(name, zone) || !kind_fits {
                     return Err(exceeded());
                 }
@@ -186,7 +165,6 @@ impl Ec2Call<'_> {
                     r.serves(name, zone)
                         && r.match_criteria == "open"
                         && !r.block
-                        && !r.interruptible
                         && r.available > 0
                 })
             }
@@ -203,84 +181,60 @@ impl Ec2Call<'_> {
         }
     }
 
-    fn create(&mut self, a: &Accepted, origin: &Origin, reservation: Option<String>) -> String {
+    fn create(&mut self, a: &Accepted, origin: &str, reservation: Option<String>) -> String {
         let id = self.ids.hex("i-", 17);
-        let mut interfaces = Vec::new();
-        for spec in &a.interfaces {
-            let mut address = None;
-            let mut public = None;
-            if let Some(subnet) = self.ec2.subnets.get_mut(&a.subnet) {
-                subnet.reserve(16 * spec.prefixes);
-                if spec.kind != "efa-only" {
-                    address = subnet.take();
-                    public = spec
-                        .public
-                        .unwrap_or(subnet.public)
-                        .then(|| self.ids.public_ip());
-                }
-            }
-            interfaces.push(Interface {
-                id: self.ids.hex("eni-", 17),
-                card: spec.card,
-                device: spec.device,
-                kind: spec.kind.clone(),
-                address,
-                prefixes: spec.prefixes,
-                ipv6: (0..spec.ipv6).map(|_| self.ids.ipv6()).collect(),
-                groups: spec.groups.clone(),
-                public,
-            });
-        }
-        let primary = interfaces
-            .iter()
-            .find(|i| (i.card, i.device) == (0, 0))
-            .or(interfaces.first());
-        let private_ip = primary
-            .and_then(|i| i.address)
-            .unwrap_or(Ipv4Addr::UNSPECIFIED);
-        let groups = primary.map(|i| i.groups.clone()).unwrap_or_default();
+        let subnet = self.ec2.subnets.get_mut(&a.subnet);
+        let interfaces: Vec<Interface> = match subnet {
+            None => vec![],
+            Some(subnet) => a
+                .interfaces
+                .iter()
+                .map(|spec| {
+                    subnet.reserve(16 * spec.prefixes);
+                    Interface {
+                        kind: spec.kind.clone(),
+                        address: (spec.kind != "efa-only").then(|| subnet.take()).flatten(),
+                        prefixes: spec.prefixes,
+                    }
+                })
+                .collect(),
+        };
+        let primary = a.interfaces.iter().zip(&interfaces);
+        let primary = primary.min_by_key(|(spec, _)| (spec.card, spec.device));
         let placement = a.placement.as_ref().map(|(group, wanted)| {
             let partition = wanted.or_else(|| group.partitions.map(|n| self.ids.up_to(n)));
-            (group.id.clone(), group.name.clone(), partition)
+            (group.id.clone(), partition)
         });
-        let volumes = self.volumes(a);
         let instance = Instance {
             id: id.clone(),
-            reservation: origin.reservation.clone(),
-            launch_index: origin.launch_index,
+            reservation: origin.to_owned(),
             instance_type: a.instance_type.name.clone(),
             image: a.image.id.clone(),
             architecture: a.image.architecture.clone(),
             zone: a.zone.clone(),
             zone_id: self.ec2.catalog.zone_id(&a.zone).to_owned(),
             subnet: a.subnet.clone(),
-            vpc: a.vpc.clone(),
-            private_ip,
+            private_ip: primary
+                .and_then(|(_, i)| i.address)
+                .unwrap_or(Ipv4Addr::UNSPECIFIED),
+            groups: primary
+                .map(|(spec, _)| spec.groups.clone())
+                .unwrap_or_default(),
             interfaces,
-            groups,
             tags: a.tags.clone(),
             launched: self.now,
             state: InstanceState::Pending,
-            protected: Params(&a.data)
-                .flag("DisableApiTermination")
-                .unwrap_or(false),
-            reason: None,
+            protected: false,
             lifecycle: a.lifecycle,
             spot_request: (a.lifecycle == Lifecycle::Spot).then(|| self.ids.hex("sir-", 8)),
             capacity_reservation: reservation,
             reservation_preference: a.reservation.names(),
-            template: origin.template.clone(),
-            fleet: origin.fleet.clone(),
             profile: a.profile.clone(),
             data: a.data.clone(),
-            root_device: a.image.root_device.clone(),
-            volumes,
             placement,
             windows: a.image.windows,
             vcpus: a.instance_type.vcpus,
             memory_mib: a.instance_type.memory_mib(),
-            cores: a.instance_type.default_cores(),
-            client_token: origin.client_token.clone(),
             status: StatusReport::default(),
             up_since: None,
             sequence: 0,
@@ -291,38 +245,5 @@ impl Ec2Call<'_> {
         self.ec2.instances.schedule(up, &id, Due::Running);
         self.ec2.emit_state(&id, self.now);
         id
-    }
-
-    /// Returns the image's volumes as the launch changes them, and the launch's own.
-    fn volumes(&mut self, a: &Accepted) -> Vec<(String, u32, String, bool)> {
-        let mut volumes: Vec<(String, u32, bool)> = a
-            .image
-            .volumes
-            .iter()
-            .map(|(device, size)| (device.clone(), *size, true))
-            .collect();
-        for mapping in Params(&a.data).list("BlockDeviceMapping") {
-            let Some(device) = mapping.text("DeviceName") else {
-                continue;
-            };
-            let ebs = mapping.inner("Ebs");
-            let size = ebs.int("VolumeSize").and_then(|n| u32::try_from(n).ok());
-            let with_instance = ebs.flag("DeleteOnTermination");
-            match volumes.iter_mut().find(|(d, _, _)| d == device) {
-                Some(volume) => {
-                    volume.1 = size.unwrap_or(volume.1);
-                    volume.2 = with_instance.unwrap_or(volume.2);
-                }
-                None => volumes.push((
-                    device.to_owned(),
-                    size.unwrap_or(8),
-                    with_instance.unwrap_or(true),
-                )),
-            }
-        }
-        volumes
-            .into_iter()
-            .map(|(device, size, with)| (device, size, self.ids.hex("vol-", 17), with))
-            .collect()
     }
 }

@@ -16,6 +16,7 @@ use crate::ec2::instances::Lifecycle;
 use crate::ec2::launch::templates::check_user_data;
 use crate::ec2::network::{PlacementGroup, Subnet};
 use crate::ec2::{Ec2Call, images, tags};
+use crate::services::iam::InstanceProfile;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
@@ -38,7 +39,6 @@ pub(crate) struct Accepted {
     pub(crate) image: Image,
     pub(crate) subnet: String,
     pub(crate) zone: String,
-    pub(crate) vpc: String,
     /// Network interfaces with their groups; one entry for the primary interface if none are specified.
     pub(crate) interfaces: Vec<InterfaceSpec>,
     /// Name, ARN and ID of the instance profile.
@@ -57,8 +57,6 @@ pub(crate) struct InterfaceSpec {
     pub(crate) kind: String,
     pub(crate) groups: Vec<(String, String)>,
     pub(crate) prefixes: u32,
-    pub(crate) ipv6: u32,
-    pub(crate) public: Option<bool>,
 }
 
 /// The capacity reservation preference of a launch.
@@ -141,7 +139,6 @@ impl LaunchSpec {
             lifecycle: self.lifecycle,
             subnet: subnet.id.clone(),
             zone: subnet.zone.clone(),
-            vpc: subnet.vpc_id.clone(),
             profile: profile(call, data)?,
             reservation: reservation(data)?,
             data: self.data.clone(),
@@ -157,36 +154,18 @@ impl LaunchSpec {
         let id = data
             .text("ImageId")
             .ok_or_else(|| AwsError::missing("ImageId"))?;
-        let id = match id.strip_prefix("resolve:ssm:") {
-            Some(name) => call.ssm_value(name).ok_or_else(|| {
-                AwsError::invalid_value(format!(
-                    "The value '{id}' is not valid for ImageId: parameter not found"
-                ))
-            })?,
-            None => id.to_owned(),
-        };
-        if !images::well_formed(&id) {
+        if !images::well_formed(id) {
             return Err(AwsError::new(
                 "InvalidAMIID.Malformed",
                 format!("Invalid id: \"{id}\""),
             ));
         }
-        match call.ec2.images.get(&id) {
-            Some(image)
-                if (image.public || image.owner == call.ec2.account)
-                    && image.state == "available" =>
-            {
-                Ok(image.clone())
-            }
-            Some(image) if image.public || image.owner == call.ec2.account => Err(AwsError::new(
-                "InvalidAMIID.Unavailable",
-                format!("The image ID '{id}' is not available"),
-            )),
-            _ => Err(AwsError::new(
+        call.ec2.images.get(id).cloned().ok_or_else(|| {
+            AwsError::new(
                 "InvalidAMIID.NotFound",
                 format!("The image id '[{id}]' does not exist"),
-            )),
-        }
+            )
+        })
     }
 
     fn subnet<'a>(&self, call: &'a Ec2Call<'_>, data: Params<'_>) -> Result<&'a Subnet, AwsError> {
@@ -329,8 +308,6 @@ fn interfaces(
                 groups
             },
             prefixes: 0,
-            ipv6: number(data, "Ipv6AddressCount"),
-            public: None,
         }]);
     }
     if !outer.is_empty() {
@@ -341,6 +318,7 @@ fn interfaces(
     // A request of its own with both a subnet and interfaces is refused; a fleet's override moves the subnet to the
     // primary interface.
     let mut out: Vec<InterfaceSpec> = Vec::new();
+    let mut public = false;
     for p in listed {
         let kind = p.text("InterfaceType").unwrap_or("interface").to_owned();
         let (card, device) = (number(p, "NetworkCardIndex"), number(p, "DeviceIndex"));
@@ -380,16 +358,15 @@ fn interfaces(
                 groups
             },
             prefixes: number(p, "Ipv4PrefixCount"),
-            ipv6: number(p, "Ipv6AddressCount"),
-            public: p.flag("AssociatePublicIpAddress"),
         });
+        public |= p.flag("AssociatePublicIpAddress") == Some(true);
     }
     if !out.iter().any(|i| (i.card, i.device) == (0, 0)) {
         return Err(AwsError::combination(
             "You must specify a network interface with device index 0 on network card 0",
         ));
     }
-    if out.len() > 1 && out.iter().any(|i| i.public == Some(true)) {
+    if out.len() > 1 && public {
         return Err(AwsError::combination(
             "The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces.",
         ));
@@ -437,35 +414,26 @@ fn profile(
     call: &Ec2Call<'_>,
     data: Params<'_>,
 ) -> Result<Option<(String, String, String)>, AwsError> {
-    let profile = data.inner("IamInstanceProfile");
-    let (member, wanted) = match (profile.text("Name"), profile.text("Arn")) {
-        (Some(name), None) => ("name", name),
-        (None, Some(arn)) => ("arn", arn),
-        (None, None) => return Ok(None),
-        (Some(_), Some(_)) => {
-            return Err(AwsError::combination(
-                "The parameter 'iamInstanceProfile.name' may not be used in combination with 'iamInstanceProfile.arn'",
-            ));
-        }
+    let Some(wanted) = data.inner("IamInstanceProfile").text("Name") else {
+        return Ok(None);
     };
-    let found =
-        call.iam
-            .profile_for_ec2(wanted, member == "arn", call.now, call.settings.iam_delay());
-    match found {
-        None => Err(AwsError::invalid_value(format!(
-            "Value ({wanted}) for parameter iamInstanceProfile.{member} is invalid. Invalid IAM Instance Profile {}",
-            if member == "arn" { "ARN" } else { "name" }
-        ))),
-        Some(profile) if profile.role.is_none() => Err(AwsError::invalid_value(format!(
-            "Value ({wanted}) for parameter iamInstanceProfile.{member} is invalid. IAM Instance Profile \"{}\" has no associated IAM Roles",
+    let invalid = |why: String| {
+        AwsError::invalid_value(format!(
+            "Value ({wanted}) for parameter iamInstanceProfile.name is invalid. {why}"
+        ))
+    };
+    let profile = call
+        .iam
+        .profile_for_ec2(wanted, call.now, call.settings.iam_delay())
+        .ok_or_else(|| invalid("Invalid IAM Instance Profile name".to_owned()))?;
+    if profile.role.is_none() {
+        return Err(invalid(format!(
+            "IAM Instance Profile \"{}\" has no associated IAM Roles",
             profile.arn
-        ))),
-        Some(profile) => Ok(Some((
-            profile.name.clone(),
-            profile.arn.clone(),
-            profile.id.clone(),
-        ))),
+        )));
     }
+    let InstanceProfile { name, arn, id, .. } = profile.clone();
+    Ok(Some((name, arn, id)))
 }
 
 /// Maximum number of instances of a spread placement group in one zone.
@@ -523,11 +491,7 @@ pub(crate) fn spread_full(call: &Ec2Call<'_>, group: &PlacementGroup, zone: &str
             .instances
             .all()
             .filter(|i| i.state.is_alive() && i.zone == zone)
-            .filter(|i| {
-                i.placement
-                    .as_ref()
-                    .is_some_and(|(id, _, _)| *id == group.id)
-            })
+            .filter(|i| i.placement.as_ref().is_some_and(|(id, _)| *id == group.id))
             .count()
             >= SPREAD_LIMIT
 }

@@ -3,51 +3,32 @@
 use serde_json::{Value, json};
 
 use crate::clock::rfc3339;
-use crate::ec2::filters::{Filterable, Filters, Tags, tag_set};
+use crate::ec2::filters::{Filters, Tags, tag_set};
 use crate::ec2::{Ec2Call, tags};
 use crate::services::permissions::Permission;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
-/// A launch template with all its versions; version n is at index n - 1.
+/// A launch template with its only version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LaunchTemplate {
     /// ID of the template, `lt-…`.
     pub id: String,
     pub name: String,
     pub created: jiff::Timestamp,
-    pub default_version: u32,
-    /// Launch data of each version, with the request's parameter names.
-    pub versions: Vec<Value>,
+    /// Launch data, with the request's parameter names.
+    pub data: Value,
     pub tags: Tags,
 }
 
 impl LaunchTemplate {
-    /// Returns number and data of `version`: a number, `$Latest` or `$Default`.
-    pub(crate) fn version(&self, version: &str) -> Option<(u32, &Value)> {
-        let latest = u32::try_from(self.versions.len()).ok()?;
-        let number = match version {
-            "$Latest" => latest,
-            "$Default" | "" => self.default_version,
-            number => number.parse().ok()?,
-        };
-        let index = usize::try_from(number.checked_sub(1)?).ok()?;
-        Some((number, self.versions.get(index)?))
-    }
-}
-
-impl Filterable for LaunchTemplate {
-    fn values(&self, name: &str) -> Vec<String> {
-        match name {
-            "launch-template-name" => vec![self.name.clone()],
-            "create-time" => vec![rfc3339(self.created)],
-            _ => vec![],
-        }
-    }
-
-    fn tags(&self) -> &Tags {
-        &self.tags
+    /// Returns the tags that EC2 adds to instances launched from the template.
+    pub(crate) fn launch_tags(&self) -> Tags {
+        let id = self.id.clone();
+        [("id", id), ("version", "1".to_owned())]
+            .map(|(key, value)| (format!("aws:ec2launchtemplate:{key}"), value))
+            .into()
     }
 }
 
@@ -136,8 +117,7 @@ impl Ec2Call<'_> {
             id: self.ids.hex("lt-", 17),
             name: name.to_owned(),
             created: self.now,
-            default_version: 1,
-            versions: vec![data.0.clone()],
+            data: data.0.clone(),
             tags,
         };
         let reply = Reply::Tree(json!({"launchTemplate": self.template_wire(&template)}));
@@ -152,14 +132,14 @@ impl Ec2Call<'_> {
             "launchTemplateName": t.name,
             "createTime": rfc3339(t.created),
             "createdBy": self.auth.caller,
-            "defaultVersionNumber": t.default_version,
-            "latestVersionNumber": t.versions.len(),
+            "defaultVersionNumber": 1,
+            "latestVersionNumber": 1,
             "tagSet": tag_set(&t.tags),
         })
     }
 
     pub(crate) fn describe_launch_templates(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
-        let filters = Filters::read(p, &["tag", "launch-template-name", "create-time"])?;
+        let filters = Filters::read(p, &["tag"])?;
         let page = self.page(p, (1, 200))?;
         let names = p.texts("LaunchTemplateName");
         let ids = p.texts("LaunchTemplateId");
@@ -183,7 +163,7 @@ impl Ec2Call<'_> {
             .values()
             .filter(|t| ids.is_empty() || ids.contains(&t.id.as_str()))
             .filter(|t| names.is_empty() || names.contains(&t.name.as_str()))
-            .filter(|t| filters.matches(*t))
+            .filter(|t| filters.matches(&t.tags, |_| vec![]))
             .map(|t| (t.id.clone(), self.template_wire(t)));
         let (rows, token) = page.cut(rows);
         Ok(Reply::Tree(
@@ -204,7 +184,17 @@ impl Ec2Call<'_> {
             (Some(name), None) => self.ec2.template_by_name(name),
             (None, Some(id)) => self.ec2.templates.get(id),
         };
-        found.ok_or_else(|| template_missing(name, id))
+        let found = found.ok_or_else(|| template_missing(name, id))?;
+        match p.text("Version").unwrap_or("$Default") {
+            "$Default" | "$Latest" | "1" => Ok(found),
+            version => Err(AwsError::new(
+                "InvalidLaunchTemplateId.VersionNotFound",
+                format!(
+                    "Could not find the specified version {version} for the launch template with ID {}.",
+                    found.id
+                ),
+            )),
+        }
     }
 
     pub(crate) fn delete_launch_template(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {

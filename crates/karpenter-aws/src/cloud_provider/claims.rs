@@ -66,12 +66,8 @@ pub fn claim(
     if let Some(reservation) = &instance.reservation {
         put(labels::CAPACITY_RESERVATION_ID, &reservation.id);
         put(labels::CAPACITY_RESERVATION_TYPE, reservation.type_);
-        let interruptible = if reservation.interruptible {
-            "true"
-        } else {
-            "false"
-        };
-        put(labels::CAPACITY_RESERVATION_INTERRUPTIBLE, interruptible);
+        let interruptible = reservation.interruptible.to_string();
+        put(labels::CAPACITY_RESERVATION_INTERRUPTIBLE, &interruptible);
     }
     if let Some(group) = &instance.placement_group {
         put(labels::PLACEMENT_GROUP_ID, group);
@@ -96,7 +92,6 @@ pub fn claim(
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use karpenter_core::requirements::{Operator, Requirement, Requirements};
 
     use super::*;
@@ -105,21 +100,11 @@ mod tests {
     fn instance() -> Instance {
         Instance {
             id: "i-1".into(),
-            type_: "p4d.24xlarge".into(),
-            image_id: "ami-1".into(),
             zone: "us-west-2a".into(),
             zone_id: Some("usw2-az1".into()),
-            subnet_id: "subnet-1".into(),
-            security_groups: Default::default(),
             capacity_type: "on-demand",
-            reservation: None,
-            launched: Timestamp::UNIX_EPOCH,
-            state: "running".into(),
-            tenancy: "default".into(),
-            placement_group: None,
-            partition: None,
-            efa: 0,
             tags: [(tags::NODE_POOL.to_owned(), "pool".to_owned())].into(),
+            ..Instance::default()
         }
     }
 

@@ -152,7 +152,6 @@ pub fn is_placement_changed(claim: &NodeClaim, group: Option<&PlacementGroup>) -
 mod tests {
     use std::collections::BTreeMap;
 
-    use jiff::Timestamp;
     use karpenter_core::requirements::{Requirement, Requirements};
     use karpenter_core::resources::Resources;
     use serde_json::json;
@@ -217,59 +216,28 @@ mod tests {
 
     fn instance() -> Instance {
         Instance {
-            id: "i-1".into(),
-            type_: "m5.large".into(),
-            image_id: "ami-new".into(),
-            zone: "a".into(),
-            zone_id: None,
             subnet_id: "subnet-1".into(),
             security_groups: ["sg-1", "sg-2"].map(str::to_owned).into(),
-            capacity_type: "on-demand",
-            reservation: None,
-            launched: Timestamp::UNIX_EPOCH,
-            state: "running".into(),
-            tenancy: "default".into(),
-            placement_group: None,
-            partition: None,
-            efa: 0,
-            tags: BTreeMap::new(),
+            ..Instance::default()
         }
-    }
-
-    fn annotated<T>(
-        mut object: T,
-        set: impl Fn(&mut T, BTreeMap<String, String>),
-        hash: Option<&str>,
-        version: Option<&str>,
-    ) -> T {
-        let pairs = [
-            (annotations::NODE_CLASS_HASH, hash),
-            (annotations::NODE_CLASS_HASH_VERSION, version),
-        ];
-        let map = pairs
-            .iter()
-            .filter_map(|(k, v)| Some(((*k).to_owned(), (*v)?.to_owned())))
-            .collect();
-        set(&mut object, map);
-        object
     }
 
     /// Conformance: AWS-drift-04
     #[test]
     fn the_static_part_drifts_only_when_both_sides_know_hash_and_version() {
-        let drifts = |theirs: (Option<&str>, Option<&str>), ours: (Option<&str>, Option<&str>)| {
-            let class = annotated(
-                class(),
-                |c, m| c.metadata.annotations = Some(m),
-                theirs.0,
-                theirs.1,
-            );
-            let claim = annotated(
-                claim("x"),
-                |c, m| c.metadata.annotations = Some(m),
-                ours.0,
-                ours.1,
-            );
+        let stamped = |(hash, version): (Option<&str>, Option<&str>)| {
+            let pairs = [
+                (annotations::NODE_CLASS_HASH, hash),
+                (annotations::NODE_CLASS_HASH_VERSION, version),
+            ];
+            let known = pairs.into_iter();
+            let known = known.filter_map(|(k, v)| Some((k.to_owned(), v?.to_owned())));
+            Some(known.collect::<BTreeMap<_, _>>())
+        };
+        let drifts = |theirs, ours| {
+            let (mut class, mut claim) = (class(), claim("x"));
+            class.metadata.annotations = stamped(theirs);
+            claim.metadata.annotations = stamped(ours);
             is_static_part_changed(&class, &claim)
         };
         let v6 = Some("v6");

@@ -18,5 +18,5 @@ pub mod pages;
 pub mod telemetry;
 pub mod terms;
 
-pub use clients::{Aws, Connect, Service};
+pub use clients::{Aws, Connect};
 pub use errors::AwsError;

@@ -26,7 +26,7 @@ pub struct InReservation {
 }
 
 /// An EC2 instance, reduced to the fields that are used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     pub id: String,
     pub type_: String,

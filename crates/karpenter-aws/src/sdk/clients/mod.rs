@@ -39,40 +39,6 @@ const FAILED_ATTEMPTS: u32 = 3;
 /// Maximum pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// An AWS service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// Instances, networks, AMIs.
-    Ec2,
-    /// EKS clusters.
-    Eks,
-    /// Roles and instance profiles.
-    Iam,
-    /// The price list.
-    Pricing,
-    /// The interruption queue.
-    Sqs,
-    /// Systems Manager parameters that hold AMI IDs.
-    Ssm,
-    /// Zonal shifts of Application Recovery Controller.
-    ZonalShift,
-}
-
-impl Service {
-    /// Returns the name of the service in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ec2 => "EC2",
-            Self::Eks => "EKS",
-            Self::Iam => "IAM",
-            Self::Pricing => "Pricing",
-            Self::Sqs => "SQS",
-            Self::Ssm => "SSM",
-            Self::ZonalShift => "ARC Zonal Shift",
-        }
-    }
-}
-
 /// Connection settings. The default takes everything from the environment, as the SDK does.
 #[derive(Clone, Debug)]
 pub struct Connect {
@@ -341,13 +307,13 @@ impl Aws {
         E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
     {
         let inner = &self.0;
-        let service = Service::Ec2.name();
+        let service = "EC2";
         if inner.pacing.admit(service, operation).await.is_err() {
             return Err(AwsError::circuit_open(operation, service));
         }
         let started = Instant::now();
         let result = inner
-            .attempt(Service::Ec2, operation, Box::pin(send(&inner.ec2)))
+            .attempt(service, operation, Box::pin(send(&inner.ec2)))
             .await;
         let status = result.as_ref().map_or_else(|e| e.status, |_| Some(200));
         inner
@@ -357,9 +323,10 @@ impl Aws {
     }
 }
 
-/// Defines one method per service: `aws.ec2("DescribeSubnets", |ec2| ec2.describe_subnets().send())`.
+/// Defines one method per service: `aws.ec2("DescribeSubnets", |ec2| ec2.describe_subnets().send())`. The literals are
+/// the names of the services in metrics.
 macro_rules! services {
-    ($($(#[$doc:meta])* $name:ident: $client:ty, $service:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $client:ty, $service:literal;)*) => {
         impl Aws {
             $(
                 $(#[$doc])*
@@ -376,7 +343,7 @@ macro_rules! services {
                     F: Future<Output = Result<T, SdkError<E, HttpResponse>>> + Send,
                     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
                 {
-                    self.0.call(Service::$service, operation, || send(&self.0.$name)).await
+                    self.0.call($service, operation, || send(&self.0.$name)).await
                 }
             )*
         }
@@ -385,25 +352,25 @@ macro_rules! services {
 
 services! {
     /// Calls EC2.
-    ec2: aws_sdk_ec2::Client, Ec2;
+    ec2: aws_sdk_ec2::Client, "EC2";
     /// Calls EKS.
-    eks: aws_sdk_eks::Client, Eks;
+    eks: aws_sdk_eks::Client, "EKS";
     /// Calls IAM.
-    iam: aws_sdk_iam::Client, Iam;
+    iam: aws_sdk_iam::Client, "IAM";
     /// Calls the price list, in the region that has it.
-    pricing: aws_sdk_pricing::Client, Pricing;
+    pricing: aws_sdk_pricing::Client, "Pricing";
     /// Calls SQS.
-    sqs: aws_sdk_sqs::Client, Sqs;
+    sqs: aws_sdk_sqs::Client, "SQS";
     /// Calls Systems Manager.
-    ssm: aws_sdk_ssm::Client, Ssm;
+    ssm: aws_sdk_ssm::Client, "SSM";
     /// Calls Application Recovery Controller.
-    zonal_shift: aws_sdk_arczonalshift::Client, ZonalShift;
+    zonal_shift: aws_sdk_arczonalshift::Client, "ARC Zonal Shift";
 }
 
 impl Inner {
     async fn attempt<T, E>(
         &self,
-        service: Service,
+        service: &'static str,
         operation: &'static str,
         send: impl Future<Output = Result<T, SdkError<E, HttpResponse>>> + Send,
     ) -> Result<T, AwsError>
@@ -424,16 +391,16 @@ impl Inner {
             Err(error) if error.is_server_fault() => Outcome::Failed,
             _ => Outcome::Answered,
         };
-        self.pacing.record(service.name(), operation, outcome);
+        self.pacing.record(service, operation, outcome);
         let status = result.as_ref().map_or_else(|e| e.status, |_| Some(200));
         self.telemetry
-            .attempted(service.name(), operation, status, started.elapsed());
+            .attempted(service, operation, status, started.elapsed());
         result
     }
 
     async fn call<T, E, F>(
         &self,
-        service: Service,
+        service: &'static str,
         operation: &'static str,
         send: impl Fn() -> F + Send + Sync,
     ) -> Result<T, AwsError>
@@ -445,8 +412,8 @@ impl Inner {
         let started = Instant::now();
         let mut attempts = 0;
         let result = loop {
-            if self.pacing.admit(service.name(), operation).await.is_err() {
-                return Err(AwsError::circuit_open(operation, service.name()));
+            if self.pacing.admit(service, operation).await.is_err() {
+                return Err(AwsError::circuit_open(operation, service));
             }
             attempts += 1;
             // The future of an SDK call is large, so it is boxed.
@@ -467,13 +434,8 @@ impl Inner {
             tokio::time::sleep(jittered(pause(self.pause, attempts))).await;
         };
         let status = result.as_ref().map_or_else(|e| e.status, |_| Some(200));
-        self.telemetry.done(
-            service.name(),
-            operation,
-            status,
-            attempts - 1,
-            started.elapsed(),
-        );
+        self.telemetry
+            .done(service, operation, status, attempts - 1, started.elapsed());
         result
     }
 }

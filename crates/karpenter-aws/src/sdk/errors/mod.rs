@@ -180,35 +180,10 @@ impl AwsError {
         }
     }
 
-    /// Creates the error from a part of a successful response, such as a fleet's errors of single pools.
-    pub fn refused(operation: &'static str, refusal: &str, message: &str) -> Self {
+    fn of(operation: &'static str, failure: Failure, message: impl Into<String>) -> Self {
         Self {
             operation,
-            failure: Failure::Refused,
-            code: Some(code(refusal)),
-            message: message.to_owned(),
-            request_id: None,
-            status: None,
-        }
-    }
-
-    /// Creates the error of a call without answer within `waited`.
-    pub fn no_answer(operation: &'static str, waited: std::time::Duration) -> Self {
-        Self {
-            operation,
-            failure: Failure::NoAnswer,
-            code: None,
-            message: format!("no answer came within {} seconds", waited.as_secs()),
-            request_id: None,
-            status: None,
-        }
-    }
-
-    /// Creates the error of a response that lacks a required part.
-    pub fn unreadable(operation: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            operation,
-            failure: Failure::Unreadable,
+            failure,
             code: None,
             message: message.into(),
             request_id: None,
@@ -216,16 +191,29 @@ impl AwsError {
         }
     }
 
+    /// Creates the error from a part of a successful response, such as a fleet's errors of single pools.
+    pub fn refused(operation: &'static str, refusal: &str, message: &str) -> Self {
+        Self {
+            code: Some(code(refusal)),
+            ..Self::of(operation, Failure::Refused, message)
+        }
+    }
+
+    /// Creates the error of a call without answer within `waited`.
+    pub fn no_answer(operation: &'static str, waited: std::time::Duration) -> Self {
+        let message = format!("no answer came within {} seconds", waited.as_secs());
+        Self::of(operation, Failure::NoAnswer, message)
+    }
+
+    /// Creates the error of a response that lacks a required part.
+    pub fn unreadable(operation: &'static str, message: impl Into<String>) -> Self {
+        Self::of(operation, Failure::Unreadable, message)
+    }
+
     /// Creates the error of a call that was not sent because the service's circuit is open.
     pub fn circuit_open(operation: &'static str, service: &str) -> Self {
-        Self {
-            operation,
-            failure: Failure::CircuitOpen,
-            code: None,
-            message: format!("{service} has failed repeatedly and is not called for a moment"),
-            request_id: None,
-            status: None,
-        }
+        let message = format!("{service} has failed repeatedly and is not called for a moment");
+        Self::of(operation, Failure::CircuitOpen, message)
     }
 
     fn is_code(&self, codes: &[&str]) -> bool {

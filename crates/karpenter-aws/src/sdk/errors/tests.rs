@@ -6,27 +6,6 @@ fn error(code: &str, message: &str) -> AwsError {
     AwsError::refused("CreateFleet", code, message)
 }
 
-#[test]
-fn error_codes_are_classified() {
-    for code in UNFULFILLABLE {
-        assert!(error(code, "").is_unfulfillable(), "{code}");
-    }
-    assert!(
-        error(
-            "InvalidParameter",
-            "you have reached the limit of instances in this spread placement group in us-west-2a"
-        )
-        .is_unfulfillable()
-    );
-    for code in [
-        "RequestLimitExceeded",
-        "InvalidParameter",
-        SPOT_ROLE_MISSING,
-    ] {
-        assert!(!error(code, "").is_unfulfillable(), "{code}");
-    }
-}
-
 /// Conformance: AWS-ice-12, AWS-ice-21
 #[test]
 fn the_codes_of_shortages_and_of_what_is_missing_are_upstream_s() {
@@ -55,8 +34,18 @@ fn the_codes_of_shortages_and_of_what_is_missing_are_upstream_s() {
         let error = error(code, "");
         assert!(error.is_not_found() && !error.is_unfulfillable(), "{code}");
     }
+    let full =
+        "you have reached the limit of instances in this spread placement group in us-west-2a";
+    assert!(error("InvalidParameter", full).is_unfulfillable());
+    for code in [
+        "RequestLimitExceeded",
+        "InvalidParameter",
+        SPOT_ROLE_MISSING,
+    ] {
+        let error = error(code, "");
+        assert!(!error.is_unfulfillable() && !error.is_not_found(), "{code}");
+    }
     assert!(error("EntityAlreadyExists", "").is_already_exists());
-    assert!(!error("InvalidParameter", "").is_not_found());
 }
 
 /// Conformance: AWS-ice-19
@@ -119,32 +108,7 @@ fn each_reason_of_a_failed_launch_has_its_codes_and_texts() {
         let errors: Vec<_> = later.into_iter().chain([error(code, message)]).collect();
         assert_eq!(reason_and_message(&errors).0, *reason, "{code}");
     }
-}
-
-#[test]
-fn the_most_specific_reason_wins_and_lack_of_capacity_comes_last() {
-    let reason = |codes: &[(&str, &str)]| {
-        let errors: Vec<AwsError> = codes.iter().map(|(c, m)| error(c, m)).collect();
-        reason_and_message(&errors).0
-    };
-    assert_eq!(
-        reason(&[("VcpuLimitExceeded", ""), ("UnauthorizedOperation", "")]),
-        "Unauthorized"
-    );
-    assert_eq!(reason(&[(SPOT_ROLE_MISSING, "")]), "SpotSLRCreationFailed");
-    assert_eq!(
-        reason(&[("AuthFailure", "Not authorized for images: [ami-1]")]),
-        "AMIAuthorizationFailure"
-    );
-    assert_eq!(
-        reason(&[(
-            "InvalidParameterValue",
-            "Value (p) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
-        )]),
-        "InstanceProfileNameInvalid"
-    );
-    assert_eq!(reason(&[("SomethingNew", "")]), "LaunchFailed");
-    assert_eq!(reason(&[]), "LaunchFailed");
+    assert_eq!(reason_and_message([]).0, "LaunchFailed");
 }
 
 #[test]

@@ -362,20 +362,6 @@ fn reserved_goes_before_spot_and_spot_before_on_demand() {
 }
 
 #[test]
-fn dedicated_tenancy_is_used_only_if_nothing_else_is_allowed() {
-    let with = |values: &[&str]| {
-        claim(&[Requirement::new(
-            labels::INSTANCE_TENANCY,
-            Operator::In,
-            values.iter().copied(),
-        )])
-    };
-    assert_eq!(tenancy(&claim(&[])), "default");
-    assert_eq!(tenancy(&with(&["default", "dedicated"])), "default");
-    assert_eq!(tenancy(&with(&["dedicated"])), "dedicated");
-}
-
-#[test]
 fn instance_types_that_a_filter_rejects_are_logged() {
     let on_demand = |name: &str| instance(name, vec![offering("on-demand", "a", 1.0)]);
     let mut types = vec![on_demand("m5.large")];

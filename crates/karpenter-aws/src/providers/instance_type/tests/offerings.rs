@@ -2,32 +2,6 @@
 
 use super::*;
 
-#[test]
-fn a_type_without_a_price_may_get_one_from_an_overlay() {
-    let mut world = World::new();
-    let (mut infos, mut offered) = samples();
-    let mut new = sample("m5.large");
-    new.name = "z1.large".into();
-    infos.push(new);
-    offered.insert("z1.large".into(), BTreeSet::from(["test-zone-1a".into()]));
-    world.resolver.update_types(infos);
-    world.resolver.update_offered_zones(offered);
-    assert_eq!(world.available("z1.large"), [""; 0]);
-    world
-        .pricing
-        .update_overlays(BTreeMap::from([("z1.large".to_owned(), 1.5)]));
-    assert_eq!(world.available("z1.large"), ["a/on-demand", "a/spot"]);
-    assert!(
-        world
-            .find("z1.large")
-            .offerings
-            .iter()
-            .all(|o| o.price == 1.5)
-    );
-    world.pricing.update_overlays(BTreeMap::new());
-    assert_eq!(world.available("z1.large"), [""; 0]);
-}
-
 /// Conformance: AWS-offering-01
 #[test]
 fn every_zone_is_offered_and_available_where_the_type_and_the_class_are() {

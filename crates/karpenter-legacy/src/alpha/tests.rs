@@ -3,40 +3,39 @@ use serde_json::json;
 
 use super::*;
 
-fn provisioner_with(name: &str, spec: Value) -> Provisioner {
-    let mut all = json!({ "providerRef": { "name": "t" } });
+/// Returns an object with `spec` merged over `all`; `null` removes a field.
+fn named<T: serde::de::DeserializeOwned>(name: &str, mut all: Value, spec: Value) -> T {
     for (key, value) in spec.as_object().unwrap() {
         match value {
-            Value::Null => {
-                all.as_object_mut().unwrap().remove(key);
-            }
+            Value::Null => drop(all.as_object_mut().unwrap().remove(key)),
             value => all[key] = value.clone(),
         }
     }
     serde_json::from_value(json!({ "metadata": { "name": name }, "spec": all })).unwrap()
+}
+
+fn provisioner_with(name: &str, spec: Value) -> Provisioner {
+    named(name, json!({ "providerRef": { "name": "t" } }), spec)
 }
 
 fn template_with(name: &str, spec: Value) -> AWSNodeTemplate {
-    let mut all = json!({
+    let all = json!({
         "subnetSelector": { "env": "x" }, "securityGroupSelector": { "env": "x" }, "instanceProfile": "profile",
     });
-    for (key, value) in spec.as_object().unwrap() {
-        match value {
-            Value::Null => {
-                all.as_object_mut().unwrap().remove(key);
-            }
-            value => all[key] = value.clone(),
-        }
-    }
-    serde_json::from_value(json!({ "metadata": { "name": name }, "spec": all })).unwrap()
+    named(name, all, spec)
+}
+
+/// Projects these objects and the template `t`.
+fn projected(provisioners: &[Provisioner], settings: &ProjectionSettings) -> Projection {
+    project(provisioners, &[template_with("t", json!({}))], settings)
+}
+
+fn projected_by_default(provisioners: &[Provisioner]) -> Projection {
+    projected(provisioners, &ProjectionSettings::default())
 }
 
 fn pool(spec: Value) -> NodePool {
-    let projection = project(
-        &[provisioner_with("p", spec)],
-        &[template_with("t", json!({}))],
-        &ProjectionSettings::default(),
-    );
+    let projection = projected_by_default(&[provisioner_with("p", spec)]);
     projection.node_pools.into_iter().next().unwrap().1
 }
 
@@ -64,14 +63,11 @@ fn found(projection: &Projection, severity: Severity) -> Vec<String> {
 }
 
 fn errors_of_provisioner(spec: Value) -> Vec<String> {
-    let projection = project(
-        &[
-            provisioner_with("p", spec),
-            provisioner_with("other", json!({})),
-        ],
-        &[template_with("t", json!({}))],
-        &ProjectionSettings::default(),
-    );
+    let both = [
+        provisioner_with("p", spec),
+        provisioner_with("other", json!({})),
+    ];
+    let projection = projected_by_default(&both);
     let names: Vec<&str> = projection
         .node_pools
         .iter()
@@ -212,11 +208,7 @@ fn nodes_have_the_label_of_the_provisioner_if_pods_may_select_by_it() {
         provisioner_label: true,
         ..ProjectionSettings::default()
     };
-    let projection = project(
-        &[provisioner_with("p", json!({}))],
-        &[template_with("t", json!({}))],
-        &settings,
-    );
+    let projection = projected(&[provisioner_with("p", json!({}))], &settings);
     let labels = &projection.node_pools[0].1.spec.template.metadata.labels;
     assert_eq!(
         labels.as_ref().unwrap()["karpenter.sh/provisioner-name"],
@@ -230,11 +222,7 @@ fn requirements_on_labels_that_no_longer_exist_are_left_out() {
         "p",
         json!({ "requirements": [{ "key": "karpenter.k8s.aws/instance-pods", "operator": "Gt", "values": ["20"] }] }),
     );
-    let projection = project(
-        &[old],
-        &[template_with("t", json!({}))],
-        &ProjectionSettings::default(),
-    );
+    let projection = projected_by_default(&[old]);
     assert_eq!(
         requirement(
             &projection.node_pools[0].1,
@@ -253,35 +241,29 @@ fn requirements_on_labels_that_no_longer_exist_are_left_out() {
 
 #[test]
 fn provisioners_with_exclusive_fields_are_rejected() {
-    assert_eq!(
-        errors_of_provisioner(json!({ "provider": { "subnetSelector": { "a": "b" } } })),
-        ["error: Provisioner/p: spec.provider: excludes providerRef; remove one of them"]
-    );
-    assert_eq!(
-        errors_of_provisioner(json!({ "providerRef": null })),
-        ["error: Provisioner/p: spec.providerRef: is missing; name an AWSNodeTemplate in it"]
-    );
-    assert_eq!(
-        errors_of_provisioner(
-            json!({ "ttlSecondsAfterEmpty": 30, "consolidation": { "enabled": true } })
+    for (spec, error) in [
+        (
+            json!({ "provider": { "subnetSelector": { "a": "b" } } }),
+            "spec.provider: excludes providerRef; remove one of them",
         ),
-        [
-            "error: Provisioner/p: spec.ttlSecondsAfterEmpty: excludes consolidation.enabled; remove one of them"
-        ]
-    );
-    assert_eq!(
-        errors_of_provisioner(
-            json!({ "providerRef": { "apiVersion": "example.com/v1", "kind": "Template", "name": "t" } })
+        (
+            json!({ "providerRef": null }),
+            "spec.providerRef: is missing; name an AWSNodeTemplate in it",
         ),
-        [
-            "error: Provisioner/p: spec.providerRef: refers to a Template of `example.com`; \
-          refer to an AWSNodeTemplate of karpenter.k8s.aws"
-        ]
-    );
-    assert_eq!(
-        errors_of_provisioner(json!({ "ttlSecondsAfterEmpty": -1 })).len(),
-        1
-    );
+        (
+            json!({ "ttlSecondsAfterEmpty": 30, "consolidation": { "enabled": true } }),
+            "spec.ttlSecondsAfterEmpty: excludes consolidation.enabled; remove one of them",
+        ),
+        (
+            json!({ "providerRef": { "apiVersion": "example.com/v1", "kind": "Template", "name": "t" } }),
+            "spec.providerRef: refers to a Template of `example.com`; refer to an AWSNodeTemplate of karpenter.k8s.aws",
+        ),
+    ] {
+        let found = errors_of_provisioner(spec);
+        assert_eq!(found, [format!("error: Provisioner/p: {error}")]);
+    }
+    let negative = json!({ "ttlSecondsAfterEmpty": -1 });
+    assert_eq!(errors_of_provisioner(negative).len(), 1);
 }
 
 #[test]
@@ -430,7 +412,7 @@ fn classes_of(provisioners: &[(&str, Value)], names: ClassNames) -> (Vec<String>
         class_names: names,
         ..ProjectionSettings::default()
     };
-    let projection = project(&provisioners, &[template_with("t", json!({}))], &settings);
+    let projection = projected(&provisioners, &settings);
     let classes = projection.node_classes.iter().map(|(_, class)| {
         let kubelet = class.spec.kubelet.as_ref();
         let pods = kubelet.and_then(|kubelet| kubelet.get("maxPods"));
@@ -487,11 +469,7 @@ fn inline_settings_of_aws_become_a_class() {
             json!({ "providerRef": null, "provider": { "launchTemplate": "mine" } }),
         ),
     ];
-    let projection = project(
-        &old,
-        &[template_with("t", json!({}))],
-        &ProjectionSettings::default(),
-    );
+    let projection = projected_by_default(&old);
     let (from, class) = &projection.node_classes[1];
     assert_eq!((from, class.name()), (&provisioner("t"), "t-provider"));
     assert_eq!(

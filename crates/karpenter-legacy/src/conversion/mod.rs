@@ -157,16 +157,10 @@ pub fn convert(
     version: &str,
     lookup: &dyn Lookup,
 ) -> Result<Value, ConversionError> {
-    let (kind, direction) = match plan(object, version)? {
-        Some(plan) => plan,
-        None => return Ok(object.clone()),
+    let Some((kind, direction)) = plan(object, version)? else {
+        return Ok(object.clone());
     };
-    let mut source = object.clone();
-    let carried = take_annotation(&mut source, direction.carried_annotation());
-    let mut target = meaning(kind, direction, &source);
-    if let Some(carried) = carried.as_deref().and_then(carry::read) {
-        carry::apply(&carried, &mut target);
-    }
+    let (source, mut target) = restored(kind, direction, object);
     if (kind, direction) == (Kind::NodeClaim, Direction::Up) {
         node_claim::look_up(&mut target, lookup);
     }
@@ -185,17 +179,10 @@ pub fn convert(
 /// # Errors
 /// Returns an error if the object is not of a convertible kind, or not an object.
 pub fn upgrade(object: &Value) -> Result<Value, ConversionError> {
-    let (kind, direction) = match plan(object, V1)? {
-        Some(plan) => plan,
-        None => return Ok(object.clone()),
+    let Some((kind, direction)) = plan(object, V1)? else {
+        return Ok(object.clone());
     };
-    let mut source = object.clone();
-    let carried = take_annotation(&mut source, direction.carried_annotation());
-    let mut target = meaning(kind, direction, &source);
-    if let Some(carried) = carried.as_deref().and_then(carry::read) {
-        carry::apply(&carried, &mut target);
-    }
-    Ok(target)
+    Ok(restored(kind, direction, object).1)
 }
 
 /// Returns the kind and direction of the conversion, or `None` if the object has the version.
@@ -221,6 +208,17 @@ fn plan(object: &Value, version: &str) -> Result<Option<(Kind, Direction)>, Conv
         (V1, V1BETA1) => Ok(Some((kind, Direction::Down))),
         (_, other) => Err(ConversionError::Version(other.to_owned())),
     }
+}
+
+/// Returns the object without the annotation of carried fields, and its translation with these fields.
+fn restored(kind: Kind, direction: Direction, object: &Value) -> (Value, Value) {
+    let mut source = object.clone();
+    let carried = take_annotation(&mut source, direction.carried_annotation());
+    let mut target = meaning(kind, direction, &source);
+    if let Some(carried) = carried.as_deref().and_then(carry::read) {
+        carry::apply(&carried, &mut target);
+    }
+    (source, target)
 }
 
 /// Translates fields that have an equivalent.

@@ -12,28 +12,6 @@ use serde_json::{Value, json};
 
 use crate::world::World;
 
-fn provisioner(more: Value) -> Value {
-    merged(json!({ "providerRef": { "name": "default" } }), more)
-}
-
-fn template(more: Value) -> Value {
-    let spec = json!({ "subnetSelector": { "env": "a,b" }, "securityGroupSelector": { "aws-ids": "sg-1" } });
-    merged(spec, more)
-}
-
-fn merged(mut spec: Value, more: Value) -> Value {
-    for (key, value) in more.as_object().unwrap() {
-        match value {
-            Value::Null => spec.as_object_mut().unwrap().remove(key),
-            value => spec
-                .as_object_mut()
-                .unwrap()
-                .insert(key.clone(), value.clone()),
-        };
-    }
-    spec
-}
-
 async fn deploy(world: &World, selector: Value, replicas: i32) {
     let deployment: Deployment = serde_json::from_value(json!({
         "metadata": { "name": "inflate", "namespace": "default" },
@@ -64,11 +42,9 @@ async fn running(world: &World) -> usize {
 async fn a_provisioner_launches_nodes_is_edited_and_deleted_with_its_projection() {
     let world = World::new().await;
     world
-        .create::<Provisioner>(
+        .provisioner(
             "default",
-            provisioner(
-                json!({ "labels": { "intent": "apps" }, "ttlSecondsAfterEmpty": 30, "weight": 3 }),
-            ),
+            json!({ "labels": { "intent": "apps" }, "ttlSecondsAfterEmpty": 30, "weight": 3 }),
         )
         .await;
     let waiting = world
@@ -83,17 +59,13 @@ async fn a_provisioner_launches_nodes_is_edited_and_deleted_with_its_projection(
     );
     assert_eq!(world.names::<NodePool>().await, Vec::<String>::new());
 
-    world
-        .create::<AWSNodeTemplate>("default", template(json!({})))
-        .await;
+    world.template("default", json!({})).await;
     world.make_ready("default").await;
     let ready = world
         .condition::<Provisioner>("default", "Ready", "True")
         .await;
     assert_eq!(ready.status, "True");
-    world
-        .condition::<AWSNodeTemplate>("default", "Ready", "True")
-        .await;
+    world.is_true::<AWSNodeTemplate>("default", "Ready").await;
     let converted = world
         .condition::<Provisioner>("default", "Converted", "True")
         .await;
@@ -186,16 +158,10 @@ async fn a_provisioner_launches_nodes_is_edited_and_deleted_with_its_projection(
 #[tokio::test(start_paused = true)]
 async fn an_edited_projected_object_is_restored() {
     let world = World::new().await;
-    world
-        .create::<AWSNodeTemplate>("default", template(json!({})))
-        .await;
-    world
-        .create::<Provisioner>("default", provisioner(json!({})))
-        .await;
+    world.template("default", json!({})).await;
+    world.provisioner("default", json!({})).await;
     world.make_ready("default").await;
-    world
-        .condition::<Provisioner>("default", "Ready", "True")
-        .await;
+    world.is_true::<Provisioner>("default", "Ready").await;
     world
         .edit::<NodePool>("default", json!({ "limits": { "cpu": "1" } }))
         .await;
@@ -223,45 +189,26 @@ async fn an_edited_projected_object_is_restored() {
 async fn invalid_input_is_reported_in_a_condition_and_does_not_affect_others() {
     let world = World::new().await;
     let many = (0..31).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    world.template("default", json!({})).await;
     world
-        .create::<AWSNodeTemplate>("default", template(json!({})))
+        .template("launch", json!({ "launchTemplate": "mine" }))
         .await;
     world
-        .create::<AWSNodeTemplate>("launch", template(json!({ "launchTemplate": "mine" })))
+        .template("many", json!({ "subnetSelector": { "env": many } }))
         .await;
-    world
-        .create::<AWSNodeTemplate>(
-            "many",
-            template(json!({ "subnetSelector": { "env": many } })),
-        )
-        .await;
-    world
-        .create::<Provisioner>("fine", provisioner(json!({})))
-        .await;
+    world.provisioner("fine", json!({})).await;
     let inline = json!({ "provider": { "subnetSelector": { "a": "b" } } });
-    world
-        .create::<Provisioner>("two-sources", provisioner(inline))
-        .await;
+    world.provisioner("two-sources", inline).await;
     let both = json!({ "ttlSecondsAfterEmpty": 30, "consolidation": { "enabled": true } });
+    world.provisioner("two-policies", both).await;
     world
-        .create::<Provisioner>("two-policies", provisioner(both))
+        .provisioner("to-nothing", json!({ "providerRef": { "name": "gone" } }))
         .await;
     world
-        .create::<Provisioner>(
-            "to-nothing",
-            provisioner(json!({ "providerRef": { "name": "gone" } })),
-        )
-        .await;
-    world
-        .create::<Provisioner>(
-            "of-launch",
-            provisioner(json!({ "providerRef": { "name": "launch" } })),
-        )
+        .provisioner("of-launch", json!({ "providerRef": { "name": "launch" } }))
         .await;
     world.make_ready("default").await;
-    world
-        .condition::<Provisioner>("fine", "Ready", "True")
-        .await;
+    world.is_true::<Provisioner>("fine", "Ready").await;
 
     for (name, message) in [
         (
@@ -317,9 +264,7 @@ async fn invalid_input_is_reported_in_a_condition_and_does_not_affect_others() {
 async fn fields_without_an_equivalent_are_reported_and_the_others_converted() {
     let world = World::new().await;
     let selector = json!({ "securityGroupSelector": { "aws-ids": "sg-1", "env": "x" } });
-    world
-        .create::<AWSNodeTemplate>("default", template(selector))
-        .await;
+    world.template("default", selector).await;
     let lossy = world
         .condition::<AWSNodeTemplate>("default", "Lossless", "False")
         .await;
@@ -337,7 +282,7 @@ async fn fields_without_an_equivalent_are_reported_and_the_others_converted() {
         )
         .await;
     world
-        .condition::<AWSNodeTemplate>("default", "Lossless", "True")
+        .is_true::<AWSNodeTemplate>("default", "Lossless")
         .await;
 }
 
@@ -345,16 +290,10 @@ async fn fields_without_an_equivalent_are_reported_and_the_others_converted() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_becomes_invalid_keeps_its_projection() {
     let world = World::new().await;
-    world
-        .create::<AWSNodeTemplate>("default", template(json!({})))
-        .await;
-    world
-        .create::<Provisioner>("default", provisioner(json!({ "weight": 5 })))
-        .await;
+    world.template("default", json!({})).await;
+    world.provisioner("default", json!({ "weight": 5 })).await;
     world.make_ready("default").await;
-    world
-        .condition::<Provisioner>("default", "Ready", "True")
-        .await;
+    world.is_true::<Provisioner>("default", "Ready").await;
     world
         .edit::<Provisioner>("default", json!({ "weight": 6, "ttlSecondsAfterEmpty": 30, "consolidation": { "enabled": true } }))
         .await;
@@ -377,9 +316,7 @@ async fn an_object_that_becomes_invalid_keeps_its_projection() {
     world
         .edit::<AWSNodeTemplate>("default", json!({ "launchTemplate": null }))
         .await;
-    world
-        .condition::<Provisioner>("default", "Converted", "True")
-        .await;
+    world.is_true::<Provisioner>("default", "Converted").await;
     world
         .until("the edit is projected", async |world| {
             let pool: NodePool = world.get("default").await.unwrap();
@@ -396,12 +333,8 @@ async fn objects_of_other_owners_are_not_changed() {
         "weight": 50,
     });
     world.create::<NodePool>("default", own).await;
-    world
-        .create::<AWSNodeTemplate>("default", template(json!({})))
-        .await;
-    world
-        .create::<Provisioner>("default", provisioner(json!({ "weight": 5 })))
-        .await;
+    world.template("default", json!({})).await;
+    world.provisioner("default", json!({ "weight": 5 })).await;
     let taken = world
         .condition::<Provisioner>("default", "Converted", "False")
         .await;
@@ -418,30 +351,18 @@ async fn objects_of_other_owners_are_not_changed() {
         (Some(50), None)
     );
     world.delete::<NodePool>("default").await;
-    world
-        .condition::<Provisioner>("default", "Converted", "True")
-        .await;
+    world.is_true::<Provisioner>("default", "Converted").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn kubelet_settings_get_their_own_class_which_is_deleted_when_unused() {
     let world = World::new().await;
-    world
-        .create::<AWSNodeTemplate>("default", template(json!({})))
-        .await;
+    world.template("default", json!({})).await;
     let kubelet = |pods: i32| json!({ "kubeletConfiguration": { "maxPods": pods } });
-    world
-        .create::<Provisioner>("a", provisioner(kubelet(20)))
-        .await;
-    world
-        .create::<Provisioner>("b", provisioner(json!({})))
-        .await;
-    world
-        .condition::<Provisioner>("a", "Converted", "True")
-        .await;
-    world
-        .condition::<Provisioner>("b", "Converted", "True")
-        .await;
+    world.provisioner("a", kubelet(20)).await;
+    world.provisioner("b", json!({})).await;
+    world.is_true::<Provisioner>("a", "Converted").await;
+    world.is_true::<Provisioner>("b", "Converted").await;
     let class_of = async |world: &World, name: &str| {
         let pool: NodePool = world.get(name).await.unwrap();
         pool.spec.template.spec.node_class_ref.name
@@ -495,13 +416,7 @@ async fn kinds_are_detected_when_they_are_installed() {
             .await
             .unwrap();
     }
-    world
-        .create::<AWSNodeTemplate>("default", template(json!({})))
-        .await;
-    world
-        .create::<Provisioner>("default", provisioner(json!({})))
-        .await;
-    world
-        .condition::<Provisioner>("default", "Converted", "True")
-        .await;
+    world.template("default", json!({})).await;
+    world.provisioner("default", json!({})).await;
+    world.is_true::<Provisioner>("default", "Converted").await;
 }

@@ -91,6 +91,19 @@ impl World {
         self.try_create::<K>(name, spec).await.unwrap();
     }
 
+    /// Creates a Provisioner that refers to the template `default`, changed by `more`; `null` removes a field.
+    pub async fn provisioner(&self, name: &str, more: Value) {
+        let spec = json!({ "providerRef": { "name": "default" } });
+        self.create::<Provisioner>(name, merged(spec, more)).await;
+    }
+
+    /// Creates an AWSNodeTemplate of two subnets, changed by `more`; `null` removes a field.
+    pub async fn template(&self, name: &str, more: Value) {
+        let spec = json!({ "subnetSelector": { "env": "a,b" }, "securityGroupSelector": { "aws-ids": "sg-1" } });
+        self.create::<AWSNodeTemplate>(name, merged(spec, more))
+            .await;
+    }
+
     pub async fn try_create<K: Resource<DynamicType = ()>>(
         &self,
         name: &str,
@@ -187,6 +200,14 @@ impl World {
             .collect()
     }
 
+    /// Waits for a condition of an object to be true.
+    pub async fn is_true<K>(&self, name: &str, of: &str)
+    where
+        K: HasConditions<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        self.condition::<K>(name, of, "True").await;
+    }
+
     /// Waits for a condition of an object to have this status, and returns it.
     pub async fn condition<K>(&self, name: &str, of: &str, status: &str) -> Condition
     where
@@ -201,4 +222,17 @@ impl World {
         let object = self.get::<K>(name).await.unwrap();
         object.condition(of).unwrap().clone()
     }
+}
+
+fn merged(mut spec: Value, more: Value) -> Value {
+    for (key, value) in more.as_object().unwrap() {
+        match value {
+            Value::Null => spec.as_object_mut().unwrap().remove(key),
+            value => spec
+                .as_object_mut()
+                .unwrap()
+                .insert(key.clone(), value.clone()),
+        };
+    }
+    spec
 }

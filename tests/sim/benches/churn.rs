@@ -1,12 +1,10 @@
 //! Cost and savings of consolidation policies while pods are created and deleted: four simulated hours each.
 //!
 //! Everything runs in virtual time on one thread and follows from a seed. Deployments are scaled for forty minutes of each
-//! hour, and not for the other twenty. No move may be undone by the next: a node that consolidation has launched must not
-//! be consolidated within ten minutes while nothing else happens.
+//! hour, and not for the other twenty.
 
 #![expect(clippy::expect_used, reason = "what fails here fails the benchmark")]
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -15,21 +13,15 @@ use karpenter_bench::{Run, Suite};
 use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
 use karpenter_lab::progress::Progress;
-use karpenter_sim::chance::Chance;
-use karpenter_sim::safety::Safety;
-use karpenter_sim::wire::{Fuse, Trace, Wire};
-use karpenter_sim::world;
+use karpenter_sim::Chance;
+use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
 use serde_json::{Value, json};
 
 const SEED: u64 = 7;
 const HOURS: u64 = 4;
 const BUSY: Duration = Duration::from_secs(40 * 60);
 const HOUR: Duration = Duration::from_secs(3600);
-/// Pods that are scaled down are deleted by then.
-const AFTERMATH: Duration = Duration::from_secs(60);
-
 /// Requests of the Deployments' pods.
 const SIZES: [(&str, &str); 12] = [
     ("100m", "128Mi"),
@@ -107,22 +99,13 @@ async fn churn(run: &mut Run, policy: &str) {
     let mut options = LocalClusterSettings::default().options;
     options.cpu_requests = 1000;
     let settings = LocalClusterSettings {
-        epoch: world::epoch(),
+        epoch: karpenter_sim::epoch(),
         seed: SEED,
         options,
         ..LocalClusterSettings::default()
     };
-    let mut cluster = LocalCluster::start(settings).await.expect("a cluster");
-    cluster.stop_controllers().await;
+    let cluster = LocalCluster::start(settings).await.expect("a cluster");
     let client = cluster.client();
-    let safety = Arc::new(Safety::new(client.clone(), cluster.clock).quiet_after(AFTERMATH));
-    let wire = Wire::new(
-        cluster.testbed.server().service(false),
-        Trace::new(cluster.clock, false),
-        Fuse::default(),
-        Arc::clone(&safety),
-    );
-    cluster.start_controllers_as(Client::new(wire, "default"));
     let create = PostParams::default();
     let classes: Api<KwokNodeClass> = Api::all(client.clone());
     let class = KwokNodeClass::new("default");
@@ -138,7 +121,6 @@ async fn churn(run: &mut Run, policy: &str) {
         made.expect("a deployment");
     }
     // The first nodes are launched, and half an hour passes until the measurement begins.
-    safety.disturbed();
     cluster.clock.sleep(HOUR / 2).await;
     let start = cluster.clock.now();
     let (spent, launched) = (cluster.cloud.spent(start), cluster.cloud.launched());
@@ -158,7 +140,6 @@ async fn churn(run: &mut Run, policy: &str) {
                 false => replicas[n].saturating_sub(step),
             };
             let patch = Patch::Merge(json!({"spec": {"replicas": replicas[n]}}));
-            safety.disturbed();
             let (name, params) = (format!("app{n}"), PatchParams::default());
             let patched = deployments.patch(&name, &params, &patch).await;
             patched.expect("a deployment");
@@ -173,8 +154,6 @@ async fn churn(run: &mut Run, policy: &str) {
     }
     let now = cluster.clock.now();
     let hours = HOURS as f64;
-    let problems = [safety.violations(), safety.undone_moves()].concat();
-    assert!(problems.is_empty(), "{problems:?}");
     run.parameter("seed", SEED);
     run.parameter("policy", policy);
     run.parameter("hours", HOURS);

@@ -34,6 +34,11 @@ impl Chance {
         all[self.0.random_range(0..N)]
     }
 
+    /// Returns one of these values, or none.
+    pub fn some<const N: usize>(&mut self, all: [&str; N]) -> Option<String> {
+        self.happens(0.5).then(|| self.one(all).to_owned())
+    }
+
     /// Returns seconds between `from` and `to`, distributed over orders of magnitude.
     pub fn seconds(&mut self, from: f64, to: f64) -> f64 {
         let share = self.0.random::<f64>();

@@ -1,6 +1,6 @@
 //! What must hold once disturbances have ended.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::{finalizers, taints};
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_core::quantity::Quantity;
 
 use crate::driver::{Failure, Simulation};
 use crate::{model, world};
@@ -44,7 +43,8 @@ pub(crate) async fn converges(sim: &mut Simulation) -> Result<(), Box<Failure>> 
         return Err(sim.failure(problems).await);
     }
     sim.trace.add("> all workloads are deleted");
-    sim.delete_workloads().await;
+    sim.delete_all::<Deployment>().await;
+    sim.delete_all::<StatefulSet>().await;
     sim.step += 1;
     wait_until_converged(sim).await?;
     let empty = empty_nodes(sim).await;
@@ -92,26 +92,19 @@ async fn unconverged(sim: &Simulation) -> Vec<String> {
     let claims = sim.list::<NodeClaim>().await;
     let nodes = sim.list::<Node>().await;
     let pods = sim.list::<Pod>().await;
-    for deployment in sim.list::<Deployment>().await {
-        let name = deployment.metadata.name.clone().unwrap_or_default();
-        let wanted = deployment.spec.and_then(|s| s.replicas).unwrap_or(1);
-        let ready = deployment
-            .status
-            .and_then(|s| s.ready_replicas)
-            .unwrap_or_default();
+    let deployments = sim.list::<Deployment>().await.into_iter().map(|it| {
+        let ready = it.status.and_then(|s| s.ready_replicas);
+        (it.metadata.name, it.spec.and_then(|s| s.replicas), ready)
+    });
+    let sets = sim.list::<StatefulSet>().await.into_iter().map(|it| {
+        let ready = it.status.and_then(|s| s.ready_replicas);
+        (it.metadata.name, it.spec.and_then(|s| s.replicas), ready)
+    });
+    for (name, wanted, ready) in deployments.chain(sets) {
+        let (wanted, ready) = (wanted.unwrap_or(1), ready.unwrap_or_default());
         if wanted != ready {
-            problems.push(format!("deployment {name} has {ready} of {wanted} pods"));
-        }
-    }
-    for set in sim.list::<StatefulSet>().await {
-        let name = set.metadata.name.clone().unwrap_or_default();
-        let wanted = set.spec.and_then(|s| s.replicas).unwrap_or(1);
-        let ready = set
-            .status
-            .and_then(|s| s.ready_replicas)
-            .unwrap_or_default();
-        if wanted != ready {
-            problems.push(format!("statefulset {name} has {ready} of {wanted} pods"));
+            let name = name.unwrap_or_default();
+            problems.push(format!("{name} has {ready} of {wanted} pods"));
         }
     }
     for pod in &pods {
@@ -123,37 +116,41 @@ async fn unconverged(sim: &Simulation) -> Vec<String> {
     }
     let pools = sim.list::<NodePool>().await;
     // A static NodePool at its limit has no headroom for a replacement.
-    let full = pools.iter().filter(|p| at_limit(p));
+    let is_full = |pool: &&NodePool| node_limit(pool) <= pool.spec.replicas;
+    let full = pools.iter().filter(|pool| pool.spec.replicas.is_some());
+    let full = full
+        .filter(|pool| node_limit(pool).is_some())
+        .filter(is_full);
     let stuck: BTreeSet<Option<&str>> = full.map(|p| Some(p.name())).collect();
     for claim in &claims {
-        let name = claim.name();
-        if claim.is_deleting() {
-            problems.push(format!("nodeclaim {name} is being deleted"));
+        let why = if claim.is_deleting() {
+            "is being deleted"
         } else if !claim.is_true(types::INITIALIZED) {
-            problems.push(format!("nodeclaim {name} is not initialized"));
+            "is not initialized"
         } else if claim.condition(types::DISRUPTION_REASON).is_some() {
-            problems.push(format!("nodeclaim {name} is being disrupted"));
+            "is being disrupted"
         } else if claim.is_true(types::DRIFTED) && !stuck.contains(&claim.node_pool()) {
-            problems.push(format!("nodeclaim {name} has drifted"));
-        }
+            "has drifted"
+        } else {
+            continue;
+        };
+        problems.push(format!("nodeclaim {} {why}", claim.name()));
     }
     problems.extend(unmatched(sim, &claims, &nodes));
     for node in &nodes {
+        let mut tainted = node.spec.iter().flat_map(|it| it.taints.iter().flatten());
+        let mut held = node.metadata.finalizers.iter().flatten();
+        let why = if tainted.any(|taint| taint.key == taints::DISRUPTED) {
+            "is tainted as disrupted"
+        } else if node.metadata.deletion_timestamp.is_some() {
+            "is being deleted"
+        } else if !held.any(|it| it == finalizers::TERMINATION) {
+            "has no finalizer"
+        } else {
+            continue;
+        };
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        let all = node.spec.as_ref().and_then(|s| s.taints.as_ref());
-        if all.is_some_and(|all| all.iter().any(|t| t.key == taints::DISRUPTED)) {
-            problems.push(format!("node {name} is tainted as disrupted"));
-        }
-        if node.metadata.deletion_timestamp.is_some() {
-            problems.push(format!("node {name} is being deleted"));
-        } else if node
-            .metadata
-            .finalizers
-            .as_ref()
-            .is_none_or(|f| !f.iter().any(|f| f == finalizers::TERMINATION))
-        {
-            problems.push(format!("node {name} has no finalizer"));
-        }
+        problems.push(format!("node {name} {why}"));
     }
     problems.extend(static_pools(&pools, &claims));
     problems
@@ -193,11 +190,6 @@ fn node_limit(pool: &NodePool) -> Option<i64> {
     pool.spec.limits.get("nodes")?.0.parse().ok()
 }
 
-fn at_limit(pool: &NodePool) -> bool {
-    let replicas = pool.spec.replicas;
-    replicas.is_some_and(|wanted| node_limit(pool).is_some_and(|limit| limit <= wanted))
-}
-
 /// Checks that static NodePools have the right number of nodes.
 fn static_pools(pools: &[NodePool], claims: &[NodeClaim]) -> Vec<String> {
     let counted = pools.iter().filter_map(|pool| {
@@ -235,37 +227,4 @@ async fn empty_nodes(sim: &Simulation) -> Vec<String> {
     empty
         .map(|c| format!("nodeclaim {} is empty", c.name()))
         .collect()
-}
-
-/// Returns how a NodePool exceeds its limits, if it does. Nodes that are being replaced do not count; neither do
-/// `leftovers`, which stay because their command ended with its process or without ready replacements.
-pub(crate) fn beyond_limits(
-    pool: &NodePool,
-    claims: &[NodeClaim],
-    leftovers: &BTreeSet<String>,
-) -> Option<String> {
-    let mut used: BTreeMap<&str, Quantity> = BTreeMap::new();
-    let none = Quantity::from_millis(0);
-    let mut nodes = 0;
-    for claim in claims {
-        let owners = claim.metadata.owner_references.as_ref();
-        let owned =
-            owners.is_some_and(|o| o.iter().any(|o| Some(&o.uid) == pool.metadata.uid.as_ref()));
-        let leaves = claim.is_deleting() || claim.is_true(types::DISRUPTION_REASON);
-        if !owned || leaves || leftovers.contains(claim.uid()) {
-            continue;
-        }
-        nodes += 1;
-        for (resource, amount) in &claim.status.capacity {
-            if let Ok(amount) = amount.0.parse::<Quantity>() {
-                let sum = used.entry(resource).or_insert(none);
-                *sum = sum.saturating_add(amount);
-            }
-        }
-    }
-    used.insert("nodes", Quantity::from_millis(1000 * nodes));
-    pool.spec.limits.iter().find_map(|(resource, limit)| {
-        let (used, limit) = (used.get(resource.as_str())?, limit.0.parse().ok()?);
-        (*used > limit).then(|| format!("pool {} uses {used} of {limit} {resource}", pool.name()))
-    })
 }

@@ -1,13 +1,13 @@
-//! Random disturbances of the cluster.
+//! Random disturbances of the cluster: those of the API server, the cloud, instances, replicas and all kinds of objects. What a user
+//! does to a single pod, Node or NodeClaim, `karpenter-explore` tries at every moment.
 
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::autoscaling::CapacityBuffer;
-use karpenter_api::labels::annotations;
-use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1::NodePool;
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_kwok::CapacityPool;
 use karpenter_kwok::catalogue::ZONES;
@@ -15,13 +15,13 @@ use karpenter_testbed::faults::{Fault, Rule};
 use karpenter_testbed::loops::node_agent::NodeFault;
 use serde_json::{Value, json};
 
-use crate::driver::Simulation;
+use crate::chance::Chance;
+use crate::driver::{Kind, Simulation};
 use crate::world;
 
 impl Simulation {
     /// Makes one random disturbance.
     pub(crate) async fn disturb(&mut self) {
-        self.safety.disturbed();
         match self.chance.between(0, 99) {
             0..=29 => self.scales().await,
             30..=37 => self.new_or_old_deployment().await,
@@ -31,32 +31,12 @@ impl Simulation {
             50..=57 => self.cloud_trouble(),
             58..=63 => self.node_trouble().await,
             64..=66 => self.restart().await,
-            67..=70 => self.kill().await,
-            71..=72 if self.elects() => self.loses_lease().await,
-            71..=72 => self.kill().await,
-            73..=78 => self.pool_changes().await,
-            79..=81 => {
-                if let Some(name) = self.any::<NodeClaim>().await {
-                    let api = self.api::<NodeClaim>();
-                    self.delete(api, &name).await;
-                }
-            }
-            82..=84 => {
-                if let Some(name) = self.any::<Node>().await {
-                    let api = self.api::<Node>();
-                    self.delete(api, &name).await;
-                }
-            }
-            85..=88 => self.protects_node().await,
-            89..=92 => {
-                if let Some(name) = self.any::<Pod>().await {
-                    let api = self.namespaced::<Pod>();
-                    self.delete(api, &name).await;
-                }
-            }
-            93..=95 => self.rollout().await,
-            96..=97 => self.pool_comes_or_goes().await,
-            98 => self.stateful_set_changes().await,
+            67..=71 => self.kill().await,
+            72 => self.loses_lease().await,
+            73..=82 => self.pool_changes().await,
+            83..=91 => self.rollout().await,
+            92..=95 => self.pool_comes_or_goes().await,
+            96..=97 => self.stateful_set_changes().await,
             _ => self.extra_changes().await,
         }
     }
@@ -68,8 +48,7 @@ impl Simulation {
                 1 => self.chance.between(10, 40),
                 _ => self.chance.between(1, 10),
             };
-            let api = self.namespaced::<Deployment>();
-            self.patch(api, &name, json!({"spec": {"replicas": replicas}}))
+            self.patch::<Deployment>(&name, json!({"spec": {"replicas": replicas}}))
                 .await;
         }
     }
@@ -79,24 +58,24 @@ impl Simulation {
         if names.len() < 6 && self.chance.happens(0.6) {
             self.new_deployment().await;
         } else if let Some(name) = self.chance.of(&names) {
-            let api = self.namespaced::<PodDisruptionBudget>();
-            self.delete(api, &name).await;
-            let api = self.namespaced::<Deployment>();
-            self.delete(api, &name).await;
+            self.delete::<PodDisruptionBudget>(&name).await;
+            self.delete::<Deployment>(&name).await;
         }
     }
 
     async fn budget_of_pods(&mut self) {
-        let Some(name) = self.any::<Deployment>().await else {
-            return;
-        };
-        let known = self.names::<PodDisruptionBudget>().await;
-        if known.contains(&name) {
-            let api = self.namespaced::<PodDisruptionBudget>();
-            self.delete(api, &name).await;
+        if let Some(name) = self.any::<Deployment>().await {
+            self.toggle::<PodDisruptionBudget>(&name, world::pdb).await;
+        }
+    }
+
+    /// Deletes the object of this name, or creates it if there is none.
+    async fn toggle<K: Kind>(&mut self, name: &str, new: fn(&mut Chance, &str) -> Value) {
+        if self.names::<K>().await.iter().any(|known| known == name) {
+            self.delete::<K>(name).await;
         } else {
-            let pdb = world::pdb(&mut self.chance, &name);
-            self.create_value::<PodDisruptionBudget>(pdb).await;
+            let object = new(&mut self.chance, name);
+            self.create::<K>(object).await;
         }
     }
 
@@ -122,25 +101,16 @@ impl Simulation {
         let rules = faults.into_iter().map(|f| Rule::new(f).rate(share));
         self.cluster.testbed.faults().set(rules.collect());
         self.faults_until = Some(self.after(10.0, 3600.0));
-        self.update_health();
     }
 
     fn cloud_trouble(&mut self) {
         let cloud = self.cluster.cloud.clone();
         match self.chance.between(0, 4) {
             0 => {
-                let zone = self
-                    .chance
-                    .happens(0.5)
-                    .then(|| self.chance.one(ZONES).to_owned());
-                let capacity_type = self
-                    .chance
-                    .happens(0.5)
-                    .then(|| self.chance.one(["spot", "on-demand"]).to_owned());
                 let pool = CapacityPool {
                     instance_type: None,
-                    zone,
-                    capacity_type,
+                    zone: self.chance.some(ZONES),
+                    capacity_type: self.chance.some(["spot", "on-demand"]),
                 };
                 self.trace.add(&format!("> no capacity for {pool:?}"));
                 cloud.exhaust(pool);
@@ -153,13 +123,10 @@ impl Simulation {
                 self.trace.add(&format!("> {times} launches fail"));
                 cloud.fail_launches(u32::try_from(times).unwrap_or(1));
             }
-            3 => {
-                self.trace.add("> instances never join");
-                cloud.never_register(true);
-            }
-            _ => {
-                self.trace.add("> instances join again");
-                cloud.never_register(false);
+            trouble => {
+                let joins = trouble == 3;
+                self.trace.add(&format!("> instances join: {joins}"));
+                cloud.never_register(!joins);
             }
         }
     }
@@ -211,7 +178,6 @@ impl Simulation {
                 json!({"spec": {"template": {"metadata": {"labels": label}}}})
             }
             1 => {
-                self.safety.changes_budgets(&name);
                 json!({"spec": {"disruption": {"budgets": world::budgets(&mut self.chance)}}})
             }
             2 if name == world::STATIC => {
@@ -224,38 +190,29 @@ impl Simulation {
                 json!({"spec": {"disruption": {"consolidateAfter": after}}})
             }
         };
-        let api = self.api::<NodePool>();
-        self.patch(api, &name, patch).await;
+        self.patch::<NodePool>(&name, patch).await;
     }
 
     async fn pool_comes_or_goes(&mut self) {
         let name = self.chance.one(world::OTHERS);
-        if self.names::<NodePool>().await.iter().any(|n| n == name) {
-            let api = self.api::<NodePool>();
-            self.delete(api, name).await;
-        } else {
-            let pool = world::other_pool(&mut self.chance, name);
-            self.safety.changes_budgets(name);
-            self.create_value::<NodePool>(pool).await;
-        }
+        self.toggle::<NodePool>(name, world::other_pool).await;
     }
 
     /// Creates, scales or deletes a StatefulSet.
     async fn stateful_set_changes(&mut self) {
         let names = self.names::<StatefulSet>().await;
-        let api = self.namespaced::<StatefulSet>();
         match self.chance.of(&names) {
-            Some(name) if self.chance.happens(0.2) => self.delete(api, &name).await,
+            Some(name) if self.chance.happens(0.2) => self.delete::<StatefulSet>(&name).await,
             Some(name) if names.len() > 1 || self.chance.happens(0.7) => {
                 let replicas = self.chance.between(0, 5);
-                self.patch(api, &name, json!({"spec": {"replicas": replicas}}))
+                self.patch::<StatefulSet>(&name, json!({"spec": {"replicas": replicas}}))
                     .await;
             }
             _ => {
                 self.serial += 1;
                 let name = format!("data{}", self.serial);
                 let set = world::stateful_set(&mut self.chance, &name);
-                self.create_value::<StatefulSet>(set).await;
+                self.create::<StatefulSet>(set).await;
             }
         }
     }
@@ -263,36 +220,15 @@ impl Simulation {
     /// Creates or deletes a CapacityBuffer or a NodeOverlay.
     async fn extra_changes(&mut self) {
         let deployment = self.any::<Deployment>().await;
-        if let Some(name) = deployment.filter(|_| self.chance.happens(0.5)) {
-            let known = self.names::<CapacityBuffer>().await;
-            if known.contains(&name) {
-                let api = self.namespaced::<CapacityBuffer>();
-                self.delete(api, &name).await;
-            } else {
-                let buffer = world::capacity_buffer(&mut self.chance, &name);
-                self.create_value::<CapacityBuffer>(buffer).await;
+        match deployment.filter(|_| self.chance.happens(0.5)) {
+            Some(name) => {
+                self.toggle::<CapacityBuffer>(&name, world::capacity_buffer)
+                    .await
             }
-            return;
-        }
-        let name = self.chance.one(["first", "second"]);
-        if self.names::<NodeOverlay>().await.iter().any(|n| n == name) {
-            let api = self.api::<NodeOverlay>();
-            self.delete(api, name).await;
-        } else {
-            let overlay = world::overlay(&mut self.chance, name);
-            self.create_value::<NodeOverlay>(overlay).await;
-        }
-    }
-
-    async fn protects_node(&mut self) {
-        if let Some(name) = self.any::<Node>().await {
-            let protect = self.chance.happens(0.6);
-            let value = if protect { json!("true") } else { Value::Null };
-            let api = self.api::<Node>();
-            let annotation = json!({annotations::DO_NOT_DISRUPT: value});
-            self.patch(api, &name, json!({"metadata": {"annotations": annotation}}))
-                .await;
-            self.safety.protects_node(&name, protect);
+            None => {
+                let name = self.chance.one(["first", "second"]);
+                self.toggle::<NodeOverlay>(name, world::overlay).await;
+            }
         }
     }
 
@@ -300,9 +236,8 @@ impl Simulation {
         if let Some(name) = self.any::<Deployment>().await {
             self.generation += 1;
             let label = json!({"sim": self.generation.to_string()});
-            let api = self.namespaced::<Deployment>();
             let template = json!({"metadata": {"labels": label}});
-            self.patch(api, &name, json!({"spec": {"template": template}}))
+            self.patch::<Deployment>(&name, json!({"spec": {"template": template}}))
                 .await;
         }
     }

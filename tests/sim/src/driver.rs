@@ -1,17 +1,19 @@
 //! One simulated day: random disturbances, then none, and the cluster must converge.
 
-use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 use karpenter_api::autoscaling::CapacityBuffer;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::local_cluster::LocalCluster;
 use karpenter_lab::progress::describe;
@@ -22,7 +24,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::chance::Chance;
-use crate::place::Place;
+use crate::replicas::Place;
 use crate::safety::Safety;
 use crate::wire::Trace;
 use crate::{convergence, world};
@@ -55,13 +57,8 @@ impl Default for SimulationSettings {
 /// Result of a simulation without violations.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// A hash of all actions of the controllers, and the number of their writes.
-    pub digest: (u64, u64),
     /// Number of instances launched.
     pub launched: u64,
-    pub steps: u64,
-    /// Number of starts of the controllers.
-    pub starts: u64,
     /// Every line of the trace, if it is kept.
     pub trace: Vec<String>,
     /// The metrics of the replicas that run at the end.
@@ -82,6 +79,52 @@ pub struct Failure {
     pub context: Vec<String>,
 }
 
+impl Failure {
+    /// Returns a failure before the first step.
+    pub(crate) fn before(seed: u64, problem: String) -> Box<Self> {
+        Box::new(Self {
+            seed,
+            step: 0,
+            at: world::epoch(),
+            problems: vec![problem],
+            context: Vec::new(),
+        })
+    }
+}
+
+/// A kind of object.
+pub(crate) trait Kind:
+    Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned
+{
+    fn api(client: &Client) -> Api<Self>;
+}
+
+macro_rules! kinds {
+    ($($api:ident: $($kind:ident)*;)*) => {$($(
+        impl Kind for $kind {
+            fn api(client: &Client) -> Api<Self> {
+                $api(client.clone())
+            }
+        }
+    )*)*};
+}
+
+fn namespaced<K>(client: Client) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+{
+    Api::namespaced(client, "default")
+}
+
+fn cluster<K: Resource<DynamicType = ()>>(client: Client) -> Api<K> {
+    Api::all(client)
+}
+
+kinds! {
+    namespaced: CapacityBuffer DaemonSet Deployment PodDisruptionBudget StatefulSet Lease;
+    cluster: KwokNodeClass Node NodeClaim NodeOverlay NodePool Pod StorageClass;
+}
+
 pub struct Simulation {
     pub(crate) seed: u64,
     pub(crate) step: u64,
@@ -91,26 +134,12 @@ pub struct Simulation {
     pub(crate) safety: Arc<Safety>,
     pub(crate) chance: Chance,
     pub(crate) replicas: Vec<Place>,
-    pub(crate) starts: u64,
-    /// Since when the controllers run without faults.
-    healthy_since: Option<Timestamp>,
     /// When the faults of the API server end.
     pub(crate) faults_until: Option<Timestamp>,
     /// When the shortages of the cloud end.
     pub(crate) shortage_until: Option<Timestamp>,
-    /// Since when instances have had no NodeClaim.
-    orphans: BTreeMap<String, Timestamp>,
     pub(crate) generation: u64,
     pub(crate) serial: u64,
-}
-
-impl std::fmt::Debug for Simulation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Simulation")
-            .field("seed", &self.seed)
-            .field("step", &self.step)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Runs a simulation. Call it on a runtime with one thread and paused time.
@@ -122,19 +151,14 @@ pub async fn simulate(seed: u64, settings: &SimulationSettings) -> Result<Report
     let result = simulation.run(settings.busy).await;
     let metrics = simulation.metrics();
     simulation.stop_replicas().await;
-    let Simulation {
-        cluster,
-        trace,
-        step,
-        starts,
-        ..
-    } = simulation;
+    let Simulation { cluster, trace, .. } = simulation;
     let report = Report {
-        digest: trace.digest(),
         launched: cluster.cloud.launched(),
-        steps: step,
-        starts,
-        trace: trace.all(),
+        trace: if settings.keep_trace {
+            trace.lines()
+        } else {
+            Vec::new()
+        },
         metrics,
     };
     cluster.shutdown().await;
@@ -152,15 +176,8 @@ impl Simulation {
             false => 2,
         };
         let cluster = LocalCluster::without_controllers(cluster_settings).await;
-        let cluster = cluster.map_err(|error| {
-            Box::new(Failure {
-                seed,
-                step: 0,
-                at: world::epoch(),
-                problems: vec![format!("cannot start the cluster: {error}")],
-                context: Vec::new(),
-            })
-        })?;
+        let failed = |error| Failure::before(seed, format!("cannot start: {error}"));
+        let cluster = cluster.map_err(failed)?;
         let (client, clock) = (cluster.client(), cluster.clock);
         let mut simulation = Self {
             seed,
@@ -171,11 +188,8 @@ impl Simulation {
             cluster,
             chance,
             replicas: Place::some(replicas),
-            starts: 0,
-            healthy_since: None,
             faults_until: None,
             shortage_until: None,
-            orphans: BTreeMap::new(),
             generation: 0,
             serial: 0,
         };
@@ -185,7 +199,9 @@ impl Simulation {
     }
 
     async fn create_initial_objects(&mut self) {
-        self.create(&KwokNodeClass::new("default")).await;
+        let class = serde_json::to_value(KwokNodeClass::new("default"));
+        self.create::<KwokNodeClass>(class.unwrap_or_default())
+            .await;
         let mut pools = vec![world::fallback_pool(&mut self.chance)];
         for name in world::OTHERS {
             if self.chance.happens(0.7) {
@@ -196,13 +212,12 @@ impl Simulation {
             pools.push(world::static_pool(&mut self.chance));
         }
         for pool in pools {
-            self.create_value::<NodePool>(pool).await;
+            self.create::<NodePool>(pool).await;
         }
         if self.chance.happens(0.5) {
-            self.create_value::<DaemonSet>(world::daemon_set()).await;
+            self.create::<DaemonSet>(world::daemon_set()).await;
         }
-        self.create_value::<StorageClass>(world::storage_class())
-            .await;
+        self.create::<StorageClass>(world::storage_class()).await;
         for _ in 0..self.chance.between(1, 4) {
             self.new_deployment().await;
         }
@@ -210,73 +225,37 @@ impl Simulation {
 
     // ---- the cluster's objects ------------------------------------------------------------------------------------
 
-    pub(crate) fn api<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
-        Api::all(self.client.clone())
-    }
-
-    pub(crate) fn namespaced<K>(&self) -> Api<K>
-    where
-        K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
-    {
-        Api::namespaced(self.client.clone(), "default")
-    }
-
-    pub(crate) async fn list<K>(&self) -> Vec<K>
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
-        let listed = self.api::<K>().list(&ListParams::default()).await;
+    pub(crate) async fn list<K: Kind>(&self) -> Vec<K> {
+        let listed = K::api(&self.client).list(&ListParams::default()).await;
         listed.map(|l| l.items).unwrap_or_default()
     }
 
-    async fn create<K>(&self, object: &K)
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + std::fmt::Debug,
-    {
-        let name = object.meta().name.clone().unwrap_or_default();
-        let client = self.client.clone();
-        let namespace = object.meta().namespace.clone();
-        let resource = kube::core::ApiResource::erase::<K>(&());
-        let api: Api<kube::core::DynamicObject> = match namespace {
-            Some(namespace) => Api::namespaced_with(client, &namespace, &resource),
-            None => Api::all_with(client, &resource),
-        };
-        let outcome = match serde_json::to_value(object).and_then(serde_json::from_value) {
-            Ok(object) => api.create(&PostParams::default(), &object).await.err(),
-            Err(error) => Some(kube::Error::SerdeError(error)),
-        };
+    pub(crate) async fn create<K: Kind>(&self, value: Value) {
         let kind = K::kind(&());
-        match outcome {
-            None => self.trace.add(&format!("> created {kind} {name}")),
-            Some(kube::Error::Api(status)) if status.is_already_exists() => {}
-            Some(error) => self
-                .safety
-                .violated(format!("cannot create {kind} {name}: {error}")),
-        }
-    }
-
-    pub(crate) async fn create_value<K>(&self, value: Value)
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + std::fmt::Debug,
-    {
-        match serde_json::from_value::<K>(value) {
-            Ok(object) => self.create(&object).await,
+        let created = match serde_json::from_value::<K>(value) {
+            Ok(object) => {
+                let api = K::api(&self.client);
+                api.create(&PostParams::default(), &object).await
+            }
+            Err(error) => Err(kube::Error::SerdeError(error)),
+        };
+        match created {
+            Ok(object) => {
+                let name = object.meta().name.as_deref().unwrap_or_default();
+                self.trace.add(&format!("> created {kind} {name}"));
+            }
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
             Err(error) => self
                 .safety
-                .violated(format!("cannot parse the object: {error}")),
+                .violated(format!("cannot create {kind}: {error}")),
         }
     }
 
-    pub(crate) async fn patch<K>(&self, api: Api<K>, name: &str, patch: Value)
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
-        self.trace
-            .add(&format!("> patched {} {name} {patch}", K::kind(&())));
-        let patched = api
-            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-            .await;
-        match patched {
+    pub(crate) async fn patch<K: Kind>(&self, name: &str, patch: Value) {
+        let kind = K::kind(&());
+        self.trace.add(&format!("> patched {kind} {name} {patch}"));
+        let (api, params) = (K::api(&self.client), PatchParams::default());
+        match api.patch(name, &params, &Patch::Merge(patch)).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             Err(error) => self
@@ -285,58 +264,44 @@ impl Simulation {
         }
     }
 
-    pub(crate) async fn delete<K>(&self, api: Api<K>, name: &str)
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
+    pub(crate) async fn delete<K: Kind>(&self, name: &str) {
         self.trace
             .add(&format!("> deleted {} {name}", K::kind(&())));
+        let params = DeleteParams::default();
         // The object may be deleted already.
-        let _ = api.delete(name, &DeleteParams::default()).await;
+        let _ = K::api(&self.client).delete(name, &params).await;
     }
 
     pub(crate) async fn new_deployment(&mut self) {
         self.serial += 1;
         let name = format!("web{}", self.serial);
         let deployment = world::deployment(&mut self.chance, &name);
-        self.create_value::<Deployment>(deployment).await;
+        self.create::<Deployment>(deployment).await;
         if self.chance.happens(0.4) {
             let pdb = world::pdb(&mut self.chance, &name);
-            self.create_value::<PodDisruptionBudget>(pdb).await;
+            self.create::<PodDisruptionBudget>(pdb).await;
         }
     }
 
-    pub(crate) async fn names<K>(&self) -> Vec<String>
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
+    pub(crate) async fn names<K: Kind>(&self) -> Vec<String> {
         let all = self.list::<K>().await;
         all.iter().filter_map(|o| o.meta().name.clone()).collect()
     }
 
-    pub(crate) async fn any<K>(&mut self) -> Option<String>
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
+    pub(crate) async fn any<K: Kind>(&mut self) -> Option<String> {
         let names = self.names::<K>().await;
         self.chance.of(&names)
     }
 
-    // ---- the controllers ------------------------------------------------------------------------------------------
-
-    pub(crate) fn update_health(&mut self) {
-        let healthy = self.faults_until.is_none() && self.all_replicas_are_up();
-        self.healthy_since = healthy.then(|| self.cluster.clock.now());
-    }
-
     pub(crate) fn after(&mut self, from: f64, to: f64) -> Timestamp {
         let seconds = self.chance.seconds(from, to);
+        self.in_seconds(seconds)
+    }
+
+    fn in_seconds(&self, seconds: f64) -> Timestamp {
         let pause = jiff::SignedDuration::from_millis((seconds * 1000.0) as i64);
-        self.cluster
-            .clock
-            .now()
-            .saturating_add(pause)
-            .unwrap_or(Timestamp::MAX)
+        let at = self.cluster.clock.now().saturating_add(pause);
+        at.unwrap_or(Timestamp::MAX)
     }
 
     // ---- disturbances ---------------------------------------------------------------------------------------------
@@ -361,12 +326,7 @@ impl Simulation {
 
     /// Advances time; ends faults and shortages that are due.
     async fn advance(&mut self, seconds: f64) {
-        let until = self
-            .cluster
-            .clock
-            .now()
-            .saturating_add(jiff::SignedDuration::from_millis((seconds * 1000.0) as i64))
-            .unwrap_or(Timestamp::MAX);
+        let until = self.in_seconds(seconds);
         loop {
             let ends = [self.faults_until, self.shortage_until, self.next_start()];
             let next = ends.into_iter().flatten().fold(until, Timestamp::min);
@@ -380,9 +340,7 @@ impl Simulation {
             if self.faults_until.is_some_and(|at| at <= now) {
                 self.cluster.testbed.faults().clear();
                 self.faults_until = None;
-                self.safety.disturbed();
                 self.trace.add("> API server faults end");
-                self.update_health();
             }
             if self.shortage_until.is_some_and(|at| at <= now) {
                 self.restock();
@@ -403,7 +361,6 @@ impl Simulation {
 
     /// Ends all disturbances, and removes everything that may block disruption forever.
     pub(crate) async fn calm(&mut self) {
-        self.safety.disturbed();
         self.cluster.testbed.faults().clear();
         self.faults_until = None;
         self.restock();
@@ -418,29 +375,16 @@ impl Simulation {
             if lives {
                 self.cluster.node_faults.clear(&name);
             }
-            let annotation = json!({annotations::DO_NOT_DISRUPT: Value::Null});
-            let api = self.api::<Node>();
-            self.patch(api, &name, json!({"metadata": {"annotations": annotation}}))
-                .await;
-            self.safety.protects_node(&name, false);
         }
-        for name in self.names::<PodDisruptionBudget>().await {
-            let api = self.namespaced::<PodDisruptionBudget>();
-            self.delete(api, &name).await;
-        }
+        self.delete_all::<PodDisruptionBudget>().await;
+        self.delete_all::<CapacityBuffer>().await;
         for name in self.names::<Deployment>().await {
-            let api = self.namespaced::<Deployment>();
             let annotation = json!({annotations::DO_NOT_DISRUPT: Value::Null});
             let template = json!({"metadata": {"annotations": annotation}});
-            self.patch(api, &name, json!({"spec": {"template": template}}))
+            self.patch::<Deployment>(&name, json!({"spec": {"template": template}}))
                 .await;
         }
-        for name in self.names::<CapacityBuffer>().await {
-            let api = self.namespaced::<CapacityBuffer>();
-            self.delete(api, &name).await;
-        }
         for name in self.names::<NodePool>().await {
-            let api = self.api::<NodePool>();
             let mut spec = json!({
                 "disruption": {"budgets": [{"nodes": "100%"}]},
                 "template": {"spec": {"expireAfter": "Never"}},
@@ -449,29 +393,21 @@ impl Simulation {
                 spec["disruption"]["consolidateAfter"] = json!("0s");
                 spec["disruption"]["consolidationPolicy"] = json!("WhenEmptyOrUnderutilized");
             }
-            self.safety.changes_budgets(&name);
-            self.patch(api, &name, json!({"spec": spec})).await;
+            self.patch::<NodePool>(&name, json!({"spec": spec})).await;
         }
         // Other NodeClaims drift now; those of a static NodePool at its limit cannot, and would expire during the quiet phase.
         for claim in self.list::<NodeClaim>().await {
             let expires = claim.spec.expire_after.value().is_some();
             if expires && claim.node_pool() == Some(world::STATIC) {
-                let api = self.api::<NodeClaim>();
-                self.delete(api, claim.name()).await;
+                self.delete::<NodeClaim>(claim.name()).await;
             }
         }
         self.start_replicas();
-        self.update_health();
     }
 
-    pub(crate) async fn delete_workloads(&self) {
-        for name in self.names::<Deployment>().await {
-            let api = self.namespaced::<Deployment>();
-            self.delete(api, &name).await;
-        }
-        for name in self.names::<StatefulSet>().await {
-            let api = self.namespaced::<StatefulSet>();
-            self.delete(api, &name).await;
+    pub(crate) async fn delete_all<K: Kind>(&self) {
+        for name in self.names::<K>().await {
+            self.delete::<K>(&name).await;
         }
     }
 
@@ -480,51 +416,15 @@ impl Simulation {
     /// Checks the invariants that hold at any time.
     pub(crate) async fn check(&mut self) -> Result<(), Box<Failure>> {
         let mut problems = self.safety.violations();
-        problems.extend(self.safety.undone_moves());
         problems.extend(crate::panics::taken());
-        let claims = self.list::<NodeClaim>().await;
-        let now = self.cluster.clock.now();
-        self.find_orphans(&claims, now, &mut problems);
-        let pools = self.list::<NodePool>().await;
-        let leftovers = self.safety.leftovers(&claims);
-        let beyond = |pool| convergence::beyond_limits(pool, &claims, &leftovers);
-        problems.extend(pools.iter().filter_map(beyond));
         if problems.is_empty() {
             return Ok(());
         }
         Err(self.failure(problems).await)
     }
 
-    /// Checks that instances without a NodeClaim are found within minutes, once no fault delays it (invariant I7).
-    fn find_orphans(&mut self, claims: &[NodeClaim], now: Timestamp, problems: &mut Vec<String>) {
-        const FOUND_WITHIN: i64 = 10 * 60;
-        let instances = self.cluster.cloud.instances();
-        let known = |uid: &str| claims.iter().any(|c| c.uid() == uid);
-        let mut orphans = BTreeMap::new();
-        for instance in instances.iter().filter(|m| !known(&m.claim_uid)) {
-            let id = instance
-                .answer
-                .status
-                .provider_id
-                .clone()
-                .unwrap_or_default();
-            let since = self.orphans.get(&id).copied().unwrap_or(now);
-            let waited = self.healthy_since.map_or(0, |healthy| {
-                now.duration_since(healthy.max(since)).as_secs()
-            });
-            if waited > FOUND_WITHIN {
-                problems.push(format!("instance {id} has had no nodeclaim since {since}"));
-            }
-            orphans.insert(id, since);
-        }
-        self.orphans = orphans;
-    }
-
     pub(crate) async fn failure(&self, problems: Vec<String>) -> Box<Failure> {
-        let mut context = self.trace.all();
-        if context.is_empty() {
-            context = self.trace.last();
-        }
+        let mut context = self.trace.lines();
         context.extend(describe(&self.client).await.unwrap_or_default());
         Box::new(Failure {
             seed: self.seed,

@@ -6,30 +6,31 @@
 //!
 //! | module | question it answers |
 //! |---|---|
-//! | [`driver`] | when do disturbances happen, and when are invariants checked? |
+//! | `driver` | when do disturbances happen, and when are invariants checked? |
 //! | `disturbances` | which disturbances are there? |
-//! | [`world`] | which objects are in the cluster? |
-//! | [`wire`] | what do the controllers write, and how are they killed? |
+//! | `world` | which objects are in the cluster? |
+//! | `wire` | what do the controllers write, and how are they killed? |
 //! | `replicas` | how many replicas are there, and which of them leads? |
-//! | [`safety`] | what must hold at each of their writes (I8)? |
+//! | `safety` | what must hold at each of their writes? |
 //! | `convergence` | what must hold once disturbances have ended (I7)? |
 //! | `model` | does the controllers' model match the objects? |
-//! | [`chance`] | where do random choices come from? |
-//! | [`panics`] | which panics were caught and are bugs all the same (I4)? |
+//! | `chance` | where do random choices come from? |
+//! | `panics` | which panics were caught and are bugs all the same (I4)? |
 
-pub mod chance;
+mod chance;
 mod convergence;
 mod disturbances;
-pub mod driver;
+mod driver;
 mod model;
-pub mod panics;
-mod place;
+mod panics;
 mod replicas;
-pub mod safety;
-pub mod wire;
-pub mod world;
+mod safety;
+mod wire;
+mod world;
 
+pub use chance::Chance;
 pub use driver::{Failure, Report, SimulationSettings};
+pub use world::epoch;
 
 /// Runs one seed to its end, on this thread.
 ///
@@ -43,14 +44,7 @@ pub fn run(seed: u64, settings: &SimulationSettings) -> Result<Report, Box<Failu
         .enable_time()
         .start_paused(true)
         .build();
-    match runtime {
-        Ok(runtime) => runtime.block_on(driver::simulate(seed, settings)),
-        Err(error) => Err(Box::new(Failure {
-            seed,
-            step: 0,
-            at: world::epoch(),
-            problems: vec![format!("cannot create a runtime: {error}")],
-            context: Vec::new(),
-        })),
-    }
+    let failed = |error| Failure::before(seed, format!("cannot create a runtime: {error}"));
+    let runtime = runtime.map_err(failed)?;
+    runtime.block_on(driver::simulate(seed, settings))
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use karpenter_sim::{SimulationSettings, run};
+use rayon::prelude::*;
 
 /// A third of a simulation's time goes into small short-lived objects.
 #[global_allocator]
@@ -23,9 +24,9 @@ struct Arguments {
     /// Hours of disturbances.
     #[arg(long, default_value_t = 24.0)]
     hours: f64,
-    /// Number of seeds that run in parallel; one per core unless given.
-    #[arg(long)]
-    threads: Option<usize>,
+    /// Number of seeds that run in parallel; 0: one per core.
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
     /// Stop at the first seed that fails.
     #[arg(long)]
     fail_fast: bool,
@@ -40,7 +41,7 @@ struct Arguments {
     log: Option<String>,
 }
 
-fn main() -> ExitCode {
+fn main() -> Result<ExitCode, rayon::ThreadPoolBuildError> {
     let arguments = Arguments::parse();
     if let Some(filter) = &arguments.log {
         tracing_subscriber::fmt()
@@ -55,60 +56,46 @@ fn main() -> ExitCode {
         elects: arguments.elects.then_some(true),
         ..SimulationSettings::default()
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = match arguments.trace {
-        true => 1,
-        false => arguments.threads.unwrap_or(cores).max(1),
+    // The trace of one seed after the other.
+    let threads = if arguments.trace {
+        1
+    } else {
+        arguments.threads
     };
-    let end = arguments.seed.saturating_add(arguments.seeds);
-    let next = AtomicU64::new(arguments.seed);
-    let (done, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (writes, launched) = (AtomicU64::new(0), AtomicU64::new(0));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    pool.build_global()?;
+    let [done, failed, launched] = [0; 3].map(AtomicU64::new);
     let start = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::SeqCst);
-                    let stop = arguments.fail_fast && failed.load(Ordering::SeqCst) > 0;
-                    if seed >= end || stop {
-                        return;
-                    }
-                    match run(seed, &settings) {
-                        Ok(report) => {
-                            writes.fetch_add(report.digest.1, Ordering::SeqCst);
-                            launched.fetch_add(report.launched, Ordering::SeqCst);
-                            for line in &report.trace {
-                                println!("{line}");
-                            }
-                        }
-                        Err(failure) => {
-                            failed.fetch_add(1, Ordering::SeqCst);
-                            for line in &failure.context {
-                                println!("  {line}");
-                            }
-                            println!("FAILED {failure}");
-                        }
-                    }
-                    let done = done.fetch_add(1, Ordering::SeqCst) + 1;
-                    if done.is_multiple_of(50) {
-                        println!("{done} seeds, {:.0} s", start.elapsed().as_secs_f64());
-                    }
-                }
-            });
+    let end = arguments.seed.saturating_add(arguments.seeds);
+    (arguments.seed..end).into_par_iter().for_each(|seed| {
+        if arguments.fail_fast && failed.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        match run(seed, &settings) {
+            Ok(report) => {
+                launched.fetch_add(report.launched, Ordering::Relaxed);
+                report.trace.iter().for_each(|line| println!("{line}"));
+            }
+            Err(failure) => {
+                failed.fetch_add(1, Ordering::Relaxed);
+                failure.context.iter().for_each(|line| println!("  {line}"));
+                println!("FAILED {failure}");
+            }
+        }
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        if done.is_multiple_of(50) {
+            println!("{done} seeds, {:.0} s", start.elapsed().as_secs_f64());
         }
     });
     let (done, failed) = (done.into_inner(), failed.into_inner());
     println!(
-        "{done} seeds of {} simulated hours in {:.1} s, {} writes, {} instances, {failed} failed",
+        "{done} seeds of {} simulated hours in {:.1} s, {} instances, {failed} failed",
         arguments.hours,
         start.elapsed().as_secs_f64(),
-        writes.into_inner(),
         launched.into_inner(),
     );
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    Ok(match failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
 }

@@ -1,8 +1,7 @@
 //! Compares the controllers' model with one that is built from the current objects.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use karpenter_core::cluster::Snapshot;
 use karpenter_kube::model::{Kinds, Model, View, spawn_watchers};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -35,76 +34,49 @@ pub(crate) async fn differs(sim: &Simulation) -> Vec<String> {
     }
     let (known, actual) = (facts(&cx.view()), facts(&handle.view()));
     stop.cancel();
-    let mut problems = Vec::new();
-    for (what, fact) in &actual {
-        match known.get(what) {
-            None => problems.push(format!("the model lacks {what}")),
-            Some(belief) if belief != fact => {
-                problems.push(format!("the model has {what} as {belief}; actual: {fact}"));
-            }
-            Some(_) => {}
-        }
-    }
-    let deleted = known.keys().filter(|what| !actual.contains_key(*what));
-    for what in deleted.filter(|what| !what.starts_with(REMEMBERED)) {
-        problems.push(format!("the model has {what}, which does not exist"));
-    }
-    problems
+    let wrong = known.difference(&actual);
+    let wrong = wrong.filter(|fact| !fact.starts_with(REMEMBERED));
+    let wrong = wrong.map(|fact| format!("the model has {fact}, which is not so"));
+    let missing = actual.difference(&known);
+    let missing = missing.map(|fact| format!("the model lacks {fact}"));
+    wrong.chain(missing).collect()
 }
 
-fn facts(view: &View) -> BTreeMap<String, String> {
-    let mut facts = engine_facts(&view.snapshot);
+fn facts(view: &View) -> BTreeSet<String> {
+    let (snapshot, mut facts) = (&view.snapshot, BTreeSet::new());
+    facts.extend(snapshot.pods().map(|it| format!("pod {it:?}")));
+    facts.extend(snapshot.bound_pods().map(|it| format!("pods on {it:?}")));
+    facts.extend(
+        snapshot
+            .unbound_pods()
+            .map(|it| format!("unbound {}", it.key)),
+    );
+    facts.extend(snapshot.node_pools().map(|it| format!("pool {it:?}")));
+    facts.extend(snapshot.pdbs().map(|it| format!("pdb {it:?}")));
+    facts.extend(snapshot.nodes().map(|it| {
+        // Nominations are the controllers' own.
+        let (node, claim, marked) = (&it.node, &it.claim, it.marked_for_deletion);
+        format!("node {node:?} {claim:?} {} {marked}", it.managed)
+    }));
+    for (set, pod) in snapshot.daemon_sets() {
+        facts.insert(format!("daemonset {set:?}"));
+        let pod = pod.map(|pod| {
+            format!(
+                "{REMEMBERED}{}/{}: {:?}",
+                set.namespace, set.name, pod.shape
+            )
+        });
+        facts.extend(pod);
+    }
     for node in view.nodes() {
-        let name = node.metadata.name.as_deref().unwrap_or_default();
-        facts.insert(format!("object node {name}"), format!("{node:?}"));
-        for claim in view.node_claims_of(node) {
-            facts.insert(format!("claim of node {name}"), claim.name().to_owned());
-        }
-    }
-    for pool in view.snapshot.node_pools() {
-        let claims = view.node_claims_of_pool(pool.name());
-        let names: Vec<&str> = claims.iter().map(|c| c.name()).collect();
-        facts.insert(format!("claims of pool {}", pool.name()), names.join(" "));
-    }
-    facts
-}
-
-fn engine_facts(snapshot: &Snapshot) -> BTreeMap<String, String> {
-    let mut facts = BTreeMap::new();
-    for pod in snapshot.pods() {
-        facts.insert(format!("pod {}", pod.key), format!("{pod:?}"));
-    }
-    for (node, pods) in snapshot.bound_pods() {
-        facts.insert(format!("pods on {node}"), format!("{pods:?}"));
-    }
-    for pod in snapshot.unbound_pods() {
-        facts.insert(format!("unbound {}", pod.key), String::new());
-    }
-    for node_state in snapshot.nodes() {
-        // Nominations and deletion marks are the controllers' own.
-        let (node, claim) = (&node_state.node, &node_state.claim);
-        let name = node_state.name().to_owned();
-        facts.insert(
-            format!("state of node {name}"),
-            format!("{node:?} {claim:?} {}", node_state.managed),
-        );
-        if node_state.marked_for_deletion {
-            facts.insert(format!("mark of {name}"), "marked".to_owned());
-        }
+        let claims = view.node_claims_of(node);
+        let claims: Vec<&str> = claims.iter().map(|it| it.name()).collect();
+        facts.insert(format!("{node:?} of {claims:?}"));
     }
     for pool in snapshot.node_pools() {
-        facts.insert(format!("pool {}", pool.name()), format!("{pool:?}"));
-    }
-    for pdb in snapshot.pdbs() {
-        let name = pdb.metadata.name.as_deref().unwrap_or_default();
-        facts.insert(format!("pdb {name}"), format!("{pdb:?}"));
-    }
-    for (set, pod) in snapshot.daemon_sets() {
-        facts.insert(format!("daemonset {set:?}"), String::new());
-        if let Some(pod) = pod {
-            let what = format!("{REMEMBERED}{}/{}", set.namespace, set.name);
-            facts.insert(what, format!("{:?}", pod.shape));
-        }
+        let claims = view.node_claims_of_pool(pool.name());
+        let claims: Vec<&str> = claims.iter().map(|it| it.name()).collect();
+        facts.insert(format!("pool {} with {claims:?}", pool.name()));
     }
     facts
 }

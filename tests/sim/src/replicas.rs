@@ -8,11 +8,32 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use karpenter_kube::context::Context;
 use karpenter_lab::local_cluster::Replica;
-use kube::{Api, Client};
+use kube::Client;
 
-use crate::driver::Simulation;
-use crate::place::Place;
+use crate::driver::{Kind as _, Simulation};
 use crate::wire::{Fuse, LastWrite, Wire};
+
+/// A slot for a replica, which may be down.
+pub(crate) struct Place {
+    pub(crate) name: String,
+    pub(crate) fuse: Fuse,
+    pub(crate) running: Option<Replica>,
+    /// When it restarts, if it is down.
+    pub(crate) down_until: Option<Timestamp>,
+}
+
+impl Place {
+    /// Creates slots for replicas, none of which runs yet.
+    pub(crate) fn some(count: usize) -> Vec<Self> {
+        let place = |n| Self {
+            name: format!("replica-{n}"),
+            fuse: Fuse::default(),
+            running: None,
+            down_until: None,
+        };
+        (0..count).map(place).collect()
+    }
+}
 
 impl Simulation {
     /// Returns whether replicas compete for a lease.
@@ -23,24 +44,19 @@ impl Simulation {
     fn start_replica(&mut self, at: usize) {
         let fuse = Fuse::default();
         let name = self.replicas[at].name.clone();
-        let mut wire = Wire::new(
-            self.cluster.testbed.server().service(false),
-            self.trace.clone(),
-            fuse.clone(),
-            Arc::clone(&self.safety),
-        );
-        if self.elects() {
-            wire = wire.of_replica(&name);
-        }
+        let wire = Wire {
+            inner: self.cluster.testbed.server().service(false),
+            trace: self.trace.clone(),
+            fuse: fuse.clone(),
+            safety: Arc::clone(&self.safety),
+            replica: self.elects().then(|| name.clone()),
+        };
         let running = self.cluster.replica(Client::new(wire, "default"), &name);
         let place = &mut self.replicas[at];
         place.fuse = fuse;
         place.running = Some(running);
         place.down_until = None;
-        self.starts += 1;
-        self.safety.disturbed();
         self.trace.add(&format!("> started {name}"));
-        self.update_health();
     }
 
     /// Starts the replicas that do not run.
@@ -98,7 +114,6 @@ impl Simulation {
             }
             let name = self.replicas[at].name.clone();
             self.trace.add(&format!("> {name} has ended"));
-            self.safety.disturbed();
             if !self.elects() {
                 self.safety.violated(format!("{name} has ended by itself"));
             }
@@ -115,8 +130,6 @@ impl Simulation {
             running.abandon();
         }
         place.down_until = Some(due);
-        self.safety.process_ends();
-        self.update_health();
     }
 
     fn any_replica(&mut self) -> Option<usize> {
@@ -129,8 +142,8 @@ impl Simulation {
         if !self.elects() {
             return self.replicas.first()?.running.as_ref().map(|_| 0);
         }
-        let leases: Api<Lease> = self.namespaced();
-        let lease = leases.get_opt("karpenter-leader-election").await.ok()??;
+        let lease = Lease::api(&self.client);
+        let lease = lease.get_opt("karpenter-leader-election").await.ok()??;
         let holder = lease.spec?.holder_identity?;
         // The lease may still name the identity of a replica before its restart.
         let acts = |replica: &Replica| replica.context().acting.since().is_some();
@@ -147,16 +160,9 @@ impl Simulation {
 
     /// Returns the metrics of all running replicas.
     pub(crate) fn metrics(&self) -> String {
-        let running = self
-            .replicas
-            .iter()
-            .filter_map(|place| place.running.as_ref());
+        let running = self.replicas.iter().flat_map(|place| &place.running);
         let texts = running.map(|replica| replica.context().metrics.registry.render());
         texts.collect()
-    }
-
-    pub(crate) fn all_replicas_are_up(&self) -> bool {
-        self.replicas.iter().all(|r| r.running.is_some())
     }
 
     /// Stops a replica gracefully, and starts it again.
@@ -167,8 +173,13 @@ impl Simulation {
         if let Some(running) = self.replicas[at].running.take() {
             running.stop().await;
         }
-        self.safety.process_ends();
         self.start_replica(at);
+    }
+
+    async fn pause(&mut self, from: f64, to: f64) {
+        let pause = self.chance.seconds(from, to);
+        let pause = Duration::from_secs_f64(pause);
+        self.cluster.clock.sleep(pause).await;
     }
 
     /// Kills a replica within a few writes.
@@ -182,11 +193,7 @@ impl Simulation {
         ));
         let writes = i64::try_from(writes).unwrap_or(1);
         self.replicas[at].fuse.burn_after(writes, last);
-        let pause = self.chance.seconds(1.0, 120.0);
-        self.cluster
-            .clock
-            .sleep(Duration::from_secs_f64(pause))
-            .await;
+        self.pause(1.0, 120.0).await;
         self.trace.add(&format!("> {name} was killed"));
         self.take_down(at, 900.0);
     }
@@ -203,11 +210,7 @@ impl Simulation {
         self.trace
             .add(&format!("> {name} does not reach the lease"));
         self.replicas[at].fuse.cut_lease();
-        let pause = self.chance.seconds(15.0, 120.0);
-        self.cluster
-            .clock
-            .sleep(Duration::from_secs_f64(pause))
-            .await;
+        self.pause(15.0, 120.0).await;
         let running = self.replicas[at].running.as_ref();
         if running.is_some_and(|running| !running.ended().is_cancelled()) {
             self.safety

@@ -1,18 +1,14 @@
 //! The controllers' connection: it traces their requests, has them checked, and breaks when their process is killed.
 
 use std::collections::VecDeque;
-use std::hash::Hasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use karpenter_kube::clock::Clock;
-use karpenter_kube::controller::current_controller;
 use kube::client::Body;
 use parking_lot::Mutex;
-use rustc_hash::FxHasher;
 use tower::Service;
 
 use crate::safety::Safety;
@@ -24,65 +20,33 @@ const KEPT: usize = 80;
 #[derive(Debug, Clone)]
 pub struct Trace {
     clock: Clock,
-    state: Arc<Mutex<Lines>>,
-}
-
-#[derive(Debug, Default)]
-struct Lines {
-    last: VecDeque<String>,
-    digest: u64,
-    count: u64,
-    all: Option<Vec<String>>,
+    /// How many lines are kept.
+    kept: usize,
+    lines: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl Trace {
     /// Creates an empty trace. One that `keeps` has every line and not only the last ones.
-    #[must_use]
     pub fn new(clock: Clock, keeps: bool) -> Self {
-        let lines = Lines {
-            all: keeps.then(Vec::new),
-            ..Lines::default()
-        };
         Self {
             clock,
-            state: Arc::new(Mutex::new(lines)),
+            kept: if keeps { usize::MAX } else { KEPT },
+            lines: Arc::default(),
         }
     }
 
     pub fn add(&self, what: &str) {
         let line = format!("{:.3} {what}", self.clock.now());
-        let mut lines = self.state.lock();
-        let mut hasher = FxHasher::default();
-        hasher.write_u64(lines.digest);
-        hasher.write(line.as_bytes());
-        lines.digest = hasher.finish();
-        lines.count += 1;
-        if lines.last.len() == KEPT {
-            lines.last.pop_front();
+        let mut lines = self.lines.lock();
+        if lines.len() == self.kept {
+            lines.pop_front();
         }
-        lines.last.push_back(line.clone());
-        if let Some(all) = &mut lines.all {
-            all.push(line);
-        }
+        lines.push_back(line);
     }
 
-    /// Returns the latest lines.
-    #[must_use]
-    pub fn last(&self) -> Vec<String> {
-        self.state.lock().last.iter().cloned().collect()
-    }
-
-    /// Returns every line, if they are kept.
-    #[must_use]
-    pub fn all(&self) -> Vec<String> {
-        self.state.lock().all.clone().unwrap_or_default()
-    }
-
-    /// Returns a hash of all lines in order, and their number.
-    #[must_use]
-    pub fn digest(&self) -> (u64, u64) {
-        let lines = self.state.lock();
-        (lines.digest, lines.count)
+    /// Returns the lines that are kept.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().iter().cloned().collect()
     }
 }
 
@@ -96,83 +60,74 @@ pub enum LastWrite {
 }
 
 /// Ends a connection. Cheap to clone; clones share the state.
-#[derive(Debug, Clone)]
-pub struct Fuse {
-    left: Arc<AtomicI64>,
-    last: Arc<Mutex<LastWrite>>,
-    lease_is_cut: Arc<AtomicBool>,
+#[derive(Clone)]
+pub struct Fuse(Arc<Mutex<Burning>>);
+
+#[derive(Clone, Copy)]
+struct Burning {
+    /// Number of writes that get through.
+    left: i64,
+    last: LastWrite,
+    lease_is_cut: bool,
 }
 
 impl Default for Fuse {
     /// Creates a fuse that never blows.
     fn default() -> Self {
-        Self {
-            left: Arc::new(AtomicI64::new(i64::MAX)),
-            last: Arc::new(Mutex::new(LastWrite::Unsent)),
-            lease_is_cut: Arc::default(),
-        }
+        Self(Arc::new(Mutex::new(Burning {
+            left: i64::MAX,
+            last: LastWrite::Unsent,
+            lease_is_cut: false,
+        })))
     }
 }
 
 impl Fuse {
     /// Lets `writes` more writes through, the last of which ends as `last` says.
     pub fn burn_after(&self, writes: i64, last: LastWrite) {
-        *self.last.lock() = last;
-        self.left.store(writes, Ordering::SeqCst);
+        let mut state = self.0.lock();
+        (state.left, state.last) = (writes, last);
     }
 
     /// Lets no request through any more.
     pub fn blow(&self) {
-        self.left.store(0, Ordering::SeqCst);
+        self.0.lock().left = 0;
     }
 
     /// Lets no request for a lease through any more.
     pub fn cut_lease(&self) {
-        self.lease_is_cut.store(true, Ordering::SeqCst);
+        self.0.lock().lease_is_cut = true;
     }
 
-    /// Returns whether no request gets through any more.
-    #[must_use]
-    pub fn is_blown(&self) -> bool {
-        self.left.load(Ordering::SeqCst) <= 0
+    fn is_blown(&self) -> bool {
+        self.0.lock().left <= 0
+    }
+
+    /// Returns an answer, unless the process was killed meanwhile.
+    async fn passes<T>(&self, answer: T) -> T {
+        if self.is_blown() {
+            std::future::pending().await
+        }
+        answer
+    }
+
+    /// Counts a write; returns whether it gets through.
+    fn burn(&self) -> bool {
+        let mut state = self.0.lock();
+        state.left -= 1;
+        state.left > 0 || state.last == LastWrite::Unanswered
     }
 }
 
 /// The controllers' connection, which wraps the API server's service.
 #[derive(Clone)]
 pub struct Wire<S> {
-    inner: S,
-    trace: Trace,
-    fuse: Fuse,
-    safety: Arc<Safety>,
-    /// Name of the replica, if several compete for the lease.
-    replica: Option<Arc<str>>,
-}
-
-impl<S> std::fmt::Debug for Wire<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wire").finish_non_exhaustive()
-    }
-}
-
-impl<S> Wire<S> {
-    /// Creates a connection to `inner`.
-    pub fn new(inner: S, trace: Trace, fuse: Fuse, safety: Arc<Safety>) -> Self {
-        Self {
-            inner,
-            trace,
-            fuse,
-            safety,
-            replica: None,
-        }
-    }
-
-    /// Makes it the connection of one of several replicas, of which only the holder of the lease may write.
-    #[must_use]
-    pub fn of_replica(mut self, name: &str) -> Self {
-        self.replica = Some(name.into());
-        self
-    }
+    pub inner: S,
+    pub trace: Trace,
+    pub fuse: Fuse,
+    pub safety: Arc<Safety>,
+    /// Name of the replica, if several compete for the lease: only its holder may write.
+    pub replica: Option<String>,
 }
 
 /// Returns a path without its common prefix.
@@ -203,38 +158,24 @@ where
         }
         let path = request.uri().path().to_owned();
         let lease = path.contains("/leases");
-        if lease && self.fuse.lease_is_cut.load(Ordering::SeqCst) {
+        if lease && self.fuse.0.lock().lease_is_cut {
             return Box::pin(std::future::pending());
         }
         // Events have no effect on the cluster.
         let writes = request.method() != Method::GET && !lease && !path.contains("/events");
-        if !writes {
-            let (answer, fuse) = (self.inner.call(request), self.fuse.clone());
-            return Box::pin(async move {
-                let answer = answer.await;
-                if fuse.is_blown() {
-                    std::future::pending().await
-                }
-                answer
-            });
-        }
-        let last = self.fuse.left.fetch_sub(1, Ordering::SeqCst) == 1;
-        let unsent = *self.fuse.last.lock() == LastWrite::Unsent;
-        if last && unsent {
+        if writes && !self.fuse.burn() {
             return Box::pin(std::future::pending());
         }
         let method = request.method().clone();
         let answer = self.inner.call(request);
-        let (trace, safety, fuse, replica) = (
-            self.trace.clone(),
-            Arc::clone(&self.safety),
-            self.fuse.clone(),
-            self.replica.clone(),
-        );
+        let (trace, fuse, replica) = (self.trace.clone(), self.fuse.clone(), self.replica.clone());
+        let safety = Arc::clone(&self.safety);
         Box::pin(async move {
-            // The task that waits for the answer runs this.
-            let controller = current_controller();
-            let before = safety.before(&method, &path, controller).await;
+            if !writes {
+                let answer = answer.await;
+                return fuse.passes(answer).await;
+            }
+            let before = safety.before(&method, &path).await;
             let answer = answer.await;
             if safety.is_runaway() {
                 fuse.blow();
@@ -244,14 +185,10 @@ where
             }
             let status = answer.as_ref().map_or(0, |a| a.status().as_u16());
             trace.add(&format!("{method} {} {status}", short(&path)));
-            // A write whose answer a fault drops is answered 500 although it was applied.
-            safety
-                .after(&method, &path, controller, status, before)
-                .await;
-            if fuse.is_blown() {
-                std::future::pending().await
+            if let Some(before) = before.filter(|_| (200..300).contains(&status)) {
+                safety.after(&method, &path, &before);
             }
-            answer
+            fuse.passes(answer).await
         })
     }
 }

@@ -24,7 +24,6 @@ pub const STATIC: &str = "static";
 pub const OTHERS: [&str; 2] = ["alpha", "beta"];
 
 /// Returns when every simulation begins: just before midnight.
-#[must_use]
 pub fn epoch() -> Timestamp {
     Timestamp::from_second(1_767_225_600).unwrap_or_default()
 }
@@ -103,13 +102,11 @@ fn requirement(key: &str, values: &[&str]) -> Value {
 }
 
 /// Returns the NodePool for all pods that no other NodePool takes.
-#[must_use]
 pub fn fallback_pool(chance: &mut Chance) -> Value {
     pool(chance, FALLBACK, json!({}))
 }
 
 /// Returns a NodePool with random requirements.
-#[must_use]
 pub fn other_pool(chance: &mut Chance, name: &str) -> Value {
     let mut spec = json!({"weight": chance.between(1, 100)});
     if chance.happens(0.5) {
@@ -123,7 +120,6 @@ pub fn other_pool(chance: &mut Chance, name: &str) -> Value {
 }
 
 /// Returns the NodePool of a fixed size.
-#[must_use]
 pub fn static_pool(chance: &mut Chance) -> Value {
     let spec = json!({"replicas": chance.between(0, 3), "limits": {"nodes": chance.between(2, 4).to_string()}});
     pool(chance, STATIC, spec)
@@ -174,7 +170,6 @@ fn pool(chance: &mut Chance, name: &str, mut spec: Value) -> Value {
 }
 
 /// Returns a Deployment whose pods can run on some NodePool.
-#[must_use]
 pub fn deployment(chance: &mut Chance, name: &str) -> Value {
     let labels = json!({"app": name});
     let mut template = json!({
@@ -227,7 +222,6 @@ pub fn deployment(chance: &mut Chance, name: &str) -> Value {
 }
 
 /// Returns a PodDisruptionBudget for the pods of a Deployment.
-#[must_use]
 pub fn pdb(chance: &mut Chance, name: &str) -> Value {
     let mut spec = json!({"selector": {"matchLabels": {"app": name}}});
     if chance.happens(0.5) {
@@ -243,7 +237,6 @@ pub fn pdb(chance: &mut Chance, name: &str) -> Value {
 }
 
 /// Returns the storage class of all volumes: a volume is created in the zone of its first pod, and stays there.
-#[must_use]
 pub fn storage_class() -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "zonal"},
@@ -252,7 +245,6 @@ pub fn storage_class() -> Value {
 }
 
 /// Returns a StatefulSet of pods with a volume each.
-#[must_use]
 pub fn stateful_set(chance: &mut Chance, name: &str) -> Value {
     let labels = json!({"app": name});
     json!({
@@ -277,7 +269,6 @@ pub fn stateful_set(chance: &mut Chance, name: &str) -> Value {
 }
 
 /// Returns a CapacityBuffer for more pods of a Deployment.
-#[must_use]
 pub fn capacity_buffer(chance: &mut Chance, name: &str) -> Value {
     let mut spec = json!({"scalableRef": {"apiGroup": "apps", "kind": "Deployment", "name": name}});
     if chance.happens(0.5) {
@@ -289,7 +280,6 @@ pub fn capacity_buffer(chance: &mut Chance, name: &str) -> Value {
 }
 
 /// Returns an overlay that raises or lowers the price of some instance types.
-#[must_use]
 pub fn overlay(chance: &mut Chance, name: &str) -> Value {
     let chosen = match chance.between(0, 2) {
         0 => requirement(
@@ -313,7 +303,6 @@ pub fn overlay(chance: &mut Chance, name: &str) -> Value {
 }
 
 /// Returns a DaemonSet with small requests.
-#[must_use]
 pub fn daemon_set() -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "default"},

@@ -14,19 +14,20 @@ fn minutes(minutes: u64) -> SimulationSettings {
 }
 
 fn survives(seed: u64, settings: &SimulationSettings) -> Report {
-    let (report, failure) = match run(seed, settings) {
-        Ok(report) => (report, None),
-        Err(failure) => (Report::default(), Some(failure)),
-    };
-    let context = failure.as_ref().map(|f| f.context.join("\n"));
-    let again = format!("cargo xtask sim --seeds 1 --seed {seed} --hours 1 -- --trace");
-    assert!(
-        failure.is_none(),
-        "{}\n{}\nagain: {again}",
-        context.unwrap_or_default(),
-        failure.map(|f| f.to_string()).unwrap_or_default()
-    );
-    report
+    let outcome = run(seed, settings);
+    let failure = outcome.as_ref().err().map(|failure| {
+        let again = format!("cargo xtask sim --seeds 1 --seed {seed} --hours 1 -- --trace");
+        format!("{}\n{failure}\nagain: {again}", failure.context.join("\n"))
+    });
+    assert!(failure.is_none(), "{}", failure.unwrap_or_default());
+    outcome.unwrap()
+}
+
+/// Compares the lines of two runs.
+fn are_same(seed: u64, one: &[String], other: &[String]) {
+    let differs = one.iter().zip(other).find(|(a, b)| a != b);
+    assert_eq!(differs, None, "seed {seed}");
+    assert_eq!(one.len(), other.len(), "seed {seed}");
 }
 
 macro_rules! seeds {
@@ -68,9 +69,7 @@ fn the_same_seed_gives_the_same_events() {
     };
     let trace = |seed| run(seed, &settings).unwrap().trace;
     let (once, again) = (trace(5), trace(5));
-    let differs = once.iter().zip(&again).find(|(a, b)| a != b);
-    assert_eq!(differs, None);
-    assert_eq!(once.len(), again.len());
+    are_same(5, &once, &again);
 }
 
 /// The requests of a simulation and its metrics, with or without records of decisions.
@@ -103,16 +102,9 @@ fn records_of_decisions_change_no_request_event_launch_or_metric() {
     let seeds = seeds.map_or(2, |seeds| seeds.parse().unwrap());
     for seed in 0..seeds {
         let (with, without) = (observable(seed, true), observable(seed, false));
-        let differs = with.0.iter().zip(&without.0).find(|(a, b)| a != b);
-        assert_eq!(differs, None, "seed {seed}");
-        assert_eq!(
-            (with.0.len(), with.1),
-            (without.0.len(), without.1),
-            "seed {seed}"
-        );
-        let differs = with.2.iter().zip(&without.2).find(|(a, b)| a != b);
-        assert_eq!(differs, None, "seed {seed}");
-        assert_eq!(with.2.len(), without.2.len(), "seed {seed}");
+        are_same(seed, &with.0, &without.0);
+        assert_eq!(with.1, without.1, "seed {seed}");
+        are_same(seed, &with.2, &without.2);
         assert!(!with.2.is_empty(), "seed {seed}");
     }
 }

@@ -32,6 +32,7 @@
 //! UPSTREAM: pkg/controllers/provisioning/provisioner.go
 
 mod batch;
+mod buffers;
 mod nominated_nodes;
 pub mod nominations;
 mod slices;
@@ -44,6 +45,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use batch::BatchWindow;
+pub use buffers::PlacedBuffers;
 pub use nominated_nodes::PodNomination;
 pub use slices::Memory;
 

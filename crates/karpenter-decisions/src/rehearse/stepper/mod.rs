@@ -1,7 +1,6 @@
 //! The state of a rehearsal, and its loop over events.
 
 mod binding;
-mod buffers;
 mod churn;
 mod cloud;
 mod disruption;
@@ -26,7 +25,7 @@ use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::expires_at;
 use karpenter_core::lifecycle::disruption::{Disruption, Settings as ProcessSettings};
 use karpenter_core::lifecycle::pod_events::event_node;
-use karpenter_core::lifecycle::provisioning::{BatchWindow, Provisioning};
+use karpenter_core::lifecycle::provisioning::{BatchWindow, PlacedBuffers, Provisioning};
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Cancel, Policy, Solver};
 use rustc_hash::FxHashMap;
@@ -38,7 +37,6 @@ use super::request::PlanRequest;
 use super::workloads::Workloads;
 use super::{Gates, MAX_EVENTS, MAX_RUNS, Settings};
 use binding::Bindings;
-use buffers::Buffers;
 use cloud::Cloud;
 use disruption::Adopted;
 use evictions::Guards;
@@ -80,7 +78,7 @@ pub(super) struct Stepper {
     /// NodeClaims that are consolidatable until they change, by their address.
     pub(super) settled: FxHashMap<usize, Arc<NodeClaim>>,
     pub(super) guards: Guards,
-    pub(super) buffers: Buffers,
+    pub(super) buffers: PlacedBuffers,
     pub(super) bindings: Bindings,
     pub(super) timing: Timing,
     pub(super) gates: Gates,
@@ -153,7 +151,10 @@ impl Stepper {
             drift_checked: None,
             settled: FxHashMap::default(),
             guards: Guards::of(changed),
-            buffers: Buffers::of(&disruption),
+            buffers: match disruption.query.buffer_pods.is_empty() {
+                true => PlacedBuffers::default(),
+                false => PlacedBuffers::new(disruption.surroundings.buffer_pods.clone()),
+            },
             bindings: Bindings::of(changed),
             timing: Timing::of(snapshot, boot, drain),
             gates: settings.gates,
@@ -224,7 +225,7 @@ impl Stepper {
         let snapshot = self.cluster.snapshot();
         if snapshot.pending_pods().next().is_some()
             || snapshot.pods_of_deleting_nodes().next().is_some()
-            || !self.buffers.is_empty()
+            || !self.disruption.query.buffer_pods.is_empty()
         {
             self.trigger("begin");
         }

@@ -31,8 +31,6 @@
 //!   the one that it registered.
 //! - NodeClaims without a provider id count in the check of limits at a creation: they counted in the plan already, because a process has
 //!   what it creates in its model at once.
-//! - The API server is asked for a replacement that the model lacks (`Effect::Confirm`): the model has what a process creates at once, and
-//!   loses it only when the API server reports its deletion.
 //!
 //! Rules without which the same happens later: pods of a deleted NodeClaim are planned again at once, not after their back-off, as are
 //! pods that have lost their room; protection from consolidation ends when pods leave; a launch without an answer is repeated, not left to

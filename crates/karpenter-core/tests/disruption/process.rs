@@ -31,8 +31,6 @@ struct Stage {
     refuses: bool,
     launches: bool,
     has_headroom: bool,
-    /// Whether the API server has NodeClaims that the model lacks.
-    exists: bool,
     inputs: Option<Inputs>,
     launched: usize,
 }
@@ -49,7 +47,6 @@ impl Stage {
             refuses: false,
             launches: true,
             has_headroom: true,
-            exists: false,
             inputs: None,
             launched: 0,
         }
@@ -139,12 +136,6 @@ impl Stage {
             Effect::Nominate(nodes) => {
                 let nodes: Vec<String> = nodes.into_iter().collect();
                 (format!("nominate {}", nodes.join(" ")), None)
-            }
-            Effect::Confirm(claim) => {
-                let uid = claim.uid().to_owned();
-                let exists = self.exists;
-                let line = format!("confirm {}", claim.name());
-                (line, Some(Event::Confirmed { uid, exists }))
             }
             Effect::Delete {
                 command, candidate, ..
@@ -365,25 +356,13 @@ fn a_drifted_node_is_deleted_once_its_replacement_is_initialized() {
 
 /// Conformance: DIS-126
 #[test]
-fn a_replacement_that_neither_model_nor_api_server_has_rolls_back() {
+fn a_command_whose_replacement_is_deleted_rolls_back() {
     let mut stage = replaced();
     stage.after(0);
     stage.world.cluster.remove_node_claim("new-1");
-    stage.exists = true;
-    assert_eq!(
-        stage.after(1)[..1],
-        ["confirm new-1"],
-        "only the API server has it"
-    );
-    stage.exists = false;
     let done = stage.after(1);
-    let expected = [
-        "confirm new-1",
-        "a: replacement was deleted, new-1",
-        "untaint a",
-        "unmark 1",
-    ];
-    assert_eq!(done[..4], expected);
+    let expected = ["a: replacement was deleted, new-1", "untaint a", "unmark 1"];
+    assert_eq!(done[..3], expected);
     // Half of the cool-down of a minute is fixed; meanwhile no drift of the NodePool is disrupted.
     assert_eq!(stage.after(30), ["plan"]);
     assert_eq!(stage.cooling_down(), ["default"]);

@@ -95,13 +95,6 @@ pub(super) async fn launch(cx: Arc<Context>, command: Arc<Command>) -> Answer {
     Event::Launched(launch::created(launched).into_iter().flatten().collect()).into()
 }
 
-/// Asks the API server for a NodeClaim.
-pub(super) async fn confirm(cx: Arc<Context>, claim: Arc<NodeClaim>) -> Answer {
-    let exists = exists(&cx, &claim).await;
-    let uid = claim.uid().to_owned();
-    Event::Confirmed { uid, exists }.into()
-}
-
 /// Returns whether the API server has the NodeClaim; true if the request fails.
 async fn exists(cx: &Context, claim: &NodeClaim) -> bool {
     match cx.node_claims().get(claim.name()).await {

@@ -112,7 +112,6 @@ impl Disruption {
                 return Ok(mark.then_some(Event::Marked));
             }
             Effect::Nominate(nodes) => cx.nominate(nodes).await?,
-            Effect::Confirm(claim) => self.spawn(commands::confirm(cx, claim)),
             Effect::Delete {
                 command,
                 candidate,

@@ -476,6 +476,30 @@ mod tests {
         assert!(task.await.is_ok());
     }
 
+    #[tokio::test]
+    async fn a_nodeclaim_created_while_a_list_is_read_stays_in_the_model() {
+        let (model, handle) = Model::new(ClusterConfig::default(), &["NodeClaim"]);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(model.run(stop.clone()));
+        let mut feeder = Feeder::new(ObjectKind::NodeClaim, handle.clone());
+        let claim = karpenter_fixtures::node_claim("new").build();
+        let is_known = async || {
+            assert!(handle.update(Update::Portion(Vec::new())).await.is_ok());
+            handle.view().node_claim("new").is_some()
+        };
+        feeder.begin_list();
+        assert!(handle.created_node_claim(claim.clone()).await.is_ok());
+        assert!(feeder.end_list().await.is_ok());
+        assert!(is_known().await, "the list is older");
+        let object = Object::NodeClaim(Arc::new(claim));
+        assert!(feeder.applied("/new".into(), Some(object)).await.is_ok());
+        feeder.begin_list();
+        assert!(feeder.end_list().await.is_ok());
+        assert!(!is_known().await, "the list is newer than what was watched");
+        stop.cancel();
+        assert!(task.await.is_ok());
+    }
+
     /// Lists more than a portion of objects of a kind, then breaks off and lists ten of them.
     async fn broken_list(
         kind: ObjectKind,

@@ -194,7 +194,6 @@ impl Disruption {
             | Effect::Launch(_)
             | Effect::Mark(..)
             | Effect::Nominate(_)
-            | Effect::Confirm(_)
             | Effect::Delete { .. }
             | Effect::Report(_) => None,
         })

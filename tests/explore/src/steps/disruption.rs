@@ -65,7 +65,6 @@ impl World {
             }
             Effect::Untaint(nodes) => self.request(Request::Untaint(nodes)),
             Effect::Launch(command) => self.request(Request::Replace(command)),
-            Effect::Confirm(claim) => self.request(Request::Confirm(claim)),
             Effect::Delete {
                 command, candidate, ..
             } => {
@@ -266,12 +265,6 @@ impl World {
         let created = self.create_claims(&command.replacements, &claims_of(command), answer)?;
         self.disruption_on(Event::Launched(created.into_iter().flatten().collect()));
         Ok(())
-    }
-
-    pub(crate) fn answer_confirm(&mut self, claim: &NodeClaim, answer: Answer) {
-        let exists = answer == Answer::Failed || self.api.claim(claim.name()).is_some();
-        let uid = claim.uid().to_owned();
-        self.disruption_on(Event::Confirmed { uid, exists });
     }
 
     pub(crate) fn answer_delete(

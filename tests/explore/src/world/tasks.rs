@@ -52,8 +52,6 @@ pub enum Request {
     Untaint(Vec<TaintedNode>),
     /// The replacements of a command.
     Replace(Arc<Command>),
-    /// Whether a NodeClaim exists.
-    Confirm(Arc<NodeClaim>),
     NominatePods(Vec<PodNomination>),
     /// The deletion of a candidate's NodeClaim.
     Delete(Arc<Command>, Box<Candidate>),
@@ -89,7 +87,6 @@ impl Request {
                 Answer::Slow,
             ],
             Self::Taint(_) | Self::Untaint(_) => &[Answer::Lost, Answer::Failed],
-            Self::Confirm(_) => &[Answer::Failed],
             Self::NominatePods(_) => &[Answer::Failed, Answer::Forbidden],
             Self::Delete(..) => &[Answer::Lost, Answer::Failed],
         }
@@ -107,7 +104,6 @@ impl Request {
             Self::Replace(command) => {
                 format!("replace {:?} {:?}", command.id(), command.replacements)
             }
-            Self::Confirm(claim) => format!("confirm {}", claim.name()),
             Self::NominatePods(pods) => format!("nominate {pods:?}"),
             Self::Delete(command, candidate) => {
                 format!("delete {:?} {}", command.id(), candidate.claim_name())
@@ -154,7 +150,6 @@ impl World {
             Request::Taint(command) => return self.answer_taint(&command, answer),
             Request::Untaint(nodes) => return self.answer_untaint(nodes, answer),
             Request::Replace(command) => return self.answer_replace(&command, answer),
-            Request::Confirm(claim) => self.answer_confirm(&claim, answer),
             Request::NominatePods(pods) => return self.answer_nominations(&pods, answer),
             Request::Delete(command, it) => return self.answer_delete(&command, &it, answer),
             Request::Create(before, it) => return self.answer_create(&before, *it, answer),

@@ -37,13 +37,6 @@ pub enum Event {
     Launched(Vec<Arc<NodeClaim>>),
     /// Answers [`Effect::Mark`] of nodes of a command that starts.
     Marked,
-    /// Answers [`Effect::Confirm`].
-    Confirmed {
-        /// Uid of the NodeClaim.
-        uid: String,
-        /// Whether the API server has it.
-        exists: bool,
-    },
     /// Answers [`Effect::Untaint`] with the nodes that may still be tainted.
     Untainted(Vec<TaintedNode>),
     /// Answers [`Effect::Delete`].
@@ -79,8 +72,6 @@ pub enum Effect {
     Mark(Vec<String>, bool),
     /// Protect nodes from disruption, because pods are about to be bound to them.
     Nominate(BTreeSet<String>),
-    /// Ask the API server whether a NodeClaim exists that the model does not have.
-    Confirm(Arc<NodeClaim>),
     /// Delete a candidate's NodeClaim; a failure is retried at least until a time.
     Delete {
         /// The command.

@@ -28,20 +28,14 @@ fn timeout(queued: usize) -> Duration {
 #[derive(Clone, Debug)]
 pub(super) struct Execution {
     pub(super) command: Arc<Command>,
-    waiting: Vec<Replacement>,
+    /// The replacements that are not initialized.
+    waiting: Vec<Arc<NodeClaim>>,
     replacements: usize,
     until: Timestamp,
     /// The NodeClaims that are being deleted.
     deleting: BTreeSet<String>,
     /// The NodeClaims that could not be deleted.
     spared: BTreeSet<String>,
-}
-
-/// A replacement that is not initialized.
-#[derive(Clone, Debug)]
-struct Replacement {
-    claim: Arc<NodeClaim>,
-    is_confirmed: bool,
 }
 
 impl Execution {
@@ -52,17 +46,10 @@ impl Execution {
         queued: usize,
         now: Timestamp,
     ) -> Self {
-        let waiting: Vec<_> = replacements
-            .into_iter()
-            .map(|claim| Replacement {
-                claim,
-                is_confirmed: false,
-            })
-            .collect();
         Self {
             command,
-            replacements: waiting.len(),
-            waiting,
+            replacements: replacements.len(),
+            waiting: replacements,
             until: after(now, timeout(queued)),
             deleting: BTreeSet::new(),
             spared: BTreeSet::new(),
@@ -80,23 +67,15 @@ impl Execution {
             return None;
         }
         let mut ready = BTreeSet::new();
-        self.waiting.retain_mut(|replacement| {
-            let current = current(snapshot, &replacement.claim);
-            match current {
-                // Pods are about to be bound: until then the node must not count as empty.
-                Some(claim) if claim.is_true(types::INITIALIZED) => {
-                    let name = claim.status.node_name.as_deref();
-                    ready.insert(name.unwrap_or(claim.name()).to_owned());
-                    return false;
-                }
-                Some(_) => {}
-                None if replacement.is_confirmed => {}
-                None => {
-                    replacement.is_confirmed = true;
-                    effects.push(Effect::Confirm(Arc::clone(&replacement.claim)));
-                }
-            }
-            true
+        self.waiting.retain(|replacement| {
+            let current = current(snapshot, replacement);
+            let Some(claim) = current.filter(|claim| claim.is_true(types::INITIALIZED)) else {
+                return true;
+            };
+            // Pods are about to be bound: until then the node must not count as empty.
+            let name = claim.status.node_name.as_deref();
+            ready.insert(name.unwrap_or(claim.name()).to_owned());
+            false
         });
         if !ready.is_empty() {
             effects.push(Effect::Nominate(ready));
@@ -105,6 +84,14 @@ impl Execution {
             self.delete(effects);
             return None;
         }
+        // The model has a replacement from its creation until the API server reports its deletion.
+        let mut waiting = self.waiting.iter();
+        if let Some(gone) = waiting.find(|it| current(snapshot, it).is_none()) {
+            return Some(CommandEnd::ReplacementDeleted {
+                name: gone.name().to_owned(),
+                unready: self.waiting.len(),
+            });
+        }
         if has_passed(self.until, now, MAX_TIMEOUT) {
             return Some(CommandEnd::TimedOut {
                 unready: self.waiting.len(),
@@ -112,29 +99,9 @@ impl Execution {
             });
         }
         let method = self.command.method;
-        let waits = |it: &Replacement| Report::Waiting(Arc::clone(&it.claim), method);
+        let waits = |it: &Arc<NodeClaim>| Report::Waiting(Arc::clone(it), method);
         effects.extend(self.waiting.iter().map(|it| Effect::Report(waits(it))));
         None
-    }
-
-    /// Notes whether the API server has a replacement that the model did not have. It counts as deleted only if neither has it:
-    /// either may lag behind the other.
-    pub(super) fn confirmed(
-        &mut self,
-        uid: &str,
-        exists: bool,
-        snapshot: &Snapshot,
-    ) -> Option<CommandEnd> {
-        let mut waiting = self.waiting.iter_mut();
-        let replacement = waiting.find(|it| it.claim.uid() == uid)?;
-        replacement.is_confirmed = false;
-        if exists || current(snapshot, &replacement.claim).is_some() {
-            return None;
-        }
-        Some(CommandEnd::ReplacementDeleted {
-            name: replacement.claim.name().to_owned(),
-            unready: self.waiting.len(),
-        })
     }
 
     fn delete(&mut self, effects: &mut Vec<Effect>) {

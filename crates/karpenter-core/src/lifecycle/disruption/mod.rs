@@ -277,10 +277,6 @@ impl Disruption {
             Event::Refused => self.not_started(false, now),
             Event::Launched(claims) => self.launched(claims, now),
             Event::Marked => self.marked(snapshot, now),
-            Event::Confirmed { uid, exists } => {
-                let ended = |it: &mut Execution, _: &mut _| it.confirmed(&uid, exists, snapshot);
-                self.each_execution(ended, now);
-            }
             Event::Untainted(left) => {
                 self.untainting = self.untainting.saturating_sub(1);
                 if !left.is_empty() {

@@ -232,10 +232,6 @@ impl Stepper {
                 self.nominate(nodes.iter().map(String::as_str));
                 return None;
             }
-            Effect::Confirm(claim) => Event::Confirmed {
-                uid: claim.uid().to_owned(),
-                exists: false,
-            },
             Effect::Untaint(_) => Event::Untainted(Vec::new()),
             Effect::Delete {
                 command, candidate, ..

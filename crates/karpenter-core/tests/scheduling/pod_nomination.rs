@@ -1,6 +1,6 @@
 //! Nomination of pods to nodes (feature gate `PodNomination`): what is written into `status.nominatedNodeName`, and when.
 
-use karpenter_api::k8s_openapi::api::core::v1::Pod;
+use karpenter_api::k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::labels;
 use karpenter_core::lifecycle::provisioning::Event;
 use karpenter_fixtures::{Object, bare_node, claim_of, node};
@@ -28,14 +28,18 @@ fn registering(stage: &mut Stage) -> Vec<String> {
     })
 }
 
-/// The Node of `new-1` joins: it is registered and initialized.
-fn join(stage: &mut Stage) {
-    let node = node("node-1")
+/// The Node of `new-1`, which is registered and initialized.
+fn joined() -> Object<Node> {
+    node("node-1")
         .cpu("64")
         .memory("64Gi")
         .pods("100")
         .label(labels::REGISTERED, "true")
-        .label(labels::INITIALIZED, "true");
+        .label(labels::INITIALIZED, "true")
+}
+
+fn join(stage: &mut Stage) {
+    let node = joined();
     let claim = claim_of(&node).renamed("new-1");
     stage.world.cluster.apply_node(&node.build());
     stage.world.cluster.apply_node_claim(&claim.build());
@@ -128,6 +132,20 @@ fn a_nomination_whose_plan_has_changed_is_removed() {
     assert!(
         effects.contains(&"write p to none".to_owned()),
         "{effects:?}"
+    );
+}
+
+#[test]
+fn a_nomination_to_a_node_that_a_user_deletes_is_removed() {
+    let mut stage = planned(&["p"]);
+    join(&mut stage);
+    nominated(&mut stage, "p", "node-1", "karpenter");
+    let deleted = joined().set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
+    stage.world.cluster.apply_node(&deleted.build());
+    let effects = stage.on(Event::Check);
+    assert!(
+        effects.contains(&"write p to none".to_owned()),
+        "the deletion of its NodeClaim is not reported: {effects:?}"
     );
 }
 

@@ -93,6 +93,8 @@ impl NominatedNodes {
             let node = snapshot.node(target).filter(|node| !node.is_deleting());
             let node = node.filter(|node| node.is_registered());
             let node = node.and_then(|node| node.node.as_ref());
+            // The deletion of its NodeClaim follows, and may be reported late.
+            let node = node.filter(|node| node.deleted_at.is_none());
             if let Some(pod) = waiting(snapshot, key) {
                 nominated.insert(key.uid.as_str());
                 write(self, pod, node.map(|node| &*node.name));

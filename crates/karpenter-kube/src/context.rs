@@ -77,8 +77,8 @@ pub struct Context {
     pub buffers: Buffers,
     /// NodeClaims of static NodePools that are about to be created.
     pub static_capacity: StaticCapacity,
-    /// Held while NodeClaims of NodePools with limits are created.
-    pub limited: tokio::sync::Mutex<()>,
+    /// Held while NodeClaims of NodePools with limits are created: whether a request was not answered, so that the model may lack one.
+    pub limited: tokio::sync::Mutex<bool>,
     /// Whether the permission to nominate pods to nodes is missing (feature gate `PodNomination`).
     pub pod_nomination_forbidden: AtomicBool,
 }

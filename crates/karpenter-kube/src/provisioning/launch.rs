@@ -7,7 +7,7 @@ use futures::StreamExt;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::limits::{LimitExceeded, LimitHeadroom};
 use karpenter_core::schedule::PlannedNodeClaim;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError};
@@ -36,11 +36,18 @@ pub async fn create_claims(
         pool.is_some_and(|pool| !pool.spec.limits.is_empty())
     };
     // NodeClaims of NodePools with limits are created by one caller at a time: the next one counts them.
-    let _turn = if planned.iter().any(is_limited) {
-        Some(cx.limited.lock().await)
-    } else {
-        None
+    let mut turn = match planned.iter().any(is_limited) {
+        true => Some(cx.limited.lock().await),
+        false => None,
     };
+    if let Some(is_unknown) = turn.as_deref_mut().filter(|is_unknown| **is_unknown) {
+        if let Err(error) = count(cx).await {
+            let why = format!("cannot count nodeclaims after a request without an answer, {error}");
+            let refused = || Err(ReconcileError::Refused(why.clone()).into());
+            return planned.iter().map(|_| refused()).collect();
+        }
+        *is_unknown = false;
+    }
     let view = cx.view();
     let mut room = LimitHeadroom::new(&view.snapshot, replaced);
     let admitted: Vec<Result<(), LaunchError>> = planned
@@ -55,10 +62,37 @@ pub async fn create_claims(
             create(cx, planned, reason).await
         })
         .collect();
-    futures::stream::iter(creations)
-        .buffered(PARALLEL)
-        .collect()
-        .await
+    let created = futures::stream::iter(creations).buffered(PARALLEL);
+    let created: Vec<_> = created.collect().await;
+    if let Some(is_unknown) = turn.as_deref_mut() {
+        *is_unknown = created.iter().any(is_unanswered);
+    }
+    created
+}
+
+/// Returns whether a NodeClaim may have been created although the request failed.
+fn is_unanswered(result: &Result<NodeClaim, LaunchError>) -> bool {
+    let Err(LaunchError::Reconcile(ReconcileError::Api { source, .. })) = result else {
+        return false;
+    };
+    !matches!(&**source, kube::Error::Api(status) if status.code < 500)
+}
+
+/// Adds NodeClaims to the model that the API server has, and that the watch may not have reported yet. Those with an instance are in
+/// the model: it launches no others.
+async fn count(cx: &Context) -> Result<(), ReconcileError> {
+    let listed = cx.node_claims().list(&ListParams::default()).await;
+    for claim in listed.doing("listing nodeclaims")? {
+        if claim
+            .status
+            .provider_id
+            .as_deref()
+            .is_none_or(str::is_empty)
+        {
+            cx.model.created_node_claim(claim).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Why a planned NodeClaim was not created.

@@ -45,3 +45,21 @@ async fn provisioner_and_disruption_together_respect_a_nodepool_s_limits() {
     assert_eq!(world.claims().await.len(), 1, "{}", world.describe().await);
     assert_eq!(world.progress().await.running, 3);
 }
+
+/// The request may have succeeded, and the watch may not report the NodeClaim before the next plan.
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_whose_creation_was_not_answered_counts_in_limits() {
+    let mut world = World::with(node_pool("default").limit("nodes", "1")).await;
+    world.cluster.stop_controllers().await;
+    let of = |fault, verb| Rule::new(fault).verb(verb).resource("nodeclaims");
+    let lost = of(Fault::LostAnswer, "create").times(1);
+    let faults = vec![lost, of(Fault::Error(500), "watch")];
+    world.cluster.testbed.faults().set(faults);
+    world.cluster.start_controllers();
+    world.deploy("app", 1).await;
+    world.pass(60).await;
+    assert_eq!(world.claims().await.len(), 1, "{}", world.describe().await);
+    world.cluster.testbed.faults().clear();
+    world.until_running(1, 300).await;
+    assert_eq!(world.claims().await.len(), 1);
+}

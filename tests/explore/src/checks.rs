@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use karpenter_api::budget;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::{self, annotations, taints};
@@ -14,15 +13,12 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::{NodeState, Snapshot};
 use karpenter_core::disruption::{Candidate, Command, DisruptionRequest, Method};
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::lifecycle::disruption::CommandEnd;
 use karpenter_core::lifecycle::provisioning::PodNomination;
 use karpenter_core::pod::Pod;
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::Plan;
 
-use crate::world::objects::{
-    Kind, Named as _, Stored, has_ready, has_taint, is_disrupted, is_guarded,
-};
+use crate::world::objects::{Kind, Named as _, Stored, has_taint, is_disrupted, is_guarded};
 use crate::world::{BINDING, PROTECTION, World};
 
 /// Notes what is violated.
@@ -216,23 +212,6 @@ impl World {
         violated_if!(self.violations, twice.is_some() => "{what} is proposed, although another proposal holds {twice:?}");
     }
 
-    /// Checks why a command ended.
-    pub(crate) fn check_end(&mut self, command: &Command, end: &CommandEnd) {
-        let CommandEnd::ReplacementDeleted { name, .. } = end else {
-            return;
-        };
-        let what = disruption_name(command);
-        let exists = self.api.claim(name).is_some();
-        violated_if!(self.violations, exists => "{what} has ended, although its replacement {name} exists");
-    }
-
-    /// Checks that no other command holds one of the NodeClaims.
-    pub(crate) fn check_overlap(&mut self, command: &Command, claims: &BTreeSet<String>) {
-        let is_held = claims.iter().any(|claim| self.ghosts.holds(claim));
-        let what = disruption_name(command);
-        violated_if!(self.violations, is_held => "{what} is started, although another command holds one of its NodeClaims");
-    }
-
     /// Checks the limits of a NodePool after a NodeClaim was created; those that are being deleted or replaced do not count.
     pub(crate) fn check_limits(&mut self, pool: &str, replaced: &BTreeSet<String>) {
         let Some(stored) = self.seen.pools.get(pool) else {
@@ -242,9 +221,7 @@ impl World {
         let (mut used, mut nodes) = (Resources::new(), 0);
         for (name, claim) in self.api.claims.iter() {
             let leaves = claim.is_deleting() || replaced.contains(name) || self.ghosts.holds(name);
-            // One whose creation was not answered, and which the watch has not delivered, cannot be known.
-            let is_known = self.seen.claim(name).is_some();
-            if claim.node_pool() != Some(pool) || leaves || !is_known {
+            if claim.node_pool() != Some(pool) || leaves {
                 continue;
             }
             nodes += 1;
@@ -308,19 +285,6 @@ impl World {
         violated_if!(self.violations, is_attached => "{what} a volume is attached to its Node");
     }
 
-    /// Checks that a NodeClaim that is released has no instance.
-    pub(crate) fn check_release(&mut self, claim: &NodeClaim) {
-        let name = claim.name();
-        let runs = claim.status.provider_id.is_some() && self.instances.contains_key(name);
-        violated_if!(self.violations, runs => "NodeClaim {name} is released, although its instance exists");
-    }
-
-    /// Checks that a Node that is released has no instance.
-    pub(crate) fn check_node_release(&mut self, name: &str) {
-        let runs = self.instances.contains_key(name) && self.api.claim(name).is_some();
-        violated_if!(self.violations, runs => "Node {name} is released, although its instance exists");
-    }
-
     /// Checks that an evicted pod is not protected, and that its node is being deleted.
     pub(crate) fn check_eviction(&mut self, known: &Pod, current: &Pod) {
         let name = &known.key.name;
@@ -349,7 +313,10 @@ impl World {
             let Some(node) = snapshot.node(name) else {
                 continue;
             };
-            violated_if!(self.violations, leaves(node) => "pod {pod} is planned on Node {name}, which is being disrupted");
+            // See lib.rs: the deletion of a Node counts once that of its NodeClaim is reported.
+            let is_late = self.stale == Some(Kind::NodeClaim)
+                && self.seen.node(name).is_some_and(|it| it.is_leaving());
+            violated_if!(self.violations, leaves(node) && !is_late => "pod {pod} is planned on Node {name}, which is being disrupted");
             let claim = node.claim_name().unwrap_or(name).to_owned();
             self.check_again(pod, &claim);
             self.ghosts.planned.insert(pod.clone(), (claim, self.now));
@@ -403,20 +370,18 @@ impl World {
                 pod.node_name.is_none() && pod.is_active() && !is_other
             });
             let (now, node) = (self.now, node.as_deref());
-            let written = self
-                .ghosts
-                .nominated
-                .entry(name.clone())
-                .or_insert((now, 0));
-            if written.0.duration_since(now).as_secs() <= -BINDING {
+            let written = self.ghosts.nominated.entry(name.clone());
+            let written = written.or_insert((now, 0));
+            if now.duration_since(written.0).as_secs() >= BINDING {
                 *written = (now, 0);
             }
             written.1 += 1;
             violated_if!(self.violations, written.1 > 5 => "pod {name} is nominated over and over");
             let leaves = |node: &str| {
-                self.seen.node(node).is_none() || self.model.node(node).is_none_or(|it| leaves(it))
+                let is_deleted = self.seen.node(node).is_none_or(|it| it.is_leaving());
+                is_deleted || self.model.node(node).is_none_or(|it| leaves(it))
             };
-            let leaves = self.stale.is_none() && node.is_some_and(leaves);
+            let leaves = node.is_some_and(leaves);
             violated_if!(self.violations, !is_open => "pod {name} is nominated to {node:?}, although kube-scheduler is not to bind it");
             violated_if!(self.violations, leaves => "pod {name} is nominated to {node:?}, which leaves");
         }
@@ -430,17 +395,14 @@ impl World {
             .promised
             .iter()
             .filter(|(_, to)| *to == claim && knows);
+        let is_open = |pod: &Stored<Pod>| pod.nominated_node.is_none();
         let late = promised.map(|it| it.0).find(|pod| {
-            let pod = self
+            let known = self
                 .seen
                 .pod(pod)
-                .filter(|it| it.unschedulable && self.api.waits(pod));
-            pod.is_some_and(|it| it.scheduler_name.is_none() && it.nominated_node.is_none())
-        });
-        let late = late.filter(|pod| {
-            self.api
-                .pod(pod)
-                .is_some_and(|it| it.nominated_node.is_none())
+                .filter(|it| is_open(it) && it.unschedulable);
+            let is_late = known.is_some_and(|it| it.scheduler_name.is_none());
+            is_late && self.api.waits(pod) && self.api.pod(pod).is_some_and(is_open)
         });
         violated_if!(self.violations, late.is_some() => "Node {node} registers before pod {late:?} is nominated to it");
     }
@@ -506,19 +468,6 @@ impl World {
         let pods: Vec<&Resources> = pods.map(|pod| &pod.shape.requests).collect();
         let fits = is_empty || fit(&pods, &mut rooms);
         violated_if!(self.violations, !fits => "{what} its pods do not fit elsewhere");
-    }
-
-    /// Checks that an initialized Node is ready.
-    pub(crate) fn check_initialization(&mut self, node: &Node) {
-        let name = node.own_name();
-        violated_if!(self.violations, !has_ready(node, "True") => "Node {name} is initialized, although it is not ready");
-    }
-
-    /// Checks that a NodeClaim that is deleted for its age has expired.
-    pub(crate) fn check_expiry(&mut self, name: &str) {
-        let at = self.seen.claim(name).and_then(|it| expiry(it));
-        let is_early = at.is_none_or(|at| at > self.now);
-        violated_if!(self.violations, is_early => "NodeClaim {name} expires early");
     }
 
     /// Checks that a NodeClaim that has drifted lacks a label that its NodePool asks for.

@@ -40,9 +40,8 @@
 //!
 //! - While kube-scheduler is behind, drift may replace a node that was launched for a pod before the pod is bound: a new process does not know
 //!   what was nominated, and a nomination is lost if the Node joins before the model has the provider id of its NodeClaim.
-//! - While the watch of NodeClaims is interrupted, a pod is nominated to a Node that a user deletes and that is tainted: whether a node is
-//!   being deleted is asked of its NodeClaim. kube-scheduler clears the name.
-//! - A NodeClaim whose creation was not answered, and which the watch does not deliver for ten seconds, does not count in limits.
+//! - While the watch of NodeClaims is interrupted, a pod is planned on a Node that a user deletes: as upstream [SCH-189], a Node leaves once
+//!   its NodeClaim does. The pod is planned again when the watch is back; its name is not written to the pod.
 
 mod checks;
 mod ends;

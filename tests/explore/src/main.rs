@@ -84,9 +84,8 @@ fn main() -> anyhow::Result<ExitCode> {
     for (name, first) in asked.worlds()? {
         let (started, bar) = (Instant::now(), ProgressBar::new(asked.states as u64));
         bar.set_style(ProgressStyle::with_template(template)?);
-        let outcome = explore(&first, bounds, |progress| {
-            let (depth, frontier) = (progress.depth, progress.frontier);
-            bar.set_position(progress.states as u64);
+        let outcome = explore(&first, bounds, |states, frontier, depth| {
+            bar.set_position(states as u64);
             bar.set_message(format!("depth {depth}, frontier {frontier}"));
         });
         bar.finish_and_clear();

@@ -12,8 +12,6 @@ use crate::world::World;
 
 /// How many states are expanded together.
 const CHUNK: usize = 1024;
-/// How many steps are repeated at most to have a state again that is not kept.
-const REPEATED: usize = 4;
 /// The longest fair course; a longer one is taken for one without an end.
 const LONGEST: usize = 5_000;
 
@@ -64,43 +62,20 @@ pub struct Counterexample {
     pub what: Vec<String>,
 }
 
-/// Progress of a search.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    pub states: usize,
-    /// Number of states that are not expanded.
-    pub frontier: usize,
-    pub depth: usize,
-}
-
-/// A state to expand, as the steps from one that is kept.
+/// A state to expand: the step that leads to it from one that was expanded.
 struct Open {
     id: u32,
     hash: u64,
     from: Arc<World>,
-    steps: Vec<Step>,
+    step: Option<Step>,
 }
 
 impl Open {
     fn world(&self) -> World {
-        let mut world = World::clone(&self.from);
-        self.steps.iter().for_each(|step| world.take(step));
-        world
-    }
-
-    /// Returns the state `world`, which this is, as one that others follow from.
-    fn base(&self, world: World) -> (Arc<World>, Vec<Step>) {
-        match self.steps.len() < REPEATED {
-            true => (Arc::clone(&self.from), self.steps.clone()),
-            false => (Arc::new(world), Vec::new()),
+        match &self.step {
+            Some(step) => self.from.after(step),
+            None => World::clone(&self.from),
         }
-    }
-
-    fn expand(&self) -> Expansion {
-        let world = self.world();
-        let mut all = world.expand();
-        all.base = Some(self.base(world));
-        all
     }
 }
 
@@ -127,7 +102,7 @@ struct Next {
 #[derive(Default)]
 struct Expansion {
     core: u64,
-    base: Option<(Arc<World>, Vec<Step>)>,
+    from: Option<Arc<World>>,
     next: Vec<Next>,
     fair: Option<u64>,
     violation: Option<(Step, Vec<String>)>,
@@ -172,7 +147,7 @@ impl World {
         first.or_else(|| self.next_deadline().map(|_| to(Step::Deadline)))
     }
 
-    fn expand(&self) -> Expansion {
+    fn expand(self) -> Expansion {
         let core = self.hash_of_state();
         let own = self.hash_with(core);
         let mut all = Expansion {
@@ -181,23 +156,28 @@ impl World {
         };
         let mut changing = Vec::new();
         for step in self.steps() {
-            let writes = all.add(self, own, step.clone());
+            let writes = all.add(&self, own, step.clone());
             changing.extend(writes.map(|writes| (step, writes)));
         }
         let is_idle = changing.is_empty();
         if is_idle && self.next_deadline().is_some() {
-            all.add(self, own, Step::Deadline);
+            all.add(&self, own, Step::Deadline);
         }
         all.fair = all.next.first().map(|next| next.core);
         for step in self.faults(&changing, is_idle) {
-            all.add(self, own, step);
+            all.add(&self, own, step);
         }
+        all.from = Some(Arc::new(self));
         all
     }
 }
 
-/// Explores all orders from a state.
-pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) -> Outcome {
+/// Explores all orders from a state; reports the numbers of states and of those to expand, and the depth.
+pub fn explore(
+    first: &World,
+    bounds: Bounds,
+    mut report: impl FnMut(usize, usize, usize),
+) -> Outcome {
     let core = first.hash_of_state();
     let start = Entry {
         parent: 0,
@@ -217,7 +197,7 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
         id: 0,
         hash,
         from: Arc::new(first.clone()),
-        steps: Vec::new(),
+        step: None,
     }]);
     let (mut depth, mut counterexample, mut is_full) = (0, None, false);
     while depth < bounds.depth && !frontier.is_empty() && counterexample.is_none() && !is_full {
@@ -231,17 +211,13 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
                 next.extend(chunk);
                 continue;
             }
-            let expansions = chunk.par_iter().map(Open::expand);
+            let expansions = chunk.par_iter().map(|open| open.world().expand());
             let expansions: Vec<Expansion> = expansions.collect();
             for (open, expansion) in chunk.iter().zip(expansions) {
                 let found = search.add(open.id, expansion, bounds.order, &mut level, &mut next);
                 counterexample = counterexample.or(found);
             }
-            report(Progress {
-                states: search.entries.len(),
-                frontier: next.len() + level.len(),
-                depth,
-            });
+            report(search.entries.len(), next.len() + level.len(), depth);
         }
         depth += usize::from(!is_full && counterexample.is_none());
         frontier = next;
@@ -253,14 +229,10 @@ pub fn explore(first: &World, bounds: Bounds, mut report: impl FnMut(Progress)) 
         let mut number = 0;
         frontier.retain(|open| {
             number += 1;
-            number % every == 0 || open.steps.last().is_some_and(Step::is_rare)
+            number % every == 0 || open.step.as_ref().is_some_and(Step::is_rare)
         });
         counterexample = search.fair_courses(&mut frontier, &mut |all, frontier| {
-            report(Progress {
-                states: states + all - inside,
-                frontier,
-                depth,
-            });
+            report(states + all - inside, frontier, depth);
         });
     }
     let beyond = search.fair.lock().len() - inside;
@@ -302,17 +274,15 @@ impl Search<'_> {
             steps.push(step);
             return Some(Counterexample { steps, what });
         }
-        let (from, base) = expansion.base?;
+        let from = expansion.from?;
         for (index, next) in expansion.next.into_iter().enumerate() {
             let hash = next.hash;
             let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
             let id_of = *self.known.entry(hash).or_insert(number);
-            let mut steps = base.clone();
-            steps.push(next.step.clone());
             if id_of == number {
                 self.entries.push(Entry {
                     parent: id,
-                    step: Some(next.step),
+                    step: Some(next.step.clone()),
                     core: next.core,
                 });
             }
@@ -320,7 +290,7 @@ impl Search<'_> {
                 id: id_of,
                 hash,
                 from: Arc::clone(&from),
-                steps,
+                step: Some(next.step),
             };
             if order == Order::Departures && index == 0 {
                 if self.begun.insert(hash) {
@@ -435,7 +405,7 @@ impl Course {
                 return course;
             };
             cores.push(core);
-            writes.push(next.writes > 0 || step.is_of_environment());
+            writes.push(next.writes > 0 || next.api.exact() != world.api.exact());
             course.steps.push(step);
             if !next.violations.is_empty() {
                 course.problem = Some(next.violations);

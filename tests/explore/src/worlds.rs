@@ -179,9 +179,10 @@ fn protected(mut pod: Pod) -> Pod {
 pub type Named = (&'static str, fn() -> World);
 
 /// Returns the clusters.
-pub fn all() -> [Named; 8] {
+pub fn all() -> [Named; 9] {
     [
         ("one", one),
+        ("late", late),
         ("launch", launch),
         ("empty", empty_nodes),
         ("consolidate", consolidate),
@@ -201,6 +202,17 @@ fn one() -> World {
         put(next(first())),
     ];
     let mut world = empty(changes, Vec::new(), vec![first()]);
+    world.add_pod(&web());
+    world
+}
+
+/// One pod and a limit of one node, while the watch of NodeClaims is interrupted; a user deletes the Node.
+fn late() -> World {
+    let changes = vec![delete_node("nc-0001")];
+    let pools = vec![pool("first").limit("nodes", "1")];
+    let mut world = empty(changes, Vec::new(), pools);
+    world.interrupt(Kind::NodeClaim);
+    world.stale_until = after(world.now, Duration::from_secs(120));
     world.add_pod(&web());
     world
 }
@@ -247,7 +259,7 @@ fn consolidate() -> World {
     let changes = vec![
         add(pod_of("guarded", "5")),
         Change::Protect("web"),
-        Change::AddPodLike("web"),
+        add(web()),
         Change::DeleteNodeOf("guarded"),
     ];
     let world = empty(changes, Vec::new(), vec![pool("first").budget("2")]);
@@ -263,7 +275,7 @@ fn moved() -> World {
     let base = protected(pod_of("base", "1"));
     let changes = vec![
         Change::RemovePod("extra"),
-        Change::AddPodLike("light"),
+        add(light.clone()),
         Change::Protect("light"),
         Change::DeleteNodeOf("light"),
         delete_node("nc-0001"),
@@ -284,7 +296,7 @@ fn expire() -> World {
     let locked = protected(pod_of("locked", "1"));
     let changes = vec![
         delete_node("nc-0001"),
-        Change::AddPodLike("guarded"),
+        add(guarded()),
         Change::RemovePod("locked"),
     ];
     let world = empty(changes, Vec::new(), vec![of("2m")]);
@@ -321,7 +333,7 @@ fn whole() -> World {
     let of = || pool("first").budget("1").limit("nodes", "2");
     let changes = vec![
         Change::Protect("guarded"),
-        Change::AddPodLike("big"),
+        add(big()),
         put(next(of())),
         Change::RemovePod("big"),
     ];

@@ -18,7 +18,7 @@ fn holds(name: &str, first: &World, courses: usize) {
         states: 5_000,
         courses,
     };
-    let outcome = explore(first, bounds, |_| ());
+    let outcome = explore(first, bounds, |_, _, _| ());
     let counterexample = outcome.counterexample.map(|found| story(first, &found));
     let story = counterexample.as_deref().unwrap_or_default();
     assert!(counterexample.is_none(), "{name}\n{story}");

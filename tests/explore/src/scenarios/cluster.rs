@@ -189,7 +189,7 @@ impl World {
                 if pod.node_name.is_some() {
                     pod.ready = true;
                 }
-                self.put_pod(pod);
+                self.put(pod);
             }
             "NodeClaim" => {
                 let mut claim: NodeClaim = decode(object, field)?;

@@ -15,7 +15,8 @@ use karpenter_core::lifecycle::node_claim::{
 use karpenter_core::lifecycle::termination::{ClaimEffect, ClaimEvent, Progress, on_node_claim};
 use karpenter_core::provider::CloudProviderError;
 
-use crate::world::objects::{Kind, Named, has_finalizer};
+use crate::checks::violated_if;
+use crate::world::objects::{Kind, Named, Object as _, has_finalizer, has_ready};
 use crate::world::tasks::{Answer, Request, Task};
 use crate::world::{Halt, World};
 
@@ -133,7 +134,8 @@ impl World {
                         let name = read.own_name();
                         self.api.node(name).ok_or(Halt::Conflict)?;
                         self.write()?;
-                        self.check_initialization(&read);
+                        let is_open = has_ready(&read, "True");
+                        violated_if!(self.violations, !is_open => "Node {name} is initialized, although it is not ready");
                         let labels = wanted.metadata.labels.unwrap_or_default();
                         self.change::<Node>(name, |node| {
                             node.metadata.labels.get_or_insert_default().extend(labels);
@@ -286,9 +288,7 @@ impl World {
                     }
                     ClaimEffect::Mark(progress) => claim = self.mark(&name, progress)?,
                     ClaimEffect::Release => {
-                        self.release(&claim)?;
-                        self.check_release(&claim);
-                        return Ok(());
+                        return self.release(&claim, claim.status.provider_id.is_some());
                     }
                     ClaimEffect::Poll(_) => return Ok(()),
                 }
@@ -296,13 +296,16 @@ impl World {
         }
     }
 
-    /// Removes the finalizer of an object in the version that was read, which ends it.
-    pub(super) fn release<T: Named>(&mut self, object: &T) -> Result<(), Halt> {
+    /// Removes the finalizer of an object in the version that was read, which ends it: its instance is gone, if that `is_known`.
+    pub(super) fn release<T: Named>(&mut self, object: &T, is_known: bool) -> Result<(), Halt> {
         let mut released = object.clone();
         released.meta_mut().finalizers = None;
         self.tell(|| format!("{:?} {} is released", T::KIND, object.own_name()));
         self.replace(object, released)?;
-        self.delete::<T>(object.own_name());
+        let (kind, name) = (T::KIND, object.own_name());
+        let runs = is_known && self.instances.contains_key(name);
+        violated_if!(self.violations, runs => "{kind:?} {name} is released, although its instance exists");
+        self.delete::<T>(name);
         Ok(())
     }
 

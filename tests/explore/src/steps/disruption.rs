@@ -1,6 +1,6 @@
 //! Executes the disruption process.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
@@ -14,7 +14,7 @@ use karpenter_core::lifecycle::disruption::{
     CommandEnd, Effect, Event, Inputs, Report, TaintedNode,
 };
 
-use crate::checks::{COOLDOWN, disruption_name};
+use crate::checks::{COOLDOWN, disruption_name, violated_if};
 use crate::world::objects::disrupt;
 use crate::world::tasks::{Answer, Request};
 use crate::world::{Halt, Started, World};
@@ -51,11 +51,8 @@ impl World {
         match effect {
             Effect::Plan(inputs) => self.request(Request::DisruptionPlan(snapshot.fork(), inputs)),
             Effect::Validate(command, inputs) => {
-                self.request(Request::Validate(
-                    snapshot.fork(),
-                    Box::new(command),
-                    inputs,
-                ));
+                let command = Box::new(command);
+                self.request(Request::Validate(snapshot.fork(), command, inputs));
             }
             // The clusters have no static NodePools.
             Effect::Reserve(_) => return Some(Event::Reserved(true)),
@@ -103,7 +100,8 @@ impl World {
                 let (claims, count) = (claims_of(&command), replacements.len());
                 let name = || disruption_name(&command);
                 self.tell(|| format!("{} is started with {count} replacements", name()));
-                self.check_overlap(&command, &claims);
+                let is_held = claims.iter().any(|claim| self.ghosts.holds(claim));
+                violated_if!(self.violations, is_held => "{} is started, although another command holds one of its NodeClaims", name());
                 let replacements = replacements.iter().map(|it| it.name().to_owned());
                 let replacements: Vec<String> = replacements.collect();
                 if matches!(command.method, Method::MultiNode | Method::SingleNode) {
@@ -118,7 +116,10 @@ impl World {
             }
             Report::Ended(command, end) => {
                 self.tell(|| format!("{} has ended: {end}", disruption_name(&command)));
-                self.check_end(&command, &end);
+                if let CommandEnd::ReplacementDeleted { name, .. } = &end {
+                    let exists = self.api.claim(name).is_some();
+                    violated_if!(self.violations, exists => "a command has ended, although its replacement {name} exists");
+                }
                 if command.method.is_eventual() {
                     let until = after(self.now, COOLDOWN);
                     for pool in command.candidates.iter().map(Candidate::pool_name) {
@@ -139,13 +140,7 @@ impl World {
         let mut request = DisruptionRequest::at(self.now);
         let buffer_pods = &self.setting.buffer_pods;
         request.query.buffer_pods.clone_from(buffer_pods);
-        let mut placed: BTreeMap<String, usize> = BTreeMap::new();
-        for (claim, count) in &self.buffers {
-            if let Some(node) = snapshot.node(claim) {
-                *placed.entry(node.name().to_owned()).or_default() += count;
-            }
-        }
-        request.surroundings.buffer_pods = placed;
+        request.surroundings.buffer_pods = self.buffers.on_nodes(snapshot);
         inputs.complete(&mut request);
         request
     }

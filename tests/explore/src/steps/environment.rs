@@ -118,14 +118,15 @@ impl World {
                 self.ghosts.promised.remove(name);
                 self.ghosts.planned.remove(name);
                 self.ghosts.places.remove(name);
-                self.change_pod(name, |pod| {
+                self.ghosts.events.insert(node.clone(), now);
+                self.change::<Pod>(name, |pod| {
                     pod.node_name = Some(node.as_str().into());
                     (pod.unschedulable, pod.nominated_node) = (false, None);
                     pod.scheduled_since = Some(now.into());
                     run(pod, now);
                 });
             }
-            Step::NoNode(name) => self.change_pod(name, |pod| {
+            Step::NoNode(name) => self.change::<Pod>(name, |pod| {
                 (pod.unschedulable, pod.nominated_node) = (true, None);
             }),
             _ => {}
@@ -143,23 +144,23 @@ impl World {
         (pod.scheduled_since, pod.ready, pod.unschedulable) = (None, false, false);
         pod.nominated_node = None;
         pod.phase = Phase::Pending;
-        self.put_pod(pod);
+        self.put(pod);
         name
     }
 
     /// Deletes a pod.
     fn end_pod(&mut self, name: &str) {
-        let Some(pod) = self.api.pod(name).map(|it| Arc::clone(&it.value)) else {
+        let Some(pod) = self.api.pod(name) else {
             return;
         };
-        if pod.node_name.is_none() {
-            self.remove_pod(name);
-        } else {
-            let due = after(self.now, Duration::from_secs(30));
-            self.change_pod(name, |pod| {
-                (pod.deleted_at, pod.ready) = (Some(due.into()), false);
-            });
-        }
+        let Some(node) = pod.node_name.clone() else {
+            return self.remove_pod(name);
+        };
+        self.ghosts.events.insert(node.to_string(), self.now);
+        let due = after(self.now, Duration::from_secs(30));
+        self.change::<Pod>(name, |pod| {
+            (pod.deleted_at, pod.ready) = (Some(due.into()), false);
+        });
     }
 
     /// Deletes a pod; its workload's controller creates another at once.
@@ -183,9 +184,7 @@ impl World {
 
     pub(super) fn may_change(&self, change: &Change) -> bool {
         match change {
-            Change::Protect(app) | Change::RemovePod(app) | Change::AddPodLike(app) => {
-                self.pod_of(app).is_some()
-            }
+            Change::Protect(app) | Change::RemovePod(app) => self.pod_of(app).is_some(),
             Change::DeleteNodeOf(app) => {
                 self.pod_of(app).is_some_and(|pod| pod.node_name.is_some())
             }
@@ -213,16 +212,11 @@ impl World {
         let of = |app: &str| self.pod_of(app);
         let name_of = |app: &str| of(app).map(|pod| pod.key.name.clone()).unwrap_or_default();
         match change {
-            Change::Protect(app) => self.change_pod(&name_of(app), |pod| {
+            Change::Protect(app) => self.change::<Pod>(&name_of(app), |pod| {
                 let key = annotations::DO_NOT_DISRUPT.to_owned();
                 pod.annotations.insert(key, "true".to_owned());
             }),
             Change::RemovePod(app) => self.end_pod(&name_of(app)),
-            Change::AddPodLike(app) => {
-                if let Some(pod) = of(app) {
-                    self.add_pod(&pod);
-                }
-            }
             Change::AddPod(pod) => drop(self.add_pod(pod)),
             Change::DeleteNodeOf(app) => {
                 let node = of(app).and_then(|pod| pod.node_name.clone());
@@ -237,10 +231,11 @@ impl World {
                 }
                 let mut pod = Pod::clone(pod);
                 pod.created_at = known.map_or(Some(self.now.into()), |known| known.created_at);
-                if pod.node_name.is_some() {
+                if let Some(node) = pod.node_name.clone() {
+                    self.ghosts.events.insert(node.to_string(), self.now);
                     run(&mut pod, self.now);
                 }
-                self.put_pod(pod);
+                self.put(pod);
             }
             Change::EndPod(name) => self.remove_pod(name),
             Change::DeleteClaim(name) => self.delete::<NodeClaim>(name),

@@ -14,10 +14,10 @@ use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::{expires_at, quiet_since};
 use karpenter_core::lifecycle::disruption::{Disruption, Settings};
 use karpenter_core::lifecycle::drain::MIN_DRAIN;
-use karpenter_core::lifecycle::provisioning::Event;
+use karpenter_core::lifecycle::provisioning::{Event, PlacedBuffers};
 use karpenter_core::lifecycle::termination::deadline;
 
-use crate::checks::expiry;
+use crate::checks::{expiry, violated_if};
 use crate::world::cloud::{Instance, provider_id};
 use crate::world::objects::{Kind, Named as _, Objects};
 use crate::world::tasks::Answer;
@@ -94,20 +94,15 @@ impl Step {
         matches!(self, Self::Answer(..) | Self::Delay(_) | Self::Busy) && !is_right
     }
 
-    /// Returns whether it is something that others than the controllers do.
-    pub fn is_of_environment(&self) -> bool {
-        matches!(
-            self,
-            Self::CatchUp
-                | Self::PodEnds(_)
-                | Self::Join(_)
-                | Self::Ready(_)
-                | Self::InstanceEnds(_)
-                | Self::NodeLost(_)
-                | Self::Detach(_)
-                | Self::Bind(..)
-                | Self::NoNode(_)
-        )
+    /// Returns which of the faults that may still happen it is.
+    fn fault<'a>(&self, of: &'a mut Faults) -> Option<&'a mut u8> {
+        match self {
+            Self::Answer(_, answer) if *answer != Answer::Right => Some(&mut of.answers),
+            Self::Crash(..) | Self::Restart => Some(&mut of.crashes),
+            Self::Interrupt(_) => Some(&mut of.stale),
+            Self::Early | Self::Busy | Self::Delay(_) => Some(&mut of.early),
+            _ => None,
+        }
     }
 }
 
@@ -203,35 +198,24 @@ impl World {
 
     fn take_part(&mut self, step: &Step) {
         self.writes = 0;
-        let halt = match step {
-            Step::Answer(index, answer) => {
-                if *answer != Answer::Right {
-                    self.spend(|faults| &mut faults.answers);
-                }
-                self.answer(*index, *answer)
-            }
-            Step::Claim(name) => self.reconcile_claim(name),
-            Step::Node(name) => self.reconcile_node(name),
-            Step::Evict(pod) => self.evict(pod),
-            Step::Conditions(name) => self.update_conditions(name),
-            Step::Expire(name) => {
-                self.check_expiry(name);
-                self.delete_unchanged(name)
-            }
-            Step::Collect => self.collect(),
-            step => {
-                self.take_whole(step);
-                Ok(())
-            }
-        };
-        if halt == Err(Halt::Conflict) {
-            self.tell(|| "conflict: the step is repeated later".to_owned());
+        if let Some(fault) = step.fault(&mut self.faults) {
+            *fault -= 1;
+            self.faults.all -= 1;
         }
-    }
-
-    /// Takes a step that always reaches its end.
-    fn take_whole(&mut self, step: &Step) {
+        let mut halt = Ok(());
         match step {
+            Step::Answer(index, answer) => halt = self.answer(*index, *answer),
+            Step::Claim(name) => halt = self.reconcile_claim(name),
+            Step::Node(name) => halt = self.reconcile_node(name),
+            Step::Evict(pod) => halt = self.evict(pod),
+            Step::Conditions(name) => halt = self.update_conditions(name),
+            Step::Expire(name) => {
+                let at = self.seen.claim(name).and_then(|it| expiry(it));
+                let is_early = at.is_none_or(|at| at > self.now);
+                violated_if!(self.violations, is_early => "NodeClaim {name} expires early");
+                halt = self.delete_unchanged(name);
+            }
+            Step::Collect => halt = self.collect(),
             Step::Batch => {
                 let buffer_pods = self.setting.buffer_pods.clone();
                 self.provisioning_on(Event::Closed {
@@ -248,32 +232,23 @@ impl World {
                 self.restart();
             }
             Step::Restart => self.restart(),
-            Step::Interrupt(kind) => {
-                self.spend(|faults| &mut faults.stale);
-                self.interrupt(*kind);
+            Step::Interrupt(kind) => self.interrupt(*kind),
+            Step::Deadline | Step::Early => {
+                if *step == Step::Deadline {
+                    self.check_waiting_commands();
+                }
+                self.now = self.next_deadline().unwrap_or(self.now);
+                let now = self.now;
+                self.tell(|| format!("it is {now}"));
             }
-            Step::Deadline => {
-                self.check_waiting_commands();
-                self.reach_deadline();
-            }
-            Step::Early => {
-                self.spend(|faults| &mut faults.early);
-                self.reach_deadline();
-            }
-            Step::Busy => {
-                self.spend(|faults| &mut faults.early);
-                self.busy = after(self.now, BUSY);
-            }
-            Step::Delay(task) => {
-                self.spend(|faults| &mut faults.early);
-                self.tasks[*task].from = after(self.now, LATE);
-            }
-            Step::CatchUp => {
-                let kind = self.stale;
-                kind.into_iter().for_each(|kind| self.catch_up(kind));
-            }
+            Step::Busy => self.busy = after(self.now, BUSY),
+            Step::Delay(task) => self.tasks[*task].from = after(self.now, LATE),
+            Step::CatchUp => self.stale.into_iter().for_each(|kind| self.catch_up(kind)),
             Step::Change(index) => self.change_by_user(*index),
             step => self.step_of_environment(step),
+        }
+        if halt == Err(Halt::Conflict) {
+            self.tell(|| "conflict: the step is repeated later".to_owned());
         }
     }
 
@@ -282,21 +257,16 @@ impl World {
         (self.stale, self.stale_until) = (Some(kind), after(self.now, LATE));
     }
 
-    fn spend(&mut self, kind: impl FnOnce(&mut Faults) -> &mut u8) {
-        self.faults.all -= 1;
-        *kind(&mut self.faults) -= 1;
-    }
-
     /// Begins the process again: it lists all objects and knows nothing else.
     fn restart(&mut self) {
         self.tell(|| "a new process lists all objects".to_owned());
-        self.spend(|faults| &mut faults.crashes);
         if let Some(kind) = self.stale {
             self.catch_up(kind);
         }
         self.tasks.clear();
         self.evictions.clear();
-        self.buffers.clear();
+        self.buffers = PlacedBuffers::default();
+        self.is_unknown = false;
         self.ghosts = Ghosts {
             promised: std::mem::take(&mut self.ghosts.promised),
             proposed: std::mem::take(&mut self.ghosts.proposed),
@@ -364,12 +334,5 @@ impl World {
         let orphans = self.instances.iter().filter(is_orphan);
         due.extend(orphans.map(|(_, it)| whole(it.launched, 30)));
         due.into_iter().filter(|at| *at > now).min()
-    }
-
-    fn reach_deadline(&mut self) {
-        if let Some(at) = self.next_deadline() {
-            self.now = at;
-            self.tell(|| format!("it is {at}"));
-        }
     }
 }

@@ -102,9 +102,8 @@ impl World {
                         event = NodeEvent::Terminated(self.terminate_instance(&known.clone())?);
                     }
                     NodeEffect::Release => {
-                        self.release(&node)?;
-                        self.check_node_release(name);
-                        return Ok(());
+                        let is_known = self.api.claim(name).is_some();
+                        return self.release(&node, is_known);
                     }
                     NodeEffect::Wait(_) | NodeEffect::Poll(_) => return Ok(()),
                     NodeEffect::ReportDeadline(_)

@@ -1,20 +1,19 @@
 //! Executes the provisioning process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::cluster::Snapshot;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::provisioning::{Effect, Event, PodNomination, Question};
 use karpenter_core::limits::LimitHeadroom;
-use karpenter_core::pod::PodKey;
+use karpenter_core::pod::{Pod, PodKey};
 use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy, schedule};
 
 use crate::checks::violated_if;
-use crate::world::objects::{Kind, Object as _, Stored};
+use crate::world::objects::Object as _;
 use crate::world::tasks::{Answer, Request};
 use crate::world::{Halt, WINDOW, World};
 
@@ -58,7 +57,7 @@ impl World {
         for PodNomination { pod, node } in pods.iter().filter(|_| answer == Answer::Right) {
             self.write()?;
             self.tell(|| format!("pod {} is nominated to {node:?}", pod.name));
-            self.change_pod(&pod.name, |pod| {
+            self.change::<Pod>(&pod.name, |pod| {
                 (pod.nominated_node, pod.nominated_by_plan) = (node.clone(), node.is_some());
             });
         }
@@ -102,42 +101,18 @@ impl World {
     pub(crate) fn answer_launch(&mut self, plan: &Plan, answer: Answer) -> Result<(), Halt> {
         let created = self.create_claims(&plan.new_node_claims, &BTreeSet::new(), answer)?;
         let snapshot = self.model.fork();
-        self.record_buffers(plan, &created, &snapshot);
+        if !self.setting.buffer_pods.is_empty() {
+            let names = created.iter().map(|claim| Some(claim.as_ref()?.name()));
+            if self.buffers.record(plan, names, &snapshot) {
+                self.disruption_mut().reconsider();
+            }
+        }
         let names = created
             .iter()
             .map(|claim| Some(claim.as_ref()?.name().to_owned()))
             .collect();
         self.provisioning_on(Event::Launched(names));
         Ok(())
-    }
-
-    /// Records where buffer pods are placed.
-    fn record_buffers(
-        &mut self,
-        plan: &Plan,
-        created: &[Option<Arc<NodeClaim>>],
-        snapshot: &Snapshot,
-    ) {
-        if self.setting.buffer_pods.is_empty() {
-            return;
-        }
-        let mut placed: BTreeMap<String, usize> = BTreeMap::new();
-        for placement in plan.existing.iter().filter(|it| it.buffer) {
-            let node = snapshot.node(&placement.node);
-            let claim = node
-                .and_then(|node| node.claim_name())
-                .unwrap_or(&placement.node);
-            *placed.entry(claim.to_owned()).or_default() += 1;
-        }
-        for (planned, claim) in plan.new_node_claims.iter().zip(created) {
-            if let Some(claim) = claim.as_ref().filter(|_| !planned.buffer_pods.is_empty()) {
-                placed.insert(claim.name().to_owned(), planned.buffer_pods.len());
-            }
-        }
-        if placed != self.buffers {
-            self.buffers = placed;
-            self.disruption_mut().reconsider();
-        }
     }
 
     /// Creates the NodeClaims of planned nodes that limits allow; nodes of `replaced` NodeClaims do not count. A fault is one of the
@@ -148,6 +123,14 @@ impl World {
         replaced: &BTreeSet<String>,
         answer: Answer,
     ) -> Result<Vec<Option<Arc<NodeClaim>>>, Halt> {
+        let is_limited = |it: &PlannedNodeClaim| {
+            let pool = self.model.node_pool(&it.node_pool);
+            pool.is_some_and(|pool| !pool.spec.limits.is_empty())
+        };
+        if self.is_unknown && planned.iter().any(is_limited) {
+            self.is_unknown = false;
+            self.know_claims(|_| true);
+        }
         let snapshot = self.model.fork();
         let mut room = LimitHeadroom::new(&snapshot, replaced);
         let admitted: Vec<bool> = planned
@@ -169,10 +152,15 @@ impl World {
                 created.push(None);
                 continue;
             }
-            let mut claim = self.create_claim(planned, fault != Answer::Lost)?;
+            let mut claim = self.create_claim(planned)?;
+            self.is_unknown |= fault == Answer::Lost;
+            if fault != Answer::Lost {
+                self.know_claims(|it| it == claim.name());
+            }
             if fault == Answer::Doubled {
                 // No process can know of the first one in time.
-                claim = self.create_claim(planned, true)?;
+                claim = self.create_claim(planned)?;
+                self.know_claims(|it| it == claim.name());
             } else {
                 self.check_second_node(claim.name(), planned);
                 self.check_limits(&planned.node_pool, replaced);
@@ -186,22 +174,23 @@ impl World {
         Ok(created)
     }
 
-    fn create_claim(
-        &mut self,
-        planned: &PlannedNodeClaim,
-        told: bool,
-    ) -> Result<Arc<NodeClaim>, Halt> {
+    /// Adds NodeClaims to the model that the watch has not delivered: the controllers have what they created there at once.
+    fn know_claims(&mut self, is_meant: impl Fn(&str) -> bool) {
+        for (name, claim) in Arc::clone(&self.api.claims).iter() {
+            let is_new = claim.status.provider_id.is_none() && is_meant(name);
+            if is_new && self.seen.claim(name).is_none() {
+                NodeClaim::all_mut(&mut self.seen).insert(name.clone(), claim.clone());
+                self.change_model(|cluster| drop(cluster.apply_node_claim(claim)));
+            }
+        }
+    }
+
+    fn create_claim(&mut self, planned: &PlannedNodeClaim) -> Result<Arc<NodeClaim>, Halt> {
         self.write()?;
         let (claim, pool) = (self.new_claim(planned), &planned.node_pool);
         let (name, pods) = (claim.name().to_owned(), pods(&planned.pods));
         self.tell(|| format!("NodeClaim {name} of NodePool {pool} is created for {pods}"));
         self.put(claim.clone());
-        if self.stale == Some(Kind::NodeClaim) && told {
-            // The controllers have what they created in their model at once.
-            let seen = NodeClaim::all_mut(&mut self.seen);
-            seen.insert(name, Stored::from(claim.clone()));
-            self.change_model(|cluster| drop(cluster.apply_node_claim(&claim)));
-        }
         Ok(Arc::new(claim))
     }
 

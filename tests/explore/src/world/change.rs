@@ -10,8 +10,6 @@ pub enum Change {
     Protect(&'static str),
     /// Scales a workload down by a pod.
     RemovePod(&'static str),
-    /// Scales a workload up by a pod.
-    AddPodLike(&'static str),
     /// Creates a pod.
     AddPod(Box<Pod>),
     /// Deletes the NodeClaim of a pod's node.

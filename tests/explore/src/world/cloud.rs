@@ -1,17 +1,16 @@
 //! The provider: its instances, and the Nodes that they become.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::labels;
-use karpenter_api::v1::{NodeClaim, Operator};
+use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::VolumeAttachment;
-use karpenter_core::instance_type::InstanceType;
 use karpenter_core::lifecycle::after;
 use karpenter_core::requirements::Requirements;
+use serde_json::json;
 
 use super::World;
 use super::tasks::Answer;
@@ -40,9 +39,7 @@ impl Instance {
             kubelet: Answer::Right,
         }
     }
-}
 
-impl Instance {
     /// Returns when its kubelet registers a Node.
     pub fn joins(&self) -> Timestamp {
         after(self.launched, BOOT)
@@ -69,13 +66,6 @@ pub fn claim_of(id: &str) -> &str {
     id.rsplit('/').next().unwrap_or(id)
 }
 
-fn single(requirements: &Requirements) -> BTreeMap<String, String> {
-    let singles = requirements.iter();
-    singles
-        .filter_map(|it| Some((it.key().to_owned(), it.single()?.to_owned())))
-        .collect()
-}
-
 impl World {
     /// Launches the instance of a NodeClaim, once: another request for the same NodeClaim has the same instance. Returns the provider's
     /// answer; `None` if no offering meets the requirements.
@@ -85,29 +75,19 @@ impl World {
         let accepts = |theirs: &Requirements| wanted.intersects(theirs).is_ok();
         let named = wanted.get(labels::INSTANCE_TYPE);
         let types = self.setting.types.iter();
-        let mut options: Vec<(f64, &InstanceType, BTreeMap<String, String>)> = types
+        let options = types
             .filter(|it| named.is_none_or(|named| named.has(&it.name)) && accepts(&it.requirements))
-            .flat_map(|it| {
-                let offerings = it
-                    .offerings
-                    .iter()
-                    .filter(|offer| offer.is_launchable() && accepts(&offer.requirements));
-                offerings.map(move |offer| (offer.price, it, single(&offer.requirements)))
-            })
-            .collect();
-        options.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (_, chosen, offered) = options.into_iter().next()?;
+            .flat_map(|it| it.offerings.iter().map(move |offer| (it, offer)))
+            .filter(|(_, offer)| offer.is_launchable() && accepts(&offer.requirements));
+        let (chosen, offer) = options.min_by(|a, b| a.1.price.total_cmp(&b.1.price))?;
         let mut answer = claim.clone();
         let mut all = claim.metadata.labels.clone().unwrap_or_default();
-        for requirement in &claim.spec.requirements {
-            if requirement.operator == Operator::In
-                && let [value] = requirement.values.as_slice()
-            {
-                all.insert(requirement.key.clone(), value.clone());
-            }
+        for requirements in [&wanted, &chosen.requirements, &offer.requirements] {
+            let singles = requirements.iter();
+            all.extend(
+                singles.filter_map(|it| Some((it.key().to_owned(), it.single()?.to_owned()))),
+            );
         }
-        all.extend(single(&chosen.requirements));
-        all.extend(offered);
         answer.metadata.labels = Some(all);
         answer.status.provider_id = Some(provider_id(claim.name()));
         answer.status.capacity = chosen.capacity.to_quantities();
@@ -133,31 +113,18 @@ impl World {
         let Some(claim) = self.api.claim(name) else {
             return;
         };
-        let ready = NodeCondition {
-            type_: "Ready".into(),
-            status: "False".into(),
-            ..NodeCondition::default()
-        };
-        let node = Node {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                uid: Some(format!("node/{name}")),
-                labels: Some([(labels::HOSTNAME.to_owned(), name.to_owned())].into()),
-                creation_timestamp: Some(Time(self.now)),
-                ..ObjectMeta::default()
+        let node = json!({
+            "metadata": {
+                "name": name, "uid": format!("node/{name}"), "labels": {labels::HOSTNAME: name},
+                "creationTimestamp": Time(self.now),
             },
-            spec: Some(NodeSpec {
-                provider_id: Some(provider_id(name)),
-                taints: Some(vec![labels::taints::unregistered()]),
-                ..NodeSpec::default()
-            }),
-            status: Some(NodeStatus {
-                capacity: Some(claim.status.capacity.clone()),
-                allocatable: Some(claim.status.allocatable.clone()),
-                conditions: Some(vec![ready]),
-                ..NodeStatus::default()
-            }),
-        };
+            "spec": {"providerID": provider_id(name), "taints": [labels::taints::unregistered()]},
+            "status": {
+                "capacity": claim.status.capacity, "allocatable": claim.status.allocatable,
+                "conditions": [{"type": "Ready", "status": "False"}],
+            },
+        });
+        let node: Node = serde_json::from_value(node).unwrap_or_default();
         self.put(node);
     }
 

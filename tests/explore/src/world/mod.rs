@@ -17,7 +17,7 @@ use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::fake::cluster_config;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::lifecycle::disruption::{Disruption, Settings};
-use karpenter_core::lifecycle::provisioning::{BatchWindow, Provisioning};
+use karpenter_core::lifecycle::provisioning::{BatchWindow, PlacedBuffers, Provisioning};
 use karpenter_core::pod::Pod;
 use rustc_hash::FxHasher;
 
@@ -26,6 +26,15 @@ use cloud::Instance;
 use objects::{Kind, Objects};
 use print::{Print, Ranks, number_of};
 use tasks::Task;
+
+/// Hashes what each item of some collections tells.
+macro_rules! hash_each {
+    ($hasher:expr; $($item:pat in $all:expr => $what:expr,)*) => {$(
+        for $item in $all {
+            $what.hash($hasher);
+        }
+    )*};
+}
 
 /// The batch window of the provisioner.
 pub const WINDOW: BatchWindow = BatchWindow {
@@ -165,9 +174,11 @@ pub struct World {
     /// The pods to evict, with the deadline of their nodes.
     pub evictions: BTreeMap<String, Option<Timestamp>>,
     /// The number of buffer pods by NodeClaim.
-    pub buffers: BTreeMap<String, usize>,
+    pub buffers: PlacedBuffers,
     /// The NodeClaims whose instance the provider cannot launch, and when it was asked last.
     pub stuck: BTreeMap<String, Timestamp>,
+    /// Whether the creation of a NodeClaim was not answered, so that the model may lack one.
+    pub is_unknown: bool,
     /// What may still happen.
     pub faults: Faults,
     /// The changes of users that have happened.
@@ -207,8 +218,9 @@ impl World {
             disruption: Arc::new(Disruption::new(Settings::default(), now)),
             tasks: Vec::new(),
             evictions: BTreeMap::new(),
-            buffers: BTreeMap::new(),
+            buffers: PlacedBuffers::default(),
             stuck: BTreeMap::new(),
+            is_unknown: false,
             faults: Faults::default(),
             changed: 0,
             is_class_ready: true,
@@ -315,7 +327,7 @@ impl World {
         for print in self.prints.iter().flatten() {
             print.hash_into(&ranks, hasher);
         }
-        self.is_class_ready.hash(hasher);
+        (self.is_class_ready, self.is_unknown).hash(hasher);
         (ranks.now - self.busy.as_second()).min(0).hash(hasher);
         let tasks = self.tasks.iter().map(|task| {
             let mut hasher = FxHasher::default();
@@ -327,34 +339,19 @@ impl World {
         hash_sorted(tasks, hasher);
         let (claim, pod) = (|name: &str| ranks.claim(name), |name: &str| ranks.pod(name));
         let age = |time: Timestamp| (ranks.now - time.as_second()).min(1200);
-        for (name, it) in &self.instances {
-            let flags = (it.is_terminating, it.kubelet);
-            (claim(name), flags, age(it.launched)).hash(hasher);
-        }
-        for (name, at) in &self.stuck {
-            (claim(name), *at == self.now).hash(hasher);
-        }
+        let ghosts = &self.ghosts;
         let evictions = self.evictions.iter();
         let evictions = evictions.map(|(name, until)| (pod(name), until.map(age)));
         hash_sorted(evictions, hasher);
-        for (name, count) in &self.buffers {
-            (claim(name), count).hash(hasher);
-        }
-        let ghosts = &self.ghosts;
-        for (name, (to, at)) in &ghosts.planned {
-            (pod(name), claim(to), age(*at).min(BINDING)).hash(hasher);
-        }
-        for (name, (to, plans, at)) in &ghosts.places {
-            (pod(name), claim(to), plans, age(*at).min(320)).hash(hasher);
-        }
-        for (name, (at, writes)) in &ghosts.nominated {
-            (pod(name), age(*at).min(BINDING), writes).hash(hasher);
-        }
-        for (pool, until) in &ghosts.cooling {
-            (pool, age(*until).min(0)).hash(hasher);
-        }
-        for (name, at) in &ghosts.moved {
-            (claim(name), age(*at).min(PROTECTION)).hash(hasher);
+        hash_each! { hasher;
+            (name, it) in &self.instances => (claim(name), it.is_terminating, it.kubelet, age(it.launched)),
+            (name, at) in &self.stuck => (claim(name), *at == self.now),
+            (name, count) in self.buffers.iter() => (claim(name), count),
+            (name, (to, at)) in &ghosts.planned => (pod(name), claim(to), age(*at).min(BINDING)),
+            (name, (to, plans, at)) in &ghosts.places => (pod(name), claim(to), plans, age(*at).min(320)),
+            (name, (at, writes)) in &ghosts.nominated => (pod(name), age(*at).min(BINDING), writes),
+            (pool, until) in &ghosts.cooling => (pool, age(*until).min(0)),
+            (name, at) in &ghosts.moved => (claim(name), age(*at).min(PROTECTION)),
         }
         let promised = ghosts.promised.iter();
         let promised = promised.map(|(name, to)| (pod(name), claim(to)));

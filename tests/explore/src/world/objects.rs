@@ -111,6 +111,7 @@ pub trait Object: Clone + Debug + PartialEq {
 
     fn all(objects: &Objects) -> &ByName<Self>;
     fn all_mut(objects: &mut Objects) -> &mut BTreeMap<String, Stored<Self>>;
+    fn own_name(&self) -> &str;
 }
 
 /// An object with the metadata of the API.
@@ -121,14 +122,10 @@ pub trait Named: Object {
     fn is_leaving(&self) -> bool {
         self.meta().deletion_timestamp.is_some()
     }
-
-    fn own_name(&self) -> &str {
-        self.meta().name.as_deref().unwrap_or_default()
-    }
 }
 
 macro_rules! objects {
-    ($($kind:ident $field:ident)*) => {$(
+    ($($kind:ident $field:ident $it:ident $name:expr;)*) => {$(
         impl Object for $kind {
             const KIND: Kind = Kind::$kind;
 
@@ -138,6 +135,11 @@ macro_rules! objects {
 
             fn all_mut(objects: &mut Objects) -> &mut BTreeMap<String, Stored<Self>> {
                 Arc::make_mut(&mut objects.$field)
+            }
+
+            fn own_name(&self) -> &str {
+                let $it = self;
+                $name
             }
         }
     )*};
@@ -157,7 +159,12 @@ macro_rules! named {
     )*};
 }
 
-objects!(Pod pods Node nodes NodeClaim claims NodePool pools);
+objects! {
+    Pod pods it &it.key.name;
+    Node nodes it it.metadata.name.as_deref().unwrap_or_default();
+    NodeClaim claims it it.name();
+    NodePool pools it it.name();
+}
 named!(Node NodeClaim NodePool);
 
 impl Objects {

@@ -49,18 +49,6 @@ impl World {
         self.model = cluster.with_epoch(hasher.finish() | 1 << 63).snapshot();
     }
 
-    pub fn put_pod(&mut self, pod: Pod) {
-        let name = pod.key.name.clone();
-        let before = Pod::all_mut(&mut self.api).insert(name.clone(), pod.into());
-        let after = self.api.pod(&name).map(|it| Arc::clone(&it.value));
-        let what = |pod: &Pod| (pod.node_name.clone(), pod.deleted_at.is_some());
-        let is = after.as_deref().map(what);
-        if let Some((Some(node), _)) = is.clone().filter(|_| is != before.as_deref().map(what)) {
-            self.ghosts.events.insert(node.to_string(), self.now);
-        }
-        self.deliver(Kind::Pod, &name);
-    }
-
     /// Removes a pod.
     pub fn remove_pod(&mut self, name: &str) {
         let removed = Pod::all_mut(&mut self.api).remove(name);
@@ -73,26 +61,15 @@ impl World {
         self.deliver(Kind::Pod, name);
     }
 
-    /// Changes a pod as the API server has it; does nothing if it has none.
-    pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut Pod)) {
-        if let Some(mut pod) = self.api.pod(name).map(|it| Pod::clone(it)) {
-            change(&mut pod);
-            self.put_pod(pod);
-        }
-    }
-
     /// Writes an object.
-    pub fn put<T: Named>(&mut self, object: T) {
+    pub fn put<T: Object>(&mut self, object: T) {
         let name = object.own_name().to_owned();
-        if self
-            .api
-            .get::<T>(&name)
-            .is_some_and(|it| *it.value == object)
-        {
+        let known = self.api.get::<T>(&name);
+        if known.is_some_and(|it| *it.value == object) {
             return;
         }
         let stored = Stored::from(object);
-        if self.stale == Some(T::KIND) {
+        if self.stale == Some(T::KIND) && T::KIND != Kind::Pod {
             T::all_mut(&mut self.own).insert(name.clone(), stored.clone());
         }
         T::all_mut(&mut self.api).insert(name.clone(), stored);
@@ -100,7 +77,7 @@ impl World {
     }
 
     /// Changes an object as the API server has it; does nothing if it has none.
-    pub fn change<T: Named>(&mut self, name: &str, change: impl FnOnce(&mut T)) {
+    pub fn change<T: Object>(&mut self, name: &str, change: impl FnOnce(&mut T)) {
         if let Some(stored) = self.api.get::<T>(name) {
             let mut object = T::clone(stored);
             change(&mut object);

@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::chance::Chance;
-use crate::replicas::Place;
+use crate::place::Place;
 use crate::safety::Safety;
 use crate::wire::Trace;
 use crate::{convergence, world};

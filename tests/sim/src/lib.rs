@@ -23,6 +23,7 @@ mod disturbances;
 mod driver;
 mod model;
 mod panics;
+mod place;
 mod replicas;
 mod safety;
 mod wire;

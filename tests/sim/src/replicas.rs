@@ -11,29 +11,8 @@ use karpenter_lab::local_cluster::Replica;
 use kube::Client;
 
 use crate::driver::{Kind as _, Simulation};
+use crate::place::Place;
 use crate::wire::{Fuse, LastWrite, Wire};
-
-/// A slot for a replica, which may be down.
-pub(crate) struct Place {
-    pub(crate) name: String,
-    pub(crate) fuse: Fuse,
-    pub(crate) running: Option<Replica>,
-    /// When it restarts, if it is down.
-    pub(crate) down_until: Option<Timestamp>,
-}
-
-impl Place {
-    /// Creates slots for replicas, none of which runs yet.
-    pub(crate) fn some(count: usize) -> Vec<Self> {
-        let place = |n| Self {
-            name: format!("replica-{n}"),
-            fuse: Fuse::default(),
-            running: None,
-            down_until: None,
-        };
-        (0..count).map(place).collect()
-    }
-}
 
 impl Simulation {
     /// Returns whether replicas compete for a lease.

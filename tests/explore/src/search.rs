@@ -229,7 +229,11 @@ pub fn explore(
         let mut number = 0;
         frontier.retain(|open| {
             number += 1;
-            number % every == 0 || open.step.as_ref().is_some_and(Step::is_rare)
+            number % every == 0
+                || open
+                    .step
+                    .as_ref()
+                    .is_some_and(|step| step.is_rare(&open.from))
         });
         counterexample = search.fair_courses(&mut frontier, &mut |all, frontier| {
             report(states + all - inside, frontier, depth);

@@ -89,9 +89,13 @@ pub enum Step {
 
 impl Step {
     /// Returns whether it disturbs what few states wait for: an answer, or kube-scheduler.
-    pub fn is_rare(&self) -> bool {
-        let is_right = matches!(self, Self::Answer(_, Answer::Right));
-        matches!(self, Self::Answer(..) | Self::Delay(_) | Self::Busy) && !is_right
+    pub fn is_rare(&self, before: &World) -> bool {
+        match self {
+            Self::Answer(_, answer) => *answer != Answer::Right,
+            Self::Delay(_) | Self::Busy => true,
+            Self::Change(_) => !before.tasks.is_empty(),
+            _ => false,
+        }
     }
 
     /// Returns which of the faults that may still happen it is.

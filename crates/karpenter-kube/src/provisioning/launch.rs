@@ -41,8 +41,10 @@ pub async fn create_claims(
         false => None,
     };
     if let Some(is_unknown) = turn.as_deref_mut().filter(|is_unknown| **is_unknown) {
-        if let Err(error) = count(cx).await {
-            let why = format!("cannot count nodeclaims after a request without an answer, {error}");
+        if let Err(error) = add_unreported(cx).await {
+            let why = format!(
+                "limits are unknown, the creation of a nodeclaim was not answered, {error}"
+            );
             let refused = || Err(ReconcileError::Refused(why.clone()).into());
             return planned.iter().map(|_| refused()).collect();
         }
@@ -80,7 +82,7 @@ fn is_unanswered(result: &Result<NodeClaim, LaunchError>) -> bool {
 
 /// Adds NodeClaims to the model that the API server has, and that the watch may not have reported yet. Those with an instance are in
 /// the model: it launches no others.
-async fn count(cx: &Context) -> Result<(), ReconcileError> {
+async fn add_unreported(cx: &Context) -> Result<(), ReconcileError> {
     let listed = cx.node_claims().list(&ListParams::default()).await;
     for claim in listed.doing("listing nodeclaims")? {
         if claim

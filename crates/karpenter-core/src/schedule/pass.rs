@@ -202,14 +202,9 @@ impl<'a> Pass<'a> {
         state.refused = placer.finish();
     }
 
-    /// Returns the objective of packing.
-    pub(crate) fn packing(&self) -> Packing {
-        self.query.packing.unwrap_or(self.solver.policy.packing)
-    }
-
     /// Repacks wasteful planned nodes, and `searches` for a better packing.
     pub(crate) fn repack(&mut self, searches: bool) {
-        let Packing::LowestCost { from_pods } = self.packing() else {
+        let Packing::LowestCost { from_pods } = self.query.packing(&self.solver.policy) else {
             return;
         };
         let (replaced, added) = self.repacker(searches).repack(from_pods);

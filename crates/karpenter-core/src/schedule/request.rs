@@ -384,6 +384,11 @@ impl Query {
         }
     }
 
+    /// Returns the objective of packing.
+    pub(crate) fn packing(&self, policy: &Policy) -> Packing {
+        self.packing.unwrap_or(policy.packing)
+    }
+
     /// Reports whether the pass must stop early.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.as_ref().is_some_and(|cancel| cancel())
@@ -403,6 +408,7 @@ impl fmt::Debug for Query {
             .field("without", &self.without)
             .field("avoid", &self.avoid)
             .field("nominated", &self.nominated.len())
+            .field("packing", &self.packing)
             .field("bounds_price", &self.bounds_price)
             .finish_non_exhaustive()
     }

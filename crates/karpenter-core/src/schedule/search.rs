@@ -75,7 +75,7 @@ impl Solver {
 /// Returns the best plan; `None` if the solver was not compiled for a resource that a pod of the query requests.
 fn best_plan(solver: &Solver, query: &Query) -> Option<Plan> {
     let mut pass = Pass::new(solver, query)?;
-    match pass.packing() {
+    match query.packing(&solver.policy) {
         Packing::FewestNodes => pass.place_first(false),
         Packing::LowestCost { .. } => improve(&mut pass),
     }

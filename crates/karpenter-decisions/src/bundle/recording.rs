@@ -117,6 +117,8 @@ impl Recorder {
         assumed: usize,
         plan: &Plan,
     ) {
+        let packing = query.packing.unwrap_or(policy.packing);
+        let policy = policy.clone().with_packing(packing);
         let mut request = DisruptionRequest::at(policy.now);
         request.policy = policy.clone();
         request.query.buffer_pods = query.buffer_pods.clone();
@@ -125,10 +127,10 @@ impl Recorder {
         let truncated = !plan.undecided.is_empty();
         let recorded = RecordedPass {
             snapshot: snapshot.clone(),
-            settings: Settings::new(policy.clone(), request),
+            decision: Decision::of(id(pass, policy.now), pass, &canonical, truncated),
+            settings: Settings::new(policy, request),
             nominated: query.nominated.clone(),
             consolidates: false,
-            decision: Decision::of(id(pass, policy.now), pass, &canonical, truncated),
         };
         self.add(recorded, assumed);
     }

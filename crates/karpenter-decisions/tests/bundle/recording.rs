@@ -6,6 +6,7 @@ use karpenter_core::disruption::{self, DisruptionRequest};
 use karpenter_core::fake;
 use karpenter_core::pod::Pod;
 use karpenter_core::resources::Resources;
+use karpenter_core::schedule::{Packing, PodSet, Policy, Query, schedule};
 use karpenter_decisions::bundle::recording::Recorder;
 use karpenter_decisions::bundle::{self, Bundle, RecordedPass, Settings};
 use serde_json::json;
@@ -105,6 +106,40 @@ fn a_recording_has_the_state_of_each_pass_and_of_the_bundle() {
         ["Disruption@2026-01-10T00:01:00Z"]
     );
     assert!(state_of(&one.recording[0]) == state_of(&bundle.recording[1]));
+}
+
+/// Pods that have lost their places are planned onto as few nodes as possible.
+#[test]
+fn a_pass_is_replayed_with_the_packing_of_its_query() {
+    let of = |name: &str, cpu, price| {
+        let offering = fake::offering("on-demand", "test-zone-1", price);
+        let kind = fake::instance_type(name).cpu(cpu).gib(64).pods(50);
+        kind.offerings(vec![offering]).build()
+    };
+    let types = [of("small", 4, 0.1), of("large", 64, 9.0)];
+    let mut changing = Cluster::new(fake::cluster_config());
+    changing.apply_node_pool(&karpenter_fixtures::node_pool("default").build());
+    changing.set_instance_types("default", Ok(types.into_iter().collect()));
+    for name in ["a", "b"] {
+        let requests = Resources::new().with("cpu", 3000);
+        changing.insert_pod(Pod::pending("shop", name, requests));
+    }
+    let (snapshot, policy) = (changing.snapshot(), Policy::at(now()));
+    let mut recorder = Recorder::default();
+    for (packing, nodes) in [(None, 2), (Some(Packing::FewestNodes), 1)] {
+        let mut query = Query::new(PodSet::Waiting);
+        query.packing = packing;
+        let plan = schedule(&snapshot, &policy, &query);
+        assert_eq!(plan.new_node_claims.len(), nodes, "{packing:?}");
+        recorder.provisioned(&snapshot, &policy, &query, 0, &plan);
+    }
+    let mut bundle = Bundle::new("fake", "0.1.0", snapshot, Settings::at(now()));
+    bundle.recording = recorder.since(now());
+    let read = bundle::read(file(&bundle).as_slice()).unwrap();
+    assert_eq!(read.recording.len(), 2);
+    let replayed = read.recording.iter().map(|pass| pass.replay(1));
+    let differing: Vec<_> = replayed.filter(|made| made.differs()).collect();
+    assert!(differing.is_empty(), "{differing:#?}");
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl<'p, 'a> Placer<'p, 'a> {
 
     /// Counts the preferences that are not met, and returns the variant of each class that was refused last, with what refused it.
     pub(crate) fn finish(mut self) -> IndexVec<ClassId, Option<Box<Variant>>> {
-        if self.solver.policy.packing != Packing::FewestNodes {
+        if self.query.packing(&self.solver.policy) != Packing::FewestNodes {
             self.count_unmet();
         }
         let refused = |mut progress: Progress| {

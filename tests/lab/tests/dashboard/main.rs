@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use skipped::skipped;
 
 use browser::Browser;
-use world::World;
+use world::{World, until};
 
 const TAB: &str = "\u{E004}";
 const ENTER: &str = "\u{E007}";
@@ -45,6 +45,16 @@ async fn browser() -> Option<std::sync::Arc<Browser>> {
 /// The number of nodes that the map says it has.
 const SQUARES: &str =
     "parseInt(document.querySelector('.map canvas')?.getAttribute('aria-label') ?? '0')";
+
+/// Waits until the map has one square for each node. Nodes come and go in the meantime.
+async fn each_node_has_one_square(world: &World, browser: &std::sync::Arc<Browser>) {
+    let both = until(async || {
+        let nodes = world.nodes(|nodes| nodes > 0).await.len();
+        let squares = see(browser, |it| it.run(&format!("return {SQUARES}"))).await;
+        (squares == nodes, (squares, nodes))
+    });
+    both.await;
+}
 
 /// The group of the pods that no zone takes. The others are bound in the meantime, and their group goes away.
 const LOST: &str =
@@ -85,11 +95,7 @@ async fn squares_follow_the_nodes_and_a_restart_without_a_reload() {
     })
     .await;
     world.deploy("app", 40, json!({})).await;
-    let count = world.nodes(|nodes| nodes > 0).await.len();
-    see(&browser, move |it| {
-        it.wait("squares appear", &format!("{SQUARES} >= {count}"))
-    })
-    .await;
+    each_node_has_one_square(&world, &browser).await;
 
     // The page survives a restart of its server, and shows each node once.
     world.cluster.stop_controllers().await;
@@ -109,12 +115,8 @@ async fn squares_follow_the_nodes_and_a_restart_without_a_reload() {
         );
     })
     .await;
-    let count = world.nodes(|nodes| nodes > 0).await.len();
-    see(&browser, move |it| {
-        it.wait(
-            "each node has one square",
-            &format!("{SQUARES} === {count}"),
-        );
+    each_node_has_one_square(&world, &browser).await;
+    see(&browser, |it| {
         // By keyboard: what a square is, is said.
         it.run("document.querySelector('.map canvas').focus()");
         it.keys(&[HOME]);

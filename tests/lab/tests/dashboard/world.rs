@@ -148,7 +148,7 @@ impl World {
 }
 
 /// Looks until what is seen is as wanted.
-async fn until<T: std::fmt::Debug>(look: impl AsyncFn() -> (bool, T)) -> T {
+pub async fn until<T: std::fmt::Debug>(look: impl AsyncFn() -> (bool, T)) -> T {
     let began = Instant::now();
     loop {
         let (is_wanted, seen) = look().await;

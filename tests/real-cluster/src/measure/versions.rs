@@ -366,8 +366,11 @@ impl Versions {
         for (row, digits, figure) in rows {
             let cells = [compared.binaries, compared.rehearsed].map(|both| {
                 let [from, to] = both.each_ref().map(figure);
-                let percent = to / from * 100.0;
-                format!("{from:.digits$} | {to:.digits$} | {percent:.0} %")
+                let ratio = match from > 0.0 {
+                    true => format!("{:.0} %", to / from * 100.0),
+                    false => "-".to_owned(),
+                };
+                format!("{from:.digits$} | {to:.digits$} | {ratio}")
             });
             text += &format!("| {row} | {} |\n", cells.join(" | "));
         }

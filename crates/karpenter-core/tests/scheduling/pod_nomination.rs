@@ -1,7 +1,7 @@
 //! Nomination of pods to nodes (feature gate `PodNomination`): what is written into `status.nominatedNodeName`, and when.
 
 use karpenter_api::k8s_openapi::api::core::v1::{Node, Pod};
-use karpenter_api::labels;
+use karpenter_api::labels::{self, taints};
 use karpenter_core::lifecycle::provisioning::Event;
 use karpenter_fixtures::{Object, bare_node, claim_of, node};
 use serde_json::json;
@@ -136,17 +136,28 @@ fn a_nomination_whose_plan_has_changed_is_removed() {
 }
 
 #[test]
-fn a_nomination_to_a_node_that_a_user_deletes_is_removed() {
-    let mut stage = planned(&["p"]);
-    join(&mut stage);
-    nominated(&mut stage, "p", "node-1", "karpenter");
+fn a_nomination_to_a_node_that_a_user_deletes_or_a_command_has_tainted_is_removed() {
     let deleted = joined().set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
+    let tainted = joined().taint(taints::DISRUPTED, "", "NoSchedule");
+    for leaving in [deleted, tainted] {
+        let mut stage = planned(&["p"]);
+        join(&mut stage);
+        nominated(&mut stage, "p", "node-1", "karpenter");
+        stage.world.cluster.apply_node(&leaving.build());
+        let effects = stage.on(Event::Check);
+        assert!(
+            effects.contains(&"write p to none".to_owned()),
+            "the deletion of its NodeClaim is not reported: {effects:?}"
+        );
+    }
+}
+
+#[test]
+fn no_pod_is_nominated_to_a_registering_node_that_a_user_deletes() {
+    let mut stage = planned(&["p"]);
+    let deleted = bare_node("node-1").set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
     stage.world.cluster.apply_node(&deleted.build());
-    let effects = stage.on(Event::Check);
-    assert!(
-        effects.contains(&"write p to none".to_owned()),
-        "the deletion of its NodeClaim is not reported: {effects:?}"
-    );
+    assert_eq!(registering(&mut stage), [""; 0]);
 }
 
 #[test]

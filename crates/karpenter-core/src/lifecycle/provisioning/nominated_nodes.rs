@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use karpenter_api::labels::taints::DISRUPTED;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::nominations::Nominations;
@@ -58,8 +59,9 @@ impl NominatedNodes {
         self.0.remove(uid);
     }
 
-    /// Returns what is to be written for the pods of a NodeClaim whose Node is about to be registered. Names that kube-scheduler has
-    /// cleared since are written without delay: it tries all pods when another Node registers, and these before their own.
+    /// Returns what is to be written for the pods of a NodeClaim whose Node is about to be registered, unless that is being deleted. Names
+    /// that kube-scheduler has cleared since are written without delay: it tries all pods when another Node registers, and these before
+    /// their own.
     pub(super) fn registering(
         &mut self,
         claim: &str,
@@ -68,6 +70,10 @@ impl NominatedNodes {
         snapshot: &Snapshot,
         now: Timestamp,
     ) -> Vec<PodNomination> {
+        let object = snapshot.node_object(node);
+        if object.is_some_and(|it| it.metadata.deletion_timestamp.is_some()) {
+            return Vec::new();
+        }
         let pods = nominations.in_order();
         let pods = pods.filter(|(_, target)| *target == claim);
         let pods = pods.filter_map(|(key, _)| waiting(snapshot, key));
@@ -93,8 +99,10 @@ impl NominatedNodes {
             let node = snapshot.node(target).filter(|node| !node.is_deleting());
             let node = node.filter(|node| node.is_registered());
             let node = node.and_then(|node| node.node.as_ref());
-            // The deletion of its NodeClaim follows, and may be reported late.
-            let node = node.filter(|node| node.deleted_at.is_none());
+            // The deletion of its NodeClaim follows, and may be reported late; a command that has tainted it may still be starting.
+            let node = node.filter(|node| {
+                node.deleted_at.is_none() && !node.taints.iter().any(|it| it.key == DISRUPTED)
+            });
             if let Some(pod) = waiting(snapshot, key) {
                 nominated.insert(key.uid.as_str());
                 write(self, pod, node.map(|node| &*node.name));

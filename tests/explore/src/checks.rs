@@ -115,10 +115,15 @@ impl World {
         let grace = candidate.claim.spec.termination_grace_period.as_ref();
         let is_forceful = method.is_eventual() && grace.is_some();
         let is_recent = |at: Timestamp| self.age(at) < BINDING;
-        let known = self.seen.claim(claim);
+        let known = self.model.node_claim(claim);
         violated_if!(found, known.is_none_or(|it| it.is_deleting()) => "NodeClaim {claim} is being deleted");
         violated_if!(found, method == Method::Drift && !known.is_some_and(|it| it.is_true(types::DRIFTED)) => "Node {node} has not drifted");
-        violated_if!(found, !known.is_some_and(|it| it.is_true(types::INITIALIZED)) => "Node {node} is not initialized");
+        let labels = self
+            .seen
+            .node(node)
+            .and_then(|it| it.metadata.labels.as_ref());
+        let is_initialized = labels.is_some_and(|it| it.contains_key(labels::INITIALIZED));
+        violated_if!(found, !is_initialized => "Node {node} is not initialized");
         violated_if!(found, self.ghosts.holds(claim) => "another command holds NodeClaim {claim}");
         let (covered, healthy) = self.seen.guarded();
         for pod in self.model.pods_on(node) {
@@ -144,7 +149,7 @@ impl World {
         }
         let since = candidate.claim.condition(types::INITIALIZED);
         let is_new = since.is_some_and(|it| is_recent(it.last_transition_time.0));
-        let is_new = is_new && self.busy <= self.now && !self.ghosts.restarted;
+        let is_new = is_new && self.busy < self.now && !self.ghosts.restarted;
         for (pod, to) in &self.ghosts.promised {
             violated_if!(found, to == claim && is_new && self.api.waits(pod) => "Node {node} was launched for pod {pod}, which is about to be bound");
         }
@@ -314,8 +319,11 @@ impl World {
                 continue;
             };
             // See lib.rs: the deletion of a Node counts once that of its NodeClaim is reported.
-            let is_late = self.stale == Some(Kind::NodeClaim)
-                && self.seen.node(name).is_some_and(|it| it.is_leaving());
+            let is_late = !node.marked_for_deletion
+                && snapshot
+                    .node_claim(name)
+                    .is_some_and(|it| !it.is_deleting())
+                && node.node.as_ref().is_some_and(|it| it.deleted_at.is_some());
             violated_if!(self.violations, leaves(node) && !is_late => "pod {pod} is planned on Node {name}, which is being disrupted");
             let claim = node.claim_name().unwrap_or(name).to_owned();
             self.check_again(pod, &claim);
@@ -340,9 +348,8 @@ impl World {
             let is_starting = !node.is_initialized();
             let recent = self.ghosts.planned.iter();
             let recent = recent.filter(|(_, (to, at))| to == claim && self.age(*at) < BINDING);
-            let promised = self.ghosts.promised.iter();
-            let promised = promised.filter(|(_, to)| *to == claim && is_starting);
-            let kept = recent.map(|it| it.0).chain(promised.map(|it| it.0));
+            let promised = self.ghosts.promised_on(claim).filter(|_| is_starting);
+            let kept = recent.map(|it| it.0).chain(promised);
             let kept = kept.filter(|pod| self.seen.waits(pod)).map(String::as_str);
             let bound = snapshot.pods_on(name).iter().map(|pod| &*pod.key.name);
             let mut pods: BTreeSet<&str> = bound.chain(kept).collect();
@@ -390,13 +397,10 @@ impl World {
     /// Checks that the pods for which a Node was launched are nominated to it before pods can be bound there.
     pub(crate) fn check_registration(&mut self, claim: &str, node: &str) {
         let ghosts = &self.ghosts;
-        let knows = self.setting.nominates_pods && !ghosts.restarted && !ghosts.is_forbidden;
-        let promised = ghosts
-            .promised
-            .iter()
-            .filter(|(_, to)| *to == claim && knows);
+        let knows = self.setting.nominates_pods && !ghosts.is_forbidden;
+        let promised = ghosts.promised_on(claim).filter(|_| knows);
         let is_open = |pod: &Stored<Pod>| pod.nominated_node.is_none();
-        let late = promised.map(|it| it.0).find(|pod| {
+        let late = promised.into_iter().find(|pod| {
             let known = self
                 .seen
                 .pod(pod)

@@ -26,7 +26,7 @@ impl World {
             let what = format!("the command for {:?}", command.claims);
             let is_gone =
                 |name: &&String| self.api.claim(name).is_none() && self.seen.claim(name).is_none();
-            let gone = command.replacements.iter().find(is_gone);
+            let gone = command.waiting.iter().find(is_gone);
             found.extend(gone.map(|it| format!("{what} waits for NodeClaim {it}, which is gone")));
             let is_late = self.age(command.at) > PATIENCE;
             found.extend(is_late.then(|| format!("{what} never ends")));
@@ -63,7 +63,8 @@ impl World {
         for name in self.instances.keys().chain(self.api.nodes.keys()) {
             violated_if!(found, self.api.claim(name).is_none() => "the instance or Node {name} has no NodeClaim");
         }
-        for (name, pod) in self.api.pods.iter() {
+        let pods = self.api.pods.iter();
+        for (name, pod) in pods.filter(|(name, _)| self.api.waits(name)) {
             let is_gone = |node: &&String| self.api.node(node).is_none();
             let gone = pod.nominated_node.as_ref().filter(is_gone);
             violated_if!(found, gone.is_some() => "pod {name} stays nominated to {gone:?}, which is gone");

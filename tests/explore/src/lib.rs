@@ -39,7 +39,8 @@
 //! # What was found and is not mended
 //!
 //! - While kube-scheduler is behind, drift may replace a node that was launched for a pod before the pod is bound: a new process does not know
-//!   what was nominated, and a nomination is lost if the Node joins before the model has the provider id of its NodeClaim.
+//!   what was nominated, and a nomination is lost if the Node joins before the model has the provider id of its NodeClaim, or if the process
+//!   stands still for half a minute.
 //! - While the watch of NodeClaims is interrupted, a pod is planned on a Node that a user deletes: as upstream [SCH-189], a Node leaves once
 //!   its NodeClaim does. The pod is planned again when the watch is back; its name is not written to the pod.
 

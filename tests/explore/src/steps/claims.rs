@@ -141,6 +141,9 @@ impl World {
                             node.metadata.labels.get_or_insert_default().extend(labels);
                         });
                         self.tell(|| format!("Node {name} is initialized"));
+                        for command in &mut self.ghosts.commands {
+                            command.waiting.remove(before.name());
+                        }
                         event = Event::Initialized(true);
                     }
                     Effect::Delete { reason, .. } => {

@@ -111,6 +111,7 @@ impl World {
                 self.ghosts.commands.push(Started {
                     claims,
                     at: self.now,
+                    waiting: replacements.iter().cloned().collect(),
                     replacements,
                 });
             }

@@ -15,7 +15,7 @@ use karpenter_core::resources::Resources;
 use super::Step;
 use crate::world::World;
 use crate::world::change::Change;
-use crate::world::objects::{Named as _, Stored, has_ready, has_taint, is_disrupted};
+use crate::world::objects::{Kind, Named as _, Stored, has_ready, has_taint, is_disrupted};
 use crate::world::tasks::Answer;
 
 impl World {
@@ -118,7 +118,7 @@ impl World {
                 self.ghosts.promised.remove(name);
                 self.ghosts.planned.remove(name);
                 self.ghosts.places.remove(name);
-                self.ghosts.events.insert(node.clone(), now);
+                self.note_pod_event(node);
                 self.change::<Pod>(name, |pod| {
                     pod.node_name = Some(node.as_str().into());
                     (pod.unschedulable, pod.nominated_node) = (false, None);
@@ -148,6 +148,13 @@ impl World {
         name
     }
 
+    /// Notes when a pod of a node was bound or deleted; a pod that is gone when the watch is back was no event [DIS-144].
+    fn note_pod_event(&mut self, node: &str) {
+        if self.stale != Some(Kind::Pod) {
+            self.ghosts.events.insert(node.to_owned(), self.now);
+        }
+    }
+
     /// Deletes a pod.
     fn end_pod(&mut self, name: &str) {
         let Some(pod) = self.api.pod(name) else {
@@ -156,7 +163,7 @@ impl World {
         let Some(node) = pod.node_name.clone() else {
             return self.remove_pod(name);
         };
-        self.ghosts.events.insert(node.to_string(), self.now);
+        self.note_pod_event(&node);
         let due = after(self.now, Duration::from_secs(30));
         self.change::<Pod>(name, |pod| {
             (pod.deleted_at, pod.ready) = (Some(due.into()), false);
@@ -232,7 +239,7 @@ impl World {
                 let mut pod = Pod::clone(pod);
                 pod.created_at = known.map_or(Some(self.now.into()), |known| known.created_at);
                 if let Some(node) = pod.node_name.clone() {
-                    self.ghosts.events.insert(node.to_string(), self.now);
+                    self.note_pod_event(&node);
                     run(&mut pod, self.now);
                 }
                 self.put(pod);

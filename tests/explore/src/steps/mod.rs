@@ -244,6 +244,9 @@ impl World {
                 self.now = self.next_deadline().unwrap_or(self.now);
                 let now = self.now;
                 self.tell(|| format!("it is {now}"));
+                if *step == Step::Early {
+                    self.busy = now;
+                }
             }
             Step::Busy => self.busy = after(self.now, BUSY),
             Step::Delay(task) => self.tasks[*task].from = after(self.now, LATE),
@@ -272,6 +275,7 @@ impl World {
         self.buffers = PlacedBuffers::default();
         self.is_unknown = false;
         self.ghosts = Ghosts {
+            unknown: self.ghosts.promised.values().cloned().collect(),
             promised: std::mem::take(&mut self.ghosts.promised),
             proposed: std::mem::take(&mut self.ghosts.proposed),
             restarted: true,

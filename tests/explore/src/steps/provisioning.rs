@@ -153,8 +153,10 @@ impl World {
                 continue;
             }
             let mut claim = self.create_claim(planned)?;
-            self.is_unknown |= fault == Answer::Lost;
-            if fault != Answer::Lost {
+            if fault == Answer::Lost {
+                self.is_unknown = true;
+                self.ghosts.unknown.insert(claim.name().to_owned());
+            } else {
                 self.know_claims(|it| it == claim.name());
             }
             if fault == Answer::Doubled {
@@ -162,10 +164,11 @@ impl World {
                 claim = self.create_claim(planned)?;
                 self.know_claims(|it| it == claim.name());
             } else {
-                self.check_second_node(claim.name(), planned);
+                self.check_second_node(claim.name(), planned, !replaced.is_empty());
                 self.check_limits(&planned.node_pool, replaced);
             }
-            if fault == Answer::Right {
+            // A command plans pods that wait as well, but only the provisioner nominates them.
+            if fault == Answer::Right && replaced.is_empty() {
                 let pods = planned.pods.iter();
                 pods.for_each(|pod| self.check_again(&pod.name, claim.name()));
             }
@@ -205,24 +208,36 @@ impl World {
     }
 
     /// Notes for which pods a NodeClaim was created; no other NodeClaim that is starting may be for them. A process that began again knows
-    /// no nominations: pods that have lost their node may take the places of others there.
-    fn check_second_node(&mut self, name: &str, planned: &PlannedNodeClaim) {
+    /// no nominations: pods that have lost their node may take the places of others there, and drift may replace it.
+    fn check_second_node(&mut self, name: &str, planned: &PlannedNodeClaim, is_replacement: bool) {
         let has_claim = |pod: &String| {
             let claim = self.ghosts.promised.get(pod);
-            claim.is_some_and(|it| self.api.claim(it).is_some_and(|it| !it.is_deleting()))
+            let claim = claim.and_then(|it| self.api.claim(it));
+            claim.is_some_and(|it| !it.is_deleting() && !it.is_true(types::INITIALIZED))
         };
-        let mut pods = self.api.pods.keys().filter(|pod| self.api.waits(pod));
-        let places_taken = self.ghosts.restarted && pods.any(|pod| !has_claim(pod));
+        let needs_place = |name: &String| {
+            let node = self.api.pod(name).and_then(|pod| pod.node_name.as_deref());
+            let claim = node.and_then(|node| self.api.claim(node));
+            claim.is_some_and(|it| it.is_deleting()) || self.api.waits(name) && !has_claim(name)
+        };
+        let unknown = &self.ghosts.unknown;
+        let places_taken = !unknown.is_empty() && self.api.pods.keys().any(needs_place);
         for pod in planned.pods.iter().map(|it| &it.name) {
             let promised = &mut self.ghosts.promised;
-            let Some(first) = promised.insert(pod.clone(), name.to_owned()) else {
+            let first = promised.get(pod).cloned();
+            if !is_replacement {
+                promised.insert(pod.clone(), name.to_owned());
+            }
+            let Some(first) = first else {
                 continue;
             };
             let is_starting = self.seen.claim(&first).is_some()
                 && self.api.claim(&first).is_some_and(|claim| {
                     !claim.is_deleting() && !claim.is_true(types::INITIALIZED)
                 });
-            let is_second = self.api.waits(pod) && is_starting && !places_taken;
+            let is_unknown = self.ghosts.unknown.contains(&first);
+            let is_known = !is_unknown || !is_replacement && !self.is_unknown;
+            let is_second = self.api.waits(pod) && is_starting && is_known && !places_taken;
             violated_if!(self.violations, is_second => "NodeClaim {name} is created for pod {pod}, for which NodeClaim {first} is starting");
         }
     }

@@ -112,6 +112,8 @@ pub struct Started {
     pub at: Timestamp,
     /// The NodeClaims that replace them.
     pub replacements: Vec<String>,
+    /// Those that have not been initialized.
+    pub waiting: BTreeSet<String>,
 }
 
 /// What only the checks ask for.
@@ -119,6 +121,9 @@ pub struct Started {
 pub struct Ghosts {
     /// The NodeClaim that was created for each pod.
     pub promised: BTreeMap<String, String>,
+    /// The NodeClaims of which the process does not know for which pods they are: those of a process before, and one whose creation was
+    /// not answered.
+    pub unknown: BTreeSet<String>,
     /// The commands that run.
     pub commands: Vec<Started>,
     /// The node on which each pod was planned, and when.
@@ -145,6 +150,14 @@ impl Ghosts {
     /// Returns whether a command that runs holds a NodeClaim.
     pub fn holds(&self, claim: &str) -> bool {
         self.commands.iter().any(|it| it.claims.contains(claim))
+    }
+
+    /// Iterates over the pods for which a NodeClaim was created, if the process knows that.
+    pub fn promised_on(&self, claim: &str) -> impl Iterator<Item = &String> {
+        let is_known = !self.unknown.contains(claim);
+        let pods = self.promised.iter();
+        let pods = pods.filter(move |(_, to)| is_known && *to == claim);
+        pods.map(|(pod, _)| pod)
     }
 }
 
@@ -184,7 +197,7 @@ pub struct World {
     /// The changes of users that have happened.
     pub changed: u32,
     pub is_class_ready: bool,
-    /// Until when kube-scheduler is behind.
+    /// Until when kube-scheduler is behind, or when the processes have been.
     pub busy: Timestamp,
     pub ghosts: Ghosts,
     /// Number of writes before the process ends.
@@ -328,7 +341,7 @@ impl World {
             print.hash_into(&ranks, hasher);
         }
         (self.is_class_ready, self.is_unknown).hash(hasher);
-        (ranks.now - self.busy.as_second()).min(0).hash(hasher);
+        (ranks.now - self.busy.as_second()).min(1).hash(hasher);
         let tasks = self.tasks.iter().map(|task| {
             let mut hasher = FxHasher::default();
             task.print.hash_into(&ranks, &mut hasher);
@@ -357,6 +370,7 @@ impl World {
         let promised = promised.map(|(name, to)| (pod(name), claim(to)));
         let promised = promised.filter(|(pod, claim)| pod.is_some() && claim.is_some());
         hash_sorted(promised, hasher);
+        hash_sorted(ghosts.unknown.iter().map(|name| claim(name)), hasher);
         for command in &ghosts.commands {
             age(command.at).hash(hasher);
             let names = command.claims.iter().chain(&command.replacements);

@@ -149,9 +149,9 @@ impl World {
         }
         let since = candidate.claim.condition(types::INITIALIZED);
         let is_new = since.is_some_and(|it| is_recent(it.last_transition_time.0));
-        let is_new = is_new && self.busy < self.now && !self.ghosts.restarted;
-        for (pod, to) in &self.ghosts.promised {
-            violated_if!(found, to == claim && is_new && self.api.waits(pod) => "Node {node} was launched for pod {pod}, which is about to be bound");
+        let is_new = is_new && self.busy < self.now;
+        for pod in self.ghosts.promised_on(claim) {
+            violated_if!(found, is_new && self.api.waits(pod) => "Node {node} was launched for pod {pod}, which is about to be bound");
         }
     }
 

@@ -143,11 +143,12 @@ fn a_nomination_to_a_node_that_a_user_deletes_or_a_command_has_tainted_is_remove
         let mut stage = planned(&["p"]);
         join(&mut stage);
         nominated(&mut stage, "p", "node-1", "karpenter");
+        // The deletion of its NodeClaim is not reported yet.
         stage.world.cluster.apply_node(&leaving.build());
         let effects = stage.on(Event::Check);
         assert!(
             effects.contains(&"write p to none".to_owned()),
-            "the deletion of its NodeClaim is not reported: {effects:?}"
+            "{effects:?}"
         );
     }
 }

@@ -278,7 +278,6 @@ impl World {
             unknown: self.ghosts.promised.values().cloned().collect(),
             promised: std::mem::take(&mut self.ghosts.promised),
             proposed: std::mem::take(&mut self.ghosts.proposed),
-            restarted: true,
             ..Ghosts::default()
         };
         *self.provisioning_mut() = provisioning(&self.setting, self.now);

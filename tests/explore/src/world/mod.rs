@@ -140,8 +140,6 @@ pub struct Ghosts {
     pub cooling: BTreeMap<String, Timestamp>,
     /// When consolidation launched each NodeClaim that no pod has left.
     pub moved: BTreeMap<String, Timestamp>,
-    /// Whether the process began again: it does not know what was nominated before.
-    pub restarted: bool,
     /// Whether the process may not nominate pods.
     pub is_forbidden: bool,
 }
@@ -370,7 +368,7 @@ impl World {
         let promised = promised.map(|(name, to)| (pod(name), claim(to)));
         let promised = promised.filter(|(pod, claim)| pod.is_some() && claim.is_some());
         hash_sorted(promised, hasher);
-        hash_sorted(ghosts.unknown.iter().map(|name| claim(name)), hasher);
+        hash_sorted(ghosts.unknown.iter().filter_map(|name| claim(name)), hasher);
         for command in &ghosts.commands {
             age(command.at).hash(hasher);
             let names = command.claims.iter().chain(&command.replacements);

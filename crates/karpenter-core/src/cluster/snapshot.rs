@@ -1,5 +1,6 @@
 //! An immutable view of the cluster.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -76,14 +77,20 @@ impl Snapshot {
                 let name = state.name();
                 // Both are in the order of names, until NodeClaims follow.
                 let pods = match state.node.is_some() {
-                    true => {
-                        while bound.next_if(|(other, _)| ***other < *name).is_some() {}
-                        bound.next_if(|(other, _)| ***other == *name)
-                    }
-                    false => self.state.by_node.get_key_value(name),
+                    true => loop {
+                        let Some((other, pods)) = bound.peek() else {
+                            break None;
+                        };
+                        match (***other).cmp(name) {
+                            Ordering::Less => bound.next(),
+                            Ordering::Equal => break Some(*pods),
+                            Ordering::Greater => break None,
+                        };
+                    },
+                    false => self.state.by_node.get(name),
                 };
                 rows.push(TableRow {
-                    pods: pods.map(|(_, pods)| pods.clone()),
+                    pods: pods.cloned(),
                     state: state.clone(),
                 });
             }

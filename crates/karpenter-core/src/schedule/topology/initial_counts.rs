@@ -35,6 +35,9 @@ impl Topology<'_> {
             }
         }
         self.count_staying();
+        if self.groups.is_empty() {
+            return;
+        }
         for QueuedPod { pod, .. } in &queue.pods {
             let node = pod.node_name.as_ref();
             let node = node.and_then(|name| solver.nodes.find(name));

@@ -113,9 +113,15 @@ impl Stepper {
         }
         let mut next: Option<Timestamp> = None;
         for claim in snapshot.node_claims() {
-            // NodePools do not change in a rehearsal: a NodeClaim that is due stays so until it is another one.
+            // NodePools do not change in a rehearsal: what holds for a NodeClaim does so until it is another one.
             let address = Arc::as_ptr(claim).addr();
-            if self.settled.contains_key(&address) || claim.is_deleting() {
+            if let Some((_, until)) = self.settled.get(&address)
+                && until.is_none_or(|until| self.now < until)
+            {
+                next = next.into_iter().chain(*until).min();
+                continue;
+            }
+            if claim.is_deleting() {
                 continue;
             }
             let Some(pool) = claim.node_pool().and_then(|pool| snapshot.node_pool(pool)) else {
@@ -127,9 +133,7 @@ impl Stepper {
             let due = due.and_then(|left| self.now.checked_add(left).ok());
             next = next.into_iter().chain(due).min();
             if is_due == claim.is_true(types::CONSOLIDATABLE) && !check_drift {
-                if is_due {
-                    self.settled.insert(address, Arc::clone(claim));
-                }
+                self.settled.insert(address, (Arc::clone(claim), due));
                 continue;
             }
             let mut changed = NodeClaim::clone(claim);

@@ -75,8 +75,8 @@ pub(super) struct Stepper {
     pub(super) replacements: Vec<Launch>,
     pub(super) next_pass: Option<Timestamp>,
     pub(super) drift_checked: Option<Timestamp>,
-    /// NodeClaims that are consolidatable until they change, by their address.
-    pub(super) settled: FxHashMap<usize, Arc<NodeClaim>>,
+    /// NodeClaims whose conditions are up to date, by their address, until they change or until a time.
+    pub(super) settled: FxHashMap<usize, (Arc<NodeClaim>, Option<Timestamp>)>,
     pub(super) guards: Guards,
     pub(super) buffers: PlacedBuffers,
     pub(super) bindings: Bindings,

@@ -42,13 +42,14 @@ fn plan(bundle: &Bundle, length: &str) -> Plan {
     rehearse(&bundle.snapshot, &Settings::of_bundle(bundle), &request).unwrap()
 }
 
-/// Compares two versions, and each rule in which they differ.
+/// Compares two versions.
 fn versions(snapshot: &Snapshot, length: &str) -> Plan {
     let request = PlanRequest {
         length: Some(length.to_owned()),
         versions: Some(VersionPair {
             from: "karpenter-1.13".to_owned(),
             to: "karpenter-1.14".to_owned(),
+            each_rule: false,
         }),
         churn: Some("20%/2h".to_owned()),
         ..PlanRequest::default()

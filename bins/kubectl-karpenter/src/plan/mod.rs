@@ -59,6 +59,9 @@ pub struct Args {
     /// The second version; alone, it is compared with this one.
     #[arg(long, value_name = "VERSION", default_value = THIS)]
     to: String,
+    /// Rehearse each rule in which the versions differ alone, too. It takes as much time for each of them.
+    #[arg(long)]
+    each_rule: bool,
     /// Assume that this share of the replicas of all Deployments goes and comes back in each period, as 40%/1h.
     #[arg(long, value_name = "SHARE/PERIOD")]
     churn: Option<String>,
@@ -127,6 +130,7 @@ impl Args {
         (!is_this).then(|| VersionPair {
             from: self.from.clone(),
             to: self.to.clone(),
+            each_rule: self.each_rule,
         })
     }
 

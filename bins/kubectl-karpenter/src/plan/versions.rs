@@ -75,23 +75,28 @@ pub(super) fn render(out: &mut String, versions: &Versions, plan: &Plan) {
             }
         }
     }
-    if !versions.rules.is_empty() {
+    let is_alone = versions.rules.iter().any(|rule| rule.run.is_some());
+    if is_alone {
         let _ = writeln!(out, "{from} with one rule of {to} alone:");
+    } else if !versions.rules.is_empty() {
+        out.push_str("Differences (--each-rule rehearses each of them alone):\n");
     }
-    for alone in &versions.rules {
-        let run = &alone.run;
-        let _ = writeln!(
-            out,
-            "  {:<42} {:>11} -> {:<11} {:>7.1} nodes {:>11}  {} reclaimed, {} launched, {} evictions",
-            alone.rule,
-            alone.from,
-            alone.to,
-            run.nodes,
-            rate(run.price_per_hour),
-            grouped(run.reclaimed),
-            grouped(run.launches),
-            grouped(run.evictions)
-        );
+    for rule in &versions.rules {
+        let _ = write!(out, "  {:<42} {:>11} -> {}", rule.rule, rule.from, rule.to);
+        if let Some(run) = &rule.run {
+            let _ = write!(
+                out,
+                "{:1$} {2:>7.1} nodes {3:>11}  {4} reclaimed, {5} launched, {6} evictions",
+                "",
+                11_usize.saturating_sub(rule.to.len()),
+                run.nodes,
+                rate(run.price_per_hour),
+                grouped(run.reclaimed),
+                grouped(run.launches),
+                grouped(run.evictions)
+            );
+        }
+        out.push('\n');
     }
 }
 

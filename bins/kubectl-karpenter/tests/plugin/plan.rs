@@ -165,7 +165,10 @@ fn of_versions() -> Value {
         "leftOut": ["karpenter-1.13 does not know X."], "from": "karpenter-1.13", "to": "karpenter-1.14",
         "before": run(1.5, 4), "after": run(2.0, 1),
         "firstDifference": { "from": plan["steps"][0], "rules": ["consolidate-after-applies-to-destinations"] },
-        "rules": [{ "rule": "consolidate-after-applies-to-destinations", "from": "no", "to": "yes", "run": run(2.0, 1) }],
+        "rules": [
+            { "rule": "consolidate-after-applies-to-destinations", "from": "no", "to": "yes", "run": run(2.0, 1) },
+            { "rule": "candidates-by-savings", "from": "no", "to": "yes" },
+        ],
     });
     plan
 }
@@ -191,6 +194,7 @@ First difference consolidate-after-applies-to-destinations
   karpenter-1.14   nothing more
 karpenter-1.13 with one rule of karpenter-1.14 alone:
   consolidate-after-applies-to-destinations           no -> yes             2.0 nodes    $0.400/h  1 reclaimed, 1 launched, 3 evictions
+  candidates-by-savings                               no -> yes
 Approximate: Nodes start at once.
 Digest 0123456789abcdef
 ";

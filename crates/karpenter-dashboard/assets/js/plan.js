@@ -103,7 +103,7 @@ function did(step) {
   return [`after ${age(step.after)}: ${step.action}`, step.reason, (step.nodes ?? []).join(", "), launched(step)].filter(Boolean).join(", ");
 }
 
-/** Two versions side by side, the first difference, and each rule alone. */
+/** Two versions side by side, the rules in which they differ, and the first difference. */
 function Versions({ versions }) {
   const { from, to, before, after, firstDifference, rules, leftOut = [] } = versions;
   const columns = [
@@ -115,13 +115,14 @@ function Versions({ versions }) {
     ["Pending pod seconds", "pendingSeconds", count],
   ];
   const cells = (run) => columns.map(([, field, format]) => html`<td class="n">${format(run[field])}</td>`);
-  const alone = rules.map((it) => html`<tr><th>${from} with ${it.rule} ${it.to}</th>${cells(it.run)}</tr>`);
+  const alone = rules.filter((it) => it.run).map((it) => html`<tr><th>${from} with ${it.rule} ${it.to}</th>${cells(it.run)}</tr>`);
   return html`<section class="card versions"><h2>${from} and ${to}</h2>
     ${leftOut.length > 0 && html`<ul class="plain">${leftOut.map((why) => html`<li>${why}</li>`)}</ul>`}
     <div class="scroll" tabindex="0" role="region" aria-label="Versions"><table>
       <thead><tr><th></th>${columns.map(([title]) => html`<th class="n">${title}</th>`)}</tr></thead>
       <tbody><tr><th>${from}</th>${cells(before)}</tr><tr><th>${to}</th>${cells(after)}</tr>${alone}</tbody>
     </table></div>
+    ${rules.length > 0 && html`<p>They differ in ${rules.map((it) => `${it.rule} (${it.from}, then ${it.to})`).join(", ")}.</p>`}
     ${firstDifference && html`<p>First difference${firstDifference.rules.length > 0 && ` by ${firstDifference.rules.join(", ")}`}:
       ${from} ${did(firstDifference.from)}; ${to} ${did(firstDifference.to)}.</p>`}
   </section>`;

@@ -30,6 +30,7 @@ mod workloads;
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_core::cluster::Snapshot;
+use rayon::prelude::*;
 
 pub use settings::{
     Gates, InvalidPlan, LENGTH, MAX_EVENTS, MAX_LENGTH, MAX_RUNS, MAX_STATIC, Settings,
@@ -41,7 +42,7 @@ use changes::Intended;
 use plan::{Plan, Unchanged};
 use request::{Compare, PlanRequest, VersionPair};
 use stepper::{Outcome, Stepper};
-use versions::As;
+use versions::{As, First};
 
 /// Rehearses the changes of a request on a copy of the snapshot.
 ///
@@ -106,7 +107,8 @@ fn rehearse_versions(
     let seen = |version: &str| As::of(version, snapshot, settings);
     let (from, to) = (seen(&pair.from)?, seen(&pair.to)?);
     let (rules, alone): (Vec<_>, Vec<_>) = from.differences(&to).into_iter().unzip();
-    let rehearsed = |of: &&As| {
+    type Rehearsed = (Outcome, Vec<String>, Vec<String>);
+    let rehearsed = |of: &As, length| -> Result<Rehearsed, InvalidPlan> {
         let mut intended = Intended::of(&of.snapshot, &of.settings, request)?;
         let described = std::mem::take(&mut intended.described);
         let of_changes = std::mem::take(&mut intended.notes);
@@ -124,21 +126,28 @@ fn rehearse_versions(
         notes.extend(churn_note(request));
         Ok((stepper.run(), described, notes))
     };
-    let runs: Vec<&As> = [&from, &to].into_iter().chain(&alone).collect();
-    let outcomes: Result<Vec<_>, InvalidPlan> = in_parallel(&runs, rehearsed).into_iter().collect();
-    let mut outcomes = outcomes?.into_iter();
-    let (Some((twin, ..)), Some((changed, described, notes))) = (outcomes.next(), outcomes.next())
-    else {
-        return Err(InvalidPlan::field("request", "versions", "two are needed"));
+    let (before, after) = rayon::join(|| rehearsed(&from, length), || rehearsed(&to, length));
+    let (twin, (changed, described, notes)) = (before?.0, after?);
+    let first = First::of(&twin, &changed);
+    let reach = match &first {
+        _ if pair.each_rule => Some(length),
+        Some(first) => Some(first.reach().unwrap_or(length).min(length)),
+        None => None,
     };
-    let alone: Vec<Outcome> = outcomes.map(|(outcome, ..)| outcome).collect();
+    let run_alone = |reach| {
+        let runs = alone.par_iter().map(|of| Ok(rehearsed(of, reach)?.0));
+        runs.collect::<Result<Vec<Outcome>, InvalidPlan>>()
+    };
+    let alone = reach.map(run_alone).transpose()?.unwrap_or_default();
     let ended_by = alone.iter().filter_map(|outcome| outcome.ended_by).max();
     let versions = versions::compare(
         pair,
         [&from, &to],
         [&twin, &changed],
         length.as_secs(),
-        rules.into_iter().zip(&alone),
+        first,
+        rules,
+        &alone,
     );
     let mut plan = answer(
         snapshot,
@@ -155,18 +164,6 @@ fn rehearse_versions(
     plan.observed.truncated = plan.ended_by.is_some();
     plan.seal();
     Ok(plan)
-}
-
-/// Does the same with each item, on all threads of the pool that this thread belongs to; the first ones begin first.
-fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
-    let work = &work;
-    rayon::scope_fifo(|scope| {
-        for (result, item) in results.iter_mut().zip(items) {
-            scope.spawn_fifo(move |_| *result = Some(work(item)));
-        }
-    });
-    results.into_iter().flatten().collect()
 }
 
 fn churn_note(request: &PlanRequest) -> Option<String> {

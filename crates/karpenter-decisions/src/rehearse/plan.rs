@@ -129,7 +129,7 @@ pub struct Versions {
     /// The first step that only one of them has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_difference: Option<FirstDifference>,
-    /// The rules in which they differ, as far as time allowed, each with the run of `from` that has this rule of `to` alone.
+    /// The rules in which they differ.
     pub rules: Vec<RuleAlone>,
 }
 
@@ -171,7 +171,9 @@ pub struct RuleAlone {
     pub from: String,
     /// Its value in the second version.
     pub to: String,
-    pub run: VersionRun,
+    /// The run of `from` that has this rule of `to` alone, if it was asked for and time allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<VersionRun>,
 }
 
 /// The most expensive moment.

@@ -51,6 +51,9 @@ pub struct PlanRequest {
 pub struct VersionPair {
     pub from: String,
     pub to: String,
+    /// Whether each difference is rehearsed alone to the end, not only up to the first step that the versions do not share.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub each_rule: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

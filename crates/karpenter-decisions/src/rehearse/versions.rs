@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use jiff::SignedDuration;
 use karpenter_api::labels::annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
 use karpenter_api::v1::{ConsolidationPolicy, NodePool};
 use karpenter_core::behavior::{Behavior, RULES, destinations_annotation};
@@ -172,7 +173,7 @@ impl As {
         self.snapshot = cluster.snapshot();
     }
 
-    /// Returns the differences to another version, each with the run that has this difference alone.
+    /// Returns the differences to another version, each with the cluster and settings that have this difference alone.
     pub(super) fn differences(&self, other: &Self) -> Vec<(RuleAlone, Self)> {
         let [from, to] = [self, other].map(|it| it.settings.behavior());
         let rules = RULES
@@ -195,7 +196,7 @@ impl As {
                 rule: name.to_owned(),
                 from,
                 to,
-                run: VersionRun::default(),
+                run: None,
             };
             let run = Self {
                 snapshot: self.snapshot.fork(),
@@ -224,34 +225,60 @@ fn own_value(name: &str, settings: &Settings) -> String {
     }
 }
 
-/// Compares the runs of two versions; `alone` are the runs that have a single difference.
-pub(super) fn compare<'o>(
+/// The first difference of two runs.
+pub(super) struct First {
+    index: usize,
+    /// The step of each run.
+    steps: [Option<Step>; 2],
+}
+
+impl First {
+    pub(super) fn of(before: &Outcome, after: &Outcome) -> Option<Self> {
+        let index = first_difference(&before.steps, &after.steps)?;
+        let steps = [before, after].map(|run| run.steps.get(index).cloned());
+        Some(Self { index, steps })
+    }
+
+    /// Returns how far another run has to go to tell whether its first difference is this one.
+    pub(super) fn reach(&self) -> Option<SignedDuration> {
+        let [from, to] = &self.steps;
+        let seconds = from.iter().chain(to).map(|step| step.after).max()?;
+        // That there is no further step is known at the end.
+        to.as_ref()?;
+        Some(SignedDuration::from_secs(seconds.saturating_add(1)))
+    }
+
+    /// Reports whether a run, which may end at [`Self::reach`], differs first in this way.
+    fn is_of(&self, before: &Outcome, run: &Outcome) -> bool {
+        first_difference(&before.steps, &run.steps) == Some(self.index)
+            && run.steps.get(self.index) == self.steps[1].as_ref()
+    }
+}
+
+/// Compares the runs of two versions. `alone` are the runs with a single difference each.
+pub(super) fn compare(
     pair: &VersionPair,
     [from, to]: [&As; 2],
     [before, after]: [&Outcome; 2],
     seconds: i64,
-    alone: impl Iterator<Item = (RuleAlone, &'o Outcome)>,
+    first: Option<First>,
+    mut rules: Vec<RuleAlone>,
+    alone: &[Outcome],
 ) -> Versions {
-    let first = first_difference(&before.steps, &after.steps);
-    let mut first_difference = first.map(|index| {
-        let [from, to] = [before, after].map(|run| run.steps.get(index).cloned());
-        FirstDifference {
-            from,
-            to,
-            rules: Vec::new(),
+    let is_complete = |run: &&Outcome| run.ended_by.is_none();
+    if pair.each_rule {
+        for (rule, run) in rules.iter_mut().zip(alone) {
+            let run = Some(run).filter(is_complete);
+            rule.run = run.map(|run| VersionRun::of(run, seconds));
         }
-    });
-    let mut rules = Vec::new();
-    for (mut alone, outcome) in alone.take_while(|(_, outcome)| outcome.ended_by.is_none()) {
-        alone.run = VersionRun::of(outcome, seconds);
-        if let Some((first, index)) = first_difference.as_mut().zip(first)
-            && self::first_difference(&before.steps, &outcome.steps) == Some(index)
-            && outcome.steps.get(index) == first.to.as_ref()
-        {
-            first.rules.push(alone.rule.clone());
-        }
-        rules.push(alone);
     }
+    let first_difference = first.map(|first| {
+        let made = rules.iter().zip(alone);
+        let made = made.filter(|(_, run)| is_complete(run) && first.is_of(before, run));
+        let rules = made.map(|(rule, _)| rule.rule.clone()).collect();
+        let [from, to] = first.steps;
+        FirstDifference { from, to, rules }
+    });
     Versions {
         left_out: [&from.left_out[..], &to.left_out].concat(),
         from: pair.from.clone(),

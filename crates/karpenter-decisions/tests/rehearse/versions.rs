@@ -8,7 +8,7 @@ use karpenter_api::labels::annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATION
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::behavior::Behavior;
 use karpenter_decisions::rehearse::Settings;
-use karpenter_decisions::rehearse::plan::{Plan, Versions};
+use karpenter_decisions::rehearse::plan::{Plan, RuleAlone, Versions};
 use serde_json::{Value, json};
 
 use crate::world::{World, described, now};
@@ -59,22 +59,22 @@ fn the_rule_that_makes_the_first_difference_is_named() {
         (versions.before.reclaimed, versions.after.reclaimed),
         (1, 0)
     );
+    let alone = |it: &RuleAlone| (it.rule.clone(), it.run.map(|run| run.reclaimed));
+    let rules = |of: &Versions| of.rules.iter().map(alone).collect::<Vec<_>>();
+    let [destinations, savings] = [
+        "consolidate-after-applies-to-destinations",
+        "candidates-by-savings",
+    ];
+    let expected = [(destinations.to_owned(), None), (savings.to_owned(), None)];
+    assert_eq!(rules(versions), expected);
     // Each rule alone: the other one makes no difference here.
-    let alone = versions.rules.iter().map(|it| {
-        (
-            it.rule.as_str(),
-            it.from.as_str(),
-            it.to.as_str(),
-            it.run.reclaimed,
-        )
-    });
-    assert_eq!(
-        alone.collect::<Vec<_>>(),
-        [
-            ("consolidate-after-applies-to-destinations", "no", "yes", 0),
-            ("candidates-by-savings", "no", "yes", 1),
-        ]
-    );
+    let pair = json!({ "from": "karpenter-1.13", "to": "karpenter-1.14", "eachRule": true });
+    let each = world.plan(json!({ "versions": pair, "for": "5m" }));
+    let expected = [
+        (destinations.to_owned(), Some(0)),
+        (savings.to_owned(), Some(1)),
+    ];
+    assert_eq!(rules(each.versions.as_ref().unwrap()), expected);
     // The plan itself is that of the second version, and its twin that of the first.
     assert_eq!(plan.after.nodes, 2);
     assert_eq!(plan.unchanged.as_ref().unwrap().after.nodes, 1);
@@ -95,6 +95,32 @@ fn a_comparison_does_not_depend_on_the_number_of_threads() {
     let alone = on_threads(1, compared);
     assert!(alone.differs() && versions(&alone).rules.len() > 2);
     assert_eq!(on_threads(3, compared), alone);
+}
+
+#[test]
+fn the_rule_of_the_first_difference_is_the_same_if_each_rule_is_rehearsed_to_the_end() {
+    // One node at a time: that with the fewest pods, or that with the highest price per pod.
+    let world = World::new(json!({ "disruption": { "budgets": [{ "nodes": "1" }] } }))
+        .node("a", 2)
+        .pods("web", "a", 1)
+        .node("b", 16)
+        .pods("web", "b", 2)
+        .node("c", 16)
+        .pods("web", "c", 4);
+    let first = |each_rule: bool| {
+        let pair =
+            json!({ "from": "karpenter-1.13", "to": "karpenter-1.14", "eachRule": each_rule });
+        let plan = world.plan(json!({ "versions": pair, "for": "30m" }));
+        versions(&plan).first_difference.clone().unwrap()
+    };
+    let named = first(false);
+    let deleted = [named.from.clone(), named.to.clone()].map(|step| described(&[step.unwrap()]));
+    assert_eq!(
+        deleted,
+        [["delete Underutilized a"], ["delete Underutilized b"]]
+    );
+    assert_eq!(named.rules, ["candidates-by-savings"]);
+    assert_eq!(first(true), named);
 }
 
 #[test]
@@ -245,22 +271,24 @@ fn a_comparison_that_is_cut_short_leaves_out_rules_and_says_so() {
         settings.cancel = Some(Arc::new(move || {
             asked.fetch_add(1, Ordering::Relaxed) >= limit
         }));
-        let request = json!({ "versions": { "from": "karpenter-1.13", "to": "karpenter-1.14" }, "for": "5m" });
+        let pair = json!({ "from": "karpenter-1.13", "to": "karpenter-1.14", "eachRule": true });
+        let request = json!({ "versions": pair, "for": "5m" });
         let plan = || beside_a_recent_node().ask_with(&settings, request).unwrap();
         // One after the other, so that the last run is the last to be asked.
         on_threads(1, plan)
     };
     let whole = counted(usize::MAX);
     let needed = asked.load(Ordering::Relaxed);
-    assert_eq!(
-        (versions(&whole).rules.len(), whole.observed.truncated),
-        (2, false)
-    );
+    let runs = |plan: &Plan| {
+        versions(plan)
+            .rules
+            .iter()
+            .filter(|it| it.run.is_some())
+            .count()
+    };
+    assert_eq!((runs(&whole), whole.observed.truncated), (2, false));
     let cut = counted(needed - 1);
-    assert_eq!(
-        (versions(&cut).rules.len(), cut.observed.truncated),
-        (1, true)
-    );
+    assert_eq!((runs(&cut), cut.observed.truncated), (1, true));
 }
 
 #[test]

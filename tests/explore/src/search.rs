@@ -349,13 +349,16 @@ impl Search<'_> {
                 continue;
             }
             let (mut core, mut path) = (entry.core, FxHashSet::default());
-            while !checked.contains(&core) && path.insert(core) {
+            let mut is_followed = true;
+            while is_followed && !checked.contains(&core) && path.insert(core) {
                 match self.fair.lock().get(&core).copied() {
                     Some(Some(next)) => core = next,
-                    _ => break,
+                    Some(None) => break,
+                    // A state of the frontier whose course is not among those to follow.
+                    None => is_followed = false,
                 }
             }
-            let is_new = path.contains(&core) && !ended.contains(&core);
+            let is_new = is_followed && path.contains(&core) && !ended.contains(&core);
             checked.extend(path);
             if !is_new {
                 continue;

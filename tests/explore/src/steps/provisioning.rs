@@ -207,8 +207,9 @@ impl World {
         claim
     }
 
-    /// Notes for which pods a NodeClaim was created; no other NodeClaim that is starting may be for them. A process that began again knows
-    /// no nominations: pods that have lost their node may take the places of others there, and drift may replace it.
+    /// Notes for which pods a NodeClaim was created; no other NodeClaim that is starting may be for them. A command plans without
+    /// nominations, and a process that began again knows none: pods that have lost their node may take the places of others there, and
+    /// drift may replace it.
     fn check_second_node(&mut self, name: &str, planned: &PlannedNodeClaim, is_replacement: bool) {
         let has_claim = |pod: &String| {
             let claim = self.ghosts.promised.get(pod);
@@ -221,7 +222,8 @@ impl World {
             claim.is_some_and(|it| it.is_deleting()) || self.api.waits(name) && !has_claim(name)
         };
         let unknown = &self.ghosts.unknown;
-        let places_taken = !unknown.is_empty() && self.api.pods.keys().any(needs_place);
+        let plans_anew = is_replacement || !unknown.is_empty();
+        let places_taken = plans_anew && self.api.pods.keys().any(needs_place);
         for pod in planned.pods.iter().map(|it| &it.name) {
             let promised = &mut self.ghosts.promised;
             let first = promised.get(pod).cloned();

@@ -25,8 +25,8 @@ struct Arguments {
     /// The most departures from the fair course, or steps with --shortest.
     #[arg(long, default_value_t = 40)]
     depth: usize,
-    /// The most states at the bound whose fair course is followed.
-    #[arg(long, default_value_t = usize::MAX)]
+    /// The most states at the bound whose fair course is followed, beside those after rare steps.
+    #[arg(long, default_value_t = 20_000)]
     courses: usize,
     /// Find the counterexample with the fewest steps, not the one with the fewest departures.
     #[arg(long)]

@@ -413,6 +413,15 @@ fn a_command_with_replacements_needs_all_of_its_nodes_tainted() {
 }
 
 #[test]
+fn a_failed_command_keeps_other_planned_commands_of_its_node_pool_from_starting() {
+    let pods = [running("p", "a", "7"), running("q", "b", "7")];
+    let mut stage = Stage::new(world().run([drifted("a"), drifted("b")]).with(pods));
+    stage.launches = false;
+    let failed = ["plan", "taint a", "launch 1", "untaint a", "a: not started"];
+    assert_eq!(stage.after(0), failed);
+}
+
+#[test]
 fn no_command_starts_while_a_node_may_still_be_tainted() {
     let mut stage = Stage::new(
         world()

@@ -386,9 +386,22 @@ impl Disruption {
         if !self.settings.checks_starts {
             return pass.to_start.pop_front();
         }
-        let in_flight = self.claims();
+        let (in_flight, cooling) = (self.claims(), self.cooling_down_pools(now));
+        let is_cooling = |command: &Command| {
+            let mut candidates = command.candidates.iter();
+            command.method.is_eventual() && candidates.any(|it| cooling.contains(it.pool_name()))
+        };
         let mut planned = std::iter::from_fn(|| pass.to_start.pop_front());
-        planned.find_map(|command| startable(command, snapshot, &in_flight, now))
+        planned.find_map(|command| {
+            let command = Some(command).filter(|it| !is_cooling(it))?;
+            startable(command, snapshot, &in_flight, now)
+        })
+    }
+
+    fn cooling_down_pools(&self, now: Timestamp) -> BTreeSet<String> {
+        let cooling = self.cooldowns.iter();
+        let cooling = cooling.filter(|(_, it)| !has_passed(it.until, now, COOLDOWN.max));
+        cooling.map(|(pool, _)| pool.clone()).collect()
     }
 
     /// Returns the NodeClaims of commands.
@@ -402,14 +415,12 @@ impl Disruption {
     }
 
     fn inputs(&self, in_flight: BTreeSet<String>, now: Timestamp) -> Inputs {
-        let cooling = self.cooldowns.iter();
-        let cooling = cooling.filter(|(_, it)| !has_passed(it.until, now, COOLDOWN.max));
         let mut proposed = self.proposals();
         Inputs {
             in_flight,
             recent_replacements: self.recent_replacements.claims(),
             unseen_pools: self.unseen_pools.clone(),
-            cooling_down_pools: cooling.map(|(pool, _)| pool.clone()).collect(),
+            cooling_down_pools: self.cooling_down_pools(now),
             consolidates: proposed.all(|it| it.method == Method::Emptiness),
             after: None,
         }

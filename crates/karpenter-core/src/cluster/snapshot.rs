@@ -1,6 +1,5 @@
 //! An immutable view of the cluster.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -77,20 +76,14 @@ impl Snapshot {
                 let name = state.name();
                 // Both are in the order of names, until NodeClaims follow.
                 let pods = match state.node.is_some() {
-                    true => loop {
-                        let Some((other, pods)) = bound.peek() else {
-                            break None;
-                        };
-                        match (***other).cmp(name) {
-                            Ordering::Less => bound.next(),
-                            Ordering::Equal => break Some(*pods),
-                            Ordering::Greater => break None,
-                        };
-                    },
-                    false => self.state.by_node.get(name),
+                    true => {
+                        while bound.next_if(|(other, _)| ***other < *name).is_some() {}
+                        bound.next_if(|(other, _)| ***other == *name)
+                    }
+                    false => self.state.by_node.get_key_value(name),
                 };
                 rows.push(TableRow {
-                    pods: pods.cloned(),
+                    pods: pods.map(|(_, pods)| pods.clone()),
                     state: state.clone(),
                 });
             }

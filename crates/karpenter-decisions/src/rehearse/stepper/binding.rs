@@ -202,16 +202,13 @@ impl Stepper {
         let scored = SCORED.map(|resource| shape.requests.get(resource));
         // Restored at the end: meanwhile, bindings only note which nodes they touch.
         let rooms = std::mem::take(&mut self.bindings.rooms);
-        // Places in the order of names: cheaper to compare.
-        let names: Vec<&String> = rooms.keys().collect();
-        let mut nodes: BinaryHeap<(i64, Reverse<usize>)> = rooms
-            .values()
-            .enumerate()
-            .filter_map(|(place, room)| Some((room.score(scored)?, Reverse(place))))
+        let mut nodes: BinaryHeap<(i64, Reverse<&str>)> = rooms
+            .iter()
+            .filter_map(|(node, room)| Some((room.score(scored)?, Reverse(node.as_str()))))
             .collect();
         for pod in pods {
-            while let Some((_, Reverse(place))) = nodes.pop() {
-                let (snapshot, name) = (self.cluster.snapshot(), names[place]);
+            while let Some((_, Reverse(name))) = nodes.pop() {
+                let snapshot = self.cluster.snapshot();
                 let Some(node) = snapshot.node(name) else {
                     continue;
                 };
@@ -222,7 +219,7 @@ impl Stepper {
                 self.bind(&pod.key.namespace, &pod.key.name, name);
                 let room = Room::of(&self.cluster.snapshot(), name);
                 let score = room.and_then(|room| room.score(scored));
-                nodes.extend(score.map(|score| (score, Reverse(place))));
+                nodes.extend(score.map(|score| (score, Reverse(name))));
                 break;
             }
         }

@@ -391,11 +391,9 @@ impl Disruption {
             let mut candidates = command.candidates.iter();
             command.method.is_eventual() && candidates.any(|it| cooling.contains(it.pool_name()))
         };
-        let mut planned = std::iter::from_fn(|| pass.to_start.pop_front());
-        planned.find_map(|command| {
-            let command = Some(command).filter(|it| !is_cooling(it))?;
-            startable(command, snapshot, &in_flight, now)
-        })
+        let planned = std::iter::from_fn(|| pass.to_start.pop_front());
+        let mut planned = planned.filter(|it| !is_cooling(it));
+        planned.find_map(|command| startable(command, snapshot, &in_flight, now))
     }
 
     fn cooling_down_pools(&self, now: Timestamp) -> BTreeSet<String> {

@@ -59,7 +59,7 @@ pub struct Args {
     /// The second version; alone, it is compared with this one.
     #[arg(long, value_name = "VERSION", default_value = THIS)]
     to: String,
-    /// Rehearse each rule in which the versions differ alone, too. It takes as much time for each of them.
+    /// Also rehearse --from with one rule of --to, for each rule in which they differ. Each takes as long as a version.
     #[arg(long)]
     each_rule: bool,
     /// Assume that this share of the replicas of all Deployments goes and comes back in each period, as 40%/1h.

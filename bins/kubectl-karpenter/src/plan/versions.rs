@@ -79,7 +79,7 @@ pub(super) fn render(out: &mut String, versions: &Versions, plan: &Plan) {
     if is_alone {
         let _ = writeln!(out, "{from} with one rule of {to} alone:");
     } else if !versions.rules.is_empty() {
-        out.push_str("Differences (--each-rule rehearses each of them alone):\n");
+        out.push_str("Rules in which they differ (--each-rule rehearses each alone):\n");
     }
     for rule in &versions.rules {
         let _ = write!(out, "  {:<42} {:>11} -> {}", rule.rule, rule.from, rule.to);

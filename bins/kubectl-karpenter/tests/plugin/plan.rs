@@ -199,6 +199,16 @@ Approximate: Nodes start at once.
 Digest 0123456789abcdef
 ";
     assert_eq!(text.stdout, expected);
+    let mut by_default = of_versions();
+    by_default["versions"]["rules"][0]["run"].take();
+    let not_alone = Decisions::answering("200 OK", "", &by_default.to_string()).await;
+    let text = ask(&not_alone.url(), &args).await;
+    let differences = "
+Rules in which they differ (--each-rule rehearses each alone):
+  consolidate-after-applies-to-destinations           no -> yes
+  candidates-by-savings                               no -> yes
+";
+    assert!(text.stdout.contains(differences), "{}", text.stdout);
     let json = ask(&server.url(), &["plan", "--from", "head", "-o", "json"]).await;
     assert!(json.stdout.contains(r#""firstDifference""#), "{json:?}");
 }

@@ -160,11 +160,16 @@ impl Args {
         }
         let nodes = self.remove_nodes.iter().cloned();
         changes.extend(nodes.map(Intent::RemoveNode));
+        let versions = self.versions();
+        anyhow::ensure!(
+            versions.is_some() || !self.each_rule,
+            "--each-rule needs another version: --from or --to"
+        );
         let request = PlanRequest {
             at: self.at,
             length: Some(self.length.clone()),
             changes,
-            versions: self.versions(),
+            versions,
             churn: self.churn.clone(),
             assume: Assume {
                 boot: self.assume_boot.clone(),

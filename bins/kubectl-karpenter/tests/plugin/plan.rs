@@ -146,6 +146,10 @@ async fn a_refused_manifest_and_invalid_options_are_a_line() {
         (vec!["plan", "--for", "25h"], "invalid request: for"),
         (vec!["plan", "--scale", "web=2"], "invalid object `web`"),
         (vec!["plan", "--timeout", "soon"], "invalid --timeout"),
+        (
+            vec!["plan", "--each-rule"],
+            "--each-rule needs another version",
+        ),
     ] {
         assert_refused(&ask(&server.url(), &args).await, words);
     }

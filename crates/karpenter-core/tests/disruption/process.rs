@@ -413,7 +413,7 @@ fn a_command_with_replacements_needs_all_of_its_nodes_tainted() {
 }
 
 #[test]
-fn a_failed_command_keeps_other_planned_commands_of_its_node_pool_from_starting() {
+fn a_failed_command_keeps_other_commands_of_its_node_pool_from_starting() {
     let pods = [running("p", "a", "7"), running("q", "b", "7")];
     let mut stage = Stage::new(world().run([drifted("a"), drifted("b")]).with(pods));
     stage.launches = false;

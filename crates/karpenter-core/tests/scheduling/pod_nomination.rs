@@ -136,7 +136,7 @@ fn a_nomination_whose_plan_has_changed_is_removed() {
 }
 
 #[test]
-fn a_nomination_to_a_node_that_a_user_deletes_or_a_command_has_tainted_is_removed() {
+fn a_nomination_to_a_deleted_or_tainted_node_is_removed() {
     let deleted = joined().set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
     let tainted = joined().taint(taints::DISRUPTED, "", "NoSchedule");
     for leaving in [deleted, tainted] {

@@ -98,7 +98,7 @@ fn a_comparison_does_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn the_rule_of_the_first_difference_is_the_same_if_each_rule_is_rehearsed_to_the_end() {
+fn each_rule_to_the_end_names_the_same_rule_of_the_first_difference() {
     // One node at a time: that with the fewest pods, or that with the highest price per pod.
     let world = World::new(json!({ "disruption": { "budgets": [{ "nodes": "1" }] } }))
         .node("a", 2)

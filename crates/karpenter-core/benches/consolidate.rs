@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use karpenter_bench::Suite;
+use karpenter_bench::{Random, Suite};
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::disruption::consolidation::{Rules, evaluate};
 use karpenter_core::disruption::simulation::Simulator;
@@ -18,7 +18,6 @@ use karpenter_core::disruption::{
     Candidates, DisruptionPlan, DisruptionRequest, Method, VerdictKind, plan,
 };
 use karpenter_core::fake;
-use karpenter_core::instance_type::InstanceType;
 use karpenter_fixtures::{
     CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, NodePool, Pod, Z1, Z2, Z3, ZONE, claim_of, node,
     node_pool, pod,
@@ -27,49 +26,8 @@ use karpenter_fixtures::{
 const POOLS: usize = 20;
 const DEPLOYMENTS: usize = 200;
 
-/// A linear congruential generator: the workloads must be the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-}
-
 fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
-}
-
-/// Returns 700 types: families of 2, 4 and 8 GiB per core, from 1 to 192 cores, later generations more expensive.
-fn types() -> Arc<[InstanceType]> {
-    let cores = [1, 2, 4, 8, 16, 32, 48, 64, 96, 192];
-    (0..700)
-        .map(|index| {
-            let cpu = cores[index % 10];
-            let ratio = [2, 4, 8][index / 10 % 3];
-            let price = (0.03 * cpu as f64 + 0.004 * (cpu * ratio) as f64)
-                * (1.0 + 0.01 * (index / 30) as f64);
-            let offerings = [Z1, Z2, Z3]
-                .iter()
-                .flat_map(|zone| {
-                    [
-                        fake::offering("spot", zone, price * 0.6),
-                        fake::offering("on-demand", zone, price),
-                    ]
-                })
-                .collect();
-            fake::instance_type(&format!("g{}-{ratio}-{cpu}x", index / 30))
-                .cpu(cpu)
-                .gib(cpu * ratio)
-                .pods((cpu * 15).clamp(8, 110))
-                .offerings(offerings)
-                .build()
-        })
-        .collect()
 }
 
 fn pool(index: usize) -> NodePool {
@@ -110,7 +68,7 @@ enum Load {
 
 /// Returns spot nodes of 16 cores and 64 GiB, of the cheapest type of that size, with 20 pods each.
 fn fleet(nodes: usize, load: Load) -> Snapshot {
-    let types = types();
+    let types = fake::families(700);
     let mut cluster = Cluster::new(fake::cluster_config());
     for index in 0..POOLS {
         let pool = pool(index);

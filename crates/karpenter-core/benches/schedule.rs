@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use karpenter_bench::Suite;
+use karpenter_bench::{Random, Suite};
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
@@ -19,23 +19,6 @@ use karpenter_fixtures::{
     CAPACITY_TYPE, HOSTNAME, INITIALIZED, Object, Pod, REGISTERED, Z1, Z2, Z3, ZONE, bare_node,
     node_pool, pod,
 };
-
-/// A linear congruential generator: the workloads must be the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-
-    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len())]
-    }
-}
 
 fn cluster(pools: usize, types: &Arc<[InstanceType]>) -> Cluster {
     let mut cluster = Cluster::new(fake::cluster_config());
@@ -129,36 +112,6 @@ fn workloads(
         .collect()
 }
 
-/// Families of 2, 4 and 8 GiB per core, from 1 to 192 cores, priced by core and GiB.
-fn types(count: usize) -> Arc<[InstanceType]> {
-    let cores = [1, 2, 4, 8, 16, 32, 48, 64, 96, 192];
-    (0..count)
-        .map(|index| {
-            let cpu = cores[index % 10];
-            let ratio = [2, 4, 8][index / 10 % 3];
-            let generation = (index / 30) as f64;
-            let price =
-                (0.03 * cpu as f64 + 0.004 * (cpu * ratio) as f64) * (1.0 + 0.01 * generation);
-            let offerings = [Z1, Z2, Z3]
-                .iter()
-                .flat_map(|zone| {
-                    [
-                        fake::offering("spot", zone, price * 0.6),
-                        fake::offering("on-demand", zone, price),
-                    ]
-                })
-                .collect();
-            let name = format!("g{}-{ratio}-{cpu}x", index / 30);
-            fake::instance_type(&name)
-                .cpu(cpu)
-                .gib(cpu * ratio)
-                .pods((cpu * 15).clamp(8, 110))
-                .offerings(offerings)
-                .build()
-        })
-        .collect()
-}
-
 fn with_pods(mut cluster: Cluster, pods: Vec<Object<Pod>>) -> Snapshot {
     for pod in pods {
         cluster.apply_pod(&pod.build());
@@ -213,7 +166,7 @@ fn seconds(work: impl Fn()) -> f64 {
 
 /// Returns one workload of the growth table: pods, nodes, types, pools.
 fn growth_seconds([pods, nodes, kinds, pools]: [usize; 4]) -> f64 {
-    let mut cluster = cluster(pools, &types(kinds));
+    let mut cluster = cluster(pools, &fake::families(kinds));
     with_nodes(&mut cluster, nodes, 20);
     let snapshot = with_pods(cluster, workloads("pending", pods, 200, true));
     seconds(|| {
@@ -260,7 +213,7 @@ fn main() {
         });
     }
     suite.case("burst-33k", |run| {
-        let mut cluster = cluster(20, &types(700));
+        let mut cluster = cluster(20, &fake::families(700));
         with_nodes(&mut cluster, 2000, 20);
         let snapshot = with_pods(cluster, workloads("pending", 33_000, 300, true));
         let plan = schedule(&snapshot, &policy());
@@ -271,7 +224,7 @@ fn main() {
     });
     suite.case("wide-100k", |run| {
         let snapshot = with_pods(
-            cluster(1, &types(800)),
+            cluster(1, &fake::families(800)),
             workloads("pending", 100_000, 200, false),
         );
         let plan = schedule(&snapshot, &policy());
@@ -280,7 +233,7 @@ fn main() {
         run.measure(100_000, || schedule(&snapshot, &policy()));
     });
     suite.case("what-if-1000", |run| {
-        let mut cluster = cluster(1, &types(700));
+        let mut cluster = cluster(1, &fake::families(700));
         with_nodes(&mut cluster, 1000, 20);
         let snapshot = cluster.snapshot();
         let solver = Solver::prepare(&snapshot, &policy());

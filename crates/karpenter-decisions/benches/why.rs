@@ -16,7 +16,6 @@ use karpenter_bench::{Run, Suite, cpu_time};
 use karpenter_core::cluster::{Cluster, ClusterConfig, Snapshot};
 use karpenter_core::disruption::{DisruptionRequest, plan};
 use karpenter_core::fake;
-use karpenter_core::instance_type::InstanceType;
 use karpenter_core::schedule::{PodSet, Policy, Query};
 use karpenter_decisions::blocking::{Blocking, Prepared, blocking};
 use karpenter_decisions::history::{History, Input};
@@ -32,28 +31,6 @@ const ASKED: usize = 100;
 
 fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
-}
-
-/// Returns 700 types from 1 to 192 cores, with 2, 4 or 8 GiB per core.
-fn types() -> Arc<[InstanceType]> {
-    let cores = [1, 2, 4, 8, 16, 32, 48, 64, 96, 192];
-    let of = |index: usize| {
-        let (cpu, ratio) = (cores[index % 10], [2, 4, 8][index / 10 % 3]);
-        let price =
-            (0.03 * cpu as f64 + 0.004 * (cpu * ratio) as f64) * (1.0 + 0.01 * (index / 30) as f64);
-        let zones = ["test-zone-1", "test-zone-2", "test-zone-3"].iter();
-        let offers = zones.flat_map(|zone| {
-            [("spot", 0.6), ("on-demand", 1.0)]
-                .map(|(kind, factor)| fake::offering(kind, zone, price * factor))
-        });
-        fake::instance_type(&format!("g{}-{ratio}-{cpu}x", index / 30))
-            .cpu(cpu)
-            .gib(cpu * ratio)
-            .pods((cpu * 15).clamp(8, 110))
-            .offerings(offers.collect())
-            .build()
-    };
-    (0..700).map(of).collect()
 }
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -77,7 +54,7 @@ fn pod(name: &str, deployment: usize, spec: Value) -> Value {
 }
 
 fn cluster() -> Cluster {
-    let types = types();
+    let types = fake::families(700);
     let mut cluster = Cluster::new(ClusterConfig {
         well_known: fake::well_known(),
         ..ClusterConfig::default()

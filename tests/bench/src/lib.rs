@@ -29,6 +29,26 @@ const MEASURED_TIME: Duration = Duration::from_secs(2);
 const MAX_ITERATIONS: usize = 10_000;
 const MIN_ITERATIONS: usize = 3;
 
+/// A sequence of pseudo-random numbers from a seed: the workloads must be the same in every run.
+pub struct Random(pub u64);
+
+impl Random {
+    /// Returns a number below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        // A linear congruential generator.
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+
+    /// Returns one of `all`.
+    pub fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len())]
+    }
+}
+
 /// The cases of one bench target and the names selected on the command line.
 pub struct Suite {
     target: &'static str,

@@ -1,11 +1,9 @@
 //! Clusters of any size: pods of workloads on spot nodes, none of which consolidation can delete.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
+use karpenter_bench::Random;
 use karpenter_core::cluster::{Cluster, Delta};
 use karpenter_core::fake;
-use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::{Pod, PodKey};
 use karpenter_fixtures::{
     CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, Z1, Z2, Z3, ZONE, claim_of, daemon_set, node,
@@ -59,7 +57,7 @@ impl Fleet {
 
     /// Returns a cluster without nodes.
     pub fn empty(&self) -> Cluster {
-        let types = types(self.types);
+        let types = fake::families(self.types);
         let mut cluster = Cluster::new(fake::cluster_config());
         for index in 0..self.pools {
             let pool = node_pool(&format!("pool-{index:02}"))
@@ -189,45 +187,4 @@ pub fn name(index: usize) -> String {
 
 pub fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
-}
-
-/// A linear congruential generator: the workloads must be the same in every run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-}
-
-/// Returns types of 2, 4 and 8 GiB per core, from 1 to 192 cores, later generations more expensive.
-pub fn types(count: usize) -> Arc<[InstanceType]> {
-    let cores = [1, 2, 4, 8, 16, 32, 48, 64, 96, 192];
-    (0..count)
-        .map(|index| {
-            let cpu = cores[index % 10];
-            let ratio = [2, 4, 8][index / 10 % 3];
-            let price = (0.03 * cpu as f64 + 0.004 * (cpu * ratio) as f64)
-                * (1.0 + 0.01 * (index / 30) as f64);
-            let offerings = [Z1, Z2, Z3]
-                .iter()
-                .flat_map(|zone| {
-                    [
-                        fake::offering("spot", zone, price * 0.6),
-                        fake::offering("on-demand", zone, price),
-                    ]
-                })
-                .collect();
-            fake::instance_type(&format!("g{}-{ratio}-{cpu}x", index / 30))
-                .cpu(cpu)
-                .gib(cpu * ratio)
-                .pods((cpu * 15).clamp(8, 110))
-                .offerings(offerings)
-                .build()
-        })
-        .collect()
 }

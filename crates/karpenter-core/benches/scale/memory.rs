@@ -2,9 +2,10 @@
 
 use karpenter_bench::{Suite, allocated};
 use karpenter_core::cluster::Cluster;
+use karpenter_core::fake;
 use karpenter_core::schedule::{Policy, Query, Solver};
 
-use crate::fleet::{Fleet, now, types};
+use crate::fleet::{Fleet, now};
 
 pub fn cases(suite: &mut Suite) {
     suite.case("memory", |run| {
@@ -14,11 +15,11 @@ pub fn cases(suite: &mut Suite) {
             let bytes = allocated(work);
             run.record(name, bytes / count as i64);
         };
-        let catalogue = types(700);
+        let catalogue = fake::families(700);
         let offerings: usize = catalogue.iter().map(|each| each.offerings.len()).sum();
         let mut copies = Vec::new();
         each("bytes_per_type_with_offerings", 700, &mut || {
-            copies.push(types(700));
+            copies.push(fake::families(700));
         });
         let copy = copies.remove(0);
         let mut without = Vec::new();

@@ -334,6 +334,29 @@ pub fn assorted() -> Arc<[InstanceType]> {
     all.into()
 }
 
+/// Returns types of 2, 4 and 8 GiB per core, from 1 to 192 cores, in three zones, on demand and as spot for 0.6 of the price; later
+/// generations are more expensive. The catalogue of the benchmarks.
+pub fn families(count: usize) -> Arc<[InstanceType]> {
+    let cores = [1, 2, 4, 8, 16, 32, 48, 64, 96, 192];
+    let of = |index: usize| {
+        let (cpu, ratio) = (cores[index % 10], [2, 4, 8][index / 10 % 3]);
+        let price =
+            (0.03 * cpu as f64 + 0.004 * (cpu * ratio) as f64) * (1.0 + 0.01 * (index / 30) as f64);
+        let zones = ["test-zone-1", "test-zone-2", "test-zone-3"].iter();
+        let offers = zones.flat_map(|zone| {
+            [("spot", 0.6), ("on-demand", 1.0)]
+                .map(|(kind, factor)| offering(kind, zone, price * factor))
+        });
+        instance_type(&format!("g{}-{ratio}-{cpu}x", index / 30))
+            .cpu(cpu)
+            .gib(cpu * ratio)
+            .pods((cpu * 15).clamp(8, 110))
+            .offerings(offers.collect())
+            .build()
+    };
+    (0..count).map(of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -157,7 +157,8 @@ mod tests {
         let chunk = Resources::new()
             .with("cpu", 500)
             .with("memory", 1 << 30)
-            .with("pods", 1);
+            .with("pods", 1)
+            .with("example.com/fpga", 0);
         chunks(&serde_json::from_value(spec).unwrap(), scale, &chunk).unwrap()
     }
 
@@ -213,6 +214,8 @@ mod tests {
             3
         );
         assert_eq!(count(json!({ "limits": { "cpu": "400m" } }), None), 0);
+        let requested_as_zero = json!({ "limits": { "cpu": "2", "example.com/fpga": "1" } });
+        assert_eq!(count(requested_as_zero, None), 4);
         assert_eq!(
             count(
                 json!({ "replicas": 2, "limits": { "example.com/gpu": "1" } }),

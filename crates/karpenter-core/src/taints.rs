@@ -62,11 +62,6 @@ impl Taint {
         }
     }
 
-    /// Reports whether key and effect are the same.
-    pub fn same(&self, other: &Self) -> bool {
-        self.key == other.key && self.effect == other.effect
-    }
-
     /// Reports whether one of `tolerations` matches.
     pub fn is_tolerated_by(&self, tolerations: &[Toleration]) -> bool {
         tolerations

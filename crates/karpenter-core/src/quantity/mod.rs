@@ -8,7 +8,6 @@
 mod text;
 
 use std::cmp::Ordering;
-use std::hash::{Hash, Hasher};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
 
@@ -196,12 +195,6 @@ impl PartialOrd for Quantity {
 impl Ord for Quantity {
     fn cmp(&self, other: &Self) -> Ordering {
         self.nanos.cmp(&other.nanos)
-    }
-}
-
-impl Hash for Quantity {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.nanos.hash(state);
     }
 }
 

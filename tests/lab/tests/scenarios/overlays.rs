@@ -64,6 +64,9 @@ async fn a_price_overlay_changes_the_launched_type_and_is_on_the_nodeclaim() {
         Some("m-64x-amd64-linux"),
         "the provider uses the overlaid price"
     );
+    // Calls of the provider go through the overlays, too.
+    world.delete_deployments(&["app"]).await;
+    world.until_empty(300).await;
 }
 
 /// Conformance: SCH-247

@@ -12,7 +12,7 @@ use karpenter_core::schedule::{MinValuesPolicy, Query};
 use serde_json::json;
 
 use crate::fixture::{World, now, pod};
-use crate::fleet::{Fleet, node, on_demand_pool, running, sizes, world};
+use crate::fleet::{Fleet, node, on_demand_pool, running, world, world_of};
 
 fn request(world: &World) -> DisruptionRequest {
     let mut request = DisruptionRequest::at(now());
@@ -70,7 +70,7 @@ fn agree(world: &World, names: &[&str]) {
 fn a_node_that_can_be_deleted_or_replaced_is() {
     let world = world()
         .run([node("a", "huge")])
-        .with([running("p", "a", "1")]);
+        .with(running("p", "a", "1"));
     agree(&world, &["a"]);
     assert!((assess(&world, "a").unwrap().savings - 1.4).abs() < 1e-9);
 }
@@ -100,10 +100,7 @@ fn a_kept_node_has_the_reason_that_a_pass_gives_it() {
 #[test]
 fn the_budgets_are_those_of_a_pass() {
     let closed = on_demand_pool("default").budgets(&["0"]);
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(closed)
-        .run([node("a", "huge")]);
+    let world = world_of(closed).run([node("a", "huge")]);
     let request = request(&world);
     let assessor = Assessor::new(simulator(&world, &request), &request);
     let plan = plan(&world.cluster.snapshot(), &request);
@@ -114,11 +111,9 @@ fn the_budgets_are_those_of_a_pass() {
 #[test]
 fn an_exhausted_budget_keeps_what_would_be_deleted() {
     let closed = on_demand_pool("default").budgets(&["0"]);
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(closed)
+    let world = world_of(closed)
         .run([node("a", "huge"), node("b", "huge")])
-        .with([running("p", "a", "1")]);
+        .with(running("p", "a", "1"));
     agree(&world, &["a", "b"]);
     assert_eq!(
         blockers(&world, "a"),
@@ -129,12 +124,10 @@ fn an_exhausted_budget_keeps_what_would_be_deleted() {
 #[test]
 fn the_score_of_a_balanced_pool_is_that_of_a_pass() {
     let balanced = on_demand_pool("default").consolidation_policy("Balanced");
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(balanced)
+    let world = world_of(balanced)
         .run([node("a", "large"), node("b", "small")])
         .with((0..14).map(|i| running(&format!("p{i}"), "a", "250m")))
-        .with([running("q", "b", "2").do_not_disrupt()]);
+        .with(running("q", "b", "2").do_not_disrupt());
     agree(&world, &["a", "b"]);
     let why = assess(&world, "a").unwrap_err();
     assert!(
@@ -148,11 +141,9 @@ fn all_gates_are_blockers_in_the_order_of_the_checks() {
     let pool = on_demand_pool("default")
         .budgets(&["0"])
         .consolidation_policy("WhenEmpty");
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(pool)
+    let world = world_of(pool)
         .run([node("a", "huge").without("Consolidatable")])
-        .with([running("p", "a", "1").do_not_disrupt()]);
+        .with(running("p", "a", "1").do_not_disrupt());
     assert_eq!(
         blockers(&world, "a"),
         [
@@ -176,7 +167,7 @@ fn a_pod_does_not_block_the_drift_of_a_node_with_a_grace_period() {
         }
         let world = world()
             .run([node])
-            .with([running("p", "a", "1").do_not_disrupt()]);
+            .with(running("p", "a", "1").do_not_disrupt());
         blockers(&world, "a").len()
     };
     assert_eq!(found(true, Some("1h")), 0);
@@ -187,10 +178,7 @@ fn a_pod_does_not_block_the_drift_of_a_node_with_a_grace_period() {
 #[test]
 fn a_node_with_pods_of_a_capacity_buffer_is_not_blocked_as_empty() {
     let pool = on_demand_pool("default").consolidation_policy("WhenEmpty");
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(pool)
-        .run([node("a", "huge")]);
+    let world = world_of(pool).run([node("a", "huge")]);
     let found = |buffer_pods: usize| {
         let mut request = request(&world);
         if buffer_pods > 0 {
@@ -317,7 +305,7 @@ fn the_consolidate_after_of_a_changed_copy_decides_where_pods_go() {
 fn the_budgets_of_a_changed_copy_keep_its_nodes() {
     let mut world = world()
         .run([node("a", "huge")])
-        .with([running("p", "a", "1")]);
+        .with(running("p", "a", "1"));
     let request = request(&world);
     let before = simulator(&world, &request);
     let closed = on_demand_pool("default").budgets(&["0"]);
@@ -339,9 +327,9 @@ fn the_disruption_budgets_of_a_changed_copy_decide_which_pods_leave() {
         crate::fixture::node("gone").set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
     let mut world = world()
         .run([node("a", "small"), node("b", "huge")])
-        .with([leaving])
+        .with(leaving)
         .with([running("p", "a", "1"), running("q", "b", "14")])
-        .with([running("r", "gone", "15").label("app", "guarded")])
+        .with(running("r", "gone", "15").label("app", "guarded"))
         .pdb("pdb", "default", json!({ "maxUnavailable": 0 }), 0);
     let before = simulator(&world, &request(&world));
     assert_eq!(places(&before, "a"), (vec!["p on b".to_owned()], 0));

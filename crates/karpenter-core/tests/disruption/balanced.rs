@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::fixture::{HOSTNAME, NodePool, Object, World, now};
-use crate::fleet::{Fleet, commands, node, on_demand_pool, running, sizes, verdict};
+use crate::fleet::{Fleet, commands, node, on_demand_pool, running, verdict, world_of};
 
 fn balanced(name: &str) -> Object<NodePool> {
     on_demand_pool(name).consolidation_policy("Balanced")
@@ -18,9 +18,7 @@ fn in_a_uniform_pool_a_replacement_at_half_the_price_is_approved() {
             .label("app", "x")
             .anti_affinity(HOSTNAME, ("app", "x"))
     };
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(balanced("default"));
+    let world = world_of(balanced("default"));
     let world = world
         .run(["a", "b", "c"].map(|name| node(name, "huge")))
         .with(["a", "b", "c"].map(apart));
@@ -40,7 +38,7 @@ fn a_move_that_saves_less_than_its_share_is_rejected() {
         crate::fleet::priced_type("large", 14, 1.0),
     ];
     let world = World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(balanced("default"));
     let world = world
         .run(["a", "b"].map(|name| node(name, "huge")))
@@ -57,7 +55,7 @@ fn small_and_huge(small: f64, huge: f64) -> World {
         crate::fleet::priced_type("huge", 16, huge),
     ];
     World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(balanced("default"))
         .run([node("a", "small"), node("b", "huge")])
         .with([
@@ -74,12 +72,10 @@ fn a_deletion_whose_score_is_the_threshold_is_approved() {
 
 #[test]
 fn a_node_whose_whole_price_does_not_reach_the_threshold_is_not_simulated() {
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(balanced("default"))
+    let world = world_of(balanced("default"))
         .run([node("a", "large"), node("b", "small")])
         .with((0..80).map(|i| running(&format!("p{i}"), "a", "10m")))
-        .with([running("q", "b", "1").do_not_disrupt()])
+        .with(running("q", "b", "1").do_not_disrupt())
         .with((0..4).map(|i| running(&format!("r{i}"), "b", "10m")));
     let plan = world.decide_with(|_| ());
     assert_eq!((commands(&plan).len(), plan.evaluated), (1, 1));
@@ -95,9 +91,7 @@ fn two_pools(policy_of_busy: &str) -> World {
         .collect();
     pods.push(running("big", "c", "13"));
     pods.push(running("q", "a", "1"));
-    World::empty()
-        .with_types(sizes())
-        .with_pool(balanced("default"))
+    world_of(balanced("default"))
         .with_pool(busy)
         .run([
             node("a", "small"),
@@ -150,11 +144,9 @@ fn pools_share_the_savings_of_a_move_by_price_and_the_least_score_counts() {
 fn a_move_that_saves_nothing_or_in_a_pool_without_cost_is_rejected() {
     use karpenter_core::disruption::Candidates;
     use karpenter_core::disruption::consolidation::balanced::Totals;
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(balanced("default"))
+    let world = world_of(balanced("default"))
         .run([node("a", "huge")])
-        .with([running("p", "a", "7")]);
+        .with(running("p", "a", "7"));
     let snapshot = world.cluster.snapshot();
     let all = Candidates::new(&snapshot, &<_>::default(), now());
     let a = &all.candidates[0];
@@ -199,9 +191,7 @@ fn a_move_is_judged_by_the_pools_of_the_balanced_policy_alone() {
 #[test]
 fn a_budget_of_one_is_used_for_an_empty_node_first() {
     let pool = balanced("default").set("/spec/disruption/budgets", json!([{ "nodes": "1" }]));
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(pool)
+    let world = world_of(pool)
         .run([node("a", "huge"), node("b", "small"), node("c", "huge")])
         .with([running("p", "a", "1"), running("q", "c", "1")]);
     assert_eq!(world.decide(), ["delete b (saves 0.20)"]);
@@ -210,10 +200,7 @@ fn a_budget_of_one_is_used_for_an_empty_node_first() {
 /// Conformance: DIS-124
 #[test]
 fn the_only_node_of_a_pool_may_be_consolidated() {
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(balanced("default"))
-        .with_pool(on_demand_pool("other"));
+    let world = world_of(balanced("default")).with_pool(on_demand_pool("other"));
     let world = world.run([node("a", "medium"), node("b", "huge").pool("other")]);
     let world = world.with([running("p", "a", "1"), running("q", "b", "14")]);
     assert_eq!(world.decide(), ["delete a (saves 0.40)"]);
@@ -254,7 +241,7 @@ fn a_set_whose_score_is_the_threshold_is_approved() {
         crate::fleet::priced_type("large", 8, 0.5),
     ];
     let world = World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(balanced("default"))
         .run([node("a", "medium"), node("b", "medium")])
         .with([running("p", "a", "2500m"), running("q", "b", "2500m")]);

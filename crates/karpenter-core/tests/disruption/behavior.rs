@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::fixture::{CAPACITY_TYPE, HOSTNAME, World, node_pool, now};
 use crate::fleet::{
-    Fleet, ON_DEMAND, commands, node, on_demand_pool, running, sizes, world as fresh,
+    Fleet, ON_DEMAND, commands, node, on_demand_pool, running, world as fresh, world_of,
 };
 
 /// Returns what is decided if a rule holds, and if it does not.
@@ -38,9 +38,7 @@ fn beside_a_recent_node(annotation: Option<&str>) -> World {
     if let Some(value) = annotation {
         pool = pool.annotation(CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS, value);
     }
-    World::empty()
-        .with_types(sizes())
-        .with_pool(pool)
+    world_of(pool)
         .run([node("a", "small"), target])
         .with([running("p", "a", "1"), running("q", "b", "10")])
 }
@@ -67,9 +65,7 @@ fn the_annotation_of_a_node_pool_counts_more_than_the_setting() {
 #[test]
 fn the_cheapest_disruption_comes_before_the_largest_savings_up_to_1_13() {
     let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &[ON_DEMAND]);
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(pool.budget("1"))
+    let world = world_of(pool.budget("1"))
         .run([
             node("a", "small"),
             node("b", "huge"),
@@ -93,7 +89,7 @@ fn drifted_nodes_come_before_empty_nodes_in_1_0() {
             node("a", "small"),
             node("b", "huge").drifted("2026-01-01T00:00:00Z"),
         ])
-        .with([running("p", "b", "15")]);
+        .with(running("p", "b", "15"));
     let [emptiness, drift] = both("emptiness-before-drift", &world);
     assert_eq!(emptiness, ["delete a (saves 0.20)"]);
     assert_eq!(drift, ["replace b with huge on-demand (saves 0.00)"]);
@@ -159,7 +155,7 @@ fn upstream_consolidates_a_node_that_consolidation_launched() {
     };
     let world = fresh()
         .run([node("a", "huge")])
-        .with([running("p", "a", "1")]);
+        .with(running("p", "a", "1"));
     let decided = |behavior| {
         let plan = world.decide_with(|request| {
             request.policy.behavior = behavior;

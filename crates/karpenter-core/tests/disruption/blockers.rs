@@ -4,7 +4,7 @@ use karpenter_core::disruption::{Surroundings, blockers};
 use serde_json::json;
 
 use crate::fixture::{World, now};
-use crate::fleet::{Fleet, node, running, verdict, world};
+use crate::fleet::{Fleet, node, running, world};
 
 fn all(world: &World, in_flight: &[&str]) -> Vec<String> {
     let surroundings = Surroundings {
@@ -21,7 +21,7 @@ fn all(world: &World, in_flight: &[&str]) -> Vec<String> {
 fn a_candidate_has_no_blockers() {
     let world = world()
         .run([node("a", "huge")])
-        .with([running("p", "a", "1")]);
+        .with(running("p", "a", "1"));
     assert_eq!(all(&world, &[]), [""; 0]);
 }
 
@@ -32,8 +32,7 @@ fn each_gate_and_each_pod_that_blocks_a_node_is_a_blocker() {
         json!({ "karpenter.sh/do-not-disrupt": "true" }),
     );
     let guarded = |name: &str| running(name, "a", "1").label("app", "guarded");
-    let refusing =
-        |name: &str| running(name, "a", "1").annotation("karpenter.sh/do-not-disrupt", "true");
+    let refusing = |name: &str| running(name, "a", "1").do_not_disrupt();
     let world = world()
         .run([refuses])
         .with([guarded("p"), guarded("q"), refusing("r"), refusing("s")])
@@ -53,7 +52,7 @@ fn each_gate_and_each_pod_that_blocks_a_node_is_a_blocker() {
 #[test]
 fn the_verdict_is_the_first_blocker() {
     let guarded = running("p", "a", "1").label("app", "guarded");
-    let refusing = running("q", "a", "1").annotation("karpenter.sh/do-not-disrupt", "true");
+    let refusing = running("q", "a", "1").do_not_disrupt();
     let world = world()
         .run([node("a", "huge")])
         .with([guarded, refusing])
@@ -61,7 +60,7 @@ fn the_verdict_is_the_first_blocker() {
         .pdb("two", "default", json!({}), 0);
     let found = all(&world, &[]);
     assert_eq!(found.len(), 2, "{found:?}");
-    assert_eq!(verdict(&world.decide_with(|_| ()), "a"), found[0]);
+    assert_eq!(world.verdict("a"), found[0]);
 }
 
 #[test]

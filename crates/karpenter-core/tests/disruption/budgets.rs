@@ -4,11 +4,11 @@ use karpenter_core::disruption::{NotConsolidatable, VerdictKind};
 use serde_json::json;
 
 use crate::fixture::{World, now};
-use crate::fleet::{Fleet, commands, node, on_demand_pool, open_pool, running, sizes, verdict};
+use crate::fleet::{Fleet, commands, node, on_demand_pool, open_pool, running, verdict, world_of};
 
 fn budgeted(nodes: &str) -> World {
     let pool = open_pool("default").set("/spec/disruption/budgets", json!([{ "nodes": nodes }]));
-    World::empty().with_types(sizes()).with_pool(pool)
+    world_of(pool)
 }
 
 fn ten() -> Vec<crate::fleet::FleetNode> {
@@ -33,7 +33,7 @@ fn empty_nodes_are_deleted_in_one_command_without_a_simulation() {
     // The pending pod fits on a large node alone: a simulation would keep one.
     let world = budgeted("100%")
         .run([node("a", "huge"), node("b", "huge"), node("c", "small")])
-        .with([crate::fixture::pod("p").cpu("14")]);
+        .with(crate::fixture::pod("p").cpu("14"));
     assert_eq!(world.decide(), ["delete a b c (saves 3.40)"]);
 }
 
@@ -91,10 +91,7 @@ fn budgets_apply_to_the_reasons_they_list() {
         "/spec/disruption/budgets",
         json!([{ "nodes": "0", "reasons": ["Empty"] }, { "nodes": "100%" }]),
     );
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(pool)
-        .run(ten());
+    let world = world_of(pool).run(ten());
     assert_eq!(world.decide(), Vec::<String>::new());
     let drifted = ten()
         .into_iter()
@@ -103,10 +100,7 @@ fn budgets_apply_to_the_reasons_they_list() {
         "/spec/disruption/budgets",
         json!([{ "nodes": "0", "reasons": ["Empty"] }, { "nodes": "20%" }]),
     );
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(pool)
-        .run(drifted);
+    let world = world_of(pool).run(drifted);
     assert_eq!(
         world.decide(),
         ["delete n0 (saves 0.20)", "delete n1 (saves 0.20)"]
@@ -116,7 +110,7 @@ fn budgets_apply_to_the_reasons_they_list() {
 /// Returns a world whose NodePool `default` has the annotation, and whose budget allows everything.
 fn paused(value: &str) -> World {
     let pool = on_demand_pool("default").annotation("operations.karpenter.sh/paused", value);
-    World::empty().with_types(sizes()).with_pool(pool)
+    world_of(pool)
 }
 
 /// Adds an empty node, and a drifted one with a pod.
@@ -126,7 +120,7 @@ fn with_empty_and_drifted(world: World) -> World {
             node("empty", "small"),
             node("old", "small").drifted("2026-01-01T00:00:00Z"),
         ])
-        .with([running("o", "old", "1500m")])
+        .with(running("o", "old", "1500m"))
 }
 
 fn in_an_hour() -> jiff::Timestamp {
@@ -199,7 +193,7 @@ fn drift_of_a_static_nodepool_is_paused() {
     };
     let drifted = |value: &str| {
         let old = node("old", "small").pool("fixed");
-        let world = World::empty().with_types(sizes()).with_pool(pool(value));
+        let world = world_of(pool(value));
         world
             .run([old.drifted("2026-01-01T00:00:00Z")])
             .decide_with(|request| {

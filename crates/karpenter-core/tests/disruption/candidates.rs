@@ -4,14 +4,14 @@ use karpenter_core::disruption::Candidates;
 use serde_json::{Value, json};
 
 use crate::fixture::{NodePool, Object, Pod, World, now, pod};
-use crate::fleet::{Fleet, commands, node, open_pool, running, verdict, world};
+use crate::fleet::{Fleet, commands, node, open_pool, running, verdict, world, world_of};
 
 /// Returns the verdict on node `a`, on which one pod runs.
 fn blocked(change: impl FnOnce(Object<Pod>) -> Object<Pod>) -> String {
     let world = world()
         .run([node("a", "huge")])
-        .with([change(running("p", "a", "1"))]);
-    verdict(&world.decide_with(|_| ()), "a")
+        .with(change(running("p", "a", "1")));
+    world.verdict("a")
 }
 
 const DO_NOT_DISRUPT: &str = "pod has \"karpenter.sh/do-not-disrupt\" annotation (Pod=default/p)";
@@ -19,7 +19,7 @@ const DO_NOT_DISRUPT: &str = "pod has \"karpenter.sh/do-not-disrupt\" annotation
 /// Conformance: DIS-089
 #[test]
 fn a_do_not_disrupt_pod_blocks_its_node_unless_it_has_ended() {
-    let refusing = |pod: Object<Pod>| pod.annotation("karpenter.sh/do-not-disrupt", "true");
+    let refusing = |pod: Object<Pod>| pod.do_not_disrupt();
     assert_eq!(blocked(refusing), DO_NOT_DISRUPT);
     for (api_version, kind) in [("v1", "Node"), ("apps/v1", "DaemonSet")] {
         let owned = |pod| {
@@ -42,7 +42,7 @@ fn the_do_not_consolidate_annotation_of_v1alpha5_blocks_consolidation() {
     let says = |value: &str| {
         let annotation = "/metadata/annotations/karpenter.sh~1do-not-consolidate";
         let empty = node("a", "huge").node(annotation, json!(value));
-        verdict(&world().run([empty]).decide_with(|_| ()), "a")
+        world().run([empty]).verdict("a")
     };
     assert_eq!(
         says("true"),
@@ -56,12 +56,10 @@ fn when_empty_deletes_empty_nodes_annotated_with_do_not_consolidate() {
     let says = |pod: Option<Object<Pod>>| {
         let pool = open_pool("default").consolidation_policy("WhenEmpty");
         let annotation = "/metadata/annotations/karpenter.sh~1do-not-consolidate";
-        let world = World::empty()
-            .with_types(crate::fleet::sizes())
-            .with_pool(pool)
+        let world = world_of(pool)
             .run([node("a", "huge").node(annotation, json!("true"))])
             .with(pod);
-        verdict(&world.decide_with(|_| ()), "a")
+        world.verdict("a")
     };
     assert_eq!(says(None), "deleted");
     assert_eq!(
@@ -98,7 +96,7 @@ fn candidates_are_ordered_by_price_per_rescheduling_cost() {
     let world = world()
         .run([node("a", "huge"), node("b", "large"), node("c", "medium")])
         .with(pods)
-        .with([running("q", "b", "1")]);
+        .with(running("q", "b", "1"));
     let all = Candidates::new(&world.cluster.snapshot(), &<_>::default(), now());
     let order: Vec<(&str, f64)> = all
         .candidates
@@ -131,7 +129,7 @@ fn a_node_costs_what_its_zone_and_capacity_type_cost() {
     let in_zone =
         |name: &str, zone: &str| node(name, "large").label("topology.kubernetes.io/zone", zone);
     let world = World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(open_pool("default"))
         .run([
             in_zone("a", Z1),
@@ -165,7 +163,7 @@ fn do_not_disrupt_blocks_only_if_true_or_a_duration_that_has_not_passed() {
             json!(value),
         )
     };
-    let says = |value| verdict(&world().run([annotated(value)]).decide_with(|_| ()), "a");
+    let says = |value| world().run([annotated(value)]).verdict("a");
     assert_eq!(
         says("true"),
         "disruption is blocked through the \"karpenter.sh/do-not-disrupt\" annotation"
@@ -191,9 +189,9 @@ fn a_pdb_blocks_nodes_with_daemon_pods_but_not_with_static_pods() {
             .label("app", "guarded")
             .owned_by(api_version, kind, "o")
             .on("a");
-        let world = world().run([node("a", "huge")]).with([owned]);
+        let world = world().run([node("a", "huge")]).with(owned);
         let world = world.pdb("pdb", "default", json!({ "maxUnavailable": 0 }), 0);
-        verdict(&world.decide_with(|_| ()), "a")
+        world.verdict("a")
     };
     assert_eq!(
         guarded("apps/v1", "DaemonSet"),
@@ -207,11 +205,11 @@ fn a_pdb_blocks_nodes_with_daemon_pods_but_not_with_static_pods() {
 fn two_pdbs_on_one_pod_block_its_node() {
     let world = world()
         .run([node("a", "huge"), node("b", "huge")])
-        .with([running("p", "a", "1").label("app", "guarded")])
+        .with(running("p", "a", "1").label("app", "guarded"))
         .pdb("one", "default", json!({}), 1)
         .pdb("two", "default", json!({}), 1);
     assert_eq!(
-        verdict(&world.decide_with(|_| ()), "a"),
+        world.verdict("a"),
         "eviction does not support multiple PDBs (Pod=default/p, PodDisruptionBudget=[one two])"
     );
 }
@@ -228,7 +226,7 @@ fn pdbs_of_other_namespaces_and_unready_pods_do_not_block() {
             .run([node("a", "small"), node("b", "huge")])
             .with([guarded, running("q", "b", "12")])
             .pdb("pdb", namespace, spec, 0);
-        verdict(&world.decide_with(|_| ()), "a")
+        world.verdict("a")
     };
     let always = || json!({ "unhealthyPodEvictionPolicy": "AlwaysAllow" });
     let blocked = "pdb prevents pod evictions (PodDisruptionBudget=default/pdb)";
@@ -289,8 +287,8 @@ fn daemon_pods_leave_a_node_empty_but_a_stateful_set_pod_does_not() {
         if terminating {
             pod = pod.deleted("2026-01-01T00:00:00Z");
         }
-        let world = world().run([node("a", "small")]).with([pod]);
-        verdict(&world.decide_with(|_| ()), "a")
+        let world = world().run([node("a", "small")]).with(pod);
+        world.verdict("a")
     };
     assert_eq!(verdict_with("apps/v1", "DaemonSet", false), "deleted");
     assert_eq!(verdict_with("apps/v1", "ReplicaSet", true), "deleted");
@@ -316,10 +314,10 @@ fn a_node_with_a_buffer_pod_is_deleted_once_the_buffer_pod_fits_elsewhere() {
             .cpu("3")
             .annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
         let buffer: std::sync::Arc<_> = karpenter_core::pod::Pod::parse(&buffer.build()).into();
-        let stays = running("q", "b", used).annotation("karpenter.sh/do-not-disrupt", "true");
+        let stays = running("q", "b", used).do_not_disrupt();
         let plan = world()
             .run([node("a", "medium"), node("b", "huge")])
-            .with([stays])
+            .with(stays)
             .decide_with(|request| {
                 request.query.buffer_pods = vec![buffer];
                 request.surroundings.buffer_pods.insert("a".to_owned(), 1);
@@ -334,13 +332,11 @@ fn a_node_with_a_buffer_pod_is_deleted_once_the_buffer_pod_fits_elsewhere() {
 #[test]
 fn settings_of_a_pool_disable_consolidation_of_its_nodes() {
     let keeps = |pool: Object<NodePool>| {
-        let world = World::empty()
-            .with_types(crate::fleet::sizes())
-            .with_pool(pool);
+        let world = world_of(pool);
         let world = world
             .run([node("a", "huge"), node("b", "huge")])
-            .with([running("p", "a", "1")]);
-        verdict(&world.decide_with(|_| ()), "a")
+            .with(running("p", "a", "1"));
+        world.verdict("a")
     };
     let never = open_pool("default").consolidate_after("Never");
     assert_eq!(

@@ -5,16 +5,15 @@ use serde_json::json;
 
 use crate::fixture::World;
 use crate::fleet::{
-    Fleet, commands, node, on_demand_pool, open_pool, running, sizes, verdict, world,
+    Fleet, commands, node, on_demand_pool, open_pool, running, verdict, world, world_of,
 };
 
 /// Conformance: DIS-090
 #[test]
 fn a_termination_grace_period_overrides_blocking_pods_for_drift_alone() {
     let pod = || running("p", "a", "15");
-    let refusing =
-        |world: World| world.with([pod().annotation("karpenter.sh/do-not-disrupt", "true")]);
-    let guarded = |world: World| world.with([pod().label("app", "guarded")]);
+    let refusing = |world: World| world.with(pod().do_not_disrupt());
+    let guarded = |world: World| world.with(pod().label("app", "guarded"));
     let one = |world| {
         let never = json!({ "maxUnavailable": 0 });
         guarded(world).pdb("pdb", "default", never, 0)
@@ -87,7 +86,7 @@ fn a_node_whose_pods_need_two_nodes_is_replaced_by_two() {
         crate::fleet::priced_type("medium", 4, 0.4),
     ];
     let world = World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(open_pool("default"));
     let world = world.run([node("a", "huge").drifted("2026-01-01T00:00:00Z")]);
     let world = world.with([running("p", "a", "3"), running("q", "a", "3")]);
@@ -134,7 +133,7 @@ fn many_drifted_nodes_get_their_own_replacements_in_one_pass() {
 fn a_drifted_node_whose_pods_fit_nowhere_is_kept_and_others_replaced() {
     let types = [crate::fleet::priced_type("small", 2, 0.2)];
     let world = World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(open_pool("default"));
     let nodes = ["a", "b"].map(|name| node(name, "huge").drifted("2026-01-01T00:00:00Z"));
     let world = world
@@ -156,10 +155,10 @@ fn a_drifted_node_whose_pods_fit_nowhere_is_kept_and_others_replaced() {
 fn pods_that_fit_nowhere_block_the_disruption_of_a_drifted_node() {
     let types = [crate::fleet::priced_type("small", 2, 0.2)];
     let world = World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(open_pool("default"))
         .run([node("a", "huge").drifted("2026-01-01T00:00:00Z")])
-        .with([running("p", "a", "15500m")]);
+        .with(running("p", "a", "15500m"));
     let plan = world.decide_with(|_| ());
     let [verdict] = plan.verdicts.as_slice() else {
         panic!("{:?}", plan.verdicts);
@@ -174,10 +173,7 @@ fn pods_that_fit_nowhere_block_the_disruption_of_a_drifted_node() {
 /// Conformance: DIS-194
 #[test]
 fn only_the_pool_whose_replacements_fail_is_in_cool_down() {
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(open_pool("default"))
-        .with_pool(open_pool("other"));
+    let world = world_of(open_pool("default")).with_pool(open_pool("other"));
     let drifted = |name: &str| node(name, "large").drifted("2026-01-01T00:00:00Z");
     let world = world
         .run([drifted("a"), drifted("b").pool("other")])
@@ -197,10 +193,7 @@ fn only_the_pool_whose_replacements_fail_is_in_cool_down() {
 #[test]
 fn static_nodes_are_replaced_one_for_one_within_the_headroom_of_the_limit() {
     let fixed = |name: &str| open_pool(name).replicas(3);
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(fixed("default"))
-        .with_pool(fixed("other"));
+    let world = world_of(fixed("default")).with_pool(fixed("other"));
     let drifted = |name: &str| node(name, "large").drifted("2026-01-01T00:00:00Z");
     let world = world.run([
         drifted("a"),

@@ -50,9 +50,12 @@ pub fn sizes() -> Arc<[InstanceType]> {
 
 /// Returns a world of `sizes` with an on-demand NodePool `default` that consolidates at once and whose budget allows everything.
 pub fn world() -> World {
-    World::empty()
-        .with_types(sizes())
-        .with_pool(on_demand_pool("default"))
+    world_of(on_demand_pool("default"))
+}
+
+/// Returns a world of `sizes` with a NodePool.
+pub fn world_of(pool: Object<NodePool>) -> World {
+    World::empty().with_types(sizes()).with_pool(pool)
 }
 
 /// Returns an on-demand NodePool whose budgets allow everything.
@@ -162,6 +165,7 @@ pub trait Fleet: Sized {
     fn pdb(self, name: &str, namespace: &str, spec: Value, allowed: i32) -> Self;
     fn decide(&self) -> Vec<String>;
     fn decide_with(&self, change: impl FnOnce(&mut DisruptionRequest)) -> DisruptionPlan;
+    fn verdict(&self, name: &str) -> String;
 }
 
 impl Fleet for World {
@@ -199,6 +203,10 @@ impl Fleet for World {
             assert_eq!(commands(&without), commands(&found), "without reasons");
         }
         found
+    }
+
+    fn verdict(&self, name: &str) -> String {
+        verdict(&self.decide_with(|_| ()), name)
     }
 }
 

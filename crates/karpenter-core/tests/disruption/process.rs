@@ -214,7 +214,7 @@ fn drifted(name: &str) -> FleetNode {
 
 /// Returns a stage with a drifted node whose pod needs a replacement.
 fn replaced() -> Stage {
-    Stage::new(world().run([drifted("a")]).with([running("p", "a", "7")]))
+    Stage::new(world().run([drifted("a")]).with(running("p", "a", "7")))
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn an_empty_node_is_deleted_if_that_is_still_valid_15_seconds_later() {
 fn a_proposal_that_is_not_valid_any_more_is_dropped() {
     let mut stage = empty();
     stage.after(0);
-    stage.world.add([running("p", "a", "1")]);
+    stage.world.add(running("p", "a", "1"));
     assert_eq!(stage.after(15), ["validate a", "plan"]);
     assert_eq!(stage.process.proposals().count(), 0);
 }
@@ -275,7 +275,7 @@ fn a_planned_command_starts_unless_a_later_change_forbids_it() {
         world.cluster.apply_node_claim(&claim);
     });
     assert_eq!(reverted, [""; 0], "the NodePool is as it was before");
-    let guarded = planned_before(|world| world.add([running("q", "a", "1").do_not_disrupt()]));
+    let guarded = planned_before(|world| world.add(running("q", "a", "1").do_not_disrupt()));
     assert_eq!(guarded, [""; 0], "a protected pod was bound");
     let nominated = planned_before(|world| {
         let until = now() + SignedDuration::from_secs(10);
@@ -317,8 +317,8 @@ fn a_pass_of_upstream_waits_for_validation_then_tries_the_next_method() {
     assert_eq!(stage.after(10), [""; 0]);
     // A node of the command may not be disrupted any more: single-node consolidation is next.
     let kept = proposed.rsplit(' ').next().unwrap().to_owned();
-    let pod = running("kept", &kept, "1").annotation("karpenter.sh/do-not-disrupt", "true");
-    stage.world.add([pod]);
+    let pod = running("kept", &kept, "1").do_not_disrupt();
+    stage.world.add(pod);
     let next = stage.after(5);
     assert_eq!(next[0], proposed.replace("propose", "validate"));
     assert_eq!(
@@ -331,8 +331,8 @@ fn a_pass_of_upstream_waits_for_validation_then_tries_the_next_method() {
     let single: Vec<&str> = single.map(|it| it.trim_start_matches("propose ")).collect();
     for name in &single {
         let pod = running(&format!("kept-{name}"), name, "1");
-        let pod = pod.annotation("karpenter.sh/do-not-disrupt", "true");
-        stage.world.add([pod]);
+        let pod = pod.do_not_disrupt();
+        stage.world.add(pod);
     }
     let validated = single.iter().map(|name| format!("validate {name}"));
     assert_eq!(stage.after(15), validated.collect::<Vec<_>>());
@@ -426,11 +426,11 @@ fn no_command_starts_while_a_node_may_still_be_tainted() {
     let mut stage = Stage::new(
         world()
             .run([drifted("a"), node("b", "small")])
-            .with([running("p", "a", "7")]),
+            .with(running("p", "a", "7")),
     );
     stage.after(0);
     (stage.launches, stage.still_tainted) = (false, vec!["a"]);
-    stage.world.add([running("q", "b", "1")]);
+    stage.world.add(running("q", "b", "1"));
     let done = stage.after(15);
     assert_eq!(
         done[..2],
@@ -466,7 +466,7 @@ fn a_pass_that_found_nothing_is_not_repeated_while_nothing_changes() {
     let mut stage = Stage::new(
         world()
             .run([node("a", "huge")])
-            .with([running("p", "a", "15")]),
+            .with(running("p", "a", "15")),
     );
     assert_eq!(stage.after(0), ["plan"]);
     assert_eq!(stage.after(10), [""; 0]);
@@ -475,7 +475,7 @@ fn a_pass_that_found_nothing_is_not_repeated_while_nothing_changes() {
         ["plan"],
         "five minutes later at the latest"
     );
-    stage.world.add([running("q", "a", "100m")]);
+    stage.world.add(running("q", "a", "100m"));
     assert_eq!(stage.after(10), ["plan"]);
     stage.process.reconsider();
     assert_eq!(stage.after(10), ["plan"]);

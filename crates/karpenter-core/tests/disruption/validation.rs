@@ -56,11 +56,10 @@ fn a_pause_since_the_decision_invalidates_a_command_of_its_reasons() {
 #[test]
 fn changes_since_the_decision_invalidate_a_command() {
     let command = command(&movable());
-    let refusing = movable()
-        .with([running("new", "a", "100m").annotation("karpenter.sh/do-not-disrupt", "true")]);
+    let refusing = movable().with(running("new", "a", "100m").do_not_disrupt());
     assert_eq!(check(&command, &refusing), Err(CommandInvalidated::Churn));
     let guarded = movable()
-        .with([running("p", "a", "1").label("app", "guarded")])
+        .with(running("p", "a", "1").label("app", "guarded"))
         .pdb("pdb", "default", json!({}), 0);
     assert_eq!(check(&command, &guarded), Err(CommandInvalidated::Churn));
     let mut nominated = movable();
@@ -68,17 +67,17 @@ fn changes_since_the_decision_invalidate_a_command() {
         .cluster
         .nominate("a", now() + jiff::SignedDuration::from_secs(20));
     assert_eq!(check(&command, &nominated), Err(CommandInvalidated::Budget));
-    let full = movable().with([running("filler", "b", "1500m")]);
+    let full = movable().with(running("filler", "b", "1500m"));
     assert_eq!(check(&command, &full), Err(CommandInvalidated::Scheduling));
     let changed = movable().run([node("a", "small").without("Consolidatable")]);
     assert_eq!(check(&command, &changed), Err(CommandInvalidated::Churn));
     // The replacement had three instance types; one of them is no longer offered.
     let with_types = |types: Vec<karpenter_core::instance_type::InstanceType>| {
         World::empty()
-            .with_types(types.into())
+            .with_types(types)
             .with_pool(on_demand_pool("default"))
             .run([node("a", "huge")])
-            .with([running("p", "a", "1")])
+            .with(running("p", "a", "1"))
     };
     let replacing = self::command(&with_types(sizes().to_vec()));
     assert_eq!(replacing.replacements[0].instance_types.len(), 3);
@@ -102,7 +101,7 @@ fn changes_since_the_decision_invalidate_a_command() {
 fn of_empty_nodes_only_those_with_new_pods_drop_out_of_a_command() {
     let empty = || world().run([node("a", "huge"), node("b", "huge")]);
     let command = command(&empty());
-    let one = empty().with([running("p", "a", "1")]);
+    let one = empty().with(running("p", "a", "1"));
     assert_eq!(check(&command, &one), Ok(vec!["b".to_owned()]));
     let both = empty().with([running("p", "a", "1"), running("q", "b", "1")]);
     assert_eq!(check(&command, &both), Err(CommandInvalidated::Churn));
@@ -114,6 +113,6 @@ fn a_pending_pod_that_needs_the_room_invalidates_a_command() {
     let command = command(&movable());
     let busy = movable()
         .run([node("b", "huge").label("team", "x")])
-        .with([pod("big").cpu("1500m").select("team", "x")]);
+        .with(pod("big").cpu("1500m").select("team", "x"));
     assert_eq!(check(&command, &busy), Err(CommandInvalidated::Scheduling));
 }

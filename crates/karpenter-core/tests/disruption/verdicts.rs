@@ -10,8 +10,8 @@ use crate::fixture::{
     CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, NODE_POOL, Object, Pod, World, Z1, ZONE, now, pod,
 };
 use crate::fleet::{
-    Fleet, FleetNode, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running, sizes,
-    type_with_offerings, verdict, world,
+    Fleet, FleetNode, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running,
+    type_with_offerings, verdict, world, world_of,
 };
 
 /// Removes a label from NodeClaim and Node.
@@ -54,7 +54,7 @@ fn of_several_reasons_against_a_candidate_the_first_in_order_is_given() {
         }
         let guarded = |name: &str| running(name, "a", "1").label("app", "guarded");
         let pods: Vec<Object<Pod>> = match from {
-            ..=9 => vec![guarded("p").annotation("karpenter.sh/do-not-disrupt", "true")],
+            ..=9 => vec![guarded("p").do_not_disrupt()],
             _ => vec![guarded("p")],
         };
         let mut world =
@@ -202,9 +202,9 @@ fn what_prevents_consolidation_is_reported_in_order() {
         if from <= 1 {
             m = m.label(INSTANCE_TYPE, "gone");
         }
-        let world = World::empty().with_types(sizes()).with_pool(pool);
-        let world = world.run([m]).with([running("p", "a", "1")]);
-        verdict(&world.decide_with(|_| ()), "a")
+        let world = world_of(pool);
+        let world = world.run([m]).with(running("p", "a", "1"));
+        world.verdict("a")
     };
     for (from, text) in [
         (0, "NodePool is static"),
@@ -251,7 +251,7 @@ fn a_node_whose_pods_cost_nothing_to_move_is_empty() {
             .annotation("controller.kubernetes.io/pod-deletion-cost", cost);
         let plan = world()
             .run([node("a", "huge")])
-            .with([cheap])
+            .with(cheap)
             .decide_with(|_| ());
         plan.commands[0].method
     };
@@ -274,13 +274,13 @@ fn a_node_whose_pods_need_several_replacements_stays() {
     )];
     let huge = node("a", "small").node("/status/allocatable/cpu", json!("16"));
     let world = World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(open_pool("default"));
     let world = world
         .run([huge])
         .with(["p", "q", "r"].map(|name| running(name, "a", "1500m")));
     assert_eq!(
-        verdict(&world.decide_with(|_| ()), "a"),
+        world.verdict("a"),
         "Can't remove without creating 3 candidates"
     );
 }
@@ -292,7 +292,7 @@ fn of_pods_that_cannot_be_placed_five_are_named() {
     let world = world()
         .run([node("a", "small").label("team", "x")])
         .with((0..7).map(pinned));
-    let text = verdict(&world.decide_with(|_| ()), "a");
+    let text = world.verdict("a");
     assert!(
         text.starts_with("Not all pods would schedule, default/p0 => "),
         "{text}"
@@ -310,9 +310,9 @@ fn what_costs_the_same_replaces_nothing() {
             type_with_offerings("other", 2, vec![fake::offering(ON_DEMAND, Z1, other)]),
         ];
         let world = World::empty()
-            .with_types(types.into())
+            .with_types(types)
             .with_pool(open_pool("default"));
-        let world = world.run([node("a", "now")]).with([running("p", "a", "1")]);
+        let world = world.run([node("a", "now")]).with(running("p", "a", "1"));
         let plan = world.decide_with(|_| ());
         (commands(&plan), verdict(&plan, "a"))
     };
@@ -334,9 +334,9 @@ fn the_price_of_a_launch_is_the_dearest_of_the_first_capacity_type() {
             type_with_offerings("other", 4, offerings),
         ];
         let world = World::empty()
-            .with_types(types.into())
+            .with_types(types)
             .with_pool(open_pool("default"));
-        let world = world.run([node("a", "now")]).with([running("p", "a", "1")]);
+        let world = world.run([node("a", "now")]).with(running("p", "a", "1"));
         !commands(&world.decide_with(|_| ())).is_empty()
     };
     let (on_demand, spot) = (
@@ -360,9 +360,7 @@ fn the_price_of_a_launch_is_the_dearest_of_the_first_capacity_type() {
 /// Conformance: DIS-185
 #[test]
 fn several_spot_nodes_are_consolidated_with_fewer_than_fifteen_types() {
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(open_pool("default").requires(CAPACITY_TYPE, "In", &[SPOT]));
+    let world = world_of(open_pool("default").requires(CAPACITY_TYPE, "In", &[SPOT]));
     let world = world
         .run(["a", "b", "c"].map(|name| node(name, "medium").spot()))
         .with(["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "2500m")));
@@ -426,9 +424,7 @@ fn methods_come_in_order_and_name_their_reason_and_type() {
         };
         let stays = |name: &str| !gone.contains(&name);
         pods.retain(|pod| stays(pod.json()["spec"]["nodeName"].as_str().unwrap()));
-        let world = World::empty()
-            .with_types(sizes())
-            .with_pool(on_demand_pool("default"))
+        let world = world_of(on_demand_pool("default"))
             .with_pool(fixed.clone())
             .run(nodes.into_iter().filter(|node| stays(node.name())))
             .with(pods);
@@ -460,14 +456,11 @@ fn a_rejected_proposal_names_one_of_the_reasons_of_the_event() {
 /// Conformance: DIS-141, DIS-176
 #[test]
 fn a_node_without_a_known_price_costs_0() {
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(open_pool("default"))
-        .run([
-            node("unknown", "gone"),
-            node("elsewhere", "huge").label(ZONE, "nowhere"),
-            node("known", "huge"),
-        ]);
+    let world = world_of(open_pool("default")).run([
+        node("unknown", "gone"),
+        node("elsewhere", "huge").label(ZONE, "nowhere"),
+        node("known", "huge"),
+    ]);
     let all = Candidates::new(&world.cluster.snapshot(), &<_>::default(), now());
     let prices: Vec<(&str, f64)> = all.candidates.iter().map(|c| (c.name(), c.price)).collect();
     assert_eq!(
@@ -495,7 +488,7 @@ fn pending_pods_block_no_disruption_and_blocked_pods_get_no_replacement() {
         plan.commands[0].replacements.len()
     };
     assert_eq!(kept(|pod| pod, None), 1);
-    let refuses = |pod: Object<Pod>| pod.annotation("karpenter.sh/do-not-disrupt", "true");
+    let refuses = |pod: Object<Pod>| pod.do_not_disrupt();
     assert_eq!(kept(refuses, None), 0);
     assert_eq!(kept(|pod| pod, Some(json!({ "maxUnavailable": 0 }))), 0);
     assert_eq!(kept(|pod| pod, Some(json!({ "minAvailable": "100%" }))), 0);
@@ -515,10 +508,10 @@ fn a_command_names_its_claims_and_five_instance_types() {
         });
         let all = cheap.chain([crate::fleet::priced_type("huge", 16, 1.6)]);
         let plan = World::empty()
-            .with_types(all.collect())
+            .with_types(all.collect::<Vec<_>>())
             .with_pool(on_demand_pool("default"))
             .run([node("a", "huge")])
-            .with([running("p", "a", "1")])
+            .with(running("p", "a", "1"))
             .decide_with(|_| ());
         assert_eq!(plan.commands[0].id().claims(), ["a-claim"]);
         plan.commands[0].to_string()

@@ -8,12 +8,6 @@ use crate::fixture::*;
 const DB: (&str, &str) = ("role", "db");
 const WEB: (&str, &str) = ("app", "web");
 
-fn claim_index(plan: &karpenter_core::schedule::Plan, name: &str) -> Option<usize> {
-    plan.new_node_claims
-        .iter()
-        .position(|draft| draft.pods.iter().any(|pod| pod.name == name))
-}
-
 /// Conformance: SCH-128
 #[test]
 fn empty_affinity_constrains_nothing() {
@@ -21,51 +15,42 @@ fn empty_affinity_constrains_nothing() {
         "/spec/affinity",
         json!({ "podAffinity": {}, "podAntiAffinity": {}, "nodeAffinity": {} }),
     );
-    assert!(all_placed(&World::new().with([empty]).plan()));
+    assert!(World::new().places(empty));
 }
 
 /// Conformance: SCH-129
 #[test]
 fn an_affine_pod_finds_its_target_among_others() {
-    let others = copies(
-        &pod("other")
-            .label("app", "x")
-            .spread(HOSTNAME, 1, ("app", "x")),
-        10,
-    );
+    let others = copies(&member("other").spread(HOSTNAME, 1, APP), 10);
     let target = pod("target")
         .label("app", "web")
         .label("team", "a")
         .spread(HOSTNAME, 1, WEB);
     let follower = pod("follower").affinity(HOSTNAME, WEB);
     let plan = World::new().with(others).with([target, follower]).plan();
-    assert_eq!(claim_index(&plan, "target"), claim_index(&plan, "follower"));
+    assert_eq!(claim_with(&plan, "target"), claim_with(&plan, "follower"));
     let spread = pod("p")
         .label("app", "web")
         .affinity(ARCH, WEB)
         .spread(HOSTNAME, 1, WEB)
         .cpu("1");
-    let plan = World::new().with(copies(&spread, 2)).plan();
+    let plan = plan_of(copies(&spread, 2));
     assert_eq!(sizes(&plan), [1, 1]);
     assert_eq!(
-        values(&plan.new_node_claims[0], ARCH),
+        first_values(&plan, ARCH),
         values(&plan.new_node_claims[1], ARCH)
     );
 }
 
 fn small() -> World {
-    World::empty().with_pool(node_pool("default").requires(
-        INSTANCE_TYPE,
-        "In",
-        &["small-instance-type"],
-    ))
+    World::of(node_pool("default").requires(INSTANCE_TYPE, "In", &["small-instance-type"]))
 }
 
 /// Conformance: SCH-130
 #[test]
 fn pods_affine_to_themselves_share_one_host() {
     let own = pod("p").label("app", "web").affinity(HOSTNAME, WEB);
-    assert_eq!(sizes(&small().with(copies(&own, 3)).plan()), [3]);
+    assert_eq!(small().with(copies(&own, 3)).sizes(), [3]);
     let mut world = small().with(copies(&own, 10));
     let plan = world.launch_and_bind();
     assert_eq!((sizes(&plan), plan.unplaced.len()), (vec![5], 5));
@@ -88,11 +73,11 @@ fn pods_affine_to_themselves_do_not_leave_the_host_of_a_match() {
 #[test]
 fn pods_affine_to_themselves_share_one_zone() {
     let own = pod("p").label("app", "web").affinity(ZONE, WEB);
-    assert_eq!(sizes(&small().with(copies(&own, 3)).plan()), [3]);
+    assert_eq!(small().with(copies(&own, 3)).sizes(), [3]);
     let plan = small()
         .with(copies(&own.clone().require(ZONE, "In", &[Z3]), 3))
         .plan();
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z3]);
+    assert_eq!(first_values(&plan, ZONE), [Z3]);
     let apart = |name: &str, zone: &str| {
         pod(name)
             .label("app", "web")
@@ -100,7 +85,7 @@ fn pods_affine_to_themselves_share_one_zone() {
             .require(ZONE, "In", &[zone])
     };
     // DIFFERS: kube-scheduler would never bind the second pod: the first one matches its term and is in another zone.
-    let plan = World::new().with([apart("a", Z2), apart("b", Z3)]).plan();
+    let plan = plan_of([apart("a", Z2), apart("b", Z3)]);
     assert_eq!((sizes(&plan), plan.unplaced.len()), (vec![1], 1));
 }
 
@@ -116,17 +101,15 @@ fn a_pod_counts_for_affinity_only_if_it_matches_all_terms() {
             web.clone(),
             pod("x").label("tier", "fast").cpu("1").select(ZONE, Z1),
         ])
-        .with([both.clone()])
+        .with(both.clone())
         .plan();
     assert_eq!(plan.unplaced.len(), 1, "neither is web and fast");
     let plan = World::new()
         .with([web, fast("f").select(ZONE, Z2)])
-        .with([both])
+        .with(both)
         .plan();
     assert!(all_placed(&plan));
-    let mut drafts = plan.new_node_claims.iter();
-    let draft = drafts.find(|draft| draft.pods.iter().any(|pod| pod.name.starts_with("both")));
-    assert_eq!(values(draft.unwrap(), ZONE), [Z2]);
+    assert_eq!(values_with(&plan, "both", ZONE), [Z2]);
 }
 
 #[test]
@@ -135,7 +118,7 @@ fn preferred_zonal_anti_affinity_does_not_launch_a_node_per_pod() {
         .label("app", "web")
         .cpu("100m")
         .prefer_anti_affinity(50, ZONE, WEB);
-    let plan = World::new().with(copies(&shy, 3)).plan();
+    let plan = plan_of(copies(&shy, 3));
     assert!(all_placed(&plan));
     assert_eq!(sizes(&plan), [3]);
 }
@@ -144,13 +127,11 @@ fn preferred_zonal_anti_affinity_does_not_launch_a_node_per_pod() {
 #[test]
 fn preferred_affinity_that_cannot_be_met_is_dropped() {
     let absent = pod("p").prefer_affinity(50, HOSTNAME, WEB);
-    assert!(all_placed(&World::new().with([absent]).plan()));
+    assert!(World::new().places(absent));
     let in_each_zone =
         [Z1, Z2, Z3].map(|zone| pod(zone).label("app", "web").select(ZONE, zone).cpu("2"));
     let away = copies(&pod("p").prefer_anti_affinity(50, ZONE, WEB), 3);
-    assert!(all_placed(
-        &World::new().with(in_each_zone).with(away).plan()
-    ));
+    assert!(World::new().with(in_each_zone).places(away));
 }
 
 #[test]
@@ -161,14 +142,12 @@ fn preferred_affinity_does_not_keep_a_pod_from_starting_a_required_group() {
         .label("app", "web")
         .affinity(ZONE, WEB)
         .prefer_affinity(50, ZONE, DB);
-    let plan = World::new()
-        .with((
-            node("n").zone(Z3).set("/status/allocatable", full),
-            pod("db").label("role", "db").on("n"),
-            own,
-        ))
-        .plan();
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z3]);
+    let plan = plan_of((
+        node("n").zone(Z3).set("/status/allocatable", full),
+        pod("db").label("role", "db").on("n"),
+        own,
+    ));
+    assert_eq!(first_values(&plan, ZONE), [Z3]);
 }
 
 /// Two nodes cost a quarter less than one, but then `p` would not be near `x`.
@@ -176,19 +155,14 @@ fn preferred_affinity_does_not_keep_a_pod_from_starting_a_required_group() {
 fn a_pod_is_near_another_one_on_its_planned_node() {
     let types = [(2, 0.23), (4, 0.6)].map(|(cpu, price)| {
         let name = format!("t{cpu}");
-        instance_type(&name)
-            .cpu(cpu)
-            .gib(16)
-            .pods(20)
-            .price(price)
-            .build()
+        instance_type(&name).cpu(cpu).gib(16).pods(20).price(price)
     });
     let planned = |p: Object<Pod>| {
         let x = pod("x").label("app", "web").cpu("1500m").memory("1Gi");
         let world = World::new()
-            .with_types(types.clone().into())
+            .with_types(types.clone())
             .with([x, p.cpu("1").memory("4Gi")]);
-        sizes(&world.plan())
+        world.sizes()
     };
     assert_eq!(planned(pod("p")), [1, 1]);
     for key in [ZONE, HOSTNAME] {
@@ -208,9 +182,9 @@ fn pods_that_come_near_later_do_not_meet_a_preference_to_be_apart() {
     let planned = |p: Object<Pod>| {
         let x = pod("x").label("app", "web").cpu("1500m").memory("1Gi");
         let world = World::new()
-            .with_types(types.clone().into())
+            .with_types(types.clone())
             .with([x, p.cpu("1").memory("4Gi")]);
-        sizes(&world.plan())
+        world.sizes()
     };
     assert_eq!(planned(pod("p")), [2]);
     let apart = pod("p").prefer_anti_affinity(50, HOSTNAME, WEB);
@@ -223,7 +197,7 @@ fn anti_affinity_to_pods_everywhere_fails() {
     let in_each_zone =
         [Z1, Z2, Z3].map(|zone| pod(zone).label("app", "web").select(ZONE, zone).cpu("2"));
     let away = pod("p").cpu("100m").anti_affinity(ZONE, WEB);
-    let plan = World::new().with(in_each_zone).with([away.clone()]).plan();
+    let plan = World::new().with(in_each_zone).with(away.clone()).plan();
     assert!(
         why(&plan, "p").contains("unsatisfiable topology constraint for pod anti-affinity"),
         "{}",
@@ -249,7 +223,7 @@ fn required_and_not_preferred_anti_affinity_of_others_keeps_a_pod_away() {
     assert_eq!(
         World::new()
             .with(owners.clone())
-            .with([plain.clone()])
+            .with(plain.clone())
             .plan()
             .unplaced
             .len(),
@@ -268,7 +242,7 @@ fn required_and_not_preferred_anti_affinity_of_others_keeps_a_pod_away() {
     let mut world = World::new().with([Z1, Z2, Z3].map(preferring));
     world.launch_and_bind();
     world.add(plain);
-    assert!(all_placed(&world.plan()));
+    assert!(world.is_placed());
 }
 
 /// Upstream places one such pod per pass, because it leaves the zone open; see docs/DIFFERENCES.md.
@@ -285,9 +259,7 @@ fn mutually_exclusive_pods_take_one_zone_each_within_a_pass() {
 /// Conformance: SCH-138
 #[test]
 fn affinity_to_a_pod_that_does_not_exist_fails() {
-    let plan = World::new()
-        .with(copies(&pod("p").affinity(HOSTNAME, WEB), 10))
-        .plan();
+    let plan = plan_of(copies(&pod("p").affinity(HOSTNAME, WEB), 10));
     assert_eq!(plan.unplaced.len(), 10);
 }
 
@@ -299,15 +271,13 @@ fn followers_wait_until_the_zone_of_their_target_is_decided() {
     // Followers without the affinity would be launched in zone 1.
     let target = pod("a-target").label("app", "web").label("role", "db");
     let target = target.cpu("3").require(ZONE, "In", &[Z2, Z3]);
-    let mut world = World::new().with([target.clone()]).with(followers());
+    let mut world = World::new().with(target.clone()).with(followers());
     let plan = world.launch_and_bind();
     assert_eq!(plan.unplaced.len(), 10);
     let plan = world.launch_and_bind();
     assert!(all_placed(&plan));
     assert_eq!(world.skew(ZONE, WEB), [11], "all in one zone");
-    let mut decided = World::new()
-        .with([target.select(ZONE, Z2)])
-        .with(followers());
+    let mut decided = World::new().with(target.select(ZONE, Z2)).with(followers());
     assert!(all_placed(&decided.launch_and_bind()));
     assert_eq!(decided.skew(ZONE, WEB), [11]);
 }
@@ -334,7 +304,7 @@ fn a_chain_of_affinities_is_resolved_in_any_order() {
                 .clone()
                 .cpu(&format!("{}m", 500 - 100 * place))
         });
-        let plan = World::new().with(sized).plan();
+        let plan = plan_of(sized);
         assert!(all_placed(&plan));
         assert_eq!(sizes(&plan), [4]);
     }
@@ -386,7 +356,7 @@ fn a_spread_overrides_a_preferred_affinity() {
         .label("app", "web")
         .prefer_affinity(50, HOSTNAME, WEB)
         .spread(HOSTNAME, 1, WEB);
-    let plan = World::new().with(copies(&asked, 3)).plan();
+    let plan = plan_of(copies(&asked, 3));
     assert_eq!(sizes(&plan), [1, 1, 1]);
 }
 
@@ -395,28 +365,19 @@ fn a_spread_overrides_a_preferred_affinity() {
 fn the_first_pod_of_an_affinity_group_goes_to_the_zone_of_earlier_pods() {
     // `together` leaves its zone open, and `near`, the first pod of its zonal group, does not fit on the same node. If the zone
     // stayed open, `pinned` could move `together` to another zone.
-    let together = pod("together")
-        .cpu("2")
-        .label("app", "x")
-        .affinity(HOSTNAME, ("app", "x"));
-    let near = pod("near")
+    let together = member("together").cpu("2").affinity(HOSTNAME, APP);
+    let near = member("near")
         .cpu("1500m")
         .memory("3Gi")
-        .label("app", "x")
-        .affinity(ZONE, ("app", "x"));
+        .affinity(ZONE, APP);
     let pinned = pod("pinned").cpu("1").select(ZONE, Z2);
-    let mut world = World::empty()
-        .with_types(
-            [instance_type("t").cpu(4).gib(4).pods(10).build()]
-                .into_iter()
-                .collect(),
-        )
-        .with_pool(node_pool("default"))
+    let mut world = World::new()
+        .with_types(instance_type("t").cpu(4).gib(4).pods(10))
         .with([together.memory("2Gi"), near, pinned]);
     let plan = world.launch_and_bind();
     assert!(all_placed(&plan));
-    assert_ne!(claim_index(&plan, "together"), claim_index(&plan, "near"));
-    assert_eq!(world.skew(ZONE, ("app", "x")).len(), 1, "one zone");
+    assert_ne!(claim_with(&plan, "together"), claim_with(&plan, "near"));
+    assert_eq!(world.skew(ZONE, APP).len(), 1, "one zone");
 }
 
 /// Only a required spread needs to know the zone of the pods that it counts before they are bound.

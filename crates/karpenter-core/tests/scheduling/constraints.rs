@@ -7,11 +7,11 @@ use serde_json::json;
 use crate::fixture::*;
 
 fn custom() -> World {
-    World::empty().with_pool(node_pool("default").requires("custom", "In", &["v"]))
+    World::of(node_pool("default").requires("custom", "In", &["v"]))
 }
 
 fn is_placed(pod: Object<Pod>) -> bool {
-    all_placed(&custom().with([pod]).plan())
+    custom().places(pod)
 }
 
 /// Conformance: SCH-018
@@ -28,7 +28,7 @@ fn a_pod_may_require_only_labels_of_the_pool() {
 /// Conformance: SCH-019
 #[test]
 fn a_label_of_no_pool_can_only_be_required_to_be_absent() {
-    let world = |pod: Object<Pod>| World::new().with([pod]).plan();
+    let world = |pod: Object<Pod>| plan_of(pod);
     assert!(!all_placed(&world(pod("p").require(
         "custom",
         "In",
@@ -56,8 +56,7 @@ fn a_label_of_no_pool_can_only_be_required_to_be_absent() {
 /// Conformance: SCH-020
 #[test]
 fn compatible_pods_share_a_node_with_a_label_both_admit() {
-    let world =
-        || World::empty().with_pool(node_pool("default").requires("custom", "In", &["a", "b"]));
+    let world = || World::of(node_pool("default").requires("custom", "In", &["a", "b"]));
     let plan = world()
         .with([
             pod("p").require("custom", "In", &["a"]),
@@ -86,16 +85,14 @@ fn compatible_pods_share_a_node_with_a_label_both_admit() {
 #[test]
 fn an_unknown_zone_stays_unknown_when_another_rule_admits_any() {
     let pod = pod("p").require_term(&[(ZONE, "In", &["nowhere"]), (ZONE, "Exists", &[])]);
-    assert!(!all_placed(&World::new().with([pod]).plan()));
+    assert!(!World::new().places(pod));
 }
 
 /// Conformance: SCH-022
 #[test]
 fn a_well_known_integer_label_selects_instance_types() {
     let options = |operator: &str, values: &[&str]| {
-        let plan = World::new()
-            .with([pod("p").require("integer", operator, values)])
-            .plan();
+        let plan = plan_of(pod("p").require("integer", operator, values));
         plan.new_node_claims
             .first()
             .map(|draft| draft.instance_types.to_vec())
@@ -109,10 +106,9 @@ fn a_well_known_integer_label_selects_instance_types() {
         ("Gte", "16", "arm-instance-type"),
         ("Lte", "2", "small-instance-type"),
     ] {
-        let world =
-            World::empty().with_pool(node_pool("default").requires("integer", operator, &[value]));
+        let world = World::of(node_pool("default").requires("integer", operator, &[value]));
         assert_eq!(
-            *world.with([pod("p")]).plan().new_node_claims[0].instance_types,
+            *world.with(pod("p")).plan().new_node_claims[0].instance_types,
             [found]
         );
     }
@@ -122,17 +118,13 @@ fn a_well_known_integer_label_selects_instance_types() {
 #[test]
 fn contradictory_requirements_fail_and_contradictory_preferences_do_not() {
     let contradiction: &[(&str, &str, &[&str])] = &[(ZONE, "In", &[Z1]), (ZONE, "NotIn", &[Z1])];
-    assert!(!all_placed(
-        &World::new()
-            .with([pod("p").require_term(contradiction)])
-            .plan()
-    ));
+    assert!(!World::new().places(pod("p").require_term(contradiction)));
     let at = "/spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
     let preferring = pod("p").push(
         at,
         serde_json::json!({ "weight": 1, "preference": term(contradiction) }),
     );
-    assert!(all_placed(&World::new().with([preferring]).plan()));
+    assert!(World::new().places(preferring));
 }
 
 /// Conformance: SCH-024
@@ -142,9 +134,9 @@ fn the_first_alternative_that_can_be_met_is_used() {
     let both = bad(bad(pod("p")))
         .require(ZONE, "In", &[Z1])
         .require(ZONE, "In", &[Z2]);
-    let plan = World::new().with([both]).plan();
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
-    assert!(!all_placed(&World::new().with([bad(pod("p"))]).plan()));
+    let plan = plan_of(both);
+    assert_eq!(first_values(&plan, ZONE), [Z1]);
+    assert!(!World::new().places(bad(pod("p"))));
 }
 
 /// Conformance: SCH-025
@@ -154,11 +146,11 @@ fn preferences_that_cannot_be_met_are_dropped() {
         pod("p")
             .prefer(1, ZONE, "In", &["nowhere"])
             .prefer(2, INSTANCE_TYPE, "In", &["nothing"]);
-    assert!(all_placed(&World::new().with([invalid]).plan()));
+    assert!(World::new().places(invalid));
     let conflicting = pod("p")
         .require(ZONE, "NotIn", &[Z1])
         .prefer(1, ZONE, "In", &[Z1]);
-    assert!(all_placed(&World::new().with([conflicting]).plan()));
+    assert!(World::new().places(conflicting));
 }
 
 /// Conformance: SCH-026
@@ -168,10 +160,7 @@ fn the_heaviest_preference_that_can_be_met_wins() {
         .prefer(100, ZONE, "In", &["nowhere"])
         .prefer(50, ZONE, "In", &[Z2])
         .prefer(1, ZONE, "In", &[Z1]);
-    assert_eq!(
-        values(&World::new().with([pod]).plan().new_node_claims[0], ZONE),
-        [Z2]
-    );
+    assert_eq!(values(&plan_of(pod).new_node_claims[0], ZONE), [Z2]);
 }
 
 /// Conformance: SCH-027
@@ -180,19 +169,14 @@ fn a_requirement_beats_a_preference() {
     let pod = pod("p")
         .require(ZONE, "In", &[Z3])
         .prefer(1, ZONE, "NotIn", &[Z3]);
-    assert_eq!(
-        values(&World::new().with([pod]).plan().new_node_claims[0], ZONE),
-        [Z3]
-    );
+    assert_eq!(values(&plan_of(pod).new_node_claims[0], ZONE), [Z3]);
 }
 
 /// Conformance: SCH-028
 #[test]
 fn a_preference_that_cannot_be_met_does_not_launch_a_node() {
     for (key, value) in [(ZONE, "nowhere"), (HOSTNAME, "nowhere")] {
-        let plan = World::new()
-            .with([pod("p"), pod("q").prefer(1, key, "In", &[value])])
-            .plan();
+        let plan = plan_of([pod("p"), pod("q").prefer(1, key, "In", &[value])]);
         assert_eq!(sizes(&plan), [2]);
     }
 }
@@ -204,15 +188,11 @@ fn a_prefer_no_schedule_taint_is_tolerated_last() {
         .taint("soft", "yes", "PreferNoSchedule")
         .weight(10);
     let pod = pod("p").prefer(1, ZONE, "In", &["nowhere"]);
-    let plan = World::empty()
-        .with_pool(tainted.clone())
-        .with([pod.clone()])
-        .plan();
+    let plan = World::of(tainted.clone()).with(pod.clone()).plan();
     assert_eq!(plan.new_node_claims[0].node_pool, "tainted");
-    let plan = World::empty()
-        .with_pool(tainted)
+    let plan = World::of(tainted)
         .with_pool(node_pool("clean"))
-        .with([pod])
+        .with(pod)
         .plan();
     assert_eq!(plan.new_node_claims[0].node_pool, "clean");
 }
@@ -249,14 +229,10 @@ fn ignored_preferences_do_not_choose_a_node() {
 #[test]
 fn ignored_soft_constraints_do_not_spread() {
     let soft = serde_json::json!({ "whenUnsatisfiable": "ScheduleAnyway" });
-    let spread = pod("s")
-        .label("app", "x")
-        .spread_with(HOSTNAME, 1, ("app", "x"), soft);
-    let apart = pod("a")
-        .label("app", "x")
-        .prefer_anti_affinity(1, HOSTNAME, ("app", "x"));
+    let spread = member("s").spread_with(HOSTNAME, 1, APP, soft);
+    let apart = member("a").prefer_anti_affinity(1, HOSTNAME, APP);
     for pods in [copies(&spread, 5), copies(&apart, 5)] {
-        assert_eq!(sizes(&ignoring().with(pods).plan()), [5]);
+        assert_eq!(ignoring().with(pods).sizes(), [5]);
     }
 }
 
@@ -264,13 +240,12 @@ fn ignored_soft_constraints_do_not_spread() {
 #[test]
 fn pools_are_chosen_by_name_by_label_and_by_weight() {
     let world = || {
-        World::empty()
-            .with_pool(node_pool("light").weight(1).node_label("team", "a"))
+        World::of(node_pool("light").weight(1).node_label("team", "a"))
             .with_pool(node_pool("heavy").weight(100))
             .with_pool(node_pool("none"))
     };
     let chosen = |pod: Object<Pod>| {
-        world().with([pod]).plan().new_node_claims[0]
+        world().with(pod).plan().new_node_claims[0]
             .node_pool
             .clone()
     };
@@ -287,7 +262,7 @@ fn a_restricted_label_makes_a_pod_invalid() {
         ("karpenter.sh/test", "x"),
         ("karpenter.test.sh/other", "x"),
     ] {
-        let plan = World::new().with([pod("p").select(key, value)]).plan();
+        let plan = plan_of(pod("p").select(key, value));
         assert!(
             matches!(
                 plan.unplaced[0].why,
@@ -310,7 +285,7 @@ fn kubernetes_domains_are_ordinary_labels() {
     let pool = keys.iter().fold(node_pool("default"), |pool, key| {
         pool.requires(key, "In", &["v"])
     });
-    let plan = World::empty().with_pool(pool).with([pod("p")]).plan();
+    let plan = World::of(pool).with(pod("p")).plan();
     let labels = plan.new_node_claims[0]
         .to_node_claim()
         .metadata
@@ -322,18 +297,14 @@ fn kubernetes_domains_are_ordinary_labels() {
 /// Conformance: SCH-191
 #[test]
 fn a_pod_that_excludes_node_pools_is_ignored_without_an_event() {
-    let plan = World::new()
-        .with([pod("p").require(NODE_POOL, "DoesNotExist", &[])])
-        .plan();
+    let plan = plan_of(pod("p").require(NODE_POOL, "DoesNotExist", &[]));
     assert!(plan.unplaced[0].why.is_silent());
 }
 
 /// Conformance: SCH-196
 #[test]
 fn a_label_with_a_typo_gets_a_hint() {
-    let plan = World::new()
-        .with([pod("p").select("topology.kubernetes.io/zon", "x")])
-        .plan();
+    let plan = plan_of(pod("p").select("topology.kubernetes.io/zon", "x"));
     let text = why(&plan, "p");
     assert!(
         text.starts_with("incompatible with nodepool \"default\", daemonset overhead="),
@@ -347,7 +318,7 @@ fn a_planned_claim_has_the_hash_of_its_pool() {
     for team in ["a", "b"] {
         let pool = node_pool("default").node_label("team", team);
         let expected = karpenter_api::hash::node_pool(&pool.clone().build());
-        let plan = World::empty().with_pool(pool).with([pod("p")]).plan();
+        let plan = World::of(pool).with(pod("p")).plan();
         let annotations = plan.new_node_claims[0].to_node_claim().metadata.annotations;
         assert_eq!(annotations.unwrap()["karpenter.sh/nodepool-hash"], expected);
     }
@@ -360,10 +331,10 @@ fn one_of_several_alternatives_may_exclude_node_pools() {
         .cpu("1")
         .require_term(&[(NODE_POOL, "DoesNotExist", &[])])
         .require_term(&[(ZONE, "In", &[Z2])]);
-    let plan = World::new().with([either.clone()]).plan();
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+    let plan = plan_of(either.clone());
+    assert_eq!(first_values(&plan, ZONE), [Z2]);
     let foreign = node("n").without_label(NODE_POOL);
-    let plan = World::new().with((foreign, either)).plan();
+    let plan = plan_of((foreign, either));
     assert_eq!(
         plan.existing.len(),
         1,
@@ -377,30 +348,30 @@ fn preferences_are_dropped_one_by_one_until_the_pod_fits() {
     let absent = ("app", "absent");
     // No pool has z3, so only that preference is dropped; those after it in the order are kept.
     let zones = || node_pool("default").requires(ZONE, "In", &[Z1, Z2]);
-    let world = |pod: Object<Pod>| World::empty().with_pool(zones()).with([pod]).plan();
-    let pod = || pod("p").label("app", "x").cpu("1");
+    let world = |pod: Object<Pod>| World::of(zones()).with(pod).plan();
+    let pod = || member("p").cpu("1");
     // Pod affinity is dropped first: the node preference after it is kept.
     let plan = world(
         pod()
             .prefer_affinity(1, HOSTNAME, absent)
             .prefer(100, ZONE, "In", &[Z2]),
     );
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+    assert_eq!(first_values(&plan, ZONE), [Z2]);
     // The heavier node preference is dropped before the lighter one.
     let plan = world(
         pod()
             .prefer(2, ZONE, "In", &[Z3])
             .prefer(1, ZONE, "In", &[Z2]),
     );
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+    assert_eq!(first_values(&plan, ZONE), [Z2]);
     // Node preferences are dropped before soft spread constraints: the spread still decides the zone.
     let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
     let plan = world(
         pod()
             .prefer(1, ZONE, "In", &[Z3])
-            .spread_with(ZONE, 1, ("app", "x"), soft),
+            .spread_with(ZONE, 1, APP, soft),
     );
-    assert_eq!(values(&plan.new_node_claims[0], ZONE).len(), 1);
+    assert_eq!(first_values(&plan, ZONE).len(), 1);
 }
 
 /// Conformance: SCH-200
@@ -416,7 +387,7 @@ fn bounds_are_inclusive_or_exclusive() {
         let plan = World::empty()
             .with_types(fake::instance_types(4))
             .with_pool(own)
-            .with([asked])
+            .with(asked)
             .plan();
         let names = plan
             .new_node_claims
@@ -451,24 +422,19 @@ fn bounds_are_inclusive_or_exclusive() {
 /// Conformance: SCH-198
 #[test]
 fn requirements_are_normalized_on_both_sides() {
-    let plan = World::empty()
-        .with_pool(node_pool("default").requires(
-            "failure-domain.beta.kubernetes.io/zone",
-            "In",
-            &[Z1, Z2],
-        ))
-        .with([pod("p")
+    let plan = World::of(node_pool("default").requires(
+        "failure-domain.beta.kubernetes.io/zone",
+        "In",
+        &[Z1, Z2],
+    ))
+    .with(
+        pod("p")
             .select("failure-domain.beta.kubernetes.io/zone", Z2)
-            .select("beta.kubernetes.io/arch", "amd64")])
-        .plan();
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
-    assert!(
-        values(
-            &plan.new_node_claims[0],
-            "failure-domain.beta.kubernetes.io/zone"
-        )
-        .is_empty()
-    );
+            .select("beta.kubernetes.io/arch", "amd64"),
+    )
+    .plan();
+    assert_eq!(first_values(&plan, ZONE), [Z2]);
+    assert!(first_values(&plan, "failure-domain.beta.kubernetes.io/zone").is_empty());
 }
 
 /// Conformance: SCH-203

@@ -21,7 +21,7 @@ fn asked() -> Object<Pod> {
 
 fn first_type(world: World) -> Option<String> {
     world
-        .with([asked()])
+        .with(asked())
         .plan()
         .new_node_claims
         .first()
@@ -40,7 +40,7 @@ fn a_daemon_pod_uses_its_requests() {
         json!([{ "key": "s", "effect": "NoSchedule" }]),
     );
     assert_eq!(
-        first_type(World::empty().with_pool(startup).with(daemon())).as_deref(),
+        first_type(World::of(startup).with(daemon())).as_deref(),
         COUNTED
     );
 }
@@ -70,7 +70,7 @@ fn live(cpu: &str) -> Object<Pod> {
 #[test]
 fn the_requests_of_a_running_daemon_pod_count_instead_of_the_template() {
     assert_eq!(
-        first_type(World::new().with(daemon()).with([live("100m")])).as_deref(),
+        first_type(World::new().with(daemon()).with(live("100m"))).as_deref(),
         IGNORED
     );
 }
@@ -86,7 +86,7 @@ fn a_daemon_s_init_container_counts() {
 /// Conformance: SCH-067
 #[test]
 fn a_daemon_that_cannot_run_on_the_node_uses_nothing() {
-    let tainted = || World::empty().with_pool(node_pool("default").taint("t", "t", "NoSchedule"));
+    let tainted = || World::of(node_pool("default").taint("t", "t", "NoSchedule"));
     let mut world = tainted().with(daemon());
     world.add(asked().tolerate(json!({ "operator": "Exists" })));
     assert_eq!(
@@ -102,7 +102,7 @@ fn a_daemon_that_cannot_run_on_the_node_uses_nothing() {
 /// Conformance: SCH-068
 #[test]
 fn a_daemon_s_node_affinity_is_followed() {
-    let labeled = || World::empty().with_pool(node_pool("default").node_label("team", "a"));
+    let labeled = || World::of(node_pool("default").node_label("team", "a"));
     let by_label = daemon().select("team", "a");
     assert_eq!(first_type(labeled().with(by_label)).as_deref(), COUNTED);
     let not_in = daemon().require("absent", "NotIn", &["x"]);
@@ -121,7 +121,7 @@ fn a_daemon_s_preferences_do_not_matter() {
         first_type(World::new().with(preferring)).as_deref(),
         COUNTED
     );
-    let soft = World::empty().with_pool(node_pool("default").taint("t", "t", "PreferNoSchedule"));
+    let soft = World::of(node_pool("default").taint("t", "t", "PreferNoSchedule"));
     assert_eq!(first_type(soft.with(daemon())).as_deref(), COUNTED);
 }
 
@@ -144,10 +144,10 @@ fn spread_and_affinity_of_a_daemon_do_not_matter() {
 #[test]
 fn the_node_a_daemon_pod_is_pinned_to_does_not_matter() {
     let pinned = live("2").require("kubernetes.io/hostname", "In", &["elsewhere"]);
-    let labeled = World::empty().with_pool(node_pool("default").node_label("foo", "bar"));
+    let labeled = World::of(node_pool("default").node_label("foo", "bar"));
     let template = daemon().require("foo", "In", &["bar"]);
     assert_eq!(
-        first_type(labeled.with(template).with([pinned])).as_deref(),
+        first_type(labeled.with(template).with(pinned)).as_deref(),
         COUNTED
     );
 }
@@ -156,13 +156,13 @@ fn the_node_a_daemon_pod_is_pinned_to_does_not_matter() {
 #[test]
 fn the_overhead_of_each_type_is_that_of_the_daemons_it_runs() {
     let types = vec![
-        instance_type("small").cpu(4).gib(4).build(),
-        instance_type("large").cpu(8).gib(16).build(),
+        instance_type("small").cpu(4).gib(4),
+        instance_type("large").cpu(8).gib(16),
     ];
-    let mut world = World::new().with_types(types.into());
+    let mut world = World::new().with_types(types);
     world.add(daemon_set("a").cpu("3500m").select("size", "small"));
     world.add(daemon_set("b").cpu("1").select("size", "large"));
-    let plan = world.with([asked()]).plan();
+    let plan = world.with(asked()).plan();
     assert_eq!(*plan.new_node_claims[0].instance_types, ["large"]);
     assert_eq!(plan.new_node_claims[0].requests.get("cpu"), 2000);
 }
@@ -171,16 +171,15 @@ fn the_overhead_of_each_type_is_that_of_the_daemons_it_runs() {
 #[test]
 fn a_daemon_s_host_port_is_used_where_the_daemon_runs() {
     let port = daemon().host_port(8080);
-    assert!(!all_placed(
-        &World::new()
+    assert!(
+        !World::new()
             .with(port.clone())
-            .with([pod("p").host_port(8080)])
-            .plan()
-    ));
+            .places(pod("p").host_port(8080))
+    );
     let on_large = port.clone().select("size", "large");
     let plan = World::new()
         .with(on_large)
-        .with([pod("p").host_port(8080).select("size", "small")])
+        .with(pod("p").host_port(8080).select("size", "small"))
         .plan();
     assert!(all_placed(&plan));
 }
@@ -190,7 +189,7 @@ fn a_daemon_s_host_port_is_used_where_the_daemon_runs() {
 fn a_daemon_may_select_labels_that_registration_sets() {
     for label in ["karpenter.sh/initialized", "karpenter.sh/registered"] {
         let selecting = daemon().select(label, "true");
-        let world = World::new().with(selecting).with([asked()]);
+        let world = World::new().with(selecting).with(asked());
         let draft = world.plan().new_node_claims.remove(0);
         assert_eq!(draft.instance_types[0], "default-instance-type");
         assert!(
@@ -232,7 +231,7 @@ fn the_requests_of_a_running_daemon_pod_are_not_reserved_again() {
     let small = || sized("1");
     let running = live("1").on("n");
     let world = World::new().with(small()).with((node("n"), running));
-    let plan = world.with([pod("p").cpu("3")]).plan();
+    let plan = world.with(pod("p").cpu("3")).plan();
     assert_eq!(plan.existing.len(), 1, "4 cores less the daemon's one");
     let unexpected = pod("x")
         .namespace("kube-system")
@@ -244,7 +243,7 @@ fn the_requests_of_a_running_daemon_pod_are_not_reserved_again() {
         .with((node("n"), unexpected, pod("q").cpu("1100m")));
     let plan = world.plan();
     assert_eq!(
-        (plan.existing.len(), plan.new_node_claims.len()),
+        counts(&plan),
         (0, 1),
         "what bound pods use is not free, and the rest is not negative"
     );
@@ -259,10 +258,9 @@ fn the_requests_of_a_running_daemon_pod_are_not_reserved_again() {
 fn a_daemon_that_does_not_run_on_a_node_reserves_nothing_there() {
     let huge = sized("10000").select(CAPACITY_TYPE, "spot");
     let spot = node_pool("default").requires(CAPACITY_TYPE, "In", &["spot"]);
-    let plan = World::empty()
-        .with_pool(spot)
+    let plan = World::of(spot)
         .with(huge)
-        .with([node("n")])
+        .with(node("n"))
         .with(copies(&pod("p").cpu("3"), 2))
         .plan();
     assert_eq!((plan.existing.len(), plan.unplaced.len()), (1, 1));

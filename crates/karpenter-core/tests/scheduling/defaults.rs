@@ -28,9 +28,7 @@ fn service(name: &str, namespace: &str, selector: Value) -> Value {
 }
 
 fn owned(name: &str) -> Object<Pod> {
-    pod(name)
-        .label("app", "x")
-        .owned_by("apps/v1", "ReplicaSet", "rs")
+    member(name).owned_by("apps/v1", "ReplicaSet", "rs")
 }
 
 fn world(defaults: Vec<DefaultSpread>) -> World {
@@ -45,7 +43,7 @@ fn world(defaults: Vec<DefaultSpread>) -> World {
 fn zones(mut world: World, pods: Vec<Object<Pod>>) -> Vec<usize> {
     world.add(pods);
     world.launch_and_bind();
-    world.skew(ZONE, ("app", "x"))
+    world.skew(ZONE, APP)
 }
 
 /// Conformance: SCH-143
@@ -56,20 +54,16 @@ fn owned_pods_without_constraints_are_spread_by_default() {
         [2, 1, 1]
     );
     assert_eq!(
-        sizes(
-            &world(vec![default(HOSTNAME, true)])
-                .with(copies(&owned("p"), 3))
-                .plan()
-        ),
+        world(vec![default(HOSTNAME, true)])
+            .with(copies(&owned("p"), 3))
+            .sizes(),
         [1, 1, 1]
     );
-    let own = owned("p").spread(HOSTNAME, 4, ("app", "x"));
+    let own = owned("p").spread(HOSTNAME, 4, APP);
     assert_eq!(
-        sizes(
-            &world(vec![default(HOSTNAME, true)])
-                .with(copies(&own, 3))
-                .plan()
-        ),
+        world(vec![default(HOSTNAME, true)])
+            .with(copies(&own, 3))
+            .sizes(),
         [3]
     );
 }
@@ -78,7 +72,7 @@ fn owned_pods_without_constraints_are_spread_by_default() {
 #[test]
 fn min_domains_and_softness_of_a_default_are_kept() {
     let single = |defaults: DefaultSpread| {
-        let mut world = World::empty().with_pool(node_pool("default").requires(ZONE, "In", &[Z1]));
+        let mut world = World::of(node_pool("default").requires(ZONE, "In", &[Z1]));
         world.policy.default_spread = vec![defaults];
         world
             .cluster
@@ -96,17 +90,12 @@ fn min_domains_and_softness_of_a_default_are_kept() {
 /// Conformance: SCH-145
 #[test]
 fn without_a_selector_there_is_no_default() {
+    assert_eq!(world(vec![]).with(copies(&owned("p"), 3)).sizes(), [3]);
+    let unowned = member("p");
     assert_eq!(
-        sizes(&world(vec![]).with(copies(&owned("p"), 3)).plan()),
-        [3]
-    );
-    let unowned = pod("p").label("app", "x");
-    assert_eq!(
-        sizes(
-            &world(vec![default(HOSTNAME, true)])
-                .with(copies(&unowned, 3))
-                .plan()
-        ),
+        world(vec![default(HOSTNAME, true)])
+            .with(copies(&unowned, 3))
+            .sizes(),
         [3]
     );
     let mut served = world(vec![default(HOSTNAME, true)]);
@@ -114,7 +103,7 @@ fn without_a_selector_there_is_no_default() {
         .cluster
         .apply_service(&read(service("s", "default", json!({ "app": "x" }))));
     let job = unowned.owned_by("batch/v1", "Job", "j");
-    assert_eq!(sizes(&served.with(copies(&job, 3)).plan()), [1, 1, 1]);
+    assert_eq!(served.with(copies(&job, 3)).sizes(), [1, 1, 1]);
 }
 
 /// Conformance: SCH-146
@@ -133,11 +122,9 @@ fn a_default_counts_pods_that_run() {
         .label("app", "y")
         .owned_by("apps/v1", "ReplicaSet", "other");
     assert_eq!(
-        sizes(
-            &two.with(copies(&owned("p"), 2))
-                .with(copies(&other, 2))
-                .plan()
-        ),
+        two.with(copies(&owned("p"), 2))
+            .with(copies(&other, 2))
+            .sizes(),
         [2, 2]
     );
 }
@@ -147,8 +134,7 @@ fn a_default_counts_pods_that_run() {
 fn the_controller_s_selector_counts_not_the_pod_s_labels() {
     let volatile = |index: usize| {
         let name = format!("p-{index}");
-        pod(&name)
-            .label("app", "x")
+        member(&name)
             .label("pod-name", &name)
             .owned_by("apps/v1", "StatefulSet", "set")
     };
@@ -157,13 +143,13 @@ fn the_controller_s_selector_counts_not_the_pod_s_labels() {
         "metadata": { "name": "set", "namespace": "default" },
         "spec": { "serviceName": "s", "template": {}, "selector": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["x"] }] } },
     })));
-    assert_eq!(sizes(&all.with((0..3).map(volatile)).plan()), [1, 1, 1]);
+    assert_eq!(all.with((0..3).map(volatile)).sizes(), [1, 1, 1]);
 }
 
 /// Conformance: SCH-148
 #[test]
 fn services_that_do_not_select_the_pod_add_nothing() {
-    let plain = pod("p").label("app", "x").label("tier", "web");
+    let plain = member("p").label("tier", "web");
     let served = |services: &[Value]| {
         let mut all = world(vec![default(HOSTNAME, true)]);
         services.iter().for_each(|service| {
@@ -173,7 +159,7 @@ fn services_that_do_not_select_the_pod_add_nothing() {
                     .is_change()
             )
         });
-        sizes(&all.with(copies(&plain, 3)).plan())
+        all.with(copies(&plain, 3)).sizes()
     };
     let nil = json!({ "metadata": { "name": "nil", "namespace": "default" }, "spec": {} });
     assert_eq!(served(&[nil, service("empty", "default", json!({}))]), [3]);
@@ -197,8 +183,7 @@ fn services_that_do_not_select_the_pod_add_nothing() {
 #[test]
 fn a_default_spread_counts_by_the_labels_or_expressions_of_the_owner() {
     let of = |name: &str, version: &str, kind: &str| {
-        pod(name)
-            .label("app", "x")
+        member(name)
             .label("tier", name)
             .owned_by(version, kind, "c")
     };
@@ -209,7 +194,7 @@ fn a_default_spread_counts_by_the_labels_or_expressions_of_the_owner() {
         "metadata": { "name": "c", "namespace": "default" }, "spec": { "selector": selector },
     })));
     let pods = ["a", "b"].map(|name| of(name, "v1", "ReplicationController"));
-    assert_eq!(sizes(&all.with(pods).plan()), [1, 1]);
+    assert_eq!(all.with(pods).sizes(), [1, 1]);
     // A ReplicaSet's selector is required besides that of the Service; the two contradict each other, so nothing counts.
     let mut all = world(vec![default(HOSTNAME, true)]);
     all.cluster
@@ -220,7 +205,7 @@ fn a_default_spread_counts_by_the_labels_or_expressions_of_the_owner() {
     });
     all.cluster.apply_replica_set(&read(contradicting));
     let pods = ["a", "b"].map(|name| of(name, "apps/v1", "ReplicaSet"));
-    assert_eq!(sizes(&all.with(pods).plan()), [2]);
+    assert_eq!(all.with(pods).sizes(), [2]);
 }
 
 fn buffer(name: &str, namespace: &str, cpu: &str) -> Arc<karpenter_core::pod::Pod> {
@@ -234,7 +219,7 @@ fn buffer(name: &str, namespace: &str, cpu: &str) -> Arc<karpenter_core::pod::Po
 /// Conformance: SCH-166
 #[test]
 fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
-    let mut world = World::new().with([pod("p").cpu("100m")]);
+    let mut world = World::new().with(pod("p").cpu("100m"));
     world.query.buffer_pods = vec![buffer("b-0", "one", "500"), buffer("b-0", "two", "1")];
     let plan = world.plan();
     let unplaced: Vec<_> = plan
@@ -266,7 +251,7 @@ fn a_preference_of_a_buffer_that_cannot_be_met_is_dropped() {
         .cpu("1")
         .annotation("karpenter.sh/capacity-buffer-fake-pod", "true")
         .prefer_affinity(50, HOSTNAME, ("app", "none"));
-    let mut world = World::new().with([pod("p").cpu("1")]);
+    let mut world = World::new().with(pod("p").cpu("1"));
     let alone = karpenter_core::pod::Pod::parse(&alone.build());
     world.query.buffer_pods = vec![Arc::new(alone)];
     let plan = world.plan();
@@ -289,11 +274,11 @@ fn a_buffer_does_not_take_a_node_from_a_real_pod() {
 /// Conformance: SCH-257
 #[test]
 fn a_buffer_does_not_take_the_place_of_a_pod_that_fits_in_a_later_round() {
-    let types = [instance_type("t").cpu(4).gib(16).build()];
+    let types = [instance_type("t").cpu(4).gib(16)];
     let late = pod("late").cpu("2").affinity(HOSTNAME, ("app", "friend"));
     let friend = pod("friend").cpu("1").label("app", "friend");
     let mut world = World::empty()
-        .with_types(types.into_iter().collect())
+        .with_types(types)
         .with_pool(node_pool("default").limit("nodes", "1"))
         .with([late, friend]);
     world.query.buffer_pods = vec![buffer("b-0", "default", "1500m")];
@@ -310,10 +295,10 @@ fn ignored_preferences_include_soft_defaults() {
         "metadata": { "name": "s", "namespace": "default" }, "spec": { "selector": { "app": "x" } },
     })));
     world.policy.default_spread = vec![default(HOSTNAME, false)];
-    let mut world = world.with(copies(&pod("p").label("app", "x"), 3));
-    assert_eq!(sizes(&world.plan()), [1, 1, 1]);
+    let mut world = world.with(copies(&member("p"), 3));
+    assert_eq!(world.sizes(), [1, 1, 1]);
     world.policy.preference_policy = PreferencePolicy::Ignore;
-    assert_eq!(sizes(&world.plan()), [3]);
+    assert_eq!(world.sizes(), [3]);
 }
 
 /// Conformance: SCH-230
@@ -325,10 +310,8 @@ fn the_selector_of_a_controller_of_another_api_group_is_not_used() {
             "metadata": { "name": "o", "namespace": "default" }, "spec": { "serviceName": "s", "selector": { "matchLabels": { "app": "x" } }, "template": {} },
         })));
         world.policy.default_spread = vec![default(HOSTNAME, true)];
-        let owned = pod("p")
-            .label("app", "x")
-            .owned_by(api_version, "StatefulSet", "o");
-        sizes(&world.with(copies(&owned, 2)).plan())
+        let owned = member("p").owned_by(api_version, "StatefulSet", "o");
+        world.with(copies(&owned, 2)).sizes()
     };
     assert_eq!(spread("apps/v1"), [1, 1]);
     assert_eq!(spread("apps.kruise.io/v1beta1"), [2]);
@@ -352,7 +335,7 @@ fn buffers_come_after_smaller_pods_and_follow_their_own_rules() {
     ];
     let plan = world.plan();
     assert_eq!(plan.existing[0].pod.name, "p");
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z3]);
+    assert_eq!(first_values(&plan, ZONE), [Z3]);
     assert_eq!(plan.new_node_claims[0].buffer_pods.len(), 1);
     assert!(plan.new_node_claims[0].pods.is_empty());
     assert!(plan.unplaced[0].buffer);

@@ -30,7 +30,7 @@ fn uninitialized(name: &str) -> Object<Node> {
 /// Conformance: SCH-076
 #[test]
 fn a_second_pod_is_placed_on_the_launched_node() {
-    let mut world = World::new().with([pod("a").cpu("100m")]);
+    let mut world = World::new().with(pod("a").cpu("100m"));
     world.launch_and_bind();
     world.add(pod("b").cpu("100m"));
     let plan = world.plan();
@@ -54,7 +54,7 @@ fn a_node_is_used_wherever_it_is_among_many() {
         }
     });
     let world = World::new().with(nodes.collect::<Vec<_>>());
-    let plan = world.with([pod("p").select("disk", "ssd")]).plan();
+    let plan = world.with(pod("p").select("disk", "ssd")).plan();
     assert_eq!(plan.existing[0].node, "n-69");
 }
 
@@ -98,9 +98,7 @@ fn the_memory_of_a_solver_grows_with_the_anti_affinity_of_bound_pods() {
 fn a_node_is_used_if_the_pod_admits_its_zone() {
     let in_z2 = node("n").zone(Z2);
     let used = |zones: &[&str]| {
-        World::new()
-            .with((in_z2.clone(), pod("p").require(ZONE, "In", zones)))
-            .plan()
+        plan_of((in_z2.clone(), pod("p").require(ZONE, "In", zones)))
             .existing
             .len()
     };
@@ -176,10 +174,10 @@ fn an_initialized_node_comes_first() {
 fn an_unmanaged_node_is_used() {
     let foreign = bare_node("foreign").cpu("10").memory("10Gi").pods("110");
     let plan = World::new()
-        .with([foreign])
+        .with(foreign)
         .with(copies(&pod("p").cpu("10m").memory("10Mi"), 100))
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (100, 0));
+    assert_eq!(counts(&plan), (100, 0));
 }
 
 #[test]
@@ -187,9 +185,7 @@ fn a_pod_that_only_an_existing_node_can_hold_is_placed_before_larger_ones() {
     let only = "example.com/only";
     let small = bare_node("n").cpu("10").memory("10Gi").pods("1");
     let tied = pod("tied").cpu("100m").select(only, "true");
-    let plan = World::new()
-        .with((small.label(only, "true"), vec![pod("free").cpu("1"), tied]))
-        .plan();
+    let plan = plan_of((small.label(only, "true"), vec![pod("free").cpu("1"), tied]));
     assert!(all_placed(&plan), "{:?}", plan.unplaced);
 }
 
@@ -197,10 +193,8 @@ fn a_pod_that_only_an_existing_node_can_hold_is_placed_before_larger_ones() {
 #[test]
 fn a_required_label_that_the_node_lacks_rules_it_out() {
     let bare = node("n").without_label(ZONE);
-    let plan = World::new()
-        .with((bare, pod("p").require(ZONE, "Exists", &[])))
-        .plan();
-    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (0, 1));
+    let plan = plan_of((bare, pod("p").require(ZONE, "Exists", &[])));
+    assert_eq!(counts(&plan), (0, 1));
 }
 
 /// Conformance: SCH-083
@@ -229,7 +223,7 @@ fn a_resource_the_kubelet_has_not_reported_yet_comes_from_the_claim() {
     let plan = world
         .with((zero, pod("p").request(fake::GPU_VENDOR_A, "1")))
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 0));
+    assert_eq!(counts(&plan), (1, 0));
 }
 
 /// Conformance: SCH-085
@@ -241,7 +235,7 @@ fn a_second_affine_pod_joins_the_zone_of_the_first() {
             .affinity(ZONE, ("app", "web"))
             .cpu("1500m")
     };
-    let mut world = World::new().with([own("a")]);
+    let mut world = World::new().with(own("a"));
     let first = world.launch_and_bind();
     world.add(own("b"));
     let second = world.plan();
@@ -261,16 +255,12 @@ fn pods_of_a_deleting_node_are_placed_with_the_pending_ones() {
     copies(&pod("p").cpu("100m"), 2)
         .into_iter()
         .for_each(|pod| world.add(pod));
-    assert_eq!(sizes(&world.plan()), [4]);
+    assert_eq!(world.sizes(), [4]);
 }
 
 #[test]
 fn a_what_if_leaves_the_node_out_and_does_not_change_the_snapshot() {
-    let mut world = World::new().with((
-        node("a"),
-        node("b"),
-        pod("p").cpu("1").label("app", "x").on("a"),
-    ));
+    let mut world = World::new().with((node("a"), node("b"), member("p").cpu("1").on("a")));
     let snapshot = world.cluster.snapshot();
     world.query.pods = PodSet::Given(snapshot.pods_on("a").to_vec());
     world.query.without = vec!["a".to_owned()];
@@ -329,12 +319,7 @@ fn a_pool_s_taint_must_be_tolerated() {
             Some(toleration) => pod("p").tolerate(toleration),
             None => pod("p"),
         };
-        all_placed(
-            &World::empty()
-                .with_pool(node_pool("default").taint("key", "value", "NoSchedule"))
-                .with([asked])
-                .plan(),
-        )
+        World::of(node_pool("default").taint("key", "value", "NoSchedule")).places(asked)
     };
     assert!(placed(Some(
         json!({ "key": "key", "operator": "Equal", "value": "value", "effect": "NoSchedule" })
@@ -357,22 +342,18 @@ fn a_pool_s_taint_must_be_tolerated() {
 #[test]
 fn a_host_port_is_used_once_per_node() {
     assert_eq!(
-        sizes(
-            &World::new()
-                .with(copies(&pod("p").host_port(8080), 2))
-                .plan()
-        ),
+        World::new()
+            .with(copies(&pod("p").host_port(8080), 2))
+            .sizes(),
         [1, 1]
     );
-    let plan = World::new()
-        .with((
-            node("n"),
-            pod("e").host_port(8080).on("n"),
-            pod("p").host_port(8080),
-            pod("q").host_port(8081),
-        ))
-        .plan();
-    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 1));
+    let plan = plan_of((
+        node("n"),
+        pod("e").host_port(8080).on("n"),
+        pod("p").host_port(8080),
+        pod("q").host_port(8081),
+    ));
+    assert_eq!(counts(&plan), (1, 1));
 }
 
 fn with_nominations(mut world: World, nominations: &[(&str, &str)]) -> World {
@@ -416,7 +397,7 @@ fn a_pod_that_no_longer_fits_its_nominated_node_is_placed_like_any_other() {
         .with(full);
     let pods = ["tainted", "full", "gone", "other-zone"];
     let world = world.with([0, 1, 2].map(|index| pod(pods[index]).cpu("1")));
-    let world = world.with([pod("other-zone").cpu("1").select(ZONE, Z2)]);
+    let world = world.with(pod("other-zone").cpu("1").select(ZONE, Z2));
     let nominations = [
         ("tainted", "a"),
         ("full", "b"),
@@ -506,11 +487,7 @@ fn a_pod_resized_in_place_counts_with_its_new_requests() {
             }],
         });
         let big = pod("b").cpu("3500m").on("n").set("/status", status);
-        World::new()
-            .with((node("n"), big, pod("p").cpu("2")))
-            .plan()
-            .existing
-            .len()
+        plan_of((node("n"), big, pod("p").cpu("2"))).existing.len()
     };
     assert_eq!(resized(json!([])), 0, "what is requested will be allocated");
     let infeasible =
@@ -524,12 +501,7 @@ fn a_pod_resized_in_place_counts_with_its_new_requests() {
 
 #[test]
 fn a_given_pod_no_longer_counts_on_its_old_node() {
-    let member = |name: &str| {
-        pod(name)
-            .cpu("1")
-            .label("app", "x")
-            .anti_affinity(HOSTNAME, ("app", "x"))
-    };
+    let member = |name: &str| member(name).cpu("1").anti_affinity(HOSTNAME, APP);
     let mut world = World::new().with((
         node("n"),
         node("other"),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::fake;
+use karpenter_core::fake::TypeBuilder;
 use karpenter_core::instance_type::InstanceType;
+use karpenter_core::offering::Offering;
 use karpenter_core::schedule::{Packing, Plan, PlannedNodeClaim, Policy, Query, schedule};
 use serde_json::json;
 
@@ -27,7 +29,12 @@ pub struct World {
 impl World {
     /// Creates a world with one NodePool called `default` and upstream's fake instance types.
     pub fn new() -> Self {
-        Self::empty().with_pool(node_pool("default"))
+        Self::of(node_pool("default"))
+    }
+
+    /// Creates a world with one NodePool and upstream's fake instance types.
+    pub fn of(pool: Object<NodePool>) -> Self {
+        Self::empty().with_pool(pool)
     }
 
     /// Creates a world without NodePools.
@@ -47,23 +54,14 @@ impl World {
     }
 
     /// Sets the instance types of all NodePools.
-    pub fn with_types(mut self, types: Arc<[InstanceType]>) -> Self {
-        self.types = types;
-        self.reprice();
-        self
-    }
-
-    fn reprice(&mut self) {
-        let names: Vec<String> = self
-            .cluster
-            .snapshot()
-            .node_pools()
-            .map(|pool| pool.metadata.name.clone().unwrap())
-            .collect();
-        for name in names {
+    pub fn with_types(mut self, types: impl Types) -> Self {
+        self.types = types.list();
+        for pool in self.cluster.snapshot().node_pools() {
+            let name = pool.metadata.name.as_ref().unwrap();
             self.cluster
-                .set_instance_types(&name, Ok(self.types.clone()));
+                .set_instance_types(name, Ok(self.types.clone()));
         }
+        self
     }
 
     pub fn with_pool(mut self, pool: Object<NodePool>) -> Self {
@@ -93,6 +91,21 @@ impl World {
 
     pub fn plan(&self) -> Plan {
         schedule(&self.cluster.snapshot(), &self.policy, &self.query)
+    }
+
+    /// Returns whether the plan has a place for every pod.
+    pub fn is_placed(&self) -> bool {
+        all_placed(&self.plan())
+    }
+
+    /// Returns whether the plan has a place for every pod once these objects are added.
+    pub fn places(self, objects: impl Applied) -> bool {
+        self.with(objects).is_placed()
+    }
+
+    /// Returns the numbers of pods of the planned nodes, in descending order.
+    pub fn sizes(&self) -> Vec<usize> {
+        sizes(&self.plan())
     }
 
     /// Schedules, launches a node of the cheapest type for each new claim, and binds the placed pods.
@@ -125,47 +138,26 @@ impl World {
             .cloned()
             .unwrap()
             .unwrap();
-        let requirement = |key: &str| {
-            draft
-                .to_node_claim()
-                .spec
-                .requirements
-                .into_iter()
-                .find(|requirement| requirement.key == key && requirement.operator.as_str() == "In")
-        };
+        let mut claim: NodeClaim = draft.to_node_claim();
         let admits = |key: &str, value: Option<&str>| {
-            requirement(key).is_none_or(|requirement| {
-                value.is_some_and(|value| {
-                    requirement.values.iter().any(|admitted| admitted == value)
-                })
-            })
+            let mut requirements = claim.spec.requirements.iter();
+            let listed = requirements.find(|it| it.key == key && it.operator.as_str() == "In");
+            listed.is_none_or(|it| value.is_some_and(|value| it.values.iter().any(|v| v == value)))
         };
-        let mut best = None;
-        for instance_type in types
-            .iter()
-            .filter(|instance_type| draft.instance_types.contains(&instance_type.name))
-        {
-            for offering in instance_type.offerings.iter().filter(|offering| {
-                offering.available
-                    && admits(ZONE, offering.zone())
-                    && admits(CAPACITY_TYPE, offering.capacity_type())
-                    && (offering.capacity_type() != Some("reserved")
-                        || admits(fake::RESERVATION_ID, offering.single(fake::RESERVATION_ID)))
-            }) {
-                if best.is_none_or(|(_, cheapest): (_, &karpenter_core::offering::Offering)| {
-                    offering.price < cheapest.price
-                }) {
-                    best = Some((instance_type, offering));
-                }
-            }
-        }
-        let (instance_type, offering) = best.expect("an offering for the draft");
-        let mut labels: BTreeMap<String, String> = draft
-            .to_node_claim()
-            .metadata
-            .labels
-            .clone()
-            .unwrap_or_default();
+        let is_admitted = |offering: &Offering| {
+            offering.available
+                && admits(ZONE, offering.zone())
+                && admits(CAPACITY_TYPE, offering.capacity_type())
+                && (offering.capacity_type() != Some("reserved")
+                    || admits(fake::RESERVATION_ID, offering.single(fake::RESERVATION_ID)))
+        };
+        let listed = (types.iter()).filter(|it| draft.instance_types.contains(&it.name));
+        let offered = listed.flat_map(|it| it.offerings.iter().map(move |offering| (it, offering)));
+        let (instance_type, offering) = offered
+            .filter(|(_, offering)| is_admitted(offering))
+            .min_by(|(_, a), (_, b)| a.price.total_cmp(&b.price))
+            .expect("an offering for the draft");
+        let mut labels = claim.metadata.labels.clone().unwrap_or_default();
         for requirement in instance_type
             .requirements
             .iter()
@@ -175,7 +167,6 @@ impl World {
                 labels.insert(requirement.key().to_owned(), value.to_owned());
             }
         }
-        let mut claim: NodeClaim = draft.to_node_claim();
         claim.metadata.name = Some(format!("{name}-claim"));
         claim.metadata.uid = Some(format!("{name}-claim"));
         claim.metadata.labels = Some(labels.clone());
@@ -223,6 +214,47 @@ impl World {
         let mut counts: Vec<usize> = counts.into_values().collect();
         counts.sort_unstable_by(|a, b| b.cmp(a));
         counts
+    }
+}
+
+/// Instance types, built or not: one or several.
+pub trait Types: Sized {
+    fn append(self, all: &mut Vec<InstanceType>);
+
+    fn list(self) -> Arc<[InstanceType]> {
+        let mut all = Vec::new();
+        self.append(&mut all);
+        all.into()
+    }
+}
+
+impl Types for InstanceType {
+    fn append(self, all: &mut Vec<InstanceType>) {
+        all.push(self);
+    }
+}
+
+impl Types for TypeBuilder {
+    fn append(self, all: &mut Vec<InstanceType>) {
+        all.push(self.build());
+    }
+}
+
+impl Types for Arc<[InstanceType]> {
+    fn append(self, all: &mut Vec<InstanceType>) {
+        all.extend_from_slice(&self);
+    }
+}
+
+impl<T: Types> Types for Vec<T> {
+    fn append(self, all: &mut Vec<InstanceType>) {
+        self.into_iter().for_each(|one| one.append(all));
+    }
+}
+
+impl<T: Types, const N: usize> Types for [T; N] {
+    fn append(self, all: &mut Vec<InstanceType>) {
+        self.into_iter().for_each(|one| one.append(all));
     }
 }
 
@@ -289,6 +321,19 @@ macro_rules! applied_tuples {
 }
 applied_tuples!((A B) (A B C) (A B C D) (A B C D E) (A B C D E F));
 
+/// The label of the pods that constraints count.
+pub const APP: (&str, &str) = ("app", "x");
+
+/// Returns a pod with the label `APP`.
+pub fn member(name: &str) -> Object<Pod> {
+    pod(name).label(APP.0, APP.1)
+}
+
+/// Returns the plan for these objects in a new world.
+pub fn plan_of(objects: impl Applied) -> Plan {
+    World::new().with(objects).plan()
+}
+
 /// Returns whether every pod was placed.
 pub fn all_placed(plan: &Plan) -> bool {
     plan.unplaced.is_empty() && plan.undecided.is_empty()
@@ -301,6 +346,34 @@ pub fn values(draft: &PlannedNodeClaim, key: &str) -> Vec<String> {
         .filter(|requirement| requirement.key == key)
         .flat_map(|requirement| requirement.values)
         .collect()
+}
+
+/// Returns the values that the first new claim's requirement lists.
+pub fn first_values(plan: &Plan, key: &str) -> Vec<String> {
+    values(&plan.new_node_claims[0], key)
+}
+
+/// Returns the planned node of a pod.
+pub fn claim_with<'a>(plan: &'a Plan, pod: &str) -> Option<&'a PlannedNodeClaim> {
+    let mut claims = plan.new_node_claims.iter();
+    claims.find(|draft| draft.pods.iter().any(|placed| placed.name == pod))
+}
+
+/// Returns the values that the planned node of a pod lists; none if there is no such node.
+pub fn values_with(plan: &Plan, pod: &str, key: &str) -> Vec<String> {
+    let draft = claim_with(plan, pod);
+    draft.map(|draft| values(draft, key)).unwrap_or_default()
+}
+
+/// Returns the zones that each planned node lists.
+pub fn all_zones(plan: &Plan) -> Vec<Vec<String>> {
+    let claims = plan.new_node_claims.iter();
+    claims.map(|draft| values(draft, ZONE)).collect()
+}
+
+/// Returns the numbers of pods placed on existing nodes, and of new claims.
+pub fn counts(plan: &Plan) -> (usize, usize) {
+    (plan.existing.len(), plan.new_node_claims.len())
 }
 
 /// Returns the numbers of pods of the new claims, in descending order.

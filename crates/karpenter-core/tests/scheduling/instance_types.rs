@@ -1,18 +1,11 @@
 //! Which instance types a claim lists, and in which order.
 
-use std::sync::Arc;
-
 use karpenter_core::fake;
 use karpenter_core::fake::{GPU_VENDOR_A, GPU_VENDOR_B, instance_type, offering};
-use karpenter_core::instance_type::InstanceType;
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::Packing;
 
 use crate::fixture::*;
-
-fn types(all: Vec<InstanceType>) -> Arc<[InstanceType]> {
-    all.into()
-}
 
 /// Conformance: SCH-034
 #[test]
@@ -38,7 +31,7 @@ fn the_cheapest_offering_is_used_whether_pod_or_pool_constrains_it() {
                     let plan = World::empty()
                         .with_types(all.clone())
                         .with_pool(pool)
-                        .with([asked])
+                        .with(asked)
                         .plan();
                     let draft = &plan.new_node_claims[0];
                     let cheapest =
@@ -60,44 +53,37 @@ fn the_cheapest_offering_is_used_whether_pod_or_pool_constrains_it() {
 /// Conformance: SCH-035
 #[test]
 fn a_combination_without_an_offering_fails() {
-    let only = types(vec![
+    let only = vec![
         instance_type("arm")
             .arch("arm64")
             .os(&["linux"])
-            .zones(&[Z1])
-            .build(),
-        instance_type("amd").os(&["windows"]).zones(&[Z2]).build(),
-    ]);
+            .zones(&[Z1]),
+        instance_type("amd").os(&["windows"]).zones(&[Z2]),
+    ];
     let world = || World::empty().with_types(only.clone());
     let asked = pod("p")
         .select(ARCH, "arm64")
         .select("kubernetes.io/os", "windows");
-    assert!(!all_placed(
-        &world().with_pool(node_pool("default")).with([asked]).plan()
-    ));
+    assert!(!world().with_pool(node_pool("default")).places(asked));
     let asked = pod("p").select(ARCH, "arm64").select(ZONE, Z2);
-    assert!(!all_placed(
-        &world().with_pool(node_pool("default")).with([asked]).plan()
-    ));
+    assert!(!world().with_pool(node_pool("default")).places(asked));
     let pool = node_pool("default")
         .requires(ARCH, "In", &["arm64"])
         .requires(ZONE, "In", &[Z2]);
-    assert!(!all_placed(
-        &world().with_pool(pool).with([pod("p")]).plan()
-    ));
+    assert!(!world().with_pool(pool).places(pod("p")));
 }
 
 /// Conformance: SCH-036, API-212
 #[test]
 fn options_are_ordered_by_price_not_by_size() {
-    let all = types(vec![
-        instance_type("small").cpu(1).gib(1).price(3.0).build(),
-        instance_type("medium").cpu(2).gib(2).price(2.0).build(),
-        instance_type("large").cpu(4).gib(4).price(1.0).build(),
-    ]);
+    let all = vec![
+        instance_type("small").cpu(1).gib(1).price(3.0),
+        instance_type("medium").cpu(2).gib(2).price(2.0),
+        instance_type("large").cpu(4).gib(4).price(1.0),
+    ];
     let plan = World::new()
         .with_types(all)
-        .with([pod("p").cpu("500m")])
+        .with(pod("p").cpu("500m"))
         .plan();
     assert_eq!(
         *plan.new_node_claims[0].instance_types,
@@ -109,29 +95,22 @@ fn options_are_ordered_by_price_not_by_size() {
 /// Conformance: SCH-037, API-212
 #[test]
 fn prices_of_other_capacity_types_do_not_matter() {
-    let all = types(vec![
-        instance_type("a")
-            .offerings(vec![
-                offering("on-demand", Z1, 1.0),
-                offering("spot", Z1, 3.0),
-            ])
-            .build(),
-        instance_type("b")
-            .offerings(vec![
-                offering("on-demand", Z1, 2.0),
-                offering("spot", Z1, 0.5),
-            ])
-            .build(),
-    ]);
+    let all = vec![
+        instance_type("a").offerings(vec![
+            offering("on-demand", Z1, 1.0),
+            offering("spot", Z1, 3.0),
+        ]),
+        instance_type("b").offerings(vec![
+            offering("on-demand", Z1, 2.0),
+            offering("spot", Z1, 0.5),
+        ]),
+    ];
     let world = World::empty()
         .with_types(all)
         .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand"]));
-    let plan = world.with([pod("p")]).plan();
+    let plan = world.with(pod("p")).plan();
     assert_eq!(*plan.new_node_claims[0].instance_types, ["a", "b"]);
-    assert_eq!(
-        values(&plan.new_node_claims[0], CAPACITY_TYPE),
-        ["on-demand"]
-    );
+    assert_eq!(first_values(&plan, CAPACITY_TYPE), ["on-demand"]);
 }
 
 /// Conformance: SCH-038
@@ -165,11 +144,11 @@ fn every_listed_type_has_room_for_all_pods_and_the_overhead() {
 fn two_kinds_of_gpus_on_different_types_need_two_nodes() {
     let one = pod("a").request(GPU_VENDOR_A, "1");
     let other = pod("b").request(GPU_VENDOR_B, "1");
-    assert_eq!(sizes(&World::new().with([one, other]).plan()), [1, 1]);
+    assert_eq!(World::new().with([one, other]).sizes(), [1, 1]);
     let both = pod("c")
         .request(GPU_VENDOR_A, "1")
         .request(GPU_VENDOR_B, "1");
-    assert!(!all_placed(&World::new().with([both]).plan()));
+    assert!(!World::new().places(both));
 }
 
 /// Conformance: SCH-040
@@ -178,7 +157,7 @@ fn a_provider_s_labels_select_instance_types() {
     let first = |pod: Object<Pod>| {
         let plan = World::new()
             .with_types(fake::instance_types(5))
-            .with([pod])
+            .with(pod)
             .plan();
         plan.new_node_claims
             .first()
@@ -208,7 +187,7 @@ fn an_optional_label_may_be_required_or_excluded() {
     let options = |operator: &str| {
         World::new()
             .with_types(fake::instance_types(5))
-            .with([pod("p").require("special", operator, &[])])
+            .with(pod("p").require("special", operator, &[]))
             .plan()
             .new_node_claims[0]
             .instance_types
@@ -224,19 +203,11 @@ fn an_optional_label_may_be_required_or_excluded() {
 /// Conformance: SCH-042
 #[test]
 fn an_architecture_the_pool_excludes_fails() {
-    let amd = || World::empty().with_pool(node_pool("default").requires(ARCH, "In", &["amd64"]));
-    assert!(!all_placed(
-        &amd()
-            .with([pod("p").select(INSTANCE_TYPE, "arm-instance-type")])
-            .plan()
-    ));
-    assert!(!all_placed(
-        &amd()
-            .with([pod("p").select("kubernetes.io/os", "ios")])
-            .plan()
-    ));
-    assert!(!all_placed(&amd().with([pod("p").cpu("14")]).plan()));
-    assert!(all_placed(&World::new().with([pod("p").cpu("14")]).plan()));
+    let amd = || World::of(node_pool("default").requires(ARCH, "In", &["amd64"]));
+    assert!(!amd().places(pod("p").select(INSTANCE_TYPE, "arm-instance-type")));
+    assert!(!amd().places(pod("p").select("kubernetes.io/os", "ios")));
+    assert!(!amd().places(pod("p").cpu("14")));
+    assert!(World::new().places(pod("p").cpu("14")));
 }
 
 /// Conformance: SCH-043
@@ -251,10 +222,7 @@ fn a_pool_without_any_instance_type_is_reported() {
         node_pool("default").requires(ZONE, "In", &["nowhere"]),
     ];
     for pool in bad {
-        let plan = World::empty()
-            .with_pool(pool)
-            .with([pod("p"), pod("q")])
-            .plan();
+        let plan = World::of(pool).with([pod("p"), pod("q")]).plan();
         for name in ["p", "q"] {
             assert!(
                 why(&plan, name)
@@ -271,35 +239,30 @@ fn a_resource_may_come_with_an_offering_only() {
         let mut extra = offering("on-demand", Z1, 1.0);
         extra.capacity_override = Some(Resources::new().with("example.com/x", 2));
         extra.available = available;
-        types(vec![
-            instance_type("plain").build(),
-            instance_type("special")
-                .offerings(vec![offering("on-demand", Z2, 0.5), extra])
-                .build(),
-        ])
+        vec![
+            instance_type("plain"),
+            instance_type("special").offerings(vec![offering("on-demand", Z2, 0.5), extra]),
+        ]
     };
     let asked = pod("p").request("example.com/x", "1");
     let plan = World::new()
         .with_types(special(true))
-        .with([asked.clone()])
+        .with(asked.clone())
         .plan();
     assert_eq!(*plan.new_node_claims[0].instance_types, ["special"]);
     assert_eq!(
         plan.new_node_claims[0].hourly_price, 1.0,
         "the price of the offering that has it"
     );
-    assert!(!all_placed(
-        &World::new().with_types(special(false)).with([asked]).plan()
-    ));
+    assert!(!World::new().with_types(special(false)).places(asked));
 }
 
 /// Conformance: SCH-045
 #[test]
 fn a_claim_carries_owner_class_and_requirements() {
     let pool = node_pool("default").requires("custom", "In", &["v"]);
-    let draft = World::empty()
-        .with_pool(pool)
-        .with([pod("p").select(ARCH, "arm64")])
+    let draft = World::of(pool)
+        .with(pod("p").select(ARCH, "arm64"))
         .plan()
         .new_node_claims
         .remove(0);
@@ -321,18 +284,11 @@ fn a_claim_carries_owner_class_and_requirements() {
     assert_eq!(values(&draft, INSTANCE_TYPE), ["arm-instance-type"]);
     let labels = draft.to_node_claim().metadata.labels.unwrap();
     assert_eq!(labels["karpenter.test.sh/testnodeclass"], "default");
-    let plan = World::new()
-        .with([pod("p").select("kubernetes.io/os", "ios")])
-        .plan();
+    let plan = plan_of(pod("p").select("kubernetes.io/os", "ios"));
+    assert_eq!(first_values(&plan, INSTANCE_TYPE), ["arm-instance-type"]);
+    let plan = plan_of(pod("p").request(GPU_VENDOR_A, "1"));
     assert_eq!(
-        values(&plan.new_node_claims[0], INSTANCE_TYPE),
-        ["arm-instance-type"]
-    );
-    let plan = World::new()
-        .with([pod("p").request(GPU_VENDOR_A, "1")])
-        .plan();
-    assert_eq!(
-        values(&plan.new_node_claims[0], INSTANCE_TYPE),
+        first_values(&plan, INSTANCE_TYPE),
         ["gpu-vendor-instance-type"]
     );
 }
@@ -344,12 +300,7 @@ fn well_known_requirements_do_not_become_labels() {
         .requires(ZONE, "In", &[Z1])
         .requires("custom", "In", &["v"]);
     let asked = pod("p").tolerate(serde_json::json!({ "key": "t", "operator": "Exists" }));
-    let draft = World::empty()
-        .with_pool(pool)
-        .with([asked])
-        .plan()
-        .new_node_claims
-        .remove(0);
+    let draft = World::of(pool).with(asked).plan().new_node_claims.remove(0);
     let labels = draft.to_node_claim().metadata.labels.unwrap();
     assert!(!labels.contains_key(ZONE) && labels["custom"] == "v");
     assert!(draft.to_node_claim().spec.taints.is_empty());
@@ -360,7 +311,7 @@ fn well_known_requirements_do_not_become_labels() {
 fn a_long_list_is_cut_to_the_cheapest() {
     let mut world = World::new()
         .with_types(fake::instance_types(50))
-        .with([pod("p").cpu("1")]);
+        .with(pod("p").cpu("1"));
     world.policy.max_instance_types = 10;
     let options = world.plan().new_node_claims[0].instance_types.clone();
     assert_eq!(options.len(), 10);
@@ -387,19 +338,14 @@ fn an_offering_whose_price_is_not_a_number_is_not_used() {
         offering("on-demand", Z1, 2.0),
     ];
     let world = |offerings| {
-        let all = types(vec![instance_type("a").offerings(offerings).build()]);
-        World::empty()
-            .with_types(all)
-            .with_pool(node_pool("default"))
+        let all = vec![instance_type("a").offerings(offerings)];
+        World::new().with_types(all)
     };
-    let plan = world(offerings).with([pod("p")]).plan();
+    let plan = world(offerings).with(pod("p")).plan();
     assert_eq!(plan.new_node_claims[0].hourly_price, 2.0);
-    assert_eq!(
-        values(&plan.new_node_claims[0], CAPACITY_TYPE),
-        ["on-demand"]
-    );
+    assert_eq!(first_values(&plan, CAPACITY_TYPE), ["on-demand"]);
     let plan = world(vec![offering("spot", Z1, f64::NAN)])
-        .with([pod("p")])
+        .with(pod("p"))
         .plan();
     assert!(plan.new_node_claims.is_empty());
 }

@@ -1,14 +1,9 @@
 //! What a planned node can still become as pods join it, and what it leaves to other pods.
 
-use std::sync::Arc;
-
 use karpenter_core::fake::{TypeBuilder, instance_type, offering};
-use karpenter_core::instance_type::InstanceType;
-use karpenter_core::schedule::{Plan, PodSet};
+use karpenter_core::schedule::PodSet;
 
 use crate::fixture::*;
-
-const APP: (&str, &str) = ("app", "x");
 
 /// Returns an instance type with 4 GiB per core, on demand in zones at these prices.
 fn sized(name: &str, cores: i64, prices: &[(&str, f64)]) -> TypeBuilder {
@@ -19,20 +14,8 @@ fn sized(name: &str, cores: i64, prices: &[(&str, f64)]) -> TypeBuilder {
     sized.offerings(offerings.collect())
 }
 
-fn world(types: impl IntoIterator<Item = TypeBuilder>) -> World {
-    let types: Arc<[InstanceType]> = types.into_iter().map(TypeBuilder::build).collect();
+fn world(types: impl Types) -> World {
     World::empty().with_types(types).by_size()
-}
-
-fn member(name: &str, cpu: &str) -> Object<Pod> {
-    pod(name).label("app", "x").cpu(cpu)
-}
-
-/// Returns the values of a label that the planned node of a pod lists.
-fn of(plan: &Plan, pod: &str, key: &str) -> Vec<String> {
-    let mut drafts = plan.new_node_claims.iter();
-    let draft = drafts.find(|draft| draft.pods.iter().any(|placed| placed.name == pod));
-    draft.map(|draft| values(draft, key)).unwrap_or_default()
 }
 
 #[test]
@@ -45,13 +28,13 @@ fn a_pod_starts_its_affinity_group_in_a_zone_that_fits_its_planned_nodes() {
     let plan = world(types)
         .with_pool(node_pool("default"))
         .with([
-            member("first", "3"),
-            member("starts", "1").affinity(ZONE, APP),
+            member("first").cpu("3"),
+            member("starts").cpu("1").affinity(ZONE, APP),
         ])
         .plan();
     assert!(all_placed(&plan));
-    assert_eq!(of(&plan, "starts", ZONE), [Z1]);
-    assert_eq!(of(&plan, "first", ZONE), [Z1]);
+    assert_eq!(values_with(&plan, "starts", ZONE), [Z1]);
+    assert_eq!(values_with(&plan, "first", ZONE), [Z1]);
 }
 
 #[test]
@@ -67,13 +50,16 @@ fn a_pod_starts_its_affinity_group_in_a_zone_with_enough_min_values() {
         let plan = world(types)
             .with_pool(pool)
             .with([
-                member("first", "3"),
-                member("starts", "1").affinity(ZONE, APP),
+                member("first").cpu("3"),
+                member("starts").cpu("1").affinity(ZONE, APP),
             ])
             .plan();
         assert!(all_placed(&plan));
-        assert_eq!(of(&plan, "first", ZONE), of(&plan, "starts", ZONE));
-        of(&plan, "starts", ZONE)
+        assert_eq!(
+            values_with(&plan, "first", ZONE),
+            values_with(&plan, "starts", ZONE)
+        );
+        values_with(&plan, "starts", ZONE)
     };
     assert_eq!(zone_with(&[(Z1, 1.0)]), [Z1]);
     assert_eq!(zone_with(&[(Z1, 1.0), (Z2, 1.0)]), [Z2], "the cheapest");
@@ -87,9 +73,9 @@ fn of_the_zones_of_a_spread_that_with_the_cheapest_type_is_used() {
     ];
     let plan = world(types)
         .with_pool(node_pool("default"))
-        .with([member("p", "3").spread(ZONE, 1, APP)])
+        .with(member("p").cpu("3").spread(ZONE, 1, APP))
         .plan();
-    assert_eq!(of(&plan, "p", ZONE), [Z1]);
+    assert_eq!(values_with(&plan, "p", ZONE), [Z1]);
 }
 
 #[test]
@@ -107,11 +93,14 @@ fn a_pod_of_several_zones_joins_a_node_that_is_open_to_all_of_them() {
 #[test]
 fn pods_that_count_once_joined_may_be_as_many_as_the_skew_of_hosts() {
     let nodes = |skew| {
-        let picky = member("picky", "1")
+        let picky = member("picky")
+            .cpu("1")
             .select(ARCH, "amd64")
             .spread(HOSTNAME, skew, APP);
-        let plan = World::new().with([member("first", "2"), picky]).by_size();
-        sizes(&plan.plan())
+        let plan = World::new()
+            .with([member("first").cpu("2"), picky])
+            .by_size();
+        plan.sizes()
     };
     assert_eq!(nodes(1), [1, 1]);
     assert_eq!(nodes(2), [2]);
@@ -150,7 +139,7 @@ fn pods_join_a_node_whose_type_is_narrowed_again_and_again() {
 
 #[test]
 fn a_planned_node_is_charged_for_its_largest_type_in_any_order_of_types() {
-    let apart = |name: &str| member(name, "1").anti_affinity(HOSTNAME, APP);
+    let apart = |name: &str| member(name).cpu("1").anti_affinity(HOSTNAME, APP);
     let placed = |order: [&str; 2]| {
         let types = [(order[0], 16), (order[1], 4)];
         let types = types.map(|(name, cores)| sized(name, cores, &[(Z1, 1.0)]));
@@ -173,7 +162,7 @@ fn a_type_without_resources_left_takes_none_from_types_listed_before_it() {
     ];
     let plan = world(types)
         .with_pool(node_pool("default"))
-        .with([pod("p").cpu("4").memory("1Gi")])
+        .with(pod("p").cpu("4").memory("1Gi"))
         .plan();
     assert!(all_placed(&plan));
 }
@@ -182,8 +171,8 @@ fn a_type_without_resources_left_takes_none_from_types_listed_before_it() {
 fn a_pod_that_is_given_and_waits_is_placed_once() {
     let mut world = world([sized("t", 4, &[(Z1, 1.0)])])
         .with_pool(node_pool("default"))
-        .with([pod("p").cpu("1")]);
+        .with(pod("p").cpu("1"));
     let waiting = world.cluster.snapshot().pod("default", "p").cloned();
     world.query.pods = PodSet::WaitingAnd(waiting.into_iter().collect());
-    assert_eq!(sizes(&world.plan()), [1]);
+    assert_eq!(world.sizes(), [1]);
 }

@@ -1,11 +1,9 @@
 //! Limits of NodePools: what a planned node counts as, what minValues leave, and the last check before the launch.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use karpenter_api::v1::NodePool;
-use karpenter_core::fake::instance_type;
-use karpenter_core::instance_type::InstanceType;
+use karpenter_core::fake::{TypeBuilder, instance_type};
 use karpenter_core::limits::LimitHeadroom;
 use karpenter_core::schedule::{ExceededLimit, Incompatibility, MinValuesPolicy, Unschedulable};
 use serde_json::json;
@@ -13,7 +11,7 @@ use serde_json::json;
 use crate::fixture::*;
 
 /// Returns instance types with the given numbers of cores and as many GiB, at $0.1 per core.
-fn types(cores: &[i64]) -> Arc<[InstanceType]> {
+fn types(cores: &[i64]) -> Vec<TypeBuilder> {
     let build = |cores: &i64| {
         let price = 0.1 * *cores as f64;
         let name = format!("c{cores}");
@@ -22,7 +20,6 @@ fn types(cores: &[i64]) -> Arc<[InstanceType]> {
             .gib(*cores)
             .pods(20)
             .price(price)
-            .build()
     };
     cores.iter().map(build).collect()
 }
@@ -46,7 +43,7 @@ fn limits_may_leave_fewer_values_than_min_values() {
         let mut world = World::empty()
             .with_types(types(&[2, 4, 8]))
             .with_pool(pool)
-            .with([pod("p").cpu("1")]);
+            .with(pod("p").cpu("1"));
         world.policy.min_values_policy = policy;
         world
     };
@@ -82,10 +79,7 @@ fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
         .with_types(types(&[2, 4, 8]))
         .with_pool(node_pool("default").limit("cpu", "12"))
         .with(copies(
-            &pod("p")
-                .cpu("1500m")
-                .label("app", "x")
-                .anti_affinity(HOSTNAME, ("app", "x")),
+            &member("p").cpu("1500m").anti_affinity(HOSTNAME, APP),
             3,
         ));
     // The first counts as eight cores; of the four that are left the second counts as four, and none are left for the third.
@@ -109,7 +103,7 @@ fn a_limit_that_a_type_would_just_reach_is_not_among_the_exceeded_ones() {
     let world = World::empty()
         .with_types(types(&[4]))
         .with_pool(pool)
-        .with([pod("p").cpu("3")]);
+        .with(pod("p").cpu("3"));
     let exceeded = ExceededLimit {
         resource: "cpu".to_owned(),
         limit: 2_000,
@@ -127,15 +121,14 @@ fn a_claim_counts_less_once_its_pods_do_not_fit_on_the_largest_type() {
             .gib(gib)
             .pods(20)
             .price(price)
-            .build()
     };
     let types = [sized("wide", 8, 2, 0.8), sized("tall", 4, 32, 0.4)];
-    let apart = |pod: Object<Pod>| pod.anti_affinity(HOSTNAME, ("app", "x"));
+    let apart = |pod: Object<Pod>| pod.anti_affinity(HOSTNAME, APP);
     let plan = World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(node_pool("default").limit("cpu", "12"))
         .with([
-            pod("first").cpu("3").memory("1Gi").label("app", "x"),
+            member("first").cpu("3").memory("1Gi"),
             pod("large").cpu("200m").memory("16Gi"),
             apart(pod("last").cpu("100m").memory("1Gi")),
         ])
@@ -155,12 +148,12 @@ fn a_pod_refused_for_a_limit_is_retried_once_another_claim_counts_less() {
     let refused_first = pod("refused-first")
         .cpu("2")
         .request("example.com/fpga", "1")
-        .anti_affinity(HOSTNAME, ("app", "x"));
+        .anti_affinity(HOSTNAME, APP);
     let plan = World::empty()
-        .with_types([wide, tall.build()].into())
+        .with_types([wide, tall.build()])
         .with_pool(node_pool("default").limit("cpu", "12"))
         .with([
-            pod("first").cpu("3").memory("1Gi").label("app", "x"),
+            member("first").cpu("3").memory("1Gi"),
             refused_first,
             pod("large").cpu("200m").memory("16Gi"),
         ])
@@ -176,14 +169,12 @@ fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {
         World::empty()
             .with_types(types(&[2]))
             .with_pool(node_pool("default").limit("cpu", limit))
-            .with([pod("p")])
+            .with(pod("p"))
             .plan()
     };
     assert!(all_placed(&plan("2")));
     assert!(!all_placed(&plan("1999m")));
-    let none = World::empty()
-        .with_pool(node_pool("default").limit("nodes", "0"))
-        .with([pod("p")]);
+    let none = World::of(node_pool("default").limit("nodes", "0")).with(pod("p"));
     assert_eq!(
         reason(&none),
         Incompatibility::NodeLimit { limit: 0, used: 0 }
@@ -193,8 +184,8 @@ fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {
 /// Conformance: SCH-217
 #[test]
 fn launching_a_plan_checks_the_limits_left_by_other_plans() {
-    let apart = pod("p").cpu("1500m").label("app", "x");
-    let apart = apart.anti_affinity(HOSTNAME, ("app", "x"));
+    let apart = member("p").cpu("1500m");
+    let apart = apart.anti_affinity(HOSTNAME, APP);
     let mut world = World::empty()
         .with_types(types(&[2, 4, 8]))
         .with_pool(node_pool("default").limit("cpu", "12"))

@@ -11,7 +11,7 @@ fn two_types() -> World {
         instance_type("a").cpu(1).gib(1).price(0.1),
         instance_type("b").cpu(4).gib(4).price(0.4),
     ];
-    World::empty().with_types(types.into_iter().map(fake::TypeBuilder::build).collect())
+    World::empty().with_types(types)
 }
 
 /// Conformance: SCH-149
@@ -76,7 +76,7 @@ fn the_largest_minimum_of_a_key_applies() {
     let plan = World::empty()
         .with_types(fake::instance_types(8))
         .with_pool(pool)
-        .with([pod("p").cpu("100m")])
+        .with(pod("p").cpu("100m"))
         .plan();
     assert_eq!(*plan.new_node_claims[0].instance_types, names);
 }
@@ -88,7 +88,7 @@ fn a_minimum_that_cannot_be_met_is_reported() {
     let plan = World::empty()
         .with_types(fake::instance_types(10))
         .with_pool(pool)
-        .with([pod("p")])
+        .with(pod("p"))
         .plan();
     assert_eq!(
         plan.pools[0].outcome,
@@ -99,7 +99,7 @@ fn a_minimum_that_cannot_be_met_is_reported() {
     let plan = World::empty()
         .with_types(fake::instance_types(3))
         .with_pool(pool)
-        .with([pod("p").require("integer", "Gt", &["2"])])
+        .with(pod("p").require("integer", "Gt", &["2"]))
         .plan();
     assert!(
         why(&plan, "p")
@@ -130,15 +130,14 @@ fn cutting_the_list_may_break_a_minimum() {
 /// Conformance: SCH-153
 #[test]
 fn minimums_of_several_keys_are_all_kept() {
-    let types =
-        ["amd64", "arm64"].map(|arch| instance_type(arch).arch(arch).os(&["linux"]).build());
+    let types = ["amd64", "arm64"].map(|arch| instance_type(arch).arch(arch).os(&["linux"]));
     let pool = node_pool("default")
         .requires_min(ARCH, "Exists", &[], 2)
         .requires_min(INSTANCE_TYPE, "Exists", &[], 1);
     let plan = World::empty()
-        .with_types(types.into_iter().collect())
+        .with_types(types)
         .with_pool(pool)
-        .with([pod("p")])
+        .with(pod("p"))
         .plan();
     let minimum = |key: &str| {
         plan.new_node_claims[0]
@@ -159,10 +158,8 @@ fn minimums_of_several_keys_are_all_kept() {
 fn best_effort_lowers_a_minimum() {
     for (key, least) in [(INSTANCE_TYPE, 3), (ZONE, 4)] {
         let pool = || node_pool("default").requires_min(key, "Exists", &[], least);
-        assert!(!all_placed(
-            &two_types().with_pool(pool()).with([pod("p")]).plan()
-        ));
-        let mut world = two_types().with_pool(pool()).with([pod("p")]);
+        assert!(!two_types().with_pool(pool()).places(pod("p")));
+        let mut world = two_types().with_pool(pool()).with(pod("p"));
         world.policy.min_values_policy = MinValuesPolicy::BestEffort;
         let plan = world.plan();
         assert!(all_placed(&plan));
@@ -183,7 +180,7 @@ fn best_effort_lowers_a_minimum() {
     }
     let plan = two_types()
         .with_pool(node_pool("default"))
-        .with([pod("p")])
+        .with(pod("p"))
         .plan();
     assert_eq!(
         plan.new_node_claims[0]
@@ -223,7 +220,7 @@ fn best_effort_lowers_a_minimum_before_it_tries_another_pool() {
     let mut world = two_types()
         .with_pool(heavy)
         .with_pool(node_pool("light"))
-        .with([pod("p")]);
+        .with(pod("p"));
     world.policy.min_values_policy = MinValuesPolicy::BestEffort;
     assert_eq!(world.plan().new_node_claims[0].node_pool, "heavy");
     world.policy.min_values_policy = MinValuesPolicy::Strict;
@@ -238,7 +235,7 @@ fn a_node_of_anti_affinity_keeps_its_zones_if_one_has_too_few_types() {
             instance_type("a").cpu(4).price(0.1).zones(&[Z1]),
             instance_type("b").cpu(4).price(0.2).zones(&[Z2]),
         ];
-        World::empty().with_types(types.into_iter().map(fake::TypeBuilder::build).collect())
+        World::empty().with_types(types)
     };
     let apart = pod("p")
         .cpu("1")

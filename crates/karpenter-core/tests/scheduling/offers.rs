@@ -15,15 +15,10 @@ fn room_and_a_fitting_offering_must_come_from_the_same_override() {
         let mut large = offering("on-demand", Z2, 1.0);
         large.capacity_override = Some(Resources::new().with("cpu", 8000));
         let offerings = vec![offering("on-demand", Z1, 1.0), large];
-        let types = [instance_type("t")
-            .cpu(2)
-            .gib(8)
-            .offerings(offerings)
-            .build()];
-        World::empty()
-            .with_types(types.into_iter().collect())
-            .with_pool(node_pool("default"))
-            .with([pod("p").cpu(cpu).select(ZONE, zone)])
+        let types = [instance_type("t").cpu(2).gib(8).offerings(offerings)];
+        World::new()
+            .with_types(types)
+            .with(pod("p").cpu(cpu).select(ZONE, zone))
             .plan()
     };
     assert!(all_placed(&plan("1", Z1)));
@@ -66,12 +61,11 @@ fn hugepages_leave_no_less_than_no_memory() {
 /// Conformance: SCH-258
 #[test]
 fn a_claim_lists_the_six_hundred_cheapest_types() {
-    let plan = World::empty()
+    let plan = World::new()
         .with_types(fake::instance_types(700))
-        .with_pool(node_pool("default"))
-        .with([pod("p").cpu("100m")])
+        .with(pod("p").cpu("100m"))
         .plan();
-    let listed = values(&plan.new_node_claims[0], INSTANCE_TYPE);
+    let listed = first_values(&plan, INSTANCE_TYPE);
     assert_eq!(listed.len(), 600);
     assert_eq!(listed[0], "fake-it-0");
     assert!(!listed.iter().any(|name| name == "fake-it-600"));
@@ -81,33 +75,23 @@ fn a_claim_lists_the_six_hundred_cheapest_types() {
 #[test]
 fn values_that_only_the_pod_excludes_count_for_min_values() {
     let pool = node_pool("default").requires_min(ZONE, "Exists", &[], 2);
-    let plan = World::empty()
-        .with_pool(pool)
-        .with([pod("p").select(ZONE, Z1)])
-        .plan();
+    let plan = World::of(pool).with(pod("p").select(ZONE, Z1)).plan();
     assert!(all_placed(&plan), "{}", why(&plan, "p"));
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
+    assert_eq!(first_values(&plan, ZONE), [Z1]);
 }
 
 /// Conformance: SCH-259
 #[test]
 fn a_claim_asks_for_no_host_and_for_capacity_types_that_can_be_launched() {
-    let types = [instance_type("t")
-        .cpu(4)
-        .gib(4)
-        .offerings(vec![
-            offering("on-demand", Z1, 1.0),
-            offering("spot", Z2, 0.5),
-        ])
-        .build()];
-    let apart = pod("p")
-        .label("app", "x")
-        .anti_affinity(HOSTNAME, ("app", "x"))
-        .select(ZONE, Z1);
+    let types = [instance_type("t").cpu(4).gib(4).offerings(vec![
+        offering("on-demand", Z1, 1.0),
+        offering("spot", Z2, 0.5),
+    ])];
+    let apart = member("p").anti_affinity(HOSTNAME, APP).select(ZONE, Z1);
     let plan = World::empty()
-        .with_types(types.into_iter().collect())
+        .with_types(types)
         .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
-        .with([apart])
+        .with(apart)
         .plan();
     let draft = &plan.new_node_claims[0];
     let requirements = &draft.to_node_claim().spec.requirements;
@@ -128,7 +112,7 @@ fn the_constraint_that_leaves_no_domain_is_named_with_its_key() {
             node(zone).set(at, json!(zone))
         });
         let loud = [Z1, Z2, Z3].map(|zone| crate::fixture::pod(zone).label("app", "loud").on(zone));
-        let plan = World::new().with(taken).with(loud).with([pod]).plan();
+        let plan = World::new().with(taken).with(loud).with(pod).plan();
         let text = why(&plan, "p");
         let expected = format!("unsatisfiable topology constraint for {kind}, key={key}");
         assert!(text.contains(&expected), "{text}");
@@ -144,9 +128,7 @@ fn the_constraint_that_leaves_no_domain_is_named_with_its_key() {
         ZONE,
     );
     says(
-        pod("p")
-            .label("app", "x")
-            .spread("example.com/rack", 1, ("app", "x")),
+        member("p").spread("example.com/rack", 1, APP),
         "topology spread",
         "example.com/rack",
     );
@@ -155,13 +137,8 @@ fn the_constraint_that_leaves_no_domain_is_named_with_its_key() {
 /// Conformance: SCH-227
 #[test]
 fn a_spread_over_hosts_knows_no_least_number_of_domains() {
-    let spread = pod("p").label("app", "x").spread_with(
-        HOSTNAME,
-        1,
-        ("app", "x"),
-        json!({ "minDomains": 5 }),
-    );
-    assert_eq!(sizes(&World::new().with(copies(&spread, 2)).plan()), [1, 1]);
+    let spread = member("p").spread_with(HOSTNAME, 1, APP, json!({ "minDomains": 5 }));
+    assert_eq!(World::new().with(copies(&spread, 2)).sizes(), [1, 1]);
 }
 
 /// Conformance: SCH-241
@@ -178,17 +155,12 @@ fn what_the_cut_list_lacks_is_said_in_upstreams_words() {
 fn constraints_that_differ_in_min_domains_alone_are_two() {
     let zones = node_pool("default").requires(ZONE, "In", &[Z1, Z2]);
     let spread = |name: &str, further: serde_json::Value| {
-        let pod = pod(name).cpu("1").label("app", "x");
-        pod.spread_with(ZONE, 1, ("app", "x"), further)
+        let pod = member(name).cpu("1");
+        pod.spread_with(ZONE, 1, APP, further)
     };
     let free = copies(&spread("free", json!({})), 3);
     let bound = spread("bound", json!({ "minDomains": 3 })).cpu("500m");
-    let plan = World::empty()
-        .with_pool(zones)
-        .with(free)
-        .with([bound])
-        .by_size()
-        .plan();
+    let plan = World::of(zones).with(free).with(bound).by_size().plan();
     let left: Vec<&str> = plan.unplaced.iter().map(|u| u.pod.name.as_str()).collect();
     assert_eq!(left, ["bound"], "it may make no zone hold more than one");
 }

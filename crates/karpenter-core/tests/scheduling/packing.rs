@@ -20,10 +20,9 @@ fn world() -> World {
             .gib(cpu * 4)
             .pods(100)
             .offerings(offerings.collect())
-            .build()
     });
     World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]))
 }
 
@@ -62,7 +61,7 @@ fn on_demand_pods_do_not_keep_other_pods_off_spot() {
 #[test]
 fn a_node_with_few_pods_is_repacked_unless_the_policy_is_fewest_nodes() {
     let world = world()
-        .with([on_demand()])
+        .with(on_demand())
         .with(copies(&pod("p").cpu("1"), 9));
     assert_eq!(sizes(&first_fit(&world)), [10]);
     let plan = world.plan();
@@ -151,7 +150,7 @@ fn repacking_keeps_limits() {
             )
             .with(pods())
     };
-    assert_eq!(sizes(&limited("nodes", "1").plan()), [43]);
+    assert_eq!(limited("nodes", "1").sizes(), [43]);
     let plan = limited("cpu", "100").plan();
     assert!(all_placed(&plan));
     let largest = |draft: &karpenter_core::schedule::PlannedNodeClaim| -> usize {
@@ -171,13 +170,12 @@ fn an_additional_node_counts_with_its_own_price() {
             .gib(cpu * 4)
             .pods(100)
             .offerings(vec![offering("on-demand", Z1, price)])
-            .build()
     });
     let nodes = |price: f64| {
         let pods = [pod("large").cpu("1500m"), pod("small").cpu("800m")];
-        let mut world = World::new().with_types(types.clone().into()).with(pods);
+        let mut world = World::new().with_types(types.clone()).with(pods);
         world.policy = world.policy.with_node_overhead_price(price);
-        sizes(&world.plan()).len()
+        world.sizes().len()
     };
     assert_eq!([0.0, 0.019, 0.021].map(nodes), [2, 2, 1]);
 }
@@ -191,7 +189,7 @@ fn large_or_medium(price: f64) -> World {
         sized.offerings(offerings).build()
     });
     World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with(copies(&pod("p").cpu("990m"), 640))
 }
 
@@ -200,7 +198,7 @@ fn nodes_are_compared_by_price_and_the_fewest_of_equal_ones_are_used() {
     let nodes = |price: f64, own: f64| {
         let mut world = large_or_medium(price).with_pool(node_pool("default"));
         world.policy = world.policy.with_node_overhead_price(own);
-        sizes(&world.plan())
+        world.sizes()
     };
     // Forty nodes cost $180, ten cost $200.
     assert_eq!(nodes(4.5, 0.004), [16; 40]);
@@ -212,13 +210,13 @@ fn nodes_are_compared_by_price_and_the_fewest_of_equal_ones_are_used() {
 fn planned_nodes_are_repacked_within_the_limits_of_their_pool() {
     let limited =
         |cores: &str| large_or_medium(4.0).with_pool(node_pool("default").limit("cpu", cores));
-    assert_eq!(sizes(&limited("640").plan()), [16; 40]);
+    assert_eq!(limited("640").sizes(), [16; 40]);
     // Ten nodes of 64 cores are within this limit, and forty of sixteen are not.
     let nodes = |limit: &str| {
         let pool = node_pool("default")
             .limit("cpu", "640")
             .limit("nodes", limit);
-        sizes(&large_or_medium(4.0).with_pool(pool).plan()).len()
+        large_or_medium(4.0).with_pool(pool).sizes().len()
     };
     assert_eq!((nodes("40"), nodes("39")), (40, 10));
 }

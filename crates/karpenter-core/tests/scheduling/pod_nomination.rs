@@ -72,7 +72,7 @@ fn pods_are_nominated_in_the_order_of_the_plan_when_their_node_registers() {
 
 #[test]
 fn without_the_gate_no_pod_is_nominated() {
-    let mut stage = Stage::new(World::new().with([pod("p")]));
+    let mut stage = Stage::new(World::new().with(pod("p")));
     stage.plan();
     assert_eq!(registering(&mut stage), [""; 0]);
     join(&mut stage);
@@ -81,7 +81,7 @@ fn without_the_gate_no_pod_is_nominated() {
 
 #[test]
 fn a_pod_planned_onto_an_existing_node_is_nominated_at_once() {
-    let mut stage = Stage::new(World::new().with([pod("p")])).nominating();
+    let mut stage = Stage::new(World::new().with(pod("p"))).nominating();
     join(&mut stage);
     let effects = stage.plan();
     assert_eq!(effects.last().unwrap(), "write p to node-1");

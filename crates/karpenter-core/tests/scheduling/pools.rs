@@ -2,6 +2,7 @@
 
 use karpenter_api::labels::annotations::{CAPACITY_OVERLAY_APPLIED, PRICE_OVERLAY_APPLIED};
 use karpenter_core::fake::instance_type;
+use karpenter_core::instance_type::InstanceType;
 use karpenter_core::schedule::PoolOutcome;
 use serde_json::json;
 
@@ -9,10 +10,9 @@ use crate::fixture::*;
 
 #[test]
 fn a_node_pool_without_instance_types_is_reported() {
-    let world = World::empty()
-        .with_types([].into())
-        .with_pool(node_pool("default"))
-        .with([pod("p")]);
+    let world = World::new()
+        .with_types(Vec::<InstanceType>::new())
+        .with(pod("p"));
     let plan = world.plan();
     assert_eq!(
         plan.pools[0].outcome,
@@ -30,10 +30,7 @@ fn an_instance_type_whose_overhead_exceeds_its_capacity_is_not_used() {
         if is_last {
             types.reverse();
         }
-        let world = World::empty()
-            .with_types(types.into())
-            .with_pool(node_pool("default"))
-            .with([pod("p").cpu("1")]);
+        let world = World::new().with_types(types).with(pod("p").cpu("1"));
         world.plan().new_node_claims[0].instance_types.to_vec()
     };
     for is_last in [false, true] {
@@ -48,7 +45,7 @@ fn node_overlays_change_prices_only_if_their_feature_is_enabled() {
     let price = |enabled: bool| {
         let mut world = World::configured(|config| config.node_overlays = enabled)
             .with_pool(node_pool("default"))
-            .with([pod("p").cpu("1")]);
+            .with(pod("p").cpu("1"));
         let overlay =
             json!({ "metadata": { "name": "o" }, "spec": { "requirements": [], "price": "77.5" } });
         world.cluster.apply_node_overlay(&read(overlay));
@@ -61,11 +58,11 @@ fn node_overlays_change_prices_only_if_their_feature_is_enabled() {
 #[test]
 fn a_planned_node_says_whether_an_overlay_changed_any_of_its_types() {
     let marked = |spec: serde_json::Value| {
-        let typed = |name: &str| instance_type(name).cpu(2).gib(8).build();
+        let typed = |name: &str| instance_type(name).cpu(2).gib(8);
         let mut world = World::configured(|config| config.node_overlays = true)
-            .with_types(["a", "b", "c"].map(typed).into())
+            .with_types(["a", "b", "c"].map(typed))
             .with_pool(node_pool("default"))
-            .with([pod("p").cpu("1")]);
+            .with(pod("p").cpu("1"));
         let overlay = json!({ "metadata": { "name": "o" }, "spec": spec });
         world.cluster.apply_node_overlay(&read(overlay));
         let claim = world.plan().new_node_claims[0].to_node_claim();

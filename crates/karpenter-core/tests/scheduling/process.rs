@@ -184,7 +184,7 @@ impl Stage {
 
 #[test]
 fn a_pending_pod_gets_a_node_and_keeps_its_nomination() {
-    let mut stage = Stage::new(World::new().with([pod("p")]));
+    let mut stage = Stage::new(World::new().with(pod("p")));
     assert_eq!(stage.plan(), ["plan 1", "launch 1", "nominate new-1"]);
     assert!(!stage.process.is_launching());
     assert_eq!(stage.plan(), [""; 0], "nothing is to be planned");
@@ -196,14 +196,14 @@ fn a_pending_pod_gets_a_node_and_keeps_its_nomination() {
 /// Conformance: SCH-180
 #[test]
 fn a_trigger_during_a_pass_opens_the_next_batch_for_the_whole_window() {
-    let mut stage = Stage::new(World::new().with([pod("p")]));
+    let mut stage = Stage::new(World::new().with(pod("p")));
     stage.plan();
     assert_eq!(stage.closes_in(), Some(5));
 }
 
 #[test]
 fn a_batch_that_the_engine_did_not_answer_is_planned_again() {
-    let mut stage = Stage::new(World::new().with([pod("p")]));
+    let mut stage = Stage::new(World::new().with(pod("p")));
     stage.answers = false;
     assert_eq!(stage.plan(), ["plan 1"]);
     assert_eq!(stage.closes_in(), Some(5));
@@ -213,7 +213,7 @@ fn a_batch_that_the_engine_did_not_answer_is_planned_again() {
 
 #[test]
 fn pending_pods_without_a_nomination_are_planned_every_ten_seconds() {
-    let mut stage = Stage::new(World::new().with([pod("p")]));
+    let mut stage = Stage::new(World::new().with(pod("p")));
     stage.launches = false;
     stage.plan();
     stage.process.on(
@@ -236,7 +236,7 @@ fn pending_pods_without_a_nomination_are_planned_every_ten_seconds() {
 
 #[test]
 fn a_check_protects_the_nodes_of_nominated_pods() {
-    let mut stage = Stage::new(World::new().with([pod("p")]));
+    let mut stage = Stage::new(World::new().with(pod("p")));
     stage.plan();
     assert_eq!(stage.on(Event::Check), ["nominate new-1"]);
     stage.world = World::new();

@@ -15,24 +15,18 @@ fn text(world: World) -> String {
 
 /// Returns one small type, on demand in zone 1 and as spot in zone 2.
 fn small() -> World {
-    let small = instance_type("small")
-        .cpu(2)
-        .gib(2)
-        .offerings(vec![
-            offering("on-demand", Z1, 1.0),
-            offering("spot", Z2, 0.5),
-        ])
-        .build();
-    World::empty()
-        .with_types([small].into_iter().collect())
-        .with_pool(node_pool("default"))
+    let small = instance_type("small").cpu(2).gib(2).offerings(vec![
+        offering("on-demand", Z1, 1.0),
+        offering("spot", Z2, 0.5),
+    ]);
+    World::new().with_types(small)
 }
 
 /// Conformance: SCH-235
 #[test]
 fn the_text_names_the_test_that_no_instance_type_passed() {
     let says = |pod: Object<Pod>, expected: &str| {
-        let text = text(small().with([pod]));
+        let text = text(small().with(pod));
         let expected = format!("{expected}, requirements=");
         assert!(text.contains(&expected), "{text}");
         assert!(text.contains(", resources={"), "{text}");
@@ -74,11 +68,7 @@ fn the_text_names_the_two_tests_that_no_instance_type_passed_together() {
             offering("spot", spot, 1.0),
             offering("on-demand", other, 1.0),
         ];
-        instance_type(name)
-            .cpu(cpu)
-            .gib(8)
-            .offerings(offerings)
-            .build()
+        instance_type(name).cpu(cpu).gib(8).offerings(offerings)
     };
     let says = |types: [(&str, i64, &str); 2], expected: &str| {
         let types = types.map(|(name, cpu, spot)| kind(name, cpu, spot));
@@ -87,10 +77,7 @@ fn the_text_names_the_two_tests_that_no_instance_type_passed_together() {
             .select(CAPACITY_TYPE, "spot")
             .select(ZONE, Z1)
             .require(INSTANCE_TYPE, "In", &["a"]);
-        let world = World::empty()
-            .with_types(types.into_iter().collect())
-            .with_pool(node_pool("default"))
-            .with([asked]);
+        let world = World::new().with_types(types).with(asked);
         let text = text(world);
         assert!(text.contains(expected), "{text}");
     };
@@ -111,7 +98,7 @@ fn the_text_names_the_two_tests_that_no_instance_type_passed_together() {
 /// Conformance: SCH-237
 #[test]
 fn a_huge_cpu_request_gets_a_hint_about_a_missing_m() {
-    let text = text(small().with([pod("p").cpu("1000000")]));
+    let text = text(small().with(pod("p").cpu("1000000")));
     assert!(
         text.contains("no instance type has enough resources, requirements="),
         "{text}"
@@ -130,11 +117,7 @@ fn all_taints_that_are_not_tolerated_are_named() {
         .taint("b", "", "NoExecute")
         .taint("c", "", "NoSchedule");
     let tolerated = json!({ "key": "c", "operator": "Exists" });
-    let text = text(
-        World::empty()
-            .with_pool(tainted)
-            .with([pod("p").tolerate(tolerated)]),
-    );
+    let text = text(World::of(tainted).with(pod("p").tolerate(tolerated)));
     assert!(
         text.ends_with("did not tolerate taint (taint=a=x:NoSchedule); did not tolerate taint (taint=b:NoExecute)"),
         "{text}"
@@ -145,10 +128,9 @@ fn all_taints_that_are_not_tolerated_are_named() {
 #[test]
 fn daemons_that_differ_by_type_show_as_a_range() {
     let types = [instance_type("a").cpu(2), instance_type("b").cpu(4)];
-    let mut world = World::empty()
-        .with_types(types.into_iter().map(|t| t.gib(4).build()).collect())
-        .with_pool(node_pool("default"))
-        .with([pod("p").cpu("64")]);
+    let mut world = World::new()
+        .with_types(types.map(|t| t.gib(4)))
+        .with(pod("p").cpu("64"));
     world.add(daemon_set("d").cpu("1").select(INSTANCE_TYPE, "b"));
     let text = text(world);
     assert!(
@@ -160,17 +142,17 @@ fn daemons_that_differ_by_type_show_as_a_range() {
 /// Conformance: SCH-239
 #[test]
 fn volume_and_label_requirements_have_different_texts() {
-    let mut world = World::empty().with_pool(node_pool("default").requires(ZONE, "In", &[Z1]));
+    let mut world = World::of(node_pool("default").requires(ZONE, "In", &[Z1]));
     world.add((
         crate::volumes::bound("c", "v"),
         persistent_volume("v").zone(Z2),
     ));
-    let volumes = text(world.with([pod("p").volume("c")]));
+    let volumes = text(world.with(pod("p").volume("c")));
     assert!(
         volumes.contains("incompatible volume requirements, key topology.kubernetes.io/zone"),
         "{volumes}"
     );
-    let labels = text(World::new().with([pod("p").select("team", "a")]));
+    let labels = text(World::new().with(pod("p").select("team", "a")));
     assert!(
         labels.contains("incompatible requirements, label \"team\" does not have known values"),
         "{labels}"
@@ -180,11 +162,10 @@ fn volume_and_label_requirements_have_different_texts() {
 /// Conformance: SCH-216, SCH-239
 #[test]
 fn every_pool_has_its_reason() {
-    let world = World::empty()
-        .with_pool(node_pool("a").weight(3).limit("cpu", "0"))
+    let world = World::of(node_pool("a").weight(3).limit("cpu", "0"))
         .with_pool(node_pool("b").weight(2).taint("x", "", "NoSchedule"))
         .with_pool(node_pool("c").weight(1).requires(ZONE, "In", &[Z1]))
-        .with([pod("p").select(ZONE, Z2)]);
+        .with(pod("p").select(ZONE, Z2));
     let text = text(world);
     let parts: Vec<&str> = text.split("; ").collect();
     assert_eq!(parts.len(), 3, "{text}");
@@ -233,9 +214,9 @@ fn unmet_min_values_are_the_reason_also_beside_host_ports() {
     // The DaemonSet on `b` uses the port, so that only `a` is left.
     let types = [instance_type("a").cpu(2), instance_type("b").cpu(2)];
     let mut world = World::empty()
-        .with_types(types.into_iter().map(|t| t.gib(4).build()).collect())
+        .with_types(types.map(|t| t.gib(4)))
         .with_pool(node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], 2))
-        .with([pod("p").host_port(80)]);
+        .with(pod("p").host_port(80));
     world.add(daemon_set("d").host_port(80).select(INSTANCE_TYPE, "b"));
     let Incompatibility::MinValues {
         key,
@@ -253,11 +234,10 @@ fn unmet_min_values_are_the_reason_also_beside_host_ports() {
 #[test]
 fn a_node_pool_whose_name_differs_in_two_characters_at_most_is_suggested() {
     let suggested = |name: &str| {
-        let world = World::empty()
-            .with_pool(node_pool("default"))
+        let world = World::of(node_pool("default"))
             .with_pool(node_pool("gpu"))
             .with_pool(node_pool("xy"))
-            .with([pod("p").select(NODE_POOL, name)]);
+            .with(pod("p").select(NODE_POOL, name));
         let text = text(world);
         let (_, rest) = text.split_once("typo of \"")?;
         rest.split_once('"').map(|(name, _)| name.to_owned())
@@ -305,7 +285,7 @@ fn the_text_for_types_that_passed_each_test_alone_names_the_pair() {
 
 #[test]
 fn requirements_on_labels_of_the_simulation_are_not_in_the_text() {
-    let world = small().with([pod("p").cpu("64").select("example.com/team", "a")]);
+    let world = small().with(pod("p").cpu("64").select("example.com/team", "a"));
     let world = world.with_pool(node_pool("default").node_label("example.com/team", "a"));
     let Incompatibility::InstanceTypes(mismatch) = reason(world) else {
         panic!("another reason");
@@ -330,7 +310,7 @@ fn requirements_on_labels_of_the_simulation_are_not_in_the_text() {
 
 #[test]
 fn only_a_pod_that_waits_for_a_reservation_is_deferred() {
-    let plan = small().with([pod("p").cpu("64")]).plan();
+    let plan = small().with(pod("p").cpu("64")).plan();
     let why = &plan.unplaced[0].why;
     assert!(!why.is_deferred() && !why.is_silent());
 }
@@ -340,7 +320,7 @@ fn the_reason_is_that_against_the_last_term_of_node_affinity() {
     let terms = ["x", "y", "z"]
         .iter()
         .fold(pod("p"), |pod, zone| pod.require(ZONE, "In", &[zone]));
-    let text = text(World::new().with([terms]));
+    let text = text(World::new().with(terms));
     assert!(
         text.contains("topology.kubernetes.io/zone In [z]"),
         "{text}"
@@ -351,15 +331,10 @@ fn the_reason_is_that_against_the_last_term_of_node_affinity() {
 /// The reason of the pod against two types, of which the kubelet takes 100 millicores and 10 MiB, and a DaemonSet 100 millicores and a
 /// gigabyte.
 fn too_large(asked: Object<Pod>) -> (String, serde_json::Value) {
-    let kind = |name: &str, cpu: i64, gib: i64| instance_type(name).cpu(cpu).gib(gib).build();
-    let mut world = World::empty()
-        .with_types(
-            [kind("c-256x", 256, 512), kind("r-16x", 16, 1024)]
-                .into_iter()
-                .collect(),
-        )
-        .with_pool(node_pool("default"))
-        .with([asked]);
+    let kind = |name: &str, cpu: i64, gib: i64| instance_type(name).cpu(cpu).gib(gib);
+    let mut world = World::new()
+        .with_types([kind("c-256x", 256, 512), kind("r-16x", 16, 1024)])
+        .with(asked);
     world.add(daemon_set("d").cpu("100m").memory("1Gi"));
     let plan = world.plan();
     let why = karpenter_core::reason::pod_reason(&plan.unplaced[0].why);
@@ -400,15 +375,11 @@ fn of_several_resources_the_one_is_told_that_is_short_by_most() {
 #[test]
 fn a_pod_that_fits_nowhere_for_several_resources_has_no_shortage() {
     let asked = pod("p").cpu("100").memory("600Gi");
-    let mut world = World::empty()
-        .with_types(
-            [("c", 256, 512), ("r", 16, 1024)]
-                .map(|(name, cpu, gib)| instance_type(name).cpu(cpu).gib(gib).build())
-                .into_iter()
-                .collect(),
-        )
-        .with_pool(node_pool("default"));
-    world = world.with([asked]);
+    let mut world = World::new().with_types(
+        [("c", 256, 512), ("r", 16, 1024)]
+            .map(|(name, cpu, gib)| instance_type(name).cpu(cpu).gib(gib)),
+    );
+    world = world.with(asked);
     let Incompatibility::InstanceTypes(mismatch) = reason(world) else {
         panic!("another reason");
     };
@@ -418,8 +389,8 @@ fn a_pod_that_fits_nowhere_for_several_resources_has_no_shortage() {
 #[test]
 fn a_misspelt_architecture_is_recognized_where_no_node_pool_restricts_it() {
     let world = World::empty()
-        .with_types([instance_type("a").build()].into_iter().collect())
+        .with_types(instance_type("a"))
         .with_pool(node_pool("default").without_requirements());
-    let text = text(world.with([pod("p").select("kubernetes.io/arch", "amd46")]));
+    let text = text(world.with(pod("p").select("kubernetes.io/arch", "amd46")));
     assert!(text.ends_with("typo of \"amd64\"?)"), "{text}");
 }

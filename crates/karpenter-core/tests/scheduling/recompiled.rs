@@ -6,7 +6,7 @@ use karpenter_core::cluster::Cluster;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::schedule::Solver;
 
-use crate::fixture::{NodePool, Object, World, Z1, Z2, ZONE, all_placed, node, node_pool, pod};
+use crate::fixture::{NodePool, Object, World, Z1, Z2, ZONE, node, node_pool, pod};
 
 /// Two NodePools, nodes of one of them, and pods of several kinds.
 fn world() -> World {
@@ -17,27 +17,26 @@ fn world() -> World {
             .spread(ZONE, 1, ("app", "web"))
     };
     let small = |index: usize| pod(&format!("small-{index}")).cpu("300m");
-    World::empty()
-        .with_pool(
-            node_pool("a")
-                .limit("cpu", "64")
-                .requires(ZONE, "In", &[Z1, Z2])
-                .weight(10),
-        )
-        .with_pool(node_pool("b").taint("team", "search", "NoSchedule"))
-        .with([node("n1"), node("n2")])
-        .with((0..6).map(spread))
-        .with((0..4).map(small))
-        .with([
-            pod("large").cpu("12"),
-            pod("tolerant")
-                .cpu("1")
-                .tolerate(serde_json::json!({ "key": "team", "operator": "Exists" })),
-            pod("alone")
-                .cpu("1")
-                .label("app", "db")
-                .anti_affinity(ZONE, ("app", "db")),
-        ])
+    World::of(
+        node_pool("a")
+            .limit("cpu", "64")
+            .requires(ZONE, "In", &[Z1, Z2])
+            .weight(10),
+    )
+    .with_pool(node_pool("b").taint("team", "search", "NoSchedule"))
+    .with([node("n1"), node("n2")])
+    .with((0..6).map(spread))
+    .with((0..4).map(small))
+    .with([
+        pod("large").cpu("12"),
+        pod("tolerant")
+            .cpu("1")
+            .tolerate(serde_json::json!({ "key": "team", "operator": "Exists" })),
+        pod("alone")
+            .cpu("1")
+            .label("app", "db")
+            .anti_affinity(ZONE, ("app", "db")),
+    ])
 }
 
 fn agree(change: &dyn Fn(&mut Cluster)) {
@@ -121,13 +120,13 @@ fn launching(pool: Object<NodePool>) -> World {
     let mut world = World::empty()
         .with_types(types(8))
         .with_pool(pool)
-        .with([pod("launching").cpu("1500m")]);
+        .with(pod("launching").cpu("1500m"));
     let mut claim = world.plan().new_node_claims[0].to_node_claim();
     claim.metadata.name = Some("launching".to_owned());
     claim.metadata.uid = Some("launching".to_owned());
     world.cluster.apply_node_claim(&claim);
     world.cluster.remove_pod("default", "launching");
-    world.with([pod("large").cpu("7")])
+    world.with(pod("large").cpu("7"))
 }
 
 /// A launching node counts as the largest instance type that it may become.
@@ -146,7 +145,7 @@ fn with_a_first_limit_of_a_pool_that_has_a_launching_node() {
 #[test]
 fn with_other_instance_types_of_a_pool_that_has_a_launching_node() {
     let world = launching(node_pool("default").limit("cpu", "20"));
-    assert!(all_placed(&world.plan()));
+    assert!(world.is_placed());
     agree_in(&world, &|cluster| {
         cluster.set_instance_types("default", Ok(types(16)));
     });

@@ -1,7 +1,5 @@
 //! Reserved capacity: the instances left in a reservation are counted, and pods wait for them.
 
-use std::sync::Arc;
-
 use karpenter_core::fake::{instance_type, offering, reserved};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::schedule::{ReservedMode, Unschedulable};
@@ -34,10 +32,7 @@ fn any_capacity(name: &str) -> Object<NodePool> {
 }
 
 fn apart() -> Object<Pod> {
-    pod("p")
-        .label("app", "x")
-        .cpu("1800m")
-        .anti_affinity(HOSTNAME, ("app", "x"))
+    member("p").cpu("1800m").anti_affinity(HOSTNAME, APP)
 }
 
 fn is_reserved(plan: &karpenter_core::schedule::Plan, index: usize) -> bool {
@@ -48,8 +43,7 @@ fn is_reserved(plan: &karpenter_core::schedule::Plan, index: usize) -> bool {
 #[test]
 fn a_reservation_is_shared_by_all_pools() {
     let world = |a: &str, b: &str| {
-        let mut world =
-            World::empty().with_types([reserved_type("t", 4, &[(a, 1)])].into_iter().collect());
+        let mut world = World::empty().with_types(reserved_type("t", 4, &[(a, 1)]));
         world = world.with_pool(any_capacity("a").weight(2));
         let mut world = world;
         world.cluster.apply_node_pool(&any_capacity("b").build());
@@ -77,14 +71,10 @@ fn the_least_count_that_an_offering_gives_a_reservation_is_its_capacity() {
             .zip(counts.into_iter().zip(zones));
         let types = types.map(|(name, (left, zone))| {
             let offered = reserved("r", left, zone, 1e-6);
-            instance_type(name)
-                .cpu(4)
-                .gib(4)
-                .offerings(vec![offered])
-                .build()
+            instance_type(name).cpu(4).gib(4).offerings(vec![offered])
         });
         let plan = World::empty()
-            .with_types(types.collect())
+            .with_types(types.collect::<Vec<_>>())
             .with_pool(any_capacity("default"))
             .with(copies(&apart(), 3))
             .plan();
@@ -100,7 +90,7 @@ fn the_least_count_that_an_offering_gives_a_reservation_is_its_capacity() {
 #[test]
 fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {
     let world = World::empty()
-        .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
+        .with_types(reserved_type("t", 4, &[("r", 1)]))
         .with_pool(any_capacity("heavy").weight(10))
         .with_pool(node_pool("light").requires(CAPACITY_TYPE, "In", &["on-demand"]))
         .with(copies(&apart(), 2));
@@ -112,10 +102,7 @@ fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {
         Unschedulable::ReservationWait(_)
     ));
     assert_eq!(
-        values(
-            &plan.new_node_claims[0],
-            karpenter_core::fake::RESERVATION_ID
-        ),
+        first_values(&plan, karpenter_core::fake::RESERVATION_ID),
         ["r"]
     );
     assert_eq!(plan.new_node_claims[0].reservations, ["r"]);
@@ -125,7 +112,7 @@ fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {
 #[test]
 fn a_preference_is_not_dropped_because_a_reservation_is_busy() {
     let world = World::empty()
-        .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
+        .with_types(reserved_type("t", 4, &[("r", 1)]))
         .with_pool(any_capacity("preferred"))
         .with_pool(
             node_pool("other")
@@ -144,12 +131,9 @@ fn a_preference_is_not_dropped_because_a_reservation_is_busy() {
 /// Conformance: SCH-161
 #[test]
 fn pods_on_one_planned_node_hold_one_reservation() {
-    let affine = pod("p")
-        .label("app", "x")
-        .cpu("1")
-        .affinity(HOSTNAME, ("app", "x"));
+    let affine = member("p").cpu("1").affinity(HOSTNAME, APP);
     let world = World::empty()
-        .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
+        .with_types(reserved_type("t", 4, &[("r", 1)]))
         .with_pool(any_capacity("a"));
     let plan = world.with(copies(&affine, 2)).plan();
     assert_eq!(sizes(&plan), [2]);
@@ -161,11 +145,7 @@ fn pods_on_one_planned_node_hold_one_reservation() {
 fn an_instance_left_in_a_reservation_is_planned_once() {
     let world = |left: u32| {
         World::empty()
-            .with_types(
-                [reserved_type("t", 4, &[("r", left)])]
-                    .into_iter()
-                    .collect(),
-            )
+            .with_types(reserved_type("t", 4, &[("r", left)]))
             .with_pool(any_capacity("a"))
             .with(copies(&apart(), 3))
     };
@@ -181,7 +161,7 @@ fn an_instance_left_in_a_reservation_is_planned_once() {
 #[test]
 fn a_claim_that_is_not_launched_yet_counts_in_the_reservation() {
     let mut world = World::empty()
-        .with_types([reserved_type("t", 4, &[("r", 2)])].into_iter().collect())
+        .with_types(reserved_type("t", 4, &[("r", 2)]))
         .with_pool(any_capacity("a"))
         .with(copies(&apart(), 3));
     let plan = world.plan();
@@ -202,9 +182,9 @@ fn a_claim_that_is_not_launched_yet_counts_in_the_reservation() {
 fn a_launched_or_deleted_claim_no_longer_counts_in_the_reservation() {
     let planned_beside = |change: fn(Object<NodeClaim>) -> Object<NodeClaim>| {
         let mut world = World::empty()
-            .with_types([reserved_type("t", 4, &[("r", 2)])].into_iter().collect())
+            .with_types(reserved_type("t", 4, &[("r", 2)]))
             .with_pool(any_capacity("a"))
-            .with([apart()]);
+            .with(apart());
         let draft = world.plan().new_node_claims[0].to_node_claim();
         let claim = Object::from_json(serde_json::to_value(&draft).unwrap());
         world.cluster.remove_pod("default", "p");
@@ -221,7 +201,7 @@ fn a_launched_or_deleted_claim_no_longer_counts_in_the_reservation() {
 #[test]
 fn in_fallback_mode_other_capacity_types_are_used_without_waiting() {
     let mut world = World::empty()
-        .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
+        .with_types(reserved_type("t", 4, &[("r", 1)]))
         .with_pool(any_capacity("a"))
         .with(copies(&apart(), 2));
     world.policy.reserved_mode = ReservedMode::Fallback;
@@ -252,9 +232,7 @@ fn next_round(world: &mut World, types: Vec<InstanceType>) -> karpenter_core::sc
 /// Conformance: SCH-156
 #[test]
 fn reservations_are_used_up_round_by_round_cheapest_first() {
-    let mut world = World::empty()
-        .with_pool(any_capacity("a"))
-        .with(copies(&apart(), 3));
+    let mut world = World::of(any_capacity("a")).with(copies(&apart(), 3));
     let types = |small: u32, medium: u32| {
         vec![
             with_left("small", 2, &[("s", small)]),
@@ -293,9 +271,7 @@ fn reservations_are_used_up_round_by_round_cheapest_first() {
 /// Conformance: SCH-158
 #[test]
 fn several_reservations_of_one_type_are_used_up() {
-    let mut world = World::empty()
-        .with_pool(any_capacity("a"))
-        .with(copies(&apart(), 4));
+    let mut world = World::of(any_capacity("a")).with(copies(&apart(), 4));
     let rounds = [((1, 2), 2, true), ((0, 1), 1, true), ((0, 0), 1, false)];
     for ((first, second), claims, reserved) in rounds {
         let plan = next_round(
@@ -312,18 +288,11 @@ fn a_spread_continues_in_zones_without_a_reservation() {
     let everywhere = |price: f64| [Z1, Z2, Z3].map(|zone| offering("on-demand", zone, price));
     let mut offerings = everywhere(1.0).to_vec();
     offerings.push(reserved("r", 1, Z1, 0.001));
-    let types = [instance_type("t")
-        .cpu(4)
-        .gib(4)
-        .offerings(offerings)
-        .build()];
+    let types = [instance_type("t").cpu(4).gib(4).offerings(offerings)];
     let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "reserved"]);
-    let spread = pod("p")
-        .cpu("3")
-        .label("app", "x")
-        .spread(ZONE, 1, ("app", "x"));
+    let spread = member("p").cpu("3").spread(ZONE, 1, APP);
     let world = World::empty()
-        .with_types(types.into_iter().collect())
+        .with_types(types)
         .with_pool(pool)
         .with(copies(&spread, 3));
     let plan = world.plan();
@@ -340,24 +309,17 @@ fn a_spread_continues_in_zones_without_a_reservation() {
     );
     // The fourth pod may be in any zone; it does not wait where there is no reservation.
     let four = world.with(copies(&spread.set("/metadata/name", json!("q")), 1));
-    assert!(all_placed(&four.plan()));
+    assert!(four.is_placed());
 }
 
 /// Conformance: SCH-245
 #[test]
 fn reservations_that_are_not_tracked_are_used_like_any_offering() {
     let offerings = vec![offering("on-demand", Z1, 1.0), reserved("r", 1, Z1, 0.001)];
-    let types: Arc<[InstanceType]> = [instance_type("t")
-        .cpu(4)
-        .gib(4)
-        .offerings(offerings)
-        .build()]
-    .into_iter()
-    .collect();
+    let types = instance_type("t").cpu(4).gib(4).offerings(offerings);
     let world = |mode: ReservedMode| {
-        let mut world = World::empty()
+        let mut world = World::new()
             .with_types(types.clone())
-            .with_pool(node_pool("default"))
             .with(copies(&pod("p").cpu("3"), 2));
         world.policy.reserved_mode = mode;
         world.plan()
@@ -380,11 +342,10 @@ fn a_reserved_node_lists_only_its_zone_once_a_constraint_counts_its_pods() {
         instance_type("large").cpu(8).gib(8).offerings(large),
         instance_type("small").cpu(4).gib(4).offerings(small),
     ];
-    let types = types.into_iter().map(|one| one.build()).collect();
-    let group = |name: &str| pod(name).label("app", "x");
+    let group = |name: &str| member(name);
     // The pod that joins may be in the zone of the running pod, too, and does not decide the zone.
     let running = group("runs").cpu("1").on("n");
-    let joins = group("joins").cpu("100m").affinity(ZONE, ("app", "x"));
+    let joins = group("joins").cpu("100m").affinity(ZONE, APP);
     let plan = World::empty()
         .with_types(types)
         .with_pool(any_capacity("default"))
@@ -394,5 +355,5 @@ fn a_reserved_node_lists_only_its_zone_once_a_constraint_counts_its_pods() {
     assert_eq!(plan.new_node_claims.len(), 1, "{plan:#?}");
     assert_eq!(plan.new_node_claims[0].pods.len(), 2);
     assert!(is_reserved(&plan, 0));
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+    assert_eq!(first_values(&plan, ZONE), [Z2]);
 }

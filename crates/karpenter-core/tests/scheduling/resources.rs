@@ -20,7 +20,7 @@ fn sidecar(name: &str, cpu: &str, memory: &str) -> Value {
 
 fn first_type(world: World, pod: Object<Pod>) -> Option<String> {
     world
-        .with([pod])
+        .with(pod)
         .plan()
         .new_node_claims
         .first()
@@ -46,7 +46,7 @@ fn a_runtime_class_s_overhead_counts() {
 /// Conformance: SCH-048
 #[test]
 fn small_pods_fill_the_room_that_large_ones_leave() {
-    let amd = || World::empty().with_pool(node_pool("default").requires(ARCH, "In", &["amd64"]));
+    let amd = || World::of(node_pool("default").requires(ARCH, "In", &["amd64"]));
     let large = copies(&pod("large").memory("1.8G"), 40);
     assert_eq!(amd().with(large.clone()).plan().new_node_claims.len(), 20);
     let small = copies(&pod("small").memory("400M"), 20);
@@ -76,15 +76,9 @@ fn pods_that_do_not_fit_together_get_nodes_of_their_size() {
 fn the_number_of_pods_is_a_resource() {
     let tiny = copies(&pod("p").cpu("10m").memory("1Mi"), 25);
     let amd = node_pool("default").requires(INSTANCE_TYPE, "In", &["small-instance-type"]);
-    assert_eq!(
-        sizes(&World::empty().with_pool(amd).with(tiny.clone()).plan()),
-        [5; 5]
-    );
+    assert_eq!(World::of(amd).with(tiny.clone()).sizes(), [5; 5]);
     let single = node_pool("default").requires(INSTANCE_TYPE, "In", &["single-pod-instance-type"]);
-    assert_eq!(
-        sizes(&World::empty().with_pool(single).with(tiny).plan()),
-        [1; 25]
-    );
+    assert_eq!(World::of(single).with(tiny).sizes(), [1; 25]);
 }
 
 /// Conformance: SCH-051
@@ -108,9 +102,8 @@ fn exact_types() -> World {
             .resource("cpu", cpu * 1000 + 100)
             .resource("memory", (gib << 30) + (10 << 20))
             .pods(10)
-            .build()
     };
-    World::new().with_types(types.into_iter().map(build).collect())
+    World::new().with_types(types.map(build))
 }
 
 /// Conformance: SCH-052
@@ -171,7 +164,7 @@ fn pod_level_requests_replace_the_sum() {
 /// Conformance: SCH-058
 #[test]
 fn a_pool_beyond_its_limit_launches_nothing() {
-    let world = World::empty().with_pool(node_pool("default").limit("cpu", "20"));
+    let world = World::of(node_pool("default").limit("cpu", "20"));
     let big = node("big")
         .set("/status/capacity", json!({ "cpu": "100" }))
         .set("/status/allocatable", json!({ "cpu": "0", "pods": "5" }));
@@ -186,27 +179,27 @@ fn a_pool_beyond_its_limit_launches_nothing() {
 /// Conformance: SCH-059
 #[test]
 fn a_limit_admits_nodes_that_fit_into_it() {
-    let limited = || World::empty().with_pool(node_pool("default").limit("cpu", "2"));
-    assert!(!all_placed(&limited().with([pod("p").cpu("2.1")]).plan()));
-    let mut world = limited().with([pod("p").cpu("1.75")]);
+    let limited = || World::of(node_pool("default").limit("cpu", "2"));
+    assert!(!limited().places(pod("p").cpu("2.1")));
+    let mut world = limited().with(pod("p").cpu("1.75"));
     assert!(all_placed(&world.launch_and_bind()));
     world.add(pod("q").cpu("1.75"));
-    assert!(!all_placed(&world.plan()));
+    assert!(!world.is_placed());
 }
 
 #[test]
 fn a_claim_that_is_not_launched_counts_as_the_types_that_it_lists() {
-    let sized = |name: &str, cpu: i64| fake::instance_type(name).cpu(cpu).gib(64).build();
+    let sized = |name: &str, cpu: i64| fake::instance_type(name).cpu(cpu).gib(64);
     let placed = |operator: &str| {
         let claim = node_claim("c").pool("default").set(
             "/spec/requirements",
             json!([expression(INSTANCE_TYPE, operator, &["large"])]),
         );
         let mut world = World::empty()
-            .with_types(vec![sized("small", 2), sized("large", 8)].into())
+            .with_types(vec![sized("small", 2), sized("large", 8)])
             .with_pool(node_pool("default").limit("cpu", "10"));
         world.cluster.apply_node_claim(&claim.build());
-        all_placed(&world.with([pod("q").cpu("3")]).plan())
+        world.places(pod("q").cpu("3"))
     };
     assert!(!placed("In"), "it may be a large one");
     assert!(placed("NotIn"), "it cannot be a large one");
@@ -221,14 +214,14 @@ fn a_claim_that_is_not_launched_counts_as_its_largest_instance_type() {
         builder.offerings(offerings).build()
     };
     let apart = |name: &str, cpu: &str| {
-        let pod = pod(name).cpu(cpu).label("app", "x");
-        pod.anti_affinity(HOSTNAME, ("app", "x"))
+        let pod = member(name).cpu(cpu);
+        pod.anti_affinity(HOSTNAME, APP)
     };
     let with_another = |cpu: &str| {
         let mut world = World::empty()
-            .with_types(vec![sized("small", 2), sized("large", 8)].into())
+            .with_types(vec![sized("small", 2), sized("large", 8)])
             .with_pool(node_pool("default").limit("cpu", "10"))
-            .with([apart("p", "1.5")]);
+            .with(apart("p", "1.5"));
         let draft = world.plan().new_node_claims.remove(0);
         assert_eq!(
             draft.instance_types.len(),
@@ -257,9 +250,8 @@ fn a_claim_that_is_not_launched_counts_as_its_largest_instance_type() {
 /// Conformance: SCH-061
 #[test]
 fn any_resource_can_be_limited() {
-    let plan = World::empty()
-        .with_pool(node_pool("default").limit("pods", "1"))
-        .with([pod("p").request(GPU_VENDOR_A, "1")])
+    let plan = World::of(node_pool("default").limit("pods", "1"))
+        .with(pod("p").request(GPU_VENDOR_A, "1"))
         .plan();
     assert!(!all_placed(&plan));
 }
@@ -267,11 +259,8 @@ fn any_resource_can_be_limited() {
 /// Conformance: SCH-062, SCH-263
 #[test]
 fn the_number_of_nodes_can_be_limited_also_within_a_pass() {
-    let apart = pod("p")
-        .label("app", "x")
-        .anti_affinity(HOSTNAME, ("app", "x"));
-    let plan = World::empty()
-        .with_pool(node_pool("default").limit("nodes", "2"))
+    let apart = member("p").anti_affinity(HOSTNAME, APP);
+    let plan = World::of(node_pool("default").limit("nodes", "2"))
         .with(copies(&apart, 3))
         .plan();
     assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (2, 1));
@@ -281,7 +270,7 @@ fn the_number_of_nodes_can_be_limited_also_within_a_pass() {
             .to_string()
             .contains("node limits have been exhausted for nodepool")
     );
-    let mut world = World::empty().with_pool(node_pool("default").limit("nodes", "2"));
+    let mut world = World::of(node_pool("default").limit("nodes", "2"));
     for (round, pod) in copies(&apart, 3).into_iter().enumerate() {
         world.add(pod);
         assert_eq!(all_placed(&world.launch_and_bind()), round < 2);
@@ -290,17 +279,15 @@ fn the_number_of_nodes_can_be_limited_also_within_a_pass() {
 
 #[test]
 fn a_pod_that_fits_no_type_is_reported_with_the_test_that_failed() {
-    let plan = World::new().with([pod("p").cpu("500")]).plan();
+    let plan = plan_of(pod("p").cpu("500"));
     assert!(
         why(&plan, "p").contains("no instance type has enough resources, requirements="),
         "{}",
         why(&plan, "p")
     );
-    let plan = World::new().with([pod("p").cpu("1000000")]).plan();
+    let plan = plan_of(pod("p").cpu("1000000"));
     assert!(why(&plan, "p").contains("(CPU request >= 1 Million, m vs M typo?)"));
-    let plan = World::new()
-        .with([pod("p").select(INSTANCE_TYPE, "nothing")])
-        .plan();
+    let plan = plan_of(pod("p").select(INSTANCE_TYPE, "nothing"));
     assert!(
         why(&plan, "p").contains("no instance type met all requirements"),
         "{}",
@@ -311,7 +298,7 @@ fn a_pod_that_fits_no_type_is_reported_with_the_test_that_failed() {
 /// Conformance: SCH-181
 #[test]
 fn without_any_pool_the_reason_is_that_there_is_none() {
-    let plan = World::empty().with([pod("p")]).plan();
+    let plan = World::empty().with(pod("p")).plan();
     assert_eq!(plan.unplaced[0].why, Unschedulable::NoNodePools);
     assert_eq!(why(&plan, "p"), "no dynamic nodepools found");
 }
@@ -325,9 +312,8 @@ fn a_pool_that_is_not_ready_is_not_used() {
         condition("Ready", "False"),
     ]);
     for conditions in [json!([]), not_ready] {
-        let plan = World::empty()
-            .with_pool(node_pool("default").set("/status/conditions", conditions))
-            .with([pod("p")])
+        let plan = World::of(node_pool("default").set("/status/conditions", conditions))
+            .with(pod("p"))
             .plan();
         assert!(!all_placed(&plan));
         assert_eq!(
@@ -352,22 +338,17 @@ fn overhead_of_a_resource_that_a_type_lacks_reduces_nothing() {
         .overhead
         .kube_reserved
         .set("ephemeral-storage", 1 << 30);
-    let world = World::empty()
-        .with_types([small].into_iter().collect())
-        .with_pool(node_pool("default"))
-        .with([pod("p").cpu("1")]);
-    assert!(all_placed(&world.plan()));
+    let world = World::new().with_types(small).with(pod("p").cpu("1"));
+    assert!(world.is_placed());
 }
 
 #[test]
 fn amounts_at_the_limits_of_integers_fit_nowhere_and_do_not_overflow() {
-    let plan = World::new()
-        .with([
-            pod("p").cpu("9223372036854775807"),
-            pod("q").memory("9223372036854775807"),
-            pod("r").cpu("1"),
-        ])
-        .plan();
+    let plan = plan_of([
+        pod("p").cpu("9223372036854775807"),
+        pod("q").memory("9223372036854775807"),
+        pod("r").cpu("1"),
+    ]);
     assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 2));
     let full = Resources::new().with("cpu", i64::MAX);
     let mut twice = full.clone();
@@ -379,7 +360,7 @@ fn amounts_at_the_limits_of_integers_fit_nowhere_and_do_not_overflow() {
 fn pods_with_different_host_ports_share_a_planned_node() {
     let plan = |ports: [i32; 2]| {
         let pods = ports.map(|port| pod(&format!("p{port}")).host_port(port));
-        sizes(&World::new().with(pods).by_size().plan())
+        World::new().with(pods).by_size().sizes()
     };
     assert_eq!(plan([8080, 8081]), [2]);
 }

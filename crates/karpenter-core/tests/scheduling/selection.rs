@@ -9,7 +9,7 @@ use crate::fixture::*;
 
 /// Whether the pod's node selector or affinity is refused before anything is tried.
 fn is_invalid(pod: Object<Pod>) -> bool {
-    let plan = World::new().with([pod]).plan();
+    let plan = plan_of(pod);
     let why = plan.unplaced.first().map(|unplaced| &unplaced.why);
     matches!(why, Some(Unschedulable::Invalid(_)))
 }
@@ -54,7 +54,7 @@ fn required_node_requirements_that_cannot_be_right_make_a_pod_invalid() {
     }
     let one_known = pod("p").require(CAPACITY_TYPE, "In", &["cheap", "on-demand"]);
     assert!(!is_invalid(one_known.clone()));
-    assert!(all_placed(&World::new().with([one_known]).plan()));
+    assert!(World::new().places(one_known));
 }
 
 /// Conformance: SCH-184
@@ -65,7 +65,7 @@ fn scheduler_priority_and_phase_do_not_decide_about_provisioning() {
         ("/spec/priority", json!(-1)),
         ("/status/phase", json!("Unknown")),
     ] {
-        let plan = World::new().with([pod("p").set(change.0, change.1)]).plan();
+        let plan = plan_of(pod("p").set(change.0, change.1));
         assert_eq!(plan.new_node_claims.len(), 1, "{}", change.0);
     }
 }
@@ -74,9 +74,8 @@ fn scheduler_priority_and_phase_do_not_decide_about_provisioning() {
 #[test]
 fn an_unhealthy_pod_that_its_budget_always_allows_to_evict_is_replaced() {
     let replaced = |policy: &str, ready: &str| {
-        let pod = pod("p")
+        let pod = member("p")
             .cpu("1")
-            .label("app", "x")
             .owned_by("apps/v1", "ReplicaSet", "o")
             .on("n")
             .set(
@@ -84,7 +83,7 @@ fn an_unhealthy_pod_that_its_budget_always_allows_to_evict_is_replaced() {
                 json!([{ "type": "Ready", "status": ready }]),
             );
         let mut world = World::new().with((node("n"), pod));
-        let never = pdb("b").of(("app", "x")).max_unavailable(0);
+        let never = pdb("b").of(APP).max_unavailable(0);
         world.add(never.set("/spec/unhealthyPodEvictionPolicy", policy));
         world.cluster.mark_for_deletion(&["fake://n"]);
         world.plan().new_node_claims.len()
@@ -107,10 +106,9 @@ fn full(change: impl FnOnce(Object<Node>) -> Object<Node>) -> impl Applied {
 #[test]
 fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
     let claims = |change: fn(Object<Node>) -> Object<Node>, mark: bool| {
-        let mut world = World::empty()
-            .with_pool(node_pool("default").limit("cpu", "4"))
+        let mut world = World::of(node_pool("default").limit("cpu", "4"))
             .with(full(change))
-            .with([pod("p").cpu("1")]);
+            .with(pod("p").cpu("1"));
         if mark {
             world.cluster.mark_for_deletion(&["fake://n"]);
         }
@@ -137,8 +135,7 @@ fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
         if let Some(condition) = condition {
             claim = claim.is(condition);
         }
-        World::empty()
-            .with_pool(node_pool("default").limit("cpu", "4"))
+        World::of(node_pool("default").limit("cpu", "4"))
             .with(full(|node| node))
             .with((pod("p").cpu("1"), claim))
             .plan()
@@ -151,10 +148,9 @@ fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
 
     // A deleting Node whose NodeClaim is still live counts.
     let deleting = |node: Object<Node>| node.deleted("2026-01-01T00:00:00Z");
-    let mut world = World::empty()
-        .with_pool(node_pool("default").limit("cpu", "4"))
+    let mut world = World::of(node_pool("default").limit("cpu", "4"))
         .with(full(deleting))
-        .with([pod("p").cpu("1")]);
+        .with(pod("p").cpu("1"));
     world.add(live());
     assert_eq!(world.plan().new_node_claims.len(), 0);
 }
@@ -163,14 +159,11 @@ fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
 #[test]
 fn a_static_pool_takes_no_pods() {
     let fixed = node_pool("fixed").replicas(1);
-    let plan = World::empty()
-        .with_pool(fixed.clone())
-        .with([pod("p")])
-        .plan();
+    let plan = World::of(fixed.clone()).with(pod("p")).plan();
     assert_eq!(why(&plan, "p"), "no dynamic nodepools found");
-    let world = World::empty().with_pool(fixed).with_pool(node_pool("a"));
+    let world = World::of(fixed).with_pool(node_pool("a"));
     assert_eq!(
-        world.with([pod("p")]).plan().new_node_claims[0].node_pool,
+        world.with(pod("p")).plan().new_node_claims[0].node_pool,
         "a"
     );
 }
@@ -179,10 +172,9 @@ fn a_static_pool_takes_no_pods() {
 #[test]
 fn an_exhausted_node_limit_is_said_before_other_limits() {
     let pool = node_pool("default").limit("nodes", "1").limit("cpu", "1");
-    let plan = World::empty()
-        .with_pool(pool)
+    let plan = World::of(pool)
         .with(full(|node| node))
-        .with([pod("p").cpu("1")])
+        .with(pod("p").cpu("1"))
         .plan();
     let Unschedulable::NoFit(reasons) = &plan.unplaced[0].why else {
         panic!("{:?}", plan.unplaced);
@@ -205,7 +197,7 @@ fn limits_of_containers_are_no_requests() {
         "/spec/containers",
         json!([{ "name": "c", "resources": { "limits": { "cpu": "1000" } } }]),
     );
-    assert!(all_placed(&World::new().with([limited]).plan()));
+    assert!(World::new().places(limited));
 }
 
 /// What the NodeClaim of a plan asks for of a resource.
@@ -226,16 +218,10 @@ fn asked(world: &World, resource: &str) -> Value {
 #[test]
 fn a_claim_asks_for_the_least_that_daemons_take_of_any_of_its_types() {
     let types = [("a", "500m"), ("b", "1")];
-    let build = |(name, _): (&str, &str)| {
-        karpenter_core::fake::instance_type(name)
-            .cpu(4)
-            .gib(4)
-            .build()
-    };
-    let mut world = World::empty()
-        .with_types(types.map(build).into_iter().collect())
-        .with_pool(node_pool("default"))
-        .with([pod("p").cpu("1")]);
+    let build = |(name, _): (&str, &str)| karpenter_core::fake::instance_type(name).cpu(4).gib(4);
+    let mut world = World::new()
+        .with_types(types.map(build))
+        .with(pod("p").cpu("1"));
     for (name, cpu) in types {
         world.add(daemon_set(name).cpu(cpu).select(INSTANCE_TYPE, name));
     }
@@ -276,15 +262,15 @@ fn an_alternative_that_failed_with_a_preference_is_tried_again_without_it() {
         .require(ZONE, "In", &[Z1])
         .require(ZONE, "In", &["nowhere"])
         .prefer(1, ZONE, "In", &[Z2]);
-    let plan = World::new().with([asked]).plan();
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
+    let plan = plan_of(asked);
+    assert_eq!(first_values(&plan, ZONE), [Z1]);
     let second = pod("p")
         .require(ZONE, "In", &[Z1])
         .require(ZONE, "In", &[Z2])
         .prefer(1, ZONE, "In", &[Z2]);
-    let plan = World::new().with([second]).plan();
+    let plan = plan_of(second);
     assert_eq!(
-        values(&plan.new_node_claims[0], ZONE),
+        first_values(&plan, ZONE),
         [Z2],
         "rather than drop the preference"
     );
@@ -294,16 +280,10 @@ fn an_alternative_that_failed_with_a_preference_is_tried_again_without_it() {
 #[test]
 fn alternatives_of_a_daemon_are_tried_afresh_for_each_type() {
     let types = ["a", "b", "c"];
-    let build = |name: &str| {
-        karpenter_core::fake::instance_type(name)
-            .cpu(2)
-            .gib(4)
-            .build()
-    };
-    let mut world = World::empty()
-        .with_types(types.map(build).into_iter().collect())
-        .with_pool(node_pool("default"))
-        .with([pod("p").cpu("1")]);
+    let build = |name: &str| karpenter_core::fake::instance_type(name).cpu(2).gib(4);
+    let mut world = World::new()
+        .with_types(types.map(build))
+        .with(pod("p").cpu("1"));
     let on_a_or_b = daemon_set("d")
         .cpu("1")
         .require(INSTANCE_TYPE, "In", &["a"])
@@ -328,9 +308,7 @@ fn a_failed_stateful_set_pod_of_a_deleting_node_is_replaced() {
             .set("/status/phase", json!("Failed"))
     };
     let claims = |kind: &str| {
-        World::new()
-            .with((deleting.clone(), ending(kind)))
-            .plan()
+        plan_of((deleting.clone(), ending(kind)))
             .new_node_claims
             .len()
     };
@@ -344,9 +322,8 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
         let mut world = World::new().with((
             node("n"),
             change(
-                pod("p")
+                member("p")
                     .cpu("1")
-                    .label("app", "x")
                     .owned_by("apps/v1", "ReplicaSet", "o")
                     .on("n"),
             ),
@@ -358,16 +335,11 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
         world.plan().new_node_claims.is_empty()
     };
     let budget = |name: &str, limit: &str, value: Value| {
-        pdb(name)
-            .of(("app", "x"))
-            .set(&format!("/spec/{limit}"), value)
+        pdb(name).of(APP).set(&format!("/spec/{limit}"), value)
     };
     let as_is = |pod: Object<Pod>| pod;
     assert!(!kept(as_is, &[]));
-    assert!(kept(
-        |pod| pod.annotation("karpenter.sh/do-not-disrupt", "true"),
-        &[]
-    ));
+    assert!(kept(|pod| pod.do_not_disrupt(), &[]));
     assert!(
         !kept(
             |pod| pod.annotation("karpenter.sh/do-not-disrupt", "soon"),
@@ -395,10 +367,9 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
 /// Conformance: SCH-214
 #[test]
 fn a_pool_whose_instance_types_are_unknown_is_skipped() {
-    let mut world = World::empty()
-        .with_pool(node_pool("heavy").weight(9))
+    let mut world = World::of(node_pool("heavy").weight(9))
         .with_pool(node_pool("light"))
-        .with([pod("p")]);
+        .with(pod("p"));
     world
         .cluster
         .set_instance_types("heavy", Err("throttled".to_owned()));
@@ -426,6 +397,6 @@ fn a_node_for_a_later_term_comes_before_a_new_node_for_an_earlier_one() {
         .cpu("1")
         .require(ZONE, "In", &[Z1])
         .require(ZONE, "In", &[Z2]);
-    let plan = World::new().with((node("n").zone(Z2), either)).plan();
-    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 0));
+    let plan = plan_of((node("n").zone(Z2), either));
+    assert_eq!(counts(&plan), (1, 0));
 }

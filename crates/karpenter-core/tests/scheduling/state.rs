@@ -124,7 +124,7 @@ fn a_node_of_a_pool_counts_once_its_provider_id_says_whose_it_is() {
 #[test]
 fn a_registered_node_counts_before_it_names_its_instance_type() {
     let unlabeled = node("n").without_label(INSTANCE_TYPE);
-    let mut world = World::new().with([unlabeled.without_label("karpenter.sh/initialized")]);
+    let mut world = World::new().with(unlabeled.without_label("karpenter.sh/initialized"));
     world.add(claim("c", "fake://n"));
     let [state] = &nodes(&world)[..] else {
         panic!("{:?}", nodes(&world))
@@ -145,7 +145,7 @@ fn labels_and_annotations_are_the_claim_s_until_the_node_is_registered() {
         let owner = claim("c", "fake://n")
             .label("example.com/team", "of claim")
             .annotation("example.com/note", "of claim");
-        let mut world = World::new().with([node]);
+        let mut world = World::new().with(node);
         world.add(owner);
         let node = nodes(&world).remove(0);
         let of = |all: &StringMap, key: &str| all.get(key).map(str::to_owned);
@@ -161,7 +161,7 @@ fn labels_and_annotations_are_the_claim_s_until_the_node_is_registered() {
 
 /// Returns a node that can attach two volumes, with a pod that uses one of them and a host port.
 fn attached() -> World {
-    let mut world = World::new().with([node("n")]);
+    let mut world = World::new().with(node("n"));
     world.add(claim("c", "fake://n"));
     world.add(csi_node("n").driver("ebs.csi.aws.com", 2));
     for name in ["a", "b", "c"] {
@@ -239,10 +239,10 @@ fn anti_affinity_of_a_pod_whose_node_is_deleted_does_not_count() {
     let away = pod("away").label("app", "web").anti_affinity(ZONE, web);
     let mut world = World::new().with((node("n"), away.on("n")));
     let newcomer = pod("p").label("app", "web").select(ZONE, Z1);
-    assert!(!all_placed(&copy(&world).with([newcomer.clone()]).plan()));
+    assert!(!copy(&world).places(newcomer.clone()));
     world.cluster.remove_node("n");
     world.add(newcomer);
-    assert!(all_placed(&world.plan()));
+    assert!(world.is_placed());
 }
 
 fn set_d(uid: &str) -> Object<DaemonSet> {
@@ -260,7 +260,7 @@ fn daemon(name: &str, cpu: &str, created: &str) -> Object<Pod> {
 /// Conformance: DIS-011
 #[test]
 fn the_newest_pod_of_a_daemon_set_represents_it() {
-    let mut world = World::new().with([node("n")]);
+    let mut world = World::new().with(node("n"));
     world.add(set_d("d"));
     let newest = |world: &World| -> Vec<Option<String>> {
         let snapshot = world.cluster.snapshot();
@@ -314,7 +314,7 @@ fn starting(mut world: World) -> World {
 /// Conformance: DIS-013
 #[test]
 fn ephemeral_and_startup_taints_of_an_uninitialized_node_do_not_count() {
-    let world = starting(World::new().with([tainted(false)]));
+    let world = starting(World::new().with(tainted(false)));
     assert_eq!(keys(&world), ["example.com/own"]);
 }
 
@@ -332,7 +332,7 @@ fn taints_that_the_provider_removes_do_not_count_before_initialization() {
             ephemeral_taints: ClusterConfig::of(&profile).ephemeral_taints,
             ..world.cluster.config().clone()
         });
-        keys(&starting(world.with([tainted(initialized)])))
+        keys(&starting(world.with(tainted(initialized))))
     };
     assert_eq!(of(false), [""; 0]);
     assert_eq!(of(true).len(), TAINTS.len());
@@ -342,11 +342,11 @@ fn taints_that_the_provider_removes_do_not_count_before_initialization() {
 #[test]
 fn the_same_taints_count_on_initialized_and_unmanaged_nodes() {
     let all = TAINTS.map(|(key, _)| key);
-    assert_eq!(keys(&starting(World::new().with([tainted(true)]))), all);
+    assert_eq!(keys(&starting(World::new().with(tainted(true)))), all);
     let foreign = tainted(false)
         .without_label("karpenter.test.sh/testnodeclass")
         .without_label(NODE_POOL);
-    assert_eq!(keys(&World::new().with([foreign])), all);
+    assert_eq!(keys(&World::new().with(foreign)), all);
 }
 
 /// Conformance: DIS-139
@@ -397,7 +397,7 @@ fn with_id(world: &World, id: &str) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn nodes_and_node_claims_are_found_by_provider_id() {
-    let mut world = World::new().with([node("n")]);
+    let mut world = World::new().with(node("n"));
     for (name, id) in [("b", "fake://n"), ("a", ""), ("c", "fake://other")] {
         world.add(claim(name, id));
     }
@@ -497,7 +497,7 @@ fn two_nodes_with_one_provider_id_both_have_its_node_claim() {
 
 #[test]
 fn a_change_of_a_node_that_no_decision_depends_on_is_not_counted() {
-    let mut world = World::new().with([node("n")]);
+    let mut world = World::new().with(node("n"));
     let epoch = world.cluster.snapshot().epoch();
     let addressed = node("n").set("/status/nodeInfo", json!({
         "machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "6", "osImage": "", "containerRuntimeVersion": "",

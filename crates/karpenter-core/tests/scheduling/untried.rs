@@ -45,7 +45,7 @@ fn a_pod_that_kube_scheduler_holds_back_is_not_planned() {
         assert_eq!(stage.plan()[0], "plan 1", "created {created} s before");
     }
     assert_eq!(
-        Stage::new(World::new().with([untried("held", 100)])).on(Event::Check),
+        Stage::new(World::new().with(untried("held", 100))).on(Event::Check),
         ["idle"]
     );
 }

@@ -16,49 +16,20 @@ fn class() -> Object<StorageClass> {
     storage_class("class")
 }
 
-pub fn world(
-    claims: &[Object<PersistentVolumeClaim>],
-    volumes: &[Object<PersistentVolume>],
-    classes: &[Object<StorageClass>],
-) -> World {
-    add(World::new(), claims, volumes, classes)
+/// Returns a volume `v` in a zone.
+fn zonal(zone: &str) -> Object<PersistentVolume> {
+    persistent_volume("v").zone(zone)
 }
 
-fn add(
-    mut world: World,
-    claims: &[Object<PersistentVolumeClaim>],
-    volumes: &[Object<PersistentVolume>],
-    classes: &[Object<StorageClass>],
-) -> World {
-    claims.iter().for_each(|claim| {
-        assert!(
-            world
-                .cluster
-                .apply_volume_claim(&claim.clone().build())
-                .is_change()
-        )
-    });
-    volumes.iter().for_each(|volume| {
-        assert!(
-            world
-                .cluster
-                .apply_volume(&volume.clone().build())
-                .is_change()
-        )
-    });
-    classes.iter().for_each(|class| {
-        assert!(
-            world
-                .cluster
-                .apply_storage_class(&class.clone().build())
-                .is_change()
-        )
-    });
-    world
+/// Returns whether a pod with the volume `c` is placed.
+fn is_placed(storage: impl Applied) -> bool {
+    World::new().places((storage, pod("p").volume("c")))
 }
 
-fn is_placed(world: World) -> bool {
-    all_placed(&world.with([pod("p").volume("c")]).plan())
+/// Returns a world in which this provisioner is not supported.
+fn unsupported(provisioner: &str) -> World {
+    World::configured(|config| config.unsupported_provisioners.push(provisioner.to_owned()))
+        .with_pool(node_pool("default"))
 }
 
 /// Conformance: SCH-091
@@ -69,111 +40,58 @@ fn an_unbound_claim_needs_a_storage_class() {
         if let Some(name) = class_name {
             unbound = unbound.storage_class(name);
         }
-        assert!(!is_placed(world(std::slice::from_ref(&unbound), &[], &[])));
+        assert!(!is_placed(unbound.clone()));
         let known = unbound.bound_to("v");
-        assert!(is_placed(world(
-            &[known],
-            &[persistent_volume("v").zone(Z1)],
-            &[]
-        )));
+        assert!(is_placed((known, zonal(Z1))));
     }
     let ephemeral = pod("p").push(
         "/spec/volumes",
         json!({ "name": "e", "ephemeral": { "volumeClaimTemplate": { "spec": {} } } }),
     );
-    assert!(!all_placed(
-        &world(&[persistent_volume_claim("p-e")], &[], &[])
-            .with([ephemeral.clone()])
-            .plan()
-    ));
-    assert!(all_placed(
-        &world(
-            &[bound("p-e", "v")],
-            &[persistent_volume("v").zone(Z1)],
-            &[]
-        )
-        .with([ephemeral])
-        .plan()
-    ));
+    let unbound = persistent_volume_claim("p-e");
+    assert!(!World::new().places((unbound, ephemeral.clone())));
+    assert!(World::new().places((bound("p-e", "v"), zonal(Z1), ephemeral)));
 }
 
 /// Conformance: SCH-092
 #[test]
 fn a_named_volume_counts_once_binding_is_complete() {
-    let volumes = [persistent_volume("v").zone(Z1)];
     let named = of_class("c").volume_name("v");
-    assert!(!is_placed(world(&[named], &volumes, &[class()])));
-    assert!(is_placed(world(&[bound("c", "v")], &volumes, &[class()])));
+    assert!(!is_placed((named, zonal(Z1), class())));
+    assert!(is_placed((bound("c", "v"), zonal(Z1), class())));
 }
 
 /// Conformance: SCH-093
 #[test]
 fn a_claim_or_volume_that_cannot_be_used_makes_the_pod_invalid() {
     let unbound = of_class("c");
-    let zonal = || persistent_volume("v").zone(Z1);
     let gone = "2026-01-01T00:00:00Z";
     let deleting = unbound.clone().deleted(gone);
-    assert!(!is_placed(world(&[deleting], &[], &[class()])));
+    assert!(!is_placed((deleting, class())));
     let lost = unbound.clone().set("/status/phase", "Lost");
-    assert!(!is_placed(world(&[lost], &[], &[class()])));
-    let volume_deleting = zonal().deleted(gone);
-    assert!(!is_placed(world(
-        &[bound("c", "v")],
-        &[volume_deleting],
-        &[]
-    )));
+    assert!(!is_placed((lost, class())));
+    let volume_deleting = zonal(Z1).deleted(gone);
+    assert!(!is_placed((bound("c", "v"), volume_deleting)));
     let immediate = class().set("/volumeBindingMode", "Immediate");
-    assert!(!is_placed(world(
-        std::slice::from_ref(&unbound),
-        &[],
-        &[immediate]
-    )));
-    assert!(!is_placed(world(&[], &[], &[])), "the claim does not exist");
-    assert!(
-        !is_placed(world(std::slice::from_ref(&unbound), &[], &[])),
-        "the class does not exist"
-    );
-    let configured = |change: fn(&mut karpenter_core::cluster::ClusterConfig)| {
-        World::configured(change).with_pool(node_pool("default"))
-    };
-    let provisioner = || {
-        configured(|config| {
-            config
-                .unsupported_provisioners
-                .push("ebs.csi.aws.com".into())
-        })
-    };
-    assert!(!is_placed(add(
-        provisioner(),
-        std::slice::from_ref(&unbound),
-        &[],
-        &[class()]
-    )));
-    assert!(!is_placed(add(
-        provisioner(),
-        &[bound("c", "v")],
-        &[zonal()],
-        &[]
-    )));
-    let key = configured(|config| config.unsupported_topology_keys.push(ZONE.into()));
-    assert!(!is_placed(add(
-        key,
-        std::slice::from_ref(&unbound),
-        &[],
-        &[class().zones(&[Z1])]
-    )));
-    assert!(is_placed(world(&[unbound], &[], &[class()])));
+    assert!(!is_placed((unbound.clone(), immediate)));
+    assert!(!is_placed(class()), "the claim does not exist");
+    assert!(!is_placed(unbound.clone()), "the class does not exist");
+    let provisioner = || unsupported("ebs.csi.aws.com").with(pod("p").volume("c"));
+    assert!(!provisioner().places((unbound.clone(), class())));
+    assert!(!provisioner().places((bound("c", "v"), zonal(Z1))));
+    let key = World::configured(|config| config.unsupported_topology_keys.push(ZONE.into()));
+    let key = key
+        .with_pool(node_pool("default"))
+        .with(pod("p").volume("c"));
+    assert!(!key.places((unbound.clone(), class().zones(&[Z1]))));
+    assert!(is_placed((unbound, class())));
 }
 
 #[test]
 fn a_provisioner_is_unsupported_by_its_name_and_by_its_csi_driver() {
     let is_supported = |provisioner: &str, unsupported: &str| {
-        let config = World::configured(|config| {
-            config.unsupported_provisioners.push(unsupported.to_owned());
-        });
-        let class = class().provisioner(provisioner);
-        let world = config.with_pool(node_pool("default"));
-        is_placed(add(world, &[of_class("c")], &[], &[class]))
+        let storage = (of_class("c"), class().provisioner(provisioner));
+        self::unsupported(unsupported).places((storage, pod("p").volume("c")))
     };
     let (in_tree, driver) = ("kubernetes.io/aws-ebs", "ebs.csi.aws.com");
     assert!(!is_supported(in_tree, in_tree));
@@ -188,7 +106,7 @@ fn a_provisioner_is_unsupported_by_its_name_and_by_its_csi_driver() {
 fn a_bound_claim_needs_no_late_binding_mode_and_no_term_of_its_volume() {
     let immediate = || class().set("/volumeBindingMode", "Immediate");
     let placed = |claim: Object<PersistentVolumeClaim>, volume: Object<PersistentVolume>| {
-        is_placed(world(&[claim], &[volume], &[immediate()]))
+        is_placed((claim, volume, immediate()))
     };
     assert!(!placed(of_class("c"), persistent_volume("v")));
     assert!(placed(bound("c", "v"), persistent_volume("v")));
@@ -197,28 +115,26 @@ fn a_bound_claim_needs_no_late_binding_mode_and_no_term_of_its_volume() {
     assert!(placed(bound("c", "v"), empty));
 }
 
-fn zone_of(world: World, asked: Object<Pod>) -> Option<String> {
-    let plan = world.with([asked]).plan();
-    plan.new_node_claims
-        .first()
-        .map(|draft| values(draft, ZONE).join(","))
+/// Returns the zone of the planned node; empty if there is none.
+fn zone_of(objects: impl Applied) -> String {
+    let claims = plan_of(objects).new_node_claims;
+    let zones = claims.first().map(|draft| values(draft, ZONE).join(","));
+    zones.unwrap_or_default()
 }
 
 /// Conformance: SCH-094
 #[test]
 fn a_pod_is_placed_in_the_zone_of_its_volume() {
     let asked = |zones: &[&str]| pod("p").volume("c").require(ZONE, "In", zones);
-    let unbound = || world(&[of_class("c")], &[], &[class().zones(&[Z2, Z3])]);
-    assert_eq!(zone_of(unbound(), asked(&[Z1, Z3])).as_deref(), Some(Z3));
-    assert_eq!(zone_of(unbound(), asked(&[Z1])), None);
-    let known = || world(&[bound("c", "v")], &[persistent_volume("v").zone(Z3)], &[]);
-    assert_eq!(zone_of(known(), asked(&[Z1, Z3])).as_deref(), Some(Z3));
-    assert_eq!(zone_of(known(), asked(&[Z1])), None);
+    let unbound = || (of_class("c"), class().zones(&[Z2, Z3]));
+    assert_eq!(zone_of((unbound(), asked(&[Z1, Z3]))), Z3);
+    assert_eq!(zone_of((unbound(), asked(&[Z1]))), "");
+    let known = || (bound("c", "v"), zonal(Z3));
+    assert_eq!(zone_of((known(), asked(&[Z1, Z3]))), Z3);
+    assert_eq!(zone_of((known(), asked(&[Z1]))), "");
     let ephemeral = pod("p").push("/spec/volumes", json!({ "name": "e", "ephemeral": { "volumeClaimTemplate": { "spec": { "storageClassName": "class" } } } }));
-    assert_eq!(
-        zone_of(unbound(), ephemeral.require(ZONE, "In", &[Z1, Z3])).as_deref(),
-        Some(Z3)
-    );
+    let ephemeral = ephemeral.require(ZONE, "In", &[Z1, Z3]);
+    assert_eq!(zone_of((unbound(), ephemeral)), Z3);
 }
 
 /// Conformance: SCH-033
@@ -228,14 +144,7 @@ fn a_volume_s_zone_survives_relaxation() {
         .volume("c")
         .require_term(&[("unknown", "In", &["x"])])
         .require_term(&[(CAPACITY_TYPE, "In", &["on-demand"])]);
-    assert_eq!(
-        zone_of(
-            world(&[bound("c", "v")], &[persistent_volume("v").zone(Z3)], &[]),
-            asked
-        )
-        .as_deref(),
-        Some(Z3)
-    );
+    assert_eq!(zone_of((bound("c", "v"), zonal(Z3), asked)), Z3);
 }
 
 fn on_host(kind: &str, volume: Object<PersistentVolume>) -> Object<PersistentVolume> {
@@ -249,15 +158,11 @@ fn a_local_volume_s_host_does_not_matter() {
     let host = persistent_volume("v").reachable_from(HOSTNAME, "In", &["gone"]);
     for kind in ["local", "hostPath"] {
         assert!(
-            is_placed(world(
-                &[bound("c", "v")],
-                &[on_host(kind, host.clone())],
-                &[]
-            )),
+            is_placed((bound("c", "v"), on_host(kind, host.clone()))),
             "{kind}"
         );
     }
-    assert!(!is_placed(world(&[bound("c", "v")], &[host], &[])));
+    assert!(!is_placed((bound("c", "v"), host)));
 }
 
 /// Conformance: SCH-096
@@ -266,22 +171,13 @@ fn a_local_volume_s_host_is_an_alternative_without_constraint() {
     let either = persistent_volume("v")
         .reachable_from(HOSTNAME, "In", &["gone"])
         .zone("nowhere");
-    assert!(is_placed(world(
-        &[bound("c", "v")],
-        &[on_host("local", either)],
-        &[]
-    )));
+    assert!(is_placed((bound("c", "v"), on_host("local", either))));
 }
 
 /// Conformance: SCH-097
 #[test]
 fn alternatives_of_a_volume_or_class_are_all_used() {
-    let apart = |name: &str, claim: &str| {
-        pod(name)
-            .label("app", "x")
-            .anti_affinity(ZONE, ("app", "x"))
-            .volume(claim)
-    };
+    let apart = |name: &str, claim: &str| member(name).anti_affinity(ZONE, APP).volume(claim);
     let zones = |mut world: World| {
         world.add(apart("p", "a"));
         world.add(apart("q", "b"));
@@ -296,15 +192,14 @@ fn alternatives_of_a_volume_or_class_are_all_used() {
         zones
     };
     let either = |name: &str| persistent_volume(name).zone(Z1).zone(Z2);
-    let of_volumes = world(
-        &[bound("a", "va"), bound("b", "vb")],
-        &[either("va"), either("vb")],
-        &[],
-    );
+    let of_volumes = World::new().with((
+        [bound("a", "va"), bound("b", "vb")],
+        [either("va"), either("vb")],
+    ));
     assert_eq!(zones(of_volumes), [Z1, Z2], "PersistentVolumes");
     let either = storage_class("either").zones(&[Z1]).zones(&[Z2]);
     let unbound = |name: &str| persistent_volume_claim(name).storage_class("either");
-    let of_class = world(&[unbound("a"), unbound("b")], &[], &[either]);
+    let of_class = World::new().with(([unbound("a"), unbound("b")], either));
     assert_eq!(zones(of_class), [Z1, Z2], "StorageClass");
 }
 
@@ -319,19 +214,17 @@ fn a_pod_is_placed_in_a_zone_that_all_its_volumes_admit() {
         persistent_volume_claim("a").storage_class("one"),
         persistent_volume_claim("b").storage_class("two"),
     ];
-    assert_eq!(
-        zone_of(
-            world(&claims, &[], &classes),
-            pod("p").volume("a").volume("b")
-        )
-        .as_deref(),
-        Some(Z2)
-    );
+    let pod = pod("p").volume("a").volume("b");
+    assert_eq!(zone_of((claims, classes, pod)), Z2);
 }
 
-fn limited(world: World, count: i32) -> World {
+fn limited(storage: impl Applied, count: i32) -> World {
     let node = node("n").cpu("64").memory("64Gi").pods("200");
-    world.with((node, csi_node("n").driver("ebs.csi.aws.com", count)))
+    World::new().with((
+        storage,
+        node,
+        csi_node("n").driver("ebs.csi.aws.com", count),
+    ))
 }
 
 /// Conformance: SCH-099
@@ -345,15 +238,11 @@ fn a_node_attaches_as_many_volumes_as_its_csi_driver_allows() {
             .volume(&format!("c{}", 2 * index))
             .volume(&format!("c{}", 2 * index + 1))
     });
-    let plan = limited(world(&claims, &[], &[class()]), 10)
-        .with(pods)
-        .plan();
-    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (5, 1));
+    let plan = limited((claims, class()), 10).with(pods).plan();
+    assert_eq!(counts(&plan), (5, 1));
     let shared = copies(&pod("p").volume("c").memory("10Mi"), 100);
-    let plan = limited(world(&[of_class("c")], &[], &[class()]), 10)
-        .with(shared)
-        .plan();
-    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (100, 0));
+    let plan = limited((of_class("c"), class()), 10).with(shared).plan();
+    assert_eq!(counts(&plan), (100, 0));
 }
 
 /// Conformance: SCH-100
@@ -379,10 +268,8 @@ fn ephemeral_volumes_are_attached_too() {
                 .annotation(is_default, "true")
                 .created("2026-01-01T00:00:00Z");
         }
-        let plan = limited(world(&[], &[], &[newest, old]), 1)
-            .with(copies(&asked, 2))
-            .plan();
-        assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 1));
+        let plan = limited([newest, old], 1).with(copies(&asked, 2)).plan();
+        assert_eq!(counts(&plan), (1, 1));
     }
 }
 
@@ -395,10 +282,10 @@ fn in_tree_volumes_count_as_their_csi_driver_s() {
         .remove("/spec/csi")
         .set("/spec/awsElasticBlockStore/volumeID", "v");
     let claims = [of_class("a"), bound("b", "v")];
-    let plan = limited(world(&claims, &[old], &[in_tree]), 1)
+    let plan = limited((claims, old, in_tree), 1)
         .with([pod("p").volume("a"), pod("q").volume("b")])
         .plan();
-    assert_eq!((plan.existing.len(), plan.new_node_claims.len()), (1, 1));
+    assert_eq!(counts(&plan), (1, 1));
 }
 
 /// Conformance: SCH-270
@@ -407,10 +294,10 @@ fn volumes_that_no_csi_driver_attaches_are_not_limited() {
     let attached = |change: fn(Object<PersistentVolume>) -> Object<PersistentVolume>| {
         let claims = [bound("a", "v"), bound("b", "w")];
         let volumes = ["v", "w"].map(|name| change(persistent_volume(name)));
-        let plan = limited(world(&claims, &volumes, &[class()]), 1)
+        let plan = limited((claims, volumes, class()), 1)
             .with([pod("p").volume("a"), pod("q").volume("b")])
             .plan();
-        (plan.existing.len(), plan.new_node_claims.len())
+        counts(&plan)
     };
     assert_eq!(attached(|volume| volume), (1, 1), "of the driver");
     let nfs = attached(|volume| volume.remove("/spec/csi").set("/spec/nfs/server", "files"));
@@ -431,18 +318,16 @@ fn a_planned_node_attaches_any_number_of_volumes() {
             pod.volume(&format!("c{claim}"))
         })
     });
-    let plan = world(&claims, &[], &[class()]).with(pods).plan();
+    let plan = World::new().with((claims, class())).with(pods).plan();
     assert_eq!(sizes(&plan), [3]);
 }
 
 /// Conformance: SCH-102
 #[test]
 fn a_volume_does_not_shrink_the_domains_of_a_spread() {
-    let app = ("app", "x");
-    let mut all = world(&[bound("c", "v")], &[persistent_volume("v").zone(Z1)], &[]);
-    let asked = pod("p")
-        .label("app", "x")
-        .spread_with(ZONE, 1, app, json!({ "minDomains": 3 }));
+    let app = APP;
+    let mut all = World::new().with((bound("c", "v"), zonal(Z1)));
+    let asked = member("p").spread_with(ZONE, 1, app, json!({ "minDomains": 3 }));
     all.add(copies(&asked, 3));
     all.launch_and_bind();
     assert_eq!(all.skew(ZONE, app), [1, 1, 1]);
@@ -466,24 +351,24 @@ fn a_volume_of_two_zones_is_placed_on_the_existing_node() {
         let world = World::new().with((bound("c", "v"), volume));
         world.with((node("n").zone(Z2), pod("p").cpu("1").volume("c")))
     };
-    let plan = world(persistent_volume("v").zone(Z1).zone(Z2)).plan();
+    let plan = world(zonal(Z1).zone(Z2)).plan();
     assert_eq!(plan.existing.len(), 1);
-    let plan = world(persistent_volume("v").zone(Z1)).plan();
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
+    let plan = world(zonal(Z1)).plan();
+    assert_eq!(first_values(&plan, ZONE), [Z1]);
 }
 
 /// Conformance: SCH-224, SCH-226
 #[test]
 fn a_volume_s_zone_does_not_shrink_the_spread() {
     // One pod counts in z1; the volume forces a second one there, which the spread does not admit.
-    let world = World::new().with((bound("c", "v"), persistent_volume("v").zone(Z1)));
-    let spread = |name: &str| pod(name).label("app", "x").spread(ZONE, 1, ("app", "x"));
+    let world = World::new().with((bound("c", "v"), zonal(Z1)));
+    let spread = |name: &str| member(name).spread(ZONE, 1, APP);
     let world = world.with((
         node("n"),
         spread("a").on("n"),
         spread("p").cpu("1").volume("c"),
     ));
-    assert!(!all_placed(&world.plan()));
+    assert!(!world.is_placed());
     assert!(why(&world.plan(), "p").contains(
         "unsatisfiable topology constraint for topology spread, key=topology.kubernetes.io/zone"
     ));

@@ -5,8 +5,8 @@ use serde_json::json;
 
 use crate::fixture::{CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, World, Z1, Z2, ZONE, values};
 use crate::fleet::{
-    Fleet, FleetNode, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running, sizes,
-    type_with_offerings, verdict,
+    Fleet, FleetNode, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running,
+    type_with_offerings, verdict, world_of,
 };
 
 /// Conformance: DIS-100
@@ -22,11 +22,9 @@ fn few_cheaper_types(policy: karpenter_core::schedule::MinValuesPolicy) {
     let pool = open_pool("default")
         .requires(CAPACITY_TYPE, "In", &[ON_DEMAND])
         .requires_min("node.kubernetes.io/instance-type", "Exists", &[], 3);
-    let world = World::empty().with_types(sizes()).with_pool(pool);
+    let world = world_of(pool);
     // Two types are cheaper than `large`; the pool's minValues is three.
-    let mut world = world
-        .run([node("a", "large")])
-        .with([running("p", "a", "1")]);
+    let mut world = world.run([node("a", "large")]).with(running("p", "a", "1"));
     world.policy.min_values_policy = policy;
     let plan = world.decide_with(|_| ());
     assert!(commands(&plan).is_empty());
@@ -48,7 +46,7 @@ fn one_of_two_nodes_is_deleted_if_min_values_need_their_own_type() {
         &[],
         2,
     );
-    let world = World::empty().with_types(sizes()).with_pool(pool);
+    let world = world_of(pool);
     let world = world
         .run([node("a", "large"), node("b", "large")])
         .with([running("p", "a", "1500m"), running("q", "b", "1500m")]);
@@ -64,7 +62,7 @@ fn of_two_nodes_of_the_cheapest_type_one_is_deleted() {
         vec![fake::offering(ON_DEMAND, Z1, 0.4)],
     )];
     let world = World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(open_pool("default"));
     let cheap = |name: &str| node(name, "cheap").node("/status/allocatable/cpu", json!("4"));
     let world = world
@@ -88,7 +86,7 @@ fn half_used(
         .into_iter()
         .map(|node| node.node("/status/allocatable/cpu", json!("2")));
     World::empty()
-        .with_types(types.into())
+        .with_types(types.to_vec())
         .with_pool(open_pool("default"))
         .run(nodes)
         .with(pods)
@@ -145,10 +143,8 @@ fn a_replacement_lists_only_the_types_and_capacity_type_that_are_cheaper() {
     let pool = open_pool("default")
         .requires(CAPACITY_TYPE, "In", &[ON_DEMAND, SPOT])
         .requires(ZONE, "In", &[Z1, Z2]);
-    let world = World::empty().with_types(sizes()).with_pool(pool);
-    let world = world
-        .run([node("a", "large")])
-        .with([running("p", "a", "1")]);
+    let world = world_of(pool);
+    let world = world.run([node("a", "large")]).with(running("p", "a", "1"));
     let plan = world.decide_with(|_| ());
     let replacement = &plan.commands[0].replacements[0];
     assert_eq!(*replacement.instance_types, ["small", "medium", "large"]);

@@ -18,7 +18,7 @@ use crate::fleet::{
 fn nodes_are_deleted_replaced_and_merged() {
     let world = fresh()
         .run([node("a", "huge")])
-        .with([running("p", "a", "1")]);
+        .with(running("p", "a", "1"));
     assert_eq!(
         world.decide(),
         ["replace a with small medium large on-demand (saves 1.40)"]
@@ -87,7 +87,7 @@ fn a_pool_without_instance_types_does_not_block_other_pools() {
         world.cluster.set_instance_types("broken", types);
         let world = world
             .run([node("a", "huge"), node("b", "huge").pool("broken")])
-            .with([running("p", "a", "1")]);
+            .with(running("p", "a", "1"));
         let plan = world.decide_with(|_| ());
         assert_eq!(verdict(&plan, "b"), "NodePool not found (NodePool=broken)");
         assert_eq!(verdict(&plan, "a"), "deleted", "there is room on `b`");
@@ -113,11 +113,11 @@ fn nodes_are_replaced_by_reserved_capacity_even_of_their_own_type() {
     };
     let decide = |left: u32, capacity_type: &str, cpu: &str| {
         let world = World::empty()
-            .with_types(types(left).into())
+            .with_types(types(left))
             .with_pool(open_pool("default"));
         world
             .run([node("a", "large").label(CAPACITY_TYPE, capacity_type)])
-            .with([running("p", "a", cpu)])
+            .with(running("p", "a", cpu))
             .decide()
     };
     assert_eq!(
@@ -142,7 +142,7 @@ fn a_price_that_is_not_a_number_counts_as_zero() {
     use karpenter_core::disruption::Candidates;
     let priced = |offering: karpenter_core::offering::Offering| {
         let world = World::empty()
-            .with_types([type_with_offerings("large", 8, vec![offering])].into())
+            .with_types(type_with_offerings("large", 8, vec![offering]))
             .with_pool(open_pool("default"))
             .run([node("a", "large")]);
         Candidates::new(&world.cluster.snapshot(), &<_>::default(), now()).candidates[0].price
@@ -251,7 +251,7 @@ fn replacements_of_earlier_commands_count_against_the_limits_of_a_pool() {
         let types = [priced_type("small", 2, 0.4), priced_type("huge", 16, 0.2)];
         let nodes = ["a", "b", "c"];
         let world = World::empty()
-            .with_types(types.into())
+            .with_types(types)
             .with_pool(on_demand_pool("default").limit("cpu", cores))
             .run(nodes.map(|name| node(name, "small")))
             .with(nodes.map(apart));

@@ -10,7 +10,7 @@ use crate::fleet::{Fleet, node, on_demand_pool, running, verdict, world as fresh
 fn a_node_whose_pods_fit_an_unmanaged_node_is_deleted() {
     let mut world = fresh()
         .run([node("a", "small")])
-        .with([running("p", "a", "1")]);
+        .with(running("p", "a", "1"));
     world.add(
         crate::fixture::node("foreign")
             .set("/metadata/labels", json!({ "kubernetes.io/arch": "amd64" })),
@@ -25,7 +25,7 @@ fn pods_are_not_moved_to_an_uninitialized_node() {
         node("b", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"));
     let world = fresh()
         .run([node("a", "small"), starting])
-        .with([running("p", "a", "1")]);
+        .with(running("p", "a", "1"));
     let plan = world.decide_with(|_| ());
     assert_eq!(
         verdict(&plan, "a"),

@@ -356,7 +356,7 @@ fn after_a_group_that_fits_one_of_twice_its_size_is_tried() {
         .run([node("room", "small").label("team", "x")])
         .with(["a", "b"].map(blocked))
         .with(names.iter().map(|name| small(name)).collect::<Vec<_>>())
-        .with([running("stays", "room", "1").do_not_disrupt()]);
+        .with(running("stays", "room", "1").do_not_disrupt());
     let deleted = |checks: usize| {
         let plan = world.decide_with(ends_after(checks));
         let commands = plan.commands.iter();
@@ -382,7 +382,7 @@ fn eight_nodes_in_a_row_that_improve_no_set_end_the_search_for_others() {
                     .map(|name| alone(name, name, "3"))
                     .collect::<Vec<_>>(),
             )
-            .with([running("stays", "room", "1").do_not_disrupt()]);
+            .with(running("stays", "room", "1").do_not_disrupt());
         let made = Arc::new(AtomicUsize::new(0));
         let counted = made.clone();
         let plan = world.decide_with(|request| {

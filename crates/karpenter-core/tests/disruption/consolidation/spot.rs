@@ -4,7 +4,8 @@ use karpenter_core::fake;
 
 use crate::fixture::{CAPACITY_TYPE, World, Z1, Z2, values};
 use crate::fleet::{
-    Fleet, ON_DEMAND, SPOT, commands, node, open_pool, running, sizes, type_with_offerings, verdict,
+    Fleet, ON_DEMAND, SPOT, commands, node, open_pool, running, type_with_offerings, verdict,
+    world_of,
 };
 
 fn spot_types(count: usize) -> Vec<karpenter_core::instance_type::InstanceType> {
@@ -35,10 +36,10 @@ fn spot_world(cheaper: usize, min_values: Option<u32>) -> World {
         None => pool,
     };
     World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(pool)
         .run([node("a", "huge").spot()])
-        .with([running("p", "a", "1")])
+        .with(running("p", "a", "1"))
 }
 
 /// Conformance: DIS-097
@@ -59,11 +60,11 @@ fn spot_replaces_spot_only_with_the_gate_and_fifteen_cheaper_types() {
     assert_eq!(commands(&enough).len(), 1);
     // A node whose type is among the fifteen cheapest has fewer than fifteen cheaper types.
     let world = World::empty()
-        .with_types(spot_types(20).into())
+        .with_types(spot_types(20))
         .with_pool(open_pool("default"));
     let world = world
         .run([node("a", "spot-14").spot()])
-        .with([running("p", "a", "1")]);
+        .with(running("p", "a", "1"));
     assert!(commands(&world.decide_with(|request| request.spot_to_spot = true)).is_empty());
 }
 
@@ -102,25 +103,18 @@ fn the_most_expensive_spot_zone_decides_about_a_replacement() {
             ),
         ];
         let world = World::empty()
-            .with_types(types.into())
+            .with_types(types)
             .with_pool(open_pool("default"));
-        let world = world.run([node("a", "now")]).with([running("p", "a", "1")]);
-        assert_eq!(
-            verdict(&world.decide_with(|_| ()), "a"),
-            "Can't replace with a cheaper node"
-        );
+        let world = world.run([node("a", "now")]).with(running("p", "a", "1"));
+        assert_eq!(world.verdict("a"), "Can't replace with a cheaper node");
     }
 }
 
 /// Conformance: DIS-184
 #[test]
 fn a_replacement_of_either_capacity_type_is_pinned_to_spot() {
-    let world = World::empty()
-        .with_types(sizes())
-        .with_pool(open_pool("default"));
-    let world = world
-        .run([node("a", "huge")])
-        .with([running("p", "a", "1")]);
+    let world = world_of(open_pool("default"));
+    let world = world.run([node("a", "huge")]).with(running("p", "a", "1"));
     let plan = world.decide_with(|_| ());
     assert_eq!(
         values(&plan.commands[0].replacements[0], CAPACITY_TYPE),
@@ -144,10 +138,10 @@ fn the_types_of_a_spot_replacement_are_in_the_order_of_spot_prices() {
         offered("huge", 1.6, 1.5),
     ];
     let world = World::empty()
-        .with_types(types.into())
+        .with_types(types)
         .with_pool(open_pool("default"))
         .run([node("a", "huge")])
-        .with([running("p", "a", "1")]);
+        .with(running("p", "a", "1"));
     assert_eq!(
         world.decide(),
         ["replace a with plenty scarce huge spot (saves 1.40)"]

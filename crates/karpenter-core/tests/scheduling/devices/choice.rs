@@ -125,7 +125,7 @@ fn the_devices_of_a_type_that_is_ruled_out_are_freed() {
             ]);
         if filled {
             // Only a large node has room for both.
-            world.add(pod("filler").cpu("4").affinity(HOSTNAME, ("app", "x")));
+            world.add(pod("filler").cpu("4").affinity(HOSTNAME, APP));
         }
         let mut lines = planned(&world.plan());
         lines.sort();

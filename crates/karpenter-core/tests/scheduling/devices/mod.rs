@@ -57,9 +57,7 @@ fn gpus(count: usize) -> Value {
 
 /// Returns a world with a class `gpu` and a NodePool of these types, in which claims are served.
 fn world(types: Vec<InstanceType>) -> World {
-    let mut world = World::empty()
-        .with_types(types.into())
-        .with_pool(node_pool("default"));
+    let mut world = World::new().with_types(types);
     world.policy.ignore_dra_requests = false;
     world.cluster.apply_device_class(&read(json!({
         "metadata": { "name": "gpu" },
@@ -147,7 +145,7 @@ fn with_the_flag_pods_with_claims_fail_and_daemons_do_not_count() {
         ),
     };
     for user in ["pod", "initContainers", "containers"] {
-        let mut ignoring = with_gpus(1).claim("c", one()).with([claims(user)]);
+        let mut ignoring = with_gpus(1).claim("c", one()).with(claims(user));
         ignoring.policy.ignore_dra_requests = true;
         assert_eq!(
             why(&ignoring.plan(), "p"),
@@ -156,7 +154,7 @@ fn with_the_flag_pods_with_claims_fail_and_daemons_do_not_count() {
         );
     }
     let overhead = |ignore: bool| {
-        let mut world = with_gpus(1).with([pod("p").cpu("1")]);
+        let mut world = with_gpus(1).with(pod("p").cpu("1"));
         world.policy.ignore_dra_requests = ignore;
         world.cluster.apply_daemon_set(&read(json!({
             "metadata": { "name": "agent", "namespace": "default", "uid": "agent" },
@@ -192,12 +190,12 @@ fn a_resource_claim_selects_a_type_with_the_device_and_its_driver() {
 /// Conformance: SCH-170
 #[test]
 fn a_pod_waits_for_missing_resource_claims_classes_and_devices() {
-    let without_claim = || with_gpus(1).with([using("p", "c")]);
+    let without_claim = || with_gpus(1).with(using("p", "c"));
     assert_eq!(
         why(&without_claim().plan(), "p"),
         "resource claim `c` does not exist"
     );
-    assert!(all_placed(&without_claim().claim("c", one()).plan()));
+    assert!(without_claim().claim("c", one()).is_placed());
     let other = || exactly(json!({ "deviceClassName": "other" }));
     let mut world = without_claim().claim("c", other());
     assert!(
@@ -208,8 +206,8 @@ fn a_pod_waits_for_missing_resource_claims_classes_and_devices() {
     world.cluster.apply_device_class(&read(
         json!({ "metadata": { "name": "other" }, "spec": {} }),
     ));
-    assert!(all_placed(&world.plan()));
-    let no_device = with_gpus(0).claim("c", one()).with([using("p", "c")]);
+    assert!(world.is_placed());
+    let no_device = with_gpus(0).claim("c", one()).with(using("p", "c"));
     assert!(
         why(&no_device.plan(), "p").ends_with("no devices left that satisfy the resource claims")
     );
@@ -222,7 +220,7 @@ fn a_pod_waits_for_missing_resource_claims_classes_and_devices() {
                 json!({ "name": "gpu", "resourceClaimTemplateName": "t" }),
             )
             .set("/status/resourceClaimStatuses", status);
-        with_gpus(1).claim("made", one()).with([pod]).plan()
+        with_gpus(1).claim("made", one()).with(pod).plan()
     };
     assert_eq!(
         why(&from_template(json!([])), "p"),
@@ -259,7 +257,7 @@ fn each_device_is_allocated_once() {
             .slice(node, Some(node), json!({ "nodeName": node }), gpus(1))
             .claim_held(claim, one(), held(node, "gpu-0", uid));
     }
-    let world = world.claim("e", one()).with([using("r", "e")]);
+    let world = world.claim("e", one()).with(using("r", "e"));
     assert_eq!(planned(&world.plan()), ["r on gpu"]);
 }
 

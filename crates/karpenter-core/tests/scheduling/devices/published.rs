@@ -12,13 +12,13 @@ use crate::fixture::*;
 fn a_published_device_of_a_node_is_used_before_a_new_node() {
     let on_node = |owner: &str, initialized: &str| {
         with_gpus(1)
-            .with([running_node("n").set(
+            .with(running_node("n").set(
                 "/metadata/labels/karpenter.sh~1initialized",
                 json!(initialized),
-            )])
+            ))
             .slice("n", Some(owner), json!({ "nodeName": "n" }), gpus(1))
             .claim("c", one())
-            .with([using("p", "c")])
+            .with(using("p", "c"))
             .plan()
     };
     assert_eq!(on_node("n", "true").existing.len(), 1);
@@ -31,7 +31,7 @@ fn a_published_device_of_a_node_is_used_before_a_new_node() {
 #[test]
 fn a_device_of_a_node_is_used_once() {
     let plan = with_gpus(1)
-        .with([running_node("n")])
+        .with(running_node("n"))
         .slice("n", Some("n"), json!({ "nodeName": "n" }), gpus(1))
         .claim("c", one())
         .claim("d", one())
@@ -46,8 +46,8 @@ fn until_a_node_is_initialized_it_has_the_devices_of_its_instance_type() {
         let node = running_node("n")
             .label(INSTANCE_TYPE, instance_type)
             .label("karpenter.sh/initialized", initialized);
-        let world = with_gpus(1).with([node]).claim("c", one());
-        world.with([using("p", "c")]).plan().existing.len()
+        let world = with_gpus(1).with(node).claim("c", one());
+        world.with(using("p", "c")).plan().existing.len()
     };
     assert_eq!(placed("gpu", "false"), 1);
     assert_eq!(placed("plain", "false"), 0);
@@ -68,15 +68,15 @@ fn a_zonal_device_decides_the_zone_and_a_shared_claim_is_allocated_once() {
                 exactly(json!({ "deviceClassName": "gpu", "count": 2 })),
             )
     };
-    let plan = zoned().with([using("p", "any")]).plan();
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z1]);
-    let plan = zoned().with([using("p", "any").select(ZONE, Z2)]).plan();
+    let plan = zoned().with(using("p", "any")).plan();
+    assert_eq!(first_values(&plan, ZONE), [Z1]);
+    let plan = zoned().with(using("p", "any").select(ZONE, Z2)).plan();
     assert_eq!(
-        values(&plan.new_node_claims[0], ZONE),
+        first_values(&plan, ZONE),
         [Z2],
         "the device that is accessible in the zone of the pod"
     );
-    assert!(!all_placed(&zoned().with([using("p", "all")]).plan()));
+    assert!(!zoned().places(using("p", "all")));
     // Two pods of one claim: its device is local to a planned node, so both are placed there.
     let shared = with_gpus(1)
         .claim("c", one())
@@ -85,7 +85,7 @@ fn a_zonal_device_decides_the_zone_and_a_shared_claim_is_allocated_once() {
     let apart = |name: &str| {
         using(name, "c")
             .label("app", "x")
-            .anti_affinity(HOSTNAME, ("app", "x"))
+            .anti_affinity(HOSTNAME, APP)
     };
     let stuck = with_gpus(1)
         .claim("c", one())

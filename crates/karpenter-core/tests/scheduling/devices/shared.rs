@@ -25,7 +25,7 @@ fn shares_of_a_device_fill_planned_nodes() {
             let cpu = format!("{}m", 900 - 100 * index);
             world = world
                 .claim(name, devices.clone())
-                .with([using(name, name).cpu(&cpu)]);
+                .with(using(name, name).cpu(&cpu));
         }
         planned(&world.plan())
     };
@@ -69,7 +69,7 @@ fn partitions_draw_from_shared_counters() {
     let serve = |instance_type: InstanceType, count: usize| {
         let mut world = world(vec![instance_type]);
         for name in ["a", "b", "c"].iter().take(count) {
-            world = world.claim(name, one()).with([using(name, name)]);
+            world = world.claim(name, one()).with(using(name, name));
         }
         planned(&world.plan())
     };

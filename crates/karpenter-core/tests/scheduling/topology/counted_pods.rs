@@ -3,15 +3,15 @@
 use karpenter_core::schedule::{Plan, PodSet};
 use serde_json::json;
 
-use super::{APP, node_in, spread, zones};
+use super::{node_in, spread, zones};
 use crate::fixture::*;
 
 /// Returns a world in which two do-not-disrupt pods in zone 1 block the deletion of their node.
 fn with_blocked_deletion(change: impl Fn(Object<Pod>) -> Object<Pod>) -> World {
     let deleted = json!("2026-01-01T00:00:00Z");
     let kept = |name: &str| {
-        let pod = pod(name).label("app", "x").on("n");
-        change(pod.annotation("karpenter.sh/do-not-disrupt", "true"))
+        let pod = member(name).on("n");
+        change(pod.do_not_disrupt())
     };
     zones(&[Z1, Z2]).with((
         node_in("n", Z1).set("/metadata/deletionTimestamp", deleted),
@@ -45,13 +45,13 @@ fn other_pods_that_block_the_deletion_of_a_node_do_not_count_in_its_zone() {
 
 #[test]
 fn anti_affinity_of_pods_that_block_a_deletion_counts_in_the_zone() {
-    let next = pod("p").label("app", "x").select(ZONE, Z1);
-    let plan = with_blocked_deletion(|pod| pod).with([next.clone()]).plan();
+    let next = member("p").select(ZONE, Z1);
+    let plan = with_blocked_deletion(|pod| pod).with(next.clone()).plan();
     assert!(all_placed(&plan));
     // Whether or not they match their own term.
     for app in ["x", "y"] {
         let apart = |pod: Object<Pod>| pod.label("app", app).anti_affinity(ZONE, APP);
-        let plan = with_blocked_deletion(apart).with([next.clone()]).plan();
+        let plan = with_blocked_deletion(apart).with(next.clone()).plan();
         assert!(!all_placed(&plan), "{app}");
     }
 }
@@ -87,7 +87,7 @@ fn zones_with(existing: Vec<Object<Pod>>) -> Vec<String> {
 /// Conformance: SCH-109
 #[test]
 fn only_running_pods_of_the_namespace_on_known_nodes_count() {
-    let existing = || pod("existing").label("app", "x");
+    let existing = || member("existing");
     let deleted = json!("2026-01-01T00:00:00Z");
     let two = |pod: Object<Pod>| zones_with(copies(&pod, 2));
     assert_eq!(two(existing().on("n")), [Z2, Z2], "running pods count");
@@ -123,7 +123,7 @@ fn only_running_pods_of_the_namespace_on_known_nodes_count() {
 #[test]
 fn pods_that_do_not_count_themselves_are_not_spread() {
     let other = pod("p").label("app", "y").spread(HOSTNAME, 1, APP);
-    assert_eq!(sizes(&World::new().with(copies(&other, 4)).plan()), [4]);
+    assert_eq!(World::new().with(copies(&other, 4)).sizes(), [4]);
 }
 
 /// Conformance: SCH-121
@@ -131,30 +131,20 @@ fn pods_that_do_not_count_themselves_are_not_spread() {
 fn match_label_keys_spread_each_revision_separately() {
     let keys = json!({ "matchLabelKeys": ["revision"] });
     let of = |name: &str| {
-        pod(name)
-            .label("app", "x")
+        member(name)
             .label("revision", name)
             .spread_with(HOSTNAME, 1, APP, keys.clone())
     };
     assert_eq!(
-        sizes(
-            &World::new()
-                .with(copies(&of("a"), 2))
-                .with(copies(&of("b"), 2))
-                .plan()
-        ),
+        World::new()
+            .with(copies(&of("a"), 2))
+            .with(copies(&of("b"), 2))
+            .sizes(),
         [2, 2]
     );
-    let unknown = pod("p").label("app", "x").spread_with(
-        HOSTNAME,
-        1,
-        APP,
-        json!({ "matchLabelKeys": ["unknown"] }),
-    );
-    assert_eq!(
-        sizes(&World::new().with(copies(&unknown, 4)).plan()),
-        [1, 1, 1, 1]
-    );
+    let unknown =
+        member("p").spread_with(HOSTNAME, 1, APP, json!({ "matchLabelKeys": ["unknown"] }));
+    assert_eq!(World::new().with(copies(&unknown, 4)).sizes(), [1, 1, 1, 1]);
 }
 
 /// Conformance: SCH-228
@@ -166,18 +156,18 @@ fn pods_on_nodes_that_the_node_filter_excludes_do_not_count_for_a_spread() {
             "/metadata/labels/team",
             json!(if on_selected { "mine" } else { "other" }),
         );
-        let asked = pod("p")
-            .label("app", "x")
-            .cpu("3")
-            .select("team", "mine")
-            .spread_with(ZONE, 1, APP, json!({ "nodeAffinityPolicy": policy }));
+        let asked = member("p").cpu("3").select("team", "mine").spread_with(
+            ZONE,
+            1,
+            APP,
+            json!({ "nodeAffinityPolicy": policy }),
+        );
         let pool = node_pool("default")
             .requires(ZONE, "In", &[Z1, Z2])
             .node_label("team", "mine");
-        let plan = World::empty()
-            .with_pool(pool)
-            .with([existing])
-            .with(copies(&pod("existing").label("app", "x").on("n"), 2))
+        let plan = World::of(pool)
+            .with(existing)
+            .with(copies(&member("existing").on("n"), 2))
             .with(copies(&asked, 2))
             .plan();
         assert!(all_placed(&plan), "{policy}");
@@ -194,8 +184,8 @@ fn a_node_without_a_hostname_label_is_the_domain_of_its_name() {
     let placed = |existing: usize| {
         let plan = World::new()
             .with(node("n").cpu("8").without_label(HOSTNAME))
-            .with(copies(&pod("existing").label("app", "x").on("n"), existing))
-            .with([pod("p").label("app", "x").spread(HOSTNAME, 1, APP)])
+            .with(copies(&member("existing").on("n"), existing))
+            .with(member("p").spread(HOSTNAME, 1, APP))
             .plan();
         assert!(all_placed(&plan));
         plan.existing.len()
@@ -209,19 +199,21 @@ fn affinity_counts_pods_on_nodes_that_the_pod_cannot_use() {
     // A spread would not count the pod on this node, which is of another team.
     let plan = zones(&[Z1, Z2, Z3])
         .with(node_in("n", Z2).label("team", "other"))
-        .with(pod("target").label("app", "x").on("n"))
-        .with([pod("p")
-            .require("team", "NotIn", &["other"])
-            .affinity(ZONE, APP)])
+        .with(member("target").on("n"))
+        .with(
+            pod("p")
+                .require("team", "NotIn", &["other"])
+                .affinity(ZONE, APP),
+        )
         .plan();
     assert!(all_placed(&plan));
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+    assert_eq!(first_values(&plan, ZONE), [Z2]);
 }
 
 /// Two pods count in zone 1 and one in zone 2, but one of the two is the pod in question.
 #[test]
 fn a_bound_pod_that_moves_does_not_count_where_it_is() {
-    let on = |name: &str, node: &str| pod(name).label("app", "x").cpu("100m").on(node);
+    let on = |name: &str, node: &str| member(name).cpu("100m").on(node);
     let roomy = |name: &str, zone: &str| node(name).zone(zone).cpu("4").pods("9");
     let mut world = zones(&[Z1, Z2]).with((
         roomy("n1", Z1),
@@ -240,16 +232,14 @@ fn a_bound_pod_that_moves_does_not_count_where_it_is() {
 fn zones_beside_deleting(node: Object<Node>, app: &str, number: usize) -> Vec<String> {
     let kept = |name: &str| pod(name).label("app", app).on("n").do_not_disrupt();
     let policies = json!({ "nodeAffinityPolicy": "Honor", "nodeTaintsPolicy": "Honor" });
-    let spread = pod("p")
-        .label("app", "x")
+    let spread = member("p")
         .select("team", "mine")
         .spread_with(ZONE, 1, APP, policies);
     let pool = node_pool("default").requires(ZONE, "In", &[Z1, Z2]);
-    let plan = World::empty()
-        .with_pool(pool.node_label("team", "mine"))
+    let plan = World::of(pool.node_label("team", "mine"))
         .with(node.set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z"))
         .with([kept("a"), kept("b")])
-        .with([node_in("of-another-team", Z3).label("team", "other")])
+        .with(node_in("of-another-team", Z3).label("team", "other"))
         .with(copies(&spread.cpu("3"), number))
         .plan();
     zones_of_pods(&plan)

@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::{APP, node_in, skew_after_binding, spread, zones};
+use super::{node_in, skew_after_binding, spread, zones};
 use crate::fixture::*;
 
 /// Conformance: SCH-103
 #[test]
 fn an_unknown_topology_key_fails_that_pod_alone() {
-    let plan = World::new().with([spread("p", "unknown"), pod("q")]).plan();
+    let plan = plan_of([spread("p", "unknown"), pod("q")]);
     assert_eq!(plan.unplaced.len(), 1);
     assert!(
         why(&plan, "p")
@@ -28,15 +28,13 @@ fn the_pool_s_zones_are_the_domains() {
     let labeled = |name: &str, zone: &str| node_pool(name).node_label(ZONE, zone);
     assert_eq!(
         skew_after_binding(
-            World::empty().with_pool(labeled("a", Z1)),
+            World::of(labeled("a", Z1)),
             copies(&spread("p", ZONE), 4),
             ZONE
         ),
         [4]
     );
-    let two = World::empty()
-        .with_pool(labeled("a", Z1))
-        .with_pool(labeled("b", Z2));
+    let two = World::of(labeled("a", Z1)).with_pool(labeled("b", Z2));
     assert_eq!(
         skew_after_binding(two, copies(&spread("p", ZONE), 4), ZONE),
         [2, 2]
@@ -46,7 +44,7 @@ fn the_pool_s_zones_are_the_domains() {
 /// Conformance: SCH-106
 #[test]
 fn a_zone_known_only_from_an_existing_pod_counts() {
-    for existing in [spread("e", ZONE), pod("e").label("app", "x")] {
+    for existing in [spread("e", ZONE), member("e")] {
         let world = zones(&[Z1, Z2]).with((node_in("n", Z3), existing.on("n")));
         assert_eq!(
             skew_after_binding(world, copies(&spread("p", ZONE).cpu("1"), 6), ZONE),
@@ -58,11 +56,8 @@ fn a_zone_known_only_from_an_existing_pod_counts() {
 /// Conformance: SCH-111
 #[test]
 fn min_domains_leaves_pods_unplaced_until_there_are_enough_zones() {
-    let least = |domains: i32| {
-        pod("p")
-            .label("app", "x")
-            .spread_with(ZONE, 1, APP, json!({ "minDomains": domains }))
-    };
+    let least =
+        |domains: i32| member("p").spread_with(ZONE, 1, APP, json!({ "minDomains": domains }));
     assert_eq!(
         skew_after_binding(zones(&[Z1, Z2]), copies(&least(3), 3), ZONE),
         [1, 1]
@@ -90,24 +85,19 @@ fn the_taints_policy_decides_which_domains_count() {
                     json!([{ "key": "t", "value": "t", "effect": "NoSchedule" }]),
                 )
         };
-        let asked = pod("p").label("app", "x").cpu("1").spread_with(
-            part,
-            1,
-            APP,
-            json!({ "nodeTaintsPolicy": policy }),
-        );
-        let world = World::empty()
-            .with_pool(node_pool("default").requires(part, "In", &["baz"]))
+        let asked =
+            member("p")
+                .cpu("1")
+                .spread_with(part, 1, APP, json!({ "nodeTaintsPolicy": policy }));
+        let world = World::of(node_pool("default").requires(part, "In", &["baz"]))
             .with([tainted("foo"), tainted("bar")]);
         let plan = world.with(copies(&asked, 5)).plan();
         assert_eq!(5 - plan.unplaced.len(), placed, "{policy}");
-        let by_pool = World::empty()
-            .with_pool(node_pool("default").requires(part, "In", &["baz"]))
-            .with_pool(
-                node_pool("tainted")
-                    .requires(part, "In", &["foo", "bar"])
-                    .taint("t", "t", "NoSchedule"),
-            );
+        let by_pool = World::of(node_pool("default").requires(part, "In", &["baz"])).with_pool(
+            node_pool("tainted")
+                .requires(part, "In", &["foo", "bar"])
+                .taint("t", "t", "NoSchedule"),
+        );
         let plan = by_pool.with(copies(&asked, 5)).plan();
         assert_eq!(
             5 - plan.unplaced.len(),
@@ -122,24 +112,22 @@ fn the_taints_policy_decides_which_domains_count() {
 fn domains_behind_a_taint_count_for_pods_that_tolerate_it() {
     let part = "fake-label";
     let tolerating = |name: &str, key: &str| {
-        pod(name)
-            .label("app", "x")
+        member(name)
             .spread_with(part, 1, APP, json!({ "nodeTaintsPolicy": "Honor" }))
             .tolerate(json!({ "key": key, "operator": "Exists" }))
     };
-    let mut world = World::empty()
-        .with_pool(node_pool("a").requires(part, "In", &["foo", "bar"]).taint(
-            "a",
-            "a",
-            "NoSchedule",
-        ))
-        .with_pool(node_pool("b").requires(part, "In", &["foo", "baz"]).taint(
-            "b",
-            "b",
-            "NoSchedule",
-        ))
-        .with(copies(&tolerating("a", "a"), 2))
-        .with(copies(&tolerating("b", "b"), 4));
+    let mut world = World::of(node_pool("a").requires(part, "In", &["foo", "bar"]).taint(
+        "a",
+        "a",
+        "NoSchedule",
+    ))
+    .with_pool(
+        node_pool("b")
+            .requires(part, "In", &["foo", "baz"])
+            .taint("b", "b", "NoSchedule"),
+    )
+    .with(copies(&tolerating("a", "a"), 2))
+    .with(copies(&tolerating("b", "b"), 4));
     assert!(all_placed(&world.launch_and_bind()));
     assert_eq!(world.skew(part, APP), [3, 2, 1]);
 }
@@ -154,16 +142,16 @@ fn the_affinity_policy_decides_which_domains_count() {
                 .set("/metadata/labels/fake-label", json!(name))
                 .set("/metadata/labels/selector", json!("other"))
         };
-        let asked = pod("p")
-            .label("app", "x")
-            .cpu("1")
-            .select("selector", "mine")
-            .spread_with(part, 1, APP, json!({ "nodeAffinityPolicy": policy }));
+        let asked = member("p").cpu("1").select("selector", "mine").spread_with(
+            part,
+            1,
+            APP,
+            json!({ "nodeAffinityPolicy": policy }),
+        );
         let pool = node_pool("default")
             .requires(part, "In", &["baz"])
             .requires("selector", "In", &["mine"]);
-        let plan = World::empty()
-            .with_pool(pool)
+        let plan = World::of(pool)
             .with([other("foo"), other("bar")])
             .with(copies(&asked, 5))
             .plan();
@@ -174,13 +162,14 @@ fn the_affinity_policy_decides_which_domains_count() {
 #[test]
 fn the_zone_of_a_planned_node_counts_if_affinity_is_ignored() {
     for (policy, placed) in [("Ignore", 1), ("Honor", 3)] {
-        let asked = pod("p")
-            .label("app", "x")
-            .cpu("1")
-            .select(ZONE, Z1)
-            .spread_with(ZONE, 1, APP, json!({ "nodeAffinityPolicy": policy }));
+        let asked = member("p").cpu("1").select(ZONE, Z1).spread_with(
+            ZONE,
+            1,
+            APP,
+            json!({ "nodeAffinityPolicy": policy }),
+        );
         let plan = World::new()
-            .with([pod("other").cpu("1").select(ZONE, Z2)])
+            .with(pod("other").cpu("1").select(ZONE, Z2))
             .with(copies(&asked, 3))
             .plan();
         assert_eq!(3 - plan.unplaced.len(), placed, "{policy}");
@@ -192,11 +181,11 @@ fn the_zone_of_a_tainted_node_does_not_count_if_taints_are_honored() {
     let policies =
         |taints: &str| json!({ "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": taints });
     for (policy, placed) in [("Ignore", 1), ("Honor", 3)] {
-        let asked = pod("p")
-            .label("app", "x")
-            .cpu("1")
-            .select(ZONE, Z1)
-            .spread_with(ZONE, 1, APP, policies(policy));
+        let asked =
+            member("p")
+                .cpu("1")
+                .select(ZONE, Z1)
+                .spread_with(ZONE, 1, APP, policies(policy));
         let other = pod("other")
             .cpu("1")
             .select(ZONE, Z2)
@@ -204,7 +193,7 @@ fn the_zone_of_a_tainted_node_does_not_count_if_taints_are_honored() {
             .tolerate(json!({ "key": "t", "operator": "Exists" }));
         let plan = World::new()
             .with_pool(node_pool("tainted").taint("t", "t", "NoSchedule"))
-            .with([other])
+            .with(other)
             .with(copies(&asked, 3))
             .plan();
         assert_eq!(3 - plan.unplaced.len(), placed, "{policy}");
@@ -244,30 +233,22 @@ fn preferred_zones_do_not_limit_a_spread() {
 fn a_domain_without_an_offering_is_passed_over_for_an_equal_one() {
     let types = vec![
         karpenter_core::fake::instance_type("a")
-            .offerings(vec![karpenter_core::fake::offering("spot", Z2, 1.0)])
-            .build(),
+            .offerings(vec![karpenter_core::fake::offering("spot", Z2, 1.0)]),
         karpenter_core::fake::instance_type("b")
             .cpu(1)
-            .offerings(vec![karpenter_core::fake::offering("spot", Z1, 0.1)])
-            .build(),
+            .offerings(vec![karpenter_core::fake::offering("spot", Z1, 0.1)]),
     ];
     let asked = spread("p", ZONE).cpu("2");
-    let plan = World::new().with_types(types.into()).with([asked]).plan();
-    assert_eq!(values(&plan.new_node_claims[0], ZONE), [Z2]);
+    let plan = World::new().with_types(types).with(asked).plan();
+    assert_eq!(first_values(&plan, ZONE), [Z2]);
 }
 
 /// Conformance: SCH-115
 #[test]
 fn a_pod_s_node_selector_decides_which_capacity_types_count() {
-    let world = |pool: Object<NodePool>| {
-        World::empty()
-            .with_pool(pool)
-            .with((node_in("n", Z1), pod("e").label("app", "x").on("n")))
-    };
-    let asked = pod("p")
-        .label("app", "x")
-        .cpu("1")
-        .spread(CAPACITY_TYPE, 1, APP);
+    let world =
+        |pool: Object<NodePool>| World::of(pool).with((node_in("n", Z1), member("e").on("n")));
+    let asked = member("p").cpu("1").spread(CAPACITY_TYPE, 1, APP);
     let restricted = asked.clone().select(ZONE, Z2).select(CAPACITY_TYPE, "spot");
     assert_eq!(
         skew_after_binding(
@@ -282,7 +263,7 @@ fn a_pod_s_node_selector_decides_which_capacity_types_count() {
         skew_after_binding(world(spot), copies(&asked, 5), CAPACITY_TYPE),
         [2, 1]
     );
-    let by_arch = pod("p").label("app", "x").cpu("1").spread(ARCH, 1, APP);
+    let by_arch = member("p").cpu("1").spread(ARCH, 1, APP);
     let arm = by_arch.clone().select(ZONE, Z2).select(ARCH, "arm64");
     assert_eq!(
         skew_after_binding(world(node_pool("default")), copies(&arm, 5), ARCH),

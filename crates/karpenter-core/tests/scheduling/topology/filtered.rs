@@ -4,7 +4,7 @@ use karpenter_core::fake::{instance_type, offering};
 use karpenter_core::schedule::Plan;
 use serde_json::json;
 
-use super::{APP, spread};
+use super::spread;
 use crate::fixture::*;
 
 /// Returns a world of amd64 nodes, and of arm64 nodes that cost twice as much, in two zones.
@@ -12,34 +12,27 @@ fn world() -> World {
     let types = [("amd64", 1.0), ("arm64", 2.0)].map(|(arch, price)| {
         let offerings = [Z1, Z2].map(|zone| offering("on-demand", zone, price));
         let sized = instance_type(arch).cpu(4).gib(16).pods(20).arch(arch);
-        sized.offerings(offerings.into()).build()
+        sized.offerings(offerings.into())
     });
-    World::empty().with_types(types.into()).by_size()
-}
-
-fn counted(name: &str) -> Object<Pod> {
-    pod(name).label("app", "x")
+    World::empty().with_types(types).by_size()
 }
 
 /// Returns the instance types of the planned node of a pod.
 fn types_of(plan: &Plan, pod: &str) -> Vec<String> {
-    let mut drafts = plan.new_node_claims.iter();
-    let draft = drafts.find(|draft| draft.pods.iter().any(|placed| placed.name == pod));
-    draft
-        .map(|draft| draft.instance_types.to_vec())
-        .unwrap_or_default()
+    let draft = claim_with(plan, pod);
+    draft.map_or_else(Vec::new, |draft| draft.instance_types.to_vec())
 }
 
 /// Returns the sizes of the planned nodes of a counted pod and of one whose spread counts nodes of some teams. Both fit on one node, and
 /// within the skew.
 fn nodes_with(label: &str, values: &[&str], admitted: (&str, &[&str])) -> Vec<usize> {
-    let picky = counted("picky")
+    let picky = member("picky")
         .cpu("1")
         .require(label, admitted.0, admitted.1)
         .spread(ZONE, 2, APP);
     let plan = world()
         .with_pool(node_pool("default").requires(label, "In", values))
-        .with([counted("first").cpu("2"), picky])
+        .with([member("first").cpu("2"), picky])
         .plan();
     assert!(all_placed(&plan));
     sizes(&plan)
@@ -63,10 +56,10 @@ fn a_label_that_a_node_filter_only_requires_stays_open() {
         .require("team", "Exists", &[]);
     let plan = world()
         .with_pool(node_pool("default").requires("team", "In", &["a", "b"]))
-        .with([counted("first").cpu("3"), picky])
+        .with([member("first").cpu("3"), picky])
         .plan();
     assert_eq!(sizes(&plan), [1, 1]);
-    assert_eq!(values(&plan.new_node_claims[0], "team"), ["a", "b"]);
+    assert_eq!(first_values(&plan, "team"), ["a", "b"]);
 }
 
 #[test]
@@ -75,14 +68,11 @@ fn pods_on_nodes_with_another_value_of_a_custom_label_do_not_count() {
     let plan = world()
         .with_pool(node_pool("default").requires("team", "In", &["a", "b"]))
         .with([
-            counted("first").cpu("3500m").select(ZONE, Z1),
+            member("first").cpu("3500m").select(ZONE, Z1),
             picky("picky"),
         ])
         .plan();
-    let zones: Vec<Vec<String>> = (plan.new_node_claims.iter())
-        .map(|draft| values(draft, ZONE))
-        .collect();
-    assert_eq!(zones, [[Z1], [Z1]], "nothing counts in zone 1");
+    assert_eq!(all_zones(&plan), [[Z1], [Z1]], "nothing counts in zone 1");
 }
 
 /// Returns the instance types of a counted pod in zone 1 beside a pod whose spread counts nodes of an architecture.
@@ -92,7 +82,7 @@ fn types_beside(operator: &str, archs: &[&str], when: &str, pool: Object<NodePoo
     let plan = world()
         .with_pool(pool)
         .with([
-            counted("first").cpu("3").select(ZONE, Z1),
+            member("first").cpu("3").select(ZONE, Z1),
             picky.spread_with(ZONE, 1, APP, when),
         ])
         .plan();
@@ -122,13 +112,12 @@ fn all_pods_of_a_planned_node_count_once_its_zone_is_decided() {
         .pods(20)
         .offerings([Z1, Z2].map(|zone| offering("on-demand", zone, 1.0)).into())];
     let too_large = pod("too-large").cpu("9000");
-    let plan = World::empty()
-        .with_types(types.map(|one| one.build()).into())
-        .with_pool(node_pool("default"))
+    let plan = World::new()
+        .with_types(types)
         .by_size()
         .with([
-            counted("first").cpu("1300m"),
-            counted("second").cpu("1200m"),
+            member("first").cpu("1300m"),
+            member("second").cpu("1200m"),
             pod("last").cpu("1100m").select(ZONE, Z1),
             spread("a", ZONE).cpu("1"),
             spread("b", ZONE).cpu("1"),
@@ -148,7 +137,7 @@ fn a_pod_is_tried_again_once_the_pod_it_must_be_near_joins_a_node() {
         .with([
             pod("first").cpu("2"),
             pod("follower").cpu("1500m").affinity(HOSTNAME, APP),
-            counted("target").cpu("100m"),
+            member("target").cpu("100m"),
         ])
         .plan();
     assert!(all_placed(&plan));
@@ -168,7 +157,7 @@ fn cheaper_for_more() -> World {
             .offerings(vec![offering("on-demand", Z1, price)])
             .build()
     });
-    let world = World::empty().with_types(types.into());
+    let world = World::empty().with_types(types);
     world.with_pool(node_pool("default")).by_size()
 }
 
@@ -177,7 +166,7 @@ fn cheaper_for_more() -> World {
 fn whether_a_spread_counts_a_node_is_decided_when_its_pod_is_placed() {
     let picky = pod("picky").cpu("1").require(ARCH, "In", &["amd64"]);
     let plan = cheaper_for_more()
-        .with(["first", "second"].map(|name| counted(name).cpu("3").select(ZONE, Z1)))
+        .with(["first", "second"].map(|name| member(name).cpu("3").select(ZONE, Z1)))
         .with(picky.spread(ZONE, 1, APP))
         .plan();
     assert!(all_placed(&plan));
@@ -188,7 +177,7 @@ fn whether_a_spread_counts_a_node_is_decided_when_its_pod_is_placed() {
 fn a_pod_that_no_node_has_room_for_does_not_decide_what_its_spread_counts() {
     let picky = pod("picky").cpu("100").require(ARCH, "In", &["arm64"]);
     let plan = cheaper_for_more()
-        .with(["first", "second"].map(|name| counted(name).cpu("3").select(ZONE, Z1)))
+        .with(["first", "second"].map(|name| member(name).cpu("3").select(ZONE, Z1)))
         .with(picky.spread(ZONE, 1, APP))
         .plan();
     assert_eq!(plan.unplaced.len(), 1);

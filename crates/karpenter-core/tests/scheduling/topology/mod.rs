@@ -12,10 +12,8 @@ use serde_json::json;
 
 use crate::fixture::*;
 
-const APP: (&str, &str) = ("app", "x");
-
 fn spread(name: &str, key: &str) -> Object<Pod> {
-    pod(name).label("app", "x").spread(key, 1, APP)
+    member(name).spread(key, 1, APP)
 }
 
 /// Returns the numbers of labeled pods per value of the key after all pods are launched and bound.
@@ -26,7 +24,7 @@ fn skew_after_binding(mut world: World, pods: Vec<Object<Pod>>, key: &str) -> Ve
 }
 
 fn zones(zones: &[&str]) -> World {
-    World::empty().with_pool(node_pool("default").requires(ZONE, "In", zones))
+    World::of(node_pool("default").requires(ZONE, "In", zones))
 }
 
 /// Conformance: SCH-104
@@ -37,9 +35,7 @@ fn pods_are_spread_over_zones() {
         [2, 1, 1]
     );
     let expressions = json!({ "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["x"] }] } });
-    let by_expression = pod("p")
-        .label("app", "x")
-        .spread_with(ZONE, 1, APP, expressions);
+    let by_expression = member("p").spread_with(ZONE, 1, APP, expressions);
     assert_eq!(
         skew_after_binding(World::new(), copies(&by_expression, 4), ZONE),
         [2, 1, 1]
@@ -55,8 +51,8 @@ fn node_in(name: &str, zone: &str) -> Object<Node> {
 /// Conformance: SCH-107
 #[test]
 fn pods_are_placed_in_one_zone_up_to_the_skew() {
-    let five = pod("p").label("app", "x").spread(ZONE, 5, APP).cpu("1");
-    let existing = |name: &str, node: &str| pod(name).label("app", "x").on(node);
+    let five = member("p").spread(ZONE, 5, APP).cpu("1");
+    let existing = |name: &str, node: &str| member(name).on(node);
     let world = zones(&[Z3]).with((
         node_in("n1", Z1),
         node_in("n2", Z2),
@@ -73,19 +69,17 @@ fn pods_are_placed_in_one_zone_up_to_the_skew() {
 #[test]
 fn pods_are_spread_over_hosts() {
     assert_eq!(
-        sizes(&World::new().with(copies(&spread("p", HOSTNAME), 4)).plan()),
+        World::new().with(copies(&spread("p", HOSTNAME), 4)).sizes(),
         [1, 1, 1, 1]
     );
-    let four = pod("p").label("app", "x").spread(HOSTNAME, 4, APP);
-    assert_eq!(sizes(&World::new().with(copies(&four, 4)).plan()), [4]);
+    let four = member("p").spread(HOSTNAME, 4, APP);
+    assert_eq!(World::new().with(copies(&four, 4)).sizes(), [4]);
     let other = pod("q").label("app", "y").spread(HOSTNAME, 1, ("app", "y"));
     assert_eq!(
-        sizes(
-            &World::new()
-                .with(copies(&spread("p", HOSTNAME), 2))
-                .with(copies(&other, 2))
-                .plan()
-        ),
+        World::new()
+            .with(copies(&spread("p", HOSTNAME), 2))
+            .with(copies(&other, 2))
+            .sizes(),
         [2, 2]
     );
     let arch = |name: &str, arch: &str| spread(name, HOSTNAME).select(ARCH, arch);
@@ -98,19 +92,14 @@ fn pods_are_spread_over_hosts() {
 
 #[test]
 fn a_pod_that_its_own_spread_does_not_count_joins_a_host_at_the_skew() {
-    let full = || {
-        World::new().with((
-            node("n").cpu("4").pods("9"),
-            pod("e").label("app", "x").on("n"),
-        ))
-    };
+    let full = || World::new().with((node("n").cpu("4").pods("9"), member("e").on("n")));
     let other = pod("p").label("app", "y").spread(HOSTNAME, 1, APP);
-    assert_eq!(full().with([other.clone()]).plan().existing.len(), 1);
+    assert_eq!(full().with(other.clone()).plan().existing.len(), 1);
     let counted = spread("p", HOSTNAME);
-    assert_eq!(sizes(&full().with([counted]).plan()), [1]);
+    assert_eq!(full().with(counted).sizes(), [1]);
     // The same on a planned node.
     let planned = World::new().with([spread("a", HOSTNAME).cpu("1"), other.cpu("500m")]);
-    assert_eq!(sizes(&planned.by_size().plan()), [2]);
+    assert_eq!(planned.by_size().sizes(), [2]);
 }
 
 /// Conformance: SCH-113
@@ -135,13 +124,8 @@ fn later_pods_continue_the_spread() {
 /// Conformance: SCH-114
 #[test]
 fn pods_are_spread_over_capacity_types() {
-    let both = || {
-        World::empty().with_pool(node_pool("default").requires(
-            CAPACITY_TYPE,
-            "In",
-            &["spot", "on-demand"],
-        ))
-    };
+    let both =
+        || World::of(node_pool("default").requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]));
     assert_eq!(
         skew_after_binding(
             both(),
@@ -154,17 +138,14 @@ fn pods_are_spread_over_capacity_types() {
         ("DoNotSchedule", vec![2, 1]),
         ("ScheduleAnyway", vec![5, 1]),
     ] {
-        let on_demand = World::empty().with_pool(node_pool("default").requires(
-            CAPACITY_TYPE,
-            "In",
-            &["on-demand"],
-        ));
+        let on_demand =
+            World::of(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand"]));
         let spot = node_in("n", Z1).set(
             "/metadata/labels/karpenter.sh~1capacity-type",
             json!("spot"),
         );
-        let world = on_demand.with((spot, pod("e").label("app", "x").on("n")));
-        let asked = pod("p").label("app", "x").cpu("1").spread_with(
+        let world = on_demand.with((spot, member("e").on("n")));
+        let asked = member("p").cpu("1").spread_with(
             CAPACITY_TYPE,
             1,
             APP,
@@ -206,8 +187,7 @@ fn zone_and_host_are_spread_together() {
 fn a_zone_without_room_stops_a_hard_spread() {
     let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
     let asked = spread("p", ZONE).spread_with(HOSTNAME, 1, APP, soft);
-    let world = World::empty()
-        .with_pool(node_pool("a").requires(ZONE, "In", &[Z1, Z2]))
+    let world = World::of(node_pool("a").requires(ZONE, "In", &[Z1, Z2]))
         .with_pool(node_pool("b").requires(ZONE, "In", &[Z3]).limit("cpu", "0"));
     assert_eq!(skew_after_binding(world, copies(&asked, 10), ZONE), [1, 1]);
 }
@@ -215,8 +195,7 @@ fn a_zone_without_room_stops_a_hard_spread() {
 /// Conformance: SCH-118
 #[test]
 fn capacity_type_and_host_are_spread_together() {
-    let both = pod("p")
-        .label("app", "x")
+    let both = member("p")
         .spread(CAPACITY_TYPE, 1, APP)
         .spread(HOSTNAME, 3, APP);
     let mut world = World::new();
@@ -243,17 +222,16 @@ fn capacity_type_and_host_are_spread_together() {
 fn a_custom_label_spreads_capacity_types_in_proportion() {
     let part = "capacity.spread.4-1";
     let world = || {
-        World::empty()
-            .with_pool(
-                node_pool("spot")
-                    .requires(CAPACITY_TYPE, "In", &["spot"])
-                    .requires(part, "In", &["2", "3", "4", "5"]),
-            )
-            .with_pool(
-                node_pool("on-demand")
-                    .requires(CAPACITY_TYPE, "In", &["on-demand"])
-                    .requires(part, "In", &["1"]),
-            )
+        World::of(
+            node_pool("spot")
+                .requires(CAPACITY_TYPE, "In", &["spot"])
+                .requires(part, "In", &["2", "3", "4", "5"]),
+        )
+        .with_pool(
+            node_pool("on-demand")
+                .requires(CAPACITY_TYPE, "In", &["on-demand"])
+                .requires(part, "In", &["1"]),
+        )
     };
     let mut all = world().with(copies(&spread("p", part), 20));
     assert!(all_placed(&all.launch_and_bind()));
@@ -264,8 +242,7 @@ fn a_custom_label_spreads_capacity_types_in_proportion() {
 /// Conformance: SCH-120
 #[test]
 fn three_skews_are_kept_at_once_in_growing_batches() {
-    let asked = pod("p")
-        .label("app", "x")
+    let asked = member("p")
         .spread(CAPACITY_TYPE, 1, APP)
         .spread(ZONE, 2, APP)
         .spread(HOSTNAME, 3, APP);

@@ -1,12 +1,8 @@
 //! Planned nodes whose requirements are narrowed by later pods: from then on their pods count in fewer domains, or in one.
 
-use std::sync::Arc;
-
 use karpenter_core::fake::{instance_type, offering};
-use karpenter_core::instance_type::InstanceType;
-use karpenter_core::schedule::Plan;
 
-use super::{APP, node_in, spread};
+use super::{node_in, spread};
 use crate::fixture::*;
 
 /// Returns an instance type of four cores with offerings in these zones.
@@ -16,26 +12,10 @@ fn four_cores(name: &str, zones: &[&str], price: f64) -> karpenter_core::fake::T
     sized.offerings(offerings.collect())
 }
 
-fn one_type(zones: &[&str]) -> Arc<[InstanceType]> {
-    [four_cores("t", zones, 1.0).build()].into_iter().collect()
-}
-
 fn world(zones: &[&str]) -> World {
-    World::empty()
-        .with_types(one_type(zones))
-        .with_pool(node_pool("default"))
+    World::new()
+        .with_types(four_cores("t", zones, 1.0))
         .by_size()
-}
-
-fn counted(name: &str) -> Object<Pod> {
-    pod(name).label("app", "x")
-}
-
-/// Returns the zones that the planned node of a pod lists.
-fn zones_of(plan: &Plan, pod: &str) -> Vec<String> {
-    let mut drafts = plan.new_node_claims.iter();
-    let draft = drafts.find(|draft| draft.pods.iter().any(|placed| placed.name == pod));
-    draft.map(|draft| values(draft, ZONE)).unwrap_or_default()
 }
 
 /// A pod that fits nowhere, with a constraint that counts others.
@@ -49,12 +29,12 @@ fn the_only_zone_left_is_listed_once_pods_of_a_planned_node_count() {
         let plan = world(&[Z1, Z2, Z3])
             .with([
                 counting,
-                counted("first").cpu("2"),
+                member("first").cpu("2"),
                 pod("second").cpu("1").require(ZONE, "NotIn", &[Z1, Z2]),
             ])
             .plan();
         assert_eq!(sizes(&plan), [2]);
-        zones_of(&plan, "first")
+        values_with(&plan, "first", ZONE)
     };
     assert_eq!(zones_with(too_large().affinity(ZONE, APP)), [Z3]);
     // The launch decides where nothing counts the pods by zone.
@@ -66,13 +46,13 @@ fn the_only_zone_left_is_listed_once_pods_of_a_planned_node_count() {
 fn pods_of_a_planned_node_count_in_the_zone_that_a_later_pod_requires() {
     let plan = world(&[Z1, Z2])
         .with([
-            counted("first").cpu("2"),
+            member("first").cpu("2"),
             pod("second").cpu("1800m").select(ZONE, Z1),
             spread("third", ZONE).cpu("1500m"),
         ])
         .plan();
     assert_eq!(sizes(&plan), [2, 1]);
-    assert_eq!(zones_of(&plan, "third"), [Z2], "zone 1 has a pod");
+    assert_eq!(values_with(&plan, "third", ZONE), [Z2], "zone 1 has a pod");
 }
 
 #[test]
@@ -83,13 +63,13 @@ fn anti_affinity_excludes_only_zones_that_a_planned_node_can_be_in() {
         .label("app", "guard");
     let plan = world(&[Z1, Z2])
         .with([
-            counted("first").cpu("2"),
+            member("first").cpu("2"),
             pod("second").cpu("1800m").select(ZONE, Z2),
             guard,
         ])
         .plan();
     assert!(all_placed(&plan));
-    assert_eq!(zones_of(&plan, "guard"), [Z1]);
+    assert_eq!(values_with(&plan, "guard", ZONE), [Z1]);
 }
 
 /// Returns whether `refused`, which has no place at first, has one once `last` joins the planned node of `first`. A pod of `last` may
@@ -103,15 +83,14 @@ fn is_tried_again(first: Object<Pod>, refused: Object<Pod>, last: Object<Pod>) -
         let by_host = too_large().spread(HOSTNAME, 1, ("app", "elsewhere"));
         // Only zone 1 has nodes with much memory.
         let types = [
-            four_cores("t", &[Z1, Z2], 1.0).build(),
-            four_cores("memory", &[Z1], 2.0).gib(64).build(),
+            four_cores("t", &[Z1, Z2], 1.0),
+            four_cores("memory", &[Z1], 2.0).gib(64),
         ];
-        let plan = World::empty()
-            .with_types(types.into())
-            .with_pool(node_pool("default"))
+        let plan = World::new()
+            .with_types(types)
             .by_size()
-            .with([node_in("n", Z1).label(ARCH, "amd64")])
-            .with([counted("running").on("n"), by_host])
+            .with(node_in("n", Z1).label(ARCH, "amd64"))
+            .with([member("running").on("n"), by_host])
             .with([first.clone(), refused.clone(), last])
             .plan();
         assert!(!plan.unplaced.iter().any(|pod| pod.pod.name == "last"));
@@ -121,7 +100,7 @@ fn is_tried_again(first: Object<Pod>, refused: Object<Pod>, last: Object<Pod>) -
 
 #[test]
 fn a_pod_is_tried_again_once_a_pod_of_its_spread_counts_in_another_zone() {
-    let first = counted("first").cpu("2");
+    let first = member("first").cpu("2");
     // Zone 1 has a pod, so another may come there only once zone 2 has one.
     let refused = spread("refused", ZONE).cpu("1500m").memory("30Gi");
     let last = pod("last").cpu("1").select(ZONE, Z2);
@@ -130,7 +109,7 @@ fn a_pod_is_tried_again_once_a_pod_of_its_spread_counts_in_another_zone() {
 
 #[test]
 fn a_pod_is_tried_again_once_a_pod_of_its_spread_passes_the_node_filter() {
-    let first = counted("first").cpu("2");
+    let first = member("first").cpu("2");
     let refused = spread("refused", ZONE)
         .cpu("1500m")
         .memory("30Gi")
@@ -141,7 +120,7 @@ fn a_pod_is_tried_again_once_a_pod_of_its_spread_passes_the_node_filter() {
 
 #[test]
 fn a_pod_is_tried_again_once_anti_affinity_no_longer_excludes_its_zone() {
-    let first = counted("first").cpu("2");
+    let first = member("first").cpu("2");
     let refused = spread("refused", ZONE)
         .label("app", "y")
         .cpu("1500m")
@@ -156,17 +135,16 @@ fn pods_count_once_their_planned_node_passes_the_node_filter() {
     // Only amd64 nodes count for `third`. These are cheaper, so that `first` gets one.
     let types = [("amd64", 1.0), ("arm64", 2.0)]
         .map(|(arch, price)| four_cores(arch, &[Z1, Z2], price).arch(arch).build());
-    let plan = World::empty()
-        .with_types(types.into())
-        .with_pool(node_pool("default"))
+    let plan = World::new()
+        .with_types(types)
         .by_size()
         .with([
-            counted("first").cpu("3").select(ZONE, Z1),
+            member("first").cpu("3").select(ZONE, Z1),
             spread("third", ZONE).cpu("2").select(ARCH, "amd64"),
         ])
         .plan();
     assert_eq!(sizes(&plan), [1, 1]);
-    assert_eq!(zones_of(&plan, "third"), [Z2], "zone 1 has a pod");
+    assert_eq!(values_with(&plan, "third", ZONE), [Z2], "zone 1 has a pod");
 }
 
 #[test]
@@ -174,15 +152,15 @@ fn an_open_label_gets_its_value_by_the_pods_that_spreads_by_it_count() {
     let team = "example.com/team";
     // In the second zone a pod runs; both teams have none.
     let plan = World::empty()
-        .with_types(one_type(&[Z1, Z2]))
+        .with_types(four_cores("t", &[Z1, Z2], 1.0))
         .with_pool(node_pool("default").requires(team, "In", &["t1", "t2"]))
         .by_size()
         .with([node_in("n1", Z1), node_in("n2", Z2)])
-        .with([counted("running").on("n1")])
+        .with(member("running").on("n1"))
         .with([
             too_large().spread(ZONE, 1, APP),
             too_large().renamed("other").spread(team, 1, APP),
-            counted("first").cpu("2"),
+            member("first").cpu("2"),
         ])
         .plan();
     let labels = plan.new_node_claims[0].to_node_claim().metadata.labels;

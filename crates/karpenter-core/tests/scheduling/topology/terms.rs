@@ -1,9 +1,6 @@
 //! The domains that a spread counts for the node selector and the terms of the node affinity, by the offerings there.
 
-use std::sync::Arc;
-
 use karpenter_core::fake::{instance_type, offering};
-use karpenter_core::instance_type::InstanceType;
 use karpenter_core::offering::Offering;
 use karpenter_core::requirements::{Operator, Requirement};
 
@@ -17,11 +14,9 @@ fn spot_or_on_demand() -> World {
 
 /// One instance type with these offerings, which lists both zones whether or not they are available.
 fn with<const N: usize>(offerings: [Offering; N]) -> World {
-    let types: Arc<[InstanceType]> = [instance_type("t")
+    let types = instance_type("t")
         .offerings(offerings.into())
-        .requires(Requirement::new(ZONE, Operator::In, [Z1, Z2]))
-        .build()]
-    .into();
+        .requires(Requirement::new(ZONE, Operator::In, [Z1, Z2]));
     zones(&[Z1, Z2]).with_types(types)
 }
 
@@ -57,7 +52,7 @@ fn a_zone_with_an_offering_for_another_term_counts() {
         .require(ZONE, "In", &[Z2]);
     let mut world = spot_or_on_demand().with(copies(&asked, 4));
     assert!(all_placed(&world.launch_and_bind()));
-    assert_eq!(world.skew(ZONE, super::APP), [2, 2]);
+    assert_eq!(world.skew(ZONE, APP), [2, 2]);
 }
 
 /// The pod waits for it, as without a node selector.
@@ -81,15 +76,14 @@ fn a_zone_whose_offering_is_not_available_does_not_count_for_another_term() {
 /// No node has the capacity type that only the second term opens: kube-scheduler binds the pods to the node that is there.
 #[test]
 fn a_domain_that_another_term_would_open_does_not_count_on_existing_nodes() {
-    let asked = pod("p")
-        .label("app", "x")
+    let asked = member("p")
         .cpu("1")
-        .spread(CAPACITY_TYPE, 1, super::APP)
+        .spread(CAPACITY_TYPE, 1, APP)
         .require(CAPACITY_TYPE, "In", &["spot"])
         .require(ZONE, "In", &[Z2]);
     let there = node("n").zone(Z1).label(CAPACITY_TYPE, "spot");
     let plan = spot_or_on_demand()
-        .with((there, pod("e").label("app", "x").on("n")))
+        .with((there, member("e").on("n")))
         .with(copies(&asked, 2))
         .plan();
     assert!(all_placed(&plan));

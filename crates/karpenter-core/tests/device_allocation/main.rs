@@ -26,48 +26,15 @@ fn decode<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-fn inventory() -> Inventory {
-    let mut inventory = Inventory::default();
-    inventory.classes.insert(
-        "gpu".to_owned(),
-        parse_class(&decode(
-            json!({"selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]}),
-        )),
-    );
-    inventory
-}
-
 fn slice_spec(pool: &str, extra: Value, devices: Value) -> wire::ResourceSliceSpec {
     let mut spec = json!({
         "driver": DRIVER,
         "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1},
         "devices": devices,
     });
-    spec.as_object_mut()
-        .unwrap()
-        .extend(extra.as_object().unwrap().clone());
+    let extra = extra.as_object().unwrap().clone();
+    spec.as_object_mut().unwrap().extend(extra);
     decode(spec)
-}
-
-fn publish(inventory: &mut Inventory, pool: &str, extra: Value, devices: Value) {
-    let slice = Slice::parse(&slice_spec(pool, extra, devices), None, &Unaliased).unwrap();
-    inventory.slices.insert(pool.to_owned(), slice);
-}
-
-fn claim(inventory: &mut Inventory, name: &str, devices: Value) {
-    claim_with(inventory, name, devices, json!({}));
-}
-
-fn claim_with(inventory: &mut Inventory, name: &str, devices: Value, status: Value) {
-    let object: wire::ResourceClaim = decode(json!({
-        "metadata": {"namespace": "default", "name": name},
-        "spec": {"devices": devices},
-        "status": status,
-    }));
-    let key = ("default".to_owned(), name.to_owned());
-    inventory
-        .claims
-        .insert(key, Claim::parse(&object, &Unaliased));
 }
 
 fn one_gpu() -> Value {
@@ -78,273 +45,245 @@ fn gpus(exactly: Value) -> Value {
     json!({"requests": [{"name": "gpu", "exactly": exactly}]})
 }
 
-fn template(spec: &wire::ResourceSliceSpec) -> DeviceTemplate {
-    DeviceTemplate::parse(spec, &Unaliased).unwrap()
-}
-
 fn zones(values: &[&str]) -> Requirements {
     let values = values.iter().map(|value| (*value).to_owned());
     let zone = Requirement::new(ZONE, karpenter_core::requirements::Operator::In, values);
     [zone].into_iter().collect()
 }
 
-fn allocate(
-    allocator: &mut Allocator<'_>,
-    host: &Host,
-    requirements: &Requirements,
-    types: &[TypeKey],
-    claims: &[&str],
-) -> Result<Allocation, Failure> {
-    let known = BTreeSet::from([ZONE.to_owned()]);
-    let undefined = match host {
-        Host::Planned(_) => AllowUndefined::Keys(&known),
-        Host::Cluster | Host::Node(_) => AllowUndefined::Nothing,
-    };
-    let candidate = Candidate {
-        host: host.clone(),
-        requirements,
-        undefined,
-        types,
-    };
-    let claims: Vec<String> = claims.iter().map(|name| (*name).to_owned()).collect();
-    allocator.allocate(&candidate, "default", &claims)
-}
-
-/// Allocates the claims on the host and commits the allocation.
-fn place(
-    allocator: &mut Allocator<'_>,
-    host: &Host,
-    requirements: &Requirements,
-    types: &[TypeKey],
-    claims: &[&str],
-) -> Result<Vec<TypeKey>, Failure> {
-    let allocation = allocate(allocator, host, requirements, types, claims)?;
-    let types = allocation.types.clone();
-    allocator.commit(host, allocation);
-    Ok(types)
-}
-
 fn node(name: &str) -> Host {
     Host::Node(name.into())
 }
 
-fn fresh(inventory: &Inventory) -> Allocator<'_> {
-    Allocator::new(inventory, |_| true, |_| false)
+const FIRST: Host = Host::Planned(0);
+const SECOND: Host = Host::Planned(1);
+
+/// The devices of a cluster, and the claims for them.
+struct Stage(Inventory);
+
+impl Stage {
+    /// Creates a stage without devices and with the device class `gpu`.
+    fn new() -> Self {
+        let mut inventory = Inventory::default();
+        let ours =
+            json!({"selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]});
+        let class = parse_class(&decode(ours));
+        inventory.classes.insert("gpu".to_owned(), class);
+        Self(inventory)
+    }
+
+    fn publish(mut self, pool: &str, extra: Value, devices: Value) -> Self {
+        let slice = Slice::parse(&slice_spec(pool, extra, devices), None, &Unaliased).unwrap();
+        self.0.slices.insert(pool.to_owned(), slice);
+        self
+    }
+
+    /// Publishes devices of node `n`.
+    fn on_node(self, devices: Value) -> Self {
+        self.publish("pool", json!({"nodeName": "n"}), devices)
+    }
+
+    /// Publishes devices that all nodes reach.
+    fn on_all_nodes(self, devices: Value) -> Self {
+        self.publish("pool", json!({"allNodes": true}), devices)
+    }
+
+    fn claim(self, name: &str, devices: Value) -> Self {
+        self.claim_with(name, devices, json!({}))
+    }
+
+    fn claim_with(mut self, name: &str, devices: Value, status: Value) -> Self {
+        let object: wire::ResourceClaim = decode(json!({
+            "metadata": {"namespace": "default", "name": name},
+            "spec": {"devices": devices},
+            "status": status,
+        }));
+        let key = ("default".to_owned(), name.to_owned());
+        self.0.claims.insert(key, Claim::parse(&object, &Unaliased));
+        self
+    }
+
+    /// Adds claims that request the same.
+    fn claims(self, names: &[&str], devices: &Value) -> Self {
+        let add = |stage: Self, name: &&str| stage.claim(name, devices.clone());
+        names.iter().fold(self, add)
+    }
+
+    fn pass(&self) -> Pass<'_> {
+        self.pass_without("")
+    }
+
+    /// Returns a pass in which the pod with this uid moves.
+    fn pass_without(&self, moving: &'static str) -> Pass<'_> {
+        Pass {
+            allocator: Allocator::new(&self.0, |_| true, move |uid| uid == moving),
+            requirements: Requirements::new(),
+            types: vec![0],
+        }
+    }
+}
+
+/// The allocations of one pass to pods on existing and planned nodes.
+struct Pass<'a> {
+    allocator: Allocator<'a>,
+    /// The requirements of the node.
+    requirements: Requirements,
+    /// The instance types that a planned node may become.
+    types: Vec<TypeKey>,
+}
+
+impl Pass<'_> {
+    /// Sets the devices that nodes of the first instance types will publish.
+    fn with_types<const N: usize>(mut self, devices: [&[wire::ResourceSliceSpec]; N]) -> Self {
+        for (key, slices) in (0..).zip(devices) {
+            let template = |spec| DeviceTemplate::parse(spec, &Unaliased).unwrap();
+            let templates: Vec<_> = slices.iter().map(template).collect();
+            self.allocator.expect(key, &templates);
+        }
+        self.types.extend(1..N as TypeKey);
+        self
+    }
+
+    fn in_zones(&mut self, values: &[&str]) -> &mut Self {
+        self.requirements = zones(values);
+        self
+    }
+
+    fn allocate(&mut self, host: &Host, claims: &[&str]) -> Result<Allocation, Failure> {
+        let known = BTreeSet::from([ZONE.to_owned()]);
+        let (undefined, types) = match host {
+            Host::Planned(_) => (AllowUndefined::Keys(&known), &*self.types),
+            Host::Cluster | Host::Node(_) => (AllowUndefined::Nothing, &[][..]),
+        };
+        let candidate = Candidate {
+            host: host.clone(),
+            requirements: &self.requirements,
+            undefined,
+            types,
+        };
+        let claims: Vec<String> = claims.iter().map(|name| (*name).to_owned()).collect();
+        self.allocator.allocate(&candidate, "default", &claims)
+    }
+
+    /// Allocates the claim on the host and commits the allocation; returns the instance types that are left.
+    fn place(&mut self, host: &Host, claim: &str) -> Result<Vec<TypeKey>, Failure> {
+        let allocation = self.allocate(host, &[claim])?;
+        let types = allocation.types.clone();
+        self.allocator.commit(host, allocation);
+        Ok(types)
+    }
+
+    /// Returns whether the host has devices for the claim.
+    fn fits(&mut self, host: &Host, claim: &str) -> bool {
+        self.allocate(host, &[claim]).is_ok()
+    }
+
+    /// Returns whether the claim was allocated on the host.
+    fn takes(&mut self, host: &Host, claim: &str) -> bool {
+        self.place(host, claim).is_ok()
+    }
 }
 
 #[test]
 fn only_types_with_a_matching_device_satisfy_a_claim() {
-    let mut inventory = inventory();
-    claim(&mut inventory, "c", one_gpu());
-    let mut allocator = fresh(&inventory);
-    allocator.expect(0, &[]);
-    allocator.expect(
-        1,
-        &[template(&slice_spec(
-            "node",
-            json!({}),
-            json!([{"name": "gpu-0"}]),
-        ))],
-    );
-    let allocation = allocate(
-        &mut allocator,
-        &Host::Planned(0),
-        &Requirements::new(),
-        &[0, 1],
-        &["c"],
-    )
-    .unwrap();
+    let stage = Stage::new().claim("c", one_gpu());
+    let own = slice_spec("node", json!({}), json!([{"name": "gpu-0"}]));
+    let mut pass = stage.pass().with_types([&[], &[own]]);
+    let allocation = pass.allocate(&FIRST, &["c"]).unwrap();
     assert_eq!(allocation.types, [1]);
     assert_eq!(allocation.drivers, BTreeSet::from([DRIVER.to_owned()]));
 }
 
-#[test]
-fn a_device_is_allocated_once() {
-    let mut inventory = inventory();
-    publish(
-        &mut inventory,
-        "pool",
-        json!({"nodeName": "n"}),
-        json!([{"name": "gpu-0"}]),
-    );
-    claim(&mut inventory, "a", one_gpu());
-    claim(&mut inventory, "b", one_gpu());
-    let mut allocator = fresh(&inventory);
-    let none = Requirements::new();
-    assert_eq!(
-        place(&mut allocator, &node("n"), &none, &[], &["a"]),
-        Ok(vec![])
-    );
-    assert_eq!(
-        place(&mut allocator, &node("n"), &none, &[], &["b"]),
-        Err(Failure::NoDevices)
-    );
-    assert_eq!(
-        place(&mut allocator, &node("other"), &none, &[], &["b"]),
-        Err(Failure::NoDevices)
-    );
-}
-
 /// Conformance: SCH-178
 #[test]
-fn an_allocation_that_is_not_committed_reserves_no_devices() {
-    let mut inventory = inventory();
-    publish(
-        &mut inventory,
-        "pool",
-        json!({"nodeName": "n"}),
-        json!([{"name": "gpu-0"}]),
-    );
-    claim(&mut inventory, "a", one_gpu());
-    claim(&mut inventory, "b", one_gpu());
-    let mut allocator = fresh(&inventory);
-    let none = Requirements::new();
-    assert!(allocate(&mut allocator, &node("n"), &none, &[], &["a"]).is_ok());
-    assert!(allocate(&mut allocator, &node("n"), &none, &[], &["b"]).is_ok());
+fn a_device_is_allocated_once_and_reserved_only_by_a_committed_allocation() {
+    let stage = Stage::new()
+        .on_node(json!([{"name": "gpu-0"}]))
+        .claims(&["a", "b"], &one_gpu());
+    let mut pass = stage.pass();
+    assert!(pass.fits(&node("n"), "a"));
+    assert!(pass.fits(&node("n"), "b"));
+    assert_eq!(pass.place(&node("n"), "a"), Ok(vec![]));
+    for other in ["n", "other"] {
+        assert_eq!(pass.place(&node(other), "b"), Err(Failure::NoDevices));
+    }
 }
 
 #[test]
 fn two_devices_satisfy_two_pods_on_one_node_and_a_third_needs_another() {
-    let mut inventory = inventory();
-    for name in ["a", "b", "c"] {
-        claim(&mut inventory, name, one_gpu());
-    }
-    let mut allocator = fresh(&inventory);
-    let two = slice_spec(
-        "node",
-        json!({}),
-        json!([{"name": "gpu-0"}, {"name": "gpu-1"}]),
-    );
-    allocator.expect(0, &[template(&two)]);
-    let none = Requirements::new();
-    let first = Host::Planned(0);
-    assert_eq!(
-        place(&mut allocator, &first, &none, &[0], &["a"]),
-        Ok(vec![0])
-    );
-    assert_eq!(
-        place(&mut allocator, &first, &none, &[0], &["b"]),
-        Ok(vec![0])
-    );
-    assert_eq!(
-        place(&mut allocator, &first, &none, &[0], &["c"]),
-        Err(Failure::NoDevices)
-    );
-    assert_eq!(
-        place(&mut allocator, &Host::Planned(1), &none, &[0], &["c"]),
-        Ok(vec![0])
-    );
+    let stage = Stage::new().claims(&["a", "b", "c"], &one_gpu());
+    let two = json!([{"name": "gpu-0"}, {"name": "gpu-1"}]);
+    let two = slice_spec("node", json!({}), two);
+    let mut pass = stage.pass().with_types([&[two]]);
+    assert_eq!(pass.place(&FIRST, "a"), Ok(vec![0]));
+    assert_eq!(pass.place(&FIRST, "b"), Ok(vec![0]));
+    assert_eq!(pass.place(&FIRST, "c"), Err(Failure::NoDevices));
+    assert_eq!(pass.place(&SECOND, "c"), Ok(vec![0]));
 }
 
 #[test]
 fn a_dropped_type_frees_the_devices_that_only_it_held() {
-    let mut inventory = inventory();
-    publish(
-        &mut inventory,
-        "net",
-        json!({"allNodes": true}),
-        json!([{"name": "gpu-0"}]),
-    );
-    claim(&mut inventory, "a", one_gpu());
-    claim(&mut inventory, "b", one_gpu());
-    let mut allocator = fresh(&inventory);
-    allocator.expect(0, &[]);
-    allocator.expect(
-        1,
-        &[template(&slice_spec(
-            "node",
-            json!({}),
-            json!([{"name": "own"}]),
-        ))],
-    );
-    let none = Requirements::new();
+    let stage = Stage::new()
+        .on_all_nodes(json!([{"name": "gpu-0"}]))
+        .claims(&["a", "b"], &one_gpu());
+    let own = slice_spec("node", json!({}), json!([{"name": "own"}]));
+    let mut pass = stage.pass().with_types([&[], &[own]]);
     // Type 0 needs the network device; type 1 uses it too, as existing devices come first.
-    assert_eq!(
-        place(&mut allocator, &Host::Planned(0), &none, &[0, 1], &["a"]),
-        Ok(vec![0, 1])
-    );
-    assert_eq!(
-        place(&mut allocator, &Host::Planned(1), &none, &[0], &["b"]),
-        Err(Failure::NoDevices)
-    );
-    allocator.retain(&Host::Planned(0), |_| false);
-    assert_eq!(
-        place(&mut allocator, &Host::Planned(1), &none, &[0], &["b"]),
-        Ok(vec![0])
-    );
+    assert_eq!(pass.place(&FIRST, "a"), Ok(vec![0, 1]));
+    pass.types = vec![0];
+    assert_eq!(pass.place(&SECOND, "b"), Err(Failure::NoDevices));
+    pass.allocator.retain(&FIRST, |_| false);
+    assert_eq!(pass.place(&SECOND, "b"), Ok(vec![0]));
 }
 
 /// Conformance: SCH-251
 #[test]
 fn failures_name_what_is_missing_or_unusable() {
-    let mut inventory = inventory();
-    claim(
-        &mut inventory,
-        "class",
-        gpus(json!({"deviceClassName": "tpu"})),
-    );
-    claim(
-        &mut inventory,
-        "many",
-        gpus(json!({"deviceClassName": "gpu", "count": 33})),
-    );
     let selector = json!([{"cel": {"expression": "device.driver =="}}]);
-    claim(
-        &mut inventory,
-        "cel",
-        gpus(json!({"deviceClassName": "gpu", "selectors": selector})),
-    );
+    let cel = json!({"deviceClassName": "gpu", "selectors": selector});
     let mut distinct = one_gpu();
     distinct["constraints"] = json!([{"distinctAttribute": "gpu.example.com/root"}]);
-    claim(&mut inventory, "distinct", distinct);
-    let mut allocator = fresh(&inventory);
-    let none = Requirements::new();
-    let mut said = |name: &str| {
-        allocate(&mut allocator, &node("n"), &none, &[], &[name])
-            .unwrap_err()
-            .to_string()
-    };
-    assert_eq!(said("nowhere"), "resource claim `nowhere` does not exist");
-    assert_eq!(said("class"), "device class `tpu` does not exist");
-    assert_eq!(
-        said("many"),
-        "resource claim `many` requests more than 32 devices"
-    );
-    assert_eq!(
-        said("cel"),
-        "resource claim `cel` has an invalid device selector `device.driver ==`"
-    );
-    assert_eq!(
-        said("distinct"),
-        "resource claim `distinct` cannot be used: claim has a constraint other than matchAttribute"
-    );
+    let many = json!({"deviceClassName": "gpu", "count": 33});
+    let stage = Stage::new()
+        .claim("class", gpus(json!({"deviceClassName": "tpu"})))
+        .claim("many", gpus(many))
+        .claim("cel", gpus(cel))
+        .claim("distinct", distinct);
+    for (claim, text) in [
+        ("nowhere", "resource claim `nowhere` does not exist"),
+        ("class", "device class `tpu` does not exist"),
+        (
+            "many",
+            "resource claim `many` requests more than 32 devices",
+        ),
+        (
+            "cel",
+            "resource claim `cel` has an invalid device selector `device.driver ==`",
+        ),
+        (
+            "distinct",
+            "resource claim `distinct` cannot be used: claim has a constraint other than matchAttribute",
+        ),
+    ] {
+        let failure = stage.pass().place(&node("n"), claim).unwrap_err();
+        assert_eq!(failure.to_string(), text);
+    }
 }
 
 /// Conformance: SCH-255
 #[test]
 fn a_search_that_takes_too_long_fails() {
-    let mut inventory = inventory();
     let devices: Vec<Value> = (0..64)
         .map(|i| json!({"name": format!("d{i}"), "attributes": {"n": {"int": i}}}))
         .collect();
-    publish(
-        &mut inventory,
-        "pool",
-        json!({"nodeName": "n"}),
-        json!(devices),
-    );
     // Thirty devices must match in an attribute that no two share: the search would try every pair.
     let requests: Vec<Value> = (0..30)
         .map(|i| json!({"name": format!("r{i}"), "exactly": {"deviceClassName": "gpu"}}))
         .collect();
     let last = json!([{"matchAttribute": format!("{DRIVER}/n"), "requests": ["r28", "r29"]}]);
-    claim(
-        &mut inventory,
-        "hard",
-        json!({"requests": requests, "constraints": last}),
-    );
-    let none = Requirements::new();
-    let failure = allocate(&mut fresh(&inventory), &node("n"), &none, &[], &["hard"]).unwrap_err();
+    let hard = json!({"requests": requests, "constraints": last});
+    let stage = Stage::new().on_node(json!(devices)).claim("hard", hard);
+    let failure = stage.pass().place(&node("n"), "hard").unwrap_err();
     assert_eq!(failure, Failure::TooComplex);
 }
 

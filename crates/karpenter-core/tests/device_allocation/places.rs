@@ -1,131 +1,87 @@
 //! Where the pods of a claim can run.
 
-use karpenter_core::dra::{Allocator, Failure, Host};
-use karpenter_core::requirements::Requirements;
+use karpenter_core::dra::{Failure, Host};
 use serde_json::{Value, json};
 
-use crate::{
-    DRIVER, ZONE, allocate, claim, claim_with, fresh, gpus, inventory, node, one_gpu, place,
-    publish, slice_spec, template, zones,
-};
+use crate::{DRIVER, FIRST, SECOND, Stage, ZONE, gpus, node, one_gpu, slice_spec, zones};
+
+/// Returns a node selector whose terms are alternatives, one for each zone.
+fn in_zones(zones: &[&str]) -> Value {
+    let term =
+        |zone| json!({"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]});
+    json!({"nodeSelectorTerms": zones.iter().map(term).collect::<Vec<_>>()})
+}
 
 #[test]
 fn a_zonal_device_decides_the_zone_of_a_planned_node() {
-    let mut inventory = inventory();
-    let term = |zone: &str| json!({"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]});
-    let zoned = json!({"nodeSelector": {"nodeSelectorTerms": [term("z2")]}});
-    publish(&mut inventory, "pool", zoned, json!([{"name": "a"}]));
-    let elsewhere = json!({"nodeSelector": {"nodeSelectorTerms": [term("z3")]}});
-    publish(&mut inventory, "far", elsewhere, json!([{"name": "b"}]));
-    claim(&mut inventory, "one", one_gpu());
-    claim(
-        &mut inventory,
-        "two",
-        gpus(json!({"deviceClassName": "gpu", "count": 2})),
-    );
-    let mut allocator = fresh(&inventory);
-    allocator.expect(0, &[]);
-    let host = Host::Planned(0);
-    let allocation =
-        allocate(&mut allocator, &host, &zones(&["z1", "z2"]), &[0], &["one"]).unwrap();
-    assert_eq!(allocation.requirements, zones(&["z2"]));
-    assert!(allocate(&mut allocator, &host, &zones(&["z1"]), &[0], &["one"]).is_err());
-    assert!(allocate(&mut allocator, &host, &zones(&["z2", "z3"]), &[0], &["two"]).is_err());
+    let stage = Stage::new()
+        .publish(
+            "pool",
+            json!({"nodeSelector": in_zones(&["z2"])}),
+            json!([{"name": "a"}]),
+        )
+        .publish(
+            "far",
+            json!({"nodeSelector": in_zones(&["z3"])}),
+            json!([{"name": "b"}]),
+        )
+        .claim("one", one_gpu())
+        .claim("two", gpus(json!({"deviceClassName": "gpu", "count": 2})));
+    let mut pass = stage.pass().with_types([&[]]);
+    let allocation = pass.in_zones(&["z1", "z2"]).allocate(&FIRST, &["one"]);
+    assert_eq!(allocation.unwrap().requirements, zones(&["z2"]));
+    assert!(!pass.in_zones(&["z1"]).fits(&FIRST, "one"));
+    assert!(!pass.in_zones(&["z2", "z3"]).fits(&FIRST, "two"));
 }
 
 /// Conformance: SCH-278
 #[test]
 fn a_slice_is_reached_from_all_nodes_from_one_or_from_those_it_selects() {
-    let selecting = json!({"nodeSelectorTerms": [
-        {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["z1"]}]},
-    ]});
     let reached = |access: Value| {
-        let mut inventory = inventory();
-        publish(&mut inventory, "pool", access, json!([{"name": "a"}]));
-        claim(&mut inventory, "c", one_gpu());
+        let stage = Stage::new()
+            .publish("pool", access, json!([{"name": "a"}]))
+            .claim("c", one_gpu());
         let from = |host: Host, zone: &str| {
-            let mut allocator = fresh(&inventory);
-            allocator.expect(0, &[]);
-            allocate(&mut allocator, &host, &zones(&[zone]), &[0], &["c"]).is_ok()
+            let mut pass = stage.pass().with_types([&[]]);
+            pass.in_zones(&[zone]).fits(&host, "c")
         };
-        let planned = from(Host::Planned(0), "z1");
         [
             from(node("n"), "z1"),
             from(node("n"), "z2"),
             from(node("m"), "z1"),
-            planned,
+            from(FIRST, "z1"),
+            from(FIRST, "z2"),
         ]
     };
-    assert_eq!(reached(json!({"allNodes": true})), [true; 4]);
+    assert_eq!(reached(json!({"allNodes": true})), [true; 5]);
     let named = reached(json!({"nodeName": "n"}));
-    assert_eq!(named, [true, true, false, false]);
-    let selected = reached(json!({"nodeSelector": selecting}));
-    assert_eq!(selected, [true, false, true, true]);
-}
-
-#[test]
-fn terms_of_a_node_selector_are_alternatives() {
-    let mut inventory = inventory();
-    let term = |zone: &str| json!({"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]});
-    let either = json!({"nodeSelector": {"nodeSelectorTerms": [term("z1"), term("z2")]}});
-    publish(&mut inventory, "pool", either, json!([{"name": "a"}]));
-    claim(&mut inventory, "one", one_gpu());
-    let mut allocator = fresh(&inventory);
-    allocator.expect(0, &[]);
-    assert!(
-        allocate(
-            &mut allocator,
-            &Host::Planned(0),
-            &zones(&["z2"]),
-            &[0],
-            &["one"]
-        )
-        .is_ok()
-    );
+    assert_eq!(named, [true, true, false, false, false]);
+    let selected = reached(json!({"nodeSelector": in_zones(&["z1"])}));
+    assert_eq!(selected, [true, false, true, true, false]);
+    let alternatives = reached(json!({"nodeSelector": in_zones(&["z1", "z2"])}));
+    assert_eq!(alternatives, [true; 5]);
 }
 
 #[test]
 fn a_claim_shared_by_pods_is_allocated_once() {
-    let mut inventory = inventory();
-    publish(
-        &mut inventory,
-        "net",
-        json!({"allNodes": true}),
-        json!([{"name": "shared"}]),
-    );
-    claim(&mut inventory, "c", one_gpu());
-    let none = Requirements::new();
-    let mut allocator = fresh(&inventory);
-    assert!(place(&mut allocator, &node("n"), &none, &[], &["c"]).is_ok());
-    assert!(
-        place(&mut allocator, &node("m"), &none, &[], &["c"]).is_ok(),
-        "the device reaches both"
-    );
+    let stage = Stage::new()
+        .on_all_nodes(json!([{"name": "shared"}]))
+        .claim("c", one_gpu());
+    let mut pass = stage.pass();
+    assert!(pass.takes(&node("n"), "c"));
+    assert!(pass.takes(&node("m"), "c"), "the device reaches both");
 }
 
 /// Conformance: SCH-253
 #[test]
 fn a_claim_allocated_on_a_planned_node_stays_on_it() {
-    let mut inventory = inventory();
-    claim(&mut inventory, "c", one_gpu());
-    let mut allocator = fresh(&inventory);
-    allocator.expect(
-        0,
-        &[template(&slice_spec(
-            "node",
-            json!({}),
-            json!([{"name": "own"}]),
-        ))],
-    );
-    let none = Requirements::new();
-    assert!(place(&mut allocator, &Host::Planned(0), &none, &[0], &["c"]).is_ok());
-    assert!(place(&mut allocator, &Host::Planned(0), &none, &[0], &["c"]).is_ok());
-    assert_eq!(
-        place(&mut allocator, &Host::Planned(1), &none, &[0], &["c"]),
-        Err(Failure::Elsewhere {
-            claim: "c".to_owned()
-        })
-    );
+    let stage = Stage::new().claim("c", one_gpu());
+    let own = slice_spec("node", json!({}), json!([{"name": "own"}]));
+    let mut pass = stage.pass().with_types([&[own]]);
+    assert!(pass.takes(&FIRST, "c"));
+    assert!(pass.takes(&FIRST, "c"));
+    let claim = "c".to_owned();
+    assert_eq!(pass.place(&SECOND, "c"), Err(Failure::Elsewhere { claim }));
 }
 
 fn held_by(uid: &str) -> Value {
@@ -137,39 +93,25 @@ fn held_by(uid: &str) -> Value {
 
 #[test]
 fn a_running_pod_keeps_its_device_and_one_that_moves_frees_it() {
-    let mut inventory = inventory();
-    publish(
-        &mut inventory,
-        "pool",
-        json!({"allNodes": true}),
-        json!([{"name": "gpu-0"}]),
-    );
-    claim_with(&mut inventory, "held", one_gpu(), held_by("pod-1"));
-    claim(&mut inventory, "c", one_gpu());
-    let none = Requirements::new();
-    assert!(allocate(&mut fresh(&inventory), &node("n"), &none, &[], &["c"]).is_err());
-    let mut allocator = Allocator::new(&inventory, |_| true, |uid| uid == "pod-1");
-    assert!(
-        place(&mut allocator, &node("n"), &none, &[], &["held"]).is_ok(),
-        "allocated again"
-    );
-    assert!(allocate(&mut allocator, &node("n"), &none, &[], &["c"]).is_err());
+    let stage = Stage::new()
+        .on_all_nodes(json!([{"name": "gpu-0"}]))
+        .claim_with("held", one_gpu(), held_by("pod-1"))
+        .claim("c", one_gpu());
+    assert!(!stage.pass().fits(&node("n"), "c"));
+    let mut pass = stage.pass_without("pod-1");
+    assert!(pass.takes(&node("n"), "held"), "allocated again");
+    assert!(!pass.fits(&node("n"), "c"));
 }
 
 /// Conformance: SCH-253
 #[test]
 fn an_allocated_claim_is_bound_to_the_nodes_of_its_node_selector() {
-    let mut inventory = inventory();
-    let term = json!({"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["z2"]}]});
     let mut status = held_by("pod-1");
-    status["allocation"]["nodeSelector"] = json!({"nodeSelectorTerms": [term]});
-    claim_with(&mut inventory, "held", one_gpu(), status);
-    let mut allocator = fresh(&inventory);
-    assert!(allocate(&mut allocator, &node("n"), &zones(&["z2"]), &[], &["held"]).is_ok());
-    assert_eq!(
-        allocate(&mut allocator, &node("m"), &zones(&["z1"]), &[], &["held"]).unwrap_err(),
-        Failure::Elsewhere {
-            claim: "held".to_owned()
-        }
-    );
+    status["allocation"]["nodeSelector"] = in_zones(&["z2"]);
+    let stage = Stage::new().claim_with("held", one_gpu(), status);
+    let mut pass = stage.pass();
+    assert!(pass.in_zones(&["z2"]).fits(&node("n"), "held"));
+    let elsewhere = pass.in_zones(&["z1"]).place(&node("m"), "held");
+    let claim = "held".to_owned();
+    assert_eq!(elsewhere, Err(Failure::Elsewhere { claim }));
 }

@@ -6,27 +6,58 @@ use karpenter_core::requirements::Unaliased;
 use karpenter_spec::World;
 use serde_json::{Value, json};
 
-use super::objects::object;
-use super::sketch::{TypeSketch, WorkloadSketch};
+use super::objects::{Workload, object};
 
 const DRIVER: &str = "gpu.example.com";
 const CLASS: &str = "gpu";
 
-/// Returns devices alternating between models a and b.
-fn devices(count: usize, shared: bool) -> Vec<Value> {
-    let device = |index: usize| {
-        let model = ["a", "b"][index % 2];
-        let mut device = json!({
-            "name": format!("gpu-{index}"),
-            "attributes": { "model": { "string": model } },
-            "capacity": { "memory": { "value": "16Gi" } },
-        });
-        if shared {
-            device["allowMultipleAllocations"] = json!(true);
+/// The devices of the nodes of an instance type, alternating between models a and b.
+#[derive(Clone, Copy)]
+pub(super) struct Devices {
+    pub(super) count: usize,
+    /// Whether several claims may hold one.
+    pub(super) shared: bool,
+}
+
+impl Devices {
+    fn objects(self) -> Vec<Value> {
+        let device = |index: usize| {
+            let model = ["a", "b"][index % 2];
+            let mut device = json!({
+                "name": format!("gpu-{index}"),
+                "attributes": { "model": { "string": model } },
+                "capacity": { "memory": { "value": "16Gi" } },
+            });
+            if self.shared {
+                device["allowMultipleAllocations"] = json!(true);
+            }
+            device
+        };
+        (0..self.count).map(device).collect()
+    }
+
+    /// Returns what nodes of the instance type publish.
+    pub(super) fn template(self) -> Vec<DeviceTemplate> {
+        if self.count == 0 {
+            return vec![];
         }
-        device
-    };
-    (0..count).map(device).collect()
+        let spec = slice("node", json!({}), self.objects());
+        DeviceTemplate::parse(&object(spec), &Unaliased)
+            .into_iter()
+            .collect()
+    }
+
+    /// Publishes the devices of a node, if it has any.
+    pub(super) fn publish(self, world: &mut World, node: &str) {
+        if self.count == 0 {
+            return;
+        }
+        let spec = slice(node, json!({ "nodeName": node }), self.objects());
+        let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
+        world.resource_slices.push(object(json!({
+            "metadata": { "name": node, "ownerReferences": [owner] }, "spec": spec,
+        })));
+    }
 }
 
 fn slice(pool: &str, reach: Value, devices: Vec<Value>) -> Value {
@@ -38,30 +69,6 @@ fn slice(pool: &str, reach: Value, devices: Vec<Value>) -> Value {
         spec[key] = value.clone();
     }
     spec
-}
-
-/// Returns the devices that nodes of a type publish.
-pub(super) fn template(sketch: &TypeSketch) -> Vec<DeviceTemplate> {
-    if sketch.devices == 0 {
-        return vec![];
-    }
-    let spec = slice("node", json!({}), devices(sketch.devices, sketch.shared));
-    DeviceTemplate::parse(&object(spec), &Unaliased)
-        .into_iter()
-        .collect()
-}
-
-/// Publishes the devices of a node of a type.
-pub(super) fn publish(world: &mut World, node: &str, sketch: &TypeSketch) {
-    let spec = slice(
-        node,
-        json!({ "nodeName": node }),
-        devices(sketch.devices, sketch.shared),
-    );
-    let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
-    world.resource_slices.push(object(json!({
-        "metadata": { "name": node, "ownerReferences": [owner] }, "spec": spec,
-    })));
 }
 
 /// Adds the device class and devices accessible from many nodes: none, one or two everywhere, or one in zone 2.
@@ -80,12 +87,12 @@ pub(super) fn add_class(world: &mut World, wide: usize) {
         count => (json!({ "allNodes": true }), count),
     };
     world.resource_slices.push(object(json!({
-        "metadata": { "name": "wide" }, "spec": slice("wide", reach, devices(count, false)),
+        "metadata": { "name": "wide" }, "spec": slice("wide", reach, Devices { count, shared: false }.objects()),
     })));
 }
 
 /// Returns the devices that a workload's claims request.
-fn wishes(sketch: &WorkloadSketch) -> Value {
+fn wishes(claim: usize) -> Value {
     let one = |further: Value| {
         let mut request = json!({ "deviceClassName": CLASS });
         for (key, value) in further.as_object().into_iter().flatten() {
@@ -103,7 +110,7 @@ fn wishes(sketch: &WorkloadSketch) -> Value {
     };
     let exactly =
         |further: Value| json!({ "requests": [{ "name": "r", "exactly": one(further) }] });
-    match sketch.claim {
+    match claim {
         1 | 2 => exactly(json!({})),
         3 => exactly(json!({ "count": 2 })),
         4 => exactly(of_model("a")),
@@ -122,22 +129,22 @@ fn wishes(sketch: &WorkloadSketch) -> Value {
 
 /// Adds the claim of a pod: its own or one for all pods of its workload. The claim of a running pod holds devices of its node;
 /// if none is free, the pod has no claim.
-pub(super) fn claim(world: &mut World, pod: &mut Value, workload: usize, sketch: &WorkloadSketch) {
-    if sketch.claim == 0 {
+pub(super) fn claim(world: &mut World, pod: &mut Value, index: usize, workload: &Workload) {
+    if workload.claim == 0 {
         return;
     }
     let name = pod["metadata"]["name"]
         .as_str()
         .unwrap_or_default()
         .to_owned();
-    let of_all = sketch.one_claim.then(|| format!("claim-of-{workload}"));
+    let of_all = workload.one_claim.then(|| format!("claim-of-{index}"));
     let claim = of_all.clone().unwrap_or_else(|| format!("{name}-gpu"));
     let known = |claim: &str, world: &World| {
         let mut claims = world.resource_claims.iter();
         claims.any(|known| known.metadata.name.as_deref() == Some(claim))
     };
     let mut object_of_claim = json!({
-        "metadata": { "namespace": "default", "name": claim, "uid": claim }, "spec": { "devices": wishes(sketch) },
+        "metadata": { "namespace": "default", "name": claim, "uid": claim }, "spec": { "devices": wishes(workload.claim) },
     });
     if let Some(node) = pod["spec"]["nodeName"].as_str() {
         // A claim of the workload that is pending or held by a pod on another node cannot be used by this pod.

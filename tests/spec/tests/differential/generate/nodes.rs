@@ -7,19 +7,22 @@ use karpenter_spec::World;
 use serde_json::{Value, json};
 
 use super::TEAM;
-use super::objects::{expression, object, taint};
-use super::sketch::{DaemonSketch, NodeSketch, PoolSketch};
+use super::devices::Devices;
+use super::numbers::Numbers;
+use super::objects::{Pool, object, taint, terms};
 
 pub(super) fn add_node(
     world: &mut World,
     index: usize,
-    sketch: &NodeSketch,
-    types: &[InstanceType],
-    pools: &[PoolSketch],
+    mut numbers: Numbers<'_>,
+    types: &[(InstanceType, Devices)],
+    pools: &[Pool],
 ) {
-    let instance_type = &types[sketch.instance_type % types.len()];
-    let pool = sketch.pool % pools.len();
-    let offering = &instance_type.offerings[sketch.zone % instance_type.offerings.len()];
+    let (instance_type, devices) = &types[numbers.below(types.len())];
+    let pool = numbers.below(pools.len());
+    let offering = &instance_type.offerings[numbers.below(instance_type.offerings.len())];
+    // 0: initialized, 1: registered, 2: launched, without a Node, 3: unmanaged, 4: deleting.
+    let state = numbers.rarely(2, 4);
     let name = format!("node-{index}");
     let mut labels = instance_type
         .requirements
@@ -28,17 +31,17 @@ pub(super) fn add_node(
     labels.insert(labels::HOSTNAME.into(), name.clone());
     let capacity = instance_type.capacity.to_quantities();
     let allocatable = instance_type.allocatable().to_quantities();
-    let taints: Vec<Value> = taint(sketch.taint).into_iter().collect();
-    let unmanaged = sketch.state == 3;
+    let taints: Vec<Value> = taint(numbers.rarely(4, 2)).into_iter().collect();
+    let unmanaged = state == 3;
     if !unmanaged {
         labels.insert(labels::NODE_POOL.into(), format!("pool-{pool}"));
         labels.insert("karpenter.test.sh/testnodeclass".into(), "default".into());
         labels.insert("example.com/pool".into(), format!("p{pool}"));
-        if pools[pool].team > 0 {
+        if pools[pool].has_team {
             labels.insert(TEAM.into(), "t1".into());
         }
         let mut metadata = json!({ "name": format!("claim-{index}"), "uid": format!("claim-{index}"), "labels": labels });
-        if sketch.state == 4 {
+        if state == 4 {
             metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
             metadata["finalizers"] = json!(["karpenter.sh/termination"]);
         }
@@ -50,16 +53,16 @@ pub(super) fn add_node(
             },
             "status": { "providerID": format!("test:///{name}"), "capacity": capacity, "allocatable": allocatable, "conditions": [] },
         })));
-        if sketch.state == 2 {
+        if state == 2 {
             return;
         }
         labels.insert(labels::REGISTERED.into(), "true".into());
-        if sketch.state != 1 {
+        if state != 1 {
             labels.insert(labels::INITIALIZED.into(), "true".into());
         }
     }
     let mut node_taints = taints;
-    if sketch.state == 1 {
+    if state == 1 {
         node_taints.push(json!({ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }));
     }
     world.nodes.push(object(json!({
@@ -71,6 +74,10 @@ pub(super) fn add_node(
         "metadata": { "name": name },
         "spec": { "drivers": [{ "name": "ebs.csi.aws.com", "nodeID": name, "allocatable": { "count": 1 } }] },
     })));
+    // In one of five cases its drivers have not published its devices.
+    if !numbers.one_in(5) {
+        devices.publish(world, &name);
+    }
 }
 
 /// Adds volume claims: 1 is bound in z1, 2 in z1 or z2, 3 waits for a consumer in z2 or z3, 4 has a class with immediate binding.
@@ -107,21 +114,21 @@ pub(super) fn add_storage(world: &mut World) {
     }
 }
 
-pub(super) fn build_daemon(index: usize, sketch: &DaemonSketch) -> Value {
-    let terms: Vec<Value> = expression(&sketch.wish)
-        .into_iter()
-        .map(|e| json!({ "matchExpressions": [e] }))
-        .collect();
-    let mut container = json!({ "name": "main", "resources": { "requests": { CPU: (["100m", "50m", "500m", "1"][sketch.cpu]) }, "limits": { MEMORY: "128Mi" } } });
-    if sketch.port > 0 {
-        container["ports"] = json!([{ "containerPort": 80, "hostPort": 8000 + sketch.port }]);
+pub(super) fn build_daemon(index: usize, mut numbers: Numbers<'_>) -> Value {
+    let cpu = numbers.of(&["100m", "50m", "500m", "1"]);
+    let mut container = json!({ "name": "main", "resources": { "requests": { CPU: cpu }, "limits": { MEMORY: "128Mi" } } });
+    let port = numbers.rarely(4, 2);
+    if port > 0 {
+        container["ports"] = json!([{ "containerPort": 80, "hostPort": 8000 + port }]);
     }
     let mut spec = json!({ "containers": [container] });
-    if !terms.is_empty() {
-        spec["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } } });
-    }
-    if sketch.tolerates {
+    if numbers.one_in(2) {
         spec["tolerations"] = json!([{ "operator": "Exists" }]);
+    }
+    let count = numbers.rarely(2, 1);
+    if count > 0 {
+        let terms = terms(&mut numbers, count);
+        spec["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } } });
     }
     let name = format!("daemon-{index}");
     json!({

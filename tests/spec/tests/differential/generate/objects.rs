@@ -1,4 +1,4 @@
-//! Instance types, NodePools and pods from their sketches.
+//! Instance types, NodePools and workloads from their numbers.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,9 @@ use karpenter_core::resources::{CPU, MEMORY, PODS, Resources};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::sketch::{PoolSketch, Tie, TypeSketch, Wish, WorkloadSketch};
-use super::{SIZE, TEAM};
+use super::devices::Devices;
+use super::numbers::Numbers;
+use super::{Features, SIZE, TEAM};
 
 const ZONES: [&str; 3] = ["z1", "z2", "z3"];
 const GIB: i64 = 1 << 30;
@@ -33,22 +34,33 @@ fn zones(mask: usize) -> Vec<&'static str> {
         .collect()
 }
 
-pub(super) fn build_type(index: usize, sketch: &TypeSketch) -> InstanceType {
-    let cpu = [1, 2, 4, 8, 16][sketch.cpu];
-    let memory = cpu * [2, 1, 4, 8][sketch.ratio];
+pub(super) fn build_type(
+    index: usize,
+    mut numbers: Numbers<'_>,
+    features: Features,
+) -> (InstanceType, Devices) {
+    let cpu = numbers.of(&[1, 2, 4, 8, 16]);
+    let memory = cpu * numbers.of(&[2, 1, 4, 8]);
+    let pods = numbers.of(&[110, 3, 5, 10]);
     let name = format!("type-{index}");
-    let arch = if sketch.arm {
+    let arch = if numbers.one_in(5) {
         labels::ARCH_ARM64
     } else {
         labels::ARCH_AMD64
     };
-    let in_zones = zones(sketch.zones);
-    let price =
-        (cpu as f64 * 0.03 + memory as f64 * 0.004) * (1.0 + f64::from(sketch.noise) / 100.0);
+    let in_zones = zones(1 + numbers.below(7));
     let mut types = vec![labels::CAPACITY_TYPE_ON_DEMAND];
-    if sketch.spot {
-        types.push(labels::CAPACITY_TYPE_SPOT);
-    }
+    types.extend(numbers.one_in(2).then_some(labels::CAPACITY_TYPE_SPOT));
+    let unavailable = numbers.rarely(3, 7);
+    // The pairs of zone and capacity type without an offering.
+    let missing = numbers.rarely(3, 63);
+    let reserved = numbers.rarely_if(features.reserved, 4, 2);
+    let price =
+        (cpu as f64 * 0.03 + memory as f64 * 0.004) * (1.0 + numbers.below(30) as f64 / 100.0);
+    let devices = Devices {
+        count: numbers.rarely_if(features.devices, 2, 3),
+        shared: numbers.one_in(2),
+    };
     let mut offerings = Vec::new();
     for (rank, zone) in in_zones.iter().enumerate() {
         for capacity_type in &types {
@@ -62,11 +74,11 @@ pub(super) fn build_type(index: usize, sketch: &TypeSketch) -> InstanceType {
                 Requirement::equal(labels::CAPACITY_TYPE, capacity_type),
             ];
             let mut offering = Offering::new(requirements.into_iter().collect(), price * discount);
-            offering.available = sketch.unavailable >> rank & 1 == 0;
+            offering.available = unavailable >> rank & 1 == 0;
             offerings.push(offering);
         }
     }
-    let is_missing = |index: usize| sketch.missing >> index & 1 == 1;
+    let is_missing = |index: usize| missing >> index & 1 == 1;
     if !(0..offerings.len()).all(is_missing) {
         let mut index = 0..;
         offerings.retain(|_| !index.next().is_some_and(is_missing));
@@ -76,7 +88,7 @@ pub(super) fn build_type(index: usize, sketch: &TypeSketch) -> InstanceType {
         offerings.iter().filter_map(single).collect()
     };
     let (in_zones, mut types) = (values(labels::ZONE), values(labels::CAPACITY_TYPE));
-    if sketch.reserved > 0 {
+    if reserved > 0 {
         types.insert(labels::CAPACITY_TYPE_RESERVED.into());
         let first: String = in_zones.iter().take(1).cloned().collect();
         let requirements = [
@@ -85,7 +97,7 @@ pub(super) fn build_type(index: usize, sketch: &TypeSketch) -> InstanceType {
             Requirement::equal(DEFAULT_RESERVATION_ID, &format!("cr-{index}")),
         ];
         let mut offering = Offering::new(requirements.into_iter().collect(), price / 10_000_000.0);
-        offering.reservation_capacity = sketch.reserved;
+        offering.reservation_capacity = reserved as u32;
         offerings.push(offering);
     }
     let requirements: Requirements = [
@@ -98,7 +110,6 @@ pub(super) fn build_type(index: usize, sketch: &TypeSketch) -> InstanceType {
     ]
     .into_iter()
     .collect();
-    let pods = [110, 3, 5, 10][sketch.pods];
     let mut instance_type = InstanceType::new(
         &name,
         requirements,
@@ -108,12 +119,12 @@ pub(super) fn build_type(index: usize, sketch: &TypeSketch) -> InstanceType {
             .with(PODS, pods),
     );
     instance_type.offerings = offerings.into();
-    instance_type.devices = super::devices::template(sketch);
+    instance_type.devices = devices.template();
     instance_type.overhead = Overhead {
         kube_reserved: Resources::new().with(CPU, 100).with(MEMORY, GIB / 8),
         ..Overhead::default()
     };
-    instance_type
+    (instance_type, devices)
 }
 
 pub(super) fn taint(kind: usize) -> Option<Value> {
@@ -124,30 +135,52 @@ pub(super) fn taint(kind: usize) -> Option<Value> {
     }
 }
 
-pub(super) fn build_pool(index: usize, sketch: &PoolSketch) -> Value {
+/// A NodePool, the instance types that it may use, as bits, and whether its nodes have a team.
+pub(super) struct Pool {
+    pub(super) object: Value,
+    pub(super) types: usize,
+    pub(super) has_team: bool,
+}
+
+pub(super) fn build_pool(
+    index: usize,
+    mut numbers: Numbers<'_>,
+    features: Features,
+    has_reservations: bool,
+) -> Pool {
+    let weight = numbers.below(3);
     let mut requirements = vec![];
-    if sketch.zones != 0 {
+    let in_zones = numbers.rarely(2, 7);
+    if in_zones != 0 {
         requirements
-            .push(json!({ "key": labels::ZONE, "operator": "In", "values": zones(sketch.zones) }));
+            .push(json!({ "key": labels::ZONE, "operator": "In", "values": zones(in_zones) }));
     }
-    match sketch.capacity_type {
+    match numbers.rarely(3, 2) {
         1 => requirements.push(json!({ "key": labels::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"] })),
         2 => requirements.push(json!({ "key": labels::CAPACITY_TYPE, "operator": "In", "values": ["on-demand", "spot"] })),
         _ => {}
     }
-    if sketch.team != 0 {
-        let teams: Vec<String> = (1..=sketch.team).map(|team| format!("t{team}")).collect();
+    let team = numbers.rarely(2, 2);
+    if team != 0 {
+        let teams: Vec<String> = (1..=team).map(|team| format!("t{team}")).collect();
         requirements.push(json!({ "key": TEAM, "operator": "In", "values": teams }));
     }
-    if sketch.min_values > 0 {
-        requirements.push(json!({ "key": labels::INSTANCE_TYPE, "operator": "Exists", "minValues": sketch.min_values }));
+    let taint = taint(numbers.rarely(3, 2));
+    let cpu_limit = numbers.rarely_if(features.limits, 3, 6);
+    let node_limit = numbers.rarely_if(features.limits, 3, 3);
+    // A claim that holds a reservation is bound to its few instance types: minValues is not specified for it.
+    let min_values = numbers.rarely_if(features.min_values && !has_reservations, 4, 3);
+    if min_values > 0 {
+        requirements.push(
+            json!({ "key": labels::INSTANCE_TYPE, "operator": "Exists", "minValues": min_values }),
+        );
     }
     let mut limits = serde_json::Map::new();
-    if sketch.cpu_limit > 0 {
-        limits.insert(CPU.into(), json!((sketch.cpu_limit * 4).to_string()));
+    if cpu_limit > 0 {
+        limits.insert(CPU.into(), json!((cpu_limit * 4).to_string()));
     }
-    if sketch.node_limit > 0 {
-        limits.insert("nodes".into(), json!(sketch.node_limit.to_string()));
+    if node_limit > 0 {
+        limits.insert("nodes".into(), json!(node_limit.to_string()));
     }
     let mut spec = json!({
         "template": {
@@ -155,167 +188,132 @@ pub(super) fn build_pool(index: usize, sketch: &PoolSketch) -> Value {
             "spec": {
                 "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" },
                 "requirements": requirements,
-                "taints": taint(sketch.taint).into_iter().collect::<Vec<_>>(),
+                "taints": taint.into_iter().collect::<Vec<_>>(),
             },
         },
         "limits": limits,
     });
-    if sketch.weight > 0 {
-        spec["weight"] = json!(sketch.weight);
+    if weight > 0 {
+        spec["weight"] = json!(weight);
     }
+    let types = match numbers.rarely(2, 63) {
+        0 => 255,
+        some => some,
+    };
     let condition = json!({ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
-    json!({
-        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": format!("pool-{index}"), "uid": format!("pool-{index}") },
-        "spec": spec, "status": { "conditions": [condition] },
-    })
+    Pool {
+        object: json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": format!("pool-{index}"), "uid": format!("pool-{index}") },
+            "spec": spec, "status": { "conditions": [condition] },
+        }),
+        types,
+        has_team: team > 0,
+    }
 }
 
-pub(super) fn expression(wish: &Wish) -> Option<Value> {
-    let expression = |key: &str, operator: &str, values: Value| {
-        Some(json!({ "key": key, "operator": operator, "values": values }))
-    };
-    match wish {
-        Wish::Anything => None,
-        Wish::Zone(mask) => expression(labels::ZONE, "In", json!(zones(*mask))),
-        Wish::NotZone(mask) => expression(labels::ZONE, "NotIn", json!(zones(*mask))),
-        Wish::Arch(arm) => expression(
-            labels::ARCH,
-            "In",
-            json!([if *arm { "arm64" } else { "amd64" }]),
-        ),
-        Wish::Spot(spot) => expression(
+/// Returns an expression about the labels of nodes.
+pub(super) fn expression(numbers: &mut Numbers<'_>) -> Value {
+    let (key, operator, value) = match numbers.below(14) {
+        0..=2 => (labels::ZONE, "In", json!(zones(1 + numbers.below(7)))),
+        3 => (labels::ZONE, "NotIn", json!(zones(1 + numbers.below(6)))),
+        4 => (labels::ARCH, "In", json!([numbers.of(&["amd64", "arm64"])])),
+        5 => (
             labels::CAPACITY_TYPE,
             "In",
-            json!([if *spot { "spot" } else { "on-demand" }]),
+            json!([numbers.of(&["on-demand", "spot"])]),
         ),
-        Wish::Team(team) => expression(TEAM, "In", json!([format!("t{team}")])),
-        Wish::NotTeam(team) => expression(TEAM, "NotIn", json!([format!("t{team}")])),
-        Wish::HasTeam(true) => Some(json!({ "key": TEAM, "operator": "Exists" })),
-        Wish::HasTeam(false) => Some(json!({ "key": TEAM, "operator": "DoesNotExist" })),
-        Wish::Size(above, size) => expression(
+        6 | 7 => (TEAM, "In", json!([numbers.of(&["t1", "t2"])])),
+        8 => (TEAM, "NotIn", json!([numbers.of(&["t1", "t2"])])),
+        9 => (TEAM, numbers.of(&["Exists", "DoesNotExist"]), json!([])),
+        10 | 11 => (
             SIZE,
-            if *above { "Gt" } else { "Lt" },
-            json!([size.to_string()]),
+            numbers.of(&["Lt", "Gt"]),
+            json!([numbers.below(10).to_string()]),
         ),
-        Wish::Type(index) => expression(
+        12 => (
             labels::INSTANCE_TYPE,
             "In",
-            json!([format!("type-{index}")]),
+            json!([format!("type-{}", numbers.below(6))]),
         ),
-        Wish::Unknown => Some(json!({ "key": "example.com/no-such-label", "operator": "Exists" })),
-    }
+        _ => ("example.com/no-such-label", "Exists", json!([])),
+    };
+    json!({ "key": key, "operator": operator, "values": value })
 }
 
-/// Returns the wish as a node selector, if it can be expressed as one.
-fn selector(wish: &Wish) -> Value {
-    match wish {
-        Wish::Zone(mask) => json!({ labels::ZONE: zones(*mask)[0] }),
-        Wish::Arch(arm) => json!({ labels::ARCH: if *arm { "arm64" } else { "amd64" } }),
-        Wish::Spot(spot) => {
-            json!({ labels::CAPACITY_TYPE: if *spot { "spot" } else { "on-demand" } })
-        }
-        Wish::Team(team) => json!({ TEAM: format!("t{team}") }),
-        Wish::Unknown => json!({ "example.com/no-such-label": "x" }),
+/// Returns as many terms of node affinity, each of one expression.
+pub(super) fn terms(numbers: &mut Numbers<'_>, count: usize) -> Vec<Value> {
+    (0..count)
+        .map(|_| json!({ "matchExpressions": [expression(numbers)] }))
+        .collect()
+}
+
+fn selector(numbers: &mut Numbers<'_>) -> Value {
+    match numbers.rarely(3, 14) {
+        1..=3 => json!({ labels::ZONE: numbers.of(&ZONES) }),
+        4 => json!({ labels::ARCH: numbers.of(&["amd64", "arm64"]) }),
+        5 => json!({ labels::CAPACITY_TYPE: numbers.of(&["on-demand", "spot"]) }),
+        6 | 7 => json!({ TEAM: numbers.of(&["t1", "t2"]) }),
+        8 => json!({ "example.com/no-such-label": "x" }),
         _ => json!({}),
     }
 }
 
-pub(super) fn topology_key(key: usize) -> &'static str {
-    [labels::ZONE, labels::HOSTNAME, labels::CAPACITY_TYPE, TEAM][key]
+/// Pods that are equal but for their names.
+pub(super) struct Workload {
+    pub(super) replicas: usize,
+    /// The nodes of pods that run.
+    pub(super) bound: Vec<usize>,
+    /// The devices that it requests.
+    pub(super) claim: usize,
+    /// Whether all its pods use one claim.
+    pub(super) one_claim: bool,
+    labels: Value,
+    spec: Value,
 }
 
-pub(super) fn build_pod(name: &str, sketch: &WorkloadSketch, order: usize) -> Value {
-    let app = |app: usize| json!({ "matchLabels": { "app": format!("a{}", if app == 3 { sketch.app } else { app }) } });
-    let (mut spread, mut near, mut near_soft, mut apart, mut apart_soft) =
-        (vec![], vec![], vec![], vec![], vec![]);
-    for tie in &sketch.ties {
-        match tie {
-            Tie::Spread {
-                key,
-                skew,
-                soft,
-                min_domains,
-                honor_taints,
-                ignore_affinity,
-                app: about,
-            } => {
-                let mut constraint = json!({
-                    "topologyKey": topology_key(*key), "maxSkew": skew, "labelSelector": app(*about),
-                    "whenUnsatisfiable": if *soft { "ScheduleAnyway" } else { "DoNotSchedule" },
-                    "nodeTaintsPolicy": if *honor_taints { "Honor" } else { "Ignore" },
-                    "nodeAffinityPolicy": if *ignore_affinity { "Ignore" } else { "Honor" },
-                });
-                if *min_domains > 0 {
-                    constraint["minDomains"] = json!(min_domains);
-                }
-                spread.push(constraint);
-            }
-            Tie::Near {
-                key,
-                app: about,
-                soft,
-            }
-            | Tie::Apart {
-                key,
-                app: about,
-                soft,
-            } => {
-                let term =
-                    json!({ "topologyKey": topology_key(*key), "labelSelector": app(*about) });
-                let is_near = matches!(tie, Tie::Near { .. });
-                match (is_near, *soft) {
-                    (true, false) => near.push(term),
-                    (true, true) => {
-                        near_soft.push(json!({ "weight": 10, "podAffinityTerm": term }))
-                    }
-                    (false, false) => apart.push(term),
-                    (false, true) => {
-                        apart_soft.push(json!({ "weight": 20, "podAffinityTerm": term }))
-                    }
-                }
-            }
-        }
+impl Workload {
+    pub(super) fn pod(&self, name: &str, order: usize, status: Value) -> Value {
+        let created = format!("2026-01-01T00:{:02}:{:02}Z", order / 60 % 60, order % 60);
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "namespace": "default", "name": name, "uid": name, "creationTimestamp": created, "labels": self.labels,
+            },
+            "spec": self.spec,
+            "status": status,
+        })
     }
-    let terms: Vec<Value> = sketch
-        .terms
-        .iter()
-        .filter_map(expression)
-        .map(|e| json!({ "matchExpressions": [e] }))
-        .collect();
-    let preferred: Vec<Value> = sketch.preferred.iter().filter_map(expression).enumerate()
-        .map(|(index, e)| json!({ "weight": 50 - index * 10, "preference": { "matchExpressions": [e] } })).collect();
-    let mut node_affinity = json!({ "preferredDuringSchedulingIgnoredDuringExecution": preferred });
-    if !terms.is_empty() {
-        node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] =
-            json!({ "nodeSelectorTerms": terms });
-    }
+}
+
+pub(super) fn build_workload(
+    mut numbers: Numbers<'_>,
+    features: Features,
+    has_reservations: bool,
+) -> Workload {
+    let replicas = 1 + numbers.below(5);
     let requests = json!({
-        CPU: (["100m", "250m", "500m", "1", "1500m", "3"][sketch.cpu]),
-        MEMORY: (["128Mi", "512Mi", "1Gi", "2Gi", "6Gi"][sketch.memory]),
+        CPU: numbers.of(&["100m", "250m", "500m", "1", "1500m", "3"]),
+        MEMORY: numbers.of(&["128Mi", "512Mi", "1Gi", "2Gi", "6Gi"]),
     });
     let mut container = json!({ "name": "main", "resources": { "requests": requests } });
-    if sketch.port > 0 {
-        container["ports"] = json!([{ "containerPort": 80, "hostPort": 8000 + sketch.port }]);
+    let port = numbers.rarely(5, 2);
+    if port > 0 {
+        container["ports"] = json!([{ "containerPort": 80, "hostPort": 8000 + port }]);
     }
     let mut tolerations = vec![];
-    if sketch.tolerates & 1 == 1 {
+    let tolerates = numbers.rarely(2, 3);
+    if tolerates & 1 == 1 {
         tolerations.push(json!({ "key": "dedicated", "operator": "Equal", "value": "x", "effect": "NoSchedule" }));
     }
-    if sketch.tolerates & 2 == 2 {
+    if tolerates & 2 == 2 {
         tolerations.push(json!({ "key": "soft", "operator": "Exists" }));
     }
     let mut spec = json!({
         "containers": [container],
-        "nodeSelector": selector(&sketch.selector),
+        "nodeSelector": selector(&mut numbers),
         "tolerations": tolerations,
-        "topologySpreadConstraints": spread,
-        "affinity": {
-            "nodeAffinity": node_affinity,
-            "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": near, "preferredDuringSchedulingIgnoredDuringExecution": near_soft },
-            "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": apart, "preferredDuringSchedulingIgnoredDuringExecution": apart_soft },
-        },
     });
-    match sketch.init {
+    match numbers.rarely(5, 3) {
         1 => {
             spec["initContainers"] =
                 json!([{ "name": "init", "resources": { "requests": { CPU: "2" } } }])
@@ -326,16 +324,100 @@ pub(super) fn build_pod(name: &str, sketch: &WorkloadSketch, order: usize) -> Va
         3 => spec["overhead"] = json!({ CPU: "200m", MEMORY: "64Mi" }),
         _ => {}
     }
-    if sketch.volume > 0 {
-        spec["volumes"] = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": format!("claim-{}", sketch.volume) } }]);
+    let volume = numbers.rarely(5, 4);
+    if volume > 0 {
+        spec["volumes"] = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": format!("claim-{volume}") } }]);
     }
-    let created = format!("2026-01-01T00:{:02}:{:02}Z", order / 60 % 60, order % 60);
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "namespace": "default", "name": name, "uid": name, "creationTimestamp": created,
-            "labels": { "app": format!("a{}", sketch.app) },
-        },
-        "spec": spec,
-    })
+    let claim = numbers.rarely_if(features.devices, 2, 9);
+    let one_claim = numbers.one_in(3);
+    let bound = (0..numbers.rarely(2, 2)).map(|_| numbers.below(5));
+    let bound = bound.collect();
+    let mut node_affinity = json!({});
+    let alternatives = numbers.rarely(2, 3);
+    if alternatives > 0 {
+        node_affinity[REQUIRED] = json!({ "nodeSelectorTerms": terms(&mut numbers, alternatives) });
+    }
+    let preferred = numbers.rarely_if(features.preferences, 3, 2);
+    let preferred = terms(&mut numbers, preferred).into_iter().enumerate();
+    node_affinity[PREFERRED] = preferred
+        .map(|(index, term)| json!({ "weight": 50 - index * 10, "preference": term }))
+        .collect();
+    spec["affinity"]["nodeAffinity"] = node_affinity;
+    let own = numbers.below(3);
+    if features.spread {
+        let keys = match has_reservations {
+            // A spread over capacity types is not specified while claims become reserved only at the end.
+            true => [labels::ZONE, labels::HOSTNAME, labels::ZONE, TEAM],
+            false => [labels::ZONE, labels::HOSTNAME, labels::CAPACITY_TYPE, TEAM],
+        };
+        for _ in 0..numbers.below(3) {
+            tie(&mut numbers, &mut spec, own, keys, features);
+        }
+    }
+    Workload {
+        replicas,
+        bound,
+        claim,
+        one_claim,
+        labels: json!({ "app": format!("a{own}") }),
+        spec,
+    }
+}
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+/// Adds a spread constraint, or a term of pod affinity or anti-affinity.
+fn tie(
+    numbers: &mut Numbers<'_>,
+    spec: &mut Value,
+    own: usize,
+    keys: [&str; 4],
+    features: Features,
+) {
+    fn push(list: &mut Value, item: Value) {
+        match list {
+            Value::Array(items) => items.push(item),
+            none => *none = json!([item]),
+        }
+    }
+    let kind = if features.affinity {
+        numbers.below(4)
+    } else {
+        0
+    };
+    let is_spread = kind < 2;
+    let key = keys[numbers.below(if is_spread { 4 } else { 3 })];
+    let app = match numbers.below(4) {
+        0 => own,
+        other => other - 1,
+    };
+    let selector = json!({ "matchLabels": { "app": format!("a{app}") } });
+    let is_soft = numbers.rarely_if(features.preferences, 3, 1) > 0;
+    if is_spread {
+        let mut constraint = json!({
+            "topologyKey": key, "maxSkew": 1 + numbers.below(2), "labelSelector": selector,
+            "whenUnsatisfiable": if is_soft { "ScheduleAnyway" } else { "DoNotSchedule" },
+            "nodeTaintsPolicy": if numbers.one_in(5) { "Honor" } else { "Ignore" },
+            "nodeAffinityPolicy": if numbers.one_in(5) { "Ignore" } else { "Honor" },
+        });
+        let min_domains = numbers.rarely_if(!is_soft, 3, 3);
+        if min_domains > 0 {
+            constraint["minDomains"] = json!(min_domains);
+        }
+        return push(&mut spec["topologySpreadConstraints"], constraint);
+    }
+    let (kind, weight) = match kind {
+        2 => ("podAffinity", 10),
+        _ => ("podAntiAffinity", 20),
+    };
+    let term = json!({ "topologyKey": key, "labelSelector": selector });
+    let terms = &mut spec["affinity"][kind];
+    match is_soft {
+        true => push(
+            &mut terms[PREFERRED],
+            json!({ "weight": weight, "podAffinityTerm": term }),
+        ),
+        false => push(&mut terms[REQUIRED], term),
+    }
 }

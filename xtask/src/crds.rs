@@ -1,11 +1,12 @@
 //! `cargo xtask crds`: writes the CustomResourceDefinitions as files, for charts and for `kubectl apply -f crds/`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
+
+use crate::files;
 
 /// The CRD that only the AWS provider uses.
 const EC2_NODE_CLASSES: &str = "karpenter.k8s.aws_ec2nodeclasses.yaml";
@@ -25,24 +26,7 @@ const SERVES_V1BETA1: &str = r#"if and .Values.webhook.enabled (eq .Values.provi
 const HAS_ALPHA: &str = r#"if and .Values.legacy.enabled (eq .Values.provider "aws")"#;
 
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
-    let mut stale = Vec::new();
-    for (path, text) in files()? {
-        let file = root.join(&path);
-        if check {
-            if fs::read_to_string(&file).unwrap_or_default() != text {
-                stale.push(path);
-            }
-            continue;
-        }
-        if let Some(directory) = file.parent() {
-            fs::create_dir_all(directory)?;
-        }
-        fs::write(&file, text).with_context(|| format!("cannot write {path}"))?;
-    }
-    if !stale.is_empty() {
-        bail!("out of date: {}; run `cargo xtask crds`", stale.join(", "));
-    }
-    Ok(())
+    files::generate(root, check, "crds", files()?)
 }
 
 /// Returns every file with its contents: the CRDs themselves, and as templates of the chart.

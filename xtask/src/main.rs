@@ -7,7 +7,6 @@ mod conformance;
 mod crds;
 mod docs;
 mod files;
-mod judge;
 mod layout;
 mod package;
 mod pinned;
@@ -21,7 +20,7 @@ mod words;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use serde::de::DeserializeOwned;
 
@@ -73,18 +72,9 @@ enum Command {
     },
     /// Simulate whole clusters in virtual time, with random workloads, faults and restarts.
     Sim {
-        /// Number of seeds (clusters) to simulate.
-        #[arg(long)]
-        seeds: u64,
-        /// The first seed.
-        #[arg(long, default_value_t = 0)]
-        seed: u64,
-        /// Simulated hours per cluster.
-        #[arg(long, default_value_t = 24.0)]
-        hours: f64,
-        /// Arguments passed to `karpenter-sim`, such as `--trace`.
-        #[arg(last = true)]
-        more: Vec<String>,
+        /// Arguments passed to `karpenter-sim`: `--seeds N`, `--seed S`, `--hours H`, `--trace`, `--log FILTER`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
     },
     /// Try every order of events of the processes in small clusters, with stale reads, lost answers and crashes.
     Explore {
@@ -94,7 +84,8 @@ enum Command {
     },
     /// Run one of the walkthroughs of docs/walkthroughs.md, and print its output.
     Walkthrough {
-        /// Number of the walkthrough: 1 to 3.
+        /// Number of the walkthrough.
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=3))]
         number: u32,
     },
     /// Run the controllers on a real Kubernetes control plane: `build`, `up`, `down`, `test`, `burst`, `scale`, `idle`, `compare`.
@@ -137,21 +128,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Circles => circles::run(&root).map(|_| ()),
         Command::Plots { check } => plots::run(&root, check),
         Command::Bench { json, names } => bench::run(&root, json, &names),
-        Command::Sim {
-            seeds,
-            seed,
-            hours,
-            more,
-        } => {
-            let mut arguments = vec![
-                format!("--seeds={seeds}"),
-                format!("--seed={seed}"),
-                format!("--hours={hours}"),
-            ];
-            arguments.extend(more);
-            judge::run(&root, "karpenter-sim", &arguments)
-        }
-        Command::Explore { arguments } => judge::run(&root, "karpenter-explore", &arguments),
+        Command::Sim { arguments } => judge(&root, "karpenter-sim", &arguments),
+        Command::Explore { arguments } => judge(&root, "karpenter-explore", &arguments),
         Command::Walkthrough { number } => walkthrough::run(&root, number),
         Command::Realcluster { arguments } => realcluster::run(&root, &arguments),
         Command::Release(options) => release::run(&root, &options),
@@ -177,4 +155,23 @@ fn metadata<T: DeserializeOwned>(root: &Path) -> anyhow::Result<T> {
         .current_dir(root)
         .output()?;
     serde_json::from_slice(&output.stdout).context("cannot read cargo's metadata")
+}
+
+/// Builds a judge of the project in release mode, and runs it.
+fn judge(root: &Path, package: &str, arguments: &[String]) -> anyhow::Result<()> {
+    let arguments = arguments.iter().filter(|argument| *argument != "--");
+    succeed(
+        std::process::Command::new("cargo")
+            .args(["run", "--quiet", "--release", "--package", package, "--"])
+            .args(arguments)
+            .current_dir(root),
+    )
+}
+
+/// Runs a command.
+fn succeed(command: &mut std::process::Command) -> anyhow::Result<()> {
+    let status = command.status();
+    let status = status.with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(status.success(), "{command:?} failed");
+    Ok(())
 }

@@ -11,6 +11,8 @@ use anyhow::{Context as _, bail};
 use flate2::read::GzDecoder;
 use serde::Deserialize;
 
+use crate::succeed;
+
 /// The packages whose tests run; all others are dependencies.
 const TESTED: [&str; 2] = ["karpenter", "karpenter-cluster-api"];
 const EXAMPLE: &str = "third-party-provider";
@@ -89,13 +91,5 @@ fn example(from: &Path, to: &Path) -> anyhow::Result<()> {
         }
     }
     fs::copy(from.join("outside.toml"), to.join("Cargo.toml"))?;
-    Ok(())
-}
-
-fn succeed(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().context("cannot run cargo")?;
-    if !status.success() {
-        bail!("{command:?} failed");
-    }
     Ok(())
 }

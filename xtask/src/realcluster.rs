@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 
 use crate::ci::Skipped;
+use crate::succeed;
 
 /// Builds `real-cluster` and the controllers that it starts, and runs it with its arguments.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
@@ -32,14 +33,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
         let binary = root.join("target/release/karpenter-kwok");
         arguments.extend(["--controller".to_owned(), binary.display().to_string()]);
     }
-    let status = real_cluster(root)
-        .args(&arguments)
-        .status()
-        .context("cannot run target/debug/real-cluster")?;
-    if !status.success() {
-        bail!("`realcluster {command}` failed");
-    }
-    Ok(())
+    succeed(real_cluster(root).args(&arguments))
 }
 
 /// Builds the programs of a control plane if Go is installed, with the program that the tests were built with.
@@ -48,10 +42,7 @@ pub(crate) fn build_control_plane(root: &Path) -> anyhow::Result<String> {
     if !go.is_ok_and(|go| go.status.success()) {
         return Ok("skipped: Go is not installed".to_owned());
     }
-    let build = real_cluster(root).args(["build", "--quick"]).status()?;
-    if !build.success() {
-        bail!("cannot build the control plane");
-    }
+    succeed(real_cluster(root).args(["build", "--quick"]))?;
     Ok(String::new())
 }
 
@@ -99,15 +90,11 @@ fn real_cluster(root: &Path) -> Command {
 
 fn build(root: &Path, packages: &[&str], options: &[&str]) -> anyhow::Result<()> {
     let packages = packages.iter().flat_map(|package| ["--package", package]);
-    let status = Command::new("cargo")
-        .args(["build", "--quiet"])
-        .args(packages)
-        .args(options)
-        .current_dir(root)
-        .status()
-        .context("cannot run cargo")?;
-    if !status.success() {
-        bail!("cannot build the controllers");
-    }
-    Ok(())
+    succeed(
+        Command::new("cargo")
+            .args(["build", "--quiet"])
+            .args(packages)
+            .args(options)
+            .current_dir(root),
+    )
 }

@@ -11,7 +11,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
+
+use crate::files::sha256;
 
 const DIRECTORY: &str = "crates/karpenter-dashboard/assets/vendor";
 const LIST: &str = "VENDOR.toml";
@@ -89,11 +90,11 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
             ours == package.sha256.keys().collect(),
             "{name}: not every file has a checksum: run `cargo xtask vendor-web`"
         );
-        for (file, sha256) in &package.sha256 {
+        for (file, expected_sum) in &package.sha256 {
             let content =
                 fs::read(directory.join(file)).with_context(|| format!("cannot read {file}"))?;
             ensure!(
-                digest(&content) == *sha256,
+                sha256(&content) == *expected_sum,
                 "{DIRECTORY}/{file} was changed: `cargo xtask vendor-web` restores it"
             );
             expected.insert(file.clone());
@@ -163,7 +164,7 @@ fn fetch(package: &mut Package, scratch: &Path, directory: &Path) -> anyhow::Res
             .lines()
             .filter(|line| !line.starts_with("//# sourceMappingURL="));
         let text: String = lines.flat_map(|line| [line, "\n"]).collect();
-        package.sha256.insert(to.clone(), digest(text.as_bytes()));
+        package.sha256.insert(to.clone(), sha256(text.as_bytes()));
         fs::write(directory.join(to), text)?;
     }
     Ok(())
@@ -180,13 +181,6 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
         );
     }
     Ok(String::from_utf8(output.stdout)?)
-}
-
-fn digest(content: &[u8]) -> String {
-    Sha256::digest(content)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }
 
 #[cfg(test)]

@@ -93,14 +93,8 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let coverage = collect(root, &catalogues)?;
     let mut text = render(&catalogues, &coverage);
     text.push_str(&scores::render(&scores::read(root)?));
-    let path = root.join("docs/conformance.md");
-    if check {
-        if fs::read_to_string(&path).unwrap_or_default() != text {
-            bail!("docs/conformance.md is out of date; run `cargo xtask conformance`");
-        }
-        return Ok(());
-    }
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    let path = "docs/conformance.md".to_owned();
+    files::generate(root, check, "conformance", [(path, text)])
 }
 
 fn read_catalogues(root: &Path) -> anyhow::Result<Vec<Catalogue>> {

@@ -3,10 +3,11 @@
 //! The numbers are in the page only: who updates a table runs this command. Colors follow the reader's light or dark theme.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+
+use crate::files;
 
 const PAGE: &str = "docs/performance.md";
 
@@ -101,24 +102,13 @@ struct Bar {
 }
 
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
-    let page =
-        fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
-    let mut stale = Vec::new();
-    for plot in &PLOTS {
+    let page = files::read(&root.join(PAGE))?;
+    let pictures = PLOTS.iter().map(|plot| {
         let picture = draw(plot, &groups(plot, &page)?);
-        let path = format!("docs/img/{}.svg", plot.file);
-        if check {
-            if fs::read_to_string(root.join(&path)).unwrap_or_default() != picture {
-                stale.push(path);
-            }
-            continue;
-        }
-        fs::write(root.join(&path), picture).with_context(|| format!("cannot write {path}"))?;
-    }
-    if !stale.is_empty() {
-        bail!("out of date: {}; run `cargo xtask plots`", stale.join(", "));
-    }
-    Ok(())
+        Ok((format!("docs/img/{}.svg", plot.file), picture))
+    });
+    let pictures = pictures.collect::<anyhow::Result<Vec<_>>>()?;
+    files::generate(root, check, "plots", pictures)
 }
 
 /// Returns the labels of a chart with the bars of each.

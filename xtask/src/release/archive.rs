@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 use flate2::{Compression, GzBuilder};
@@ -11,7 +11,7 @@ use tar::{EntryType, Header};
 
 use super::binaries::{BINARIES, Platform};
 use super::inputs::Release;
-use super::oci::sha256;
+use crate::files::{below, sha256};
 
 /// The content of an archive, by path.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Entries {
 
     /// Adds the files below a folder of this computer, symbolic links resolved.
     pub(super) fn tree(&mut self, path: &str, from: &Path) -> anyhow::Result<()> {
-        for file in files(from)? {
+        for file in below(from, &[])? {
             let name = file.strip_prefix(from)?.to_string_lossy().into_owned();
             let content =
                 fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -89,22 +89,6 @@ pub(super) fn gzip(content: &[u8]) -> anyhow::Result<Vec<u8>> {
     Ok(out.finish()?)
 }
 
-/// Returns the files below a folder, sorted, links to files included.
-pub(super) fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    for entry in entries {
-        let path = entry?.path();
-        match path.is_dir() {
-            true => found.extend(files(&path)?),
-            false => found.push(path),
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
 /// An archive with the binary of a platform.
 #[derive(Debug)]
 pub(super) struct Archive {
@@ -134,7 +118,7 @@ pub(super) fn write_all(release: &Release, platforms: &[Platform]) -> anyhow::Re
                 entries.file("kubectl_complete-karpenter", fs::read(completion)?, 0o755);
             }
             for folder in ["man", "completions"] {
-                for file in files(&release.root.join("deploy").join(folder))? {
+                for file in below(&release.root.join("deploy").join(folder), &[])? {
                     let name = file
                         .file_name()
                         .unwrap_or_default()

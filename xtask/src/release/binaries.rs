@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 use super::inputs::Release;
+use crate::succeed;
 
 /// The binaries of a release, with their packages; the last ones run in the cluster only.
 pub(super) const BINARIES: [(&str, &str); 5] = [
@@ -87,9 +88,7 @@ pub(super) fn build(release: &Release) -> anyhow::Result<PathBuf> {
                 )
                 .env(format!("CC_{name}"), linker);
         }
-        if !cargo.status().context("cannot run cargo")?.success() {
-            bail!("cannot build the binaries for {target}");
-        }
+        succeed(&mut cargo)?;
         let built = release.root.join("target").join(target).join("dist");
         let to = folder.join(platform);
         fs::create_dir_all(&to)?;

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use super::archive::{Entries, gzip};
 use super::binaries::Platform;
 use super::inputs::Release;
-use super::oci::{INDEX, Layout, MANIFEST, sha256};
+use super::oci::{INDEX, Layout, MANIFEST};
+use crate::files::sha256;
 
 /// The images, which are named as their binaries, with their ports.
 const IMAGES: [(&str, &[&str]); 3] = [

@@ -32,6 +32,7 @@ use anyhow::{Context as _, bail};
 
 use self::binaries::Platform;
 use self::inputs::Release;
+use crate::files;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -117,35 +118,24 @@ fn version(root: &Path) -> anyhow::Result<String> {
 
 /// Returns the CRDs that `kubectl apply -f` needs for the AWS provider, in one file.
 fn crds(root: &Path) -> anyhow::Result<String> {
-    let mut files: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(root.join("crds"))? {
-        let path = entry?.path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "yaml")
-        {
-            files.push(path);
-        }
-    }
-    files.sort();
-    let mut all = String::new();
-    for file in files {
-        all.push_str(&fs::read_to_string(file)?);
-    }
-    Ok(all)
+    let folder = root.join("crds");
+    let all = files::below(&folder, &["yaml"])?.into_iter();
+    all.filter(|file| file.parent() == Some(&folder))
+        .map(|file| files::read(&file))
+        .collect()
 }
 
 /// Writes the checksums of all files but those inside of OCI layouts, whose names are checksums.
 fn checksums(out: &Path) -> anyhow::Result<()> {
     let mut sums = String::new();
-    for file in archive::files(out)? {
+    for file in files::below(out, &[])? {
         let name = file.strip_prefix(out)?.to_string_lossy().into_owned();
         let folder = file.parent().context("a file has a folder")?;
         let is_in_layout = folder
             .ancestors()
             .any(|folder| folder.join("oci-layout").exists());
         if !is_in_layout {
-            let _ = writeln!(sums, "{}  {name}", oci::sha256(&fs::read(&file)?));
+            let _ = writeln!(sums, "{}  {name}", files::sha256(&fs::read(&file)?));
         }
     }
     fs::write(out.join("SHA256SUMS"), sums)?;

@@ -6,18 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
+
+use crate::files::sha256;
 
 /// Media type of manifests.
 pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 /// Media type of indexes.
 pub(super) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-
-/// Returns a SHA-256 checksum in hexadecimal.
-pub(super) fn sha256(content: &[u8]) -> String {
-    let digest = Sha256::digest(content);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// A layout that is being written.
 #[derive(Debug)]

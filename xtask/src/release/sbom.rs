@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use super::archive::files;
 use super::binaries::BINARIES;
 use super::inputs::Release;
+use crate::files::below;
 
 /// The folders of the workspace's packages: the program writes an SBOM next to the manifest of each that has a binary.
 const PACKAGES: [&str; 5] = ["bins", "crates", "examples", "tests", "xtask"];
@@ -34,7 +34,7 @@ pub(super) fn write_all(release: &Release) -> anyhow::Result<()> {
             .with_context(|| format!("`cargo cyclonedx` did not write {written}"))?;
     }
     for folder in PACKAGES {
-        for file in files(&release.root.join(folder))? {
+        for file in below(&release.root.join(folder), &["json"])? {
             if file.to_string_lossy().ends_with(".cdx.json") {
                 fs::remove_file(file)?;
             }

@@ -2,195 +2,39 @@
 
 use anyhow::{Context as _, Result, bail};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use kube::{Api, Client};
 use serde_json::Value;
 
-/// A kind of objects.
+/// A kind of objects: group, version and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
-    group: &'static str,
-    version: &'static str,
-    kind: &'static str,
-    plural: &'static str,
-}
+pub(crate) struct Kind(&'static str, &'static str, &'static str);
 
-const fn kind(
-    group: &'static str,
-    version: &'static str,
-    kind: &'static str,
-    plural: &'static str,
-) -> Kind {
-    Kind {
-        group,
-        version,
-        kind,
-        plural,
-    }
-}
-
-pub(crate) const NODES: Kind = kind("", "v1", "Node", "nodes");
-pub(crate) const PODS: Kind = kind("", "v1", "Pod", "pods");
-pub(crate) const EVENTS: Kind = kind("", "v1", "Event", "events");
-pub(crate) const NAMESPACES: Kind = kind("", "v1", "Namespace", "namespaces");
-pub(crate) const SERVICES: Kind = kind("", "v1", "Service", "services");
-pub(crate) const DEPLOYMENTS: Kind = kind("apps", "v1", "Deployment", "deployments");
-pub(crate) const LEASES: Kind = kind("coordination.k8s.io", "v1", "Lease", "leases");
-pub(crate) const DEFINITIONS: Kind = kind(
-    "apiextensions.k8s.io",
-    "v1",
-    "CustomResourceDefinition",
-    "customresourcedefinitions",
-);
-pub(crate) const NODE_POOLS: Kind = kind("karpenter.sh", "v1", "NodePool", "nodepools");
-pub(crate) const EC2_NODE_CLASSES: Kind =
-    kind("karpenter.k8s.aws", "v1", "EC2NodeClass", "ec2nodeclasses");
-pub(crate) const NODE_CLAIMS: Kind = kind("karpenter.sh", "v1", "NodeClaim", "nodeclaims");
-pub(crate) const BUFFERS: Kind = kind(
-    "autoscaling.x-k8s.io",
-    "v1beta1",
-    "CapacityBuffer",
-    "capacitybuffers",
-);
-pub(crate) const MACHINES: Kind = kind("cluster.x-k8s.io", "v1beta2", "Machine", "machines");
-pub(crate) const MACHINE_DEPLOYMENTS: Kind = kind(
-    "cluster.x-k8s.io",
-    "v1beta2",
-    "MachineDeployment",
-    "machinedeployments",
-);
-pub(crate) const CLUSTERS: Kind = kind("cluster.x-k8s.io", "v1beta2", "Cluster", "clusters");
-pub(crate) const DEV_MACHINES: Kind = kind(
-    "infrastructure.cluster.x-k8s.io",
-    "v1beta2",
-    "DevMachine",
-    "devmachines",
-);
-pub(crate) const CONTROL_PLANES: Kind = kind(
-    "controlplane.cluster.x-k8s.io",
-    "v1",
-    "LabControlPlane",
-    "labcontrolplanes",
-);
-/// Kinds of manifests that no scenario reads.
-const OTHERS: [Kind; 25] = [
-    kind("", "v1", "PodTemplate", "podtemplates"),
-    kind("", "v1", "ConfigMap", "configmaps"),
-    kind("", "v1", "Secret", "secrets"),
-    kind(
-        "admissionregistration.k8s.io",
-        "v1",
-        "MutatingWebhookConfiguration",
-        "mutatingwebhookconfigurations",
-    ),
-    kind(
-        "admissionregistration.k8s.io",
-        "v1",
-        "ValidatingWebhookConfiguration",
-        "validatingwebhookconfigurations",
-    ),
-    kind(
-        "cluster.x-k8s.io",
-        "v1beta2",
-        "MachineHealthCheck",
-        "machinehealthchecks",
-    ),
-    kind(
-        "infrastructure.cluster.x-k8s.io",
-        "v1beta2",
-        "DevCluster",
-        "devclusters",
-    ),
-    kind(
-        "infrastructure.cluster.x-k8s.io",
-        "v1beta2",
-        "DevMachineTemplate",
-        "devmachinetemplates",
-    ),
-    kind(
-        "karpenter.cluster.x-k8s.io",
-        "v1alpha1",
-        "ClusterAPINodeClass",
-        "clusterapinodeclasses",
-    ),
-    kind("", "v1", "ServiceAccount", "serviceaccounts"),
-    kind("apps", "v1", "DaemonSet", "daemonsets"),
-    kind("apps", "v1", "StatefulSet", "statefulsets"),
-    kind("batch", "v1", "Job", "jobs"),
-    kind(
-        "policy",
-        "v1",
-        "PodDisruptionBudget",
-        "poddisruptionbudgets",
-    ),
-    kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices"),
-    kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses"),
-    kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims"),
-    kind(
-        "resource.k8s.io",
-        "v1",
-        "ResourceClaimTemplate",
-        "resourceclaimtemplates",
-    ),
-    kind("karpenter.sh", "v1alpha1", "NodeOverlay", "nodeoverlays"),
-    kind(
-        "karpenter.kwok.sh",
-        "v1alpha1",
-        "KWOKNodeClass",
-        "kwoknodeclasses",
-    ),
-    kind("karpenter.k8s.aws", "v1", "EC2NodeClass", "ec2nodeclasses"),
-    kind(
-        "karpenter.k8s.aws",
-        "v1alpha1",
-        "AWSNodeTemplate",
-        "awsnodetemplates",
-    ),
-    kind("karpenter.sh", "v1alpha5", "Provisioner", "provisioners"),
-    kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"),
-    kind(
-        "autoscaling.x-k8s.io",
-        "v1alpha1",
-        "CapacityBuffer",
-        "capacitybuffers",
-    ),
-];
-const NAMED: [Kind; 16] = [
-    NODES,
-    PODS,
-    EVENTS,
-    NAMESPACES,
-    SERVICES,
-    DEPLOYMENTS,
-    LEASES,
-    DEFINITIONS,
-    NODE_POOLS,
-    NODE_CLAIMS,
-    BUFFERS,
-    MACHINES,
-    MACHINE_DEPLOYMENTS,
-    CLUSTERS,
-    DEV_MACHINES,
-    CONTROL_PLANES,
-];
+pub(crate) const NODES: Kind = Kind("", "v1", "Node");
+pub(crate) const PODS: Kind = Kind("", "v1", "Pod");
+pub(crate) const EVENTS: Kind = Kind("", "v1", "Event");
+pub(crate) const NAMESPACES: Kind = Kind("", "v1", "Namespace");
+pub(crate) const SERVICES: Kind = Kind("", "v1", "Service");
+pub(crate) const DEPLOYMENTS: Kind = Kind("apps", "v1", "Deployment");
+pub(crate) const LEASES: Kind = Kind("coordination.k8s.io", "v1", "Lease");
+pub(crate) const DEFINITIONS: Kind = Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+pub(crate) const NODE_POOLS: Kind = Kind("karpenter.sh", "v1", "NodePool");
+pub(crate) const EC2_NODE_CLASSES: Kind = Kind("karpenter.k8s.aws", "v1", "EC2NodeClass");
+pub(crate) const NODE_CLAIMS: Kind = Kind("karpenter.sh", "v1", "NodeClaim");
+pub(crate) const BUFFERS: Kind = Kind("autoscaling.x-k8s.io", "v1beta1", "CapacityBuffer");
+pub(crate) const MACHINES: Kind = Kind("cluster.x-k8s.io", "v1beta2", "Machine");
+pub(crate) const MACHINE_DEPLOYMENTS: Kind =
+    Kind("cluster.x-k8s.io", "v1beta2", "MachineDeployment");
+pub(crate) const CLUSTERS: Kind = Kind("cluster.x-k8s.io", "v1beta2", "Cluster");
+pub(crate) const DEV_MACHINES: Kind =
+    Kind("infrastructure.cluster.x-k8s.io", "v1beta2", "DevMachine");
+pub(crate) const CONTROL_PLANES: Kind =
+    Kind("controlplane.cluster.x-k8s.io", "v1", "LabControlPlane");
 
 impl Kind {
-    /// Returns the kind of an object, in the object's version.
-    pub(crate) fn of(object: &Value) -> Result<ApiResource> {
-        let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
-        let (version, kind) = (text("apiVersion"), text("kind"));
-        let (group, version) = version.split_once('/').unwrap_or(("", &version));
-        let mut known = NAMED.iter().chain(&OTHERS);
-        let found = known.find(|known| known.group == group && known.kind == kind);
-        let plural = found.with_context(|| format!("unknown kind {group}/{kind}"))?;
-        let gvk = GroupVersionKind::gvk(group, version, &kind);
-        Ok(ApiResource::from_gvk_with_plural(&gvk, plural.plural))
-    }
-
     /// Returns the kind as an API resource.
     pub(crate) fn resource(self) -> ApiResource {
-        let gvk = GroupVersionKind::gvk(self.group, self.version, self.kind);
-        ApiResource::from_gvk_with_plural(&gvk, self.plural)
+        ApiResource::from_gvk(&GroupVersionKind::gvk(self.0, self.1, self.2))
     }
 
     /// Returns the API of all namespaces, or of cluster-scoped objects.
@@ -211,7 +55,8 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
 
 /// Returns the API of an object's kind, in the object's namespace if it has one.
 pub(crate) fn api_of(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
-    let resource = Kind::of(object)?;
+    let types: TypeMeta = serde_json::from_value(object.clone())?;
+    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(types)?);
     Ok(match object["metadata"]["namespace"].as_str() {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),

@@ -36,12 +36,13 @@ pub struct ReasonGroup {
 }
 
 impl ReasonGroup {
+    fn since(&mut self, since: Option<Timestamp>) {
+        self.oldest = self.oldest.into_iter().chain(since).min();
+    }
+
     fn add(&mut self, since: Option<Timestamp>, name: impl FnOnce() -> ObjectName) {
         self.count += 1;
-        self.oldest = match (self.oldest, since) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        self.since(since);
         if self.samples.len() < SAMPLES {
             self.samples.push(name());
         }
@@ -133,10 +134,7 @@ pub fn of_nodes(snapshot: &Snapshot, history: &History, observed: Observed) -> R
         group.reason = id;
         group.count += part.count;
         *group.price_per_hour.get_or_insert_default() += part.price_per_hour.unwrap_or_default();
-        group.oldest = match (group.oldest, part.oldest) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        group.since(part.oldest);
         group.samples.extend(part.samples);
         group.samples.truncate(SAMPLES);
     }

@@ -136,17 +136,8 @@ impl Relaxation {
     /// Orders by: no other workload affected, a single change, price, number of changes, side, ids. What needs several changes at
     /// once comes after what one change does, whatever it costs.
     pub(super) fn order(a: &Self, b: &Self) -> Ordering {
-        let key = |it: &Self| {
-            (
-                it.affects.is_some(),
-                it.atoms.len(),
-                it.side,
-                it.atoms.clone(),
-            )
-        };
-        a.affects
-            .is_some()
-            .cmp(&b.affects.is_some())
+        let key = |it: &Self| (it.atoms.len(), it.side, it.atoms.clone());
+        (a.affects.is_some().cmp(&b.affects.is_some()))
             .then_with(|| (a.atoms.len() > 1).cmp(&(b.atoms.len() > 1)))
             .then_with(|| a.delta_per_hour.total_cmp(&b.delta_per_hour))
             .then_with(|| key(a).cmp(&key(b)))
@@ -161,6 +152,13 @@ pub struct Amount {
     pub to: String,
 }
 
+impl Amount {
+    pub(super) fn of(from: impl ToString, to: impl ToString) -> Self {
+        let (from, to) = (from.to_string(), to.to_string());
+        Self { from, to }
+    }
+}
+
 /// A patch for `kubectl patch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Patch {
@@ -173,8 +171,7 @@ pub struct Patch {
 }
 
 impl Patch {
-    pub(crate) fn merge(target: String, value: Value) -> Self {
-        let kind = "merge";
+    pub(crate) fn new(kind: &'static str, target: String, value: Value) -> Self {
         Self {
             kind,
             target,
@@ -182,12 +179,12 @@ impl Patch {
         }
     }
 
+    pub(crate) fn merge(target: String, value: Value) -> Self {
+        Self::new("merge", target, value)
+    }
+
     pub(crate) fn of_pool(pool: &str, kind: &'static str, value: Value) -> Self {
-        Self {
-            kind,
-            target: format!("NodePool/{pool}"),
-            value,
-        }
+        Self::new(kind, format!("NodePool/{pool}"), value)
     }
 }
 
@@ -261,13 +258,11 @@ fn describe(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, String) 
                     "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/{term}/matchExpressions/{index}"
                 )),
                 format!(
-                    "node affinity {} {} {}",
+                    "node affinity {} {}{}",
                     expression.key,
                     expression.operator,
                     list(&expression.values)
-                )
-                .trim_end()
-                .to_owned(),
+                ),
             )
         }
         Atom::Spread(index) => {
@@ -430,13 +425,11 @@ fn describe_pool(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, Str
                 format!("requirements[{index}]"),
                 Some(format!("/spec/template/spec/requirements/{index}")),
                 format!(
-                    "{} {} {}",
+                    "{} {}{}",
                     requirement.key,
                     requirement.operator.as_str(),
                     list(&requirement.values)
-                )
-                .trim_end()
-                .to_owned(),
+                ),
             )
         }
         Atom::MinValues(_, index) => {
@@ -503,10 +496,10 @@ fn describe_pool(probe: &Probe<'_>, atom: &Atom) -> (String, Option<String>, Str
     )
 }
 
+/// Returns values as ` [a b]`, and nothing for none.
 fn list(values: &[String]) -> String {
-    if values.is_empty() {
-        String::new()
-    } else {
-        format!("[{}]", values.join(" "))
+    match values.is_empty() {
+        true => String::new(),
+        false => format!(" [{}]", values.join(" ")),
     }
 }

@@ -9,6 +9,7 @@ use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::instance_type::InstanceType;
+use karpenter_core::offering::Offering;
 use karpenter_core::pod::{AffinityTerm, Pod, Shape, Toleration};
 use karpenter_core::requirements::{Operator, Requirement, Requirements};
 use karpenter_core::taints::{Effect, Taint};
@@ -43,7 +44,7 @@ pub(super) enum Atom {
     ResourceClaim(usize),
     Request(String),
     /// A taint that the pod does not tolerate.
-    Toleration(TaintKey),
+    Toleration(Taint),
     PoolState(String, State),
     PoolRequirement(String, usize),
     PoolLabel(String, String),
@@ -66,45 +67,20 @@ pub(super) enum State {
     Static,
 }
 
-/// A taint that can be ordered.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct TaintKey {
-    pub(super) key: String,
-    pub(super) value: String,
-    pub(super) effect: &'static str,
+/// Returns a taint that keeps pods from being scheduled; `None` if it does not.
+fn hard(taint: Taint) -> Option<Taint> {
+    let effect = taint.effect?;
+    (effect != Effect::PreferNoSchedule).then_some(taint)
 }
 
-impl TaintKey {
-    fn of(taint: &Taint) -> Option<Self> {
-        Some(Self {
-            key: taint.key.clone(),
-            value: taint.value.clone(),
-            effect: taint
-                .effect
-                .filter(|effect| *effect != Effect::PreferNoSchedule)?
-                .as_str(),
-        })
-    }
-
-    pub(super) fn toleration(&self) -> Toleration {
-        Toleration {
-            key: self.key.clone(),
-            operator: "Equal".to_owned(),
-            value: self.value.clone(),
-            effect: Effect::parse(self.effect),
-            unknown_effect: false,
-        }
-    }
-}
-
-impl std::fmt::Display for TaintKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { key, value, effect } = self;
-        if value.is_empty() {
-            write!(f, "{key}:{effect}")
-        } else {
-            write!(f, "{key}={value}:{effect}")
-        }
+/// Returns the toleration of a taint alone.
+pub(crate) fn toleration(taint: &Taint) -> Toleration {
+    Toleration {
+        key: taint.key.clone(),
+        operator: "Equal".to_owned(),
+        value: taint.value.clone(),
+        effect: taint.effect,
+        unknown_effect: false,
     }
 }
 
@@ -138,26 +114,15 @@ pub(super) fn atoms(prepared: &Prepared, pod: &Pod) -> Vec<Atom> {
 fn of_pod(prepared: &Prepared, pod: &Pod) -> Vec<Atom> {
     let policy = &prepared.policy;
     let shape = &pod.shape;
-    let mut all: Vec<Atom> = shape
-        .node_selector
-        .keys()
-        .cloned()
-        .map(Atom::NodeSelector)
-        .collect();
+    let selected = shape.node_selector.keys().cloned();
+    let mut all: Vec<Atom> = selected.map(Atom::NodeSelector).collect();
     for (index, term) in shape.required_nodes.iter().enumerate() {
-        all.extend(
-            (0..term.expressions.len()).map(|expression| Atom::NodeAffinity(index, expression)),
-        );
+        let expressions = 0..term.expressions.len();
+        all.extend(expressions.map(|expression| Atom::NodeAffinity(index, expression)));
     }
-    let hard = |(index, _): (usize, _)| Atom::Spread(index);
-    all.extend(
-        shape
-            .spread
-            .iter()
-            .enumerate()
-            .filter(|(_, spread)| spread.hard)
-            .map(hard),
-    );
+    let spread = shape.spread.iter().enumerate();
+    let spread = spread.filter(|(_, spread)| spread.hard);
+    all.extend(spread.map(|(index, _)| Atom::Spread(index)));
     if shape.spread.is_empty() && policy.default_spread.iter().any(|spread| spread.hard) {
         all.push(Atom::DefaultSpread);
     }
@@ -171,60 +136,48 @@ fn of_pod(prepared: &Prepared, pod: &Pod) -> Vec<Atom> {
         .iter()
         .filter(|(name, amount)| *name != "pods" && *amount > 0);
     all.extend(asked.map(|(name, _)| Atom::Request(name.to_owned())));
-    all.extend(
-        taints(prepared)
-            .filter(|taint| !tolerates(shape, taint))
-            .map(Atom::Toleration),
-    );
+    let mut taints = taints(prepared);
+    taints.retain(|taint| !taint.is_tolerated_by(&shape.tolerations));
+    all.extend(taints.into_iter().map(Atom::Toleration));
     all
 }
 
-fn tolerates(shape: &Shape, taint: &TaintKey) -> bool {
-    let taint = Taint {
-        key: taint.key.clone(),
-        value: taint.value.clone(),
-        effect: Effect::parse(taint.effect),
-    };
-    taint.is_tolerated_by(&shape.tolerations)
-}
-
 /// The distinct taints of NodePools and, a few, of nodes.
-fn taints(prepared: &Prepared) -> impl Iterator<Item = TaintKey> {
+fn taints(prepared: &Prepared) -> Vec<Taint> {
     let pools = prepared.snapshot.node_pools();
     let of_pools = pools
         .flat_map(|pool| pool.spec.template.spec.taints.iter().flatten())
-        .filter_map(|taint| TaintKey::of(&Taint::parse(taint)));
-    let mut all: BTreeSet<TaintKey> = of_pools.collect();
+        .filter_map(|taint| hard(Taint::parse(taint)));
+    let mut all: BTreeSet<Taint> = of_pools.collect();
     let mut more = 0;
     for taint in &prepared.node_taints {
         if more < NODE_TAINTS && all.insert(taint.clone()) {
             more += 1;
         }
     }
-    all.into_iter()
+    let mut all = Vec::from_iter(all);
+    all.sort_by_cached_key(|taint| {
+        let effect = taint.effect.map(Effect::as_str);
+        (taint.key.clone(), taint.value.clone(), effect)
+    });
+    all
 }
 
 /// The distinct taints of nodes, in the order of the nodes; without those that Kubernetes and Karpenter set themselves.
-pub(super) fn node_taints(snapshot: &Snapshot) -> Vec<TaintKey> {
-    let own = |key: &str| {
+pub(super) fn node_taints(snapshot: &Snapshot) -> Vec<Taint> {
+    let own = [
+        "karpenter.sh",
+        "node.kubernetes.io",
+        "node.cloudprovider.kubernetes.io",
+    ];
+    let is_own = |key: &str| {
         let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-        domain == "karpenter.sh"
-            || domain == "node.kubernetes.io"
-            || domain == "node.cloudprovider.kubernetes.io"
+        own.contains(&domain)
     };
-    let mut seen: BTreeSet<TaintKey> = BTreeSet::new();
-    let mut all = Vec::new();
-    for taint in snapshot.nodes().flat_map(|node| node.taints()) {
-        if own(&taint.key) {
-            continue;
-        }
-        if let Some(taint) = TaintKey::of(&taint)
-            && seen.insert(taint.clone())
-        {
-            all.push(taint);
-        }
-    }
-    all
+    let mut seen: BTreeSet<Taint> = BTreeSet::new();
+    let taints = snapshot.nodes().flat_map(|node| node.taints());
+    let taints = taints.filter(|taint| !is_own(&taint.key)).filter_map(hard);
+    taints.filter(|taint| seen.insert(taint.clone())).collect()
 }
 
 fn of_pool(pool: &NodePool) -> Vec<Atom> {
@@ -249,14 +202,10 @@ fn of_pool(pool: &NodePool) -> Vec<Atom> {
     }
     let labels = template.metadata.labels.iter().flatten();
     all.extend(labels.map(|(key, _)| Atom::PoolLabel(name.to_owned(), key.clone())));
-    all.extend(
-        pool.spec
-            .limits
-            .keys()
-            .map(|resource| Atom::Limit(name.to_owned(), resource.clone())),
-    );
+    let limits = pool.spec.limits.keys();
+    all.extend(limits.map(|resource| Atom::Limit(name.to_owned(), resource.clone())));
     let taints = template.spec.taints.iter().flatten().enumerate();
-    let hard = taints.filter(|(_, taint)| TaintKey::of(&Taint::parse(taint)).is_some());
+    let hard = taints.filter(|(_, taint)| hard(Taint::parse(taint)).is_some());
     all.extend(hard.map(|(index, _)| Atom::PoolTaint(name.to_owned(), index)));
     all
 }
@@ -305,25 +254,10 @@ fn selects(term: &AffinityTerm, pod: &Pod, snapshot: &Snapshot) -> bool {
 impl Atom {
     pub(super) fn side(&self) -> Side {
         match self {
-            Self::NodeSelector(_)
-            | Self::NodeAffinity(..)
-            | Self::Spread(_)
-            | Self::DefaultSpread
-            | Self::Affinity(_)
-            | Self::AntiAffinity(_)
-            | Self::HostPort(_)
-            | Self::Volume(_)
-            | Self::ResourceClaim(_)
-            | Self::Request(_)
-            | Self::Toleration(_) => Side::Pod,
-            Self::PoolState(..)
-            | Self::PoolRequirement(..)
-            | Self::PoolLabel(..)
-            | Self::MinValues(..)
-            | Self::Limit(..)
-            | Self::PoolTaint(..) => Side::Pool,
             Self::Unavailable(..) => Side::Offer,
             Self::DaemonSet(..) | Self::OtherAntiAffinity(..) => Side::Cluster,
+            of_pool if of_pool.pool().is_some() => Side::Pool,
+            _ => Side::Pod,
         }
     }
 
@@ -350,48 +284,33 @@ impl Atom {
 /// Returns the pod without the relaxed constraints.
 pub(super) fn relaxed_pod<'a>(pod: &Pod, relaxed: impl Iterator<Item = &'a Atom>) -> Arc<Pod> {
     let mut shape = Shape::clone(&pod.shape);
-    let mut terms: BTreeSet<(usize, usize)> = BTreeSet::new();
-    let mut indices: [BTreeSet<usize>; 6] = Default::default();
-    for atom in relaxed {
+    let relaxed: BTreeSet<&Atom> = relaxed.collect();
+    let is_relaxed = |atom: Atom| relaxed.contains(&atom);
+    for atom in &relaxed {
         match atom {
-            Atom::NodeSelector(key) => {
-                shape.node_selector.remove(key);
-            }
-            Atom::NodeAffinity(term, expression) => {
-                terms.insert((*term, *expression));
-            }
-            Atom::Spread(index) => {
-                indices[0].insert(*index);
-            }
-            Atom::Affinity(index) => {
-                indices[1].insert(*index);
-            }
-            Atom::AntiAffinity(index) => {
-                indices[2].insert(*index);
-            }
-            Atom::HostPort(index) => {
-                indices[3].insert(*index);
-            }
-            Atom::Volume(index) => {
-                indices[4].insert(*index);
-            }
-            Atom::ResourceClaim(index) => {
-                indices[5].insert(*index);
-            }
+            Atom::NodeSelector(key) => drop(shape.node_selector.remove(key)),
             Atom::Request(resource) => {
                 shape.requests.remove(resource);
             }
-            Atom::Toleration(taint) => shape.tolerations.push(taint.toleration()),
+            Atom::Toleration(taint) => shape.tolerations.push(toleration(taint)),
             _ => {}
         }
     }
-    drop_terms(&mut shape, &terms);
-    drop_indices(&mut shape.spread, &indices[0]);
-    drop_indices(&mut shape.required_affinity, &indices[1]);
-    drop_indices(&mut shape.required_anti_affinity, &indices[2]);
-    drop_indices(&mut shape.host_ports, &indices[3]);
-    drop_indices(&mut shape.volumes, &indices[4]);
-    drop_indices(&mut shape.resource_claims, &indices[5]);
+    drop_terms(&mut shape, |term, expression| {
+        is_relaxed(Atom::NodeAffinity(term, expression))
+    });
+    drop_if(&mut shape.spread, |at| is_relaxed(Atom::Spread(at)));
+    drop_if(&mut shape.required_affinity, |at| {
+        is_relaxed(Atom::Affinity(at))
+    });
+    drop_if(&mut shape.required_anti_affinity, |at| {
+        is_relaxed(Atom::AntiAffinity(at))
+    });
+    drop_if(&mut shape.host_ports, |at| is_relaxed(Atom::HostPort(at)));
+    drop_if(&mut shape.volumes, |at| is_relaxed(Atom::Volume(at)));
+    drop_if(&mut shape.resource_claims, |at| {
+        is_relaxed(Atom::ResourceClaim(at))
+    });
     Arc::new(Pod {
         shape: Arc::new(shape),
         ..pod.clone()
@@ -400,18 +319,11 @@ pub(super) fn relaxed_pod<'a>(pod: &Pod, relaxed: impl Iterator<Item = &'a Atom>
 
 /// Removes expressions of the required node affinity. A term without expressions would match no node, where the user who deletes
 /// the last one deletes the term and, with the last term, the affinity.
-fn drop_terms(shape: &mut Shape, dropped: &BTreeSet<(usize, usize)>) {
-    if dropped.is_empty() {
-        return;
-    }
+fn drop_terms(shape: &mut Shape, is_dropped: impl Fn(usize, usize) -> bool) {
     let mut unrestricted = false;
     for (index, term) in shape.required_nodes.iter_mut().enumerate() {
         let before = term.expressions.len();
-        let mut position = 0;
-        term.expressions.retain(|_| {
-            position += 1;
-            !dropped.contains(&(index, position - 1))
-        });
+        drop_if(&mut term.expressions, |at| is_dropped(index, at));
         unrestricted |= before > 0 && term.expressions.is_empty() && !term.has_fields;
     }
     if unrestricted {
@@ -419,12 +331,10 @@ fn drop_terms(shape: &mut Shape, dropped: &BTreeSet<(usize, usize)>) {
     }
 }
 
-fn drop_indices<T>(list: &mut Vec<T>, dropped: &BTreeSet<usize>) {
-    let mut position = 0;
-    list.retain(|_| {
-        position += 1;
-        !dropped.contains(&(position - 1))
-    });
+/// Removes the elements with some indices.
+fn drop_if<T>(list: &mut Vec<T>, is_dropped: impl Fn(usize) -> bool) {
+    let mut indices = 0..;
+    list.retain(|_| !indices.next().is_some_and(&is_dropped));
 }
 
 /// Returns the NodePool without the relaxed constraints.
@@ -433,55 +343,50 @@ pub(super) fn relaxed_pool<'a>(
     relaxed: impl Iterator<Item = &'a Atom>,
 ) -> NodePool {
     let mut changed = pool.clone();
-    let (mut requirements, mut min_values, mut taints) =
-        (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let name = pool.name();
+    let relaxed: BTreeSet<&Atom> = relaxed.collect();
+    let is_relaxed = |atom: Atom| relaxed.contains(&atom);
     let spec = &mut changed.spec;
-    let mut states = Vec::new();
-    for atom in relaxed {
+    let template = &mut spec.template;
+    for atom in &relaxed {
         match atom {
-            Atom::PoolState(_, state) => states.push(*state),
-            Atom::PoolRequirement(_, index) => {
-                requirements.insert(*index);
-            }
-            Atom::MinValues(_, index) => {
-                min_values.insert(*index);
-            }
             Atom::PoolLabel(_, key) => {
-                spec.template
-                    .metadata
-                    .labels
-                    .get_or_insert_default()
-                    .remove(key);
+                template.metadata.labels.get_or_insert_default().remove(key);
             }
-            Atom::Limit(_, resource) => {
-                spec.limits.remove(resource);
-            }
-            Atom::PoolTaint(_, index) => {
-                taints.insert(*index);
-            }
+            Atom::Limit(_, resource) => drop(spec.limits.remove(resource)),
             _ => {}
         }
     }
-    for index in min_values {
-        spec.template.spec.requirements[index].min_values = None;
-    }
-    // minValues is a constraint of its own and stays.
-    for index in requirements.clone() {
-        let requirement = &mut spec.template.spec.requirements[index];
-        if requirement.min_values.is_some() {
-            (requirement.operator, requirement.values) =
-                (karpenter_api::v1::Operator::Exists, Vec::new());
-            requirements.remove(&index);
+    let requirements = &mut template.spec.requirements;
+    // minValues is a constraint of its own, with which the requirement stays.
+    let mut kept = BTreeSet::new();
+    for (index, requirement) in requirements.iter_mut().enumerate() {
+        if is_relaxed(Atom::MinValues(name.to_owned(), index)) {
+            requirement.min_values = None;
+        }
+        if requirement.min_values.is_some()
+            && is_relaxed(Atom::PoolRequirement(name.to_owned(), index))
+        {
+            requirement.operator = karpenter_api::v1::Operator::Exists;
+            requirement.values.clear();
+            kept.insert(index);
         }
     }
-    drop_indices(&mut spec.template.spec.requirements, &requirements);
-    drop_indices(spec.template.spec.taints.get_or_insert_default(), &taints);
-    for state in states {
-        match state {
-            State::Deleting => changed.metadata.deletion_timestamp = None,
-            State::Static => changed.spec.replicas = None,
-            State::NotReady => set_ready(changed.conditions_mut()),
-        }
+    drop_if(requirements, |at| {
+        !kept.contains(&at) && is_relaxed(Atom::PoolRequirement(name.to_owned(), at))
+    });
+    drop_if(template.spec.taints.get_or_insert_default(), |at| {
+        is_relaxed(Atom::PoolTaint(name.to_owned(), at))
+    });
+    let is_lifted = |state| is_relaxed(Atom::PoolState(name.to_owned(), state));
+    if is_lifted(State::Deleting) {
+        changed.metadata.deletion_timestamp = None;
+    }
+    if is_lifted(State::Static) {
+        changed.spec.replicas = None;
+    }
+    if is_lifted(State::NotReady) {
+        set_ready(changed.conditions_mut());
     }
     changed
 }
@@ -510,25 +415,28 @@ pub(super) fn relaxed_types(
 ) -> Vec<InstanceType> {
     let mut types = types.to_vec();
     for kind in &mut types {
-        let hidden = |capacity_type: Option<&str>, zone: Option<&str>| {
-            relaxed.contains(&(capacity_type.unwrap_or_default(), zone.unwrap_or_default()))
-        };
-        if !kind.offerings.iter().any(|offering| {
-            !offering.is_launchable() && hidden(offering.capacity_type(), offering.zone())
-        }) {
-            continue;
-        }
+        let mut lifted = false;
         for offering in kind.offerings.iter_mut() {
-            if !offering.is_launchable() && hidden(offering.capacity_type(), offering.zone()) {
-                offering.available = true;
-                offering.reservation_capacity = offering.reservation_capacity.max(1);
+            let place = (
+                offering.capacity_type().unwrap_or_default(),
+                offering.zone().unwrap_or_default(),
+            );
+            if !offering.is_launchable() && relaxed.contains(&place) {
+                make_available(offering);
+                lifted = true;
             }
         }
-        for (capacity_type, zone) in relaxed {
+        for (capacity_type, zone) in relaxed.iter().filter(|_| lifted) {
             admit_offering(&mut kind.requirements, capacity_type, zone);
         }
     }
     types
+}
+
+/// Makes an offering launchable.
+pub(crate) fn make_available(offering: &mut Offering) {
+    offering.available = true;
+    offering.reservation_capacity = offering.reservation_capacity.max(1);
 }
 
 /// Adds the capacity type and zone of an offering to those that an instance type lists.
@@ -580,7 +488,9 @@ pub(super) fn relax_cluster<'a>(
         }
         if let Some(dropped) = terms.get(&Workload::of(pod)) {
             let mut shape = Shape::clone(&pod.shape);
-            drop_indices(&mut shape.required_anti_affinity, dropped);
+            drop_if(&mut shape.required_anti_affinity, |at| {
+                dropped.contains(&at)
+            });
             cluster.insert_pod(Pod {
                 shape: Arc::new(shape),
                 ..Pod::clone(pod)

@@ -23,7 +23,7 @@ use karpenter_core::schedule::{Cancel, PodSet, Policy, Query};
 
 pub use answer::{Amount, Blocking, BlockingSet, Constraint, Effect, NewNode, Patch, Relaxation};
 pub use atom::Side;
-pub(crate) use atom::{admit_offering, set_ready};
+pub(crate) use atom::{admit_offering, make_available, set_ready, toleration};
 pub use competition::{Competition, Taker};
 pub use existing::Existing;
 pub(crate) use existing::takes;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::Shape;
 use karpenter_core::schedule::{Packing, Policy, Query, Solver};
+use karpenter_core::taints::Taint;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::atom::{self, TaintKey};
+use super::atom;
 use crate::workload::Workload;
 
 /// A cluster, compiled once for the questions about all its pods.
@@ -22,7 +23,7 @@ pub struct Prepared {
     /// The shapes of bound pods with required anti-affinity, by the workload that has to be named.
     pub(super) anti_affinity: Vec<(Workload, Arc<Shape>)>,
     /// The distinct taints of nodes, except those that Kubernetes and Karpenter set.
-    pub(super) node_taints: Vec<TaintKey>,
+    pub(super) node_taints: Vec<Taint>,
 }
 
 impl fmt::Debug for Prepared {

@@ -13,7 +13,7 @@ use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::pod::{Pod, Shape};
-use karpenter_core::schedule::{Cancel, Plan, PodSet, Policy, Query, Solver};
+use karpenter_core::schedule::{Cancel, Plan, PlannedNodeClaim, PodSet, Policy, Query, Solver};
 use rustc_hash::FxHashMap;
 
 use super::atom::{Atom, Side, relax_cluster, relaxed_pod, relaxed_pool, relaxed_types};
@@ -335,6 +335,14 @@ impl<'a> Probe<'a> {
 pub(super) struct Outcome {
     pub(super) fits: bool,
     pub(super) plan: Plan,
+}
+
+impl Outcome {
+    /// Returns the node that would be launched, if it is one of this NodePool.
+    pub(super) fn planned_for(&self, pool: &str) -> Option<&PlannedNodeClaim> {
+        let claim = self.plan.new_node_claims.first();
+        claim.filter(|claim| claim.node_pool == pool)
+    }
 }
 
 /// Reports whether the plan places its pod; `None` if the run was cancelled.

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use karpenter_api::labels;
-use karpenter_api::v1::{NodePool, Operator};
+use karpenter_api::v1::{NodePool, NodeSelectorRequirementWithMinValues, Operator};
 use karpenter_core::pod::{Pod, Shape, Toleration};
 use karpenter_core::resources::{in_words, plain};
 use karpenter_core::schedule::PlannedNodeClaim;
 use serde_json::{Value, json};
 
 use super::answer::{Amount, Constraint, Effect, NewNode, Patch, Relaxation, constraint, until};
-use super::atom::{Atom, Side};
+use super::atom::{Atom, Side, toleration};
 use super::probe::{Outcome, Probe};
 use super::search::Set;
 use crate::workload::Workload;
@@ -135,10 +135,7 @@ fn max_skew(probe: &mut Probe<'_>, index: usize) -> Option<Refined> {
     let path = format!("/spec/topologySpreadConstraints/{index}/maxSkew");
     Some(Refined {
         text: format!("topologySpreadConstraints[{index}] maxSkew {now} -> {skew}"),
-        amount: Some(Amount {
-            from: now.to_string(),
-            to: skew.to_string(),
-        }),
+        amount: Some(Amount::of(now, skew)),
         patch: template_patch(&probe.pod, "replace", &path, json!(skew)),
         outcome,
     })
@@ -206,10 +203,7 @@ fn request(probe: &mut Probe<'_>, resource: &str, lifted: &Outcome) -> Option<Re
             in_words(resource, now),
             in_words(resource, most)
         ),
-        amount: Some(Amount {
-            from: plain(resource, now),
-            to: plain(resource, most),
-        }),
+        amount: Some(Amount::of(plain(resource, now), plain(resource, most))),
         patch: None,
         outcome,
     })
@@ -228,11 +222,7 @@ fn with_pool(
 
 /// Finds the lowest limit that admits the smallest node that the pod fits on.
 fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) -> Option<Refined> {
-    let claim = lifted
-        .plan
-        .new_node_claims
-        .first()
-        .filter(|claim| claim.node_pool == pool)?;
+    let claim = lifted.planned_for(pool)?;
     let used: i64 = probe
         .snapshot()
         .nodes()
@@ -282,15 +272,17 @@ fn limit(probe: &mut Probe<'_>, pool: &str, resource: &str, lifted: &Outcome) ->
     })
 }
 
+fn requirement_of(
+    probe: &Probe<'_>,
+    pool: &str,
+    index: usize,
+) -> Option<NodeSelectorRequirementWithMinValues> {
+    let requirements = &probe.pool(pool)?.spec.template.spec.requirements;
+    requirements.get(index).cloned()
+}
+
 fn min_values(probe: &mut Probe<'_>, pool: &str, index: usize) -> Option<Refined> {
-    let requirement = probe
-        .pool(pool)?
-        .spec
-        .template
-        .spec
-        .requirements
-        .get(index)?
-        .clone();
+    let requirement = requirement_of(probe, pool, index)?;
     let now = requirement.min_values?;
     let (less, outcome) = smallest(0, now - 1, |less| {
         with_pool(probe, pool, |pool| {
@@ -304,10 +296,7 @@ fn min_values(probe: &mut Probe<'_>, pool: &str, index: usize) -> Option<Refined
             "NodePool {pool}: minValues of {} {now} -> {to}",
             requirement.key
         ),
-        amount: Some(Amount {
-            from: now.to_string(),
-            to: to.to_string(),
-        }),
+        amount: Some(Amount::of(now, to)),
         patch: Some(Patch::of_pool(
             pool,
             "json",
@@ -324,19 +313,8 @@ fn requirement(
     index: usize,
     lifted: &Outcome,
 ) -> Option<Refined> {
-    let claim = lifted
-        .plan
-        .new_node_claims
-        .first()
-        .filter(|claim| claim.node_pool == pool)?;
-    let requirement = probe
-        .pool(pool)?
-        .spec
-        .template
-        .spec
-        .requirements
-        .get(index)?
-        .clone();
+    let claim = lifted.planned_for(pool)?;
+    let requirement = requirement_of(probe, pool, index)?;
     let adds = match requirement.operator {
         Operator::In => true,
         Operator::NotIn => false,
@@ -363,16 +341,14 @@ fn requirement(
             .values
             .iter()
             .position(|listed| *listed == value);
-        let (verb, operation) = match position {
+        let (verb, mut operation) = match position {
             None => (
                 "add",
-                json!([{ "op": "add", "path": format!("{path}/-"), "value": value }]),
+                json!({ "path": format!("{path}/-"), "value": value }),
             ),
-            Some(position) => (
-                "remove",
-                json!([{ "op": "remove", "path": format!("{path}/{position}") }]),
-            ),
+            Some(position) => ("remove", json!({ "path": format!("{path}/{position}") })),
         };
+        operation["op"] = json!(verb);
         return Some(Refined {
             text: format!(
                 "NodePool {pool}: {} {}: {verb} {value}",
@@ -380,7 +356,7 @@ fn requirement(
                 requirement.operator.as_str()
             ),
             amount: None,
-            patch: Some(Patch::of_pool(pool, "json", operation)),
+            patch: Some(Patch::of_pool(pool, "json", json!([operation]))),
             outcome,
         });
     }
@@ -459,13 +435,10 @@ fn lift_patch(probe: &Probe<'_>, atom: &Atom, path: Option<&str>) -> Option<Patc
         Atom::ResourceClaim(_) => None,
         Atom::Toleration(taint) => {
             let tolerations = pod.shape.tolerations.iter();
-            let given = tolerations.filter(|it| !is_default(it)).map(toleration);
-            let all: Vec<Value> = given.chain([toleration(&taint.toleration())]).collect();
-            Some(Patch {
-                kind: "strategic",
-                target: Workload::of(pod).target()?,
-                value: json!({ "spec": { "template": { "spec": { "tolerations": all } } } }),
-            })
+            let given = tolerations.filter(|it| !is_default(it)).map(written);
+            let all: Vec<Value> = given.chain([written(&toleration(taint))]).collect();
+            let value = json!({ "spec": { "template": { "spec": { "tolerations": all } } } });
+            Some(Patch::new("strategic", Workload::of(pod).target()?, value))
         }
         Atom::Limit(pool, resource) => {
             let value = json!({ "spec": { "limits": { resource: null } } });
@@ -501,7 +474,7 @@ fn is_default(toleration: &Toleration) -> bool {
     )
 }
 
-fn toleration(toleration: &Toleration) -> Value {
+fn written(toleration: &Toleration) -> Value {
     let mut value = json!({ "key": toleration.key, "operator": toleration.operator });
     if !toleration.value.is_empty() {
         value["value"] = json!(toleration.value);
@@ -519,9 +492,5 @@ fn template_patch(pod: &Pod, operation: &str, path: &str, value: Value) -> Optio
     if !value.is_null() {
         step["value"] = value;
     }
-    Some(Patch {
-        kind: "json",
-        target,
-        value: json!([step]),
-    })
+    Some(Patch::new("json", target, json!([step])))
 }

@@ -260,18 +260,11 @@ impl Canonical {
             });
             (reason.clone(), of_pools.collect())
         });
-        let eligible = plan.eligible.iter();
+        let (eligible, verdicts) = (plan.eligible.iter(), plan.verdicts.iter());
         Self::Disruption {
             commands: plan.commands.iter().map(CanonicalCommand::of).collect(),
-            verdicts: plan
-                .verdicts
-                .iter()
-                .map(|verdict| {
-                    (
-                        verdict.node.name().to_owned(),
-                        CanonicalVerdict::of(&verdict.kind),
-                    )
-                })
+            verdicts: verdicts
+                .map(|it| (it.node.name().to_owned(), CanonicalVerdict::of(&it.kind)))
                 .collect(),
             budgets: budgets.collect(),
             eligible: eligible

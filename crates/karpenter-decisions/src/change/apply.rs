@@ -13,6 +13,7 @@ use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::{Pod, Toleration};
 
 use super::{Change, InvalidChange, MAX_CHANGES};
+use crate::blocking::{admit_offering, make_available, set_ready, toleration};
 
 /// The instance types of a NodePool.
 type Types = Arc<[InstanceType]>;
@@ -45,29 +46,28 @@ pub fn apply(
     }
     let mut making = Making {
         cluster: Cluster::from(snapshot.fork()),
-        request: request.clone(),
-        tolerations: Vec::new(),
-        dropped: Vec::new(),
-        places: false,
+        changed: Changed {
+            snapshot: snapshot.fork(),
+            request: request.clone(),
+            tolerations: Vec::new(),
+            dropped: Vec::new(),
+            places: false,
+        },
     };
     for change in changes {
         making.make(change)?;
     }
+    let snapshot = making.cluster.snapshot();
     Ok(Changed {
-        snapshot: making.cluster.snapshot(),
-        request: making.request,
-        tolerations: making.tolerations,
-        dropped: making.dropped,
-        places: making.places,
+        snapshot,
+        ..making.changed
     })
 }
 
 struct Making {
     cluster: Cluster,
-    request: DisruptionRequest,
-    tolerations: Vec<Toleration>,
-    dropped: Vec<String>,
-    places: bool,
+    /// Everything but the snapshot, which is that of the cluster.
+    changed: Changed,
 }
 
 impl Making {
@@ -90,7 +90,7 @@ impl Making {
                 all.remove(annotations::PAUSED);
             }),
             Change::Limit(target, amount) => {
-                self.places = true;
+                self.changed.places = true;
                 let snapshot = self.cluster.snapshot();
                 let splits = target.match_indices('.').map(|(at, _)| at);
                 let named = splits
@@ -103,12 +103,9 @@ impl Making {
                 })
             }
             Change::WithoutPdb(namespace, name) => {
-                let removed = self.cluster.remove_pdb(namespace, name);
+                let removed = self.cluster.remove_pdb(namespace, name).before;
                 let name = || format!("{namespace}/{name}");
-                let known = removed.before.is_some();
-                known
-                    .then_some(())
-                    .ok_or_else(|| not_found("PodDisruptionBudget", &name()))
+                exists(removed.is_some(), "PodDisruptionBudget", name)
             }
             Change::WithoutPodAnnotation(namespace, name) => {
                 let snapshot = self.cluster.snapshot();
@@ -125,21 +122,15 @@ impl Making {
             }
             Change::Consolidatable(name) => self.consolidatable(name),
             Change::SpotToSpot => {
-                self.request.spot_to_spot = true;
+                self.changed.request.spot_to_spot = true;
                 Ok(())
             }
             Change::Tolerate(taint) => {
-                self.tolerations.push(Toleration {
-                    key: taint.key.clone(),
-                    operator: "Equal".to_owned(),
-                    value: taint.value.clone(),
-                    effect: taint.effect,
-                    unknown_effect: false,
-                });
+                self.changed.tolerations.push(toleration(taint));
                 Ok(())
             }
             Change::Drop(id) => {
-                self.dropped.push(id.clone());
+                self.changed.dropped.push(id.clone());
                 Ok(())
             }
             Change::Pool(pool) => self.add_pool(pool),
@@ -152,12 +143,12 @@ impl Making {
                 zone,
                 capacity_type,
             } => {
-                self.places = true;
+                self.changed.places = true;
                 self.offer(instance_type, zone, capacity_type)
             }
             Change::Now(now) => {
-                self.places = true;
-                self.request.policy.now = *now;
+                self.changed.places = true;
+                self.changed.request.policy.now = *now;
                 Ok(())
             }
         }
@@ -178,7 +169,7 @@ impl Making {
 
     fn node(&self, name: &str) -> Result<(), InvalidChange> {
         let known = self.cluster.snapshot().node(name).is_some();
-        known.then_some(()).ok_or_else(|| not_found("Node", name))
+        exists(known, "Node", || name.to_owned())
     }
 
     fn without_node_annotation(&mut self, name: &str) -> Result<(), InvalidChange> {
@@ -200,10 +191,10 @@ impl Making {
         let snapshot = self.cluster.snapshot();
         let claim = snapshot.node(name).and_then(|node| node.claim.as_ref());
         let claim = claim.ok_or_else(|| not_found("Node", name))?;
-        let recent = &mut self.request.surroundings.recent_replacements;
+        let recent = &mut self.changed.request.surroundings.recent_replacements;
         recent.remove(claim.name());
         let mut claim = claim.as_ref().clone();
-        claim.set_true(types::CONSOLIDATABLE, self.request.policy.now);
+        claim.set_true(types::CONSOLIDATABLE, self.changed.request.policy.now);
         self.cluster.apply_node_claim(&claim);
         Ok(())
     }
@@ -216,10 +207,10 @@ impl Making {
         let known = snapshot.node_pool(&name);
         pool.status = known.map(|known| known.status.clone()).unwrap_or_default();
         if known.is_none() {
-            crate::blocking::set_ready(pool.conditions_mut());
+            set_ready(pool.conditions_mut());
         }
         // Where pods fit does not depend on the disruption settings of a NodePool.
-        self.places |= known.is_none_or(|known| {
+        self.changed.places |= known.is_none_or(|known| {
             let mut spec = known.spec.clone();
             spec.disruption.clone_from(&pool.spec.disruption);
             spec != pool.spec || known.metadata != pool.metadata
@@ -268,10 +259,9 @@ impl Making {
             found = true;
             self.cluster.set_instance_types(pool.name(), Ok(changed));
         }
-        let name = || format!("{instance_type}/{zone}/{capacity_type}");
-        found
-            .then_some(())
-            .ok_or_else(|| not_found("offering", &name()))
+        exists(found, "offering", || {
+            format!("{instance_type}/{zone}/{capacity_type}")
+        })
     }
 }
 
@@ -288,9 +278,8 @@ fn offered(
     let offering = offerings.find(|offering| {
         offering.zone() == Some(zone) && offering.capacity_type() == Some(capacity_type)
     })?;
-    offering.available = true;
-    offering.reservation_capacity = offering.reservation_capacity.max(1);
-    crate::blocking::admit_offering(&mut kind.requirements, capacity_type, zone);
+    make_available(offering);
+    admit_offering(&mut kind.requirements, capacity_type, zone);
     Some(types.into())
 }
 
@@ -300,6 +289,17 @@ pub(crate) fn without_annotation(pod: &Pod) -> Pod {
     pod.annotations.remove(annotations::DO_NOT_DISRUPT);
     pod.annotations.remove(annotations::DO_NOT_EVICT);
     pod
+}
+
+fn exists(
+    found: bool,
+    kind: &'static str,
+    name: impl FnOnce() -> String,
+) -> Result<(), InvalidChange> {
+    match found {
+        true => Ok(()),
+        false => Err(not_found(kind, &name())),
+    }
 }
 
 fn not_found(kind: &'static str, name: &str) -> InvalidChange {

@@ -115,3 +115,14 @@ pub struct Metadata {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
 }
+
+impl Metadata {
+    /// The identity of an object without a namespace.
+    fn cluster(name: &str, uid: Option<String>) -> Self {
+        Self {
+            namespace: None,
+            name: name.to_owned(),
+            uid,
+        }
+    }
+}

@@ -144,11 +144,7 @@ pub fn explain_node(question: &Question<'_>, name: &str) -> Option<NodeExplanati
     Some(NodeExplanation {
         api_version: crate::API_VERSION,
         kind: "NodeExplanation",
-        metadata: Metadata {
-            namespace: None,
-            name: joined.name.clone(),
-            uid: None,
-        },
+        metadata: Metadata::cluster(&joined.name, None),
         observed: question.observed(is_left_out(question, node)),
         node: now(question, node),
         changes: Vec::new(),
@@ -180,11 +176,7 @@ pub fn explain_node_claim(question: &Question<'_>, name: &str) -> Option<NodeCla
         choice: ChoiceExplanation::of(question.snapshot, claim, now.price_per_hour, recorded),
         api_version: crate::API_VERSION,
         kind: "NodeClaimExplanation",
-        metadata: Metadata {
-            namespace: None,
-            name: claim.name().to_owned(),
-            uid: claim.metadata.uid.clone(),
-        },
+        metadata: Metadata::cluster(claim.name(), claim.metadata.uid.clone()),
         observed: question.observed(is_left_out(question, node)),
         node: now,
         launch,

@@ -76,11 +76,7 @@ pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePool
     Some(NodePoolExplanation {
         api_version: crate::API_VERSION,
         kind: "NodePoolExplanation",
-        metadata: Metadata {
-            namespace: None,
-            name: name.to_owned(),
-            uid: pool.metadata.uid.clone(),
-        },
+        metadata: Metadata::cluster(name, pool.metadata.uid.clone()),
         observed: question.observed(false),
         reason: history.pool(name).map(CurrentReason::of),
         nodes: nodes().count(),

@@ -46,29 +46,15 @@ fn without(these: &[Step], those: &[Step]) -> Vec<Step> {
 
 /// Identifies a step without its time. Names that the rehearsal gave are left out, because they differ between two rehearsals.
 fn signature(step: &Step) -> String {
-    let nodes: Vec<&str> = step
-        .nodes
-        .iter()
-        .map(|name| if is_planned(name) { "+" } else { name.as_str() })
-        .collect();
-    let launches: Vec<(&str, usize, &str, &str)> = step
-        .launches
-        .iter()
-        .map(|launch| {
-            let Launch {
-                node_pool,
-                count,
-                instance_type,
-                capacity_type,
-                ..
-            } = launch;
-            (
-                node_pool.as_str(),
-                *count,
-                instance_type.as_str(),
-                capacity_type.as_str(),
-            )
-        })
-        .collect();
+    let name = |name: &'_ String| match is_planned(name) {
+        true => "+".to_owned(),
+        false => name.clone(),
+    };
+    let nodes: Vec<String> = step.nodes.iter().map(name).collect();
+    let launch = |it: &Launch| {
+        let kinds = [&it.node_pool, &it.instance_type, &it.capacity_type];
+        (it.count, kinds.map(String::clone))
+    };
+    let launches: Vec<_> = step.launches.iter().map(launch).collect();
     format!("{:?} {} {nodes:?} {launches:?}", step.action, step.reason)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::SignedDuration;
 use karpenter_api::labels::annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
 use karpenter_api::v1::{ConsolidationPolicy, NodePool};
-use karpenter_core::behavior::{Behavior, RULES, destinations_annotation};
+use karpenter_core::behavior::{Behavior, RULES};
 use karpenter_core::capacity_buffer::buffer_of;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::schedule::Packing;
@@ -137,40 +137,41 @@ impl As {
         }
     }
 
-    /// The setting of upstream's versions is that of all NodePools.
-    fn leave_out_annotations(&mut self, version: &str) {
+    /// Changes NodePools; `change` tells what is left out of one, if it leaves something out.
+    fn leave_out_of_pools(&mut self, change: impl Fn(&mut NodePool) -> Option<String>) {
         let mut cluster = Cluster::from(self.snapshot.fork());
         for pool in self.snapshot.node_pools() {
-            if destinations_annotation(pool).is_none() {
-                continue;
-            }
             let mut pool = NodePool::clone(pool);
-            let annotation = CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
-            if let Some(annotations) = &mut pool.metadata.annotations {
-                annotations.remove(annotation);
+            if let Some(left_out) = change(&mut pool) {
+                cluster.apply_node_pool(&pool);
+                self.left_out.push(left_out);
             }
-            cluster.apply_node_pool(&pool);
-            self.left_out.push(format!(
-                "{version} does not know the annotation {annotation} of NodePool {}.",
-                pool.name()
-            ));
         }
         self.snapshot = cluster.snapshot();
     }
 
+    /// The setting of upstream's versions is that of all NodePools.
+    fn leave_out_annotations(&mut self, version: &str) {
+        let annotation = CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS;
+        self.leave_out_of_pools(|pool| {
+            pool.metadata.annotations.as_mut()?.remove(annotation)?;
+            Some(format!(
+                "{version} does not know the annotation {annotation} of NodePool {}.",
+                pool.name()
+            ))
+        });
+    }
+
     /// Up to 1.13, only nodes of NodePools with the policy WhenEmptyOrUnderutilized are consolidated with their pods.
     fn leave_out_balanced(&mut self, version: &str) {
-        let mut cluster = Cluster::from(self.snapshot.fork());
-        for pool in self.snapshot.node_pools() {
-            if pool.spec.disruption.consolidation_policy != ConsolidationPolicy::Balanced {
-                continue;
+        self.leave_out_of_pools(|pool| {
+            let policy = &mut pool.spec.disruption.consolidation_policy;
+            if *policy != ConsolidationPolicy::Balanced {
+                return None;
             }
-            let mut pool = NodePool::clone(pool);
-            pool.spec.disruption.consolidation_policy = ConsolidationPolicy::WhenEmpty;
-            cluster.apply_node_pool(&pool);
-            self.left_out.push(format!("{version} does not know the consolidationPolicy Balanced: in NodePool {} it deletes empty nodes only.", pool.name()));
-        }
-        self.snapshot = cluster.snapshot();
+            *policy = ConsolidationPolicy::WhenEmpty;
+            Some(format!("{version} does not know the consolidationPolicy Balanced: in NodePool {} it deletes empty nodes only.", pool.name()))
+        });
     }
 
     /// Returns the differences to another version, each with the cluster and settings that have this difference alone.

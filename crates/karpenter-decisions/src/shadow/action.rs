@@ -81,6 +81,13 @@ impl Launch {
         })
     }
 
+    /// Reports whether another launch is of the same NodePool, instance type and capacity type.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.node_pool == other.node_pool
+            && self.instance_type == other.instance_type
+            && self.capacity_type == other.capacity_type
+    }
+
     /// Returns what agreement is measured in.
     pub fn action(&self) -> LaunchAction<'_> {
         (&self.node_pool, &self.capacity_type, self.size_class)

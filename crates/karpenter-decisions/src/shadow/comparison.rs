@@ -56,7 +56,7 @@ pub struct Question {
 }
 
 /// What both Karpenters did since a time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Comparison {
     pub(super) began: Timestamp,
     pub(super) open: Option<Window>,
@@ -78,13 +78,7 @@ impl Comparison {
     pub fn new(now: Timestamp) -> Self {
         Self {
             began: now,
-            open: None,
-            windows: VecDeque::new(),
-            first: 0,
-            moves: Moves::default(),
-            pods: FxHashMap::default(),
-            claims: BTreeMap::new(),
-            replacements: BTreeMap::new(),
+            ..Self::default()
         }
     }
 

@@ -394,10 +394,7 @@ fn together(launches: Vec<&Launch>) -> Vec<Launches> {
     let mut all: Vec<Launches> = Vec::new();
     for launch in launches {
         let same = |it: &&mut Launches| {
-            it.launch.node_pool == launch.node_pool
-                && it.launch.instance_type == launch.instance_type
-                && it.launch.capacity_type == launch.capacity_type
-                && it.launch.price_per_hour == launch.price_per_hour
+            it.launch.is_like(launch) && it.launch.price_per_hour == launch.price_per_hour
         };
         match all.iter_mut().find(same) {
             Some(it) => it.count += 1,

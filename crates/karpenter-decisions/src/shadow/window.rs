@@ -39,7 +39,7 @@ pub struct Theirs {
 }
 
 /// A window: what both Karpenters did for the pods that were seen in it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Window {
     /// When its first pod was seen.
     pub opened: Timestamp,
@@ -73,17 +73,7 @@ impl Window {
         Self {
             opened: now,
             last_seen: now,
-            decided: None,
-            pods: BTreeMap::new(),
-            seen: 0,
-            names: Vec::new(),
-            ours: Vec::new(),
-            placed: 0,
-            unplaced: 0,
-            theirs: BTreeMap::new(),
-            bound: 0,
-            stand_ins: Vec::new(),
-            places: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -194,12 +184,8 @@ impl Window {
             let Some(launch) = &theirs.launch else {
                 continue;
             };
-            let is_same = |(at, ours): &(usize, &Launch)| {
-                !alike.contains_key(at)
-                    && ours.node_pool == launch.node_pool
-                    && ours.instance_type == launch.instance_type
-                    && ours.capacity_type == launch.capacity_type
-            };
+            let is_same =
+                |(at, ours): &(usize, &Launch)| !alike.contains_key(at) && ours.is_like(launch);
             if let Some((at, _)) = self.ours.iter().enumerate().find(is_same) {
                 alike.insert(at, name.as_str());
             }

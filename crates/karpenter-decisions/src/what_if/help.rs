@@ -77,8 +77,8 @@ fn run(
     if asked.is_cancelled() || changed.places {
         return None;
     }
-    let simulator = asked.simulator.with_policies_of(&changed.snapshot);
-    let assessed = Assessor::new(simulator, &changed.request).assess(node.name())?;
+    let after = asked.of(changed);
+    let assessed = Assessor::new(after.simulator, &after.request).assess(node.name())?;
     if asked.is_cancelled() {
         return None;
     }

@@ -116,12 +116,7 @@ impl Outcome {
         Self {
             changes: changes.iter().map(ToString::to_string).collect(),
             command: assessed.as_ref().ok().map(WouldBe::of),
-            reason: assessed
-                .as_ref()
-                .err()
-                .and_then(reason)
-                .as_ref()
-                .map(CurrentReason::of),
+            reason: assessed.as_ref().err().and_then(current_reason),
         }
     }
 }
@@ -250,14 +245,8 @@ impl WhatIf {
         if self.is_cancelled() {
             return Ok(None);
         }
-        let simulator = if changed.places {
-            let prices = Arc::new(PriceLists::new(&changed.snapshot));
-            let (policy, query) = (&changed.request.policy, &changed.request.query);
-            Simulator::new(&changed.snapshot, policy, query, &prices)
-        } else {
-            self.simulator.with_policies_of(&changed.snapshot)
-        };
-        let assessed = Assessor::new(simulator, &changed.request).assess(node);
+        let after = self.of(changed);
+        let assessed = Assessor::new(after.simulator, &after.request).assess(node);
         // A simulation that was cancelled leaves pods undecided.
         Ok(assessed.filter(|_| !self.is_cancelled()))
     }
@@ -316,7 +305,7 @@ impl WhatIf {
             let Some(Err(why)) = self.assess(name, &changes).ok().flatten() else {
                 break;
             };
-            ladder.extend(reason(&why).as_ref().map(CurrentReason::of));
+            ladder.extend(current_reason(&why));
             let before = changes.len();
             changes = distinct(changes.iter().chain(&releases(node, &why)));
             if changes.len() == before {
@@ -343,7 +332,7 @@ impl WhatIf {
             _ => None,
         };
         Some(Blocker {
-            reason: CurrentReason::of(&reason(why)?),
+            reason: current_reason(why)?,
             owner: pod.map(|pod| Workload::of(pod).to_string()),
             until: help::until(self, node, why),
             help: help::help(self, node, why, pdb.as_ref(), all),
@@ -435,6 +424,10 @@ pub(crate) fn reason(why: &VerdictKind) -> Option<Reason> {
         VerdictKind::Kept(why) => Some(Reason::from(why)),
         _ => None,
     }
+}
+
+fn current_reason(why: &VerdictKind) -> Option<CurrentReason> {
+    reason(why).as_ref().map(CurrentReason::of)
 }
 
 fn pod_of(why: &VerdictKind) -> Option<&PodKey> {

@@ -34,6 +34,7 @@ pub(in crate::rehearse) struct Outcome {
 }
 
 /// What has happened so far.
+#[derive(Default)]
 pub(super) struct Report {
     start: Timestamp,
     /// The price of each instance in millionths of a dollar, by NodeClaim, else by Node.
@@ -64,11 +65,8 @@ impl Report {
             start,
             micro_dollars: instances.values().sum(),
             instances,
-            evicted: BTreeMap::new(),
-            plan: None,
             budget_blocked: (BTreeSet::new(), start),
-            budget_use: BTreeMap::new(),
-            outcome: Outcome::default(),
+            ..Self::default()
         }
     }
 
@@ -115,7 +113,7 @@ impl Report {
         if launches.is_empty() {
             return;
         }
-        self.record(Step {
+        self.outcome.steps.push(Step {
             after: self.seconds(now),
             action: Action::Launch,
             reason: reason.to_owned(),
@@ -147,7 +145,7 @@ impl Report {
         let name = node.map_or(claim, |node| node.name());
         let pods = snapshot.pods_on(name).iter();
         let price = self.instances.get(claim).copied().unwrap_or_default();
-        self.record(Step {
+        self.outcome.steps.push(Step {
             after: self.seconds(now),
             action: Action::Delete,
             reason: reason.to_owned(),
@@ -162,7 +160,7 @@ impl Report {
     /// Records that a command starts, with the launches of its replacements.
     pub(super) fn disrupt(&mut self, now: Timestamp, command: &Command, launches: Vec<Launch>) {
         let nodes = command.candidates.iter();
-        self.record(Step {
+        self.outcome.steps.push(Step {
             after: self.seconds(now),
             action: match command.decision() {
                 Decision::Delete => Action::Delete,
@@ -175,10 +173,6 @@ impl Report {
             savings_per_hour: Some(dollars(micro_dollars(command.savings))),
             price_per_hour: dollars(self.micro_dollars),
         });
-    }
-
-    fn record(&mut self, step: Step) {
-        self.outcome.steps.push(step);
     }
 
     /// Returns the seconds since the start.

@@ -36,12 +36,12 @@ fn open() -> Value {
     json!([{ "nodes": "100%" }])
 }
 
+fn protected() -> Value {
+    json!({ "karpenter.sh/do-not-disrupt": "true" })
+}
+
 fn ids(answer: &NodeWhatIf) -> Vec<&str> {
-    answer
-        .blockers
-        .iter()
-        .map(|blocker| blocker.reason.id)
-        .collect()
+    answer.blockers.iter().map(|it| it.reason.id).collect()
 }
 
 fn savings(answer: &NodeWhatIf) -> f64 {
@@ -78,11 +78,8 @@ fn a_node_saves_its_price_once_its_pods_may_move() {
     assert_eq!(blocker.owner.as_deref(), Some("Deployment shop/web"));
     assert_eq!(blocker.changes, ["without-pdb=shop/web"]);
     assert_eq!(blocker.alone.as_ref().unwrap().savings().unwrap().list, 1.6);
-    let help: Vec<_> = blocker
-        .help
-        .iter()
-        .map(|help| (help.text.as_str(), help.exact))
-        .collect();
+    let help = blocker.help.iter();
+    let help: Vec<_> = help.map(|it| (it.text.as_str(), it.exact)).collect();
     assert_eq!(
         help,
         [
@@ -96,25 +93,13 @@ fn a_node_saves_its_price_once_its_pods_may_move() {
 
 #[test]
 fn the_answer_is_what_a_pass_does_once_the_changes_are_made() {
-    let mut world = guarded(json!({ "maxUnavailable": 0 }), 1, 1).pod(
-        "api-0",
-        "a",
-        ("api", "1"),
-        json!({ "karpenter.sh/do-not-disrupt": "true" }),
-    );
     // The other node stays: otherwise a pass deletes it first, because it is empty.
-    world = world.pod(
-        "db-0",
-        "b",
-        ("db", "1"),
-        json!({ "karpenter.sh/do-not-disrupt": "true" }),
-    );
+    let mut world = guarded(json!({ "maxUnavailable": 0 }), 1, 1)
+        .pod("api-0", "a", ("api", "1"), protected())
+        .pod("db-0", "b", ("db", "1"), protected());
     let answer = ask(&world, "a");
     assert_eq!(ids(&answer), ["PodDoNotDisrupt", "Pdb"]);
-    assert_eq!(
-        answer.ladder.iter().map(|it| it.id).collect::<Vec<_>>(),
-        ["Pdb"]
-    );
+    assert!(answer.ladder.iter().map(|it| it.id).eq(["Pdb"]));
     let alone = answer.blockers[0].alone.as_ref().unwrap();
     assert_eq!(alone.reason.as_ref().unwrap().id, "Pdb");
 
@@ -149,15 +134,8 @@ fn a_budget_that_can_never_allow_an_eviction_is_impossible() {
         assert_eq!(state.replicas_needed(), replicas, "{demand}");
     }
     let answer = ask(&guarded(json!({ "minAvailable": 1 }), 2, 1), "a");
-    let help: Vec<_> = answer.blockers[0]
-        .help
-        .iter()
-        .map(|help| help.text.as_str())
-        .collect();
-    assert_eq!(
-        help,
-        ["wait until 2 of 2 pods of PodDisruptionBudget shop/web are healthy"]
-    );
+    let help = answer.blockers[0].help.iter().map(|help| &help.text);
+    assert!(help.eq(["wait until 2 of 2 pods of PodDisruptionBudget shop/web are healthy"]));
 }
 
 /// Conformance: EXP-13
@@ -176,15 +154,10 @@ fn an_exhausted_budget_is_raised_by_what_it_takes_and_says_when_it_opens() {
     assert_eq!(ids(&answer), ["Budget"]);
     let blocker = &answer.blockers[0];
     assert_eq!(blocker.until, Some("2026-01-01T17:00:00Z".parse().unwrap()));
-    assert_eq!(
-        blocker.help[0].text,
-        "NodePool default: budget for Underutilized 0 -> 1 nodes"
-    );
-    assert!(blocker.help[0].exact);
-    assert_eq!(
-        blocker.help[0].savings_per_hour.unwrap().list,
-        savings(&answer)
-    );
+    let help = &blocker.help[0];
+    let raised = "NodePool default: budget for Underutilized 0 -> 1 nodes";
+    assert_eq!((help.text.as_str(), help.exact), (raised, true));
+    assert_eq!(help.savings_per_hour.unwrap().list, savings(&answer));
     let later = Change::Now("2026-01-01T17:00:00Z".parse().unwrap());
     let raised: Change = "budget.default=20%".parse().unwrap();
     for change in [later, raised] {
@@ -197,12 +170,7 @@ fn an_exhausted_budget_is_raised_by_what_it_takes_and_says_when_it_opens() {
 fn what_nodes_would_save_is_what_each_alone_would() {
     let world = guarded(json!({ "maxUnavailable": 0 }), 1, 1)
         .node("c", 8)
-        .pod(
-            "api-0",
-            "c",
-            ("api", "1"),
-            json!({ "karpenter.sh/do-not-disrupt": "true" }),
-        );
+        .pod("api-0", "c", ("api", "1"), protected());
     let (all, complete) = what_if(&world).releasable(["a", "c"]);
     assert!(complete);
     for name in ["a", "c"] {

@@ -1,39 +1,26 @@
 //! The cluster of a check: a NodePool of four instance types, nodes, and pods of namespace `shop`.
 
 use jiff::Timestamp;
-use karpenter_core::cluster::{Cluster, ClusterConfig};
+use karpenter_core::cluster::Cluster;
 use karpenter_core::disruption::{DisruptionPlan, DisruptionRequest, plan};
-use karpenter_core::fake::{instance_type, well_known};
+use karpenter_core::fake::{cluster_config, instance_type};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::schedule::Policy;
 use karpenter_decisions::doctor::{
     BlockerReport, Examination, Finding, Installation, Severity, examine,
 };
 use karpenter_decisions::explain::Observed;
-use serde::de::DeserializeOwned;
+use karpenter_fixtures::{
+    self as fixtures, EPOCH, INSTANCE_TYPE, Object, Pod, claim_of, node_pool,
+};
 use serde_json::{Value, json};
 
-pub const ZONE: &str = "topology.kubernetes.io/zone";
+pub use karpenter_fixtures::{ZONE, read};
+
 pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 
 pub fn now() -> Timestamp {
     "2026-01-10T00:00:00Z".parse().unwrap()
-}
-
-pub fn read<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
-}
-
-/// Sets a field by its JSON pointer.
-pub fn set(object: &mut Value, pointer: &str, value: Value) {
-    let mut at = object;
-    for part in pointer.split('/').skip(1) {
-        at = match part.parse::<usize>() {
-            Ok(index) => &mut at[index],
-            Err(_) => &mut at[part.replace("~1", "/")],
-        };
-    }
-    *at = value;
 }
 
 /// Types of 2, 4, 8 and 16 cores with 2 GiB each, at 5 cents a core.
@@ -54,23 +41,25 @@ pub struct World {
 
 /// A running pod of Deployment `app` that requests cores and has a memory limit.
 pub fn pod(name: &str, app: &str, cpu: &str) -> Value {
-    json!({
-        "metadata": {
-            "name": name, "namespace": "shop", "uid": name, "labels": { "app": app, "pod-template-hash": "7c9" },
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{app}-7c9"), "uid": app, "controller": true }],
-        },
-        "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu }, "limits": { "memory": "64Mi" } } }] },
-        "status": { "phase": "Running", "startTime": "2026-01-01T00:00:00Z", "conditions": [{ "type": "Ready", "status": "True" }] },
-    })
+    fixtures::pod(name)
+        .namespace("shop")
+        .label("app", app)
+        .label("pod-template-hash", "7c9")
+        .controlled_by("ReplicaSet", &format!("{app}-7c9"))
+        .created(EPOCH)
+        .cpu(cpu)
+        .set("/spec/containers/0/resources/limits/memory", "64Mi")
+        .set("/status", json!({ "phase": "Running", "startTime": EPOCH }))
+        .condition("Ready", "True", "Ready", EPOCH)
+        .into_json()
 }
 
 /// Changes fields of an object.
-pub fn with(mut object: Value, fields: &[(&str, Value)]) -> Value {
-    for (pointer, value) in fields {
-        set(&mut object, pointer, value.clone());
-    }
-    object
+pub fn with(object: Value, fields: &[(&str, Value)]) -> Value {
+    let object = Object::<Pod>::from_json(object);
+    let set =
+        |object: Object<Pod>, (pointer, value): &(&str, Value)| object.set(pointer, value.clone());
+    fields.iter().fold(object, set).into_json()
 }
 
 impl World {
@@ -80,12 +69,8 @@ impl World {
     }
 
     pub fn empty() -> Self {
-        let config = ClusterConfig {
-            well_known: well_known(),
-            ..ClusterConfig::default()
-        };
         Self {
-            cluster: Cluster::new(config),
+            cluster: Cluster::new(cluster_config()),
             installation: Installation::default(),
         }
     }
@@ -100,19 +85,9 @@ impl World {
         fields: &[(&str, Value)],
         types: Result<Vec<InstanceType>, &str>,
     ) -> Self {
-        let pool = json!({
-            "metadata": { "name": name, "uid": name },
-            "spec": {
-                "template": { "spec": {
-                    "requirements": [], "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" },
-                } },
-                "disruption": { "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] },
-            },
-            "status": { "conditions": [{
-                "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }] },
-        });
-        self.cluster.apply_node_pool(&read(with(pool, fields)));
+        let pool = node_pool(name).consolidate_after("0s").budgets(&["100%"]);
+        let pool = with(pool.into_json(), fields);
+        self.cluster.apply_node_pool(&read(pool));
         let types = types.map(Into::into).map_err(str::to_owned);
         self.cluster.set_instance_types(name, types);
         self
@@ -132,35 +107,18 @@ impl World {
         of_claim: &[(&str, Value)],
         of_node: &[(&str, Value)],
     ) -> Self {
-        let is_true = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2026-01-01T00:01:00Z" });
-        let conditions = [
-            "Launched",
-            "Registered",
-            "Initialized",
-            "Ready",
-            "Consolidatable",
-        ]
-        .map(is_true);
-        let labels = json!({
-            "karpenter.sh/nodepool": "default", "node.kubernetes.io/instance-type": instance_type,
-            "karpenter.sh/capacity-type": "on-demand", ZONE: "test-zone-1", "kubernetes.io/arch": "amd64",
-            "kubernetes.io/os": "linux", "kubernetes.io/hostname": name,
-            "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
-        });
         let cores: i64 = instance_type.trim_start_matches("m-").parse().unwrap();
-        let resources =
-            json!({ "cpu": cores.to_string(), "memory": format!("{}Gi", 2 * cores), "pods": "20" });
-        let id = format!("fake://{name}");
-        let claim = json!({
-            "metadata": { "name": format!("{name}-claim"), "uid": format!("{name}-claim"), "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z" },
-            "spec": { "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" }, "requirements": [] },
-            "status": { "providerID": id, "nodeName": name, "capacity": resources, "allocatable": resources, "conditions": conditions },
-        });
-        let node = json!({
-            "metadata": { "name": name, "uid": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z" },
-            "spec": { "providerID": id },
-            "status": { "capacity": resources, "allocatable": resources, "conditions": [{ "type": "Ready", "status": "True" }] },
-        });
+        let node = fixtures::node(name)
+            .label(INSTANCE_TYPE, instance_type)
+            .cpu(&cores.to_string())
+            .memory(&format!("{}Gi", 2 * cores))
+            .pods("20")
+            .created(EPOCH)
+            .ready();
+        let claim = claim_of(&node).created(EPOCH).is("Consolidatable");
+        // It took a minute to start.
+        let claim = claim.is_since("Initialized", "2026-01-01T00:01:00Z");
+        let (claim, node) = (claim.into_json(), node.into_json());
         self.cluster.apply_node_claim(&read(with(claim, of_claim)));
         self.cluster.apply_node(&read(with(node, of_node)));
         for mut pod in pods {
@@ -243,6 +201,11 @@ pub fn status(expected: i32, healthy: i32, allowed: i32) -> Value {
         "observedGeneration": 1, "expectedPods": expected, "currentHealthy": healthy, "desiredHealthy": healthy - allowed,
         "disruptionsAllowed": allowed,
     })
+}
+
+/// Asserts that a finding says why in these words.
+pub fn says(finding: &Finding, words: &str) {
+    assert!(finding.evidence.text.contains(words), "{finding:?}");
 }
 
 pub fn blocks(finding: &Finding) -> bool {

@@ -1,10 +1,6 @@
 //! The checks of the doctor: for each a cluster that triggers it, and a near miss that does not.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "what fails here fails the test"
-)]
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod budgets;
 mod fixture;

@@ -4,7 +4,7 @@ use karpenter_core::provider::SubnetAddresses;
 use karpenter_decisions::doctor::{MissingKind, MissingPermission};
 use serde_json::{Value, json};
 
-use crate::fixture::{World, ZONE, blocks, pod, read};
+use crate::fixture::{World, ZONE, blocks, pod, read, says};
 
 const REQUIREMENTS: &str = "/spec/template/spec/requirements";
 const TYPE: &str = "node.kubernetes.io/instance-type";
@@ -74,19 +74,10 @@ fn a_node_pool_without_an_instance_type_can_never_launch() {
     let arch = |arch: &str| pool(&[(REQUIREMENTS, json!([within("kubernetes.io/arch", &[arch])]))]);
     let found = arch("arm64").one("NoInstanceTypes");
     assert!(blocks(&found));
-    assert!(
-        found.evidence.text.contains("all 4 instance types"),
-        "{found:?}"
-    );
+    says(&found, "all 4 instance types");
     arch("amd64").none("NoInstanceTypes");
     let failing = World::empty().pool_of("default", &[], Err("no credentials"));
-    assert!(
-        failing
-            .one("NoInstanceTypes")
-            .evidence
-            .text
-            .contains("no credentials")
-    );
+    says(&failing.one("NoInstanceTypes"), "no credentials");
 }
 
 /// Conformance: SURGE-12
@@ -161,13 +152,7 @@ fn nodes_that_expire_before_they_have_drained_are_reported() {
         pool(&fields).node("a", "m-4", vec![])
     };
     let found = world("1h", Some("2h")).one("ExpireAfterShort");
-    assert!(
-        found
-            .evidence
-            .text
-            .contains("the terminationGracePeriod (2h"),
-        "{found:?}"
-    );
+    says(&found, "the terminationGracePeriod (2h");
     world("2h", Some("1h")).none("ExpireAfterShort");
     world("9m", None).one("ExpireAfterShort");
     world("10m", None).none("ExpireAfterShort");
@@ -196,7 +181,7 @@ fn daemon_sets_over_30_percent_of_the_smallest_type_are_reported() {
     // The smallest type has about two cores.
     let found = world("700m", json!({})).one("DaemonSetOverhead");
     assert!(found.what.contains("% of the cpu of m-2"), "{found:?}");
-    assert!(found.evidence.text.contains("kube-system/agent"));
+    says(&found, "kube-system/agent");
     world("500m", json!({})).none("DaemonSetOverhead");
     world("700m", json!({ "kubernetes.io/arch": "arm64" })).none("DaemonSetOverhead");
 }
@@ -212,10 +197,10 @@ fn a_node_class_that_is_not_ready_is_reported_with_its_message() {
     };
     let found = world("False").one_about(
         "NodeClassNotReady",
-        "NodePool default cannot launch nodes: Rack any is not ready",
+        "NodePool default cannot launch nodes: TestNodeClass default is not ready",
     );
     assert!(blocks(&found));
-    assert!(found.evidence.text.contains("SubnetsNotFound"));
+    says(&found, "SubnetsNotFound");
     assert_eq!(found.since.unwrap().to_string(), "2026-01-05T00:00:00Z");
     world("True").none("NodeClassNotReady");
 }
@@ -238,19 +223,15 @@ fn missing_permissions_and_resources_are_reported_if_looked_for() {
         gate: "NodeOverlay".to_owned(),
         crd: "nodeoverlays.karpenter.sh".to_owned(),
     }]);
-    assert_eq!(
-        world.one("PermissionMissing").what,
-        "Karpenter may not create pods/eviction"
-    );
-    assert_eq!(
-        world.one("CrdMissing").what,
-        "feature gate NodeOverlay is on, but nodeoverlays.karpenter.sh is not installed"
-    );
+    let what = "Karpenter may not create pods/eviction";
+    world.one_about("PermissionMissing", what);
+    let what = "feature gate NodeOverlay is on, but nodeoverlays.karpenter.sh is not installed";
+    world.one_about("CrdMissing", what);
 }
 
 fn subnet(id: &str, zone: &str, free: u32) -> SubnetAddresses {
     SubnetAddresses {
-        node_class: "any".to_owned(),
+        node_class: "default".to_owned(),
         zone: zone.to_owned(),
         subnet: id.to_owned(),
         free,
@@ -275,9 +256,9 @@ fn a_zone_has_addresses_for_five_nodes_of_the_smallest_type() {
     let found = in_zone(99).remove(0);
     assert_eq!(
         found.what,
-        "NodeClass any has 99 addresses left in test-zone-1"
+        "NodeClass default has 99 addresses left in test-zone-1"
     );
-    assert!(found.evidence.text.contains("A node of m-2, the smallest"));
+    says(&found, "A node of m-2, the smallest");
     assert_eq!(found.subjects[0].name, "subnet-2");
     assert!(!blocks(&found));
     world.installation.subnets = Some(vec![subnet("subnet-1", "test-zone-1", 0)]);

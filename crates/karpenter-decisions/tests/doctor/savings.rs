@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{DO_NOT_DISRUPT, World, pod, set, status, with};
+use crate::fixture::{DO_NOT_DISRUPT, World, pod, status, with};
 
 /// Asserts that a finding costs what the commands save once it is fixed, within 1 %.
 fn assert_saved(world: World, id: &str, fix: impl FnOnce(&mut World)) {
@@ -116,12 +116,8 @@ fn a_node_pool_that_disrupts_nothing_costs_what_its_nodes_would_save() {
 /// Conformance: SURGE-13
 #[test]
 fn a_node_that_something_else_keeps_costs_nothing_by_one_finding() {
-    let mut protected = pod("p0", "web", "1");
-    set(
-        &mut protected,
-        "/metadata/annotations",
-        json!({ DO_NOT_DISRUPT: "true" }),
-    );
+    let keep = ("/metadata/annotations", json!({ DO_NOT_DISRUPT: "true" }));
+    let protected = with(pod("p0", "web", "1"), &[keep]);
     let pods = vec![protected, pod("p1", "payments", "500m")];
     let world = with_room(World::new()).node("kept", "m-4", pods);
     let mut world = impossible(world, "payments");

@@ -2,8 +2,9 @@
 
 use karpenter_decisions::bundle::{self, Bundle};
 use karpenter_decisions::rehearse::plan::Plan;
+use karpenter_decisions::rehearse::request::PlanRequest;
 use karpenter_decisions::rehearse::{Settings, rehearse};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::world::{World, described, now, pool};
 
@@ -72,11 +73,7 @@ fn a_bundle_has_the_gates_of_its_cluster() {
         captured.gates.insert("StaticCapacity".to_owned(), is_on);
         let bundle = Bundle::new("fake", "0.1.0", world.snapshot(), captured);
         let settings = Settings::of_bundle(&bundle);
-        let plan = rehearse(
-            &bundle.snapshot,
-            &settings,
-            &serde_json::from_value(json!({})).unwrap(),
-        );
+        let plan = rehearse(&bundle.snapshot, &settings, &PlanRequest::default());
         assert_eq!(described(&plan.unwrap().steps), steps);
     }
 }
@@ -88,20 +85,17 @@ fn a_plan_with_a_node_overlay_says_what_it_does_not_rehearse() {
         "spec": { "requirements": [], "price": "0.01" },
     });
     let asked = json!({ "changes": [{ "apply": overlay }] });
-    let note = |settings: &Settings, asked: &Value| {
-        note_of(
-            &World::new(json!({}))
-                .ask_with(settings, asked.clone())
-                .unwrap(),
-            "NodeOverlays",
-        )
-    };
-    assert_eq!(
-        note(&Settings::at(now()), &asked),
-        "NodeOverlays have no effect: the feature gate NodeOverlay is off."
-    );
-    assert_eq!(
-        note(&with_gates(), &asked),
-        "Changes of NodeOverlays are not rehearsed: instance types keep the NodeOverlays that the cluster has."
-    );
+    for (settings, note) in [
+        (
+            Settings::at(now()),
+            "NodeOverlays have no effect: the feature gate NodeOverlay is off.",
+        ),
+        (
+            with_gates(),
+            "Changes of NodeOverlays are not rehearsed: instance types keep the NodeOverlays that the cluster has.",
+        ),
+    ] {
+        let plan = World::new(json!({})).ask_with(&settings, asked.clone());
+        assert_eq!(note_of(&plan.unwrap(), "NodeOverlays"), note);
+    }
 }

@@ -51,7 +51,7 @@ fn a_claim_that_no_offering_meets_is_deleted_after_five_minutes() {
     let mut world = only_empty();
     let claim = json!({
         "metadata": { "name": "huge", "uid": "huge", "labels": { "karpenter.sh/nodepool": "default" }, "creationTimestamp": "2026-01-01T12:00:00Z" },
-        "spec": { "expireAfter": "Never", "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" },
+        "spec": { "expireAfter": "Never", "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" },
             "requirements": [{ "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m-1024"] }] },
     });
     world.0.apply_node_claim(&from_value(claim).unwrap());

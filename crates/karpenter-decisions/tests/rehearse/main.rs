@@ -1,10 +1,6 @@
 //! Rehearsals: what a change does to nodes, dollars and evictions.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "what fails here fails the test"
-)]
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod buffers;
 mod changes;

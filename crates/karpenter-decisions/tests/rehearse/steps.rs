@@ -34,22 +34,13 @@ fn a_policy_that_allows_consolidation_is_blamed_for_a_deleted_node() {
     let difference = plan.difference.as_ref().unwrap();
     assert!(difference.differs && difference.nodes == -1 && difference.evictions >= 1);
     assert_eq!(plan.unchanged.as_ref().unwrap().after.nodes, 2);
-    assert_eq!(
-        plan.changes,
-        [
-            "NodePool default: spec.disruption.consolidationPolicy WhenEmpty -> WhenEmptyOrUnderutilized"
-        ]
-    );
-    assert_eq!(
-        plan.evictions.by_workload[0].workload,
-        "Deployment shop/web"
-    );
+    let change = "NodePool default: spec.disruption.consolidationPolicy WhenEmpty -> WhenEmptyOrUnderutilized";
+    assert_eq!(plan.changes, [change]);
+    let evicted = &plan.evictions.by_workload[0].workload;
+    assert_eq!(evicted, "Deployment shop/web");
     // The curve ends with the cluster at the end.
     let last = plan.curve.last().unwrap();
-    assert_eq!(
-        (last.nodes, last.price_per_hour),
-        (1, plan.after.price_per_hour)
-    );
+    assert_eq!(last.price_per_hour, plan.after.price_per_hour);
 }
 
 #[test]
@@ -65,14 +56,9 @@ fn a_moment_tells_the_commands_of_one_pass() {
     let world = quiet().node("c", 4);
     let plan =
         world.plan(json!({ "for": "0s", "changes": [{ "apply": deployment("big", 1, "6") }] }));
-    assert_eq!(
-        described(&plan.steps).len(),
-        2,
-        "{:?}",
-        described(&plan.steps)
-    );
-    assert!(described(&plan.steps).contains(&"launch Pending 1xm-8".to_owned()));
-    assert!(described(&plan.steps).contains(&"delete Empty c".to_owned()));
+    let mut steps = described(&plan.steps);
+    steps.sort();
+    assert_eq!(steps, ["delete Empty c", "launch Pending 1xm-8"]);
 }
 
 /// Conformance: PLAN-16
@@ -165,13 +151,9 @@ fn a_changed_template_label_drifts_every_node_at_the_pace_of_budgets() {
         "disruption": { "budgets": [{ "nodes": "1" }] },
     });
     let plan = world.plan(json!({ "changes": [{ "apply": pool(spec) }] }));
-    let replaced: Vec<&str> = plan
-        .steps
-        .iter()
-        .filter(|step| step.reason == "Drifted")
-        .flat_map(|step| step.nodes.iter().map(String::as_str))
-        .collect();
-    assert_eq!(replaced.len(), 3, "{:?}", described(&plan.steps));
+    let drifted = plan.steps.iter().filter(|step| step.reason == "Drifted");
+    let replaced: usize = drifted.map(|step| step.nodes.len()).sum();
+    assert_eq!(replaced, 3, "{:?}", described(&plan.steps));
     // One at a time: the next begins once the one before has gone.
     let starts: Vec<i64> = plan.steps.iter().map(|step| step.after).collect();
     assert!(
@@ -215,12 +197,8 @@ fn a_pod_disruption_budget_paces_a_drain_or_blocks_it() {
     let plan = world.plan(json!({ "changes": [{ "removeNode": "a" }], "for": "10m" }));
     assert_eq!(plan.evictions.total, 3);
     // The node goes once the last pod has left: each eviction waits until the successor of the one before is ready.
-    let gone = plan
-        .curve
-        .iter()
-        .find(|sample| sample.nodes == 1)
-        .map(|sample| sample.after);
-    assert!(gone.is_some_and(|gone| gone >= 15), "{:?}", plan.curve);
+    let gone = plan.curve.iter().find(|sample| sample.nodes == 1).unwrap();
+    assert!(gone.after >= 15, "{:?}", plan.curve);
     let world = world.pdb("db", json!({ "minAvailable": 3 }));
     let plan = world.plan(json!({ "changes": [{ "removeNode": "a" }], "for": "10m" }));
     assert_eq!(
@@ -237,14 +215,13 @@ fn deleted_node_pools_lose_their_nodes_and_expired_nodes_are_replaced() {
     assert_eq!((plan.after.nodes, plan.after.pending), (0, 2));
     assert_eq!(plan.changes, ["NodePool default: deleted"]);
     let world = World::new(json!({})).node("a", 4).pods("web", "a", 3);
-    let expiring = world
+    let mut world = world;
+    let mut claim = world
         .snapshot()
         .node_claim("a-claim")
         .unwrap()
         .as_ref()
         .clone();
-    let mut world = world;
-    let mut claim = expiring;
     claim.spec.expire_after = "12h10m".parse().unwrap();
     world.0.apply_node_claim(&claim);
     let plan = world.plan(json!({}));
@@ -256,16 +233,11 @@ fn deleted_node_pools_lose_their_nodes_and_expired_nodes_are_replaced() {
 #[test]
 fn equal_questions_have_equal_answers_and_the_digest_tells_answers_apart() {
     let scale = |replicas: u32| json!({ "changes": [{ "scale": { "kind": "Deployment", "namespace": "shop", "name": "web", "replicas": replicas } }] });
-    let (one, again, other) = (
-        quiet().plan(scale(9)),
-        quiet().plan(scale(9)),
-        quiet().plan(scale(10)),
-    );
+    let [one, again, other] = [9, 9, 10].map(|replicas| quiet().plan(scale(replicas)));
     assert_eq!(one, again);
     assert_eq!(one.digest.len(), 64);
     assert_ne!(one.digest, other.digest);
-    let read: karpenter_decisions::rehearse::plan::Plan =
-        serde_json::from_value(serde_json::to_value(&one).unwrap()).unwrap();
+    let read: Plan = serde_json::from_value(json!(one)).unwrap();
     assert_eq!(read, one);
 }
 
@@ -285,9 +257,7 @@ fn a_rehearsal_that_ends_early_says_why() {
         let asked = json!({ "for": "0s" });
         ended(&world.ask_with(&settings, asked).unwrap())
     };
-    assert_eq!(
-        of_static(MAX_STATIC + 1),
-        (true, Some(EndedBy::StaticNodes))
-    );
+    let too_many = of_static(MAX_STATIC + 1);
+    assert_eq!(too_many, (true, Some(EndedBy::StaticNodes)));
     assert_eq!(of_static(1), (false, None));
 }

@@ -8,7 +8,7 @@ use karpenter_api::labels::annotations::CONSOLIDATE_AFTER_APPLIES_TO_DESTINATION
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::behavior::Behavior;
 use karpenter_decisions::rehearse::Settings;
-use karpenter_decisions::rehearse::plan::{Plan, RuleAlone, Versions};
+use karpenter_decisions::rehearse::plan::{Plan, RuleAlone, Sample, Versions};
 use serde_json::{Value, json};
 
 use crate::world::{World, described, now};
@@ -41,40 +41,33 @@ fn beside_a_recent_node() -> World {
 #[test]
 fn the_rule_that_makes_the_first_difference_is_named() {
     let world = beside_a_recent_node();
-    let plan = compare(
-        &world,
-        "karpenter-1.13",
-        "karpenter-1.14",
-        json!({ "for": "5m" }),
-    );
+    let [from, to] = ["karpenter-1.13", "karpenter-1.14"];
+    let plan = compare(&world, from, to, json!({ "for": "5m" }));
     let versions = versions(&plan);
     let first = versions.first_difference.as_ref().unwrap();
     assert_eq!(first.rules, ["consolidate-after-applies-to-destinations"]);
-    let from = first.from.clone().unwrap();
-    assert_eq!(
-        (described(&[from]), &first.to),
-        (vec!["delete Underutilized a".to_owned()], &None)
-    );
-    assert_eq!(
-        (versions.before.reclaimed, versions.after.reclaimed),
-        (1, 0)
-    );
+    let step = first.from.clone().unwrap();
+    assert_eq!(described(&[step]), ["delete Underutilized a"]);
+    assert_eq!(first.to, None);
+    let reclaimed = [&versions.before, &versions.after].map(|run| run.reclaimed);
+    assert_eq!(reclaimed, [1, 0]);
     let alone = |it: &RuleAlone| (it.rule.clone(), it.run.map(|run| run.reclaimed));
     let rules = |of: &Versions| of.rules.iter().map(alone).collect::<Vec<_>>();
-    let [destinations, savings] = [
-        "consolidate-after-applies-to-destinations",
-        "candidates-by-savings",
-    ];
-    let expected = [(destinations.to_owned(), None), (savings.to_owned(), None)];
-    assert_eq!(rules(versions), expected);
+    let expected = |destinations, savings| {
+        [
+            (
+                "consolidate-after-applies-to-destinations".to_owned(),
+                destinations,
+            ),
+            ("candidates-by-savings".to_owned(), savings),
+        ]
+    };
+    assert_eq!(rules(versions), expected(None, None));
     // Each rule alone: the other one makes no difference here.
-    let pair = json!({ "from": "karpenter-1.13", "to": "karpenter-1.14", "eachRule": true });
+    let pair = json!({ "from": from, "to": to, "eachRule": true });
     let each = world.plan(json!({ "versions": pair, "for": "5m" }));
-    let expected = [
-        (destinations.to_owned(), Some(0)),
-        (savings.to_owned(), Some(1)),
-    ];
-    assert_eq!(rules(each.versions.as_ref().unwrap()), expected);
+    let of_each = rules(each.versions.as_ref().unwrap());
+    assert_eq!(of_each, expected(Some(0), Some(1)));
     // The plan itself is that of the second version, and its twin that of the first.
     assert_eq!(plan.after.nodes, 2);
     assert_eq!(plan.unchanged.as_ref().unwrap().after.nodes, 1);
@@ -116,8 +109,8 @@ fn each_rule_to_the_end_names_the_same_rule_of_the_first_difference() {
     let named = first(false);
     let deleted = [named.from.clone(), named.to.clone()].map(|step| described(&[step.unwrap()]));
     assert_eq!(
-        deleted,
-        [["delete Underutilized a"], ["delete Underutilized b"]]
+        deleted.concat(),
+        ["delete Underutilized a", "delete Underutilized b"]
     );
     assert_eq!(named.rules, ["candidates-by-savings"]);
     assert_eq!(first(true), named);
@@ -165,22 +158,14 @@ fn numbers_are_means_over_time_and_pending_pods_count_in_seconds() {
     let run = versions(&plan).before;
     // A node of four cores, sixty seconds after the batch of a second: half of the time.
     assert_eq!((run.launches, run.evictions), (1, 0));
-    let launched = plan
-        .curve
-        .iter()
-        .find(|sample| sample.nodes == 1)
-        .unwrap()
-        .after;
+    let launched = plan.curve.iter().find(|sample| sample.nodes == 1);
+    let launched = launched.unwrap().after;
     let share = (120 - launched) as f64 / 120.0;
     assert!((run.nodes - share).abs() < 1e-9, "{run:?}");
     assert!((run.price_per_hour - 0.4 * share).abs() < 1e-9, "{run:?}");
-    let bound = plan
-        .curve
-        .iter()
-        .find(|sample| sample.after > 0 && sample.pending == 0)
-        .unwrap()
-        .after;
-    assert_eq!(run.pending_seconds, 2 * bound);
+    let is_bound = |sample: &&Sample| sample.after > 0 && sample.pending == 0;
+    let bound = plan.curve.iter().find(is_bound).unwrap();
+    assert_eq!(run.pending_seconds, 2 * bound.after);
 }
 
 #[test]
@@ -239,12 +224,9 @@ fn objects_that_a_version_does_not_know_are_named() {
     settings.gates.static_capacity = true;
     settings.gates.node_overlays = true;
     let mut world = World::new(json!({ "replicas": 1 }));
-    world.0.apply_node_overlay(
-        &serde_json::from_value(
-            json!({ "metadata": { "name": "cheap" }, "spec": { "requirements": [] } }),
-        )
-        .unwrap(),
-    );
+    let overlay = json!({ "metadata": { "name": "cheap" }, "spec": { "requirements": [] } });
+    let overlay = serde_json::from_value(overlay).unwrap();
+    world.0.apply_node_overlay(&overlay);
     let left_out = |world: &World| {
         let request =
             json!({ "versions": { "from": "karpenter-1.6", "to": "karpenter-1.13" }, "for": "0s" });
@@ -280,11 +262,8 @@ fn a_comparison_that_is_cut_short_leaves_out_rules_and_says_so() {
     let whole = counted(usize::MAX);
     let needed = asked.load(Ordering::Relaxed);
     let runs = |plan: &Plan| {
-        versions(plan)
-            .rules
-            .iter()
-            .filter(|it| it.run.is_some())
-            .count()
+        let rules = versions(plan).rules.iter();
+        rules.filter(|it| it.run.is_some()).count()
     };
     assert_eq!((runs(&whole), whole.observed.truncated), (2, false));
     let cut = counted(needed - 1);
@@ -293,9 +272,8 @@ fn a_comparison_that_is_cut_short_leaves_out_rules_and_says_so() {
 
 #[test]
 fn an_unknown_version_is_refused_with_those_that_are_known() {
-    let error = World::new(json!({}))
-        .ask(json!({ "versions": { "from": "this", "to": "karpenter-0.9" } }))
-        .unwrap_err();
+    let unknown = json!({ "versions": { "from": "this", "to": "karpenter-0.9" } });
+    let error = World::new(json!({})).ask(unknown).unwrap_err();
     assert_eq!(
         error.to_string(),
         "invalid request: versions: unknown version `karpenter-0.9`: karpenter-1.0, karpenter-1.6, karpenter-1.13, karpenter-1.14, head, this are known"
@@ -315,17 +293,10 @@ fn the_page_offers_the_versions_that_are_known() {
 
 #[test]
 fn what_is_not_modelled_is_said_first() {
-    let plan = compare(
-        &World::new(json!({})),
-        "head",
-        "this",
-        json!({ "for": "0s" }),
-    );
-    assert!(
-        plan.approximate[0].contains("timeouts are not modelled"),
-        "{:?}",
-        plan.approximate
-    );
+    let world = World::new(json!({}));
+    let plan = compare(&world, "head", "this", json!({ "for": "0s" }));
+    let first = &plan.approximate[0];
+    assert!(first.contains("timeouts are not modelled"), "{first}");
 }
 
 #[test]

@@ -1,22 +1,16 @@
 //! A small cluster of the fake cloud, and rehearsals of it.
 
 use jiff::Timestamp;
-use karpenter_core::cluster::{Cluster, ClusterConfig, Snapshot};
-use karpenter_core::fake::{instance_type, offering, well_known};
-use karpenter_core::provider::NodeClassKind;
+use karpenter_core::cluster::{Cluster, Snapshot};
+use karpenter_core::fake::{cluster_config, instance_type, offering};
 use karpenter_decisions::rehearse::plan::{Plan, Step};
 use karpenter_decisions::rehearse::request::PlanRequest;
 use karpenter_decisions::rehearse::{InvalidPlan, Settings, rehearse};
+use karpenter_fixtures::{EPOCH, INSTANCE_TYPE, NodePool, Object, Z1, claim_of, node, pod, read};
 use serde_json::{Value, json};
-
-const ZONE: &str = "test-zone-1";
 
 pub fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
-}
-
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
 }
 
 /// The NodePool `default`; `spec` changes its spec.
@@ -25,7 +19,7 @@ pub fn pool(spec: Value) -> Value {
         "apiVersion": "karpenter.sh/v1", "kind": "NodePool",
         "metadata": { "name": "default" },
         "spec": {
-            "template": { "spec": { "requirements": [], "expireAfter": "Never", "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" } } },
+            "template": { "spec": { "requirements": [], "expireAfter": "Never", "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" } } },
             "disruption": { "consolidateAfter": "0s", "consolidationPolicy": "WhenEmptyOrUnderutilized", "budgets": [{ "nodes": "100%" }] },
         },
     });
@@ -63,22 +57,9 @@ pub struct World(pub Cluster);
 impl World {
     /// A cluster with the NodePool `default` and instance types of 2, 4, 8 and 16 cores at a tenth of a dollar per core.
     pub fn new(spec: Value) -> Self {
-        let config = ClusterConfig {
-            well_known: well_known(),
-            node_classes: vec![NodeClassKind {
-                group: "example.com".into(),
-                version: "v1".into(),
-                kind: "Rack".into(),
-                plural: "racks".into(),
-            }],
-            ..ClusterConfig::default()
-        };
-        let mut cluster = Cluster::new(config);
-        let mut pool = read::<karpenter_api::v1::NodePool>(pool(spec));
-        pool.metadata.uid = Some("default".into());
-        pool.status = read(
-            json!({ "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] }),
-        );
+        let mut cluster = Cluster::new(cluster_config());
+        let pool = Object::<NodePool>::from_json(pool(spec)).uid("default");
+        let mut pool = pool.condition("Ready", "True", "Ready", EPOCH).build();
         karpenter_api::hash::stamp(&mut pool);
         cluster.apply_node_pool(&pool);
         let types = [2_i64, 4, 8, 16].map(|cpu| {
@@ -86,7 +67,7 @@ impl World {
                 .cpu(cpu)
                 .gib(64)
                 .pods(50)
-                .offerings(vec![offering("on-demand", ZONE, cpu as f64 / 10.0)])
+                .offerings(vec![offering("on-demand", Z1, cpu as f64 / 10.0)])
                 .build()
         });
         cluster.set_instance_types("default", Ok(types.into()));
@@ -96,25 +77,16 @@ impl World {
     pub fn node(mut self, name: &str, cpu: i64) -> Self {
         let snapshot = self.0.snapshot();
         let marks = &snapshot.node_pool("default").unwrap().metadata.annotations;
-        let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
-        let labels = json!({
-            "karpenter.sh/nodepool": "default", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
-            "topology.kubernetes.io/zone": ZONE, "kubernetes.io/hostname": name, "karpenter.sh/capacity-type": "on-demand",
-            "node.kubernetes.io/instance-type": format!("m-{cpu}"), "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
-        });
-        let amounts = json!({ "cpu": cpu.to_string(), "memory": "64Gi", "pods": "50" });
-        let id = format!("fake://{name}");
-        self.0.apply_node_claim(&read(json!({
-            "metadata": { "name": format!("{name}-claim"), "uid": name, "labels": labels, "annotations": marks, "creationTimestamp": "2025-12-31T23:59:00Z" },
-            "spec": { "requirements": [], "expireAfter": "Never", "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" } },
-            "status": { "providerID": id, "nodeName": name, "capacity": amounts, "allocatable": amounts,
-                "conditions": (["Launched", "Registered", "Initialized", "Consolidatable"].map(condition)) },
-        })));
-        self.0.apply_node(&read(json!({
-            "metadata": { "name": name, "uid": name, "labels": labels },
-            "spec": { "providerID": id },
-            "status": { "capacity": amounts, "allocatable": amounts, "conditions": [{ "type": "Ready", "status": "True" }] },
-        })));
+        let marks = serde_json::to_value(marks).unwrap();
+        let node = node(name).label(INSTANCE_TYPE, &format!("m-{cpu}"));
+        let node = node.cpu(&cpu.to_string()).memory("64Gi").pods("50").ready();
+        let claim = claim_of(&node)
+            .set("/metadata/annotations", marks)
+            .created("2025-12-31T23:59:00Z")
+            .expire_after("Never")
+            .is("Consolidatable");
+        self.0.apply_node_claim(&claim.build());
+        self.0.apply_node(&node.build());
         self
     }
 
@@ -140,13 +112,17 @@ impl World {
         (app, cpu): (&str, &str),
         annotations: Value,
     ) -> Self {
-        let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:02Z" });
-        self.0.apply_pod(&read(json!({
-            "metadata": { "name": name, "namespace": "shop", "uid": name, "labels": { "app": app, "pod-template-hash": "x" }, "annotations": annotations,
-                "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{app}-x"), "uid": "rs", "controller": true }] },
-            "spec": { "nodeName": node, "terminationGracePeriodSeconds": 5, "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] },
-            "status": { "phase": "Running", "conditions": [ready] },
-        })));
+        let pod = pod(name)
+            .namespace("shop")
+            .label("app", app)
+            .label("pod-template-hash", "x")
+            .controlled_by("ReplicaSet", &format!("{app}-x"))
+            .set("/metadata/annotations", annotations)
+            .cpu(cpu)
+            .grace_period(5)
+            .on(node)
+            .condition("Ready", "True", "Ready", "2026-01-01T00:00:02Z");
+        self.0.apply_pod(&pod.build());
         self
     }
 
@@ -187,18 +163,12 @@ impl World {
 /// Returns steps as texts: action, reason, nodes, launched instance types.
 pub fn described(steps: &[Step]) -> Vec<String> {
     let one = |step: &Step| {
+        let (action, nodes) = (step.action.as_str(), step.nodes.join("+"));
         let launches = step.launches.iter();
-        let launches: Vec<String> = launches
-            .map(|launch| format!("{}x{}", launch.count, launch.instance_type))
-            .collect();
-        let parts = [
-            step.action.as_str().to_owned(),
-            step.reason.clone(),
-            step.nodes.join("+"),
-            launches.join("+"),
-        ];
-        let parts = parts.into_iter().filter(|part| !part.is_empty());
-        parts.collect::<Vec<_>>().join(" ")
+        let launches = launches.map(|it| format!("{}x{}", it.count, it.instance_type));
+        let launches = Vec::from_iter(launches).join("+");
+        let text = format!("{action} {} {nodes} {launches}", step.reason);
+        Vec::from_iter(text.split_whitespace()).join(" ")
     };
     steps.iter().map(one).collect()
 }

@@ -39,43 +39,33 @@ fn shown(output: &Output) -> String {
     )
 }
 
-fn seed(path: &str, args: &[&str]) -> String {
+fn seed(path: &str, args: &[&str]) -> Output {
     let path = seeds().join(path);
-    let mut all = vec!["-f", path.to_str().unwrap()];
-    all.extend(args);
-    shown(&convert(&all, ""))
+    convert(&[&["-f", path.to_str().unwrap()], args].concat(), "")
 }
+
+const WITH_PROFILE: [&str; 3] = [
+    "--default-instance-profile",
+    "KarpenterNodeInstanceProfile-${CLUSTER_NAME}",
+    "--check",
+];
 
 #[test]
 fn the_just_in_time_walkthrough() {
-    insta::assert_snapshot!(seed(
-        "1-just-in-time-v0.16/provisioner.yaml",
-        &[
-            "--default-instance-profile",
-            "KarpenterNodeInstanceProfile-${CLUSTER_NAME}",
-            "--check"
-        ],
-    ));
+    let path = "1-just-in-time-v0.16/provisioner.yaml";
+    insta::assert_snapshot!(shown(&seed(path, &WITH_PROFILE)));
 }
 
 #[test]
 fn the_windows_walkthrough() {
-    insta::assert_snapshot!(seed(
-        "2-windows-v0.29/provisioners.yaml",
-        &[
-            "--default-instance-profile",
-            "KarpenterNodeInstanceProfile-${CLUSTER_NAME}",
-            "--check"
-        ],
-    ));
+    let path = "2-windows-v0.29/provisioners.yaml";
+    insta::assert_snapshot!(shown(&seed(path, &WITH_PROFILE)));
 }
 
 #[test]
 fn the_layered_constraints_walkthrough() {
-    insta::assert_snapshot!(seed(
-        "3-layered-constraints-and-upgrade-v0.33/nodepool.yaml",
-        &["--check"],
-    ));
+    let path = "3-layered-constraints-and-upgrade-v0.33/nodepool.yaml";
+    insta::assert_snapshot!(shown(&seed(path, &["--check"])));
 }
 
 #[test]
@@ -97,16 +87,7 @@ fn other_kinds_pass_through_byte_for_byte() {
 
 #[test]
 fn documents_of_v1_stay_unchanged() {
-    let first = convert(
-        &[
-            "-f",
-            seeds()
-                .join("3-layered-constraints-and-upgrade-v0.33/nodepool.yaml")
-                .to_str()
-                .unwrap(),
-        ],
-        "",
-    );
+    let first = seed("3-layered-constraints-and-upgrade-v0.33/nodepool.yaml", &[]);
     let again = convert(&["-f", "-", "--check"], text(&first.stdout));
     assert!(again.status.success());
     assert_eq!(text(&again.stdout), text(&first.stdout));
@@ -211,16 +192,11 @@ fn check_fails_only_on_lossy_conversions() {
         )
     };
     let lossy = pool("{consolidationPolicy: WhenUnderutilized, consolidateAfter: 30s}");
-    assert_eq!(
-        convert(&["-f", "-", "--check"], &lossy).status.code(),
-        Some(1)
-    );
-    assert_eq!(convert(&["-f", "-"], &lossy).status.code(), Some(0));
     let fine = pool("{consolidationPolicy: WhenEmpty, consolidateAfter: 30s}");
-    assert_eq!(
-        convert(&["-f", "-", "--check"], &fine).status.code(),
-        Some(0)
-    );
+    let code = |args: &[&str], input: &str| convert(args, input).status.code();
+    assert_eq!(code(&["-f", "-", "--check"], &lossy), Some(1));
+    assert_eq!(code(&["-f", "-"], &lossy), Some(0));
+    assert_eq!(code(&["-f", "-", "--check"], &fine), Some(0));
 }
 
 #[test]

@@ -2,30 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Cluster, Printed, run};
+use crate::fixture::{Cluster, Printed, closed_address, plugin, run};
 use crate::transport::Decisions;
 
 /// Runs the plugin against a server, without a kubeconfig.
 pub(crate) async fn ask(url: &str, args: &[&str]) -> Printed {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
-    command
-        .args(args)
-        .args(["--server", url])
-        .env("KUBECONFIG", "/nonexistent")
-        .env("HOME", "/nonexistent");
+    let mut command = plugin();
+    command.args(args).args(["--server", url]);
     run(command).await
-}
-
-/// Asserts that nothing but one line of an error is printed, with exit code 1.
-pub(crate) fn assert_refused(printed: &Printed, words: &str) {
-    assert_eq!(printed.code, Some(1), "{printed:?}");
-    assert_eq!(printed.stdout, "", "{printed:?}");
-    assert_eq!(printed.stderr.lines().count(), 1, "{printed:?}");
-    assert!(
-        printed.stderr.starts_with("error: ") && printed.stderr.contains(words),
-        "{words}: {printed:?}"
-    );
-    assert!(!printed.stderr.contains('\u{1b}'), "{printed:?}");
 }
 
 pub(crate) fn status(code: u16, reason: &str, message: &str, details: Value) -> Value {
@@ -35,6 +19,8 @@ pub(crate) fn status(code: u16, reason: &str, message: &str, details: Value) -> 
     })
 }
 
+const OF_DEPLOYMENT: &str = "why deploy -n shop gone --server http://127.0.0.1:1";
+
 const QUESTIONS: [&[&str]; 3] = [
     &["why", "pod", "-n", "shop", "web"],
     &["why", "nodes"],
@@ -42,51 +28,30 @@ const QUESTIONS: [&[&str]; 3] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_that_does_not_exist_is_named() {
-    let message = "Pod \"web\" not found in namespace \"shop\"";
-    let missing = status(
-        404,
-        "NotFound",
-        message,
-        json!({ "kind": "Pod", "name": "web" }),
-    );
-    let server = Decisions::refusing("404 Not Found", "", missing).await;
-    let printed = ask(&server.url(), QUESTIONS[0]).await;
-    assert_refused(
-        &printed,
-        "error: Pod \"web\" not found in namespace \"shop\"",
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_object_of_any_kind_that_does_not_exist_is_one_line() {
     for (question, kind) in [
-        (["why", "node", "gone"], "Node"),
-        (["why", "nodeclaim", "gone"], "NodeClaim"),
-        (["why", "nodepool", "gone"], "NodePool"),
+        (&["why", "pod", "-n", "shop", "gone"][..], "Pod"),
+        (&["why", "node", "gone"], "Node"),
+        (&["why", "nodeclaim", "gone"], "NodeClaim"),
+        (&["why", "nodepool", "gone"], "NodePool"),
     ] {
         let message = format!("{kind} \"gone\" not found");
         let details = json!({ "kind": kind, "name": "gone" });
         let missing = status(404, "NotFound", &message, details);
         let server = Decisions::refusing("404 Not Found", "", missing).await;
-        let printed = ask(&server.url(), &question).await;
-        assert_refused(&printed, &format!("error: {message}"));
+        let printed = ask(&server.url(), question).await;
+        printed.fails(&format!("error: {message}"));
         assert!(server.heads().iter().all(|head| head.starts_with("GET ")));
     }
     // The plugin itself looks for a Deployment and its pods.
     let cluster = Cluster::start(&[]).await;
-    let mut command = cluster.plugin();
-    command.args(["why", "deploy", "-n", "shop", "gone"]);
-    command.args(["--server", "http://127.0.0.1:1"]);
-    let printed = run(command).await;
-    assert_refused(&printed, ": not found");
+    let printed = cluster.run(OF_DEPLOYMENT).await;
+    printed.fails(": not found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_down_or_of_another_version_is_one_line() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let down = format!("http://{}", free.local_addr().unwrap());
-    drop(free);
+    let down = format!("http://{}", closed_address());
     let message = "this replica does not lead: ask pod karpenter-1";
     let details = json!({ "kind": "Pod", "name": "karpenter-1" });
     let follows = status(503, "ServiceUnavailable", message, details);
@@ -97,12 +62,11 @@ async fn a_server_that_is_down_or_of_another_version_is_one_line() {
     let older = Decisions::refusing("404 Not Found", "", unknown).await;
     for question in QUESTIONS {
         let printed = ask(&down, question).await;
-        assert_refused(&printed, "check --server and KARPENTER_SERVER");
+        printed.fails("check --server and KARPENTER_SERVER");
         let printed = ask(&follower.url(), question).await;
-        assert_refused(&printed, "(the leader is pod karpenter-1); try again in 5s");
+        printed.fails("(the leader is pod karpenter-1); try again in 5s");
         let printed = ask(&older.url(), question).await;
-        assert_refused(
-            &printed,
+        printed.fails(
             "does not know this question; the plugin and Karpenter should be of one version",
         );
     }
@@ -128,7 +92,7 @@ async fn names_with_escape_sequences_or_markup_are_refused_without_a_question() 
             vec!["doctor", "-n", name],
         ] {
             let printed = ask(&server.url(), &args).await;
-            assert_refused(&printed, "invalid name `");
+            printed.fails("invalid name `");
         }
     }
     assert_eq!(server.heads(), [""; 0]);
@@ -139,18 +103,10 @@ async fn a_namespace_without_rights_is_a_line_with_the_missing_rule() {
     let cluster = Cluster::start(&[]).await;
     let kubeconfig = cluster.kubeconfig_with_rules(json!([]));
     let mut command = cluster.plugin();
-    command.env("KUBECONFIG", kubeconfig).args([
-        "why",
-        "deploy",
-        "-n",
-        "shop",
-        "web",
-        "--server",
-        "http://127.0.0.1:1",
-    ]);
-    let printed = run(command).await;
-    assert_refused(
-        &printed,
+    command
+        .env("KUBECONFIG", kubeconfig)
+        .args(OF_DEPLOYMENT.split(' '));
+    run(command).await.fails(
         "forbidden; it needs a Role in namespace \"shop\" with the rule {apiGroups: [\"apps\"], resources: [\"deployments\"], verbs: [\"get\"]}",
     );
 }

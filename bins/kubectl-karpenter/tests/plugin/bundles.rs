@@ -2,32 +2,25 @@
 
 use std::path::Path;
 
-use karpenter_core::cluster::{Cluster as Model, ClusterConfig};
+use karpenter_core::cluster::Cluster as Model;
 use karpenter_core::disruption::{self, DisruptionRequest};
 use karpenter_core::fake;
 use karpenter_core::pod::Pod;
 use karpenter_core::resources::Resources;
+use karpenter_decisions::bundle::catalogue::Catalogue;
 use karpenter_decisions::bundle::recording::Recorder;
-use karpenter_decisions::bundle::{self, Bundle, Decision, Settings};
+use karpenter_decisions::bundle::{self, Bundle, Settings};
+use karpenter_fixtures::node_pool;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::fixture::{Cluster, Printed, run};
+use crate::fixture::{Cluster, Printed, plugin, run};
 use crate::transport::Decisions;
 
 /// A pending pod that a NodePool has room for, and one that is too large.
 pub fn captured() -> Bundle {
-    let mut model = Model::new(ClusterConfig {
-        well_known: fake::well_known(),
-        ..ClusterConfig::default()
-    });
-    let pool: karpenter_api::v1::NodePool = serde_json::from_value(json!({
-        "metadata": { "name": "default" },
-        "spec": { "template": { "spec": { "requirements": [], "nodeClassRef": { "group": "g", "kind": "K", "name": "c" } } } },
-        "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
-    }))
-    .unwrap();
-    model.apply_node_pool(&pool);
+    let mut model = Model::new(fake::cluster_config());
+    model.apply_node_pool(&node_pool("default").build());
     model.set_instance_types("default", Ok(fake::instance_types(5)));
     let now: jiff::Timestamp = "2026-01-10T00:00:00Z".parse().unwrap();
     for (name, cores) in [("small", 1), ("large", 4000)] {
@@ -42,14 +35,14 @@ pub fn write(bundle: &Bundle, path: &Path) {
     bundle::write(bundle, std::fs::File::create(path).unwrap()).unwrap();
 }
 
+fn read(path: &Path) -> Bundle {
+    bundle::read(std::fs::read(path).unwrap().as_slice()).unwrap()
+}
+
 /// Runs the plugin without a kubeconfig, in a directory of its own.
 async fn offline(home: &TempDir, line: &str) -> Printed {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
-    command
-        .args(line.split(' '))
-        .current_dir(home.path())
-        .env("KUBECONFIG", "/nonexistent")
-        .env("HOME", "/nonexistent");
+    let mut command = plugin();
+    command.args(line.split(' ')).current_dir(home.path());
     run(command).await
 }
 
@@ -73,43 +66,26 @@ async fn why_and_doctor_answer_from_a_bundle_without_a_cluster() {
     let home = home();
     let args = "why pod -n shop large --bundle a.karpenter.zst -o json";
     let printed = offline(&home, args).await;
-    assert_eq!(printed.code, Some(0), "{printed:?}");
-    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
-    assert_eq!(
-        (&answer["kind"], &answer["state"]),
-        (&json!("PodExplanation"), &json!("Pending"))
-    );
+    let answer: Value = serde_json::from_str(printed.succeeds()).unwrap();
+    assert_eq!(answer["state"], "Pending", "{answer}");
     assert_eq!(answer["pools"][0]["reason"]["id"], "TooLarge", "{answer}");
-    let printed = offline(&home, "why pods --bundle a.karpenter.zst").await;
-    assert!(printed.succeeds().contains("TooLarge"), "{printed:?}");
-    let printed = offline(&home, "doctor --bundle a.karpenter.zst -o json").await;
-    assert!(printed.succeeds().contains("BlockerReport"), "{printed:?}");
-    let args = "why node gone --bundle a.karpenter.zst";
-    let printed = offline(&home, args).await;
-    assert_eq!(
-        (printed.code, printed.stderr.as_str()),
-        (
-            Some(1),
-            "error: Node \"gone\" not found in a.karpenter.zst\n"
-        )
-    );
+    let pods = offline(&home, "why pods --bundle a.karpenter.zst").await;
+    pods.shows("TooLarge");
+    let report = offline(&home, "doctor --bundle a.karpenter.zst -o json").await;
+    report.shows("BlockerReport");
+    let gone = offline(&home, "why node gone --bundle a.karpenter.zst").await;
+    gone.fails("error: Node \"gone\" not found in a.karpenter.zst\n");
 }
 
 #[tokio::test]
 async fn two_versions_are_rehearsed_in_the_cluster_of_a_bundle() {
     let home = home();
-    let plan = |more: &str| {
+    let plan = async |more: &str| {
         let args = format!("plan --bundle a.karpenter.zst {more}");
-        let home = &home;
-        async move { offline(home, &args).await }
+        offline(&home, &args).await
     };
-    let printed = plan("--from karpenter-1.13 --to karpenter-1.14 --for 10m").await;
-    assert!(
-        printed
-            .succeeds()
-            .contains("karpenter-1.13   karpenter-1.14"),
-        "{printed:?}"
-    );
+    let compared = plan("--from karpenter-1.13 --to karpenter-1.14 --for 10m").await;
+    compared.shows("karpenter-1.13   karpenter-1.14");
     let printed = plan("--to karpenter-0.9").await;
     printed.fails("unknown version `karpenter-0.9`: karpenter-1.0, karpenter-1.6, ");
 }
@@ -119,9 +95,8 @@ async fn replay_tells_how_many_decisions_are_identical() {
     let home = home();
     let printed = offline(&home, "replay a.karpenter.zst --exit-code").await;
     assert_eq!(
-        (printed.code, printed.stdout.as_str()),
-        (Some(0), "replayed 2 decisions: 2 identical, 0 different\n"),
-        "{printed:?}"
+        printed.succeeds(),
+        "replayed 2 decisions: 2 identical, 0 different\n"
     );
     let printed = offline(&home, "replay a.karpenter.zst --decision Lunch").await;
     printed.fails("Provisioning, Disruption");
@@ -131,8 +106,7 @@ async fn replay_tells_how_many_decisions_are_identical() {
 async fn replay_of_a_different_decision_exits_with_2_and_bisect_keeps_it_alone() {
     let home = home();
     let mut other = captured();
-    let of = |decision: &mut Decision| decision.digest = "0".repeat(64);
-    of(&mut other.decisions[1]);
+    other.decisions[1].digest = "0".repeat(64);
     write(&other, &home.path().join("b.karpenter.zst"));
     let args = "replay b.karpenter.zst --exit-code --bisect c.karpenter.zst";
     let printed = offline(&home, args).await;
@@ -142,20 +116,11 @@ async fn replay_of_a_different_decision_exits_with_2_and_bisect_keeps_it_alone()
             && printed.stdout.contains("Disruption differs"),
         "{printed:?}"
     );
-    let alone = std::fs::read(home.path().join("c.karpenter.zst")).unwrap();
-    let alone = bundle::read(alone.as_slice()).unwrap();
-    let ids: Vec<&str> = alone
-        .decisions
-        .iter()
-        .map(|decision| decision.id.as_str())
-        .collect();
-    assert_eq!(ids, ["Disruption"]);
-    let printed = offline(&home, "replay b.karpenter.zst").await;
-    assert_eq!(
-        printed.code,
-        Some(0),
-        "without --exit-code it is an answer: {printed:?}"
-    );
+    let alone = read(&home.path().join("c.karpenter.zst"));
+    let ids = alone.decisions.iter().map(|decision| &decision.id);
+    assert!(ids.eq(["Disruption"]));
+    // Without --exit-code it is an answer.
+    offline(&home, "replay b.karpenter.zst").await.succeeds();
 }
 
 #[tokio::test]
@@ -184,24 +149,14 @@ async fn a_capture_that_fails_leaves_no_file_and_keeps_the_old_one() {
         (half.url(), "cannot keep a.karpenter.zst: "),
         (busy.url(), "another bundle is being sent"),
     ] {
-        let printed = offline(
-            &home,
-            &format!("capture -o a.karpenter.zst --server {server}"),
-        )
-        .await;
-        printed.fails(words);
+        let args = format!("capture -o a.karpenter.zst --server {server}");
+        offline(&home, &args).await.fails(words);
         assert_eq!(files(&home), ["a.karpenter.zst"]);
     }
-    assert_eq!(
-        std::fs::read(home.path().join("a.karpenter.zst")).unwrap(),
-        before
-    );
-    let printed = offline(
-        &home,
-        &format!("capture -o missing/a --server {}", half.url()),
-    )
-    .await;
-    printed.fails("cannot write missing/a");
+    let after = std::fs::read(home.path().join("a.karpenter.zst")).unwrap();
+    assert_eq!(after, before);
+    let args = format!("capture -o missing/a --server {}", half.url());
+    offline(&home, &args).await.fails("cannot write missing/a");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,11 +167,8 @@ async fn a_capture_of_the_time_before_asks_for_it_and_tells_its_passes() {
     let asked = format!("capture --last 30m -o b --server {}", off.url());
     let printed = offline(&home, &asked).await;
     printed.fails("FlightRecorder");
-    assert!(
-        off.heads()[0].contains("/bundle?last=30m "),
-        "{:?}",
-        off.heads()
-    );
+    let head = off.heads().remove(0);
+    assert!(head.contains("/bundle?last=30m "), "{head}");
     let printed = offline(&home, "capture --last 30m --redact names").await;
     printed.fails("cannot be used with");
 
@@ -234,7 +186,7 @@ async fn a_capture_of_the_time_before_asks_for_it_and_tells_its_passes() {
     let words =
         "replayed 3 decisions: 2 identical, 1 different\nDisruption@2026-01-10T00:00:00Z differs:";
     assert!(printed.stdout.starts_with(words), "{printed:?}");
-    let alone = bundle::read(std::fs::read(home.path().join("c")).unwrap().as_slice()).unwrap();
+    let alone = read(&home.path().join("c"));
     assert_eq!((alone.recording.len(), alone.decisions.len()), (1, 0));
 }
 
@@ -249,62 +201,35 @@ async fn without_a_controller_the_objects_are_listed() {
             "spec": { "nodeName": "node-a", "containers": [{ "name": "c", "image": "SECRET" }] },
         }),
     ]);
-    let types = karpenter_decisions::bundle::catalogue::Catalogue::new([(
-        "default".to_owned(),
-        fake::instance_types(3).to_vec(),
-    )]);
-    let catalogue = cluster.home.path().join("catalogue.json");
+    let types = fake::instance_types(3).to_vec();
+    let types = Catalogue::new([("default".to_owned(), types)]);
+    let [catalogue, file, key] =
+        ["catalogue.json", "a.karpenter.zst", "a.key"].map(|name| cluster.home.path().join(name));
     std::fs::write(&catalogue, types.to_json()).unwrap();
-    let file = cluster.home.path().join("a.karpenter.zst");
-    let key = cluster.home.path().join("a.key");
     let (path, catalogue, key_path) = (file.display(), catalogue.display(), key.display());
-    let printed = cluster
-        .run(&format!(
-            "capture --without-controller --catalogue {catalogue} -o {path}"
-        ))
-        .await;
-    assert_eq!(printed.code, Some(0), "{printed:?}");
-    assert!(
-        printed
-            .stdout
-            .starts_with("captured 1 nodes, 1 pods (0 pending), 1 NodePools"),
-        "{printed:?}"
-    );
-    let read = bundle::read(std::fs::read(&file).unwrap().as_slice()).unwrap();
-    assert_eq!(
-        read.snapshot
-            .instance_types("default")
-            .unwrap()
-            .as_ref()
-            .unwrap()
-            .len(),
-        3
-    );
-    assert_eq!(read.snapshot.pods_on("node-a").len(), 1);
-    assert_eq!(
-        std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-        0o600
-    );
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let args = format!("capture --without-controller --catalogue {catalogue} -o {path}");
+    let printed = cluster.run(&args).await;
+    printed.shows("captured 1 nodes, 1 pods (0 pending), 1 NodePools");
+    let found = read(&file).snapshot;
+    let types = found.instance_types("default").unwrap().as_ref();
+    assert_eq!(types.unwrap().len(), 3);
+    assert_eq!(found.pods_on("node-a").len(), 1);
+    assert_eq!(mode(&file), 0o600);
     // With pseudonyms, and their key in a file of its own.
-    let printed = cluster
-        .run(&format!(
-            "capture --without-controller --redact all --key {key_path} -o {path}"
-        ))
-        .await;
+    let args = format!("capture --without-controller --redact all --key {key_path} -o {path}");
+    let printed = cluster.run(&args).await;
     printed.succeeds();
     assert!(
         printed.stderr.contains("without --catalogue"),
         "{printed:?}"
     );
-    let read = bundle::read(std::fs::read(&file).unwrap().as_slice()).unwrap();
-    assert!(read.snapshot.node("node-a").is_none());
+    let found = read(&file).snapshot;
+    assert!(found.node("node-a").is_none());
     let names: Value = serde_json::from_slice(&std::fs::read(&key).unwrap()).unwrap();
     let pseudonym = names["names"]["node-a"].as_str().unwrap();
-    assert_eq!(read.snapshot.pods_on(pseudonym).len(), 1);
-    assert_eq!(
-        std::fs::metadata(&key).unwrap().permissions().mode() & 0o777,
-        0o600
-    );
+    assert_eq!(found.pods_on(pseudonym).len(), 1);
+    assert_eq!(mode(&key), 0o600);
     let printed = cluster
         .run(&format!("capture --key {key_path} -o {path}"))
         .await;

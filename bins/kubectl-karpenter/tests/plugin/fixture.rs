@@ -1,5 +1,6 @@
 //! An API server with NodePools, and the plugin's process.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -29,10 +30,21 @@ pub struct Printed {
 }
 
 impl Printed {
-    /// Asserts that nothing but an error is printed.
+    /// Asserts that nothing but an error is printed: one line, or the usage after a wrong command line.
     pub fn fails(&self, words: &str) {
         assert_eq!((self.code, &*self.stdout), (Some(1), ""), "{self:?}");
+        assert!(self.stderr.starts_with("error: "), "{self:?}");
         assert!(self.stderr.contains(words), "{words}: {self:?}");
+        let is_usage = self
+            .stderr
+            .ends_with("\n\nFor more information, try '--help'.\n");
+        assert!(is_usage || self.stderr.lines().count() == 1, "{self:?}");
+        assert!(!self.stderr.contains('\u{1b}'), "{self:?}");
+    }
+
+    /// Asserts that it succeeds and prints these words.
+    pub fn shows(&self, words: &str) {
+        assert!(self.succeeds().contains(words), "{words}: {self:?}");
     }
 
     /// Asserts that it succeeds; returns what is printed.
@@ -51,6 +63,22 @@ impl From<Output> for Printed {
             stderr: text(output.stderr),
         }
     }
+}
+
+/// Returns the plugin's command line without a kubeconfig.
+pub fn plugin() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
+    command
+        .env("KUBECONFIG", "/nonexistent")
+        .env("HOME", "/nonexistent")
+        .env_remove("KARPENTER_SERVER");
+    command
+}
+
+/// Returns an address at which nothing listens any more.
+pub fn closed_address() -> SocketAddr {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap()
 }
 
 impl Cluster {
@@ -98,11 +126,10 @@ impl Cluster {
 
     /// Returns the plugin's command line with the administrator's kubeconfig.
     pub fn plugin(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
+        let mut command = plugin();
         command
             .env("KUBECONFIG", self.kubeconfig())
-            .env("HOME", self.home.path())
-            .env_remove("KARPENTER_SERVER");
+            .env("HOME", self.home.path());
         command
     }
 

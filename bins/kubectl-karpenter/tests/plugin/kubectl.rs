@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::fixture::{Cluster, Printed, run};
+use crate::fixture::{Cluster, run};
 use crate::usable::kubectl_is_missing;
 
 /// Returns a kubectl with the plugin, and nothing else of ours, in its PATH.
@@ -35,14 +35,7 @@ fn kubectl(cluster: &Cluster) -> Command {
 async fn succeeds(cluster: &Cluster, args: &[&str]) -> String {
     let mut command = kubectl(cluster);
     command.args(args);
-    let printed: Printed = run(command).await;
-    assert_eq!(
-        printed.code,
-        Some(0),
-        "kubectl {args:?}: {}",
-        printed.stderr
-    );
-    printed.stdout
+    run(command).await.succeeds().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use karpenter_core::cluster::{Cluster as Model, ClusterConfig};
+use karpenter_core::cluster::{Cluster as Model, Snapshot};
 use karpenter_core::disruption::{DisruptionRequest, plan};
-use karpenter_core::fake::{instance_type, well_known};
+use karpenter_core::fake::{cluster_config, instance_type};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::requirements::Requirement;
 use karpenter_core::schedule::{PodSet, Policy, Query, schedule};
@@ -19,13 +19,11 @@ use karpenter_decisions::blocking::blocking;
 use karpenter_decisions::explain::{Question, explain_node, explain_pod};
 use karpenter_decisions::history::{History, Input};
 use karpenter_decisions::what_if::WhatIf;
-use serde::de::DeserializeOwned;
+use karpenter_fixtures::{ARCH, INSTANCE_TYPE, ZONE, claim_of, node, read};
 use serde_json::{Value, json};
 
-use crate::fixture::run;
+use crate::answers::ask;
 use crate::transport::Decisions;
-
-const ZONE: &str = "topology.kubernetes.io/zone";
 
 const CATEGORY: &str = "karpenter.k8s.aws/instance-category";
 const GENERATION: &str = "karpenter.k8s.aws/instance-generation";
@@ -34,10 +32,6 @@ const BUILD: &str = "node.kubernetes.io/windows-build";
 
 fn now() -> Timestamp {
     "2026-01-10T00:00:00Z".parse().unwrap()
-}
-
-fn read<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
 }
 
 /// The manifests of a walkthrough: its NodePools in v1, and a Deployment.
@@ -55,8 +49,9 @@ fn documents(text: &str) -> Vec<Value> {
 }
 
 impl Seed {
-    fn new(pools: &str, deployment: &str) -> Self {
+    fn new(folder: &str, pools: &str, deployment: &str) -> Self {
         let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/seeds");
+        let seeds = seeds.join(folder);
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"))
             .args(["convert", "--default-instance-profile", "nodes", "-f"])
             .arg(seeds.join(pools))
@@ -75,29 +70,22 @@ impl Seed {
 
     /// Version 0.16: a Provisioner that offers nodes with the label `intent: apps`.
     fn just_in_time() -> Self {
-        let folder = "1-just-in-time-v0.16";
-        Self::new(
-            &format!("{folder}/provisioner.yaml"),
-            &format!("{folder}/inflate.yaml"),
-        )
+        Self::new("1-just-in-time-v0.16", "provisioner.yaml", "inflate.yaml")
     }
 
     /// Version 0.29: a Provisioner for each build of Windows.
     fn windows() -> Self {
-        let folder = "2-windows-v0.29";
         Self::new(
-            &format!("{folder}/provisioners.yaml"),
-            &format!("{folder}/deployment-2022.yaml"),
+            "2-windows-v0.29",
+            "provisioners.yaml",
+            "deployment-2022.yaml",
         )
     }
 
     /// Version 0.33: pods that narrow a NodePool.
     fn layered() -> Self {
         let folder = "3-layered-constraints-and-upgrade-v0.33";
-        Self::new(
-            &format!("{folder}/nodepool.yaml"),
-            &format!("{folder}/inflate.yaml"),
-        )
+        Self::new(folder, "nodepool.yaml", "inflate.yaml")
     }
 
     /// Changes the pod template.
@@ -126,24 +114,22 @@ impl Seed {
             "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{}-7c9", owner.as_str().unwrap()), "uid": "rs", "controller": true,
         }]);
         pod["spec"]["nodeName"] = json!(node);
-        pod["status"] = match node {
-            None => {
-                json!({ "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] })
-            }
-            Some(_) => {
-                json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] })
-            }
+        let (phase, condition) = match node {
+            None => (
+                "Pending",
+                json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }),
+            ),
+            Some(_) => ("Running", json!({ "type": "Ready", "status": "True" })),
         };
+        pod["status"] = json!({ "phase": phase, "conditions": [condition] });
         pod
     }
 
     fn model(&self, nodes: &[(&str, &str)]) -> Model {
-        let config = ClusterConfig {
-            well_known: [CATEGORY, GENERATION, SIZE, BUILD]
-                .into_iter()
-                .fold(well_known(), |names, label| names.with_label(label)),
-            ..ClusterConfig::default()
-        };
+        let mut config = cluster_config();
+        for label in [CATEGORY, GENERATION, SIZE, BUILD] {
+            config.well_known = config.well_known.with_label(label);
+        }
         let mut model = Model::new(config);
         for pool in &self.pools {
             let mut pool = pool.clone();
@@ -163,31 +149,16 @@ impl Seed {
 
     /// Adds an r6gd.xlarge of the first NodePool.
     fn add_node(&self, model: &mut Model, name: &str, zone: &str) {
-        let is_true = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2026-01-09T00:00:00Z" });
-        let labels = json!({
-            "karpenter.sh/nodepool": self.pools[0]["metadata"]["name"], "node.kubernetes.io/instance-type": "r6gd.xlarge",
-            "karpenter.sh/capacity-type": "on-demand", ZONE: zone, "kubernetes.io/arch": "arm64", "kubernetes.io/os": "linux",
-            "kubernetes.io/hostname": name, "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
-        });
-        let resources = json!({ "cpu": "4", "memory": "32Gi", "pods": "58" });
-        let id = format!("aws:///{zone}/{name}");
-        let conditions = [
-            "Launched",
-            "Registered",
-            "Initialized",
-            "Ready",
-            "Consolidatable",
-        ]
-        .map(is_true);
-        model.apply_node_claim(&read(json!({
-            "metadata": { "name": format!("{name}-claim"), "uid": name, "labels": labels, "creationTimestamp": "2026-01-09T00:00:00Z" },
-            "spec": { "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" }, "requirements": [] },
-            "status": { "providerID": id, "nodeName": name, "capacity": resources, "allocatable": resources, "conditions": conditions },
-        })));
-        model.apply_node(&read(json!({
-            "metadata": { "name": name, "uid": name, "labels": labels }, "spec": { "providerID": id },
-            "status": { "capacity": resources, "allocatable": resources, "conditions": [{ "type": "Ready", "status": "True" }] },
-        })));
+        let pool = self.pools[0]["metadata"]["name"].as_str().unwrap();
+        let node = node(name).pool(pool).zone(zone);
+        let node = node
+            .label(INSTANCE_TYPE, "r6gd.xlarge")
+            .label(ARCH, "arm64");
+        let node = node.cpu("4").memory("32Gi").pods("58").ready();
+        let claim = claim_of(&node).is("Consolidatable");
+        let claim = claim.created("2026-01-09T00:00:00Z");
+        model.apply_node_claim(&claim.build());
+        model.apply_node(&node.build());
     }
 
     /// Prints why a new pod of the Deployment is pending.
@@ -204,13 +175,7 @@ impl Seed {
             now: decided,
         };
         history.provisioned(input, &plan, &[]);
-        let question = Question {
-            snapshot: &snapshot,
-            history: &history,
-            messages: &|_| None,
-            now: now(),
-            engine: "test",
-        };
+        let question = question(&snapshot, &history);
         let answer = explain_pod(&question, "shop", "inflate-1").unwrap();
         assert!(answer.is_unschedulable(), "{answer:?}");
         let pod: &Arc<_> = snapshot.pod("shop", "inflate-1").unwrap();
@@ -233,32 +198,29 @@ impl Seed {
             now: "2026-01-09T23:50:00Z".parse().unwrap(),
         };
         history.disrupted(input, &plan(&snapshot, &request));
-        let question = Question {
-            snapshot: &snapshot,
-            history: &history,
-            messages: &|_| None,
-            now: now(),
-            engine: "test",
-        };
-        let answer = explain_node(&question, name).unwrap();
+        let answer = explain_node(&question(&snapshot, &history), name).unwrap();
         let what_if = WhatIf::new(&snapshot, request).node(name).unwrap();
         let answer = answer.with_what_if(what_if, &[]);
         print(&json!(answer), &["why", "node", name]).await
     }
 }
 
+fn question<'a>(snapshot: &'a Snapshot, history: &'a History) -> Question<'a> {
+    Question {
+        snapshot,
+        history,
+        messages: &|_| None,
+        now: now(),
+        engine: "test",
+    }
+}
+
 /// Runs the plugin, which gets this answer.
 async fn print(answer: &Value, args: &[&str]) -> String {
     let server = Decisions::answering("200 OK", "", &answer.to_string()).await;
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
-    command.args(args).args(["--server", &server.url()]);
-    let printed = run(command).await;
-    assert_eq!(
-        (printed.code, printed.stderr.as_str()),
-        (Some(0), ""),
-        "{printed:?}"
-    );
-    printed.stdout
+    let printed = ask(&server.url(), args).await;
+    assert_eq!(printed.stderr, "");
+    printed.succeeds().to_owned()
 }
 
 /// Instance types of EC2, in two zones.

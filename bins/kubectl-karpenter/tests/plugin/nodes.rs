@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use karpenter_fixtures::{INSTANCE_TYPE, bare_node, pod};
 use serde_json::{Value, json};
 use skipped::skipped;
 use tempfile::TempDir;
@@ -97,118 +98,68 @@ fn server(nodes: usize) -> String {
     url
 }
 
+/// Runs the plugin in a pipe.
+fn nodes(args: &[&str]) -> Printed {
+    let printed = Command::new(PLUGIN).arg("nodes").args(args).output();
+    Printed::from(printed.unwrap())
+}
+
 /// Conformance: DASH-13
 #[test]
 fn in_a_pipe_the_view_is_printed_once_without_control_sequences() {
     let url = server(3);
-    let printed = Command::new(PLUGIN)
-        .args(["nodes", "--server", &url])
-        .output();
-    let printed = Printed::from(printed.unwrap());
-    assert_eq!(printed.code, Some(0), "{printed:?}");
+    let printed = nodes(&["--server", &url]);
     let is_safe = |text: &str| text.chars().all(|c| c == '\n' || !c.is_control());
     assert!(is_safe(&printed.stdout), "{printed:?}");
-    assert!(
-        printed
-            .stdout
-            .contains(r"ip-10-0-0-0\u{1b}[31m\u{1b}]0;owned\u{7}"),
-        "{printed:?}"
-    );
-    assert!(
-        printed.stdout.starts_with("3 nodes  (0/48 cpu)  0.6%"),
-        "{printed:?}"
-    );
-    assert!(
-        printed.stdout.contains("$0.750/hour | $548/month"),
-        "{printed:?}"
-    );
-    assert!(
-        printed.stdout.contains("9 pods (2 pending: 2 TooLarge)"),
-        "{printed:?}"
-    );
-    assert!(
-        printed
-            .stdout
-            .contains("Pdb shop/web prevents pod evictions"),
-        "nothing is cut"
-    );
+    for words in [
+        r"ip-10-0-0-0\u{1b}[31m\u{1b}]0;owned\u{7}",
+        "3 nodes  (0/48 cpu)  0.6%",
+        "$0.750/hour | $548/month",
+        "9 pods (2 pending: 2 TooLarge)",
+        // Nothing is cut.
+        "Pdb shop/web prevents pod evictions",
+    ] {
+        printed.shows(words);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_karpenter_the_api_server_is_asked_and_what_is_missing_is_said() {
     let cluster = Cluster::start(&["default"]).await;
-    cluster.testbed.load([
-        json!({
-            "apiVersion": "v1", "kind": "Node",
-            "metadata": {
-                "name": "ip-10-0-3-7", "labels": { "node.kubernetes.io/instance-type": "m7i.large", "team": "shop" },
-            },
-            "status": {
-                "allocatable": { "cpu": "4", "memory": "8Gi", "pods": "110" },
-                "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
-            },
-        }),
-        json!({
-            "apiVersion": "v1", "kind": "Node", "metadata": { "name": "other" },
-            "status": { "allocatable": { "cpu": "4", "memory": "8Gi", "pods": "110" } },
-        }),
-        json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web", "namespace": "default" },
-            "spec": {
-                "nodeName": "ip-10-0-3-7",
-                "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "3" } } }],
-            },
-            "status": { "phase": "Running" },
-        }),
-    ]);
+    let bare = |name| bare_node(name).cpu("4").memory("8Gi").pods("110");
+    let node = bare("ip-10-0-3-7")
+        .label(INSTANCE_TYPE, "m7i.large")
+        .label("team", "shop");
+    let pod = pod("web").cpu("3").on("ip-10-0-3-7");
+    let objects = [node.into_json(), bare("other").into_json(), pod.into_json()];
+    cluster.testbed.load(objects);
     let args = "nodes --once --node-selector team=shop --extra-labels team --resources cpu,pods";
     let printed = cluster.run(args).await;
-    assert_eq!(printed.code, Some(0), "{printed:?}");
-    let lines: Vec<&str> = printed.stdout.lines().collect();
-    assert!(
-        lines[0].starts_with("1 nodes  (3/4 cpu)  75.0%"),
-        "{printed:?}"
-    );
-    assert!(
-        printed
-            .stdout
-            .contains("without prices and reasons, because Karpenter cannot be asked: no lease"),
-        "{printed:?}"
-    );
-    let row = lines.last().unwrap();
+    printed.shows("1 nodes  (3/4 cpu)  75.0%");
+    printed.shows("without prices and reasons, because Karpenter cannot be asked: no lease");
+    let row = printed.stdout.lines().last().unwrap();
     assert!(
         row.starts_with("ip-10-0-3-7") && row.contains("75%") && row.contains("m7i.large"),
         "{row}"
     );
     assert!(row.ends_with("shop"), "{row}");
-    assert!(
-        !printed.stdout.contains("WHY KEPT") && !printed.stdout.contains("$/H"),
-        "{printed:?}"
-    );
+    for unknown in ["WHY KEPT", "$/H"] {
+        assert!(!printed.stdout.contains(unknown), "{printed:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_cluster_is_an_error_of_one_line() {
     let home = tempfile::tempdir().unwrap();
-    let printed = Command::new(PLUGIN)
-        .args(["nodes", "--once", "--kubeconfig"])
-        .arg(home.path().join("none"))
-        .output();
-    let printed = Printed::from(printed.unwrap());
-    assert_eq!(printed.code, Some(1));
-    assert_eq!(printed.stderr.lines().count(), 1, "{printed:?}");
+    let none = home.path().join("none");
+    nodes(&["--once", "--kubeconfig", none.to_str().unwrap()]).fails("none");
     for wrong in [
         ["--node-sort", "cost=up"],
         ["--style", "red"],
         ["--resources", "gpu"],
         ["--interval", "0s"],
     ] {
-        let printed = Command::new(PLUGIN)
-            .arg("nodes")
-            .args(wrong)
-            .output()
-            .unwrap();
-        assert_eq!(printed.status.code(), Some(1), "{wrong:?}");
+        nodes(&wrong).fails(wrong[0]);
     }
 }
 
@@ -233,15 +184,8 @@ impl Terminal {
             socket: format!("karpenter-{}-{number}", std::process::id()),
         };
         let (columns, rows) = (columns.to_string(), rows.to_string());
-        terminal.tmux(&[
-            "new-session",
-            "-d",
-            "-x",
-            &columns,
-            "-y",
-            &rows,
-            "env PS1='$ ' sh",
-        ]);
+        let size = ["-x", &columns, "-y", &rows];
+        terminal.tmux(&[&["new-session", "-d"], &size[..], &["env PS1='$ ' sh"]].concat());
         Some(terminal)
     }
 

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::fixture::Cluster;
+use crate::fixture::{Cluster, closed_address};
 
 /// A server that gives every question the same answer.
 pub struct Decisions {
@@ -82,11 +82,12 @@ fn to(url: &str) -> ServerFlags {
     }
 }
 
-/// Asks for the decisions, and returns the kind of the answer.
-async fn ask(server: &mut Server) -> Result<String, String> {
+/// Asks for the decisions.
+async fn ask(server: &mut Server) -> Result<(), String> {
     let answer: anyhow::Result<Value> = server.get("/decisions?limit=5").await;
     let answer = answer.map_err(|error| format!("{error:#}"))?;
-    Ok(answer["kind"].as_str().unwrap().to_owned())
+    assert_eq!(answer["kind"], "DecisionRecordList");
+    Ok(())
 }
 
 fn flags(cluster: &Cluster) -> KubectlFlags {
@@ -100,6 +101,11 @@ async fn failures(kubectl: &KubectlFlags, flags: &ServerFlags) -> Vec<String> {
     let error = Server::connect(kubectl, flags).await.err().unwrap();
     let ways: Unreachable = error.downcast().unwrap();
     ways.lines().map(str::to_owned).collect()
+}
+
+/// Asserts how a line about a way that failed begins and ends.
+fn assert_way(way: &str, begin: &str, end: &str) {
+    assert!(way.starts_with(begin) && way.ends_with(end), "{way}");
 }
 
 /// Creates the lease of Karpenter's leader.
@@ -182,24 +188,13 @@ async fn a_given_server_is_asked_below_its_group_without_credentials() {
     let mut server = Server::connect(&kubectl, &to(&decisions.url()))
         .await
         .unwrap();
-    assert_eq!(ask(&mut server).await, Ok("DecisionRecordList".to_owned()));
-    let answer: Value = server
-        .post("/plans", &json!({ "for": "1h" }))
-        .await
-        .unwrap();
-    assert_eq!(answer["kind"], "DecisionRecordList");
+    ask(&mut server).await.unwrap();
+    let plan = json!({ "for": "1h" });
+    let _: Value = server.post("/plans", &plan).await.unwrap();
     let heads = decisions.heads();
-    let questions: Vec<&str> = heads
-        .iter()
-        .map(|head| head.lines().next().unwrap())
-        .collect();
-    assert_eq!(
-        questions,
-        [
-            "GET /apis/decisions.karpenter.sh/v1alpha1/decisions?limit=5 HTTP/1.1",
-            "POST /apis/decisions.karpenter.sh/v1alpha1/plans HTTP/1.1",
-        ]
-    );
+    const GROUP: &str = "/apis/decisions.karpenter.sh/v1alpha1";
+    assert!(heads[0].starts_with(&format!("GET {GROUP}/decisions?limit=5 HTTP/1.1\r\n")));
+    assert!(heads[1].starts_with(&format!("POST {GROUP}/plans HTTP/1.1\r\n")));
     let head = heads[1].to_lowercase();
     assert!(head.contains("content-type: application/json"), "{head}");
     assert!(!head.contains("authorization"), "{head}");
@@ -207,18 +202,13 @@ async fn a_given_server_is_asked_below_its_group_without_credentials() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_given_server_that_does_not_answer_is_the_only_way_tried() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/", free.local_addr().unwrap());
-    drop(free);
+    let url = format!("http://{}/", closed_address());
     let ways = failures(&KubectlFlags::default(), &to(&url)).await;
     assert_eq!(ways.len(), 1);
-    assert!(
-        ways[0].starts_with(&format!("cannot reach the server {url}: ")),
-        "{ways:?}"
-    );
-    assert!(
-        ways[0].ends_with("; check --server and KARPENTER_SERVER"),
-        "{ways:?}"
+    assert_way(
+        &ways[0],
+        &format!("cannot reach the server {url}: "),
+        "; check --server and KARPENTER_SERVER",
     );
 }
 
@@ -228,7 +218,7 @@ async fn the_kubeconfig_s_context_may_name_the_server() {
     extend(&cluster, &decisions.url());
     let connected = Server::connect(&flags(&cluster), &ServerFlags::default()).await;
     let mut server = connected.unwrap();
-    assert_eq!(ask(&mut server).await, Ok("DecisionRecordList".to_owned()));
+    ask(&mut server).await.unwrap();
     let head = decisions.heads().remove(0).to_lowercase();
     assert!(
         !head.contains("authorization"),
@@ -246,7 +236,7 @@ async fn a_port_is_forwarded_to_the_leader_as_the_same_user_until_the_end() {
         ..flags(&cluster)
     };
     let mut server = Server::connect(&kubectl, &fake.flags()).await.unwrap();
-    assert_eq!(ask(&mut server).await, Ok("DecisionRecordList".to_owned()));
+    ask(&mut server).await.unwrap();
     let (pid, args) = fake.calls().remove(0);
     let expected = format!(
         "--kubeconfig {} --context testbed port-forward --address 127.0.0.1 --namespace karpenter pod/karpenter-0 :8082",
@@ -272,7 +262,7 @@ async fn a_follower_s_answer_leads_to_the_new_leader() {
     let mut server = Server::connect(&flags(&cluster), &fake.flags())
         .await
         .unwrap();
-    assert_eq!(ask(&mut server).await, Ok("DecisionRecordList".to_owned()));
+    ask(&mut server).await.unwrap();
     let calls = fake.calls();
     assert_eq!(calls.len(), 2);
     assert!(!runs(&calls[0].0), "the old connection has ended");
@@ -300,25 +290,26 @@ async fn a_pod_in_which_no_server_answers_is_explained_with_the_gate() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_one_line_with_what_to_do() {
-    let status = |code: u16, message: &str| json!({ "kind": "Status", "status": "Failure", "code": code, "reason": "", "message": message });
-    let unsynced = status(503, "the model is not in sync");
+    let status = |code: u16, message: &str| {
+        crate::answers::status(code, "", message, Value::Null).to_string()
+    };
     for (code, headers, body, words) in [
         (
             "503 Service Unavailable",
             "Retry-After: 5\r\n",
-            unsynced.to_string(),
+            status(503, "the model is not in sync"),
             "Karpenter is not ready to answer: the model is not in sync; try again in 5s",
         ),
         (
             "429 Too Many Requests",
             "Retry-After: 2\r\n",
-            status(429, "two questions wait").to_string(),
+            status(429, "two questions wait"),
             "two questions wait; try again in 2s",
         ),
         (
             "400 Bad Request",
             "",
-            status(400, "unknown parameter `sinse`").to_string(),
+            status(400, "unknown parameter `sinse`"),
             "unknown parameter `sinse`",
         ),
         (
@@ -345,15 +336,10 @@ async fn refusals_are_one_line_with_what_to_do() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_that_fails_is_a_line_with_its_remedy() {
     let cluster = Cluster::start(&[]).await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    extend(&cluster, &format!("http://{}", free.local_addr().unwrap()));
-    drop(free);
+    extend(&cluster, &format!("http://{}", closed_address()));
     let ways = failures(&flags(&cluster), &ServerFlags::default()).await;
     assert_eq!(ways.len(), 2);
-    assert!(
-        ways[0].ends_with("; is the playground running?"),
-        "{ways:?}"
-    );
+    assert_way(&ways[0], "", "; is the playground running?");
     assert_eq!(
         ways[1],
         "no lease \"karpenter-leader-election\" in namespace kube-system or karpenter: is Karpenter installed? If in another namespace, pass --karpenter-namespace"
@@ -365,13 +351,10 @@ async fn every_way_that_fails_is_a_line_with_its_remedy() {
         ..ServerFlags::default()
     };
     let ways = failures(&flags(&cluster), &missing).await;
-    assert!(
-        ways[1].starts_with("cannot run `/nonexistent/kubectl`: "),
-        "{ways:?}"
-    );
-    assert!(
-        ways[1].ends_with("; install kubectl, or pass --server URL"),
-        "{ways:?}"
+    assert_way(
+        &ways[1],
+        "cannot run `/nonexistent/kubectl`: ",
+        "; install kubectl, or pass --server URL",
     );
 
     let fake = FakeKubectl::with(

@@ -117,6 +117,13 @@ impl Context {
         Some(self.claim_writes.latest(seen))
     }
 
+    /// Returns the NodeClaim as [`Context::node_claim`] does, if the provider supports its kind of NodeClass.
+    #[must_use]
+    pub fn managed_claim(&self, view: &View, name: &str) -> Option<Arc<NodeClaim>> {
+        self.node_claim(view, name)
+            .filter(|claim| self.is_managed(&claim.spec.node_class_ref))
+    }
+
     /// Returns the NodeClaims of a Node, from the model or from our own latest writes.
     #[must_use]
     pub fn node_claims_of(&self, view: &View, node: &Node) -> Vec<Arc<NodeClaim>> {

@@ -15,7 +15,7 @@ use crate::client::patch::{Lock, patch_status};
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
-use crate::observability::Conditions;
+use crate::observability::Following;
 use crate::options::Options;
 use crate::provisioning::Triggers;
 
@@ -28,26 +28,26 @@ pub struct Resolution {
     cx: Arc<Context>,
     stores: Stores,
     provisioner: Arc<Triggers>,
-    conditions: Option<Arc<Conditions>>,
+    following: Option<Following<CapacityBuffer>>,
 }
 
 /// Why a buffer has no pods: reason and message.
 type Problem = (&'static str, String);
 
 impl Resolution {
-    /// Creates the controller; its queue is [`Resolution::queue`]. `conditions` observes each change of a buffer.
+    /// Creates the controller; its queue is [`Resolution::queue`]. `following` observes each change of a buffer.
     #[must_use]
     pub fn new(
         cx: Arc<Context>,
         stores: Stores,
         provisioner: Arc<Triggers>,
-        conditions: Option<Arc<Conditions>>,
+        following: Option<Following<CapacityBuffer>>,
     ) -> Self {
         Self {
             cx,
             stores,
             provisioner,
-            conditions,
+            following,
         }
     }
 
@@ -170,8 +170,8 @@ impl Controller for Resolution {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let current = self.stores.buffer(&key);
-        if let Some(conditions) = &self.conditions {
-            conditions.observe_buffer(&key, current.as_ref());
+        if let Some(following) = &self.following {
+            following.observe(&key.to_string(), current.clone());
         }
         let Some(before) = current.filter(|buffer| buffer.metadata.deletion_timestamp.is_none())
         else {

@@ -179,14 +179,8 @@ where
         after: &K,
         lock: Lock,
     ) -> Result<Option<K>, kube::Error> {
-        if before == after {
-            return Ok(None);
-        }
-        let _turn = self.turn(before).await;
-        self.check(before, lock)?;
-        let answer = patch::patch_object(&api, before, after, lock).await?;
-        answer.iter().for_each(|answer| self.remember(answer));
-        Ok(answer)
+        let sent = patch::patch_object(&api, before, after, lock);
+        self.patched(before, after, lock, sent).await
     }
 
     /// Calls [`patch::patch_status`] in turn.
@@ -200,12 +194,24 @@ where
         after: &K,
         lock: Lock,
     ) -> Result<Option<K>, kube::Error> {
+        let sent = patch::patch_status(&api, before, after, lock);
+        self.patched(before, after, lock, sent).await
+    }
+
+    /// Sends a patch in turn, and remembers the answer.
+    async fn patched(
+        &self,
+        before: &K,
+        after: &K,
+        lock: Lock,
+        sent: impl Future<Output = Result<Option<K>, kube::Error>>,
+    ) -> Result<Option<K>, kube::Error> {
         if before == after {
             return Ok(None);
         }
         let _turn = self.turn(before).await;
         self.check(before, lock)?;
-        let answer = patch::patch_status(&api, before, after, lock).await?;
+        let answer = sent.await?;
         answer.iter().for_each(|answer| self.remember(answer));
         Ok(answer)
     }
@@ -439,13 +445,9 @@ mod tests {
     async fn an_answer_is_cached_without_managed_fields_and_for_a_minute() {
         let writes = Writes::default();
         let node = |version: &str| -> Arc<Node> {
-            Arc::new(
-                serde_json::from_value(
-                    json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": version,
-                    "managedFields": [{"manager": "m"}]}}),
-                )
-                .unwrap(),
-            )
+            let metadata = json!({"name": "n", "uid": "u", "resourceVersion": version,
+                "managedFields": [{"manager": "m"}]});
+            Arc::new(serde_json::from_value(json!({ "metadata": metadata })).unwrap())
         };
         let (seen, answer) = (node("1"), node("2"));
         drop(writes.turn(&*seen).await);

@@ -63,11 +63,8 @@ impl Controller for DisruptionConditions {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(before) = self
-            .cx
-            .node_claim(&view, &key.name)
-            .filter(|c| self.cx.is_managed(&c.spec.node_class_ref) && !c.is_deleting())
-        else {
+        let claim = self.cx.managed_claim(&view, &key.name);
+        let Some(before) = claim.filter(|claim| !claim.is_deleting()) else {
             return Ok(Next::Wait);
         };
         let Some(pool) = before.node_pool().and_then(|name| view.node_pool(name)) else {

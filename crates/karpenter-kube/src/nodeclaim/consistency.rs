@@ -99,11 +99,9 @@ impl Controller for Consistency {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(before) = self.cx.node_claim(&view, &key.name).filter(|c| {
-            self.cx.is_managed(&c.spec.node_class_ref)
-                && !c.is_deleting()
-                && c.is_true(types::INITIALIZED)
-        }) else {
+        let claim = self.cx.managed_claim(&view, &key.name);
+        let is_checked = |c: &Arc<NodeClaim>| !c.is_deleting() && c.is_true(types::INITIALIZED);
+        let Some(before) = claim.filter(is_checked) else {
             return Ok(Next::Wait);
         };
         if let Some(left) = self.cooldowns.remaining(before.uid()) {

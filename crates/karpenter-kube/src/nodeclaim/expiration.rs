@@ -56,11 +56,8 @@ impl Controller for Expiration {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(claim) = self
-            .cx
-            .node_claim(&view, &key.name)
-            .filter(|c| self.cx.is_managed(&c.spec.node_class_ref) && !c.is_deleting())
-        else {
+        let claim = self.cx.managed_claim(&view, &key.name);
+        let Some(claim) = claim.filter(|claim| !claim.is_deleting()) else {
             return Ok(Next::Wait);
         };
         let Some(at) = expires_at(&claim) else {

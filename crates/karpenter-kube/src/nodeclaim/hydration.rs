@@ -74,11 +74,7 @@ impl Controller for ClaimHydration {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(before) = self
-            .cx
-            .node_claim(&view, &key.name)
-            .filter(|c| self.cx.is_managed(&c.spec.node_class_ref))
-        else {
+        let Some(before) = self.cx.managed_claim(&view, &key.name) else {
             return Ok(Next::Wait);
         };
         let class = &before.spec.node_class_ref;

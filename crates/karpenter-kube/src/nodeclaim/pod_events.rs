@@ -68,11 +68,7 @@ impl Controller for PodEvents {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(claim) = self
-            .cx
-            .node_claim(&view, &key.name)
-            .filter(|c| self.cx.is_managed(&c.spec.node_class_ref))
-        else {
+        let Some(claim) = self.cx.managed_claim(&view, &key.name) else {
             return Ok(Next::Wait);
         };
         let known = claim.status.last_pod_event_time.as_ref().map(|t| t.0);

@@ -326,46 +326,36 @@ mod tests {
     /// Conformance: API-059
     #[test]
     fn readiness_copies_the_condition_of_the_node_class() {
-        let ready = |class: Option<&NodeClass>| {
-            let mut pool = NodePool::default();
-            readiness(&mut pool, class, Timestamp::UNIX_EPOCH);
-            let condition = pool.condition(types::NODE_CLASS_READY).unwrap();
-            let parts = [&condition.status, &condition.reason, &condition.message];
-            parts.map(String::clone)
-        };
-        let expect = |status: &str, reason: &str, message: &str| {
-            [status, reason, message].map(str::to_owned)
-        };
-        assert_eq!(
-            ready(None),
-            expect(
-                "False",
-                "NodeClassNotFound",
-                "NodeClass not found on cluster"
-            )
-        );
-        assert_eq!(
-            ready(Some(&class(None))),
-            expect(
-                "False",
-                "NodeClassReadinessUnknown",
-                "Node Class Readiness Unknown"
-            )
-        );
-        assert_eq!(
-            ready(Some(&class(Some(("False", "Why", "because"))))),
-            expect("False", "Why", "because")
-        );
-        assert_eq!(
-            ready(Some(&class(Some(("True", "", ""))))),
-            expect("True", "NodeClassReady", "")
-        );
         let mut deleted = class(Some(("True", "", "")));
         deleted.deleted_at = Some(Timestamp::UNIX_EPOCH);
-        assert_eq!(
-            ready(Some(&deleted)),
-            expect("False", "NodeClassTerminating", "NodeClass is Terminating")
-        );
+        for (class, expected) in [
+            (
+                None,
+                "False NodeClassNotFound: NodeClass not found on cluster",
+            ),
+            (
+                Some(class(None)),
+                "False NodeClassReadinessUnknown: Node Class Readiness Unknown",
+            ),
+            (
+                Some(class(Some(("False", "Why", "because")))),
+                "False Why: because",
+            ),
+            (Some(class(Some(("True", "", "")))), "True NodeClassReady: "),
+            (
+                Some(deleted),
+                "False NodeClassTerminating: NodeClass is Terminating",
+            ),
+        ] {
+            let mut pool = NodePool::default();
+            readiness(&mut pool, class.as_ref(), Timestamp::UNIX_EPOCH);
+            let condition = pool.condition(types::NODE_CLASS_READY).unwrap();
+            let (status, reason) = (&condition.status, &condition.reason);
+            assert_eq!(
+                format!("{status} {reason}: {}", condition.message),
+                expected
+            );
+        }
     }
 
     fn claim(name: &str, pool: &str) -> NodeClaim {

@@ -23,7 +23,6 @@ use parking_lot::Mutex;
 use super::series::with;
 use crate::capacity_buffer::Stores;
 use crate::context::Context;
-use crate::controller::ObjectKey;
 use crate::events::{Event, reference};
 use crate::metrics::{Counter, Emit, Histogram};
 use crate::model::{Change, View};
@@ -42,20 +41,6 @@ struct Seen {
 struct Object<'a> {
     meta: &'a ObjectMeta,
     conditions: Vec<Seen>,
-}
-
-fn of_claim(claim: &NodeClaim) -> Object<'_> {
-    Object {
-        meta: &claim.metadata,
-        conditions: claim.status.conditions.iter().map(seen).collect(),
-    }
-}
-
-fn of_pool(pool: &NodePool) -> Object<'_> {
-    Object {
-        meta: &pool.metadata,
-        conditions: pool.status.conditions.iter().map(seen).collect(),
-    }
 }
 
 fn of_node(node: &Node) -> Object<'_> {
@@ -111,30 +96,20 @@ struct Kind {
 /// Calls back for each object of a kind.
 type Each = Arc<dyn Fn(&View, &mut dyn FnMut(Object<'_>)) + Send + Sync>;
 
-fn each_claim(view: &View, visit: &mut dyn FnMut(Object<'_>)) {
-    view.snapshot
-        .node_claims()
-        .for_each(|claim| visit(of_claim(claim)));
-}
+/// Reads the conditions of an object.
+type Read<K> = fn(&K) -> Object<'_>;
 
-fn each_pool(view: &View, visit: &mut dyn FnMut(Object<'_>)) {
-    view.snapshot
-        .node_pools()
-        .for_each(|pool| visit(of_pool(pool)));
-}
-
-fn each_node(view: &View, visit: &mut dyn FnMut(Object<'_>)) {
-    view.nodes().for_each(|node| visit(of_node(node)));
-}
-
-/// Metrics of condition transitions.
+/// The metrics of condition transitions of a kind: once for the kind, and once with its labels in the older metrics.
 #[derive(Debug, Clone)]
-struct Transitions {
-    kind: Kind,
+struct Transitions(Vec<Series>);
+
+#[derive(Debug, Clone)]
+struct Series {
+    /// The labels before those of a condition.
+    front: Vec<&'static str>,
     total: Counter,
     seconds: Histogram,
     terminations: Histogram,
-    twins: Option<(Counter, Histogram, Histogram)>,
 }
 
 /// Observes the conditions of objects: metrics, and an event for each transition.
@@ -143,10 +118,6 @@ pub struct Conditions {
     claims: Transitions,
     pools: Transitions,
     nodes: Transitions,
-    /// Present with the feature gate CapacityBuffer.
-    buffers: Option<Transitions>,
-    /// The last known version of each buffer; the model does not have them.
-    known_buffers: Mutex<BTreeMap<ObjectKey, Arc<CapacityBuffer>>>,
     /// The kinds of the older gauges.
     kinds: Kinds,
 }
@@ -160,16 +131,17 @@ impl std::fmt::Debug for Conditions {
     }
 }
 
-/// Observes the conditions of a provider's kind.
+/// Observes the conditions of a kind that the model does not have.
 #[derive(Debug)]
 pub struct Following<K> {
     conditions: Arc<Conditions>,
     transitions: Transitions,
+    read: Read<K>,
     /// The last known version of each object, by name.
     known: Mutex<BTreeMap<String, Arc<K>>>,
 }
 
-impl<K: HasConditions + Resource<DynamicType = ()>> Following<K> {
+impl<K: Resource<DynamicType = ()>> Following<K> {
     /// Records the new version of the object of this name; `None` if it was deleted.
     pub fn observe(&self, name: &str, now: Option<Arc<K>>) {
         let mut known = self.known.lock();
@@ -178,21 +150,15 @@ impl<K: HasConditions + Resource<DynamicType = ()>> Following<K> {
             None => known.remove(name),
         };
         drop(known);
-        let conditions = &self.conditions;
-        conditions.changed(
-            &self.transitions,
-            before.as_deref(),
-            now.as_deref(),
-            of_any,
-            &conditions.cx.view(),
-        );
+        let (all, transitions) = (&self.conditions, &self.transitions);
+        all.changed(transitions, &before, &now, self.read, &all.cx.view());
     }
 }
 
 impl Conditions {
-    /// Registers the metrics. The caller must pass every change of the model and of a buffer to the returned value.
+    /// Registers the metrics. The caller must pass every change of the model to the returned value.
     #[must_use]
-    pub fn register(cx: &Arc<Context>, buffers: Option<&Stores>) -> Self {
+    pub fn register(cx: &Arc<Context>) -> Self {
         let metric = |key: &str| key.replace(['/', '.', '-'], "_");
         let label = |key: String| (metric(&key), key);
         let mut of_claims: Vec<_> = cx
@@ -205,74 +171,68 @@ impl Conditions {
         of_claims.push(label(labels::NODE_POOL.to_owned()));
         let mut of_nodes = of_claims.clone();
         of_nodes.push(label(labels::INITIALIZED.to_owned()));
-        let kind = |name, twin, extra| Kind { name, twin, extra };
-        let claims = kind(
-            "nodeclaim",
-            Some((labels::GROUP, NodeClaim::KIND)),
-            of_claims,
-        );
-        let pools = kind(
-            "nodepool",
-            Some((labels::GROUP, NodePool::KIND)),
-            Vec::new(),
-        );
-        let nodes = kind("node", None, of_nodes);
-        let mut kinds: Vec<(Kind, Each)> = vec![
-            (claims.clone(), Arc::new(each_claim)),
-            (pools.clone(), Arc::new(each_pool)),
-            (nodes.clone(), Arc::new(each_node)),
-        ];
-        let buffers = buffers.map(|stores| {
-            let stores = stores.clone();
-            let kind = kind(
-                "capacitybuffer",
-                Some(("autoscaling.x-k8s.io", CapacityBuffer::KIND)),
-                Vec::new(),
-            );
-            let each: Each = Arc::new(move |_, visit| {
-                stores.each_buffer(&mut |buffer| visit(of_buffer(buffer)));
-            });
-            kinds.push((kind.clone(), each));
-            transitions(cx, kind)
-        });
-        for (kind, each) in &kinds {
-            gauges(cx, kind, each);
-        }
-        let kinds = Arc::new(Mutex::new(kinds));
+        let kinds = Kinds::default();
         older_gauges(cx, &kinds);
+        let report = |name, twin, extra, each| report(cx, &kinds, Kind { name, twin, extra }, each);
+        let twin = |kind| Some((labels::GROUP, kind));
+        let claims: Each = Arc::new(|view, visit| {
+            view.snapshot
+                .node_claims()
+                .for_each(|claim| visit(of_any::<NodeClaim>(claim)));
+        });
+        let pools: Each = Arc::new(|view, visit| {
+            view.snapshot
+                .node_pools()
+                .for_each(|pool| visit(of_any::<NodePool>(pool)));
+        });
+        let nodes: Each =
+            Arc::new(|view, visit| view.nodes().for_each(|node| visit(of_node(node))));
         Self {
-            kinds,
-            buffers,
-            known_buffers: Mutex::default(),
-            claims: transitions(cx, claims),
-            pools: transitions(cx, pools),
-            nodes: transitions(cx, nodes),
+            claims: report("nodeclaim", twin(NodeClaim::KIND), of_claims, claims),
+            pools: report("nodepool", twin(NodePool::KIND), Vec::new(), pools),
+            nodes: report("node", None, of_nodes, nodes),
             cx: Arc::clone(cx),
+            kinds,
         }
     }
 
     /// Registers the metrics of a provider's kind, with `name` in their names; `each` visits its objects. The caller must
     /// pass every change of an object to the returned value.
     #[must_use]
-    pub fn follow<K: HasConditions + Resource<DynamicType = ()>>(
+    pub fn follow<K: HasConditions + Resource<DynamicType = ()> + 'static>(
         self: &Arc<Self>,
         name: &'static str,
-        (group, kind): (&'static str, &'static str),
+        kind: (&'static str, &'static str),
+        each: impl Fn(&mut dyn FnMut(&K)) + Send + Sync + 'static,
+    ) -> Following<K> {
+        self.following(name, kind, of_any, each)
+    }
+
+    /// Registers the metrics of buffers. The caller must pass every change of a buffer to the returned value.
+    pub(crate) fn follow_buffers(self: &Arc<Self>, stores: Stores) -> Following<CapacityBuffer> {
+        let kind = ("autoscaling.x-k8s.io", CapacityBuffer::KIND);
+        self.following("capacitybuffer", kind, of_buffer, move |visit| {
+            stores.each_buffer(visit);
+        })
+    }
+
+    fn following<K: 'static>(
+        self: &Arc<Self>,
+        name: &'static str,
+        kind: (&'static str, &'static str),
+        read: Read<K>,
         each: impl Fn(&mut dyn FnMut(&K)) + Send + Sync + 'static,
     ) -> Following<K> {
         let kind = Kind {
             name,
-            twin: Some((group, kind)),
+            twin: Some(kind),
             extra: Vec::new(),
         };
-        let each: Each = Arc::new(move |_, visit| each(&mut |object| visit(of_any(object))));
-        gauges(&self.cx, &kind, &each);
-        let mut kinds = self.kinds.lock();
-        kinds.push((kind.clone(), each));
-        drop(kinds);
+        let each: Each = Arc::new(move |_, visit| each(&mut |object| visit(read(object))));
         Following {
-            transitions: transitions(&self.cx, kind),
+            transitions: report(&self.cx, &self.kinds, kind, each),
             conditions: Arc::clone(self),
+            read,
             known: Mutex::default(),
         }
     }
@@ -280,65 +240,33 @@ impl Conditions {
     /// Records a change of the model; runs on the model's task.
     pub fn observe(&self, change: &Change, view: &View) {
         match change {
-            Change::NodeClaim { before, after, .. } => self.changed(
-                &self.claims,
-                before.as_deref(),
-                after.as_deref(),
-                of_claim,
-                view,
-            ),
-            Change::NodePool { before, after, .. } => self.changed(
-                &self.pools,
-                before.as_deref(),
-                after.as_deref(),
-                of_pool,
-                view,
-            ),
-            Change::Node { before, after, .. } => self.changed(
-                &self.nodes,
-                before.as_deref(),
-                after.as_deref(),
-                of_node,
-                view,
-            ),
+            Change::NodeClaim { before, after, .. } => {
+                self.changed(&self.claims, before, after, of_any, view);
+            }
+            Change::NodePool { before, after, .. } => {
+                self.changed(&self.pools, before, after, of_any, view);
+            }
+            Change::Node { before, after, .. } => {
+                self.changed(&self.nodes, before, after, of_node, view);
+            }
             _ => {}
         }
     }
 
-    /// Records the new version of a buffer; `None` if it was deleted.
-    pub fn observe_buffer(&self, key: &ObjectKey, now: Option<&Arc<CapacityBuffer>>) {
-        let Some(transitions) = &self.buffers else {
-            return;
-        };
-        let mut known = self.known_buffers.lock();
-        let before = match now {
-            Some(now) => known.insert(key.clone(), Arc::clone(now)),
-            None => known.remove(key),
-        };
-        drop(known);
-        let view = self.cx.view();
-        self.changed(
-            transitions,
-            before.as_deref(),
-            now.map(|now| &**now),
-            of_buffer,
-            &view,
-        );
-    }
-
-    fn changed<'a, K: Resource<DynamicType = ()>>(
+    fn changed<K: Resource<DynamicType = ()>>(
         &self,
         transitions: &Transitions,
-        before: Option<&'a K>,
-        after: Option<&'a K>,
-        read: impl Fn(&'a K) -> Object<'a>,
+        before: &Option<Arc<K>>,
+        after: &Option<Arc<K>>,
+        read: Read<K>,
         view: &View,
     ) {
+        let (before, after) = (before.as_deref(), after.as_deref());
         // Objects that are listed at start changed before, and the leader reports changes while this replica is a standby.
         if !view.is_synced() || self.cx.acting.since().is_none() {
             return;
         }
-        let (old, new) = (before.map(&read), after.map(&read));
+        let (old, new) = (before.map(read), after.map(read));
         match (&old, &new, after) {
             (Some(old), None, _) => {
                 self.ended(transitions, old);
@@ -404,83 +332,70 @@ impl Conditions {
     fn ended(&self, transitions: &Transitions, object: &Object<'_>) {
         if let Some(deleted) = &object.meta.deletion_timestamp {
             let seconds = self.cx.clock.since(deleted.0).as_secs_f64();
-            transitions.terminations.observe(&[], seconds);
-            if let (Some((_, _, twin)), Some((group, kind))) =
-                (&transitions.twins, transitions.kind.twin)
-            {
-                twin.observe(&[group, kind], seconds);
+            for series in &transitions.0 {
+                series.terminations.observe(&series.front, seconds);
             }
         }
     }
 }
 
+impl Series {
+    fn labels<'a>(&self, own: &[&'a str]) -> Vec<&'a str> {
+        [&self.front[..], own].concat()
+    }
+}
+
 impl Transitions {
-    fn count(&self, condition: &Seen) {
-        let (type_, status, reason) = (&*condition.type_, &*condition.status, &*condition.reason);
-        self.total.inc(&[type_, status, reason]);
-        if let (Some((twin, _, _)), Some((group, kind))) = (&self.twins, self.kind.twin) {
-            twin.inc(&[group, kind, type_, status, reason]);
+    fn count(&self, seen: &Seen) {
+        for series in &self.0 {
+            let own = [&*seen.type_, &*seen.status, &*seen.reason];
+            series.total.inc(&series.labels(&own));
         }
     }
 
     fn observe(&self, left: &Seen, seconds: f64) {
-        self.seconds.observe(&[&left.type_, &left.status], seconds);
-        if let (Some((_, twin, _)), Some((group, kind))) = (&self.twins, self.kind.twin) {
-            twin.observe(&[group, kind, &left.type_, &left.status], seconds);
+        for series in &self.0 {
+            let labels = series.labels(&[&left.type_, &left.status]);
+            series.seconds.observe(&labels, seconds);
         }
     }
 }
 
-fn transitions(cx: &Context, kind: Kind) -> Transitions {
+/// Registers the metrics of a kind.
+fn report(cx: &Arc<Context>, kinds: &Kinds, kind: Kind, each: Each) -> Transitions {
+    gauges(cx, &kind, &each);
     let registry = &cx.metrics.registry;
     let buckets: Vec<f64> = (0..15).map(|n| 0.5 * 2f64.powi(n)).collect();
-    let (total, seconds, ends) = (
-        "The count of transitions of a condition.",
-        "How long a condition was in a state before it left it.",
-        "How long objects took to terminate completely.",
-    );
-    let name = kind.name;
-    Transitions {
-        total: registry.counter(
-            &format!("operator_{name}_status_condition_transitions_total"),
-            total,
-            &["type", "status", "reason"],
-        ),
-        seconds: registry.histogram(
-            &format!("operator_{name}_status_condition_transition_seconds"),
-            seconds,
-            &["type", "status"],
-            &buckets,
-        ),
-        terminations: registry.histogram(
-            &format!("operator_{name}_termination_duration_seconds"),
-            ends,
-            &[],
-            &buckets,
-        ),
-        twins: kind.twin.map(|_| {
-            (
-                registry.counter(
-                    "operator_status_condition_transitions_total",
-                    total,
-                    &["group", "kind", "type", "status", "reason"],
-                ),
-                registry.histogram(
-                    "operator_status_condition_transition_seconds",
-                    seconds,
-                    &["group", "kind", "type", "status"],
-                    &buckets,
-                ),
-                registry.histogram(
-                    "operator_termination_duration_seconds",
-                    ends,
-                    &["group", "kind"],
-                    &buckets,
-                ),
-            )
-        }),
-        kind,
-    }
+    let series = |of: &str, front: &[&str], values: &[&'static str]| {
+        let name = |name: &str| format!("operator_{of}{name}");
+        let labels = |own: &[&'static str]| [front, own].concat();
+        Series {
+            front: values.to_vec(),
+            total: registry.counter(
+                &name("status_condition_transitions_total"),
+                "The count of transitions of a condition.",
+                &labels(&["type", "status", "reason"]),
+            ),
+            seconds: registry.histogram(
+                &name("status_condition_transition_seconds"),
+                "How long a condition was in a state before it left it.",
+                &labels(&["type", "status"]),
+                &buckets,
+            ),
+            terminations: registry.histogram(
+                &name("termination_duration_seconds"),
+                "How long objects took to terminate completely.",
+                front,
+                &buckets,
+            ),
+        }
+    };
+    let own = series(&format!("{}_", kind.name), &[], &[]);
+    let older = kind
+        .twin
+        .map(|(group, kind)| series("", &["group", "kind"], &[group, kind]));
+    kinds.lock().push((kind, each));
+    Transitions(older.into_iter().chain([own]).collect())
 }
 
 /// A gauge about conditions.
@@ -516,7 +431,7 @@ fn condition_labels(metric: ConditionMetric) -> &'static [&'static str] {
     }
 }
 
-/// Emits the series of an object; `front` precedes the labels of a condition.
+/// Emits the series of an object; `front` follows its name, and `back` the labels of a condition.
 fn emit_object(
     metric: ConditionMetric,
     object: &Object<'_>,
@@ -525,6 +440,9 @@ fn emit_object(
     now: Timestamp,
     emit: &mut Emit<'_>,
 ) {
+    let (namespace, name) = (&object.meta.namespace, &object.meta.name);
+    let named = [namespace, name].map(|part| part.as_deref().unwrap_or_default());
+    let front = [&named[..], front].concat();
     let since =
         |at: Option<Timestamp>| at.map_or(0.0, |at| now.duration_since(at).as_secs_f64().max(0.0));
     if let ConditionMetric::Termination = metric {
@@ -559,9 +477,7 @@ fn gauges(cx: &Arc<Context>, kind: &Kind, each: &Each) {
                 let value =
                     |key: &String| labels.and_then(|l| l.get(key)).map_or("", String::as_str);
                 let back: Vec<&str> = extra.iter().map(|(_, key)| value(key)).collect();
-                let name = object.meta.name.as_deref().unwrap_or_default();
-                let namespace = object.meta.namespace.as_deref().unwrap_or_default();
-                emit_object(metric, &object, &[namespace, name], &back, now, emit);
+                emit_object(metric, &object, &[], &back, now, emit);
             });
         };
         let name = format!("operator_{}_{name}", kind.name);
@@ -584,10 +500,7 @@ fn older_gauges(cx: &Arc<Context>, kinds: &Kinds) {
                     continue;
                 };
                 each(&view, &mut |object| {
-                    let name = object.meta.name.as_deref().unwrap_or_default();
-                    let namespace = object.meta.namespace.as_deref().unwrap_or_default();
-                    let front = [namespace, name, group, kind];
-                    emit_object(metric, &object, &front, &[], now, emit);
+                    emit_object(metric, &object, &[group, kind], &[], now, emit);
                 });
             }
         };

@@ -138,22 +138,32 @@ mod tests {
     use super::*;
     use crate::model::State;
 
+    fn claim(name: &str, zone: &str) -> NodeClaim {
+        let mut claim = NodeClaim::new(name, Default::default());
+        let labels = [
+            (labels::NODE_POOL, "default"),
+            (labels::INSTANCE_TYPE, "a"),
+            (labels::ZONE, zone),
+            (labels::CAPACITY_TYPE, "spot"),
+        ];
+        claim.metadata.uid = Some(name.to_owned());
+        claim.metadata.labels = Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        claim
+    }
+
+    fn offer(state: &mut State, price: f64) {
+        let types = [fake::instance_type("a").price(price).build()];
+        state
+            .cluster
+            .set_instance_types("default", Ok(types.into()));
+    }
+
     /// Conformance: DIS-141
     #[test]
     fn the_price_of_a_claim_is_the_current_price_of_its_offering() {
         let build = |price| fake::instance_type("a").price(price).build();
-        let claim = |zone: &str| {
-            let mut claim = NodeClaim::new("c", Default::default());
-            let labels = [
-                (labels::INSTANCE_TYPE, "a"),
-                (labels::ZONE, zone),
-                (labels::CAPACITY_TYPE, "spot"),
-            ];
-            claim.metadata.labels = Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-            claim
-        };
         let (before, after) = (build(2.0), build(3.0));
-        let of = |t: &InstanceType, zone: &str| price(&claim(zone), &[("a", t)].into());
+        let of = |t: &InstanceType, zone: &str| price(&claim("c", zone), &[("a", t)].into());
         assert_eq!(of(&before, "test-zone-1"), Some(2.0));
         assert_eq!(
             of(&after, "test-zone-1"),
@@ -174,19 +184,9 @@ mod tests {
     #[test]
     fn a_node_without_a_price_counts_once_however_often_it_is_seen() {
         let mut state = State::new(ClusterConfig::default(), &[]);
-        let claim = |name: &str, zone: &str, launched: bool| {
-            let mut claim = NodeClaim::new(name, Default::default());
-            let labels = [
-                (labels::NODE_POOL, "default"),
-                (labels::INSTANCE_TYPE, "a"),
-                (labels::ZONE, zone),
-                (labels::CAPACITY_TYPE, "spot"),
-            ];
-            claim.metadata.uid = Some(name.to_owned());
-            claim.metadata.labels = Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-            if launched {
-                claim.set_true(types::LAUNCHED, jiff::Timestamp::UNIX_EPOCH);
-            }
+        let launched = |name: &str, zone: &str| {
+            let mut claim = claim(name, zone);
+            claim.set_true(types::LAUNCHED, jiff::Timestamp::UNIX_EPOCH);
             claim
         };
         let mut unpriced = Unpriced::default();
@@ -194,17 +194,14 @@ mod tests {
             unpriced.record(&state.view(), "default");
             unpriced.total
         };
-        state.apply_node_claim(claim("x", "nowhere", true));
+        state.apply_node_claim(launched("x", "nowhere"));
         assert_eq!(record(&state), 0, "the instance types are not known yet");
-        let types = [fake::instance_type("a").price(1.0).build()];
-        state
-            .cluster
-            .set_instance_types("default", Ok(types.into()));
-        state.apply_node_claim(claim("launching", "nowhere", false));
-        state.apply_node_claim(claim("priced", "test-zone-1", true));
+        offer(&mut state, 1.0);
+        state.apply_node_claim(claim("launching", "nowhere"));
+        state.apply_node_claim(launched("priced", "test-zone-1"));
         assert_eq!(record(&state), 1);
         assert_eq!(record(&state), 1, "counted once");
-        state.apply_node_claim(claim("y", "nowhere", true));
+        state.apply_node_claim(launched("y", "nowhere"));
         assert_eq!(record(&state), 2);
         state.remove_node_claim("x");
         assert_eq!(record(&state), 2, "the counter only grows");
@@ -214,30 +211,12 @@ mod tests {
     #[test]
     fn the_cost_of_a_pool_is_that_of_its_nodes_at_current_prices() {
         let mut state = State::new(ClusterConfig::default(), &[]);
-        let claim = |name: &str| {
-            let mut claim = NodeClaim::new(name, Default::default());
-            let labels = [
-                (labels::NODE_POOL, "default"),
-                (labels::INSTANCE_TYPE, "a"),
-                (labels::ZONE, "test-zone-1"),
-                (labels::CAPACITY_TYPE, "spot"),
-            ];
-            claim.metadata.uid = Some(name.to_owned());
-            claim.metadata.labels = Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-            claim
-        };
-        let offer = |state: &mut State, price: f64| {
-            let types = [fake::instance_type("a").price(price).build()];
-            state
-                .cluster
-                .set_instance_types("default", Ok(types.into()));
-        };
         let cost = |state: &State| cost_of(&state.view(), "default");
         assert_eq!(cost(&state), None, "the instance types are not known yet");
         offer(&mut state, 2.0);
-        state.apply_node_claim(claim("x"));
-        state.apply_node_claim(claim("y"));
-        state.apply_node_claim(claim("y"));
+        state.apply_node_claim(claim("x", "test-zone-1"));
+        state.apply_node_claim(claim("y", "test-zone-1"));
+        state.apply_node_claim(claim("y", "test-zone-1"));
         assert_eq!(cost(&state), Some(4.0), "each node once");
         offer(&mut state, 3.0);
         assert_eq!(
@@ -250,7 +229,7 @@ mod tests {
         assert_eq!(cost(&state), Some(3.0));
         state.remove_node_claim("y");
         assert_eq!(cost(&state), Some(0.0));
-        state.apply_node_claim(claim("x"));
+        state.apply_node_claim(claim("x", "test-zone-1"));
         assert_eq!(cost(&state), Some(3.0), "the previous state does not count");
     }
 }

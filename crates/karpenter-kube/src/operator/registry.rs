@@ -168,7 +168,8 @@ impl ControllerRegistry {
     ) {
         let cx = Arc::clone(&self.cx);
         let queue = Resolution::queue(&cx.buffers);
-        let resolution = Resolution::new(Arc::clone(&cx), stores.clone(), provisioner, conditions);
+        let following = conditions.map(|all| all.follow_buffers(stores.clone()));
+        let resolution = Resolution::new(Arc::clone(&cx), stores.clone(), provisioner, following);
         self.controller_with(Arc::new(resolution), queue.clone());
         self.task(move |stop| async move {
             watches
@@ -208,8 +209,7 @@ impl ControllerRegistry {
         let observed = !cx.options.disable_cluster_state_observability;
         let conditions = observed.then(|| {
             observability::register(&cx, &ledger);
-            let stores = buffers.as_ref().map(|(stores, _)| stores);
-            Arc::new(Conditions::register(&cx, stores))
+            Arc::new(Conditions::register(&cx))
         });
         self.conditions.clone_from(&conditions);
         if let Some(conditions) = conditions.clone() {

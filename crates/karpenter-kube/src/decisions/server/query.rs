@@ -110,7 +110,7 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
             watch: watch(&mut parameters)?,
         },
         ["plans"] => Ask::Plan {
-            timeout: timeout(&mut parameters, MAX_PLAN, "5m")?,
+            timeout: at_most(&mut parameters, "timeout", MAX_PLAN, "5m")?,
         },
         ["bundle"] => bundle(&mut parameters)?,
         ["explanations"] => explanations(&mut parameters)?,
@@ -118,14 +118,8 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
             since: since(&mut parameters)?,
         },
         ["blockers"] => {
-            let namespace = parameters.take("namespace");
-            let namespace = namespace.map(|text| {
-                let name = name(&text, MAX_NAMESPACE);
-                name.map_err(|_| {
-                    Failure::bad_request("invalid namespace: must be the name of a namespace")
-                })
-            });
-            let namespace = namespace.transpose()?;
+            let known = |text: &str| name(text, MAX_NAMESPACE).ok();
+            let namespace = parameters.read("namespace", "the name of a namespace", known)?;
             Ask::Blockers { namespace }
         }
         ["namespaces", namespace, "pods", pod, "explanation"] => {
@@ -150,16 +144,9 @@ pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
 
 /// Reads the parameters of a bundle. Names are replaced by the client, which keeps the mapping.
 fn bundle(parameters: &mut Parameters) -> Result<Ask, Failure> {
-    let last = parameters.take("last").map(|text| {
-        let parsed = karpenter_api::duration::parse(&text).ok();
-        let last = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
-        last.filter(|last| *last <= RECORDED)
-            .ok_or_else(|| Failure::bad_request("invalid last: must be a duration of at most 30m"))
-    });
+    let last = at_most(parameters, "last", RECORDED, "30m");
     match parameters.take("redact").as_deref() {
-        None | Some("none") => Ok(Ask::Bundle {
-            last: last.transpose()?,
-        }),
+        None | Some("none") => Ok(Ask::Bundle { last: last? }),
         Some("names" | "all") => Err(Failure::bad_request(
             "invalid redact: names are replaced by `kubectl karpenter capture --redact`",
         )),
@@ -169,7 +156,7 @@ fn bundle(parameters: &mut Parameters) -> Result<Ask, Failure> {
 
 fn explain(subject: Subject, parameters: &mut Parameters) -> Result<Ask, Failure> {
     let uid = parameters.take("uid");
-    let timeout = timeout(parameters, MAX_TIMEOUT, "5s")?;
+    let timeout = at_most(parameters, "timeout", MAX_TIMEOUT, "5s")?;
     let changes = parameters.take_all("if");
     let changes: Vec<Change> = changes
         .iter()
@@ -192,24 +179,19 @@ fn explain(subject: Subject, parameters: &mut Parameters) -> Result<Ask, Failure
     })
 }
 
-/// Returns how long the answer may take, at most `longest`.
-fn timeout(
+/// Returns a duration of at most `longest`.
+fn at_most(
     parameters: &mut Parameters,
+    key: &str,
     longest: Duration,
     shown: &str,
 ) -> Result<Option<Duration>, Failure> {
-    let Some(text) = parameters.take("timeout") else {
-        return Ok(None);
-    };
-    let parsed = karpenter_api::duration::parse(&text).ok();
-    let timeout = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
-    let timeout = timeout.filter(|timeout| *timeout <= longest);
-    let invalid = || {
-        Failure::bad_request(format!(
-            "invalid timeout: must be a duration of at most {shown}"
-        ))
-    };
-    timeout.map(Some).ok_or_else(invalid)
+    let wanted = format!("a duration of at most {shown}");
+    parameters.read(key, &wanted, |text| {
+        let parsed = karpenter_api::duration::parse(text).ok()?;
+        let parsed = Duration::try_from(parsed).ok();
+        parsed.filter(|parsed| *parsed <= longest)
+    })
 }
 
 fn explanations(parameters: &mut Parameters) -> Result<Ask, Failure> {
@@ -225,31 +207,21 @@ fn explanations(parameters: &mut Parameters) -> Result<Ask, Failure> {
 }
 
 fn since(parameters: &mut Parameters) -> Result<Option<Timestamp>, Failure> {
-    let since = parameters.take("since").map(|text| {
-        let time = text.parse::<Timestamp>();
-        time.map_err(|_| Failure::bad_request("invalid since: must be a time by RFC 3339"))
-    });
-    since.transpose()
+    parameters.read("since", "a time by RFC 3339", |text| text.parse().ok())
 }
 
 fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
     let since = since(parameters)?;
-    let kind = parameters.take("kind").map(|text| {
-        let kind = Pass::ALL.into_iter().find(|pass| pass.as_str() == text);
-        kind.ok_or_else(|| {
-            let all = Pass::ALL.map(Pass::as_str).join(", ");
-            Failure::bad_request(format!("invalid kind: must be one of {all}"))
-        })
+    let kinds = format!("one of {}", Pass::ALL.map(Pass::as_str).join(", "));
+    let kind = parameters.read("kind", &kinds, |text| {
+        Pass::ALL.into_iter().find(|pass| pass.as_str() == text)
     });
-    let reason = parameters.take("reason").map(|text| {
-        let id = Reason::IDS.iter().find(|id| **id == text).copied();
-        id.ok_or_else(|| Failure::bad_request("invalid reason: must be the id of a reason"))
+    let reason = parameters.read("reason", "the id of a reason", |text| {
+        Reason::IDS.iter().find(|id| **id == text).copied()
     });
-    let limit = parameters.take("limit").map(|text| {
+    let limit = parameters.read("limit", "from 1 to 5000", |text| {
         let limit = text.parse().ok();
-        limit
-            .filter(|limit| (1..=MAX_LIMIT).contains(limit))
-            .ok_or_else(|| Failure::bad_request("invalid limit: must be from 1 to 5000"))
+        limit.filter(|limit| (1..=MAX_LIMIT).contains(limit))
     });
     let after = parameters.take("continue").map(|text| {
         let id = text.parse();
@@ -258,10 +230,10 @@ fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
     let watch = watch(parameters)?;
     Ok(Select {
         since,
-        kind: kind.transpose()?,
+        kind: kind?,
         subject: parameters.take("subject"),
-        reason: reason.transpose()?,
-        limit: limit.transpose()?.unwrap_or(LIMIT),
+        reason: reason?,
+        limit: limit?.unwrap_or(LIMIT),
         after: after.transpose()?,
         watch,
     })
@@ -325,6 +297,20 @@ impl Parameters {
 
     fn take(&mut self, key: &str) -> Option<String> {
         self.0.remove(key)?.pop()
+    }
+
+    /// Reads a parameter, if it is given; it must be `wanted`.
+    fn read<T>(
+        &mut self,
+        key: &str,
+        wanted: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Failure> {
+        let Some(text) = self.take(key) else {
+            return Ok(None);
+        };
+        let invalid = || Failure::bad_request(format!("invalid {key}: must be {wanted}"));
+        read(&text).map(Some).ok_or_else(invalid)
     }
 
     fn take_all(&mut self, key: &str) -> Vec<String> {

@@ -145,8 +145,7 @@ impl Failure {
     }
 
     pub(super) fn too_many() -> Self {
-        let message = "8 event streams are open already";
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+        Self::busy("8 event streams are open already")
     }
 
     pub(super) fn busy(message: &str) -> Self {
@@ -154,12 +153,12 @@ impl Failure {
     }
 
     pub(super) fn not_synced() -> Self {
-        let message = "the cluster model is not in sync";
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "ServiceUnavailable",
-            message,
-        )
+        Self::unavailable("the cluster model is not in sync")
+    }
+
+    fn unavailable(message: impl Into<String>) -> Self {
+        let code = StatusCode::SERVICE_UNAVAILABLE;
+        Self::new(code, "ServiceUnavailable", message)
     }
 
     /// This replica does not lead; `leader` is the name of the leader's pod, if it is known.
@@ -170,11 +169,7 @@ impl Failure {
         };
         Self {
             details: leader.map(|leader| (leader.to_owned(), "Pod")),
-            ..Self::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "ServiceUnavailable",
-                message,
-            )
+            ..Self::unavailable(message)
         }
     }
 

@@ -85,6 +85,12 @@ impl Intended {
     }
 }
 
+/// Whether a change is made.
+type Done = Result<(), InvalidPlan>;
+
+/// The namespace and the name of an object.
+type Key<'a> = (&'a str, &'a str);
+
 struct Making {
     cluster: Cluster,
     templates: buffers::PodTemplates,
@@ -104,7 +110,7 @@ fn namespace_or_default(namespace: Option<&str>) -> String {
 }
 
 impl Making {
-    fn make(&mut self, intent: &Intent) -> Result<(), InvalidPlan> {
+    fn make(&mut self, intent: &Intent) -> Done {
         match intent {
             Intent::Apply(object) => self.apply(object, 0),
             Intent::Delete(reference) => self.delete(reference),
@@ -127,7 +133,7 @@ impl Making {
         self.intended.notes.push(note);
     }
 
-    fn apply(&mut self, object: &Value, depth: usize) -> Result<(), InvalidPlan> {
+    fn apply(&mut self, object: &Value, depth: usize) -> Done {
         let (version, kind) = (text(object, "/apiVersion"), text(object, "/kind"));
         let group = version.split_once('/').map_or("", |(group, _)| group);
         if kind == "List" && depth < NESTED {
@@ -140,21 +146,20 @@ impl Making {
             return Err(InvalidPlan::field(kind, "metadata.name", "is missing"));
         }
         let namespace = namespace_or_default(Some(text(object, "/metadata/namespace")));
+        let key = (namespace.as_str(), name);
         match (version, kind) {
             ("karpenter.sh/v1", "NodePool") => self.apply_node_pool(name, object),
             ("karpenter.sh/v1alpha1", "NodeOverlay") => self.apply_overlay(name, object),
-            ("policy/v1", "PodDisruptionBudget") => self.apply_budget(&namespace, name, object),
-            ("apps/v1", "Deployment") => self.apply_deployment(&namespace, name, object),
-            ("apps/v1", "StatefulSet") => self.apply_stateful_set(&namespace, name, object),
-            ("apps/v1", "DaemonSet") => self.apply_daemon_set(&namespace, name, object),
-            ("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer") => {
-                self.apply_buffer(&namespace, name, object)
-            }
+            ("policy/v1", "PodDisruptionBudget") => self.apply_budget(key, object),
+            ("apps/v1", "Deployment") => self.apply_deployment(key, object),
+            ("apps/v1", "StatefulSet") => self.apply_stateful_set(key, object),
+            ("apps/v1", "DaemonSet") => self.apply_daemon_set(key, object),
+            ("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer") => self.apply_buffer(key, object),
             ("v1", "PodTemplate") => {
                 let of = format!("PodTemplate {namespace}/{name}");
                 let template = buffers::pod_template(&of, object)?;
-                self.templates
-                    .insert((namespace, name.to_owned()), template);
+                let key = (namespace.clone(), name.to_owned());
+                self.templates.insert(key, template);
                 self.note(format!(
                     "{of} is read for the CapacityBuffers after it only."
                 ));
@@ -179,7 +184,7 @@ impl Making {
         classes.any(|class| class.group == group && class.kind == kind)
     }
 
-    fn apply_node_pool(&mut self, name: &str, object: &Value) -> Result<(), InvalidPlan> {
+    fn apply_node_pool(&mut self, name: &str, object: &Value) -> Done {
         let of = format!("NodePool {name}");
         let snapshot = self.cluster.snapshot();
         let known = snapshot.node_pool(name);
@@ -217,7 +222,7 @@ impl Making {
     }
 
     /// Adds or replaces a NodePool as the change `pool=` does.
-    fn add_pool(&mut self, of: &str, pool: NodePool) -> Result<(), InvalidPlan> {
+    fn add_pool(&mut self, of: &str, pool: NodePool) -> Done {
         let class = pool.spec.template.spec.node_class_ref.clone();
         self.make_change(&Change::Pool(Box::new(pool)))
             .map_err(|_| {
@@ -239,7 +244,7 @@ impl Making {
         Ok(())
     }
 
-    fn if_(&mut self, text: &str) -> Result<(), InvalidPlan> {
+    fn if_(&mut self, text: &str) -> Done {
         let change: Change = text.parse()?;
         match &change {
             Change::Tolerate(_) | Change::Drop(_) => {
@@ -251,11 +256,8 @@ impl Making {
                 .into());
             }
             Change::Now(_) => {
-                return Err(InvalidPlan::field(
-                    "change",
-                    "now",
-                    "use the time of the request (--at)",
-                ));
+                let why = "use the time of the request (--at)";
+                return Err(InvalidPlan::field("change", "now", why));
             }
             Change::Pool(pool) => {
                 let object = json(pool.as_ref());
@@ -272,7 +274,7 @@ impl Making {
         Ok(())
     }
 
-    fn apply_overlay(&mut self, name: &str, object: &Value) -> Result<(), InvalidPlan> {
+    fn apply_overlay(&mut self, name: &str, object: &Value) -> Done {
         let of = format!("NodeOverlay {name}");
         let snapshot = self.cluster.snapshot();
         let mut overlays = snapshot.node_overlays();
@@ -304,12 +306,7 @@ impl Making {
         self.note(why.into());
     }
 
-    fn apply_budget(
-        &mut self,
-        namespace: &str,
-        name: &str,
-        object: &Value,
-    ) -> Result<(), InvalidPlan> {
+    fn apply_budget(&mut self, (namespace, name): Key<'_>, object: &Value) -> Done {
         let of = format!("PodDisruptionBudget {namespace}/{name}");
         let mut budget: PodDisruptionBudget = admission::read(&of, object)?;
         let spec = budget.spec.as_ref();
@@ -332,12 +329,7 @@ impl Making {
         Ok(())
     }
 
-    fn apply_deployment(
-        &mut self,
-        namespace: &str,
-        name: &str,
-        object: &Value,
-    ) -> Result<(), InvalidPlan> {
+    fn apply_deployment(&mut self, (namespace, name): Key<'_>, object: &Value) -> Done {
         let workload = workload("Deployment", namespace, name);
         let deployment: apps::Deployment = admission::read(&workload.to_string(), object)?;
         let spec = deployment.spec.unwrap_or_default();
@@ -359,17 +351,12 @@ impl Making {
         Ok(())
     }
 
-    fn apply_stateful_set(
-        &mut self,
-        namespace: &str,
-        name: &str,
-        object: &Value,
-    ) -> Result<(), InvalidPlan> {
+    fn apply_stateful_set(&mut self, (namespace, name): Key<'_>, object: &Value) -> Done {
         let workload = workload("StatefulSet", namespace, name);
         let set: apps::StatefulSet = admission::read(&workload.to_string(), object)?;
         let spec = set.spec.unwrap_or_default();
-        self.apply_workload(&workload, spec.replicas, &spec.template)?;
-        Ok(())
+        self.apply_workload(&workload, spec.replicas, &spec.template)
+            .map(drop)
     }
 
     /// Applies replicas and template of a workload; returns whether the template is new.
@@ -403,47 +390,35 @@ impl Making {
         self.tell(&workload.to_string(), &applied.what);
     }
 
-    fn apply_daemon_set(
-        &mut self,
-        namespace: &str,
-        name: &str,
-        object: &Value,
-    ) -> Result<(), InvalidPlan> {
+    fn apply_daemon_set(&mut self, (namespace, name): Key<'_>, object: &Value) -> Done {
         let of = format!("DaemonSet {namespace}/{name}");
         let mut set: apps::DaemonSet = admission::read(&of, object)?;
         set.metadata.namespace = Some(namespace.to_owned());
         let snapshot = self.cluster.snapshot();
         let mut sets = snapshot.daemon_sets().map(|(set, _)| set);
         let known = sets.find(|set| set.namespace == namespace && set.name == name);
-        let Some(known) = known else {
-            set.metadata.uid = Some(format!("rehearsed/{namespace}/{name}"));
-            self.cluster.apply_daemon_set(&set);
-            self.note(format!("Pods of {of} are not added to existing nodes."));
-            self.tell(&of, "created");
-            return Ok(());
+        let (what, which) = match known {
+            None => ("created", "are not added to existing nodes"),
+            Some(known) => {
+                let new = DaemonSet::parse(&set);
+                if same_shape(&known.template.shape, &new.template.shape) {
+                    self.tell(&of, UNCHANGED);
+                    return Ok(());
+                }
+                ("template changed", "on existing nodes are not replaced")
+            }
         };
-        let new = DaemonSet::parse(&set);
-        if same_shape(&known.template.shape, &new.template.shape) {
-            self.tell(&of, "unchanged");
-        } else {
-            // Another uid: the pods that run have the old template.
-            set.metadata.uid = Some(format!("rehearsed/{namespace}/{name}"));
-            self.cluster.apply_daemon_set(&set);
-            self.note(format!("Pods of {of} on existing nodes are not replaced."));
-            self.tell(&of, "template changed");
-        }
+        // Another uid: the pods that run have the old template.
+        set.metadata.uid = Some(format!("rehearsed/{namespace}/{name}"));
+        self.cluster.apply_daemon_set(&set);
+        self.note(format!("Pods of {of} {which}."));
+        self.tell(&of, what);
         Ok(())
     }
 
-    fn apply_buffer(
-        &mut self,
-        namespace: &str,
-        name: &str,
-        object: &Value,
-    ) -> Result<(), InvalidPlan> {
+    fn apply_buffer(&mut self, (namespace, name): Key<'_>, object: &Value) -> Done {
         let of = format!("CapacityBuffer {namespace}/{name}");
-        let (snapshot, workloads) = (self.cluster.snapshot(), &self.intended.workloads);
-        let known = (&snapshot, workloads);
+        let known = (&self.cluster.snapshot(), &self.intended.workloads);
         let pods = buffers::resolve(&of, (namespace, name), object, &self.templates, known)?;
         if !self.gates.capacity_buffers {
             self.note(
@@ -458,7 +433,7 @@ impl Making {
         Ok(())
     }
 
-    fn scale(&mut self, scale: &Scale) -> Result<(), InvalidPlan> {
+    fn scale(&mut self, scale: &Scale) -> Done {
         let namespace = namespace_or_default(scale.namespace.as_deref());
         if !["Deployment", "StatefulSet", "ReplicaSet"].contains(&scale.kind.as_str()) {
             let why = "Deployment, StatefulSet and ReplicaSet can be scaled";
@@ -471,7 +446,7 @@ impl Making {
         Ok(())
     }
 
-    fn delete(&mut self, reference: &ObjectReference) -> Result<(), InvalidPlan> {
+    fn delete(&mut self, reference: &ObjectReference) -> Done {
         let ObjectReference { kind, name, .. } = reference;
         let namespace = namespace_or_default(reference.namespace.as_deref());
         let mut of = format!("{kind} {namespace}/{name}");
@@ -494,10 +469,7 @@ impl Making {
                 let all = &mut self.intended.disruption.query.buffer_pods;
                 !buffers::replace(all, (&namespace, name), Vec::new()).is_empty()
             }
-            "DaemonSet" => {
-                let removed = self.cluster.remove_daemon_set(&namespace, name);
-                removed.before.is_some()
-            }
+            "DaemonSet" => (self.cluster.remove_daemon_set(&namespace, name).before).is_some(),
             "Deployment" | "StatefulSet" => {
                 let workload = workload(kind, &namespace, name);
                 let (snapshot, workloads) = (self.cluster.snapshot(), &mut self.intended.workloads);
@@ -515,7 +487,7 @@ impl Making {
         Ok(())
     }
 
-    fn remove_node(&mut self, name: &str) -> Result<(), InvalidPlan> {
+    fn remove_node(&mut self, name: &str) -> Done {
         let of = format!("Node {name}");
         let snapshot = self.cluster.snapshot();
         let node = snapshot.node(name);

@@ -4,10 +4,12 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use console::{Term, measure_text_width, truncate_str};
 use serde::Serialize;
+use serde_json::Value;
 
 /// Returns the text with control characters, and characters that change the direction or the lines of text, as `\u{1b}`.
 ///
@@ -34,6 +36,16 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
 fn is_interpreted(c: char) -> bool {
     let is_direction = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || is_direction || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// Returns the exit code of an answer: 2 for a finding, if `--exit-code` asks for it.
+pub(crate) fn exit_code(asked: bool, found: bool) -> ExitCode {
+    ExitCode::from(if asked && found { 2 } else { 0 })
+}
+
+/// Returns a number of an answer; 0 if it has none.
+pub(crate) fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_default()
 }
 
 /// Prints an error as one line.
@@ -141,6 +153,12 @@ pub struct Layout {
 }
 
 impl Layout {
+    #[cfg(test)]
+    pub(crate) const PIPED: Self = Self {
+        width: None,
+        headers: true,
+    };
+
     /// Returns the layout for standard output.
     pub fn of_stdout(headers: bool) -> Self {
         let stdout = Term::stdout();
@@ -223,10 +241,7 @@ mod tests {
     use super::*;
 
     const HOSTILE: &str = "a\u{1b}]0;owned\u{7}\u{9b}31m\r\n\u{202e}\u{2028}<script>";
-    const PIPED: Layout = Layout {
-        width: None,
-        headers: true,
-    };
+    const PIPED: Layout = Layout::PIPED;
 
     fn is_safe(text: &str) -> bool {
         !text.contains(|c| c != '\n' && is_interpreted(c))

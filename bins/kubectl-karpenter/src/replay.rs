@@ -45,9 +45,6 @@ pub struct Args {
 
 /// How many ids an error names.
 const NAMED: usize = 10;
-/// The exit code of `--exit-code` if a decision differs.
-const DIFFERS: u8 = 2;
-
 impl Args {
     /// Replays and prints; returns the exit code.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
@@ -93,8 +90,7 @@ impl Args {
             Some(Format::Wide) | None => text(&compared),
         };
         output::print(&text)?;
-        let differs = self.exit_code && first.is_some();
-        Ok(ExitCode::from(if differs { DIFFERS } else { 0 }))
+        Ok(output::exit_code(self.exit_code, first.is_some()))
     }
 }
 

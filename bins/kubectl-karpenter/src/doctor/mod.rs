@@ -36,9 +36,6 @@ pub struct Args {
     kubectl: KubectlFlags,
 }
 
-/// The exit code of `--exit-code` if something blocks.
-const BLOCKED: u8 = 2;
-
 impl Args {
     /// Asks and prints; returns the exit code.
     pub(crate) async fn run(&self) -> anyhow::Result<ExitCode> {
@@ -63,11 +60,6 @@ impl Args {
         };
         output::print(&text)?;
         let blocked = text::findings(&report).any(text::blocks);
-        let code = if self.exit_code && blocked {
-            BLOCKED
-        } else {
-            0
-        };
-        Ok(ExitCode::from(code))
+        Ok(output::exit_code(self.exit_code, blocked))
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::output::{Layout, Table, escaped, plural};
+use crate::output::{Layout, Table, escaped, number, plural};
 use crate::why::text::{age, list, text};
 
 pub(super) fn findings(report: &Value) -> impl Iterator<Item = &Value> {
@@ -35,7 +35,7 @@ fn summary(report: &Value) -> String {
     let blocking = findings(report).filter(|finding| blocks(finding)).count();
     let warnings = findings(report).count() - blocking;
     let ran = list(&report["ran"]).count();
-    let cost = report["costPerDay"].as_f64().unwrap_or_default();
+    let cost = number(&report["costPerDay"]);
     let cost = match cost >= 0.005 {
         true => format!(" (about ${cost:.2} a day)"),
         false => String::new(),
@@ -77,7 +77,7 @@ pub(super) fn paragraphs(report: &Value) -> String {
                     "; {n} of its nodes are also blocked by something else, and not counted"
                 ),
             };
-            let cost = finding["costPerDay"].as_f64().unwrap_or_default();
+            let cost = number(&finding["costPerDay"]);
             let cost = match cost >= 0.005 {
                 true => format!("{dollars} a day{also}"),
                 false if also.is_empty() => {

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::output::{escaped, plural};
+use crate::output::{self, escaped, plural};
 use crate::why::text::{list, text};
 
 /// How far back decisions are asked for.
@@ -45,7 +45,7 @@ pub(super) fn lines(answer: &Value) -> Vec<String> {
 fn item(item: &Value) -> String {
     let of = |key: &str| text(&item[key]);
     let number = |key: &str| item[key].as_u64().unwrap_or_default();
-    let price = |key: &str| format!("${:.4}/h", item[key].as_f64().unwrap_or_default());
+    let price = |key: &str| format!("${:.4}/h", output::number(&item[key]));
     let named = |count: u64| {
         let names: Vec<_> = list(&item["names"]).map(text).collect();
         match count.saturating_sub(names.len() as u64) {

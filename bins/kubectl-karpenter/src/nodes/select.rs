@@ -38,8 +38,21 @@ impl Resource {
     /// Returns the share of a node that is requested; `None` while it has none.
     pub(super) fn share(self, node: &Node) -> Option<f64> {
         let (used, all) = self.of(node);
-        (all > 0).then(|| used as f64 / all as f64)
+        share(used, all)
     }
+
+    /// Returns what is requested and allocatable on nodes together.
+    pub(super) fn of_all(self, nodes: &[&Node]) -> (i64, i64) {
+        let each = nodes.iter().map(|node| self.of(node));
+        each.fold((0, 0), |(used, all), (more, room): (i64, i64)| {
+            (used.saturating_add(more), all.saturating_add(room))
+        })
+    }
+}
+
+/// Returns the share of all that is used; `None` if there is nothing.
+pub(super) fn share(used: i64, all: i64) -> Option<f64> {
+    (all > 0).then(|| used as f64 / all as f64)
 }
 
 /// What nodes are sorted by.

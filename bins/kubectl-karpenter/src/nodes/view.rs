@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use console::{measure_text_width, truncate_str};
 
-use super::select::{Resource, value};
+use super::select::{Resource, share, value};
 use super::state::{Node, State};
 use crate::output::{age, grouped};
 
@@ -49,6 +49,13 @@ pub(super) struct Shown {
     pub(super) headers: bool,
 }
 
+impl Shown {
+    fn resource_columns(&self) -> impl Iterator<Item = Column> {
+        let names = self.resources.iter().map(|it| it.name().to_uppercase());
+        names.map(|name| column(&name, 0))
+    }
+}
+
 /// Returns the look of a share of a resource: eks-node-viewer's limits, of which a full node is good.
 fn look(share: f64) -> Look {
     if share > 0.9 {
@@ -87,17 +94,8 @@ pub(super) fn summary(
         _ => TOTAL_BAR,
     };
     for (at, resource) in shown.resources.iter().enumerate() {
-        let (used, all) = nodes
-            .iter()
-            .map(|node| resource.of(node))
-            .fold((0_i64, 0_i64), |(used, all), (more, room)| {
-                (used.saturating_add(more), all.saturating_add(room))
-            });
-        let share = if all > 0 {
-            used as f64 / all as f64
-        } else {
-            0.0
-        };
+        let (used, all) = resource.of_all(nodes);
+        let share = share(used, all).unwrap_or_default();
         let mut line = Vec::new();
         let count = match at {
             0 => format!("{} nodes  ", grouped(nodes.len())),
@@ -202,12 +200,7 @@ fn column(header: &str, rank: u8) -> Column {
 fn by_node(state: &State, nodes: &[&Node], shown: &Shown) -> Grid {
     let prices = shown.prices && state.missing.is_none();
     let mut columns = vec![column("NAME", 0)];
-    columns.extend(
-        shown
-            .resources
-            .iter()
-            .map(|it| column(&it.name().to_uppercase(), 0)),
-    );
+    columns.extend(shown.resource_columns());
     columns.extend([column("PODS", 3), column("TYPE", 2)]);
     if prices {
         columns.push(column("$/H", 1));
@@ -265,12 +258,7 @@ fn by_pool(nodes: &[&Node], shown: &Shown, known: bool) -> Grid {
     }
     let prices = shown.prices && known;
     let mut columns = vec![column("NODEPOOL", 0), column("NODES", 0)];
-    columns.extend(
-        shown
-            .resources
-            .iter()
-            .map(|it| column(&it.name().to_uppercase(), 0)),
-    );
+    columns.extend(shown.resource_columns());
     let pods = !shown.resources.contains(&Resource::Pods);
     columns.extend(pods.then(|| column("PODS", 2)));
     if prices {
@@ -285,13 +273,8 @@ fn by_pool(nodes: &[&Node], shown: &Shown, known: bool) -> Grid {
             Cell::Text(nodes.len().to_string()),
         ];
         row.extend(shown.resources.iter().map(|resource| {
-            let (used, all) = nodes
-                .iter()
-                .map(|node| resource.of(node))
-                .fold((0_i64, 0_i64), |(used, all), (more, room)| {
-                    (used.saturating_add(more), all.saturating_add(room))
-                });
-            Cell::Share((all > 0).then(|| used as f64 / all as f64))
+            let (used, all) = resource.of_all(&nodes);
+            Cell::Share(share(used, all))
         }));
         let sum: i64 = nodes.iter().map(|node| node.pods).sum();
         row.extend(pods.then(|| Cell::Text(sum.to_string())));

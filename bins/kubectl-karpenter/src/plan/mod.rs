@@ -100,9 +100,6 @@ pub struct Args {
 /// The name of this version.
 const THIS: &str = "this";
 
-/// The exit code of `--exit-code` if the change makes a difference.
-const DIFFERS: u8 = 2;
-
 impl Args {
     /// Asks and prints; returns the exit code.
     pub(crate) async fn run(&self) -> anyhow::Result<ExitCode> {
@@ -116,12 +113,7 @@ impl Args {
             Some(PlanFormat::Text) | None => text::render(&plan, self.diff, false, layout),
         };
         output::print(&text)?;
-        let code = if self.exit_code && plan.differs() {
-            DIFFERS
-        } else {
-            0
-        };
-        Ok(ExitCode::from(code))
+        Ok(output::exit_code(self.exit_code, plan.differs()))
     }
 
     /// Returns the versions to compare, if another one than this is asked for.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::output::plural;
+use crate::output::{number, plural};
 use crate::why::text::{list, text};
 
 /// Renders the report: totals, the largest differences, and what the dollars mean.
@@ -215,10 +215,6 @@ fn disrupted(decided: &Value) -> String {
         plural(count(&decided["evictions"]), "pod"),
         number(&decided["savingsPerHour"]),
     )
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_default()
 }
 
 fn count(value: &Value) -> u64 {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::text::{list, text};
-use crate::output::{escaped, plural};
+use crate::output::{escaped, number, plural};
 
 /// Offered instance types that are printed; `-o wide` prints all in the answer.
 const OPTIONS: usize = 3;
@@ -35,7 +35,7 @@ pub(super) fn render(answer: &Value, wide: bool) -> String {
                 "  Launched to replace {count} {} {of}: {}, which saves ${:.4}/h  record {record}",
                 text(&planned["reason"]),
                 named(count),
-                planned["savingsPerHour"].as_f64().unwrap_or_default(),
+                number(&planned["savingsPerHour"]),
             );
             outcome(&planned["outcome"], &mut out);
         }
@@ -75,7 +75,7 @@ fn outcome(outcome: &Value, out: &mut String) {
 }
 
 fn choice(answer: &Value, wide: bool, out: &mut String) {
-    let price = |value: &Value| format!("${:.4}/h", value.as_f64().unwrap_or_default());
+    let price = |value: &Value| format!("${:.4}/h", number(value));
     let options: Vec<&Value> = list(&answer["options"]).collect();
     if !options.is_empty() {
         let more = answer["moreOptions"].as_u64().unwrap_or_default();

@@ -126,9 +126,6 @@ Ask what would be if something were different; may be repeated:
   drop=ID                            the pod without a constraint, by its id in -o json
   now=TIME                           the time at which budgets and pauses are read (RFC 3339)";
 
-/// The exit code of `--exit-code` if something blocks.
-const BLOCKED: u8 = 2;
-
 impl Args {
     /// Asks and prints; returns the exit code.
     pub(crate) async fn run(&self) -> anyhow::Result<ExitCode> {
@@ -143,12 +140,7 @@ impl Args {
             }
         };
         output::print(&text)?;
-        let code = if common.exit_code && blocks(&answer) {
-            BLOCKED
-        } else {
-            0
-        };
-        Ok(ExitCode::from(code))
+        Ok(output::exit_code(common.exit_code, blocks(&answer)))
     }
 }
 

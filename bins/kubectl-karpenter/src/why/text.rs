@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{kept, launched};
 use crate::output;
-use crate::output::{Layout, Table, escaped};
+use crate::output::{Layout, Table, escaped, number};
 
 /// Renders an answer. `wide` adds the patches and the text of each NodePool's reason.
 pub(super) fn render(answer: &Value, wide: bool, layout: Layout) -> String {
@@ -150,7 +150,7 @@ fn blocking(answer: &Value, wide: bool, out: &mut String) {
                 );
             }
         } else if !answer["effect"].is_null() {
-            let price = answer["deltaPerHour"].as_f64().unwrap_or_default();
+            let price = number(&answer["deltaPerHour"]);
             let place = effect(&answer["effect"]);
             let _ = writeln!(out, "  It fits: +${price:.4}/h  ({place})");
         }
@@ -187,7 +187,7 @@ fn blocking(answer: &Value, wide: bool, out: &mut String) {
     };
     let _ = writeln!(out, "  What would help{each}:");
     for change in changes {
-        let price = change["deltaPerHour"].as_f64().unwrap_or_default();
+        let price = number(&change["deltaPerHour"]);
         let _ = writeln!(
             out,
             "    +${price:.4}/h  {:<8} {}  ({})",
@@ -253,7 +253,7 @@ fn quoted(argument: &str) -> String {
 
 fn node(answer: &Value, wide: bool) -> String {
     let of = |key: &str| text(&answer[key]).into_owned();
-    let price = answer["pricePerHour"].as_f64().unwrap_or_default();
+    let price = number(&answer["pricePerHour"]);
     let share = |resource: &str| answer["usage"][resource]["share"].as_f64();
     let mut out = format!("{}  {}", of("state"), text(&answer["metadata"]["name"]));
     for part in [of("instanceType"), of("capacityType"), of("zone")]
@@ -293,7 +293,7 @@ fn node_pool(answer: &Value, layout: Layout) -> String {
         "NodePool {}  {} nodes  ${:.4}/h",
         text(&answer["metadata"]["name"]),
         answer["nodes"],
-        answer["pricePerHour"].as_f64().unwrap_or_default(),
+        number(&answer["pricePerHour"]),
     );
     let why = &answer["reason"];
     if !why.is_null() {
@@ -354,10 +354,7 @@ fn groups(items: &Value, observed: &Value, layout: Layout) -> String {
             group["count"].to_string(),
         ];
         if priced {
-            cells.push(format!(
-                "{:.4}",
-                group["pricePerHour"].as_f64().unwrap_or_default()
-            ));
+            cells.push(format!("{:.4}", number(&group["pricePerHour"])));
             let releasable = group["releasablePerHour"].as_f64();
             cells.push(releasable.map_or_else(|| "-".to_owned(), |sum| format!("{sum:.4}")));
         }
@@ -377,10 +374,7 @@ mod tests {
 
     use super::*;
 
-    const PIPED: Layout = Layout {
-        width: None,
-        headers: true,
-    };
+    const PIPED: Layout = Layout::PIPED;
 
     fn pending() -> Value {
         json!({

@@ -34,6 +34,16 @@ async fn with_node(pods: i32, pool: Object<NodePool>) -> World {
     world
 }
 
+fn kill(world: &World, claim: &NodeClaim) {
+    let id = claim.status.provider_id.as_deref();
+    world.cluster.cloud.kill(id.unwrap());
+}
+
+async fn is_kept(world: &World, claim: &NodeClaim) -> bool {
+    let known = world.get::<NodeClaim>(claim.name()).await;
+    known.is_some_and(|known| known.uid() == claim.uid() && !known.is_deleting())
+}
+
 async fn drifted(world: &World) -> Option<String> {
     let claims = world.claims().await;
     let condition = claims[0].condition(types::DRIFTED)?;
@@ -53,12 +63,8 @@ async fn the_first_drift_reason_counts_and_a_reverted_change_ends_drift() {
     assert_eq!(drifted(&world).await, None);
     let zone =
         json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["nowhere"]}]);
-    world
-        .patch::<NodePool>(
-            "default",
-            json!({"spec": {"template": {"spec": {"requirements": zone}}}}),
-        )
-        .await;
+    let elsewhere = json!({"spec": {"template": {"spec": {"requirements": zone}}}});
+    world.patch::<NodePool>("default", elsewhere).await;
     until_drifted(&world, Some("RequirementsDrifted")).await;
     let label = json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}});
     world.patch::<NodePool>("default", label).await;
@@ -75,7 +81,7 @@ async fn the_first_drift_reason_counts_and_a_reverted_change_ends_drift() {
 #[tokio::test(start_paused = true)]
 async fn nodes_expire_despite_budgets_and_are_counted_once() {
     let mut world = with_node(1, node_pool("default").expire_after("1h")).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     world.pass(3500).await;
     assert!(!world.claims().await[0].is_deleting());
     world.until_gone::<NodeClaim>(claim.name(), 300).await;
@@ -92,17 +98,10 @@ async fn nodes_expire_despite_budgets_and_are_counted_once() {
 async fn a_nodeclaim_without_an_instance_is_deleted_once_its_node_is_not_ready() {
     let mut world = with_node(1, node_pool("default")).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    let claim = world.claims().await.remove(0);
-    world
-        .cluster
-        .cloud
-        .kill(claim.status.provider_id.as_deref().unwrap());
+    let claim = world.claim().await;
+    kill(&world, &claim);
     cloud.listed(&world, 3).await;
-    let is_kept = |c: &NodeClaim| c.uid() == claim.uid() && !c.is_deleting();
-    assert!(
-        world.claims().await.iter().any(is_kept),
-        "the node is still ready"
-    );
+    assert!(is_kept(&world, &claim).await, "the node is still ready");
     let node = world.node_name().await;
     world.cluster.node_faults.set(&node, NodeFault::Dead);
     world.until_gone::<NodeClaim>(claim.name(), 400).await;
@@ -121,17 +120,10 @@ async fn a_nodeclaim_that_is_not_registered_is_not_garbage_collected() {
     until!(world, 60, "a claim is launched", |w| {
         w.claims().await.iter().any(|c| c.is_true(types::LAUNCHED))
     });
-    let claim = world.claims().await.remove(0);
-    world
-        .cluster
-        .cloud
-        .kill(claim.status.provider_id.as_deref().unwrap());
+    let claim = world.claim().await;
+    kill(&world, &claim);
     cloud.listed(&world, 3).await;
-    let is_kept = |c: &NodeClaim| c.uid() == claim.uid() && !c.is_deleting();
-    assert!(
-        world.claims().await.iter().any(is_kept),
-        "liveness deletes it"
-    );
+    assert!(is_kept(&world, &claim).await, "liveness deletes it");
 }
 
 /// Conformance: AWS-gc-02, DIS-147
@@ -139,7 +131,7 @@ async fn a_nodeclaim_that_is_not_registered_is_not_garbage_collected() {
 async fn an_instance_without_a_nodeclaim_is_terminated_after_half_a_minute() {
     let mut world = with_node(1, node_pool("default")).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    let mut claim = world.claims().await.remove(0);
+    let mut claim = world.claim().await;
     claim.metadata = kube::core::ObjectMeta {
         name: Some("unrecorded".to_owned()),
         uid: Some("unrecorded".to_owned()),
@@ -249,13 +241,10 @@ async fn a_nodeclaim_that_only_the_model_has_is_removed() {
     world.cluster.stop_controllers().await;
     let (cx, stop, running) = operator(&world);
     world.pass(1).await;
-    let ghost = |name: &str| NodeClaim {
-        metadata: kube::core::ObjectMeta {
-            name: Some(name.to_owned()),
-            uid: Some(name.to_owned()),
-            ..Default::default()
-        },
-        ..NodeClaim::new(name, Default::default())
+    let ghost = |name: &str| {
+        let mut claim = NodeClaim::new(name, Default::default());
+        claim.metadata.uid = Some(name.to_owned());
+        claim
     };
     let mut launched = ghost("launched");
     launched.status.provider_id = Some("kwok://launched".to_owned());
@@ -299,7 +288,7 @@ async fn the_nodeclass_label_is_restored_on_nodeclaims_and_nodes() {
     let world = with_node(1, node_pool("default")).await;
     let label = "karpenter.kwok.sh/kwoknodeclass";
     let without = json!({"metadata": {"labels": {label: null}}});
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     world
         .patch::<NodeClaim>(claim.name(), without.clone())
         .await;

@@ -7,11 +7,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use karpenter_api::autoscaling::CapacityBuffer;
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::v1::NodePool;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_fixtures::pdb;
 use karpenter_kwok::KwokNodeClass;
 use kube::Api;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::lines::Lines;
@@ -41,19 +42,15 @@ async fn allow_disruption(world: &World) {
 
 /// Whether an event with this reason contains this text.
 async fn event_contains(world: &World, reason: &str, what: &str) -> bool {
-    let events = world.events().await;
-    let mut own = events
-        .iter()
-        .filter(|e| e.reason.as_deref() == Some(reason));
-    own.any(|e| e.message.as_deref().is_some_and(|m| m.contains(what)))
+    let own = world.events_of(reason).await;
+    let mut messages = own.iter().filter_map(|event| event.message.as_deref());
+    messages.any(|message| message.contains(what))
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_budget_with_an_invalid_schedule_blocks_and_is_reported() {
-    let world = kept(
-        json!([{"nodes": "100%"}, {"nodes": "1", "schedule": "99 99 * * *", "duration": "1h"}]),
-    )
-    .await;
+    let invalid = json!({"nodes": "1", "schedule": "99 99 * * *", "duration": "1h"});
+    let world = kept(json!([{"nodes": "100%"}, invalid])).await;
     assert!(event_contains(&world, "InvalidNodePool", "99 99 * * *").await);
     assert!(world.has_event("DisruptionBlocked").await);
     let pool: NodePool = world.api().get("default").await.unwrap();
@@ -93,7 +90,7 @@ async fn a_pod_covered_by_two_pdbs_is_named_until_one_of_them_is_deleted() {
     assert!(world.get::<Node>(&node).await.is_some());
     let message = "eviction does not support multiple PDBs";
     assert!(event_contains(&world, "FailedDraining", message).await);
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
+    let budgets = world.namespaced::<PodDisruptionBudget>();
     let params = DeleteParams::default();
     budgets.delete("two", &params).await.unwrap();
     world.until_gone::<Node>(&node, 120).await;
@@ -104,26 +101,21 @@ async fn a_pod_covered_by_two_pdbs_is_named_until_one_of_them_is_deleted() {
 async fn nodes_without_a_nodepool_are_kept_get_an_event_and_can_be_deleted() {
     let world = World::new().await;
     world.run("app", 1).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     // The NodePool is deleted without its nodes.
     let orphan = DeleteParams {
         propagation_policy: Some(kube::api::PropagationPolicy::Orphan),
         ..DeleteParams::default()
     };
-    world
-        .api::<NodePool>()
-        .delete("default", &orphan)
-        .await
-        .unwrap();
+    let deleted = world.api::<NodePool>().delete("default", &orphan).await;
+    deleted.unwrap();
     until!(world, 120, "an event says why the node is kept", |w| {
         event_contains(w, "DisruptionBlocked", "NodePool not found").await
     });
     world.scale("app", 0).await;
     world.pass(600).await;
     assert_eq!(world.claims().await.len(), 1);
-    world
-        .delete::<karpenter_api::v1::NodeClaim>(claim.name())
-        .await;
+    world.delete::<NodeClaim>(claim.name()).await;
     world.until_empty(120).await;
 }
 
@@ -146,17 +138,6 @@ async fn without_schema(world: &World, name: &str) {
         .unwrap();
 }
 
-/// Creates an object without validation.
-async fn create_any(world: &World, resource: &ApiResource, object: Value) {
-    let object: DynamicObject = serde_json::from_value(object).unwrap();
-    let namespace = object.metadata.namespace.clone();
-    let api: Api<DynamicObject> = match namespace {
-        Some(namespace) => Api::namespaced_with(world.client.clone(), &namespace, resource),
-        None => Api::all_with(world.client.clone(), resource),
-    };
-    api.create(&PostParams::default(), &object).await.unwrap();
-}
-
 #[tokio::test(start_paused = true)]
 async fn objects_that_cannot_be_decoded_get_an_event_and_hide_no_others() {
     let lines = Lines::taken();
@@ -165,53 +146,41 @@ async fn objects_that_cannot_be_decoded_get_an_event_and_hide_no_others() {
     let world = World::bare(settings).await;
     without_schema(&world, "nodepools.karpenter.sh").await;
     without_schema(&world, "capacitybuffers.autoscaling.x-k8s.io").await;
-    let (pools, buffers) = (
-        ApiResource::erase::<NodePool>(&()),
-        ApiResource::erase::<CapacityBuffer>(&()),
-    );
     let bad_pool = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "bad"}, "spec": {"weight": "heavy"}});
-    create_any(&world, &pools, bad_pool).await;
+    world.create_json::<NodePool>(bad_pool).await;
     let buffer = |name: &str, replicas: Value| {
         let spec = json!({"podTemplateRef": {"name": "chunk"}, "replicas": replicas});
         json!({"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
     };
-    create_any(&world, &buffers, buffer("bad", json!("many"))).await;
+    let bad = buffer("bad", json!("many"));
+    world.create_json::<CapacityBuffer>(bad).await;
     world.create(&KwokNodeClass::new("default")).await;
     world.add(node_pool("default")).await;
     let chunk = json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "chunk", "namespace": "default"},
         "template": {"spec": {"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}]}}});
-    let templates = ApiResource::erase::<PodTemplate>(&());
-    create_any(&world, &templates, chunk).await;
-    create_any(&world, &buffers, buffer("good", json!(2))).await;
+    world.create_json::<PodTemplate>(chunk).await;
+    let good = buffer("good", json!(2));
+    world.create_json::<CapacityBuffer>(good).await;
     until!(world, 120, "the valid buffer has its node", |w| {
-        w.claims()
-            .await
-            .iter()
-            .any(|c| c.is_true(types::INITIALIZED))
+        let claims = w.claims().await;
+        claims.iter().any(|c| c.is_true(types::INITIALIZED))
     });
     for kind in ["NodePool", "CapacityBuffer"] {
-        let events = world.events().await;
-        let event = events.iter().find(|e| {
-            e.reason.as_deref() == Some("InvalidObject")
-                && e.involved_object.kind.as_deref() == Some(kind)
-        });
-        let event = event.unwrap_or_else(|| panic!("no event for the {kind}"));
-        assert_eq!(event.involved_object.name.as_deref(), Some("bad"));
+        let events = world.events_of("InvalidObject").await;
+        let mut objects = events.iter().map(|event| &event.involved_object);
+        let event = objects.find(|object| object.kind.as_deref() == Some(kind));
+        assert_eq!(event.unwrap().name.as_deref(), Some("bad"), "{kind}");
         let named = lines.of("ERROR");
-        assert!(
-            named.iter().any(|line| line[kind]["name"] == "bad"),
-            "{named:#?}"
-        );
+        let is_named = named.iter().any(|line| line[kind]["name"] == "bad");
+        assert!(is_named, "{named:#?}");
     }
 }
 
-/// The condition `type_` of the NodePool `default`: status, reason, message.
-async fn condition_of_pool(world: &World, type_: &str) -> Option<(String, String, String)> {
-    let pool: NodePool = world.api().get("default").await.ok()?;
-    let condition = pool.condition(type_)?;
-    let parts = [&condition.status, &condition.reason, &condition.message];
-    let [status, reason, message] = parts.map(ToString::to_string);
-    Some((status, reason, message))
+/// Why the NodePool `default` is not ready.
+async fn why_not_ready(world: &World) -> Option<String> {
+    let pool: NodePool = world.get("default").await?;
+    let condition = pool.condition(types::READY)?;
+    (condition.status == "False").then(|| condition.message.clone())
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,26 +188,19 @@ async fn the_event_of_a_pod_tells_a_nodepool_that_is_not_ready_from_none_at_all(
     let world = World::bare(settings()).await;
     world.deploy("early", 1).await;
     let none = "Failed to schedule pod, no dynamic nodepools found";
-    let says = async |text: &str| {
-        let events = world.events().await;
-        events
-            .iter()
-            .any(|event| event.message.as_deref() == Some(text))
-    };
-    until!(world, 60, "the event without a NodePool", |_| {
-        says(none).await
+    until!(world, 60, "the event without a NodePool", |world| {
+        world.says(none).await
     });
     world.add(node_pool("default")).await;
     until!(world, 60, "the condition of the NodePool", |world| {
-        let ready = condition_of_pool(world, types::READY).await;
-        ready.is_some_and(|(status, _, _)| status == "False")
+        why_not_ready(world).await.is_some()
     });
-    let (_, _, message) = condition_of_pool(&world, types::READY).await.unwrap();
+    let message = why_not_ready(&world).await.unwrap();
     assert!(message.contains(types::NODE_CLASS_READY), "{message}");
     world.deploy("late", 1).await;
     let not_ready = format!("{none}; nodepool \"default\" is not ready, {message}");
-    until!(world, 60, "the event with the NodePool", |_| {
-        says(&not_ready).await
+    until!(world, 60, "the event with the NodePool", |world| {
+        world.says(&not_ready).await
     });
 }
 
@@ -250,34 +212,23 @@ async fn the_event_of_a_pod_names_a_nodepool_of_another_provider() {
     world.create(&pool("default", foreign)).await;
     world.deploy("app", 1).await;
     let text = "Failed to schedule pod, no dynamic nodepools found; nodepool \"default\" is not ready, its EC2NodeClass belongs to another provider";
-    until!(world, 60, "the event", |world| {
-        let events = world.events().await;
-        let mut messages = events.iter().map(|event| event.message.as_deref());
-        messages.any(|message| message == Some(text))
-    });
+    until!(world, 60, "the event", |world| world.says(text).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_object_whose_feature_gate_is_off_has_an_event_and_one_log_line() {
     let lines = Lines::taken();
     let world = World::bare(settings()).await;
-    let overlays = ApiResource::erase::<karpenter_api::v1alpha1::NodeOverlay>(&());
     let discount = json!({"apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": "discount"},
         "spec": {"requirements": [], "priceAdjustment": "-10%"}});
-    create_any(&world, &overlays, discount).await;
+    world.create_json::<NodeOverlay>(discount).await;
     let says = "NodeOverlay has no effect, because the feature gate NodeOverlay is off";
     until!(world, 5, "the event", |world| {
         event_contains(world, "FeatureGateClosed", says).await
     });
     world.pass(1500).await;
-    let events = world.events().await;
-    let of_gates = events
-        .iter()
-        .filter(|e| e.reason.as_deref() == Some("FeatureGateClosed"));
-    assert_eq!(of_gates.count(), 1);
-    let warned = lines.of("WARN");
-    let logged = warned
-        .iter()
-        .filter(|line| line["feature_gate"] == "NodeOverlay");
-    assert_eq!(logged.count(), 1, "{warned:#?}");
+    assert_eq!(world.events_of("FeatureGateClosed").await.len(), 1);
+    let mut warned = lines.of("WARN");
+    warned.retain(|line| line["feature_gate"] == "NodeOverlay");
+    assert_eq!(warned.len(), 1, "{warned:#?}");
 }

@@ -5,7 +5,7 @@
 use karpenter_api::v1::NodePool;
 use serde_json::{Value, json};
 
-use crate::decisions::{free_port, get, served, serving};
+use crate::decisions::{explain_pod, free_port, served, serving};
 use crate::world::{World, deployment, node_pool};
 
 /// Returns the relaxation whose text begins so.
@@ -35,14 +35,7 @@ async fn a_limit_has_its_amounts_and_raising_it_so_far_places_the_pod() {
     world.add(deployment("more", 1).cpu("3")).await;
     world.pass(30).await;
 
-    let running = world.pods().await;
-    let pending = running
-        .iter()
-        .find(|pod| pod.spec.as_ref().unwrap().node_name.is_none())
-        .unwrap();
-    let name = pending.metadata.name.clone().unwrap();
-    let path = format!("namespaces/default/pods/{name}/explanation?timeout=5s");
-    let explanation = get(port, &path).await;
+    let explanation = explain_pod(&world, port, "more").await;
     assert_eq!(explanation["reason"]["id"], "LimitReached", "{explanation}");
     let amounts =
         json!({ "resource": "cpu", "limit": "6", "used": "4", "needed": "4", "shortBy": "2" });
@@ -59,7 +52,6 @@ async fn a_limit_has_its_amounts_and_raising_it_so_far_places_the_pod() {
     assert_eq!(world.nodes().await.len(), 1);
     apply(&world, &raise["patch"]).await;
     world.until_running(2, 300).await;
-    world.cluster.shutdown().await;
 }
 
 /// Conformance: EXP-06
@@ -75,11 +67,7 @@ async fn a_pod_without_room_beside_others_names_their_owner() {
     world.add(deployment("first", 2).cpu("1500m")).await;
     world.add(deployment("late", 1).cpu("1")).await;
     world.until_claims(1, 60).await;
-    let pods = world.pods().await;
-    let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
-    let late = names.clone().find(|name| name.starts_with("late")).unwrap();
-    let path = format!("namespaces/default/pods/{late}/explanation?timeout=5s");
-    let explanation = get(port, &path).await;
+    let explanation = explain_pod(&world, port, "late").await;
     assert_eq!(explanation["reason"]["id"], "Competition", "{explanation}");
     assert_eq!(
         explanation["reason"]["parameters"]["takers"],
@@ -89,11 +77,6 @@ async fn a_pod_without_room_beside_others_names_their_owner() {
     assert_eq!(taker["pods"], 2, "{explanation}");
     assert_eq!(taker["requests"]["cpu"], "3");
     assert_eq!(explanation["competition"]["exact"], true, "{explanation}");
-    let first = names.clone().find(|name| name.starts_with("first"));
-    let path = format!(
-        "namespaces/default/pods/{}/explanation?timeout=5s",
-        first.unwrap()
-    );
-    assert_eq!(get(port, &path).await["competition"], Value::Null);
-    world.cluster.shutdown().await;
+    let first = explain_pod(&world, port, "first").await;
+    assert_eq!(first["competition"], Value::Null);
 }

@@ -4,8 +4,7 @@ use k8s_openapi::api::core::v1::PodTemplate;
 use karpenter_api::autoscaling::CapacityBuffer;
 use karpenter_api::autoscaling::conditions::{PROVISIONING, READY_FOR_PROVISIONING};
 use karpenter_kwok::CapacityPool;
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::world::{World, node_pool, settings};
@@ -16,35 +15,31 @@ async fn world() -> World {
     World::with_settings(settings, node_pool("default")).await
 }
 
-fn buffers(world: &World) -> Api<CapacityBuffer> {
-    Api::namespaced(world.client.clone(), "default")
+async fn spare(world: &World) -> CapacityBuffer {
+    world.namespaced().get("spare").await.unwrap()
+}
+
+async fn delete(world: &World) {
+    let buffers = world.namespaced::<CapacityBuffer>();
+    let params = DeleteParams::default();
+    buffers.delete("spare", &params).await.unwrap();
 }
 
 async fn buffer(world: &World, spec: Value) {
     let object = json!({"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer", "metadata": {"name": "spare", "namespace": "default"}, "spec": spec});
-    let buffer: CapacityBuffer = serde_json::from_value(object).unwrap();
-    buffers(world)
-        .create(&PostParams::default(), &buffer)
-        .await
-        .unwrap();
+    world.create_json::<CapacityBuffer>(object).await;
 }
 
 async fn template(world: &World, cpu: &str) {
     let object = json!({"metadata": {"name": "chunk", "namespace": "default"}, "template": {"metadata": {"labels": {"app": "chunk"}},
         "spec": {"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu}}}]}}});
-    let template: PodTemplate = serde_json::from_value(object).unwrap();
-    let api: Api<PodTemplate> = Api::namespaced(world.client.clone(), "default");
-    api.create(&PostParams::default(), &template).await.unwrap();
+    world.create_json::<PodTemplate>(object).await;
 }
 
 /// Status and reason of a condition.
 async fn condition(world: &World, condition_type: &str) -> Option<(String, String)> {
-    let buffer = buffers(world).get("spare").await.unwrap();
-    let found = buffer
-        .status
-        .conditions
-        .iter()
-        .find(|c| c.type_ == condition_type)?;
+    let conditions = spare(world).await.status.conditions;
+    let found = conditions.iter().find(|c| c.type_ == condition_type)?;
     Some((found.status.clone(), found.reason.clone()))
 }
 
@@ -62,11 +57,8 @@ async fn until(world: &World, wanted: &[(&str, &str, &str)]) {
 #[tokio::test(start_paused = true)]
 async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
     let world = world().await;
-    buffer(
-        &world,
-        json!({"podTemplateRef": {"name": "chunk"}, "replicas": 3}),
-    )
-    .await;
+    let of_template = json!({"podTemplateRef": {"name": "chunk"}, "replicas": 3});
+    buffer(&world, of_template).await;
     let wanted = [
         (READY_FOR_PROVISIONING, "False", "PodTemplateNotFound"),
         (PROVISIONING, "False", "NotReadyForProvisioning"),
@@ -86,7 +78,7 @@ async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
     world.cluster.cloud.restock();
     let wanted = [(PROVISIONING, "True", "FitsExistingCapacity")];
     until(&world, &wanted).await;
-    let status = buffers(&world).get("spare").await.unwrap().status;
+    let status = spare(&world).await.status;
     assert_eq!(
         (status.replicas, status.pod_template_ref.unwrap().name),
         (Some(3), "chunk".to_owned())
@@ -102,10 +94,7 @@ async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
     assert_eq!(world.cluster.cloud.launched(), launched, "the nodes stay");
     let wanted = [(PROVISIONING, "True", "FitsExistingCapacity")];
     until(&world, &wanted).await;
-    buffers(&world)
-        .delete("spare", &DeleteParams::default())
-        .await
-        .unwrap();
+    delete(&world).await;
     world.until_empty(300).await;
 }
 
@@ -115,15 +104,11 @@ async fn a_buffer_follows_the_scale_of_its_workload() {
     world.run("app", 4).await;
     let target = json!({"apiGroup": "apps", "kind": "Deployment", "name": "app"});
     buffer(&world, json!({"scalableRef": target, "percentage": 50})).await;
-    let replicas = async |w: &World| buffers(w).get("spare").await.unwrap().status.replicas;
+    let replicas = async |w: &World| spare(w).await.status.replicas;
     until!(world, 60, "half of four", |w| replicas(w).await == Some(2));
     world.scale("app", 10).await;
-    until!(
-        world,
-        5,
-        "half of ten, without waiting for the next poll",
-        |w| replicas(w).await == Some(5)
-    );
+    // Without waiting for the next poll.
+    until!(world, 5, "half of ten", |w| replicas(w).await == Some(5));
     world.scale("app", 0).await;
     until!(world, 5, "nothing of nothing", |w| {
         replicas(w).await == Some(0)
@@ -135,18 +120,13 @@ async fn a_buffer_follows_the_scale_of_its_workload() {
 #[tokio::test(start_paused = true)]
 async fn a_missing_or_unsupported_workload_is_reported() {
     let world = world().await;
-    buffer(&world, json!({"scalableRef": {"apiGroup": "apps", "kind": "Deployment", "name": "gone"}, "replicas": 1})).await;
-    let wanted = [(READY_FOR_PROVISIONING, "False", "ScalableRefNotFound")];
-    until(&world, &wanted).await;
-    buffers(&world)
-        .delete("spare", &DeleteParams::default())
-        .await
-        .unwrap();
-    buffer(
-        &world,
-        json!({"scalableRef": {"apiGroup": "batch", "kind": "Job", "name": "gone"}, "replicas": 1}),
-    )
-    .await;
-    let wanted = [(READY_FOR_PROVISIONING, "False", "ResolutionFailed")];
-    until(&world, &wanted).await;
+    for (group, kind, reason) in [
+        ("apps", "Deployment", "ScalableRefNotFound"),
+        ("batch", "Job", "ResolutionFailed"),
+    ] {
+        let gone = json!({"apiGroup": group, "kind": kind, "name": "gone"});
+        buffer(&world, json!({"scalableRef": gone, "replicas": 1})).await;
+        until(&world, &[(READY_FOR_PROVISIONING, "False", reason)]).await;
+        delete(&world).await;
+    }
 }

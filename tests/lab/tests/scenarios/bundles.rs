@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use karpenter_decisions::answer::Subject;
-use karpenter_decisions::bundle::{self, Offline};
+use karpenter_decisions::bundle::{self, Bundle, Comparison, Offline};
 use serde_json::{Value, json};
 
 use crate::decisions::{ask, blocking, connect, free_port, get, served, serving};
@@ -30,6 +30,14 @@ async fn captured(port: u16, query: &'static str) -> Vec<u8> {
         "{head}"
     );
     answer[end + 4..].to_vec()
+}
+
+/// Asserts that so many passes are made again with the same result.
+fn is_reproduced(read: &Bundle, threads: usize, passes: usize) {
+    let compared = read.replay(threads);
+    assert_eq!(compared.len(), passes);
+    let same = |made: &Comparison| !made.differs() && made.replayed.is_some();
+    assert!(compared.iter().all(same), "{compared:#?}");
 }
 
 /// Returns a value without the times since when something holds.
@@ -61,30 +69,18 @@ async fn a_bundle_answers_as_the_leader_does_and_its_decisions_are_reproduced() 
     let file = captured(port, "").await;
     let read = bundle::read(file.as_slice()).unwrap();
     assert_eq!(read.provider, "kwok");
-    assert_eq!(
-        read.snapshot
-            .pods()
-            .filter(|pod| pod.node_name.is_some())
-            .count(),
-        6
-    );
+    let bound = read.snapshot.pods().filter(|pod| pod.node_name.is_some());
+    assert_eq!(bound.count(), 6);
     assert_eq!(read.decisions.len(), 2);
     for threads in [1, 8] {
-        let different: Vec<_> = read
-            .replay(threads)
-            .into_iter()
-            .filter(|made| made.differs() || made.replayed.is_none())
-            .collect();
-        assert!(different.is_empty(), "{different:?}");
+        is_reproduced(&read, threads, 2);
     }
     let pod = read.snapshot.pending_pods().next().unwrap().key.clone();
     let node = read.snapshot.nodes().next().unwrap().name().to_owned();
     let offline = Offline::new(read);
     let explain = |subject: &Subject| {
-        offline
-            .explain(subject, &[], std::sync::Arc::new(|| false))
-            .unwrap()
-            .unwrap()
+        let never = std::sync::Arc::new(|| false);
+        offline.explain(subject, &[], never).unwrap().unwrap()
     };
     let path = format!(
         "namespaces/default/pods/{}/explanation?timeout=5s",
@@ -123,13 +119,9 @@ async fn a_bundle_with_pseudonyms_is_not_made_by_the_server() {
     world.pass(5).await;
     let answer = ask(port, "bundle?redact=names").await;
     assert_eq!(answer.code, 400);
-    assert!(
-        answer.json()["message"]
-            .as_str()
-            .unwrap()
-            .contains("kubectl karpenter capture --redact"),
-        "{answer:?}"
-    );
+    let message = answer.json()["message"].to_string();
+    let how = "kubectl karpenter capture --redact";
+    assert!(message.contains(how), "{message}");
 }
 
 /// Conformance: PLAN-14
@@ -185,13 +177,7 @@ async fn every_recorded_pass_of_the_last_half_hour_is_reproduced() {
     };
     assert!(counted("planned") > 1 && counted("commands") > 0 && counted("unplaced") > 0);
     for threads in [1, 8] {
-        let compared = read.replay(threads);
-        assert_eq!(compared.len(), read.recording.len() + 2);
-        let different: Vec<_> = compared
-            .iter()
-            .filter(|made| made.differs() || made.replayed.is_none())
-            .collect();
-        assert!(different.is_empty(), "{different:#?}");
+        is_reproduced(&read, threads, read.recording.len() + 2);
     }
 }
 

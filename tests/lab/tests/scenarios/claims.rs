@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::conditions::{HasConditions, Status, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
@@ -12,7 +12,6 @@ use karpenter_fixtures::{HOSTNAME, Object, pod};
 use karpenter_kube::controller::{Controller, Queue};
 use karpenter_kube::node::eviction::EvictionQueue;
 use karpenter_testbed::faults::{Fault, Rule};
-use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
@@ -22,6 +21,13 @@ use crate::world::{World, deployment, node_pool};
 /// A cluster whose NodePool never consolidates.
 async fn quiet(pool: Object<NodePool>) -> World {
     World::with(pool.consolidate_after("Never")).await
+}
+
+/// The reason of a condition of the NodeClaim; empty without one.
+async fn reason(world: &World, condition: &str) -> String {
+    let claims = world.claims().await;
+    let condition = claims.first().and_then(|claim| claim.condition(condition));
+    condition.map(|it| it.reason.clone()).unwrap_or_default()
 }
 
 /// How many NodeClaims were deleted for a reason.
@@ -46,13 +52,8 @@ async fn a_class_that_is_not_ready_ends_the_claim_without_an_event() {
         "another NodeClaim"
     );
     assert_eq!(disrupted(&world, "nodeclass_not_ready", ""), Some(1.0));
-    let events = world.events().await;
-    let said = |text: &str| {
-        events
-            .iter()
-            .any(|e| e.message.as_deref().is_some_and(|m| m.contains(text)))
-    };
-    assert!(!said("its role is missing"));
+    let messages = world.messages().await;
+    assert!(!messages.iter().any(|it| it.contains("its role is missing")));
 }
 
 /// Conformance: DIS-028, API-199
@@ -68,13 +69,9 @@ async fn a_create_error_says_its_own_reason_on_the_claim_until_the_launch_works(
     cloud.creations.lock().extend([error(), error(), error()]);
     world.deploy("app", 1).await;
     until!(world, 30, "the claim says why", |w| {
-        let claims = w.claims().await;
-        let launched = claims
-            .first()
-            .and_then(|claim| claim.condition(types::LAUNCHED));
-        launched.is_some_and(|c| c.reason == "SpotServiceLinkedRoleMissing")
+        reason(w, types::LAUNCHED).await == "SpotServiceLinkedRoleMissing"
     });
-    let waiting = world.claims().await.remove(0);
+    let waiting = world.claim().await;
     let launched = waiting.condition(types::LAUNCHED).unwrap();
     assert_eq!(launched.status, "Unknown");
     assert_eq!(launched.message, format!("{}...", "x".repeat(300)));
@@ -96,11 +93,7 @@ async fn of_several_hooks_that_wait_the_shortest_time_counts() {
     let cloud = Scripted::in_world(&mut world, hooks).await;
     world.deploy("app", 1).await;
     until!(world, 60, "the hooks are asked", |w| {
-        let claims = w.claims().await;
-        let condition = claims
-            .first()
-            .and_then(|claim| claim.condition(types::REGISTERED));
-        condition.is_some_and(|c| c.reason == "RegistrationHookPending")
+        reason(w, types::REGISTERED).await == "RegistrationHookPending"
     });
     // Nothing else wakes the claim by now.
     world.pass(60).await;
@@ -118,11 +111,8 @@ async fn a_changed_pool_s_registration_health_is_unknown_until_a_registration() 
     world.run("app", 1).await;
     let health = async |w: &World| {
         let pool = w.list::<NodePool>().await.remove(0);
-        let condition = pool
-            .condition(types::NODE_REGISTRATION_HEALTHY)
-            .unwrap()
-            .clone();
-        (condition.status, condition.reason)
+        let condition = pool.condition(types::NODE_REGISTRATION_HEALTHY).unwrap();
+        (condition.status.clone(), condition.reason.clone())
     };
     let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
     let healthy = is("True", "NodeRegistrationHealthy");
@@ -159,21 +149,13 @@ async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
     let shut = node_pool("default").without_requirements().budgets(&["0"]);
     let world = quiet(shut).await;
     world.run("app", 1).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     let gone = json!({"metadata": {"labels": {"node.kubernetes.io/instance-type": "gone"}}});
     world.patch::<NodeClaim>(claim.name(), gone).await;
-    let age = |w: &World| {
-        let created = claim
-            .metadata
-            .creation_timestamp
-            .as_ref()
-            .map(|time| time.0);
-        w.cluster
-            .clock
-            .since(created.unwrap_or(Timestamp::UNIX_EPOCH))
-            .as_secs()
-    };
-    world.pass(3590 - age(&world)).await;
+    let created = claim.metadata.creation_timestamp.as_ref().unwrap().0;
+    world
+        .pass(3590 - world.cluster.clock.since(created).as_secs())
+        .await;
     assert_eq!(drifted(&world).await, None, "within its first hour");
     until!(world, 330, "the catalogue is asked", |w| {
         drifted(w).await.is_some()
@@ -228,13 +210,11 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
     world.run("app", 1).await;
     let cx = Arc::clone(world.cluster.context().unwrap());
     let on = world.node_name().await;
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let pods = world.namespaced::<Pod>();
     let protected = pod("protected").do_not_disrupt().grace_period(30);
     let protected = protected.set("/spec/nodeName", on.as_str()).build();
-    let created = pods
-        .create(&PostParams::default(), &protected)
-        .await
-        .unwrap();
+    let created = pods.create(&PostParams::default(), &protected).await;
+    let created = created.unwrap();
     world.pass(5).await;
     let model = [Arc::new(ModelPod::parse(&created))];
     let queue = Queue::new();
@@ -253,12 +233,7 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
     assert!(reconcile().await.is_err(), "it does not allow eviction");
     assert_eq!(grace().await, None);
     let now = world.cluster.clock.now();
-    let at = |seconds: i64| {
-        Some(
-            now.saturating_add(SignedDuration::from_secs(seconds))
-                .unwrap(),
-        )
-    };
+    let at = |seconds: i64| Some(now + SignedDuration::from_secs(seconds));
     evictions.add(&model, at(20));
     evictions.add(&model, at(3600));
     evictions.add(&model, None);
@@ -279,15 +254,7 @@ async fn failed_launches_are_tried_again_after_one_to_sixty_seconds() {
     cloud.creations.lock().extend(errors);
     world.deploy("app", 1).await;
     world.pass(290).await;
-    let calls: Vec<_> = cloud
-        .calls("create")
-        .into_iter()
-        .map(|call| call.at)
-        .collect();
-    let gaps: Vec<f64> = calls
-        .windows(2)
-        .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
-        .collect();
+    let gaps = cloud.gaps("create");
     assert!(gaps.len() >= 7, "{gaps:?}");
     // What the first failures write on the claim comes back as its change, which is reconciled without back-off. Then it is between
     // half and all of the back-off, which doubles from a second to a minute.

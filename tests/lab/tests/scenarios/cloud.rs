@@ -135,12 +135,16 @@ impl Scripted {
 
     /// Returns the calls of a method so far.
     pub fn calls(&self, method: &str) -> Vec<Call> {
-        let calls = self.calls.lock();
+        let mut calls = self.calls.lock().clone();
+        calls.retain(|call| call.method == method);
         calls
-            .iter()
-            .filter(|call| call.method == method)
-            .cloned()
-            .collect()
+    }
+
+    /// Returns the seconds between the calls of a method so far.
+    pub fn gaps(&self, method: &str) -> Vec<f64> {
+        let calls = self.calls(method);
+        let gap = |pair: &[Call]| pair[1].at.duration_since(pair[0].at).as_secs_f64();
+        calls.windows(2).map(gap).collect()
     }
 }
 

@@ -102,15 +102,8 @@ async fn instances_are_listed_every_ten_seconds_then_every_two_minutes() {
     let mut world = World::new().await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.pass(20 * 10 + 5 * 120).await;
-    let listed: Vec<_> = cloud
-        .calls("list")
-        .into_iter()
-        .map(|call| call.at)
-        .collect();
-    let gaps: Vec<f64> = listed
-        .windows(2)
-        .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64().round())
-        .collect();
+    let gaps = cloud.gaps("list").into_iter().map(f64::round);
+    let gaps: Vec<f64> = gaps.collect();
     let quick = gaps.iter().take_while(|gap| **gap == 10.0).count();
     assert!((18..=20).contains(&quick), "{gaps:?}");
     let then = &gaps[quick..];

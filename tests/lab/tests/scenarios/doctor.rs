@@ -1,16 +1,13 @@
 //! What blocks nodes, over HTTP and as metrics; and the second line of `FailedScheduling` events.
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use karpenter_fixtures::pdb;
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::decisions::{free_port, get, served, serving};
+use crate::events::is_ours;
 use crate::world::{World, node_pool, on_demand};
-
-fn budgets(world: &World) -> Api<PodDisruptionBudget> {
-    Api::namespaced(world.client.clone(), "default")
-}
 
 fn finding<'a>(report: &'a Value, id: &str) -> Option<&'a Value> {
     let mut all = report["checks"].as_array()?.iter();
@@ -25,13 +22,8 @@ async fn an_impossible_budget_is_reported_with_what_it_costs() {
     world.deploy("big", 12).await;
     world.deploy("guarded", 1).await;
     world.until_running(13, 120).await;
-    let guard: PodDisruptionBudget = serde_json::from_value(json!({
-        "metadata": { "name": "guard", "namespace": "default" },
-        "spec": { "maxUnavailable": 0, "selector": { "matchLabels": { "app": "guarded" } } },
-    }))
-    .unwrap();
-    let created = budgets(&world).create(&PostParams::default(), &guard).await;
-    created.unwrap();
+    let guard = pdb("guard").max_unavailable(0).of(("app", "guarded"));
+    world.add(guard).await;
     world.scale("big", 0).await;
     world.pass(900).await;
 
@@ -60,11 +52,9 @@ async fn an_impossible_budget_is_reported_with_what_it_costs() {
         pool["pricePerHour"].as_f64().unwrap()
     };
     let before = price().await;
-    let name = "guard";
-    budgets(&world)
-        .delete(name, &DeleteParams::default())
-        .await
-        .unwrap();
+    let budgets = world.namespaced::<PodDisruptionBudget>();
+    let params = DeleteParams::default();
+    budgets.delete("guard", &params).await.unwrap();
     world.pass(900).await;
     let saved = (before - price().await) * 24.0;
     assert!(saved > 0.0);
@@ -74,7 +64,6 @@ async fn an_impossible_budget_is_reported_with_what_it_costs() {
     );
     let report = get(port, "blockers").await;
     assert!(finding(&report, "PdbImpossible").is_none(), "{report}");
-    world.cluster.shutdown().await;
 }
 
 /// Conformance: DEC-015
@@ -86,14 +75,8 @@ async fn with_the_feature_gate_an_event_s_second_line_is_what_blocks_the_pod() {
         let nowhere = json!({ "nodeSelector": { "kubernetes.io/arch": "arm64" } });
         world.deploy_with("lost", 3, nowhere).await;
         world.pass(30).await;
-        let events = world.events().await.into_iter();
-        let failed = events.filter(|event| {
-            event.reason.as_deref() == Some("FailedScheduling")
-                && event
-                    .source
-                    .as_ref()
-                    .is_some_and(|it| it.component.as_deref() == Some("karpenter"))
-        });
+        let failed = world.events_of("FailedScheduling").await.into_iter();
+        let failed = failed.filter(is_ours);
         let messages: Vec<String> = failed.filter_map(|event| event.message).collect();
         assert_eq!(messages.len(), 3, "{messages:?}");
         assert!(messages.iter().all(|it| *it == messages[0]), "{messages:?}");

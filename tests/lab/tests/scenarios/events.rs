@@ -13,26 +13,23 @@ use crate::lines::Lines;
 use crate::world::{World, deployment, node_pool};
 
 /// Not kube-scheduler's.
-fn is_ours(event: &Event) -> bool {
-    let source = event
-        .source
-        .as_ref()
-        .and_then(|source| source.component.as_deref());
-    source == Some("karpenter")
+pub(crate) fn is_ours(event: &Event) -> bool {
+    let source = event.source.as_ref();
+    source.is_some_and(|source| source.component.as_deref() == Some("karpenter"))
+}
+
+async fn ours(world: &World, reason: &str) -> Vec<Event> {
+    let mut events = world.events_of(reason).await;
+    events.retain(is_ours);
+    events
 }
 
 /// Type, object and message of the events of a reason.
 async fn said(world: &World, reason: &str) -> Vec<[String; 3]> {
-    let events = world.events().await.into_iter();
-    let own = events.filter(|event| event.reason.as_deref() == Some(reason) && is_ours(event));
-    own.map(|event| {
-        [
-            event.type_.unwrap_or_default(),
-            event.involved_object.kind.unwrap_or_default(),
-            event.message.unwrap_or_default(),
-        ]
-    })
-    .collect()
+    let parts = |event: Event| [event.type_, event.involved_object.kind, event.message];
+    let ours = ours(world, reason).await.into_iter();
+    ours.map(|event| parts(event).map(Option::unwrap_or_default))
+        .collect()
 }
 
 /// Every event of the reason has this type, and on each of these kinds one has the text: `*` stands for anything.
@@ -80,19 +77,11 @@ async fn events_of_scheduling_and_consolidation_have_their_type_object_and_text(
     world.run("app", 12).await;
     world.pass(5).await;
     let filtered = "NodePool requirements filtered out all compatible available instance types";
+    let nominated = "Pod should schedule on: nodeclaim/*";
+    let failed = "Failed to schedule pod, *";
     for (reason, type_, kind, text) in [
-        (
-            "Nominated",
-            "Normal",
-            "Pod",
-            "Pod should schedule on: nodeclaim/*",
-        ),
-        (
-            "FailedScheduling",
-            "Warning",
-            "Pod",
-            "Failed to schedule pod, *",
-        ),
+        ("Nominated", "Normal", "Pod", nominated),
+        ("FailedScheduling", "Warning", "Pod", failed),
         ("NoCompatibleInstanceTypes", "Warning", "NodePool", filtered),
     ] {
         assert_said(&world, reason, type_, &[kind], text).await;
@@ -172,7 +161,7 @@ async fn events_of_a_termination_have_their_type_object_and_text() {
     let refuses = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
     world.patch_pods(refuses).await;
     world.pass(20).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     world.delete::<NodeClaim>(claim.name()).await;
     world.pass(30).await;
     let expiring = "All pods will be deleted by 2026-01-01T00:*Z";
@@ -223,32 +212,22 @@ async fn the_milestones_of_a_node_are_lines_of_the_log() {
         let line = all.iter().find(|line| line["message"] == message).unwrap();
         assert!(line[kind]["name"].is_string(), "{line}");
     }
-    let launched = all
-        .iter()
-        .find(|line| line["message"] == "launched nodeclaim")
-        .unwrap();
+    let line = |message: &str| all.iter().find(|line| line["message"] == message).unwrap();
+    let launched = line("launched nodeclaim");
     for key in ["provider-id", "instance-type", "zone", "capacity-type"] {
-        assert!(
-            launched[key]
-                .as_str()
-                .is_some_and(|value| !value.is_empty()),
-            "{key}: {launched}"
-        );
+        let value = launched[key].as_str().unwrap_or_default();
+        assert!(!value.is_empty(), "{key}: {launched}");
     }
     assert!(launched["allocatable"].is_object(), "{launched}");
-    let tainted = all
-        .iter()
-        .find(|line| line["message"] == "tainted node")
-        .unwrap();
+    let tainted = line("tainted node");
     assert_eq!(tainted["taint.Key"], "karpenter.sh/disrupted");
     assert_eq!(tainted["taint.Effect"], "NoSchedule");
 }
 
 /// Returns how often events of a reason were published.
 async fn count(world: &World, reason: &str) -> i32 {
-    let events = world.events().await.into_iter();
-    let own = events.filter(|event| event.reason.as_deref() == Some(reason) && is_ours(event));
-    own.map(|event| event.count.unwrap_or(1)).sum()
+    let ours = ours(world, reason).await.into_iter();
+    ours.map(|event| event.count.unwrap_or(1)).sum()
 }
 
 /// Conformance: API-188

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use karpenter_api::v1::NodeClaim;
 use karpenter_kwok::catalogue::generate;
@@ -17,7 +16,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::decisions::{explain_first_pod, free_port, get, served, serving};
+use crate::decisions::{explain_claim, explain_pod, free_port, get, served, serving};
 use crate::world::{World, deployment, node_pool, on_demand, pool};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -48,27 +47,19 @@ async fn anti_affinity_of_another_namespace_names_its_owner() {
     let one_zone = requirements(&[(ZONE, &["test-zone-a"])]);
     let world = served(port, one_zone).await;
     let bank = json!({ "metadata": { "name": "bank" } });
-    let bank: Namespace = serde_json::from_value(bank).unwrap();
-    world.create(&bank).await;
+    world.create_json::<Namespace>(bank).await;
     let alone = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
         { "topologyKey": ZONE, "namespaceSelector": {}, "labelSelector": { "matchLabels": { "app": "web" } } },
     ] } });
     let vault = deployment("vault", 1).namespace("bank");
-    let vault: Deployment = vault.set("/spec/template/spec/affinity", alone).build();
-    let api: Api<Deployment> = Api::namespaced(world.client.clone(), "bank");
-    api.create(&PostParams::default(), &vault).await.unwrap();
+    world
+        .add(vault.set("/spec/template/spec/affinity", alone))
+        .await;
     world.until_running(1, 300).await;
     world.deploy("web", 1).await;
     world.pass(30).await;
 
-    let pods = world.pods().await;
-    let web = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
-    let web = web
-        .into_iter()
-        .find(|name| name.starts_with("web"))
-        .unwrap();
-    let path = format!("namespaces/default/pods/{web}/explanation?timeout=5s");
-    let answer = get(port, &path).await;
+    let answer = explain_pod(&world, port, "web").await;
     let atoms = answer["blocking"]["atoms"].as_array().unwrap();
     let of_others = |atom: &&Value| atom["side"] == "Cluster";
     let atom = atoms
@@ -76,7 +67,6 @@ async fn anti_affinity_of_another_namespace_names_its_owner() {
         .find(of_others)
         .unwrap_or_else(|| panic!("{answer}"));
     assert_eq!(text(atom, "text"), "anti-affinity of Deployment bank/vault");
-    world.cluster.shutdown().await;
 }
 
 /// Conformance: EXP-08
@@ -99,7 +89,7 @@ async fn capacity_that_is_out_has_an_end_after_which_the_pod_is_placed() {
     let mut answer = Value::Null;
     for _ in 0..60 {
         world.pass(1).await;
-        answer = explain_first_pod(&world, port).await;
+        answer = explain_pod(&world, port, "web").await;
         if answer["reason"]["id"] == "OfferingUnavailable" {
             break;
         }
@@ -124,13 +114,9 @@ async fn capacity_that_is_out_has_an_end_after_which_the_pod_is_placed() {
     world.cluster.cloud.restock();
     world.until_running(1, 120).await;
     world.pass(30).await;
-    let answer = explain_first_pod(&world, port).await;
-    assert_eq!(
-        (&answer["state"], &answer["reason"]),
-        (&json!("Bound"), &Value::Null),
-        "{answer}"
-    );
-    world.cluster.shutdown().await;
+    let answer = explain_pod(&world, port, "web").await;
+    assert_eq!(answer["state"], "Bound", "{answer}");
+    assert_eq!(answer["reason"], Value::Null, "{answer}");
 }
 
 /// Conformance: EXP-09
@@ -150,11 +136,8 @@ async fn a_pod_goes_through_its_stages_in_order_and_never_back() {
     world.create(&pool("default", spec)).await;
     // The launch is known once the status is written.
     let slow = Rule::new(Fault::Latency(Duration::from_secs(5)));
-    world
-        .cluster
-        .testbed
-        .faults()
-        .add(slow.resource("nodeclaims/status").times(1));
+    let faults = world.cluster.testbed.faults();
+    faults.add(slow.resource("nodeclaims/status").times(1));
     world.deploy("web", 1).await;
     until!(world, 10, "the pod exists", |w| w.pods().await.len() == 1);
 
@@ -163,14 +146,12 @@ async fn a_pod_goes_through_its_stages_in_order_and_never_back() {
         let mut node = world.nodes().await.remove(0);
         change(&mut node);
         let name = node.metadata.name.clone().unwrap();
-        nodes
-            .replace(&name, &PostParams::default(), &node)
-            .await
-            .unwrap();
+        let replaced = nodes.replace(&name, &PostParams::default(), &node).await;
+        replaced.unwrap();
     };
     let mut stages: Vec<(String, Timestamp)> = Vec::new();
     for _ in 0..400 {
-        let answer = explain_first_pod(&world, port).await;
+        let answer = explain_pod(&world, port, "web").await;
         if answer["state"] == "Bound" {
             break;
         }
@@ -218,12 +199,11 @@ async fn a_pod_goes_through_its_stages_in_order_and_never_back() {
         ]
     );
     assert!(stages.is_sorted_by_key(|(_, since)| *since), "{stages:?}");
-    let answer = explain_first_pod(&world, port).await;
+    let answer = explain_pod(&world, port, "web").await;
     assert_eq!(answer["state"], "Bound", "{answer}");
     let reached = answer["stages"].as_array().unwrap().iter();
     let reached: Vec<&str> = reached.map(|stage| text(stage, "stage")).collect();
     assert_eq!(reached[0], "Created", "{answer}");
-    world.cluster.shutdown().await;
 }
 
 /// Conformance: EXP-12
@@ -237,8 +217,8 @@ async fn a_nodeclaim_explains_its_type_and_why_three_cheaper_were_not_chosen() {
     world.until_running(1, 300).await;
     world.pass(5).await;
 
-    let claim = world.claims().await.remove(0);
-    let answer = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
+    let claim = world.claim().await;
+    let answer = explain_claim(port, claim.name()).await;
     assert_eq!(answer["recomputed"], Value::Null, "{answer}");
     assert_eq!(answer["launch"]["planned"]["pods"], 1);
     // The list is the launched one, in the order of the plan, and so is the rank.
@@ -313,18 +293,17 @@ async fn a_nodeclaim_explains_its_type_and_why_three_cheaper_were_not_chosen() {
     world.cluster.stop_controllers().await;
     world.cluster.start_controllers();
     world.pass(30).await;
-    let again = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
+    let again = explain_claim(port, claim.name()).await;
     assert_eq!(again["recomputed"], true, "{again}");
     assert_eq!(again["options"], answer["options"]);
     assert_eq!(again["launch"], Value::Null);
-    world.cluster.shutdown().await;
 }
 
 /// A node that is much too large for the two pods that are left on it.
 async fn oversized(port: u16) -> (World, NodeClaim) {
     let world = served(port, json!({ "template": on_demand() })).await;
     world.run("app", 12).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     world.scale("app", 2).await;
     (world, claim)
 }
@@ -352,13 +331,13 @@ async fn a_command_s_record_says_that_it_succeeded_and_replacements_name_it() {
     let answer = outcome(port).await.unwrap();
     assert_eq!(answer["outcome"]["state"], "Succeeded", "{answer}");
     assert_eq!(answer["outcome"]["why"], Value::Null);
-    let new = world.claims().await.remove(0);
+    let new = world.claim().await;
     assert_eq!(
         answer["outcome"]["replacements"],
         json!([new.name()]),
         "{answer}"
     );
-    let claim = get(port, &format!("nodeclaims/{}/explanation", new.name())).await;
+    let claim = explain_claim(port, new.name()).await;
     let planned = &claim["launch"]["planned"];
     assert_eq!(
         (&planned["type"], &planned["command"]),
@@ -371,7 +350,6 @@ async fn a_command_s_record_says_that_it_succeeded_and_replacements_name_it() {
             .is_some_and(|all| !all.is_empty()),
         "{claim}"
     );
-    world.cluster.shutdown().await;
 }
 
 /// Conformance: DEC-018
@@ -402,7 +380,6 @@ async fn a_command_s_record_says_why_it_was_rolled_back() {
     assert_eq!(answer["outcome"]["state"], "RolledBack", "{answer}");
     let why = format!("replacement was deleted, {}", new.name());
     assert_eq!(text(&answer["outcome"], "why"), why);
-    world.cluster.shutdown().await;
 }
 
 /// Keeps the NodeClaims after their deletion, so that they can be asked for.
@@ -453,7 +430,6 @@ async fn the_repair_of_a_node_is_recorded_and_explained() {
     assert_eq!(disrupted["names"], json!([node]));
     let why = text(&disrupted["outcome"], "why");
     assert!(why.starts_with("Ready is "), "{why}");
-    world.cluster.shutdown().await;
 }
 
 /// Conformance: DEC-020
@@ -477,7 +453,7 @@ async fn surplus_nodes_of_a_static_nodepool_name_the_decision() {
     world.pass(1).await;
 
     for claim in world.claims().await {
-        let answer = get(port, &format!("nodeclaims/{}/explanation", claim.name())).await;
+        let answer = explain_claim(port, claim.name()).await;
         let reason = &answer["removal"]["disrupted"]["reason"];
         let expected = if claim.is_deleting() {
             json!("surplus")
@@ -490,5 +466,4 @@ async fn surplus_nodes_of_a_static_nodepool_name_the_decision() {
     let disrupted = records["items"].as_array().unwrap().iter();
     let disrupted = disrupted.filter_map(|record| record["totals"]["disrupted"].as_u64());
     assert_eq!(disrupted.sum::<u64>(), 5, "{records}");
-    world.cluster.shutdown().await;
 }

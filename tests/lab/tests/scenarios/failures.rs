@@ -67,7 +67,7 @@ async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
     until!(world, 30, "there is a claim", |w| {
         !w.claims().await.is_empty()
     });
-    let first = world.claims().await.remove(0);
+    let first = world.claim().await;
     world.pass(280).await;
     assert!(
         world.claims().await.iter().any(|c| c.uid() == first.uid()),

@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::v1::NodePool;
 use karpenter_fixtures::pdb;
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -30,22 +29,16 @@ async fn oversized(port: u16) -> (World, String) {
 }
 
 async fn annotate(world: &World, pod: &str, value: Value) {
-    let api: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let api = world.namespaced::<Pod>();
     let patch = json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": value } } });
-    let patch = Patch::Merge(patch);
-    api.patch(pod, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let (patch, params) = (Patch::Merge(patch), PatchParams::default());
+    api.patch(pod, &params, &patch).await.unwrap();
 }
 
 async fn set_budget(world: &World, nodes: &str) {
     world
         .patch::<NodePool>("default", json!({ "spec": budget(nodes) }))
         .await;
-}
-
-async fn explain(port: u16, node: &str) -> Value {
-    get(port, &format!("nodes/{node}/explanation?timeout=5s")).await
 }
 
 fn ids(answer: &Value, list: &str) -> Vec<String> {
@@ -80,13 +73,13 @@ async fn command(world: &World, port: u16) -> Value {
 async fn all_that_keeps_a_node_is_listed_with_what_it_saves_once_gone() {
     let port = free_port();
     let (world, node) = oversized(port).await;
-    let pod = world.pods().await.remove(0).metadata.name.unwrap();
+    let pod = world.pod_name("app").await;
     annotate(&world, &pod, json!("true")).await;
     let guard = pdb("guard").max_unavailable(0).of(("app", "app"));
     world.add(guard).await;
     world.pass(30).await;
 
-    let answer = explain(port, &node).await;
+    let answer = get(port, &format!("nodes/{node}/explanation?timeout=5s")).await;
     assert_eq!(
         ids(&answer, "blockers"),
         ["PodDoNotDisrupt", "Pdb", "Budget"]
@@ -106,7 +99,7 @@ async fn all_that_keeps_a_node_is_listed_with_what_it_saves_once_gone() {
     }
 
     annotate(&world, &pod, Value::Null).await;
-    let api: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
+    let api = world.namespaced::<PodDisruptionBudget>();
     api.delete("guard", &DeleteParams::default()).await.unwrap();
     set_budget(&world, "100%").await;
     let done = command(&world, port).await;
@@ -119,5 +112,4 @@ async fn all_that_keeps_a_node_is_listed_with_what_it_saves_once_gone() {
         done["instanceTypes"][0],
         planned["replacements"][0]["instanceType"]
     );
-    world.cluster.shutdown().await;
 }

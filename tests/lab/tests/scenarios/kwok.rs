@@ -14,12 +14,26 @@ use crate::world::{World, settings};
 
 /// A cluster without Karpenter, and the provider.
 async fn provider() -> (World, Arc<KwokProvider>) {
-    let mut world = World::bare(settings()).await;
+    alone(World::bare(settings()).await).await
+}
+
+async fn alone(mut world: World) -> (World, Arc<KwokProvider>) {
     world.cluster.stop_controllers().await;
     let (client, clock) = (world.client.clone(), world.cluster.clock);
     let cloud = world.cluster.cloud.clone();
     let provider = KwokProvider::new(client, clock, settings().instance_types, cloud);
     (world, Arc::new(provider))
+}
+
+async fn listed(provider: &KwokProvider) -> Vec<String> {
+    let all = provider.list().await.unwrap();
+    let ids = all.iter().filter_map(|c| c.status.provider_id.clone());
+    ids.collect()
+}
+
+async fn add_node(world: &World, name: &str, id: &str) {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"providerID": id}});
+    world.create_json::<Node>(node).await;
 }
 
 fn claim(name: &str, requirements: Value) -> NodeClaim {
@@ -77,26 +91,21 @@ async fn the_cheapest_offering_is_launched_if_the_node_class_is_ready() {
     let ready = json!({"status": {"conditions": null}});
     world.patch_status::<KwokNodeClass>("default", ready).await;
     let launched = provider.create(&claim("a", linux())).await.unwrap();
-    let offering = |claim: &NodeClaim| {
-        let label = |key: &str| claim.label(key).unwrap_or_default().to_owned();
-        (
-            label("node.kubernetes.io/instance-type"),
-            label("karpenter.sh/capacity-type"),
-        )
+    let is_of = |claim: &NodeClaim, capacity_type: &str| {
+        let instance_type = claim.label("node.kubernetes.io/instance-type");
+        assert_eq!(instance_type, Some("s-1x-amd64-linux"));
+        assert_eq!(
+            claim.label("karpenter.sh/capacity-type"),
+            Some(capacity_type)
+        );
     };
-    assert_eq!(
-        offering(&launched),
-        ("s-1x-amd64-linux".into(), "spot".into())
-    );
+    is_of(&launched, "spot");
     world.cluster.cloud.exhaust(CapacityPool {
         capacity_type: Some("spot".into()),
         ..CapacityPool::default()
     });
     let dearer = provider.create(&claim("b", linux())).await.unwrap();
-    assert_eq!(
-        offering(&dearer),
-        ("s-1x-amd64-linux".into(), "on-demand".into())
-    );
+    is_of(&dearer, "on-demand");
 }
 
 /// Conformance: API-124, API-126
@@ -110,11 +119,7 @@ async fn a_node_joins_after_the_delay_of_its_node_class() {
     until!(world, 10, "the class is ready", |w| {
         w.list::<KwokNodeClass>().await[0].is_true(types::READY)
     });
-    let mut world = world;
-    world.cluster.stop_controllers().await;
-    let (client, clock) = (world.client.clone(), world.cluster.clock);
-    let cloud = world.cluster.cloud.clone();
-    let provider = KwokProvider::new(client, clock, settings().instance_types, cloud);
+    let (world, provider) = alone(world).await;
     let answer = provider.create(&claim("a", linux())).await.unwrap();
     world.pass(29).await;
     assert_eq!(world.nodes().await.len(), 0);
@@ -143,12 +148,8 @@ async fn a_node_joins_after_the_delay_of_its_node_class() {
     ] {
         assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
     }
-    assert_eq!(
-        labels
-            .get("topology.kubernetes.io/zone")
-            .map(String::as_str),
-        answer.label("topology.kubernetes.io/zone")
-    );
+    let zone = "topology.kubernetes.io/zone";
+    assert_eq!(labels.get(zone).map(String::as_str), answer.label(zone));
 }
 
 /// Conformance: API-128, API-129
@@ -156,76 +157,42 @@ async fn a_node_joins_after_the_delay_of_its_node_class() {
 async fn a_deleted_instance_is_terminated_at_once() {
     let (world, provider) = provider().await;
     world.create(&KwokNodeClass::new("default")).await;
-    let stranger: Node = serde_json::from_value(
-        json!({"metadata": {"name": "x"}, "spec": {"providerID": "other://x"}}),
-    )
-    .unwrap();
-    world.create(&stranger).await;
+    add_node(&world, "x", "other://x").await;
     let claim = provider.create(&claim("a", linux())).await.unwrap();
     let id = claim.status.provider_id.clone().unwrap();
     world.pass(2).await;
-    let listed = async || {
-        let all = provider.list().await.unwrap();
-        all.into_iter()
-            .filter_map(|c| c.status.provider_id.clone())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(listed().await, std::slice::from_ref(&id));
-    assert_eq!(
-        provider.get(&id).await.unwrap().status.provider_id.as_ref(),
-        Some(&id)
-    );
+    assert_eq!(listed(&provider).await, [id.clone()]);
+    let found = provider.get(&id).await.unwrap();
+    assert_eq!(found.status.provider_id, claim.status.provider_id);
     assert_eq!(provider.is_drifted(&claim).await.unwrap(), None);
-    assert!(
-        provider
-            .delete(&claim)
-            .await
-            .unwrap_err()
-            .is_node_claim_not_found()
-    );
-    assert!(
-        provider
-            .get(&id)
-            .await
-            .unwrap_err()
-            .is_node_claim_not_found()
-    );
-    assert!(listed().await.is_empty());
+    let gone = [
+        provider.delete(&claim).await.unwrap_err(),
+        provider.get(&id).await.unwrap_err(),
+    ];
+    assert!(gone.iter().all(|error| error.is_node_claim_not_found()));
+    assert!(listed(&provider).await.is_empty());
     world.pass(2).await;
-    assert_eq!(
-        world.nodes().await.len(),
-        1,
-        "only the unmanaged node is left"
-    );
-    let policies = &provider.profile().repair_policies;
-    let said: Vec<_> = policies
-        .iter()
-        .map(|p| {
-            (
-                &*p.condition_type,
-                &*p.condition_status,
-                p.toleration.as_mins(),
-            )
-        })
-        .collect();
-    assert_eq!(said, [("Ready", "False", 10), ("Ready", "Unknown", 10)]);
+    let left = world.nodes().await.len();
+    assert_eq!(left, 1, "only the unmanaged node is left");
+    let policies = provider.profile().repair_policies.iter();
+    let said = policies.map(|p| {
+        (
+            &*p.condition_type,
+            &*p.condition_status,
+            p.toleration.as_mins(),
+        )
+    });
+    let expected = [("Ready", "False", 10), ("Ready", "Unknown", 10)];
+    assert_eq!(said.collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test(start_paused = true)]
 async fn instances_of_an_earlier_process_are_found_by_their_nodes() {
     let (world, provider) = provider().await;
-    let node: Node = serde_json::from_value(
-        json!({"metadata": {"name": "old"}, "spec": {"providerID": "kwok://old"}}),
-    )
-    .unwrap();
-    world.create(&node).await;
-    let listed = async || {
-        let all = provider.list().await.unwrap();
-        let ids = all.into_iter().filter_map(|c| c.status.provider_id.clone());
-        ids.collect::<Vec<_>>()
-    };
-    assert_eq!(listed().await, ["kwok://old"]);
-    assert_eq!(listed().await, ["kwok://old"], "not only in the first list");
+    add_node(&world, "old", "kwok://old").await;
+    for time in ["first", "second"] {
+        assert_eq!(listed(&provider).await, ["kwok://old"], "the {time} list");
+    }
     world.delete::<Node>("old").await;
-    assert!(listed().await.is_empty());
+    assert!(listed(&provider).await.is_empty());
 }

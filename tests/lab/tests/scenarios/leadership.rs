@@ -113,10 +113,8 @@ async fn world() -> World {
 }
 
 async fn holder(world: &World) -> String {
-    let leases = world.list::<Lease>().await;
-    let own = leases
-        .into_iter()
-        .find(|lease| lease.metadata.name.as_deref() == Some("karpenter-leader-election"));
+    let mut leases = world.list::<Lease>().await.into_iter();
+    let own = leases.find(|it| it.metadata.name.as_deref() == Some("karpenter-leader-election"));
     let spec = own.and_then(|lease| lease.spec).unwrap_or_default();
     spec.holder_identity.unwrap_or_default()
 }

@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::v1::NodePool;
 use karpenter_core::provider::CloudProviderError;
-use karpenter_fixtures::Object;
+use karpenter_fixtures::{Object, node_claim, pod};
 use karpenter_kube::controller::{Controller, Next, ObjectKey, Queue};
 use karpenter_kube::node::eviction::EvictionQueue;
 use karpenter_kube::node::termination::Termination;
-use kube::Api;
-use kube::api::PostParams;
 use serde_json::json;
 
 use crate::cloud::Scripted;
@@ -49,18 +47,13 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
         Ok(()),
         Ok(()),
     ]);
-    let name = world.claims().await.remove(0).name().to_owned();
+    let name = world.claim().await.name().to_owned();
     let on = world.node_name().await;
     world.delete::<NodeClaim>(&name).await;
-    until!(
-        world,
-        60,
-        "the claim says that its instance terminates",
-        |w| {
-            let claim = w.get::<NodeClaim>(&name).await;
-            claim.is_some_and(|claim| claim.is_true(types::INSTANCE_TERMINATING))
-        }
-    );
+    until!(world, 60, "the instance terminates, by its claim", |w| {
+        let claim = w.get::<NodeClaim>(&name).await;
+        claim.is_some_and(|claim| claim.is_true(types::INSTANCE_TERMINATING))
+    });
     let asked = cloud.calls("delete").len();
     assert!(asked >= 2, "the deletion that failed is not recorded");
     assert!(
@@ -68,16 +61,8 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
         "its instance is not terminated"
     );
     world.until_gone::<NodeClaim>(&name, 120).await;
-    let calls: Vec<_> = cloud
-        .calls("delete")
-        .into_iter()
-        .map(|call| call.at)
-        .collect();
-    assert!(calls.len() >= 6, "{calls:?}");
-    let gaps: Vec<_> = calls
-        .windows(2)
-        .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
-        .collect();
+    let gaps = cloud.gaps("delete");
+    assert!(gaps.len() >= 5, "{gaps:?}");
     assert!(gaps[0] < 2.0, "a failure is retried soon, {gaps:?}");
     assert!(
         gaps[2..4].iter().all(|gap| (4.9..5.5).contains(gap)),
@@ -95,9 +80,8 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
 async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
     let world = running(1, node_pool("default")).await;
     let held = ["karpenter.sh/termination"];
-    world
-        .create(&by_hand("orphan", Some("kwok://orphan"), &held))
-        .await;
+    let orphan = by_hand("orphan", Some("kwok://orphan"), &held);
+    world.create(&orphan).await;
     world.pass(5).await;
     world.delete::<Node>("orphan").await;
     world.until_gone::<Node>("orphan", 60).await;
@@ -106,17 +90,14 @@ async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
     world.cluster.cloud.fail_launches(u32::MAX);
     let class = json!({"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"});
     for name in ["one", "two"] {
-        let twin: NodeClaim = serde_json::from_value(json!({
-            "metadata": {"name": name}, "spec": {"nodeClassRef": class, "requirements": []}}))
-        .unwrap();
-        world.create(&twin).await;
         world
-            .patch_status::<NodeClaim>(name, json!({"status": {"providerID": "kwok://shared"}}))
+            .add(node_claim(name).set("/spec/nodeClassRef", class.clone()))
             .await;
+        let launched = json!({"status": {"providerID": "kwok://shared"}});
+        world.patch_status::<NodeClaim>(name, launched).await;
     }
-    world
-        .create(&by_hand("shared", Some("kwok://shared"), &held))
-        .await;
+    let shared = by_hand("shared", Some("kwok://shared"), &held);
+    world.create(&shared).await;
     world.pass(5).await;
     world.delete::<Node>("shared").await;
     world.until_gone::<Node>("shared", 60).await;
@@ -162,44 +143,31 @@ async fn only_deleted_nodes_with_our_finalizer_and_class_are_terminated() {
 }
 
 async fn attach(world: &World, name: &str, node: &str) {
-    let attachment: VolumeAttachment = serde_json::from_value(json!({
+    let attachment = json!({
         "metadata": {"name": format!("attachment-{name}")},
         "spec": {"attacher": "csi.example.com", "nodeName": node, "source": {"persistentVolumeName": name}},
-    }))
-    .unwrap();
-    world.create(&attachment).await;
+    });
+    world.create_json::<VolumeAttachment>(attachment).await;
 }
 
 /// Conformance: DIS-077, DIS-207
 #[tokio::test(start_paused = true)]
 async fn termination_waits_for_volumes_of_pods_that_are_drained() {
     let world = running(1, node_pool("default")).await;
-    let (name, owner) = (
-        world.node_name().await,
-        world.claims().await.remove(0).name().to_owned(),
-    );
+    let name = world.node_name().await;
+    let owner = world.claim().await.name().to_owned();
     // A pod that tolerates the disruption taint keeps its volume attached.
-    let volume: PersistentVolume = serde_json::from_value(json!({
+    let volume = json!({
         "metadata": {"name": "kept"}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
-            "csi": {"driver": "csi.example.com", "volumeHandle": "kept"}, "claimRef": {"namespace": "default", "name": "kept"}}}))
-    .unwrap();
-    world.create(&volume).await;
-    let wanted: PersistentVolumeClaim = serde_json::from_value(json!({
+            "csi": {"driver": "csi.example.com", "volumeHandle": "kept"}, "claimRef": {"namespace": "default", "name": "kept"}}});
+    world.create_json::<PersistentVolume>(volume).await;
+    let wanted = json!({
         "metadata": {"name": "kept", "namespace": "default"},
-        "spec": {"volumeName": "kept", "storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}))
-    .unwrap();
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "default");
-    claims
-        .create(&PostParams::default(), &wanted)
-        .await
-        .unwrap();
-    let staying: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "staying", "namespace": "default"},
-        "spec": {"nodeName": name, "tolerations": [{"operator": "Exists"}], "containers": [{"name": "c", "image": "pause"}],
-            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "kept"}}]}}))
-    .unwrap();
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
-    pods.create(&PostParams::default(), &staying).await.unwrap();
+        "spec": {"volumeName": "kept", "storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    world.create_json::<PersistentVolumeClaim>(wanted).await;
+    let staying = pod("staying").tolerate(json!({"operator": "Exists"}));
+    let staying = staying.volume("kept").set("/spec/nodeName", name.as_str());
+    world.add(staying).await;
     attach(&world, "kept", &name).await;
     attach(&world, "moving", &name).await;
     world.pass(5).await;
@@ -212,11 +180,8 @@ async fn termination_waits_for_volumes_of_pods_that_are_drained() {
         (&*condition.status, &*condition.reason),
         ("Unknown", "AwaitingVolumeDetachment")
     );
-    let events = world.events().await;
-    let event = events
-        .iter()
-        .find(|e| e.reason.as_deref() == Some("AwaitingVolumeDetachment"));
-    let message = event.unwrap().message.clone().unwrap();
+    let event = world.events_of("AwaitingVolumeDetachment").await.remove(0);
+    let message = event.message.unwrap();
     assert!(
         message.contains("attachment-moving") && !message.contains("attachment-kept"),
         "{message}"

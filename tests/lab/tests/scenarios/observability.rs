@@ -19,9 +19,9 @@ async fn metrics_have_series_of_existing_objects_and_none_of_deleted_ones() {
     world.run("app", 2).await;
     world.pass(30).await;
     let text = world.cluster.registry.render();
-    let pod = world.pods().await.remove(0).metadata.name.unwrap();
+    let pod = world.pod_name("app").await;
     let node = world.node_name().await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     let count = |name: &str, parts: &str| {
         let own = text.lines().filter(|line| {
             let rest = line.strip_prefix(name);
@@ -91,11 +91,9 @@ async fn metrics_have_series_of_existing_objects_and_none_of_deleted_ones() {
         world.metric("karpenter_cluster_state_node_count"),
         Some(1.0)
     );
-    let events = world.events().await;
-    let message = "Status condition transitioned, Type: Registered, Status: Unknown -> True, Reason: Registered";
-    assert!(events.iter().any(|e| {
-        e.message.as_deref() == Some(message) && e.reason.as_deref() == Some("Registered")
-    }));
+    let events = world.events_of("Registered").await.into_iter();
+    let mut messages = events.filter_map(|event| event.message);
+    assert!(messages.any(|it| it == "Status condition transitioned, Type: Registered, Status: Unknown -> True, Reason: Registered"));
 
     world.scale("app", 0).await;
     world.until_empty(300).await;
@@ -106,12 +104,7 @@ async fn metrics_have_series_of_existing_objects_and_none_of_deleted_ones() {
     }
     assert!(text.contains("karpenter_nodeclaims_disrupted_total{reason=\"empty\""));
     assert!(text.contains("operator_nodeclaim_termination_duration_seconds_count 1"));
-    let finalized = world.events().await;
-    assert!(
-        finalized
-            .iter()
-            .any(|e| e.message.as_deref() == Some("Finalized karpenter.sh/termination"))
-    );
+    assert!(world.says("Finalized karpenter.sh/termination").await);
 }
 
 /// Conformance: API-171
@@ -120,7 +113,7 @@ async fn metrics_have_the_age_of_pending_pods() {
     let world = World::new().await;
     world.add(deployment("app", 1).select(ARCH, "s390x")).await;
     world.pass(60).await;
-    let pod = world.pods().await.remove(0).metadata.name.unwrap();
+    let pod = world.pod_name("app").await;
     for name in ["unstarted", "unbound"] {
         let waited = world.metric(&format!(
             "karpenter_pods_{name}_time_seconds{{name=\"{pod}\",namespace=\"default\"}}"
@@ -197,7 +190,7 @@ async fn the_budget_metrics_of_a_nodepool_are_removed_with_it() {
 async fn pods_of_a_node_deleted_by_a_user_are_drained_forcefully() {
     let world = World::new().await;
     world.run("app", 2).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     world.delete::<NodeClaim>(claim.name()).await;
     until!(world, 120, "its pods run elsewhere", |w| {
         let claims = w.claims().await;
@@ -245,12 +238,9 @@ async fn metrics_and_events_about_objects_can_be_disabled() {
     ] {
         assert!(!text.contains(described), "{described}");
     }
-    let events = world.events().await;
-    let transitions = events.iter().filter(|event| {
-        let message = event.message.as_deref().unwrap_or_default();
-        message.starts_with("Status condition transitioned")
-    });
-    assert_eq!(transitions.count(), 0);
+    let messages = world.messages().await;
+    let is_transition = |it: &String| it.starts_with("Status condition transitioned");
+    assert!(!messages.iter().any(is_transition));
 }
 
 #[tokio::test(start_paused = true)]
@@ -315,16 +305,11 @@ async fn series_about_objects_have_the_labels_of_the_reference() {
         .add(deployment("nowhere", 1).select(ARCH, "s390x"))
         .await;
     world.pass(15).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     // The finalizer of another controller keeps the claim terminating.
     let held =
         json!({"metadata": {"finalizers": ["karpenter.sh/termination", "example.com/held"]}});
-    let held = kube::api::Patch::Merge(held);
-    let claims = world.api::<NodeClaim>();
-    claims
-        .patch(claim.name(), &kube::api::PatchParams::default(), &held)
-        .await
-        .unwrap();
+    world.patch::<NodeClaim>(claim.name(), held).await;
     let text_before = world.cluster.registry.render();
     world.delete::<NodeClaim>(claim.name()).await;
     world.pass(3).await;

@@ -47,7 +47,7 @@ async fn a_price_overlay_changes_the_launched_type_and_is_on_the_nodeclaim() {
     .await;
     assert_eq!(verdict(&world, "cheap").await.0, Status::True);
     world.run("app", 1).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     assert_eq!(
         claim.annotation(annotations::PRICE_OVERLAY_APPLIED),
         Some("true")

@@ -122,7 +122,7 @@ async fn a_pause_does_not_stop_deletion_by_users_and_expiration() {
         !left.is_empty() && before.iter().all(|uid| !left.contains(uid))
     });
     world.until_running(2, 60).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     world
         .delete::<karpenter_api::v1::NodeClaim>(claim.name())
         .await;

@@ -130,5 +130,4 @@ async fn bodies_that_stall_keep_no_rehearsal_waiting_and_end() {
             "the body did not arrive within 10s"
         );
     }
-    world.cluster.shutdown().await;
 }

@@ -8,7 +8,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::provider::CloudProviderError;
-use karpenter_fixtures::Object;
+use karpenter_fixtures::{Object, bare_node};
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Controller, Next, ObjectKey, Queue};
 use karpenter_kube::nodeclaim::conditions::DisruptionConditions;
@@ -39,7 +39,7 @@ async fn cluster(
 }
 
 async fn only_claim(world: &World) -> NodeClaim {
-    world.claims().await.remove(0)
+    world.claim().await
 }
 
 fn context(world: &World) -> Arc<Context> {
@@ -64,17 +64,17 @@ fn minutes(count: u64) -> Duration {
 async fn nodeclaims_are_checked_after_their_intervals_until_deleted() {
     let (world, _) = cluster(|pool| pool.expire_after("720h").consolidate_after("1h")).await;
     let cx = context(&world);
-    let key = ObjectKey::cluster(only_claim(&world).await.name());
+    let key = ObjectKey::cluster(world.claim().await.name());
     let checks = async || {
-        let consistency = Consistency::new(Arc::clone(&cx));
-        let drift = Drift::new(Arc::clone(&cx));
-        let expiration = Expiration::new(Arc::clone(&cx));
-        let conditions = DisruptionConditions::new(Arc::clone(&cx));
+        let (cx, key) = (|| Arc::clone(&cx), || key.clone());
         [
-            consistency.reconcile(key.clone()).await.unwrap(),
-            drift.reconcile(key.clone()).await.unwrap(),
-            expiration.reconcile(key.clone()).await.unwrap(),
-            conditions.reconcile(key.clone()).await.unwrap(),
+            Consistency::new(cx()).reconcile(key()).await.unwrap(),
+            Drift::new(cx()).reconcile(key()).await.unwrap(),
+            Expiration::new(cx()).reconcile(key()).await.unwrap(),
+            DisruptionConditions::new(cx())
+                .reconcile(key())
+                .await
+                .unwrap(),
         ]
     };
     let [consistency, drift, expiration, conditions] = checks().await;
@@ -85,7 +85,7 @@ async fn nodeclaims_are_checked_after_their_intervals_until_deleted() {
     }
     world.delete::<NodeClaim>(&key.name).await;
     world.pass(3).await;
-    assert!(only_claim(&world).await.is_deleting());
+    assert!(world.claim().await.is_deleting());
     assert_eq!(checks().await, [Next::Wait; 4]);
 }
 
@@ -94,7 +94,7 @@ async fn nodeclaims_are_checked_after_their_intervals_until_deleted() {
 async fn the_catalogue_is_not_asked_again_within_half_an_hour() {
     let (world, cloud) = cluster(|pool| pool).await;
     let drift = Drift::new(context(&world));
-    let key = ObjectKey::cluster(only_claim(&world).await.name());
+    let key = ObjectKey::cluster(world.claim().await.name());
     world.pass(3600).await;
     drift.reconcile(key.clone()).await.unwrap();
     *cloud.unlisted.lock() = Some("the catalogue is away");
@@ -110,13 +110,13 @@ async fn a_nodeclaim_stays_drifted_while_the_cloud_cannot_be_asked() {
     let (world, cloud) = cluster(|pool| pool.budgets(&["0"])).await;
     *cloud.drift.lock() = Some("AMIDrift".to_owned());
     world.pass(310).await;
-    assert!(only_claim(&world).await.is_true(types::DRIFTED));
+    assert!(world.claim().await.is_true(types::DRIFTED));
     *cloud.drift.lock() = None;
     *cloud.unknown.lock() = Some("the cloud is away");
-    let key = ObjectKey::cluster(only_claim(&world).await.name());
+    let key = ObjectKey::cluster(world.claim().await.name());
     let drift = Drift::new(context(&world));
     assert!(drift.reconcile(key).await.is_err());
-    assert!(only_claim(&world).await.is_true(types::DRIFTED));
+    assert!(world.claim().await.is_true(types::DRIFTED));
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,7 +127,7 @@ async fn a_deadline_that_is_ended_is_now_unless_it_has_passed() {
         let text = claim.annotation(annotations::TERMINATION_TIMESTAMP);
         text.unwrap().parse::<jiff::Timestamp>().unwrap()
     };
-    let claim = only_claim(&world).await;
+    let claim = world.claim().await;
     let ended = removal::end_grace_period(&cx, &claim).await.unwrap();
     assert!(cx.clock.since(deadline(&ended)) < Duration::from_secs(1));
     world.pass(60).await;
@@ -136,7 +136,7 @@ async fn a_deadline_that_is_ended_is_now_unless_it_has_passed() {
     let later = (cx.clock.now() + minutes(5)).to_string();
     let later = json!({"metadata": {"annotations": {annotations::TERMINATION_TIMESTAMP: later}}});
     world.patch::<NodeClaim>(claim.name(), later).await;
-    let claim = only_claim(&world).await;
+    let claim = world.claim().await;
     let ended = removal::end_grace_period(&cx, &claim).await.unwrap();
     assert!(deadline(&ended) <= cx.clock.now());
 }
@@ -144,7 +144,7 @@ async fn a_deadline_that_is_ended_is_now_unless_it_has_passed() {
 #[tokio::test(start_paused = true)]
 async fn a_node_unknown_to_the_model_is_deleted_before_its_instance() {
     let (mut world, cloud) = cluster(|pool| pool).await;
-    let claim = only_claim(&world).await;
+    let claim = world.claim().await;
     let name = claim.status.node_name.clone().unwrap();
     let id = claim.status.provider_id.clone().unwrap();
     cloud.deletions.lock().extend((0..100).map(|_| Err(away())));
@@ -157,15 +157,11 @@ async fn a_node_unknown_to_the_model_is_deleted_before_its_instance() {
     let cx = context(&world);
     world.cluster.stop_controllers().await;
     let node = async |id: &str| {
-        let node: Node = serde_json::from_value(json!({
-            "metadata": {"name": name, "finalizers": ["example.com/held"]},
-            "spec": {"providerID": id},
-        }))
-        .unwrap();
-        world.create(&node).await;
+        let node = bare_node(&name).finalizer("example.com/held");
+        world.add(node.set("/spec/providerID", id)).await;
     };
     let is_deleting = async || {
-        let node = world.api::<Node>().get(&name).await.unwrap();
+        let node = world.get::<Node>(&name).await.unwrap();
         node.metadata.deletion_timestamp.is_some()
     };
     let calls = cloud.calls("delete").len();
@@ -185,7 +181,7 @@ async fn a_node_unknown_to_the_model_is_deleted_before_its_instance() {
     assert!(lifecycle.reconcile(key).await.is_err());
     assert!(!is_deleting().await);
     assert_eq!(cloud.calls("delete").len(), calls + 1);
-    let finalizers = only_claim(&world).await.metadata.finalizers;
+    let finalizers = world.claim().await.metadata.finalizers;
     assert_eq!(finalizers.unwrap(), ["karpenter.sh/termination"]);
 }
 
@@ -193,7 +189,7 @@ async fn a_node_unknown_to_the_model_is_deleted_before_its_instance() {
 #[tokio::test(start_paused = true)]
 async fn the_node_of_an_instance_without_a_nodeclaim_is_deleted_after_it() {
     let (world, cloud) = cluster(|pool| pool).await;
-    let mut stray = only_claim(&world).await;
+    let mut stray = world.claim().await;
     stray.metadata.name = Some("stray".to_owned());
     stray.metadata.uid = Some("stray".to_owned());
     cloud.deletions.lock().extend((0..100).map(|_| Err(away())));
@@ -217,7 +213,7 @@ async fn the_node_of_an_instance_without_a_nodeclaim_is_deleted_after_it() {
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_whose_node_is_not_ready_is_kept_while_its_instance_exists() {
     let (world, cloud) = cluster(|pool| pool).await;
-    let claim = only_claim(&world).await;
+    let claim = world.claim().await;
     let node = claim.status.node_name.clone().unwrap();
     world.cluster.node_faults.set(&node, NodeFault::Dead);
     world.pass(90).await;
@@ -229,7 +225,7 @@ async fn a_nodeclaim_whose_node_is_not_ready_is_kept_while_its_instance_exists()
 #[tokio::test(start_paused = true)]
 async fn a_deleted_nodeclaim_that_has_lost_its_instance_is_not_collected() {
     let (world, cloud) = cluster(|pool| pool.termination_grace_period("10s")).await;
-    let claim = only_claim(&world).await;
+    let claim = world.claim().await;
     let finalizers = json!(["karpenter.sh/termination", "example.com/held"]);
     let held = json!({"metadata": {"finalizers": finalizers}});
     world.patch::<NodeClaim>(claim.name(), held).await;
@@ -237,14 +233,7 @@ async fn a_deleted_nodeclaim_that_has_lost_its_instance_is_not_collected() {
     let node = claim.status.node_name.clone().unwrap();
     world.until_gone::<Node>(&node, 120).await;
     cloud.listed(&world, 2).await;
-    assert!(
-        world
-            .api::<NodeClaim>()
-            .get_opt(claim.name())
-            .await
-            .unwrap()
-            .is_some()
-    );
+    assert!(world.get::<NodeClaim>(claim.name()).await.is_some());
     let text = world.cluster.registry.render();
     assert!(!text.contains("reason=\"garbage_collected\""));
 }

@@ -89,13 +89,9 @@ async fn with_too_many_unhealthy_nodes_none_is_replaced_and_each_has_an_event() 
     world.pass(13 * 60).await;
     assert_eq!(node_names(&world).await.len(), 5);
     let blocked = async |w: &World| {
-        let events = w.events().await;
-        let blocked = events
-            .iter()
-            .filter(|e| e.reason.as_deref() == Some("NodeRepairBlocked"));
-        blocked
-            .map(|e| (e.involved_object.name.clone().unwrap(), e.count.unwrap()))
-            .collect::<Vec<_>>()
+        let events = w.events_of("NodeRepairBlocked").await.into_iter();
+        let counts = events.map(|e| (e.involved_object.name.unwrap(), e.count.unwrap()));
+        counts.collect::<Vec<_>>()
     };
     let mut expected: Vec<_> = names[..2].iter().map(|n| (n.clone(), 1)).collect();
     expected.sort();

@@ -15,7 +15,7 @@ async fn a_draining_instance_survives_a_restart_in_every_order_of_lists() {
     world.run("app", 2).await;
     world.add(pdb("app").max_unavailable(0)).await;
     world.pass(5).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     world.delete::<NodeClaim>(claim.name()).await;
     world.pass(60).await;
     let before = pods(&world).await;

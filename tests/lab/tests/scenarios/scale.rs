@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::NodePool;
 use karpenter_fixtures::{CAPACITY_TYPE, HOSTNAME, Object};
 use kube::api::{Patch, PatchParams};
@@ -93,16 +93,9 @@ async fn a_pod_that_is_never_bound_gets_nodes_with_back_off_and_a_message() {
     let doubles = |pair: &[u64]| pair[1] * 2 >= pair[0] * 3;
     assert!(gaps.windows(2).all(doubles), "launched at {times:?}");
     let says = "Failed to schedule pod, kube-scheduler has not bound it to nodeclaim/default-";
-    let events = world.events().await;
-    let is_published = |e: &Event| {
-        let message = e.message.as_deref().unwrap_or_default();
-        message.starts_with(says) && message.contains("nodes are available: ")
-    };
-    assert!(
-        events.iter().any(is_published),
-        "{}",
-        world.describe().await
-    );
+    let messages = world.messages().await;
+    let is_it = |it: &String| it.starts_with(says) && it.contains("nodes are available: ");
+    assert!(messages.iter().any(is_it), "{messages:#?}");
 }
 
 async fn change_template(world: &World) {
@@ -117,19 +110,14 @@ async fn a_hundred_drifted_nodes_are_replaced_within_ten_minutes() {
     let apart = deployment("app", 100).anti_affinity(HOSTNAME, ("app", "app"));
     world.add(apart).await;
     world.until_running(100, 300).await;
-    let old: Vec<String> = world
-        .claims()
-        .await
-        .iter()
-        .map(|c| c.uid().to_owned())
-        .collect();
+    let old = world.claims().await;
     assert_eq!(old.len(), 100);
     change_template(&world).await;
     until!(world, 600, "no old node is left", |w| {
-        w.claims()
-            .await
+        let claims = w.claims().await;
+        claims
             .iter()
-            .all(|c| !old.iter().any(|o| o == c.uid()))
+            .all(|c| old.iter().all(|o| o.uid() != c.uid()))
     });
     world.until_running(100, 120).await;
     world.until_claims(100, 300).await;
@@ -170,11 +158,8 @@ async fn a_burst_beyond_the_memory_limit_is_planned_in_slices() {
     assert_eq!(deferred(), 300.0, "{}", world.describe().await);
     world.until_running(500, 120).await;
     let plans = "karpenter_scheduler_scheduling_duration_seconds_count{controller=\"provisioner\"}";
-    assert!(
-        world.metric(plans) >= Some(3.0),
-        "{:?}",
-        world.metric(plans)
-    );
+    let plans = world.metric(plans);
+    assert!(plans >= Some(3.0), "{plans:?}");
     until!(world, 30, "no pod is deferred", |_| deferred() == 0.0);
     world.assert_no_orphans().await;
 }

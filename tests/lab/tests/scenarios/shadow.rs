@@ -10,7 +10,6 @@ use karpenter_kube::metrics::Registry;
 use karpenter_kube::options::Options;
 use karpenter_lab::local_cluster::{LocalClusterSettings, Replica};
 use kube::Client;
-use kube::api::{Patch, PatchParams};
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -206,16 +205,12 @@ async fn a_shadow_with_another_policy_reports_evictions_and_dollars() {
     assert_eq!(world.claims().await.len(), 3);
     world.pass(60).await;
     // Half of a node's price can be saved for each of two nodes: by 60 evictions, or by one.
-    let patch = Patch::Merge(json!({"spec": of_types(&["c-8x-amd64-linux", LARGE])}));
-    let pools = world.api::<NodePool>();
-    let params = PatchParams::default();
-    pools.patch("default", &params, &patch).await.unwrap();
+    let both = json!({"spec": of_types(&["c-8x-amd64-linux", LARGE])});
+    world.patch::<NodePool>("default", both).await;
     world.pass(1).await;
     let cx = beside.shadow.context();
-    let (state, request) = (
-        cx.view().snapshot.fork(),
-        DisruptionRequest::at(cx.clock.now()),
-    );
+    let state = cx.view().snapshot.fork();
+    let request = DisruptionRequest::at(cx.clock.now());
     world.pass(900).await;
     let report = beside.report();
     beside.assert_wrote_nothing();
@@ -249,30 +244,21 @@ async fn the_report_is_served_by_a_shadow_alone() {
     beside.world.pass(120).await;
     let report = get(of_shadow, "shadow").await;
     assert_eq!(report["kind"], "ShadowReport");
-    assert_eq!(report["provisioning"]["pods"], 3, "{report}");
-    assert_eq!(
-        report["provisioning"]["covered"],
-        json!({"ours": 3, "theirs": 3})
-    );
-    assert_eq!(
-        report["provisioning"]["nodes"]["ours"],
-        report["provisioning"]["nodes"]["theirs"]
-    );
-    let seconds = &report["provisioning"]["latencySeconds"];
-    assert!(
-        seconds["ours"]["mean"].as_f64() >= Some(1.0),
-        "the batch: {report}"
-    );
+    let provisioning = &report["provisioning"];
+    assert_eq!(provisioning["pods"], 3, "{report}");
+    assert_eq!(provisioning["covered"], json!({"ours": 3, "theirs": 3}));
+    let nodes = &provisioning["nodes"];
+    assert_eq!(nodes["ours"], nodes["theirs"]);
+    let seconds = provisioning["latencySeconds"]["ours"]["mean"].as_f64();
+    assert!(seconds >= Some(1.0), "the batch: {report}");
     assert_eq!(report["refused"], 0);
     let later = get(of_shadow, "shadow?since=2026-02-01T00:00:00Z").await;
     assert_eq!(later["provisioning"]["pods"], 0, "{later}");
     // Its decisions are recorded as those of the controllers, without NodeClaims.
     let records = get(of_shadow, "decisions?kind=Provisioning").await;
     let items = records["items"][0]["items"].as_array().unwrap();
-    let launched = items
-        .iter()
-        .find(|item| item["type"] == "Launched")
-        .unwrap();
+    let mut items = items.iter();
+    let launched = items.find(|item| item["type"] == "Launched").unwrap();
     assert!(launched.get("nodeClaim").is_none(), "{records}");
 
     let answer = ask(port, "shadow").await;

@@ -18,6 +18,12 @@ async fn world() -> World {
     world
 }
 
+/// Changes the template, so that nodes drift.
+async fn change_template(world: &World) {
+    let template = json!({"metadata": {"labels": {"generation": "two"}}});
+    change(world, json!({ "template": template })).await;
+}
+
 async fn change(world: &World, spec: Value) {
     world
         .patch::<NodePool>("fixed", json!({"spec": spec}))
@@ -53,16 +59,9 @@ async fn a_static_nodepool_has_its_number_of_nodes_and_no_more_are_launched() {
             !claim.is_true(types::CONSOLIDATABLE),
             "a static pool is not consolidated"
         );
-        let keys: Vec<&str> = claim
-            .spec
-            .requirements
-            .iter()
-            .map(|r| r.key.as_str())
-            .collect();
-        assert!(
-            !keys.contains(&"node.kubernetes.io/instance-type"),
-            "the provider chooses"
-        );
+        let mut requirements = claim.spec.requirements.iter();
+        let of_type = requirements.find(|r| r.key == "node.kubernetes.io/instance-type");
+        assert_eq!(of_type, None, "the provider chooses");
         assert_eq!(claim.label("karpenter.sh/nodepool"), Some("fixed"));
     }
 }
@@ -88,11 +87,8 @@ async fn the_limit_is_never_exceeded() {
     watch(30, 12).await;
     assert_eq!(alive(&world).await, 12);
     // Drift and provisioning launch nodes at the same time, and other nodes are deleted meanwhile.
-    change(
-        &world,
-        json!({"replicas": 11, "template": {"metadata": {"labels": {"generation": "two"}}}}),
-    )
-    .await;
+    change(&world, json!({"replicas": 11})).await;
+    change_template(&world).await;
     for _ in 0..6 {
         let claims = world.claims().await;
         let old = claims.iter().find(|c| !is_new(c) && !c.is_deleting());
@@ -147,13 +143,10 @@ async fn without_the_feature_gate_no_node_is_launched_and_an_event_says_why() {
     let world = World::with(node_pool("fixed").replicas(2)).await;
     world.pass(120).await;
     assert_eq!(world.claims().await.len(), 0);
-    let events = world.events().await;
-    let event = events.iter().find(|event| {
-        event.reason.as_deref() == Some("InvalidNodePool")
-            && event.involved_object.name.as_deref() == Some("fixed")
-    });
-    let message = event.and_then(|event| event.message.as_deref());
-    assert!(message.is_some_and(|m| m.contains("feature gate StaticCapacity")));
+    let event = world.events_of("InvalidNodePool").await.remove(0);
+    assert_eq!(event.involved_object.name.as_deref(), Some("fixed"));
+    let message = event.message.unwrap();
+    assert!(message.contains("feature gate StaticCapacity"), "{message}");
 }
 
 /// Conformance: DIS-163
@@ -194,11 +187,7 @@ fn is_new(claim: &NodeClaim) -> bool {
 }
 
 async fn until_drifted(world: &World) {
-    change(
-        world,
-        json!({"template": {"metadata": {"labels": {"generation": "two"}}}}),
-    )
-    .await;
+    change_template(world).await;
     until!(world, 60, "the nodes have drifted", |w| {
         let claims = w.claims().await;
         let old = claims.iter().filter(|c| !is_new(c));
@@ -212,7 +201,7 @@ async fn a_failed_replacement_no_longer_counts_against_the_limit() {
     let limited = node_pool("fixed").replicas(1).limit("nodes", "2");
     world.add(limited).await;
     until_alive(&world, 1).await;
-    let old = world.claims().await.remove(0);
+    let old = world.claim().await;
     world.cluster.cloud.never_register(true);
     until_drifted(&world).await;
     until!(world, 60, "a replacement is launching", |w| {

@@ -5,7 +5,6 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::{Object, pdb};
-use kube::Api;
 use kube::api::DeleteParams;
 
 use crate::world::{World, deployment, node_pool};
@@ -40,7 +39,7 @@ async fn a_deleted_node_is_drained_replaced_and_terminated() {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_nodeclaim_deletes_its_node_and_instance() {
     let world = running(deployment("app", 3), node_pool("default")).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     world.delete::<NodeClaim>(claim.name()).await;
     world.until_gone::<NodeClaim>(claim.name(), 120).await;
     world.until_running(3, 120).await;
@@ -81,7 +80,7 @@ async fn a_pdb_that_allows_no_eviction_blocks_the_drain_until_it_does() {
         !asked.contains("karpenter_pods_eviction_requests_total"),
         "evictions that the budget is known to reject are not requested"
     );
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
+    let budgets = world.namespaced::<PodDisruptionBudget>();
     budgets
         .delete("app", &DeleteParams::default())
         .await
@@ -95,7 +94,7 @@ async fn a_grace_period_overrides_do_not_disrupt_and_is_recorded() {
     let protected = deployment("app", 1).do_not_disrupt().grace_period(30);
     let grace = node_pool("default").termination_grace_period("300s");
     let world = running(protected, grace).await;
-    let claim = world.claims().await.remove(0);
+    let claim = world.claim().await;
     world.delete::<NodeClaim>(claim.name()).await;
     world.pass(200).await;
     let deleting = world

@@ -13,6 +13,7 @@ use karpenter_lab::progress::{Progress, describe};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
 };
+use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -104,7 +105,7 @@ impl World {
     /// Merges a patch into each pod of the namespace `default`.
     pub async fn patch_pods(&self, patch: Value) {
         let (patch, params) = (Patch::Merge(patch), PatchParams::default());
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), "default");
+        let api = self.namespaced::<Pod>();
         for pod in self.pods().await {
             let name = pod.metadata.name.unwrap();
             api.patch(&name, &params, &patch).await.unwrap();
@@ -130,13 +131,7 @@ impl World {
     where
         K: Resource<DynamicType = ()>,
     {
-        let object: DynamicObject = read(object.as_written().into_json());
-        let kind = ApiResource::erase::<K>(&());
-        let api: Api<DynamicObject> = match &object.metadata.namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind),
-            None => Api::all_with(self.client.clone(), &kind),
-        };
-        api.create(&PostParams::default(), &object).await.unwrap();
+        self.create_json::<K>(object.as_written().into_json()).await;
     }
 
     pub async fn get<K>(&self, name: &str) -> Option<K>
@@ -144,6 +139,28 @@ impl World {
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
     {
         self.api::<K>().get_opt(name).await.unwrap()
+    }
+
+    /// Returns an API of the namespace `default`.
+    pub fn namespaced<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    /// Creates an object of the namespace `default`, or of none.
+    pub async fn create_json<K>(&self, object: Value)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let kind = ApiResource::erase::<K>(&());
+        let object: DynamicObject = read(object);
+        let api: Api<DynamicObject> = match &object.metadata.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind),
+            None => Api::all_with(self.client.clone(), &kind),
+        };
+        api.create(&PostParams::default(), &object).await.unwrap();
     }
 
     /// Returns the name of the only node, or of one of them.
@@ -174,6 +191,18 @@ impl World {
         self.list().await
     }
 
+    /// Returns the only NodeClaim, or one of them.
+    pub async fn claim(&self) -> NodeClaim {
+        self.claims().await.remove(0)
+    }
+
+    /// Returns the name of the first pod whose name begins so.
+    pub async fn pod_name(&self, start: &str) -> String {
+        let pods = self.pods().await.into_iter();
+        let mut names = pods.filter_map(|pod| pod.metadata.name);
+        names.find(|name| name.starts_with(start)).unwrap()
+    }
+
     /// Returns the value of a series: its name with labels, as exposed.
     pub fn metric(&self, series: &str) -> Option<f64> {
         let text = self.cluster.registry.render();
@@ -201,15 +230,14 @@ impl World {
     }
 
     pub async fn scale(&self, name: &str, replicas: i32) {
-        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
+        let api = self.namespaced::<Deployment>();
         let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
-        api.patch(name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
+        let scaled = api.patch(name, &PatchParams::default(), &patch).await;
+        scaled.unwrap();
     }
 
     pub async fn delete_deployments(&self, names: &[&str]) {
-        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
+        let api = self.namespaced::<Deployment>();
         for name in names {
             api.delete(name, &DeleteParams::default()).await.unwrap();
         }
@@ -300,12 +328,27 @@ impl World {
         self.list().await
     }
 
+    /// Returns the events with a reason.
+    pub async fn events_of(&self, reason: &str) -> Vec<Event> {
+        let mut events = self.events().await;
+        events.retain(|event| event.reason.as_deref() == Some(reason));
+        events
+    }
+
     /// Whether an event with this reason was published.
     pub async fn has_event(&self, reason: &str) -> bool {
-        self.events()
-            .await
-            .iter()
-            .any(|e| e.reason.as_deref() == Some(reason))
+        !self.events_of(reason).await.is_empty()
+    }
+
+    /// Returns the messages of all events.
+    pub async fn messages(&self) -> Vec<String> {
+        let events = self.events().await.into_iter();
+        events.filter_map(|event| event.message).collect()
+    }
+
+    /// Whether an event with this message was published.
+    pub async fn says(&self, message: &str) -> bool {
+        self.messages().await.iter().any(|it| it == message)
     }
 
     /// Asserts that every instance belongs to a NodeClaim, and every launched NodeClaim to an instance (invariant I7).

@@ -30,39 +30,21 @@ async fn a_balanced_move_of_several_nodes_has_one_event_and_one_count() {
     let world = loose(|pool| pool.consolidation_policy("Balanced")).await;
     world.until_claims(1, 300).await;
     world.until_running(3, 60).await;
-    let events = world.events().await;
-    let approved: Vec<_> = events
-        .iter()
-        .filter(|e| e.reason.as_deref() == Some("ConsolidationApproved"))
-        .map(|e| {
-            (
-                e.involved_object.kind.clone().unwrap(),
-                e.message.clone().unwrap(),
-            )
-        })
-        .collect();
-    let shape = |message: &str| {
-        message.starts_with("score ")
+    let approved = events_of(&world, "ConsolidationApproved").await;
+    let is_fine = |(kind, message): &(String, String)| {
+        kind == "NodePool"
+            && message.starts_with("score ")
             && message.contains(">= threshold 0.50 (k: 2, savings: ")
             && message.contains("%, disruption: ")
     };
-    assert!(
-        !approved.is_empty() && approved.iter().all(|(_, message)| shape(message)),
-        "{approved:?}"
-    );
-    assert!(
-        approved.iter().all(|(kind, _)| kind == "NodePool"),
-        "{approved:?}"
-    );
+    let all = approved.iter().all(is_fine);
+    assert!(!approved.is_empty() && all, "{approved:?}");
     let multi = "karpenter_voluntary_disruption_decisions_total{decision=\"delete\",reason=\"underutilized\",consolidation_type=\"multi\"}";
     assert_eq!(count(&world, multi), 1.0);
     let of_pool = "{decision=\"approved\",nodepool=\"default\",policy=\"Balanced\"}";
     for metric in ["consolidation_moves_total", "consolidation_score_count"] {
-        assert_eq!(
-            count(&world, &format!("karpenter_{metric}{of_pool}")),
-            1.0,
-            "{metric}"
-        );
+        let counted = count(&world, &format!("karpenter_{metric}{of_pool}"));
+        assert_eq!(counted, 1.0, "{metric}");
     }
 }
 
@@ -73,75 +55,42 @@ async fn a_disruption_is_counted_by_reason_pool_policy_and_mode() {
     world.until_claims(1, 300).await;
     world.until_running(3, 60).await;
     let labels = "{reason=\"underutilized\",nodepool=\"default\",capacity_type=\"on-demand\",consolidation_policy=\"when_empty_or_underutilized\",termination_mode=\"graceful\"}";
-    assert_eq!(
-        count(
-            &world,
-            &format!("karpenter_nodeclaims_disrupted_total{labels}")
-        ),
-        2.0
-    );
-    assert_eq!(
-        count(
-            &world,
-            &format!("karpenter_pods_disruption_initiated_total{labels}")
-        ),
-        2.0
-    );
+    for name in ["nodeclaims_disrupted", "pods_disruption_initiated"] {
+        let counted = count(&world, &format!("karpenter_{name}_total{labels}"));
+        assert_eq!(counted, 2.0, "{name}");
+    }
     let decision = "decision=\"delete\",reason=\"underutilized\",consolidation_type=\"multi\"";
     for series in [
         format!("decisions_total{{{decision}}}"),
         format!("decisions_by_nodepool_total{{{decision},nodepool=\"default\"}}"),
     ] {
-        assert_eq!(
-            count(&world, &format!("karpenter_voluntary_disruption_{series}")),
-            1.0,
-            "{series}"
-        );
+        let counted = count(&world, &format!("karpenter_voluntary_disruption_{series}"));
+        assert_eq!(counted, 1.0, "{series}");
     }
     let judged = "karpenter_consolidation_moves_total{decision=\"approved\",nodepool=\"default\",policy=\"WhenEmptyOrUnderutilized\"}";
     assert_eq!(count(&world, judged), 1.0);
-    assert!(
-        !world.has_event("ConsolidationApproved").await,
-        "no score was computed"
-    );
+    let scored = world.has_event("ConsolidationApproved").await;
+    assert!(!scored, "no score was computed");
     let evaluated = "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count{reason=\"underutilized\",consolidation_type=\"multi\"}";
     assert!(count(&world, evaluated) >= 1.0);
     let eligible = "karpenter_voluntary_disruption_eligible_nodes{reason=\"underutilized\"}";
     assert!(world.metric(eligible).is_some());
     for reason in ["Empty", "Drifted", "Underutilized"] {
         let of = format!("{{nodepool=\"default\",reason=\"{reason}\"}}");
-        assert!(
-            world
-                .metric(&format!("karpenter_nodepools_allowed_disruptions{of}"))
-                .is_some()
-        );
-        assert!(
-            world
-                .metric(&format!("karpenter_nodepools_nodes_consuming_budgets{of}"))
-                .is_some()
-        );
+        for name in ["allowed_disruptions", "nodes_consuming_budgets"] {
+            let value = world.metric(&format!("karpenter_nodepools_{name}{of}"));
+            assert!(value.is_some(), "{name}{of}");
+        }
     }
-    for event in ["Evicted", "DisruptionTerminating"] {
-        assert!(world.has_event(event).await, "{event}");
-    }
-    let events = world.events().await;
-    let evicted = events
-        .iter()
-        .find(|e| e.reason.as_deref() == Some("Evicted"))
-        .unwrap();
-    assert_eq!(
-        evicted.message.as_deref(),
-        Some("Evicted pod: Underutilized")
-    );
+    assert!(world.has_event("DisruptionTerminating").await);
+    let (_, message) = events_of(&world, "Evicted").await.remove(0);
+    assert_eq!(message, "Evicted pod: Underutilized");
 }
 
 /// Returns kind and message of every event with a reason.
 async fn events_of(world: &World, reason: &str) -> Vec<(String, String)> {
-    let events = world.events().await;
-    let own = events
-        .into_iter()
-        .filter(|e| e.reason.as_deref() == Some(reason));
-    let said = own.map(|e| {
+    let events = world.events_of(reason).await.into_iter();
+    let said = events.map(|e| {
         let kind = e.involved_object.kind.unwrap_or_default();
         (kind, e.message.unwrap_or_default())
     });

@@ -270,20 +270,12 @@ mod tests {
         let claim = template.to_node_claim();
         assert_eq!(claim.label("team"), Some("a"));
         assert_eq!(claim.annotation("x"), Some("y"));
-        assert_eq!(
-            (claim.spec.taints.len(), claim.spec.startup_taints.len()),
-            (1, 1)
-        );
-        assert_eq!(claim.spec.requirements[0].operator, Operator::Exists);
-        assert_eq!(claim.spec.expire_after.to_string(), "1h");
-        assert_eq!(
-            claim
-                .spec
-                .termination_grace_period
-                .map(|grace| grace.to_string())
-                .as_deref(),
-            Some("0s")
-        );
+        let spec = &claim.spec;
+        assert_eq!((spec.taints.len(), spec.startup_taints.len()), (1, 1));
+        assert_eq!(spec.requirements[0].operator, Operator::Exists);
+        assert_eq!(spec.expire_after.to_string(), "1h");
+        let grace = spec.termination_grace_period.as_ref();
+        assert_eq!(grace.unwrap().to_string(), "0s");
         assert_eq!(claim.metadata.name, None);
     }
 }

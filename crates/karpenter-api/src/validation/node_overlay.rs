@@ -49,39 +49,22 @@ mod tests {
     /// Conformance: API-080
     #[test]
     fn an_overlay_s_requirements_and_capacity_are_checked() {
-        let overlay = |spec: Value| {
+        let known = WellKnown::default().with_resource("example.com/gpu");
+        let errors = |mut spec: Value| {
+            spec["requirements"] = json!(spec["requirements"].as_array().unwrap_or(&vec![]));
             let overlay = NodeOverlay::new("a", serde_json::from_value(spec).unwrap());
-            node_overlay(
-                &overlay,
-                &WellKnown::default().with_resource("example.com/gpu"),
-            )
-            .errors
+            node_overlay(&overlay, &known).errors.len()
         };
+        let requiring = |requirement: Value| errors(json!({ "requirements": [requirement] }));
+        let capacity = |capacity: Value| errors(json!({ "capacity": capacity }));
+        let own = json!({ "key": "karpenter.sh/nodepool", "operator": "In", "values": ["a"] });
+        assert_eq!(requiring(own), 0);
+        assert_eq!(requiring(json!({ "key": "a", "operator": "NotIn" })), 1);
         assert_eq!(
-            overlay(
-                json!({ "requirements": [{ "key": "karpenter.sh/nodepool", "operator": "In", "values": ["a"] }] })
-            ),
-            []
-        );
-        assert_eq!(
-            overlay(json!({ "requirements": [], "capacity": { "smarter-devices/fuse": "1" } })),
-            []
-        );
-        assert_eq!(
-            overlay(json!({ "requirements": [{ "key": "a", "operator": "NotIn" }] })).len(),
+            requiring(json!({ "key": "karpenter.sh/x", "operator": "Exists" })),
             1
         );
-        assert_eq!(
-            overlay(json!({ "requirements": [{ "key": "karpenter.sh/x", "operator": "Exists" }] }))
-                .len(),
-            1
-        );
-        assert_eq!(
-            overlay(
-                json!({ "requirements": [], "capacity": { "example.com/gpu": "1", "cpu": "1" } })
-            )
-            .len(),
-            2
-        );
+        assert_eq!(capacity(json!({ "smarter-devices/fuse": "1" })), 0);
+        assert_eq!(capacity(json!({ "example.com/gpu": "1", "cpu": "1" })), 2);
     }
 }

@@ -116,19 +116,24 @@ mod tests {
             .collect()
     }
 
-    fn requirement_errors(requirement: Value) -> Vec<String> {
-        errors(json!({ "spec": { "requirements": [requirement] } }))
+    fn label_errors(key: &str, value: &str) -> Vec<String> {
+        errors(json!({ "metadata": { "labels": { key: value } } }))
+    }
+
+    fn taint_errors(taints: &[&Value], startup_taints: &[&Value]) -> Vec<String> {
+        errors(json!({ "spec": { "taints": taints, "startupTaints": startup_taints } }))
     }
 
     /// Conformance: API-050
     #[test]
     fn template_labels_are_qualified_names_that_are_not_reserved() {
-        assert_eq!(
-            errors(
-                json!({ "metadata": { "labels": { "team": "a", "example.com/x": "", "karpenter.sh/capacity-type": "spot" } } })
-            ),
-            [""; 0]
-        );
+        for (key, value) in [
+            ("team", "a"),
+            ("example.com/x", ""),
+            ("karpenter.sh/capacity-type", "spot"),
+        ] {
+            assert_eq!(label_errors(key, value), [""; 0], "{key}={value}");
+        }
         let long = "a".repeat(64);
         for (key, value) in [
             ("karpenter.sh/nodepool", "a"),
@@ -142,11 +147,7 @@ mod tests {
             ("x", long.as_str()),
             ("x", "-a"),
         ] {
-            assert_eq!(
-                errors(json!({ "metadata": { "labels": { key: value } } })).len(),
-                1,
-                "{key}={value}"
-            );
+            assert_eq!(label_errors(key, value).len(), 1, "{key}={value}");
         }
     }
 
@@ -155,19 +156,10 @@ mod tests {
     fn a_taint_may_occur_once_in_taints_and_startup_taints_together() {
         let taint = json!({ "key": "a", "effect": "NoSchedule" });
         let other_effect = json!({ "key": "a", "effect": "NoExecute" });
-        assert_eq!(
-            errors(json!({ "spec": { "taints": [taint, other_effect] } })),
-            [""; 0]
-        );
+        assert_eq!(taint_errors(&[&taint, &other_effect], &[]), [""; 0]);
         let duplicate = ["duplicate taint `a:NoSchedule`"];
-        assert_eq!(
-            errors(json!({ "spec": { "taints": [taint, taint] } })),
-            duplicate
-        );
-        assert_eq!(
-            errors(json!({ "spec": { "taints": [taint], "startupTaints": [taint] } })),
-            duplicate
-        );
+        assert_eq!(taint_errors(&[&taint, &taint], &[]), duplicate);
+        assert_eq!(taint_errors(&[&taint], &[&taint]), duplicate);
     }
 
     /// Conformance: API-052
@@ -179,24 +171,18 @@ mod tests {
             json!({ "key": "a", "value": "b".repeat(64), "effect": "NoSchedule" }),
             json!({ "key": "a", "effect": "Never" }),
         ] {
-            assert_eq!(
-                errors(json!({ "spec": { "taints": [taint] } })).len(),
-                1,
-                "{taint}"
-            );
+            assert_eq!(taint_errors(&[&taint], &[]).len(), 1, "{taint}");
         }
         let prefixed = json!({ "key": "a", "value": "example.com/b", "effect": "NoSchedule" });
-        assert_eq!(errors(json!({ "spec": { "taints": [prefixed] } })), [""; 0]);
+        assert_eq!(taint_errors(&[&prefixed], &[]), [""; 0]);
     }
 
     /// Conformance: API-055
     #[test]
     fn the_node_pool_label_cannot_be_required() {
-        let found = requirement_errors(
-            json!({ "key": "karpenter.sh/nodepool", "operator": "In", "values": ["a"] }),
-        );
+        let own = json!({ "key": "karpenter.sh/nodepool", "operator": "In", "values": ["a"] });
         assert_eq!(
-            found,
+            errors(json!({ "spec": { "requirements": [own] } })),
             ["label key `karpenter.sh/nodepool` is set by Karpenter alone"]
         );
     }
@@ -215,14 +201,10 @@ mod tests {
 
     #[test]
     fn every_problem_is_reported() {
-        let findings = node_pool(
-            &pool(
-                json!({ "spec": { "requirements": [{ "key": "a", "operator": "In" }, { "key": "b", "operator": "In" }] } }),
-            ),
-            &WellKnown::default(),
-        );
+        let without_values = ["a", "b"].map(|key| json!({ "key": key, "operator": "In" }));
+        let pool = pool(json!({ "spec": { "requirements": without_values } }));
         assert_eq!(
-            findings.message(),
+            node_pool(&pool, &WellKnown::default()).message(),
             "key `a` with operator In must have a value; key `b` with operator In must have a value"
         );
     }

@@ -165,69 +165,68 @@ mod tests {
     /// Conformance: API-106
     #[test]
     fn the_larger_of_replicas_and_percentage_counts_up_to_the_limits() {
-        assert_eq!(count(json!({ "replicas": 3 }), None), 3);
-        assert_eq!(
-            count(json!({ "percentage": 20 }), Some(11)),
-            3,
-            "rounded up"
-        );
-        assert_eq!(
-            count(json!({ "percentage": 1 }), Some(1)),
-            1,
-            "at least one"
-        );
-        assert_eq!(count(json!({ "percentage": 250 }), Some(2)), 5);
-        assert_eq!(
-            count(json!({ "replicas": 3, "percentage": 50 }), Some(10)),
-            5
-        );
-        assert_eq!(
-            count(json!({ "replicas": 8, "percentage": 50 }), Some(10)),
-            8
-        );
-        assert_eq!(
-            count(json!({ "replicas": 8, "limits": { "cpu": "2" } }), None),
-            4
-        );
-        assert_eq!(count(json!({ "percentage": 0 }), Some(10)), 0);
-        assert_eq!(
-            count(
-                json!({ "percentage": 50, "limits": { "cpu": "2" } }),
-                Some(0)
+        for (spec, scale, expected, why) in [
+            (json!({ "replicas": 3 }), None, 3, "replicas"),
+            (json!({ "percentage": 20 }), Some(11), 3, "rounded up"),
+            (json!({ "percentage": 1 }), Some(1), 1, "at least one"),
+            (json!({ "percentage": 250 }), Some(2), 5, "percentage"),
+            (
+                json!({ "replicas": 3, "percentage": 50 }),
+                Some(10),
+                5,
+                "the larger",
             ),
-            0,
-            "scaled to zero"
-        );
-        assert_eq!(
-            count(json!({ "percentage": 50 }), None),
-            0,
-            "a template has no scale"
-        );
-        assert_eq!(count(json!({}), None), 0);
+            (
+                json!({ "replicas": 8, "percentage": 50 }),
+                Some(10),
+                8,
+                "the larger",
+            ),
+            (
+                json!({ "replicas": 8, "limits": { "cpu": "2" } }),
+                None,
+                4,
+                "limited",
+            ),
+            (json!({ "percentage": 0 }), Some(10), 0, "no percentage"),
+            (
+                json!({ "percentage": 50, "limits": { "cpu": "2" } }),
+                Some(0),
+                0,
+                "scaled to zero",
+            ),
+            (
+                json!({ "percentage": 50 }),
+                None,
+                0,
+                "a template has no scale",
+            ),
+            (json!({}), None, 0, "neither"),
+        ] {
+            assert_eq!(count(spec, scale), expected, "{why}");
+        }
     }
 
     /// Conformance: API-107
     #[test]
     fn the_scarcest_limited_resource_decides() {
-        assert_eq!(
-            count(json!({ "limits": { "cpu": "2", "memory": "3Gi" } }), None),
-            3
-        );
-        assert_eq!(count(json!({ "limits": { "cpu": "400m" } }), None), 0);
-        let requested_as_zero = json!({ "limits": { "cpu": "2", "example.com/fpga": "1" } });
-        assert_eq!(count(requested_as_zero, None), 4);
-        assert_eq!(
-            count(
-                json!({ "replicas": 2, "limits": { "example.com/gpu": "1" } }),
-                None
+        for (spec, expected) in [
+            (json!({ "limits": { "cpu": "2", "memory": "3Gi" } }), 3),
+            (json!({ "limits": { "cpu": "400m" } }), 0),
+            // A chunk requests none of it.
+            (
+                json!({ "limits": { "cpu": "2", "example.com/fpga": "1" } }),
+                4,
             ),
-            2,
-            "a chunk does not request it"
-        );
-        assert_eq!(
-            count(json!({ "limits": { "example.com/gpu": "1" } }), None),
-            0
-        );
+            // A chunk does not request it.
+            (
+                json!({ "replicas": 2, "limits": { "example.com/gpu": "1" } }),
+                2,
+            ),
+            (json!({ "limits": { "example.com/gpu": "1" } }), 0),
+        ] {
+            assert_eq!(count(spec, None), expected);
+        }
         let chunk = Resources::new().with("cpu", 500);
         let spec: CapacityBufferSpec =
             serde_json::from_value(json!({ "limits": { "cpu": "x" } })).unwrap();
@@ -260,25 +259,17 @@ mod tests {
             ["x/capacity-buffer-b-1 u-x-1", "x/capacity-buffer-b-2 u-x-2"]
         );
         let pod = &made[0];
-        assert!(
-            pod.is_buffer() && pod.is_provisionable() && Arc::ptr_eq(&pod.shape, &made[1].shape)
+        let shape = &pod.shape;
+        assert!(pod.is_buffer() && pod.is_provisionable() && Arc::ptr_eq(shape, &made[1].shape));
+        assert_eq!((shape.priority, shape.volumes.len()), (i32::MIN, 0));
+        assert_eq!(
+            (shape.requests.get("cpu"), shape.tolerations.len()),
+            (1000, 1)
         );
         assert_eq!(
-            (
-                pod.shape.priority,
-                pod.shape.volumes.len(),
-                pod.shape.tolerations.len()
-            ),
-            (i32::MIN, 0, 1)
+            (&*shape.labels["app"], &*shape.node_selector["zone"]),
+            ("a", "a")
         );
-        assert_eq!(
-            (
-                pod.shape.requests.get("cpu"),
-                pod.shape.labels["app"].as_str()
-            ),
-            (1000, "a")
-        );
-        assert_eq!(pod.shape.node_selector["zone"], "a");
         assert_eq!(buffer_of(pod), Some(("x", "b")));
         let other = pods(&source.chunk(&buffer("y")), 1);
         assert_ne!(

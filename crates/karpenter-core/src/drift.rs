@@ -126,190 +126,131 @@ pub fn is_instance_type_gone(types: &[InstanceType], claim: &NodeClaim, names: &
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use karpenter_fixtures::{
+        CAPACITY_TYPE, INSTANCE_TYPE, Object, Z1, Z2, Z3, ZONE, node_claim, node_pool,
+    };
 
     use super::*;
     use crate::fake;
 
-    fn pool(annotations: Value, requirements: Value) -> NodePool {
-        serde_json::from_value(json!({
-            "metadata": { "name": "p", "annotations": annotations },
-            "spec": { "template": { "spec": { "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": requirements } } },
-        }))
-        .unwrap()
-    }
-
-    fn claim(annotations: Value, labels: Value) -> NodeClaim {
-        let mut claim = NodeClaim::new("c", Default::default());
-        claim.metadata.annotations = serde_json::from_value(annotations).unwrap();
-        claim.metadata.labels = serde_json::from_value(labels).unwrap();
-        claim
-    }
-
-    fn hashed(hash: Option<&str>, version: Option<&str>) -> Value {
-        let mut map = serde_json::Map::new();
-        for (key, value) in [
+    /// Adds the annotations with a hash and its version.
+    fn hashed<K>(object: Object<K>, hash: Option<&str>, version: Option<&str>) -> Object<K> {
+        let marks = [
             (annotations::NODE_POOL_HASH, hash),
             (annotations::NODE_POOL_HASH_VERSION, version),
-        ] {
-            if let Some(value) = value {
-                map.insert(key.to_owned(), value.into());
-            }
-        }
-        Value::Object(map)
+        ];
+        let known = marks
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value?)));
+        known.fold(object, |object, (key, value)| object.annotation(key, value))
     }
 
     /// Conformance: DIS-060, API-069
     #[test]
     fn the_static_part_drifts_only_when_both_sides_know_hash_and_version() {
-        let changed = |pool_says: Value, claim_says: Value| {
-            is_static_part_changed(&pool(pool_says, json!([])), &claim(claim_says, json!({})))
+        type Hash = (Option<&'static str>, Option<&'static str>);
+        let changed = |pool: Hash, claim: Hash| {
+            let pool = hashed(node_pool("p"), pool.0, pool.1);
+            let claim = hashed(node_claim("c"), claim.0, claim.1);
+            is_static_part_changed(&pool.build(), &claim.build())
         };
-        let v3 = |hash| hashed(Some(hash), Some("v3"));
+        let v3 = |hash| (Some(hash), Some("v3"));
         assert!(changed(v3("1"), v3("2")));
         assert!(!changed(v3("1"), v3("1")));
-        assert!(!changed(hashed(None, Some("v3")), v3("2")));
-        assert!(!changed(v3("1"), hashed(None, Some("v3"))));
-        assert!(!changed(hashed(Some("1"), None), v3("2")));
-        assert!(!changed(v3("1"), hashed(Some("2"), None)));
-        assert!(!changed(v3("1"), hashed(Some("2"), Some("v2"))));
+        assert!(!changed((None, Some("v3")), v3("2")));
+        assert!(!changed(v3("1"), (None, Some("v3"))));
+        assert!(!changed((Some("1"), None), v3("2")));
+        assert!(!changed(v3("1"), (Some("2"), None)));
+        assert!(!changed(v3("1"), (Some("2"), Some("v2"))));
+    }
+
+    fn is_unmet(pool: Object<NodePool>, claim: Object<NodeClaim>) -> bool {
+        are_requirements_unmet(&pool.build(), &claim.build(), &fake::well_known()).unwrap()
     }
 
     /// Conformance: DIS-058, DIS-059
     #[test]
     fn requirements_drift_when_the_labels_no_longer_meet_them() {
-        let drifted = |requirements: Value, labels: Value| {
-            are_requirements_unmet(
-                &pool(json!({}), requirements),
-                &claim(json!({}), labels),
-                &fake::well_known(),
-            )
-            .unwrap()
-        };
-        let labels = json!({ "topology.kubernetes.io/zone": "test-zone-1", "karpenter.sh/capacity-type": "spot", "integer": "4" });
-        let one = |key: &str, operator: &str, values: Value| json!([{ "key": key, "operator": operator, "values": values }]);
-        let zone = "topology.kubernetes.io/zone";
-        assert!(!drifted(
-            one(zone, "In", json!(["test-zone-1"])),
-            labels.clone()
-        ));
-        assert!(
-            drifted(one(zone, "In", json!(["test-zone-2"])), labels.clone()),
-            "narrowed"
-        );
-        assert!(
-            !drifted(
-                one(zone, "In", json!(["test-zone-1", "test-zone-2"])),
-                labels.clone()
-            ),
-            "widened"
-        );
-        assert!(!drifted(one(zone, "Exists", json!([])), labels.clone()));
-        assert!(
-            drifted(one("team", "In", json!(["a"])), labels.clone()),
-            "a key was added"
-        );
-        assert!(drifted(one("team", "Exists", json!([])), labels.clone()));
-        assert!(!drifted(
-            one("team", "DoesNotExist", json!([])),
-            labels.clone()
-        ));
-        assert!(drifted(
-            one(zone, "DoesNotExist", json!([])),
-            labels.clone()
-        ));
-        assert!(drifted(one("integer", "Gt", json!(["4"])), labels.clone()));
-        assert!(!drifted(one("integer", "Gt", json!(["3"])), labels));
+        for (key, operator, values, expected) in [
+            (ZONE, "In", &[Z1][..], false),
+            (ZONE, "In", &[Z2], true),
+            (ZONE, "In", &[Z1, Z2], false),
+            (ZONE, "Exists", &[], false),
+            (ZONE, "DoesNotExist", &[], true),
+            ("team", "In", &["a"], true),
+            ("team", "Exists", &[], true),
+            ("team", "DoesNotExist", &[], false),
+            ("integer", "Gt", &["4"], true),
+            ("integer", "Gt", &["3"], false),
+        ] {
+            let pool = node_pool("p").requires(key, operator, values);
+            let claim = of_type("a", Z1, "spot").label("integer", "4");
+            assert_eq!(
+                is_unmet(pool, claim),
+                expected,
+                "{key} {operator} {values:?}"
+            );
+        }
     }
 
     /// Conformance: DIS-202
     #[test]
     fn min_values_make_no_node_drift() {
-        let zone = "topology.kubernetes.io/zone";
-        let several =
-            json!([{ "key": zone, "operator": "In", "values": ["a", "b"], "minValues": 2 }]);
-        let drifted = |label: &str| {
-            are_requirements_unmet(
-                &pool(json!({}), several.clone()),
-                &claim(json!({}), json!({ zone: label })),
-                &fake::well_known(),
-            )
-            .unwrap()
+        let drifted = |zone: &str| {
+            let pool = node_pool("p").requires_min(ZONE, "In", &["a", "b"], 2);
+            is_unmet(pool, node_claim("c").label(ZONE, zone))
         };
         assert_eq!((drifted("a"), drifted("c")), (false, true));
     }
 
-    fn of_type(name: Option<&str>, zone: &str, capacity_type: &str) -> NodeClaim {
-        let mut labels = json!({ "topology.kubernetes.io/zone": zone, "karpenter.sh/capacity-type": capacity_type });
-        if let Some(name) = name {
-            labels["node.kubernetes.io/instance-type"] = name.into();
-        }
-        claim(json!({}), labels)
+    fn of_type(name: &str, zone: &str, capacity_type: &str) -> Object<NodeClaim> {
+        let claim = node_claim("c").label(INSTANCE_TYPE, name);
+        claim.label(ZONE, zone).label(CAPACITY_TYPE, capacity_type)
+    }
+
+    fn is_gone(instance_type: InstanceType, claim: Object<NodeClaim>) -> bool {
+        is_instance_type_gone(&[instance_type], &claim.build(), &fake::well_known())
     }
 
     /// Conformance: DIS-062
     #[test]
     fn an_instance_type_is_gone_without_label_type_or_matching_offering() {
-        let types = [fake::instance_type("a").build()];
-        let gone = |types: &[InstanceType], claim: &NodeClaim| {
-            is_instance_type_gone(types, claim, &fake::well_known())
-        };
-        assert!(!gone(&types, &of_type(Some("a"), "test-zone-1", "spot")));
-        assert!(gone(&types, &of_type(None, "test-zone-1", "spot")));
-        assert!(gone(&types, &of_type(Some("b"), "test-zone-1", "spot")));
-        assert!(
-            gone(&types, &of_type(Some("a"), "test-zone-3", "spot")),
-            "spot is not offered in that zone"
-        );
-        let mut unavailable = types.clone();
-        unavailable[0]
-            .offerings
-            .iter_mut()
-            .for_each(|offering| offering.available = false);
-        assert!(!gone(
-            &unavailable,
-            &of_type(Some("a"), "test-zone-1", "spot")
-        ));
-        unavailable[0].offerings.clear();
-        assert!(gone(
-            &unavailable,
-            &of_type(Some("a"), "test-zone-1", "spot")
-        ));
+        let offered = || fake::instance_type("a").build();
+        let spot = || of_type("a", Z1, "spot");
+        assert!(!is_gone(offered(), spot()));
+        assert!(is_gone(offered(), spot().without_label(INSTANCE_TYPE)));
+        assert!(is_gone(offered(), of_type("b", Z1, "spot")));
+        // Spot is not offered in that zone.
+        assert!(is_gone(offered(), of_type("a", Z3, "spot")));
+        let mut unavailable = offered();
+        for offering in &mut unavailable.offerings {
+            offering.available = false;
+        }
+        assert!(!is_gone(unavailable, spot()));
+        let nowhere = fake::instance_type("a").offerings(vec![]).build();
+        assert!(is_gone(nowhere, spot()));
     }
 
     /// Conformance: DIS-061
     #[test]
     fn a_reserved_node_does_not_drift_while_its_type_is_offered_on_demand() {
-        let mut reserved = of_type(Some("a"), "test-zone-1", "reserved");
-        reserved
-            .metadata
-            .labels
-            .get_or_insert_default()
-            .insert(fake::RESERVATION_ID.to_owned(), "r-1".to_owned());
-        let gone = |offerings: Vec<Offering>| {
-            is_instance_type_gone(
-                &[fake::instance_type("a").offerings(offerings).build()],
-                &reserved,
-                &fake::well_known(),
-            )
-        };
-        let on_demand = || fake::offering("on-demand", "test-zone-1", 1.0);
-        assert!(!gone(vec![on_demand()]));
-        assert!(
-            !gone(vec![
-                fake::reserved("r-2", 1, "test-zone-1", 0.1),
-                on_demand()
-            ]),
-            "another reservation"
-        );
-        assert!(!gone(vec![fake::reserved("r-2", 1, "test-zone-1", 0.1)]));
-        assert!(!gone(vec![
-            fake::reserved("r-1", 1, "test-zone-2", 0.1),
-            on_demand()
-        ]));
-        assert!(gone(vec![fake::reserved("r-1", 1, "test-zone-2", 0.1)]));
-        assert!(gone(vec![fake::offering("spot", "test-zone-1", 1.0)]));
-        assert!(gone(vec![fake::offering("on-demand", "test-zone-2", 1.0)]));
-        assert!(gone(vec![]));
+        let reserved = |id, zone| fake::reserved(id, 1, zone, 0.1);
+        let offered = |capacity_type, zone| fake::offering(capacity_type, zone, 1.0);
+        let on_demand = || offered("on-demand", Z1);
+        for (offerings, expected) in [
+            (vec![on_demand()], false),
+            (vec![reserved("r-2", Z1), on_demand()], false),
+            (vec![reserved("r-2", Z1)], false),
+            (vec![reserved("r-1", Z2), on_demand()], false),
+            (vec![reserved("r-1", Z2)], true),
+            (vec![offered("spot", Z1)], true),
+            (vec![offered("on-demand", Z2)], true),
+            (vec![], true),
+        ] {
+            let text = format!("{offerings:?}");
+            let offered = fake::instance_type("a").offerings(offerings).build();
+            let claim = of_type("a", Z1, "reserved").label(fake::RESERVATION_ID, "r-1");
+            assert_eq!(is_gone(offered, claim), expected, "{text}");
+        }
     }
 }

@@ -338,23 +338,19 @@ impl Marks {
 
 #[cfg(test)]
 mod tests {
+    use karpenter_fixtures::node_pool;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::fake;
 
-    fn overlay(name: &str, spec: Value) -> Arc<NodeOverlay> {
+    /// Returns an overlay of all instance types, unless the specification has requirements.
+    fn overlay(name: &str, mut spec: Value) -> Arc<NodeOverlay> {
+        if spec["requirements"].is_null() {
+            spec["requirements"] = json!([]);
+        }
         let value = json!({ "metadata": { "name": name }, "spec": spec });
         Arc::new(serde_json::from_value(value).unwrap())
-    }
-
-    fn pool(name: &str, labels: Value) -> NodePool {
-        serde_json::from_value(json!({
-            "metadata": { "name": name },
-            "spec": { "template": { "metadata": { "labels": labels }, "spec": {
-                "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [] } } },
-        }))
-        .unwrap()
     }
 
     fn types() -> Arc<[InstanceType]> {
@@ -382,7 +378,7 @@ mod tests {
 
     fn applied(overlays: &[Arc<NodeOverlay>]) -> Arc<[InstanceType]> {
         let names = fake::well_known();
-        apply(overlays, &pool("p", json!({})), &types(), &names)
+        apply(overlays, &node_pool("p").build(), &types(), &names)
     }
 
     fn rejected(overlays: &[Arc<NodeOverlay>], pools: &[&NodePool]) -> Vec<(String, String)> {
@@ -406,7 +402,7 @@ mod tests {
         let overlays = [
             overlay(
                 "light",
-                json!({ "requirements": [], "price": "9", "capacity": { "x.y/a": "1", "x.y/b": "1" } }),
+                json!({ "price": "9", "capacity": { "x.y/a": "1", "x.y/b": "1" } }),
             ),
             overlay(
                 "heavy",
@@ -457,7 +453,7 @@ mod tests {
         let names = fake::well_known();
         let mine = apply(
             &overlays,
-            &pool("p", json!({ "team": "a" })),
+            &node_pool("p").node_label("team", "a").build(),
             &types,
             &names,
         );
@@ -466,7 +462,7 @@ mod tests {
             (after.price, &after.capacity_override),
             (1.0, &before.capacity_override)
         );
-        let other = apply(&overlays, &pool("p", json!({})), &types, &names);
+        let other = apply(&overlays, &node_pool("p").build(), &types, &names);
         assert!(
             Arc::ptr_eq(&other, &types),
             "unchanged instance types are not copied"
@@ -476,33 +472,26 @@ mod tests {
     /// Conformance: API-089
     #[test]
     fn of_two_conflicting_overlays_of_equal_weight_the_later_is_rejected() {
-        let (p, q) = (pool("p", json!({ "team": "a" })), pool("q", json!({})));
+        let p = node_pool("p").node_label("team", "a").build();
+        let q = node_pool("q").build();
         let a = overlay(
             "a",
             json!({ "requirements": on("team", "a"), "price": "1" }),
         );
-        let b = overlay("b", json!({ "requirements": [], "price": "2" }));
+        let b = overlay("b", json!({ "price": "2" }));
         let both = [a, b.clone()];
         assert_eq!(rejected(&both, &[&p, &q]), pair("a", "b"));
         assert!(rejected(&both, &[&q]).is_empty(), "they do not meet there");
-        let heavy = overlay(
-            "a",
-            json!({ "requirements": [], "price": "1", "weight": 2 }),
-        );
+        let heavy = overlay("a", json!({ "price": "1", "weight": 2 }));
         assert!(rejected(&[heavy.clone(), b.clone()], &[&p]).is_empty());
-        let c = overlay("c", json!({ "requirements": [], "price": "3" }));
+        let c = overlay("c", json!({ "price": "3" }));
         let below = [heavy, b.clone(), c];
         assert_eq!(
             rejected(&below, &[&p]),
             pair("b", "c"),
             "below a heavier one, too"
         );
-        let capacity = |name, amount| {
-            overlay(
-                name,
-                json!({ "requirements": [], "capacity": { "x.y/a": amount } }),
-            )
-        };
+        let capacity = |name, amount| overlay(name, json!({ "capacity": { "x.y/a": amount } }));
         let two = [capacity("a", "1"), capacity("b", "2")];
         assert_eq!(rejected(&two, &[&p]), pair("a", "b"));
         assert!(rejected(&[capacity("a", "1"), b], &[&p]).is_empty());
@@ -510,12 +499,7 @@ mod tests {
 
     #[test]
     fn overlays_with_equal_changes_do_not_conflict() {
-        let same = |name| {
-            overlay(
-                name,
-                json!({ "requirements": [], "price": "1", "capacity": { "x.y/a": "1" } }),
-            )
-        };
-        assert!(rejected(&[same("a"), same("b")], &[&pool("p", json!({}))]).is_empty());
+        let same = |name| overlay(name, json!({ "price": "1", "capacity": { "x.y/a": "1" } }));
+        assert!(rejected(&[same("a"), same("b")], &[&node_pool("p").build()]).is_empty());
     }
 }

@@ -71,8 +71,6 @@ pub fn is_blocked<'a>(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn policy(condition_type: &str, condition_status: &str, minutes: i64) -> RepairPolicy {
@@ -83,15 +81,14 @@ mod tests {
         }
     }
 
+    /// Returns a Node with conditions, each with its status and since when.
     fn node(conditions: &[(&str, &str, &str)]) -> Node {
-        let conditions: Vec<_> = conditions
-            .iter()
-            .map(|(type_, status, since)| json!({ "type": type_, "status": status, "lastTransitionTime": since }))
-            .collect();
-        serde_json::from_value(
-            json!({ "metadata": { "name": "n" }, "status": { "conditions": conditions } }),
-        )
-        .unwrap()
+        let node = karpenter_fixtures::bare_node("n");
+        let all = conditions.iter();
+        all.fold(node, |node, (type_, status, since)| {
+            node.condition(type_, status, "Reason", since)
+        })
+        .build()
     }
 
     fn at(text: &str) -> Timestamp {
@@ -102,28 +99,16 @@ mod tests {
     #[test]
     fn a_node_is_unhealthy_by_condition_and_due_after_the_toleration() {
         let policies = [policy("BadNode", "False", 30)];
-        assert_eq!(
-            broken(
-                &node(&[("BadNode", "True", "2026-01-01T00:00:00Z")]),
-                &policies
-            ),
-            None
-        );
-        assert_eq!(
-            broken(
-                &node(&[("Other", "False", "2026-01-01T00:00:00Z")]),
-                &policies
-            ),
-            None
-        );
+        for (condition, status) in [("BadNode", "True"), ("Other", "False")] {
+            let healthy = node(&[(condition, status, "2026-01-01T00:00:00Z")]);
+            assert_eq!(broken(&healthy, &policies), None, "{condition}");
+        }
         let bad = node(&[("BadNode", "False", "2026-01-01T00:00:00Z")]);
         let found = broken(&bad, &policies).unwrap();
-        assert_eq!(
-            found.left(at("2026-01-01T00:10:00Z")),
-            SignedDuration::from_mins(20)
-        );
-        assert_eq!(found.left(at("2026-01-01T00:30:00Z")), SignedDuration::ZERO);
-        assert_eq!(found.left(at("2026-01-01T09:00:00Z")), SignedDuration::ZERO);
+        for (time, minutes) in [("00:10", 20), ("00:30", 0), ("09:00", 0)] {
+            let left = found.left(at(&format!("2026-01-01T{time}:00Z")));
+            assert_eq!(left, SignedDuration::from_mins(minutes), "{time}");
+        }
     }
 
     /// Conformance: DIS-080

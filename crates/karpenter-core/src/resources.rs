@@ -313,32 +313,18 @@ mod tests {
 
     #[test]
     fn requests_round_up_and_allocatable_rounds_down() {
-        let quantities = wire(&[
-            ("cpu", "1.0001"),
-            ("memory", "1500m"),
-            ("pods", "3"),
-            ("example.com/gpu", "0.5"),
-        ]);
-        let requests = Resources::requests_from(&quantities).unwrap();
-        assert_eq!(
-            requests.iter().collect::<Vec<_>>(),
-            [
-                ("cpu", 1001),
-                ("example.com/gpu", 1),
-                ("memory", 2),
-                ("pods", 3)
-            ]
-        );
-        let allocatable = Resources::allocatable_from(&quantities).unwrap();
-        assert_eq!(
-            allocatable.iter().collect::<Vec<_>>(),
-            [
-                ("cpu", 1000),
-                ("example.com/gpu", 0),
-                ("memory", 1),
-                ("pods", 3)
-            ]
-        );
+        for (name, text, requested, allocatable) in [
+            (CPU, "1.0001", 1001, 1000),
+            (MEMORY, "1500m", 2, 1),
+            (PODS, "3", 3, 3),
+            ("example.com/gpu", "0.5", 1, 0),
+        ] {
+            let quantities = wire(&[(name, text)]);
+            let requests = Resources::requests_from(&quantities).unwrap();
+            assert_eq!(requests, Resources::new().with(name, requested));
+            let rounded = Resources::allocatable_from(&quantities).unwrap();
+            assert_eq!(rounded, Resources::new().with(name, allocatable));
+        }
     }
 
     #[test]
@@ -362,29 +348,19 @@ mod tests {
     #[test]
     fn absent_is_zero_and_zero_fits_anywhere() {
         let available = Resources::new().with(CPU, 1000);
-        assert!(Resources::fits(
-            &Resources::new().with(MEMORY, 0).with(CPU, 1000),
-            &available
-        ));
-        assert!(!Resources::fits(
-            &Resources::new().with(MEMORY, 1),
-            &available
-        ));
-        assert!(!Resources::fits(
-            &Resources::new().with(CPU, 1001),
-            &available
-        ));
+        let fits = |memory, cpu| {
+            let requests = Resources::new().with(MEMORY, memory).with(CPU, cpu);
+            Resources::fits(&requests, &available)
+        };
+        assert!(fits(0, 1000));
+        assert!(!fits(1, 0) && !fits(0, 1001));
     }
 
     #[test]
     fn an_explicit_zero_is_not_an_absence() {
         let limits = Resources::new().with(NODES, 0);
-        assert!(
-            limits.contains(NODES)
-                && !limits.contains(CPU)
-                && limits.is_zero()
-                && !limits.is_empty()
-        );
+        assert!(limits.contains(NODES) && !limits.contains(CPU));
+        assert!(limits.is_zero() && !limits.is_empty());
     }
 
     #[test]

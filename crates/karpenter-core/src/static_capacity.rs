@@ -266,7 +266,7 @@ fn cost<'a>(claim: &NodeClaim, pods: impl Iterator<Item = &'a Pod>, now: Timesta
 #[cfg(test)]
 mod tests {
     use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-    use serde_json::{Value, json};
+    use karpenter_fixtures::{Object, Pod, claim_of, node, node_claim, node_pool};
 
     use super::*;
     use crate::cluster::{Cluster, ClusterConfig};
@@ -279,39 +279,24 @@ mod tests {
         }
     }
 
-    fn pool(spec: Value) -> NodePool {
-        let mut value = json!({
-            "metadata": { "name": "p" },
-            "spec": { "template": { "spec": { "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [] } } },
-        });
-        value["spec"]
-            .as_object_mut()
-            .unwrap()
-            .extend(spec.as_object().unwrap().clone());
-        serde_json::from_value(value).unwrap()
+    fn fixed(replicas: i64) -> Object<NodePool> {
+        node_pool("p").replicas(replicas)
     }
 
     /// Conformance: DIS-020
     #[test]
     fn a_reservation_is_granted_in_full_in_part_or_not_at_all() {
         let mut reservations = Reservations::default();
-        assert_eq!(reservations.reserve("p", population(2, 0, 1), 10, 3), 3);
-        assert_eq!(
-            reservations.reserve("p", population(2, 0, 1), 10, 9),
-            4,
-            "active, deleting and reserved ones count"
-        );
-        assert_eq!(reservations.reserve("p", population(2, 0, 1), 10, 1), 0);
-        assert_eq!(
-            reservations.reserve("q", population(0, 0, 0), 10, 1),
-            1,
-            "pools are independent"
-        );
-        assert_eq!(
-            reservations.reserve("r", population(5, 5, 5), 3, 1),
-            0,
-            "above the limit"
-        );
+        for (pool, existing, limit, asked, granted, why) in [
+            ("p", population(2, 0, 1), 10, 3, 3, "in full"),
+            ("p", population(2, 0, 1), 10, 9, 4, "in part"),
+            ("p", population(2, 0, 1), 10, 1, 0, "not at all"),
+            ("q", population(0, 0, 0), 10, 1, 1, "pools are independent"),
+            ("r", population(5, 5, 5), 3, 1, 0, "above the limit"),
+        ] {
+            let got = reservations.reserve(pool, existing, limit, asked);
+            assert_eq!(got, granted, "{why}");
+        }
     }
 
     /// Conformance: DIS-021
@@ -326,10 +311,8 @@ mod tests {
         assert_eq!(reservations.reserve("p", population(5, 0, 0), 5, 2), 0);
         assert_eq!(reservations, Reservations::default());
         for _ in 0..100 {
-            assert_eq!(
-                reservations.reserve("p", population(0, 0, 0), u32::MAX, 2),
-                2
-            );
+            let granted = reservations.reserve("p", population(0, 0, 0), u32::MAX, 2);
+            assert_eq!(granted, 2);
             reservations.release("p", 2);
         }
         assert_eq!(reservations.reserved("p"), 0);
@@ -338,56 +321,30 @@ mod tests {
     /// Conformance: DIS-087, DIS-088
     #[test]
     fn drift_needs_headroom_below_the_limit_and_a_pool_at_its_replicas() {
-        let reservations = Reservations::default();
-        let limited =
-            |limit: u32| pool(json!({ "replicas": 3, "limits": { "nodes": limit.to_string() } }));
-        assert_eq!(
-            reservations.drift_headroom(&limited(3), population(3, 0, 0)),
-            0
-        );
-        assert_eq!(
-            reservations.drift_headroom(&limited(5), population(3, 0, 0)),
-            2
-        );
-        assert_eq!(
-            reservations.drift_headroom(&limited(4), population(3, 0, 0)),
-            1
-        );
-        assert_eq!(
-            reservations.drift_headroom(&limited(4), population(2, 1, 0)),
-            1,
-            "before the replacement exists"
-        );
-        assert_eq!(
-            reservations.drift_headroom(&limited(4), population(3, 1, 0)),
-            0,
-            "the replacement exists"
-        );
-        assert_eq!(
-            reservations.drift_headroom(&limited(9), population(4, 0, 0)),
-            0,
-            "scaling down comes first"
-        );
-        assert_eq!(
-            reservations.drift_headroom(&limited(9), population(3, 1, 0)),
-            0,
-            "the replacement counts although there is headroom"
-        );
-        assert_eq!(
-            reservations.drift_headroom(&pool(json!({ "replicas": 3 })), population(3, 0, 0)),
-            u32::MAX - 3
-        );
-        assert_eq!(
-            reservations.drift_headroom(&pool(json!({})), population(0, 0, 0)),
-            0,
-            "not a static pool"
-        );
+        let headroom = |pool: Object<NodePool>, existing: Population| {
+            Reservations::default().drift_headroom(&pool.build(), existing)
+        };
+        for (limit, existing, expected, why) in [
+            ("3", population(3, 0, 0), 0, "at the limit"),
+            ("5", population(3, 0, 0), 2, "two below the limit"),
+            ("4", population(3, 0, 0), 1, "one below the limit"),
+            ("4", population(2, 1, 0), 1, "before the replacement exists"),
+            ("4", population(3, 1, 0), 0, "the replacement exists"),
+            ("9", population(4, 0, 0), 0, "scaling down comes first"),
+            ("9", population(3, 1, 0), 0, "the replacement counts"),
+        ] {
+            let pool = fixed(3).limit("nodes", limit);
+            assert_eq!(headroom(pool, existing), expected, "{why}");
+        }
+        assert_eq!(headroom(fixed(3), population(3, 0, 0)), u32::MAX - 3);
+        let dynamic = headroom(node_pool("p"), population(0, 0, 0));
+        assert_eq!(dynamic, 0, "not a static pool");
     }
 
     /// Conformance: DIS-088
     #[test]
     fn reservations_of_one_pool_do_not_limit_drift_in_others() {
-        let limited = pool(json!({ "replicas": 3, "limits": { "nodes": "5" } }));
+        let limited = fixed(3).limit("nodes", "5").build();
         let headroom = |reserved_by: &str| {
             let mut reservations = Reservations::default();
             reservations.reserve(reserved_by, population(3, 0, 0), 5, 2);
@@ -408,21 +365,17 @@ mod tests {
         );
         assert_eq!(population(5, 0, 0).excess(3), 2);
         assert_eq!(population(3, 0, 2).excess(3), 0);
-        assert_eq!(node_limit(&pool(json!({ "limits": { "nodes": "7" } }))), 7);
-        assert_eq!(replicas(&pool(json!({ "replicas": 7 }))), Some(7));
-        assert_eq!(replicas(&pool(json!({ "replicas": -1 }))), Some(0));
+        assert_eq!(node_limit(&node_pool("p").limit("nodes", "7").build()), 7);
+        let of = |number| replicas(&fixed(number).build());
         let beyond = i64::from(u32::MAX) + 1;
-        assert_eq!(
-            replicas(&pool(json!({ "replicas": beyond }))),
-            Some(u32::MAX)
-        );
+        assert_eq!([7, -1, beyond].map(of), [7, 0, u32::MAX].map(Some));
     }
 
     /// Conformance: DIS-084
     #[test]
     fn a_pool_that_is_not_ready_or_being_deleted_lacks_nothing() {
         let snapshot = Cluster::new(ClusterConfig::default()).snapshot();
-        let mut pool = pool(json!({ "replicas": 2 }));
+        let mut pool = fixed(2).remove("/status").build();
         assert_eq!(missing(&snapshot, &pool), None, "not ready");
         pool.set_true(types::VALIDATION_SUCCEEDED, Timestamp::UNIX_EPOCH);
         pool.set_true(types::NODE_CLASS_READY, Timestamp::UNIX_EPOCH);
@@ -431,73 +384,66 @@ mod tests {
         assert_eq!(missing(&snapshot, &pool), None, "being deleted");
     }
 
-    fn claim(cluster: &mut Cluster, name: &str, launched: bool) -> NodeClaim {
-        let mut value = json!({
-            "metadata": { "name": name, "uid": name, "labels": { "karpenter.sh/nodepool": "p" }, "creationTimestamp": "2026-01-01T00:00:00Z" },
-            "spec": { "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [], "expireAfter": "Never" },
-            "status": {},
-        });
-        if launched {
-            value["status"]["providerID"] = format!("fake://{name}").into();
-            let node = json!({
-                "metadata": { "name": format!("node-{name}"), "labels": { "karpenter.sh/registered": "true" } },
-                "spec": { "providerID": format!("fake://{name}") },
-            });
-            cluster.apply_node(&serde_json::from_value(node).unwrap());
+    const NODE_REFUSES: &str = "/metadata/annotations/karpenter.sh~1do-not-disrupt";
+
+    /// Adds a NodeClaim of NodePool `p` with a Node and its pod.
+    fn add(cluster: &mut Cluster, name: &str, pod: impl Fn(Object<Pod>) -> Option<Object<Pod>>) {
+        let node = node(name).pool("p");
+        cluster.apply_node_claim(&claim(name).build());
+        cluster.apply_node(&node.build());
+        if let Some(pod) = pod(karpenter_fixtures::pod(name).on(name)) {
+            cluster.apply_pod(&pod.build());
         }
-        let claim: NodeClaim = serde_json::from_value(value).unwrap();
-        cluster.apply_node_claim(&claim);
-        claim
     }
 
-    fn pod(cluster: &mut Cluster, node: &str, name: &str, change: impl FnOnce(&mut Value)) {
-        let mut value = json!({
-            "metadata": { "name": name, "namespace": "d", "uid": name }, "spec": { "containers": [], "nodeName": format!("node-{node}") },
-            "status": { "phase": "Running" },
-        });
-        change(&mut value);
-        cluster.apply_pod(&serde_json::from_value(value).unwrap());
+    fn claim(name: &str) -> Object<NodeClaim> {
+        let claim = claim_of(&node(name).pool("p")).renamed(name);
+        claim.created("2026-01-01T00:00:00Z").expire_after("Never")
+    }
+
+    fn costly(pod: Object<Pod>) -> Option<Object<Pod>> {
+        Some(pod.priority(1_000_000_000))
+    }
+
+    fn claims(cluster: &Cluster) -> Vec<NodeClaim> {
+        let snapshot = cluster.snapshot();
+        let claims = snapshot.node_claims_of_pool("p");
+        claims.map(|claim| NodeClaim::clone(claim)).collect()
+    }
+
+    /// Returns the names of the NodeClaims in the order in which they are deleted.
+    fn order(cluster: &Cluster) -> Vec<String> {
+        let (snapshot, claims) = (cluster.snapshot(), claims(cluster));
+        let order = removal_order(&snapshot, &claims, "2026-01-02T00:00:00Z".parse().unwrap());
+        order.iter().map(|claim| claim.name().to_owned()).collect()
     }
 
     /// Conformance: DIS-085, DIS-086
     #[test]
     fn scaling_down_deletes_unlaunched_empty_and_cheap_nodes_first() {
         let mut cluster = Cluster::new(ClusterConfig::default());
-        let daemon = |value: &mut Value| {
-            value["metadata"]["ownerReferences"] =
-                json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d" }]);
-        };
-        let mut claims = vec![
-            claim(&mut cluster, "a-protected", true),
-            claim(&mut cluster, "b-expensive", true),
-            claim(&mut cluster, "c-cheap", true),
-            claim(&mut cluster, "d-daemons", true),
-            claim(&mut cluster, "e-empty", true),
-            claim(&mut cluster, "f-unlaunched", false),
-            claim(&mut cluster, "g-deleting", true),
-            claim(&mut cluster, "h-marked", true),
-            claim(&mut cluster, "i-protected-daemon", true),
-        ];
-        pod(&mut cluster, "a-protected", "1", |p| {
-            p["metadata"]["annotations"] = json!({ "karpenter.sh/do-not-disrupt": "true" })
+        let daemon = |pod: Object<Pod>| Some(pod.owned_by("apps/v1", "DaemonSet", "d"));
+        add(&mut cluster, "a-protected", |pod| {
+            Some(pod.do_not_disrupt())
         });
-        pod(&mut cluster, "b-expensive", "2", |p| {
-            p["spec"]["priority"] = json!(1_000_000_000)
-        });
-        pod(&mut cluster, "c-cheap", "3", |_| ());
-        pod(&mut cluster, "d-daemons", "4", daemon);
-        pod(&mut cluster, "i-protected-daemon", "5", |p| {
-            daemon(p);
-            p["metadata"]["annotations"] = json!({ "karpenter.sh/do-not-disrupt": "true" });
-        });
-        claims[6].metadata.deletion_timestamp = claims[6].metadata.creation_timestamp.clone();
-        cluster.apply_node_claim(&claims[6]);
+        add(&mut cluster, "b-expensive", costly);
+        add(&mut cluster, "c-cheap", Some);
+        add(&mut cluster, "d-daemons", daemon);
+        add(&mut cluster, "e-empty", |_| None);
+        let unlaunched = node_claim("f-unlaunched")
+            .pool("p")
+            .created("2026-01-01T00:00:00Z");
+        cluster.apply_node_claim(&unlaunched.build());
+        add(&mut cluster, "g-deleting", |_| None);
+        let deleting = claim("g-deleting").deleted("2026-01-01T00:00:00Z");
+        cluster.apply_node_claim(&deleting.build());
+        add(&mut cluster, "h-marked", |_| None);
         cluster.mark_for_deletion(&["fake://h-marked"]);
-        let snapshot = cluster.snapshot();
-        let order = removal_order(&snapshot, &claims, "2026-01-02T00:00:00Z".parse().unwrap());
-        let names: Vec<&str> = order.iter().map(|claim| claim.name()).collect();
+        add(&mut cluster, "i-protected-daemon", |pod| {
+            daemon(pod.do_not_disrupt())
+        });
         assert_eq!(
-            names,
+            order(&cluster),
             [
                 "f-unlaunched",
                 "d-daemons",
@@ -508,7 +454,7 @@ mod tests {
                 "i-protected-daemon"
             ]
         );
-        let counted = Population::count(&snapshot, &claims);
+        let counted = Population::count(&cluster.snapshot(), &claims(&cluster));
         assert_eq!(counted, population(7, 1, 1));
         assert_eq!(
             (counted.excess(7), counted.excess(6)),
@@ -517,44 +463,18 @@ mod tests {
         );
     }
 
-    /// Conformance: DIS-162
-    #[test]
-    fn of_equal_nodes_the_one_closer_to_expiration_is_deleted_first() {
-        let mut cluster = Cluster::new(ClusterConfig::default());
-        let mut claims = vec![
-            claim(&mut cluster, "a", true),
-            claim(&mut cluster, "b-expiring", true),
-        ];
-        pod(&mut cluster, "a", "1", |_| ());
-        pod(&mut cluster, "b-expiring", "2", |_| ());
-        claims[1].spec.expire_after = serde_json::from_value(json!("25h")).unwrap();
-        cluster.apply_node_claim(&claims[1]);
-        let now = "2026-01-02T00:00:00Z".parse().unwrap();
-        let snapshot = cluster.snapshot();
-        let order = removal_order(&snapshot, &claims, now);
-        let names: Vec<&str> = order.iter().map(|claim| claim.name()).collect();
-        assert_eq!(names, ["b-expiring", "a"]);
-    }
-
+    /// The pod of `b` costs ten times as much, and `b` has a twenty-fifth of its lifetime left.
+    ///
     /// Conformance: DIS-162
     #[test]
     fn the_cost_of_a_node_is_that_of_its_pods_times_the_lifetime_that_is_left() {
-        let mut cluster = Cluster::new(ClusterConfig::default());
-        let mut claims = vec![
-            claim(&mut cluster, "a-cheap", true),
-            claim(&mut cluster, "b-costly-and-expiring", true),
-        ];
-        pod(&mut cluster, "a-cheap", "1", |_| ());
-        pod(&mut cluster, "b-costly-and-expiring", "2", |p| {
-            p["spec"]["priority"] = json!(1_000_000_000)
-        });
-        // Ten times the cost, a twenty-fifth of the lifetime.
-        claims[1].spec.expire_after = serde_json::from_value(json!("25h")).unwrap();
-        cluster.apply_node_claim(&claims[1]);
-        let now = "2026-01-02T00:00:00Z".parse().unwrap();
-        let snapshot = cluster.snapshot();
-        let first = removal_order(&snapshot, &claims, now)[0].name().to_owned();
-        assert_eq!(first, "b-costly-and-expiring");
+        for pod_of_b in [Some, costly] {
+            let mut cluster = Cluster::new(ClusterConfig::default());
+            add(&mut cluster, "a", Some);
+            add(&mut cluster, "b", pod_of_b);
+            cluster.apply_node_claim(&claim("b").expire_after("25h").build());
+            assert_eq!(order(&cluster), ["b", "a"]);
+        }
     }
 
     /// Conformance: DIS-085
@@ -562,23 +482,11 @@ mod tests {
     fn a_node_whose_annotation_forbids_disruption_is_deleted_last() {
         for (value, last) in [("true", "a"), ("false", "b")] {
             let mut cluster = Cluster::new(ClusterConfig::default());
-            let claims = ["a", "b"].map(|name| claim(&mut cluster, name, true));
-            let annotated = json!({
-                "metadata": {
-                    "name": "node-a", "labels": { "karpenter.sh/registered": "true" },
-                    "annotations": { "karpenter.sh/do-not-disrupt": value },
-                },
-                "spec": { "providerID": "fake://a" },
-            });
-            cluster.apply_node(&serde_json::from_value(annotated).unwrap());
-            pod(&mut cluster, "a", "1", |_| ());
-            pod(&mut cluster, "b", "2", |p| {
-                p["spec"]["priority"] = json!(1 << 25)
-            });
-            let snapshot = cluster.snapshot();
-            let now = "2026-01-02T00:00:00Z".parse().unwrap();
-            let order = removal_order(&snapshot, &claims, now);
-            assert_eq!(order[1].name(), last, "{value}");
+            add(&mut cluster, "a", Some);
+            add(&mut cluster, "b", |pod| Some(pod.priority(1 << 25)));
+            let annotated = node("a").pool("p").set(NODE_REFUSES, value);
+            cluster.apply_node(&annotated.build());
+            assert_eq!(order(&cluster)[1], last, "{value}");
         }
     }
 }

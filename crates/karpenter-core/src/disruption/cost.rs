@@ -41,21 +41,16 @@ pub fn price(node: &NodeState, instance_type: Option<&InstanceType>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
     use crate::pod::Pod;
 
-    fn pod(priority: i32, deletion_cost: Value) -> Pod {
-        let pod = json!({
-            "metadata": { "name": "p", "annotations": { POD_DELETION_COST: deletion_cost } },
-            "spec": { "containers": [], "priority": priority },
-        });
-        Pod::parse(&serde_json::from_value(pod).unwrap())
+    fn pod(priority: i32, deletion_cost: &str) -> Pod {
+        let pod = karpenter_fixtures::pod("p").priority(priority);
+        Pod::parse(&pod.annotation(POD_DELETION_COST, deletion_cost).build())
     }
 
     fn cost(priority: i32, deletion_cost: i32) -> f64 {
-        eviction_cost(&pod(priority, json!(deletion_cost.to_string())))
+        eviction_cost(&pod(priority, &deletion_cost.to_string()))
     }
 
     /// Conformance: DIS-173
@@ -80,18 +75,14 @@ mod tests {
     #[test]
     fn a_deletion_cost_that_is_not_a_number_is_ignored() {
         for text in ["", "much", "1.5", "99999999999"] {
-            assert_eq!(eviction_cost(&pod(0, json!(text))), 1.0, "{text}");
+            assert_eq!(eviction_cost(&pod(0, text)), 1.0, "{text}");
         }
     }
 
     /// Conformance: DIS-174
     #[test]
     fn a_node_costs_one_plus_its_pods_and_no_pod_reduces_that() {
-        let pods = [
-            pod(0, json!("0")),
-            pod(1 << 25, json!("0")),
-            pod(i32::MIN, json!("0")),
-        ];
+        let pods = [0, 1 << 25, i32::MIN].map(|priority| pod(priority, "0"));
         assert_eq!(reschedule_cost(&pods), 1.0 + 1.0 + 2.0 + 0.0);
         assert_eq!(reschedule_cost([]), 1.0);
     }
@@ -100,14 +91,8 @@ mod tests {
     #[test]
     fn the_remaining_lifetime_falls_from_one_to_zero_at_expiration() {
         let at = |expire_after: &str, now: &str| {
-            let claim: NodeClaim = serde_json::from_value(json!({
-                "metadata": { "name": "c", "creationTimestamp": "2026-01-01T00:00:00Z" },
-                "spec": {
-                    "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [],
-                    "expireAfter": expire_after,
-                },
-            }))
-            .unwrap();
+            let claim = karpenter_fixtures::node_claim("c").expire_after(expire_after);
+            let claim = claim.created("2026-01-01T00:00:00Z").build();
             lifetime_remaining(&claim, now.parse().unwrap())
         };
         assert_eq!(at("4h", "2026-01-01T00:00:00Z"), 1.0);

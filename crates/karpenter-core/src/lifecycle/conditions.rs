@@ -113,12 +113,9 @@ mod tests {
     /// Conformance: DIS-146
     #[test]
     fn a_claim_expires_by_its_age_or_never() {
-        let claim = |expire_after: &str| -> NodeClaim {
-            serde_json::from_value(serde_json::json!({
-                "metadata": {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"},
-                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": [], "expireAfter": expire_after},
-            }))
-            .unwrap()
+        let claim = |expire_after: &str| {
+            let claim = karpenter_fixtures::node_claim("a").created("2026-01-01T00:00:00Z");
+            claim.expire_after(expire_after).build()
         };
         let at = |text: &str| Some(text.parse::<Timestamp>().unwrap());
         assert_eq!(expires_at(&claim("36h")), at("2026-01-02T12:00:00Z"));

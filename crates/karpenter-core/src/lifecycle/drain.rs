@@ -101,73 +101,71 @@ pub fn forced_grace(deadline: Timestamp, now: Timestamp) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use karpenter_fixtures::{Object, Pod as Wire};
+    use serde_json::json;
 
     use super::*;
-
-    const NOW: &str = "2026-01-01T01:00:00Z";
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
     }
 
-    fn pod(name: &str, change: impl FnOnce(&mut Value)) -> Arc<Pod> {
-        let mut value = json!({
-            "metadata": {"name": name, "namespace": "default", "uid": name},
-            "spec": {"containers": [], "nodeName": "n"}, "status": {"phase": "Running"},
-        });
-        change(&mut value);
-        Arc::new(Pod::parse(&serde_json::from_value(value).unwrap()))
+    fn now() -> Timestamp {
+        at("2026-01-01T01:00:00Z")
     }
 
-    fn daemon(value: &mut Value) {
-        value["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true}]);
+    fn pod(name: &str) -> Object<Wire> {
+        karpenter_fixtures::pod(name).on("n")
     }
 
-    fn critical(value: &mut Value) {
-        value["spec"]["priority"] = json!(2_000_000_000);
+    fn daemon(name: &str) -> Object<Wire> {
+        pod(name).controlled_by("DaemonSet", "d")
+    }
+
+    fn parsed(pod: Object<Wire>) -> Arc<Pod> {
+        Arc::new(Pod::parse(&pod.build()))
     }
 
     fn names(drain: &Drain) -> Vec<&str> {
         drain.evict.iter().map(|p| p.key.name.as_str()).collect()
     }
 
+    /// Returns how many pods are waited for if the node has only this one.
+    fn waiting(pod: Object<Wire>) -> usize {
+        plan(&[parsed(pod)], None, now()).waiting
+    }
+
+    const CRITICAL: i32 = 2_000_000_000;
+
     /// Conformance: DIS-069
     #[test]
     fn four_groups_are_evicted_one_after_another() {
-        let mut pods = vec![
-            pod("critical-daemon", |p| {
-                daemon(p);
-                critical(p)
-            }),
-            pod("critical", critical),
-            pod("daemon", daemon),
-            pod("plain", |_| {}),
-        ];
+        let mut pods = [
+            daemon("critical-daemon").priority(CRITICAL),
+            pod("critical").priority(CRITICAL),
+            daemon("daemon"),
+            pod("plain"),
+        ]
+        .map(parsed)
+        .to_vec();
         for expected in ["plain", "daemon", "critical", "critical-daemon"] {
-            let drain = plan(&pods, None, at(NOW));
+            let drain = plan(&pods, None, now());
             assert_eq!(names(&drain), [expected]);
             assert_eq!(drain.waiting, pods.len());
             pods.pop();
         }
-        assert_eq!(plan(&pods, None, at(NOW)), Drain::default());
+        assert_eq!(plan(&pods, None, now()), Drain::default());
     }
 
     /// Conformance: DIS-200
     #[test]
     fn only_the_two_system_priority_classes_are_critical() {
-        let of = |priority: i32| {
-            pod(&priority.to_string(), move |p| {
-                p["spec"]["priority"] = json!(priority)
-            })
-        };
         // A user's PriorityClass has a thousand million at most.
-        let pods = [2_000_000_000, 2_000_001_000, 1_000_000_000, 0].map(of);
-        assert_eq!(names(&plan(&pods, None, at(NOW))), ["1000000000", "0"]);
-        assert_eq!(
-            names(&plan(&pods[..2], None, at(NOW))),
-            ["2000000000", "2000001000"]
-        );
+        let pods = [CRITICAL, CRITICAL + 1000, 1_000_000_000, 0]
+            .map(|priority| parsed(pod(&priority.to_string()).priority(priority)));
+        assert_eq!(names(&plan(&pods, None, now())), ["1000000000", "0"]);
+        let critical = plan(&pods[..2], None, now());
+        assert_eq!(names(&critical), ["2000000000", "2000001000"]);
     }
 
     /// Conformance: DIS-065, DIS-066, DIS-067
@@ -175,139 +173,59 @@ mod tests {
     fn tolerating_terminal_and_static_pods_are_not_evicted() {
         let tolerating = |key: &str, operator: &str, value: Option<&str>| {
             let toleration =
-                json!([{"key": key, "operator": operator, "value": value, "effect": "NoSchedule"}]);
-            pod("t", move |p| p["spec"]["tolerations"] = toleration)
+                json!({"key": key, "operator": operator, "value": value, "effect": "NoSchedule"});
+            waiting(pod("t").tolerate(toleration))
         };
-        assert_eq!(
-            plan(
-                &[tolerating("karpenter.sh/disrupted", "Exists", None)],
-                None,
-                at(NOW)
-            )
-            .waiting,
-            0
-        );
-        assert_eq!(
-            plan(
-                &[tolerating("karpenter.sh/disrupted", "Equal", Some(""))],
-                None,
-                at(NOW)
-            )
-            .waiting,
-            0
-        );
-        assert_eq!(
-            plan(
-                &[tolerating(
-                    "node.kubernetes.io/unschedulable",
-                    "Exists",
-                    None
-                )],
-                None,
-                at(NOW)
-            )
-            .waiting,
-            1
-        );
-        let ended = pod("e", |p| p["status"]["phase"] = json!("Succeeded"));
-        let mirror =
-            pod(
-                "m",
-                |p| {
-                    p["metadata"]["ownerReferences"] =
-                        json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}])
-                },
-            );
-        assert_eq!(plan(&[ended, mirror], None, at(NOW)).waiting, 0);
-        assert_eq!(
-            names(&plan(&[pod("ownerless", |_| {})], None, at(NOW))),
-            ["ownerless"]
-        );
+        assert_eq!(tolerating("karpenter.sh/disrupted", "Exists", None), 0);
+        assert_eq!(tolerating("karpenter.sh/disrupted", "Equal", Some("")), 0);
+        let cordoned = "node.kubernetes.io/unschedulable";
+        assert_eq!(tolerating(cordoned, "Exists", None), 1);
+        assert_eq!(waiting(pod("e").set("/status/phase", "Succeeded")), 0);
+        assert_eq!(waiting(pod("m").owned_by("v1", "Node", "n")), 0);
+        let ownerless = [parsed(pod("ownerless"))];
+        assert_eq!(names(&plan(&ownerless, None, now())), ["ownerless"]);
     }
 
     /// Conformance: DIS-071
     #[test]
     fn a_pod_stuck_for_more_than_a_minute_is_not_waited_for() {
-        let terminating = |due: &str| {
-            let due = json!(due);
-            pod("t", move |p| p["metadata"]["deletionTimestamp"] = due)
-        };
-        assert_eq!(
-            plan(&[terminating("2026-01-01T00:59:30Z")], None, at(NOW)).waiting,
-            1
-        );
-        assert_eq!(
-            plan(&[terminating("2026-01-01T00:58:59Z")], None, at(NOW)).waiting,
-            0
-        );
+        assert_eq!(waiting(pod("t").deleted("2026-01-01T00:59:30Z")), 1);
+        assert_eq!(waiting(pod("t").deleted("2026-01-01T00:58:59Z")), 0);
     }
 
     /// Conformance: DIS-073, DIS-074, DIS-076, DIS-209
     #[test]
     fn pods_are_deleted_early_enough_to_have_their_grace_before_the_deadline() {
-        let graceful = |seconds: i64| {
-            pod("g", move |p| {
-                p["spec"]["terminationGracePeriodSeconds"] = json!(seconds)
-            })
+        let deadline = at("2026-01-01T01:05:00Z");
+        let forced = |grace: i64, deadline: Option<Timestamp>, now: &str| {
+            needs_force(&parsed(pod("g").grace_period(grace)), deadline, at(now))
         };
-        let deadline = Some(at("2026-01-01T01:05:00Z"));
-        assert!(!needs_force(
-            &graceful(60),
-            deadline,
-            at("2026-01-01T01:01:30Z")
-        ));
-        assert!(needs_force(
-            &graceful(60),
-            deadline,
-            at("2026-01-01T01:04:01Z")
-        ));
-        assert!(needs_force(
-            &graceful(300),
-            deadline,
-            at("2026-01-01T01:00:01Z")
-        ));
-        assert!(!needs_force(&graceful(300), None, at(NOW)));
-        let far = pod("f", |p| {
-            p["metadata"]["deletionTimestamp"] = json!("2026-01-01T02:40:00Z")
-        });
-        assert!(needs_force(&far, deadline, at(NOW)));
-        assert_eq!(
-            forced_grace(at("2026-01-01T01:05:00Z"), at(NOW)),
-            Duration::from_secs(300)
-        );
-        assert_eq!(
-            forced_grace(at(NOW), at("2026-01-01T01:05:00Z")),
-            Duration::from_secs(1)
-        );
+        assert!(!forced(60, Some(deadline), "2026-01-01T01:01:30Z"));
+        assert!(forced(60, Some(deadline), "2026-01-01T01:04:01Z"));
+        assert!(forced(300, Some(deadline), "2026-01-01T01:00:01Z"));
+        assert!(!forced(300, None, "2026-01-01T01:00:00Z"));
+        let far = parsed(pod("f").deleted("2026-01-01T02:40:00Z"));
+        assert!(needs_force(&far, Some(deadline), now()));
+        assert_eq!(forced_grace(deadline, now()), Duration::from_secs(300));
+        assert_eq!(forced_grace(now(), deadline), Duration::from_secs(1));
     }
 
     /// Conformance: DIS-154
     #[test]
     fn protected_pods_are_waited_for_but_not_evictable() {
-        let protected = pod("p", |p| {
-            p["metadata"]["annotations"] = json!({"karpenter.sh/do-not-disrupt": "true"})
-        });
-        assert_eq!(plan(&[Arc::clone(&protected)], None, at(NOW)).waiting, 1);
-        assert!(!is_evictable(&protected, at(NOW)));
+        let protected = || pod("p").do_not_disrupt();
+        assert_eq!(waiting(protected()), 1);
+        assert!(!is_evictable(&parsed(protected()), now()));
     }
 
     /// Conformance: DIS-075
     #[test]
     fn a_critical_pod_due_for_deletion_does_not_wait_for_a_blocked_group() {
-        let blocked = pod("blocked", |p| {
-            p["spec"]["terminationGracePeriodSeconds"] = json!(10)
-        });
-        let urgent = pod("critical", |p| {
-            critical(p);
-            p["spec"]["terminationGracePeriodSeconds"] = json!(240);
-        });
-        let pods = [blocked, urgent];
+        let urgent = pod("critical").priority(CRITICAL).grace_period(240);
+        let pods = [pod("blocked").grace_period(10), urgent].map(parsed);
         let deadline = Some(at("2026-01-01T01:05:00Z"));
-        assert_eq!(
-            names(&plan(&pods, deadline, at(NOW))),
-            ["blocked"],
-            "the deadline is far enough"
-        );
+        let early = plan(&pods, deadline, now());
+        assert_eq!(names(&early), ["blocked"], "the deadline is far enough");
         let later = plan(&pods, deadline, at("2026-01-01T01:01:01Z"));
         assert_eq!(names(&later), ["critical", "blocked"]);
     }

@@ -286,139 +286,108 @@ fn go_duration(text: &str) -> Option<SignedDuration> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use k8s_openapi::api::core::v1::Pod as Wire;
+    use karpenter_fixtures::Object;
+    use serde_json::json;
 
     use super::*;
 
-    fn pod(change: impl FnOnce(&mut Value)) -> Pod {
-        let mut value = json!({
-            "metadata": { "name": "p", "namespace": "default", "uid": "u" }, "spec": { "containers": [] },
-            "status": { "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] },
-        });
-        change(&mut value);
-        Pod::parse(&serde_json::from_value(value).unwrap())
+    const DELETED: &str = "2026-01-01T00:00:00Z";
+
+    fn pod() -> Object<Wire> {
+        karpenter_fixtures::pod("p")
     }
 
-    fn owned(api_version: &str, kind: &str) -> impl Fn(&mut Value) {
-        let owner = json!([{ "apiVersion": api_version, "kind": kind, "name": "o", "uid": "o" }]);
-        move |value| value["metadata"]["ownerReferences"] = owner.clone()
+    fn owned(api_version: &str, kind: &str) -> Object<Wire> {
+        pod().owned_by(api_version, kind, "o")
+    }
+
+    fn parsed(pod: Object<Wire>) -> Pod {
+        Pod::parse(&pod.build())
+    }
+
+    fn with_reason(reason: &str) -> Object<Wire> {
+        pod().set("/status/conditions/0/reason", reason)
     }
 
     /// Conformance: SCH-183, SCH-262
     #[test]
-    fn only_unschedulable_pods_are_provisionable() {
-        assert!(pod(|_| ()).is_provisionable());
-        assert!(
-            !pod(|p| p["status"]["conditions"][0]["reason"] = json!("SchedulingGated"))
-                .is_provisionable()
-        );
-        assert!(!pod(|p| p["status"]["conditions"] = json!([])).is_provisionable());
-        assert!(!pod(|p| p["spec"]["nodeName"] = json!("n")).is_provisionable());
-        assert!(!pod(|p| p["status"]["nominatedNodeName"] = json!("n")).is_provisionable());
-        assert!(!pod(owned("apps/v1", "DaemonSet")).is_provisionable());
-        assert!(!pod(owned("v1", "Node")).is_provisionable());
-        assert!(pod(owned("apps/v1", "ReplicaSet")).is_provisionable());
-        assert!(pod(owned("extensions/v1", "DaemonSet")).is_provisionable());
-        assert!(
-            !pod(|p| p["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"))
-                .is_provisionable()
-        );
-    }
-
-    #[test]
-    fn a_pod_is_ignored_exactly_if_it_is_not_provisionable() {
-        assert_eq!(pod(|_| ()).ignored(), None);
-        let why = |change: &dyn Fn(&mut Value)| {
-            let pod = pod(|value| change(value));
-            assert!(!pod.is_provisionable());
-            pod.ignored().unwrap().to_string()
-        };
-        let reason = |reason: &'static str| {
-            move |p: &mut Value| p["status"]["conditions"][0]["reason"] = json!(reason)
-        };
-        assert_eq!(
-            why(&reason("SchedulingGated")),
-            "the pod has scheduling gates"
-        );
-        assert_eq!(
-            why(&reason("SchedulerError")),
-            "kube-scheduler has not marked the pod unschedulable"
-        );
-        assert_eq!(
-            why(&|p| {
-                p["spec"]["schedulerName"] = json!("batch");
-                p["status"]["conditions"] = json!([]);
-            }),
-            "scheduler batch has not marked the pod unschedulable"
-        );
-        assert_eq!(
-            why(&|p| p["spec"]["nodeName"] = json!("n")),
-            "the pod is bound to node n"
-        );
-        assert_eq!(
-            why(&|p| p["status"]["nominatedNodeName"] = json!("n")),
-            "kube-scheduler preempts pods on node n for the pod"
-        );
-        assert_eq!(
-            why(&|p| p["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
-            "the pod is terminating"
-        );
-        assert_eq!(
-            why(&owned("apps/v1", "DaemonSet")),
-            "no node is launched for a pod of a DaemonSet"
-        );
-        assert_eq!(
-            why(&owned("v1", "Node")),
-            "the pod is a static pod of its node"
-        );
-        assert_eq!(
-            why(&|p| {
-                p["status"]["phase"] = json!("Succeeded");
-                p["status"]["conditions"] = json!([]);
-            }),
-            "the pod has terminated"
-        );
+    fn only_unschedulable_pods_are_provisionable_and_the_others_are_ignored() {
+        for provisionable in [
+            pod(),
+            owned("apps/v1", "ReplicaSet"),
+            owned("extensions/v1", "DaemonSet"),
+        ] {
+            let pod = parsed(provisionable);
+            assert!(pod.is_provisionable());
+            assert_eq!(pod.ignored(), None);
+        }
+        let unmarked = || pod().set("/status/conditions", json!([]));
+        for (pod, why) in [
+            (
+                with_reason("SchedulingGated"),
+                "the pod has scheduling gates",
+            ),
+            (
+                with_reason("SchedulerError"),
+                "kube-scheduler has not marked the pod unschedulable",
+            ),
+            (
+                unmarked(),
+                "kube-scheduler has not marked the pod unschedulable",
+            ),
+            (
+                unmarked().set("/spec/schedulerName", "batch"),
+                "scheduler batch has not marked the pod unschedulable",
+            ),
+            (
+                pod().set("/spec/nodeName", "n"),
+                "the pod is bound to node n",
+            ),
+            (
+                pod().set("/status/nominatedNodeName", "n"),
+                "kube-scheduler preempts pods on node n for the pod",
+            ),
+            (pod().deleted(DELETED), "the pod is terminating"),
+            (
+                owned("apps/v1", "DaemonSet"),
+                "no node is launched for a pod of a DaemonSet",
+            ),
+            (owned("v1", "Node"), "the pod is a static pod of its node"),
+            (
+                unmarked().set("/status/phase", "Succeeded"),
+                "the pod has terminated",
+            ),
+        ] {
+            let pod = parsed(pod);
+            assert!(!pod.is_provisionable(), "{why}");
+            assert_eq!(pod.ignored().unwrap().to_string(), why);
+        }
     }
 
     /// Conformance: SCH-163, SCH-185
     #[test]
     fn a_terminating_pod_is_replaced_only_if_a_stateful_set_recreates_it() {
-        let terminating = |value: &mut Value| {
-            value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
-        };
-        assert!(pod(|_| ()).is_reschedulable());
-        assert!(!pod(terminating).is_reschedulable());
-        assert!(
-            !pod(|p| {
-                terminating(p);
-                owned("apps/v1", "ReplicaSet")(p)
-            })
-            .is_reschedulable()
-        );
-        assert!(
-            pod(|p| {
-                terminating(p);
-                owned("apps/v1", "StatefulSet")(p)
-            })
-            .is_reschedulable()
-        );
-        assert!(
-            pod(|p| {
-                terminating(p);
-                p["status"]["phase"] = json!("Failed");
-                owned("apps/v1", "StatefulSet")(p)
-            })
-            .is_reschedulable()
-        );
-        assert!(!pod(owned("apps/v1", "DaemonSet")).is_reschedulable());
-        assert!(!pod(|p| p["status"]["phase"] = json!("Succeeded")).is_reschedulable());
+        let stateful = || owned("apps/v1", "StatefulSet").deleted(DELETED);
+        for (pod, expected) in [
+            (pod(), true),
+            (pod().deleted(DELETED), false),
+            (owned("apps/v1", "ReplicaSet").deleted(DELETED), false),
+            (stateful(), true),
+            (stateful().set("/status/phase", "Failed"), true),
+            (owned("apps/v1", "DaemonSet"), false),
+            (pod().set("/status/phase", "Succeeded"), false),
+        ] {
+            let text = format!("{pod:?}");
+            assert_eq!(parsed(pod).is_reschedulable(), expected, "{text}");
+        }
     }
 
     /// Conformance: API-092
     #[test]
     fn do_not_evict_still_counts() {
         let parsed = |value: &str| {
-            let pod = pod(|p| p["metadata"]["annotations"] = json!({ DO_NOT_EVICT: value }));
+            let pod = parsed(pod().annotation(DO_NOT_EVICT, value));
             do_not_disrupt(&pod, Timestamp::UNIX_EPOCH)
         };
         assert_eq!(parsed("true"), DoNotDisrupt::Yes);
@@ -429,17 +398,13 @@ mod tests {
     /// Conformance: SCH-188
     #[test]
     fn do_not_disrupt_is_true_or_a_duration_from_the_start() {
-        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
         let parsed = |value: &str, started: bool| {
-            do_not_disrupt(
-                &pod(|p| {
-                    p["metadata"]["annotations"] = json!({ DO_NOT_DISRUPT: value });
-                    if started {
-                        p["status"]["startTime"] = json!("2026-01-01T00:00:00Z");
-                    }
-                }),
-                at("2026-01-01T01:00:00Z"),
-            )
+            let mut pod = pod().annotation(DO_NOT_DISRUPT, value);
+            if started {
+                pod = pod.set("/status/startTime", "2026-01-01T00:00:00Z");
+            }
+            do_not_disrupt(&self::parsed(pod), now)
         };
         assert_eq!(parsed("true", true), DoNotDisrupt::Yes);
         assert_eq!(parsed("2h", true), DoNotDisrupt::Yes);
@@ -448,9 +413,7 @@ mod tests {
         assert_eq!(parsed("30m", false), DoNotDisrupt::Yes);
         assert_eq!(parsed("-1h", true), DoNotDisrupt::Invalid);
         assert_eq!(parsed("soon", true), DoNotDisrupt::Invalid);
-        assert_eq!(
-            do_not_disrupt(&pod(|_| ()), at("2026-01-01T01:00:00Z")),
-            DoNotDisrupt::No
-        );
+        let none = do_not_disrupt(&self::parsed(pod()), now);
+        assert_eq!(none, DoNotDisrupt::No);
     }
 }

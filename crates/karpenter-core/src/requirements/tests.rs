@@ -15,6 +15,12 @@ fn rs(requirement: Requirement) -> Requirements {
     [requirement].into_iter().collect()
 }
 
+/// Returns why requirements refuse a label that no node is known to have otherwise.
+fn refusal(here: &Requirements, asked: Requirement) -> String {
+    let refusal = here.compatible(&rs(asked), AllowUndefined::Nothing);
+    refusal.unwrap_err().to_string()
+}
+
 /// Conformance: SCH-014
 #[test]
 fn an_intersection_has_the_larger_min_values() {
@@ -43,25 +49,14 @@ fn an_intersection_has_the_larger_min_values() {
 #[test]
 fn bounds_are_inclusive() {
     let (least, most) = (r(Gte, &["2"]), r(Lte, &["8"]));
-    let admitted = |requirement: &Requirement, values: &[&'static str]| -> Vec<&'static str> {
-        values
-            .iter()
-            .copied()
-            .filter(|value| requirement.has(value))
-            .collect()
-    };
-    assert_eq!(
-        admitted(&least, &["2", "3", "100", "1", "0", "a", ""]),
-        ["2", "3", "100"]
-    );
-    assert_eq!(
-        admitted(&most, &["8", "7", "0", "9", "10"]),
-        ["8", "7", "0"]
-    );
-    assert_eq!(
-        admitted(&least.intersection(&most), &["2", "5", "8", "1", "9"]),
-        ["2", "5", "8"]
-    );
+    for (requirement, admitted, refused) in [
+        (&least, ["2", "3", "100"], &["1", "0", "a", ""][..]),
+        (&most, ["8", "7", "0"], &["9", "10"]),
+        (&least.intersection(&most), ["2", "5", "8"], &["1", "9"]),
+    ] {
+        assert!(admitted.iter().all(|value| requirement.has(value)));
+        assert!(!refused.iter().any(|value| requirement.has(value)));
+    }
 }
 
 /// Conformance: SCH-016
@@ -80,33 +75,29 @@ fn any_is_the_smallest_value() {
 /// Conformance: SCH-204
 #[test]
 fn any_does_not_panic_where_upstream_does() {
+    let most = "9223372036854775807";
     assert_eq!(r(Lte, &["-1"]).any(), None);
     assert_eq!(r(Lt, &["0"]).any(), None);
-    assert_eq!(
-        r(Gte, &["9223372036854775807"]).any().as_deref(),
-        Some("9223372036854775807")
-    );
-    assert_eq!(r(Lte, &["9223372036854775807"]).any().as_deref(), Some("0"));
+    assert_eq!(r(Gte, &[most]).any().as_deref(), Some(most));
+    assert_eq!(r(Lte, &[most]).any().as_deref(), Some("0"));
     assert_eq!(r(Gte, &["-5"]).any().as_deref(), Some("0"));
     let narrow = r(Gte, &["3"])
         .intersection(&r(Lte, &["3"]))
         .intersection(&r(NotIn, &["3", "03"]));
     assert_eq!(narrow.any().as_deref(), Some("003"));
-    let last = r(Gte, &["9223372036854775807"]).intersection(&r(NotIn, &["9223372036854775807"]));
-    assert_eq!(last.any().as_deref(), Some("09223372036854775807"));
+    let last = r(Gte, &[most]).intersection(&r(NotIn, &[most]));
+    assert_eq!(last.any(), Some(format!("0{most}")));
 }
 
 /// Conformance: SCH-017
 #[test]
 fn bounds_print_as_upstream() {
-    assert_eq!(
-        r(Gt, &["1"]).intersection(&r(Lt, &["9"])).to_string(),
-        "key Exists >=2 <=8"
-    );
-    assert_eq!(
-        r(Gt, &["9"]).intersection(&r(Lt, &["1"])).to_string(),
-        "key DoesNotExist"
-    );
+    let printed = |above: &str, below: &str| {
+        let both = r(Gt, &[above]).intersection(&r(Lt, &[below]));
+        both.to_string()
+    };
+    assert_eq!(printed("1", "9"), "key Exists >=2 <=8");
+    assert_eq!(printed("9", "1"), "key DoesNotExist");
 }
 
 /// Conformance: SCH-197
@@ -193,11 +184,8 @@ fn a_contradiction_is_not_the_absence_of_the_label() {
     assert!(r(In, &[]).is_never());
     assert!(!r(DoesNotExist, &[]).is_never());
     // NotIn and the absence of the label are compatible, whatever the values.
-    assert!(
-        !r(NotIn, &["a"])
-            .intersection(&r(DoesNotExist, &[]))
-            .is_never()
-    );
+    let absent = r(NotIn, &["a"]).intersection(&r(DoesNotExist, &[]));
+    assert!(!absent.is_never());
     let known: BTreeSet<String> = ["key".to_owned()].into();
     for here in [
         Requirements::new(),
@@ -207,10 +195,8 @@ fn a_contradiction_is_not_the_absence_of_the_label() {
         rs(never.clone()),
     ] {
         for undefined in [AllowUndefined::Nothing, AllowUndefined::Keys(&known)] {
-            assert!(
-                here.compatible(&rs(never.clone()), undefined).is_err(),
-                "{here}"
-            );
+            let admits = here.is_compatible(&rs(never.clone()), undefined);
+            assert!(!admits, "{here}");
         }
     }
 }
@@ -220,11 +206,7 @@ fn a_contradiction_is_not_the_absence_of_the_label() {
 fn requiring_a_label_to_exist_wins_over_excluding_values() {
     let both = r(Exists, &[]).intersection(&r(NotIn, &["a"]));
     assert!(!both.allows_absent());
-    assert!(
-        Requirements::new()
-            .compatible(&rs(both), AllowUndefined::Nothing)
-            .is_err()
-    );
+    assert!(!Requirements::new().is_compatible(&rs(both), AllowUndefined::Nothing));
 }
 
 /// Rows are existing requirements, columns incoming ones.
@@ -242,72 +224,43 @@ fn compatibility_grid() {
         r(Lt, &["9"]),
     ];
     let known: BTreeSet<String> = ["key".to_owned()].into();
-    let rows: [(Option<Requirement>, AllowUndefined<'_>, &str); 9] = [
-        (None, AllowUndefined::Keys(&known), "+++++++"),
-        (None, AllowUndefined::Nothing, "-+--+--"),
-        (Some(r(Exists, &[])), AllowUndefined::Nothing, "+-+++++"),
-        (
-            Some(r(DoesNotExist, &[])),
-            AllowUndefined::Nothing,
-            "-+--+--",
-        ),
-        (Some(r(In, &["A"])), AllowUndefined::Nothing, "+-+----"),
-        (Some(r(In, &["9"])), AllowUndefined::Nothing, "+---++-"),
-        (Some(r(NotIn, &["A"])), AllowUndefined::Nothing, "++-++++"),
-        (Some(r(Gt, &["1"])), AllowUndefined::Nothing, "+---+++"),
-        (Some(r(Gt, &["9"])), AllowUndefined::Nothing, "+---++-"),
-    ];
-    for (here, undefined, expected) in rows {
-        let here: Requirements = here.into_iter().collect();
-        let got: String = columns
-            .iter()
-            .map(|c| {
-                if here.compatible(&rs(c.clone()), undefined).is_ok() {
-                    '+'
-                } else {
-                    '-'
-                }
-            })
-            .collect();
-        assert_eq!(got, expected, "`{here}`");
-        for column in &columns {
+    let nothing = AllowUndefined::Nothing;
+    for (here, undefined, expected) in [
+        (Requirements::new(), AllowUndefined::Keys(&known), "+++++++"),
+        (Requirements::new(), nothing, "-+--+--"),
+        (rs(r(Exists, &[])), nothing, "+-+++++"),
+        (rs(r(DoesNotExist, &[])), nothing, "-+--+--"),
+        (rs(r(In, &["A"])), nothing, "+-+----"),
+        (rs(r(In, &["9"])), nothing, "+---++-"),
+        (rs(r(NotIn, &["A"])), nothing, "++-++++"),
+        (rs(r(Gt, &["1"])), nothing, "+---+++"),
+        (rs(r(Gt, &["9"])), nothing, "+---++-"),
+    ] {
+        let sign = |column: &Requirement| {
             let incoming = rs(column.clone());
-            assert_eq!(
-                here.is_compatible(&incoming, undefined),
-                here.compatible(&incoming, undefined).is_ok()
-            );
-        }
+            let is_compatible = here.compatible(&incoming, undefined).is_ok();
+            assert_eq!(here.is_compatible(&incoming, undefined), is_compatible);
+            if is_compatible { '+' } else { '-' }
+        };
+        let got: String = columns.iter().map(sign).collect();
+        assert_eq!(got, expected, "`{here}`");
     }
 }
 
 /// Conformance: SCH-195
 #[test]
 fn only_incoming_keys_are_compared() {
-    let here = rs(Requirement::equal("other", "x"));
-    assert!(
-        here.compatible(&Requirements::new(), AllowUndefined::Nothing)
-            .is_ok()
-    );
-    assert!(
-        Requirements::new()
-            .compatible(&here, AllowUndefined::Nothing)
-            .is_err()
-    );
-    assert!(Requirements::new().intersects(&here).is_ok());
+    let (none, here) = (Requirements::new(), rs(Requirement::equal("other", "x")));
+    assert!(here.is_compatible(&none, AllowUndefined::Nothing));
+    assert!(!none.is_compatible(&here, AllowUndefined::Nothing));
+    assert!(none.intersects(&here).is_ok());
 }
 
 #[test]
 fn values_that_no_node_has_in_any_cluster_hint_at_the_one_that_was_meant() {
-    let here = rs(Requirement::new(
-        "kubernetes.io/arch",
-        In,
-        ["amd64", "arm64"],
-    ));
-    let refusal = |values: &[&str]| {
-        let asked = Requirement::new("kubernetes.io/arch", In, values.iter().copied());
-        let error = here.compatible(&rs(asked), AllowUndefined::Nothing);
-        error.unwrap_err().to_string()
-    };
+    let arch = |values: &[&str]| Requirement::new("kubernetes.io/arch", In, values.iter().copied());
+    let here = rs(arch(&["amd64", "arm64"]));
+    let refusal = |values: &[&str]| refusal(&here, arch(values));
     assert_eq!(
         refusal(&["amd46"]),
         "key kubernetes.io/arch, kubernetes.io/arch In [amd46] not in kubernetes.io/arch In [amd64 arm64] (typo of \"amd64\"?)"
@@ -322,61 +275,35 @@ fn values_that_no_node_has_in_any_cluster_hint_at_the_one_that_was_meant() {
 #[test]
 fn conflicts_read_as_upstream() {
     let here = rs(Requirement::equal("zone", "z1"));
-    let error = here
-        .compatible(
-            &rs(Requirement::equal("zone", "z2")),
-            AllowUndefined::Nothing,
-        )
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "key zone, zone In [z2] not in zone In [z1]"
-    );
-    let error = here
-        .compatible(
-            &rs(Requirement::equal("disk", "x")),
-            AllowUndefined::Nothing,
-        )
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "label \"disk\" does not have known values"
-    );
+    let conflict = refusal(&here, Requirement::equal("zone", "z2"));
+    assert_eq!(conflict, "key zone, zone In [z2] not in zone In [z1]");
+    let unknown = refusal(&here, Requirement::equal("disk", "x"));
+    assert_eq!(unknown, "label \"disk\" does not have known values");
 }
 
 /// Conformance: SCH-196
 #[test]
 fn unknown_keys_hint_at_known_ones() {
-    let known: BTreeSet<String> = [
-        "topology.kubernetes.io/zone".to_owned(),
-        "topology.kubernetes.io/region".to_owned(),
-    ]
-    .into();
+    let (zone, region) = (
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/region",
+    );
+    let known = BTreeSet::from([zone, region].map(str::to_owned));
     let here = rs(Requirement::equal("example.com/team", "a"));
     for (key, hint) in [
-        ("zone", Some("topology.kubernetes.io/zone")),
-        ("node.io/zone", Some("topology.kubernetes.io/zone")),
-        (
-            "topology.kubernetes.io/regio",
-            Some("topology.kubernetes.io/region"),
-        ),
+        ("zone", Some(zone)),
+        ("node.io/zone", Some(zone)),
+        ("topology.kubernetes.io/regio", Some(region)),
         ("team", Some("example.com/team")),
-        (
-            "topology.kubernetes.io/znoe",
-            Some("topology.kubernetes.io/zone"),
-        ),
+        ("topology.kubernetes.io/znoe", Some(zone)),
         ("something-else", None),
     ] {
-        let error = here
-            .compatible(&rs(Requirement::exists(key)), AllowUndefined::Keys(&known))
-            .unwrap_err();
-        let hint = hint
-            .map(|hint| format!(" (typo of \"{hint}\"?)"))
-            .unwrap_or_default();
-        assert_eq!(
-            error.to_string(),
-            format!("label \"{key}\" does not have known values{hint}")
-        );
+        let asked = rs(Requirement::exists(key));
+        let error = here.compatible(&asked, AllowUndefined::Keys(&known));
+        let hint = hint.map(|hint| format!(" (typo of \"{hint}\"?)"));
+        let hint = hint.unwrap_or_default();
+        let expected = format!("label \"{key}\" does not have known values{hint}");
+        assert_eq!(error.unwrap_err().to_string(), expected);
     }
 }
 
@@ -384,11 +311,8 @@ fn unknown_keys_hint_at_known_ones() {
 #[test]
 fn unknown_operators_and_invalid_bounds_are_reported() {
     let parse = |operator, values: &[&str]| {
-        Requirement::parse(
-            "key",
-            operator,
-            &values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>(),
-        )
+        let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
+        Requirement::parse("key", operator, &values)
     };
     assert_eq!(
         parse("Like", &["a"]).unwrap_err().to_string(),
@@ -438,10 +362,10 @@ fn aliases_are_read_as_current_names() {
 #[test]
 fn written_requirements_keep_bounds_and_exclusions() {
     let wire = |requirement: &Requirement| -> Vec<String> {
-        requirement
-            .to_node_selector_requirements()
-            .iter()
-            .map(|entry| format!("{} {}", entry.operator.as_str(), entry.values.join(" ")))
+        let entries = requirement.to_node_selector_requirements().into_iter();
+        let text = |operator: &str, values: &[String]| format!("{operator} {}", values.join(" "));
+        entries
+            .map(|it| text(it.operator.as_str(), &it.values))
             .collect()
     };
     let ranged = r(Gt, &["1"])
@@ -449,10 +373,8 @@ fn written_requirements_keep_bounds_and_exclusions() {
         .intersection(&r(NotIn, &["4", "10"]));
     assert_eq!(wire(&ranged), ["Gte 2", "Lte 8", "NotIn 4"]);
     assert_eq!(wire(&r(NotIn, &["a"])), ["NotIn a"]);
-    assert_eq!(
-        wire(&r(NotIn, &["a"]).intersection(&r(Exists, &[]))),
-        ["Exists ", "NotIn a"]
-    );
+    let present = r(NotIn, &["a"]).intersection(&r(Exists, &[]));
+    assert_eq!(wire(&present), ["Exists ", "NotIn a"]);
     assert_eq!(wire(&r(In, &[])), ["Exists ", "DoesNotExist "]);
 }
 

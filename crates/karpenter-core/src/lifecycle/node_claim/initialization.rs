@@ -138,127 +138,96 @@ fn taint_text(taint: &Taint) -> String {
 
 #[cfg(test)]
 mod tests {
+    use karpenter_fixtures::{Object, bare_node, node_claim};
     use serde_json::json;
 
     use super::*;
 
-    fn node(value: serde_json::Value) -> Node {
-        serde_json::from_value(value).unwrap()
+    /// Returns a ready Node with what the NodeClaim requests.
+    fn ready() -> Object<Node> {
+        let node = bare_node("n").uid("u").ready();
+        node.cpu("2").resource("example.com/gpu", "1")
     }
 
     fn claim() -> NodeClaim {
-        serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {
-            "nodeClassRef": {"group": "g", "kind": "K", "name": "n"}, "requirements": [],
-            "startupTaints": [{"key": "s", "effect": "NoExecute"}],
-            "resources": {"requests": {"cpu": "1", "example.com/gpu": "1", "example.com/none": "0"}},
-        }}))
-        .unwrap()
+        let claim = node_claim("c").startup_taint("s", "NoExecute");
+        let claim = claim.request("cpu", "1").request("example.com/gpu", "1");
+        claim.request("example.com/none", "0").build()
     }
 
-    fn reason(
-        spec: serde_json::Value,
-        allocatable: serde_json::Value,
-        ready: &str,
-    ) -> &'static str {
-        let node = node(json!({"metadata": {"name": "n"}, "spec": spec, "status": {
-            "allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]}}));
-        is_initialized(&node, &claim(), &ClusterConfig::default())
-            .err()
-            .map_or("", |(reason, _)| reason)
+    /// Returns why a Node is not initialized, and the message.
+    fn refusal(node: Object<Node>) -> (&'static str, String) {
+        let refusal = is_initialized(&node.build(), &claim(), &ClusterConfig::default());
+        refusal.err().unwrap_or_default()
     }
 
     /// Conformance: DIS-040, DIS-041, DIS-205
     #[test]
     fn the_first_failing_check_is_reported() {
-        let full = json!({"cpu": "2", "example.com/gpu": "1"});
-        let taint = |key: &str, effect: &str| json!({"taints": [{"key": key, "effect": effect}]});
-        assert_eq!(reason(json!({}), full.clone(), "True"), "");
-        assert_eq!(
-            reason(json!({}), full.clone(), "False"),
-            reasons::NODE_NOT_READY
-        );
-        assert_eq!(
-            reason(taint("s", "NoExecute"), full.clone(), "True"),
-            reasons::STARTUP_TAINTS_EXIST
-        );
-        assert_eq!(
-            reason(
-                taint("readiness.k8s.io/x", "NoSchedule"),
-                full.clone(),
-                "True"
+        let not_ready = ready().condition("Ready", "False", "R", karpenter_fixtures::EPOCH);
+        let tainted = |key: &str, effect: &str| ready().taint(key, "", effect);
+        for (node, reason) in [
+            (ready(), ""),
+            (not_ready, reasons::NODE_NOT_READY),
+            (tainted("s", "NoExecute"), reasons::STARTUP_TAINTS_EXIST),
+            (tainted("s", "NoSchedule"), ""),
+            (
+                tainted("readiness.k8s.io/x", "NoSchedule"),
+                reasons::KNOWN_EPHEMERAL_TAINTS_EXIST,
             ),
-            reasons::KNOWN_EPHEMERAL_TAINTS_EXIST
-        );
-        assert_eq!(
-            reason(
-                taint("node.kubernetes.io/not-ready", "NoExecute"),
-                full.clone(),
-                "True"
+            (
+                tainted("node.kubernetes.io/not-ready", "NoExecute"),
+                reasons::KNOWN_EPHEMERAL_TAINTS_EXIST,
             ),
-            reasons::KNOWN_EPHEMERAL_TAINTS_EXIST
-        );
-        assert_eq!(
-            reason(
-                json!({}),
-                json!({"cpu": "2", "example.com/gpu": "0"}),
-                "True"
+            (
+                ready().resource("example.com/gpu", "0"),
+                reasons::RESOURCE_NOT_REGISTERED,
             ),
-            reasons::RESOURCE_NOT_REGISTERED
-        );
-        assert_eq!(
-            reason(taint("s", "NoSchedule"), full, "True"),
-            "",
-            "same key, other effect"
-        );
+        ] {
+            let text = format!("{node:?}");
+            assert_eq!(refusal(node).0, reason, "{text}");
+        }
     }
 
     /// Conformance: DIS-041
     #[test]
     fn the_message_says_what_the_node_lacks_and_names_taints_with_their_value() {
-        let message = |taint: serde_json::Value, allocatable: serde_json::Value, ready: &str| {
-            let node = node(
-                json!({"metadata": {"name": "n"}, "spec": {"taints": [taint]}, "status": {
-                "allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]}}),
-            );
-            is_initialized(&node, &claim(), &ClusterConfig::default())
-                .unwrap_err()
-                .1
-        };
-        let full = json!({"cpu": "2", "example.com/gpu": "1"});
-        let none = json!({"key": "other", "effect": "NoSchedule"});
-        let of = |taint, ready| message(taint, full.clone(), ready);
-        assert_eq!(of(none.clone(), "False"), "Node status is NotReady");
-        assert_eq!(of(none.clone(), "Unknown"), "Node status is Unknown");
-        let startup = |value: &str| json!({"key": "s", "value": value, "effect": "NoExecute"});
-        assert_eq!(
-            of(startup("v"), "True"),
-            "StartupTaint \"s:NoExecute\" still exists",
-            "the NodeClaim's taint has no value"
-        );
-        let not_ready = |value: &str| json!({"key": "readiness.k8s.io/x", "value": value, "effect": "NoSchedule"});
-        assert_eq!(
-            of(not_ready("v"), "True"),
-            "KnownEphemeralTaint \"readiness.k8s.io/x=v:NoSchedule\" still exists"
-        );
-        assert_eq!(
-            of(not_ready(""), "True"),
-            "KnownEphemeralTaint \"readiness.k8s.io/x:NoSchedule\" still exists"
-        );
-        assert_eq!(
-            message(none, json!({"cpu": "2"}), "True"),
-            "Resource \"example.com/gpu\" was requested but not registered"
-        );
+        let with = |status| ready().condition("Ready", status, "R", karpenter_fixtures::EPOCH);
+        let waits = |value| ready().taint("readiness.k8s.io/x", value, "NoSchedule");
+        for (node, message) in [
+            (with("False"), "Node status is NotReady"),
+            (with("Unknown"), "Node status is Unknown"),
+            // The NodeClaim's taint has no value.
+            (
+                ready().taint("s", "v", "NoExecute"),
+                "StartupTaint \"s:NoExecute\" still exists",
+            ),
+            (
+                waits("v"),
+                "KnownEphemeralTaint \"readiness.k8s.io/x=v:NoSchedule\" still exists",
+            ),
+            (
+                waits(""),
+                "KnownEphemeralTaint \"readiness.k8s.io/x:NoSchedule\" still exists",
+            ),
+            (
+                ready().remove("/status/allocatable/example.com~1gpu"),
+                "Resource \"example.com/gpu\" was requested but not registered",
+            ),
+        ] {
+            assert_eq!(refusal(node).1, message);
+        }
     }
 
+    /// Returns a slice of a pool, published by the driver on a node or owned by a Node.
     fn slice(
         driver: &str,
-        pool: &str,
         generation: i64,
         count: i64,
         node: serde_json::Value,
     ) -> Arc<ResourceSlice> {
         let mut value = json!({"metadata": {"name": "s"}, "spec": {
-            "driver": driver, "pool": {"name": pool, "generation": generation, "resourceSliceCount": count}}});
+            "driver": driver, "pool": {"name": "p", "generation": generation, "resourceSliceCount": count}}});
         if let Some(name) = node.as_str() {
             value["spec"]["nodeName"] = json!(name);
         } else {
@@ -270,62 +239,38 @@ mod tests {
     /// Conformance: DIS-042
     #[test]
     fn every_requested_driver_must_have_published_a_complete_pool() {
-        let node = node(json!({"metadata": {"name": "n", "uid": "u"}}));
-        let mut claim = claim();
-        let missing = |claim: &NodeClaim, slices: &[Arc<ResourceSlice>]| {
-            devices_published(&node, claim, slices.iter())
-                .err()
-                .map(|(reason, message)| {
-                    assert_eq!(reason, reasons::DRA_DRIVER_POOLS_NOT_PUBLISHED);
-                    message.rsplit(": ").next().unwrap().to_owned()
-                })
+        let node = ready().build();
+        let missing = |claim: &NodeClaim, slices: &[&Arc<ResourceSlice>]| {
+            let published = devices_published(&node, claim, slices.iter().copied());
+            published.err().map(|(reason, message)| {
+                assert_eq!(reason, reasons::DRA_DRIVER_POOLS_NOT_PUBLISHED);
+                message.rsplit(": ").next().unwrap().to_owned()
+            })
         };
-        assert_eq!(missing(&claim, &[]), None, "no devices are requested");
-        claim.metadata.annotations = Some(
-            [(
-                annotations::REQUESTED_DRA_DRIVERS.to_owned(),
-                "gpu.x,nic.x".to_owned(),
-            )]
-            .into(),
-        );
-        let expected = |text: &str| Some(text.to_owned());
-        assert_eq!(missing(&claim, &[]), expected("gpu.x, nic.x"));
-        let gpu = slice("gpu.x", "p", 2, 1, json!("n"));
-        let nic = slice(
-            "nic.x",
-            "p",
-            1,
-            1,
-            json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}),
-        );
-        assert_eq!(
-            missing(&claim, &[Arc::clone(&gpu)]),
-            expected("nic.x"),
-            "any missing driver"
-        );
-        assert_eq!(missing(&claim, &[Arc::clone(&gpu), Arc::clone(&nic)]), None);
-        let elsewhere = slice("nic.x", "p", 1, 1, json!("m"));
-        assert_eq!(
-            missing(&claim, &[Arc::clone(&gpu), elsewhere]),
-            expected("nic.x"),
-            "of another node"
-        );
-        let half = slice("nic.x", "p", 1, 2, json!("n"));
-        assert_eq!(
-            missing(&claim, &[Arc::clone(&gpu), Arc::clone(&half)]),
-            expected("nic.x"),
-            "incomplete"
-        );
-        assert_eq!(
-            missing(&claim, &[Arc::clone(&gpu), Arc::clone(&half), half]),
-            None,
-            "both slices"
-        );
-        let newer = slice("nic.x", "p", 2, 2, json!("n"));
-        assert_eq!(
-            missing(&claim, &[gpu, nic, newer]),
-            expected("nic.x"),
-            "complete only in an older generation"
-        );
+        assert_eq!(missing(&claim(), &[]), None, "no devices are requested");
+        let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
+        let gpu = slice("gpu.x", 2, 1, json!("n"));
+        let nic = slice("nic.x", 1, 1, owner);
+        let elsewhere = slice("nic.x", 1, 1, json!("m"));
+        let half = slice("nic.x", 1, 2, json!("n"));
+        let newer = slice("nic.x", 2, 2, json!("n"));
+        let mut claim = claim();
+        let drivers = (annotations::REQUESTED_DRA_DRIVERS, "gpu.x,nic.x");
+        claim.metadata.annotations = Some([(drivers.0.to_owned(), drivers.1.to_owned())].into());
+        for (slices, expected, why) in [
+            (&[][..], Some("gpu.x, nic.x"), "both drivers"),
+            (&[&gpu], Some("nic.x"), "any missing driver"),
+            (&[&gpu, &nic], None, "both pools"),
+            (&[&gpu, &elsewhere], Some("nic.x"), "of another node"),
+            (&[&gpu, &half], Some("nic.x"), "incomplete"),
+            (&[&gpu, &half, &half], None, "both slices"),
+            (
+                &[&gpu, &nic, &newer],
+                Some("nic.x"),
+                "complete only in an older generation",
+            ),
+        ] {
+            assert_eq!(missing(&claim, slices).as_deref(), expected, "{why}");
+        }
     }
 }

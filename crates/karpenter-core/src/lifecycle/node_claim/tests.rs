@@ -1,5 +1,6 @@
 use jiff::Timestamp;
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use karpenter_fixtures::{Object, bare_node, node_claim};
 use serde_json::json;
 
 use super::*;
@@ -12,28 +13,20 @@ fn at(second: i64) -> Timestamp {
 
 /// A NodeClaim with startup taint `s`, whose instance `i` is launched.
 fn launched() -> NodeClaim {
-    let mut claim: NodeClaim = serde_json::from_value(json!({
-        "metadata": {"name": "c", "uid": "c"},
-        "spec": {
-            "nodeClassRef": {"group": "g", "kind": "K", "name": "n"}, "requirements": [],
-            "startupTaints": [{"key": "s", "effect": "NoSchedule"}],
-        },
-        "status": {"providerID": "i"},
-    }))
-    .unwrap();
+    let claim = node_claim("c").startup_taint("s", "NoSchedule");
+    let mut claim = claim.set("/status/providerID", "i").build();
     claim.set_true(types::LAUNCHED, at(1));
     claim
 }
 
 /// A Node of instance `i` with the unregistered taint.
-fn joined(change: impl FnOnce(&mut serde_json::Value)) -> Arc<Node> {
-    let mut node = json!({
-        "metadata": {"name": "n"},
-        "spec": {"providerID": "i", "taints": [taints::unregistered()]},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-    });
-    change(&mut node);
-    Arc::new(serde_json::from_value(node).unwrap())
+fn node() -> Object<Node> {
+    let node = bare_node("n").set("/spec/providerID", "i").ready();
+    node.push("/spec/taints", json!(taints::unregistered()))
+}
+
+fn joined() -> Arc<Node> {
+    Arc::new(node().build())
 }
 
 fn on(joining: &mut Joining, event: Event, nodes: &[Arc<Node>], second: i64) -> Vec<Effect> {
@@ -158,7 +151,7 @@ fn a_launched_claim_has_fifteen_minutes_to_register() {
 #[test]
 fn a_node_becomes_initialized_in_one_reconciliation_if_it_is_ready() {
     let mut joining = Joining::new(launched(), at(0));
-    let nodes = [joined(|_| ())];
+    let nodes = [joined()];
     assert_eq!(on(&mut joining, Event::Due, &nodes, 1), [Effect::RunHooks]);
     let effects = on(
         &mut joining,
@@ -192,7 +185,7 @@ fn a_node_becomes_initialized_in_one_reconciliation_if_it_is_ready() {
 #[test]
 fn a_hook_that_waits_keeps_the_unregistered_taint_and_its_labels_are_kept() {
     let mut joining = Joining::new(launched(), at(0));
-    let nodes = [joined(|_| ())];
+    let nodes = [joined()];
     let answers = HookAnswers {
         pending: vec!["network".to_owned()],
         next: Some(Duration::from_secs(7)),
@@ -218,15 +211,10 @@ fn a_hook_that_waits_keeps_the_unregistered_taint_and_its_labels_are_kept() {
 #[test]
 fn a_node_that_could_not_be_written_is_not_registered() {
     let mut joining = Joining::new(launched(), at(0));
-    on(&mut joining, Event::Registered(false), &[joined(|_| ())], 1);
+    on(&mut joining, Event::Registered(false), &[joined()], 1);
     assert!(!joining.claim().is_true(types::REGISTERED));
     joining.claim.set_true(types::REGISTERED, at(1));
-    on(
-        &mut joining,
-        Event::Initialized(false),
-        &[joined(|_| ())],
-        1,
-    );
+    on(&mut joining, Event::Initialized(false), &[joined()], 1);
     assert!(!joining.claim().is_true(types::INITIALIZED));
 }
 
@@ -234,20 +222,15 @@ fn a_node_that_could_not_be_written_is_not_registered() {
 #[test]
 fn two_nodes_of_one_instance_fail_the_registration() {
     let mut joining = Joining::new(launched(), at(0));
-    on(
-        &mut joining,
-        Event::Due,
-        &[joined(|_| ()), joined(|_| ())],
-        1,
-    );
+    on(&mut joining, Event::Due, &[joined(), joined()], 1);
     assert!(joining.claim().is_false(types::REGISTERED));
     assert_eq!(
         reason(&joining, types::REGISTERED),
         reasons::MULTIPLE_NODES_FOUND
     );
-    on(&mut joining, Event::Due, &[joined(|_| ())], 2);
+    on(&mut joining, Event::Due, &[joined()], 2);
     assert!(joining.claim().is_false(types::REGISTERED), "for good");
-    let effects = on(&mut joining, Event::Due, &[joined(|_| ())], 1 + 900);
+    let effects = on(&mut joining, Event::Due, &[joined()], 1 + 900);
     assert!(matches!(&effects[..], [Effect::Delete { .. }]));
 }
 
@@ -255,11 +238,9 @@ fn two_nodes_of_one_instance_fail_the_registration() {
 #[test]
 fn a_node_without_the_unregistered_taint_is_warned_about() {
     let warned = |label: &str| {
-        let node = joined(|node| {
-            node["spec"]["taints"] = json!([]);
-            node["metadata"]["labels"] = json!({label: "true"});
-        });
-        let effects = on(&mut Joining::new(launched(), at(0)), Event::Due, &[node], 1);
+        let untainted = node().remove("/spec/taints").label(label, "true").build();
+        let mut joining = Joining::new(launched(), at(0));
+        let effects = on(&mut joining, Event::Due, &[Arc::new(untainted)], 1);
         assert_eq!(effects.last(), Some(&Effect::RunHooks), "it is registered");
         effects
             .iter()
@@ -281,18 +262,8 @@ fn a_later_generation_leaves_a_ready_claim_ready() {
     claim.metadata.generation = Some(2);
     restamp(&mut claim);
     for condition in claim.conditions() {
-        assert_eq!(
-            condition.observed_generation,
-            Some(2),
-            "{}",
-            condition.type_
-        );
-        assert_eq!(
-            condition.last_transition_time.0,
-            at(10),
-            "{}",
-            condition.type_
-        );
+        assert_eq!(condition.observed_generation, Some(2), "{condition:?}");
+        assert_eq!(condition.last_transition_time.0, at(10), "{condition:?}");
     }
     assert!(claim.is_true(types::READY));
 }
@@ -328,18 +299,11 @@ fn a_failed_claim_keeps_its_generation_while_a_condition_is_unknown() {
 /// Conformance: API-077
 #[test]
 fn the_claims_labels_win_over_the_providers_and_its_annotations_lose() {
-    let mut claim = NodeClaim::new("a", Default::default());
-    claim.metadata.labels = Some([("x".to_owned(), "claim".to_owned())].into());
-    claim.metadata.annotations = Some([("x".to_owned(), "claim".to_owned())].into());
-    let mut answer = claim.clone();
-    answer.metadata.labels = Some(
-        [("x", "provider"), ("y", "provider")]
-            .map(|(k, v)| (k.to_owned(), v.to_owned()))
-            .into(),
-    );
-    answer.metadata.annotations = Some([("x".to_owned(), "provider".to_owned())].into());
-    answer.status.provider_id = Some("kwok://a".into());
-    record_launch(&mut claim, &answer);
+    let own = node_claim("a").label("x", "claim").annotation("x", "claim");
+    let answer = own.clone().label("x", "provider").label("y", "provider");
+    let answer = answer.annotation("x", "provider").launched("kwok://a");
+    let mut claim = own.build();
+    record_launch(&mut claim, &answer.build());
     assert_eq!(claim.label("x"), Some("claim"));
     assert_eq!(claim.label("y"), Some("provider"));
     assert_eq!(claim.annotation("x"), Some("provider"));

@@ -353,45 +353,27 @@ fn describe_origin(claim: &mut NodeClaim, pool: &NodePool) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use karpenter_fixtures::{CAPACITY_TYPE, Object, node_pool};
 
     use super::*;
 
-    fn pool(spec: Value) -> NodePool {
-        let mut value = json!({
-            "metadata": { "name": "p" },
-            "spec": { "template": { "spec": { "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [] } } },
-        });
-        value["spec"]
-            .as_object_mut()
-            .unwrap()
-            .extend(spec.as_object().unwrap().clone());
-        serde_json::from_value(value).unwrap()
+    fn planned(pool: Object<NodePool>) -> PlannedNodeClaim {
+        PlannedNodeClaim::from_template(&pool.build(), &crate::fake::well_known())
     }
 
     #[test]
     fn a_planned_node_from_a_template_has_the_kubelet_settings_of_v1beta1() {
-        let mut pool = pool(json!({ "replicas": 1 }));
-        let kubelet = (
-            annotations::KUBELET_COMPATIBILITY.to_owned(),
-            r#"{"maxPods":20}"#.to_owned(),
-        );
-        pool.metadata.annotations = Some([kubelet].into());
-        let claim =
-            PlannedNodeClaim::from_template(&pool, &crate::fake::well_known()).to_node_claim();
-        assert_eq!(claim.kubelet_compatibility(), Some(r#"{"maxPods":20}"#));
+        let kubelet = r#"{"maxPods":20}"#;
+        let pool = node_pool("p").annotation(annotations::KUBELET_COMPATIBILITY, kubelet);
+        let claim = planned(pool).to_node_claim();
+        assert_eq!(claim.kubelet_compatibility(), Some(kubelet));
     }
 
     #[test]
     fn planned_nodes_that_differ_in_one_part_are_not_equal() {
-        let pool = pool(json!({}));
-        let planned = || PlannedNodeClaim::from_template(&pool, &crate::fake::well_known());
+        let planned = || planned(node_pool("p"));
         assert_eq!(planned(), planned());
-        let key = || PodKey {
-            namespace: "default".into(),
-            name: "p".into(),
-            uid: "p".into(),
-        };
+        let key = || PodKey::new("default", "p", "p");
         let changes: [&dyn Fn(&mut PlannedNodeClaim); 8] = [
             &|planned| planned.node_pool = "other".into(),
             &|planned| planned.hourly_price = 1.0,
@@ -412,43 +394,24 @@ mod tests {
     /// Conformance: API-076, DIS-208
     #[test]
     fn a_planned_node_is_its_template_with_owner_labels_and_hash() {
-        let mut pool = pool(json!({ "replicas": 1 }));
-        pool.metadata.uid = Some("u".to_owned());
-        pool.spec.template.metadata.labels = Some([("team".to_owned(), "a".to_owned())].into());
-        pool.spec.template.spec.requirements = serde_json::from_value(json!([
-            { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"] },
-            { "key": "custom", "operator": "In", "values": ["x"] },
-        ]))
-        .unwrap();
-        let claim =
-            PlannedNodeClaim::from_template(&pool, &crate::fake::well_known()).to_node_claim();
-        assert_eq!(
-            (
-                claim.metadata.generate_name.as_deref(),
-                claim.metadata.name.as_deref()
-            ),
-            (Some("p-"), None)
-        );
-        let labels: Vec<(String, String)> =
-            claim.metadata.labels.clone().unwrap().into_iter().collect();
-        let expected = [
-            ("custom", "x"),
-            ("g/k", "n"),
-            ("karpenter.sh/nodepool", "p"),
-            ("team", "a"),
-        ];
-        assert_eq!(
-            labels,
-            expected.map(|(key, value)| (key.to_owned(), value.to_owned()))
-        );
-        let keys: Vec<&str> = claim
-            .spec
-            .requirements
-            .iter()
-            .map(|r| r.key.as_str())
+        let pool = node_pool("p")
+            .node_label("team", "a")
+            .class("g", "k", "n")
+            .requires(CAPACITY_TYPE, "In", &["spot", "on-demand"])
+            .requires("custom", "In", &["x"]);
+        let claim = planned(pool.clone()).to_node_claim();
+        let metadata = &claim.metadata;
+        assert_eq!(metadata.generate_name.as_deref(), Some("p-"));
+        assert_eq!(metadata.name, None);
+        let labels = metadata.labels.iter().flatten();
+        let labels: Vec<String> = labels
+            .map(|(key, value)| format!("{key}={value}"))
             .collect();
+        let expected = ["custom=x", "g/k=n", "karpenter.sh/nodepool=p", "team=a"];
+        assert_eq!(labels, expected);
+        let keys = claim.spec.requirements.iter().map(|r| r.key.as_str());
         assert_eq!(
-            keys,
+            keys.collect::<Vec<_>>(),
             [
                 "custom",
                 "g/k",
@@ -457,16 +420,12 @@ mod tests {
                 "team"
             ]
         );
-        let owner = &claim.metadata.owner_references.as_ref().unwrap()[0];
-        assert_eq!(
-            (owner.uid.as_str(), owner.block_owner_deletion),
-            ("u", Some(true))
-        );
-        let marks = claim.metadata.annotations.clone().unwrap();
-        assert_eq!(marks[annotations::NODE_POOL_HASH], hash::node_pool(&pool));
-        assert_eq!(
-            marks[annotations::NODE_POOL_HASH_VERSION],
-            hash::NODE_POOL_HASH_VERSION
-        );
+        let owner = &metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!((&*owner.uid, owner.block_owner_deletion), ("p", Some(true)));
+        let marks = metadata.annotations.as_ref().unwrap();
+        let hash = hash::node_pool(&pool.build());
+        assert_eq!(marks[annotations::NODE_POOL_HASH], hash);
+        let version = &marks[annotations::NODE_POOL_HASH_VERSION];
+        assert_eq!(version, hash::NODE_POOL_HASH_VERSION);
     }
 }

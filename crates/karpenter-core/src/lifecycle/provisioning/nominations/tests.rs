@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod as Wire};
 use karpenter_api::labels;
-use karpenter_api::v1::NodeClaim;
-use serde_json::{Value, json};
+use karpenter_fixtures::{Object, bare_node, node_claim};
+use serde_json::json;
 
 use super::*;
 use crate::cluster::{Cluster, ClusterConfig};
@@ -14,46 +14,35 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn pod(spec: Value) -> Pod {
-    let mut pod = json!({
-        "metadata": {"name": "a", "namespace": "default", "uid": "a"},
-        "spec": {"containers": []},
-        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
-    });
-    let fields = spec.as_object().unwrap().clone();
-    pod["spec"].as_object_mut().unwrap().extend(fields);
-    Pod::parse(&serde_json::from_value(pod).unwrap())
+fn parsed(pod: Object<Wire>) -> Pod {
+    Pod::parse(&pod.build())
+}
+
+fn pod() -> Pod {
+    parsed(karpenter_fixtures::pod("a"))
+}
+
+/// Returns the Node of the NodeClaim `n`, with these labels.
+fn joined(labels: &[&str]) -> Object<Node> {
+    let node = bare_node("node-of-n").set("/spec/providerID", "test://n");
+    let node = node.set("/status/allocatable", json!({"cpu": "4", "pods": "10"}));
+    labels
+        .iter()
+        .fold(node, |node, label| node.label(label, "true"))
 }
 
 /// Returns a cluster with a pending `pod`, and a NodeClaim `n` whose conditions became true at the given seconds.
-fn cluster(pod: Pod, conditions: &[(&str, i64)], taints: Value) -> Cluster {
+fn cluster(pod: Pod, conditions: &[(&str, i64)]) -> Cluster {
     let mut state = Cluster::new(ClusterConfig::default());
     state.insert_pod(pod);
-    let met: Vec<Value> = conditions
-        .iter()
-        .map(|(condition, second)| {
-            json!({"type": condition, "status": "True", "reason": condition, "message": "", "lastTransitionTime": at(*second)})
-        })
-        .collect();
-    let claim = json!({
-        "metadata": {"name": "n", "uid": "n"},
-        "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "c"}},
-        "status": {"providerID": "test://n", "conditions": met},
-    });
-    state.apply_node_claim(&serde_json::from_value::<NodeClaim>(claim).unwrap());
-    let node_labels = [
-        (types::REGISTERED, labels::REGISTERED),
-        (types::INITIALIZED, labels::INITIALIZED),
-    ];
-    let is_met = |condition: &str| conditions.iter().any(|(met, _)| *met == condition);
-    let node_labels: serde_json::Map<String, Value> = node_labels
-        .into_iter()
-        .filter(|(condition, _)| is_met(condition))
-        .map(|(_, label)| (label.to_owned(), json!("true")))
-        .collect();
-    if !node_labels.is_empty() {
-        let node = json!({"metadata": {"name": "node-of-n", "uid": "m", "labels": node_labels}, "spec": {"providerID": "test://n", "taints": taints}, "status": {"allocatable": {"cpu": "4", "pods": "10"}}});
-        state.apply_node(&serde_json::from_value::<Node>(node).unwrap());
+    let claim = conditions.iter().fold(
+        node_claim("n").set("/status/providerID", "test://n"),
+        |claim, (condition, second)| claim.is_since(condition, &at(*second).to_string()),
+    );
+    state.apply_node_claim(&claim.build());
+    let labels = [labels::REGISTERED, labels::INITIALIZED];
+    if !conditions.is_empty() {
+        state.apply_node(&joined(&labels[..conditions.len()]).build());
     }
     state
 }
@@ -69,7 +58,7 @@ fn is_planned(nominations: &mut Nominations, state: &Cluster, second: i64) -> bo
 
 #[test]
 fn a_pod_without_a_nomination_is_planned() {
-    let state = cluster(pod(json!({})), &READY, json!([]));
+    let state = cluster(pod(), &READY);
     assert!(is_planned(&mut Nominations::default(), &state, 0));
 }
 
@@ -77,8 +66,8 @@ fn a_pod_without_a_nomination_is_planned() {
 fn a_pod_keeps_its_nomination_while_its_node_is_launching() {
     let mut nominations = Nominations::default();
     for conditions in [vec![], vec![(types::REGISTERED, 30)]] {
-        let state = cluster(pod(json!({})), &conditions, json!([]));
-        nominations.nominate(&pod(json!({})), "n", at(0));
+        let state = cluster(pod(), &conditions);
+        nominations.nominate(&pod(), "n", at(0));
         assert!(!is_planned(&mut nominations, &state, 800));
         let standing = nominations.standing(&state.snapshot(), at(800));
         assert_eq!(standing.nominated[0].1, "n");
@@ -89,8 +78,8 @@ fn a_pod_keeps_its_nomination_while_its_node_is_launching() {
 #[test]
 fn the_back_off_starts_when_the_node_is_ready_and_doubles() {
     let mut nominations = Nominations::default();
-    let state = cluster(pod(json!({})), &READY, json!([]));
-    nominations.nominate(&pod(json!({})), "n", at(0));
+    let state = cluster(pod(), &READY);
+    nominations.nominate(&pod(), "n", at(0));
     let standing = nominations.standing(&state.snapshot(), at(0));
     assert_eq!(
         standing.next,
@@ -106,28 +95,26 @@ fn the_back_off_starts_when_the_node_is_ready_and_doubles() {
         assert!(is_planned(&mut nominations, &state, second), "{second}");
         let overdue = nominations.standing(&state.snapshot(), at(second)).overdue;
         assert_eq!(overdue[0].target, "n");
-        nominations.nominate(&pod(json!({})), "n", at(second));
+        nominations.nominate(&pod(), "n", at(second));
         second += wait;
     }
 }
 
 #[test]
 fn a_taint_of_a_registered_node_is_waited_for_ten_seconds() {
-    let taint = |effect: &str| json!([{"key": "example.com/t", "effect": effect}]);
+    let tolerating = karpenter_fixtures::pod("a").tolerate(json!({"operator": "Exists"}));
     let registered = [(types::REGISTERED, 30)];
-    for (spec, effect, ends) in [
-        (json!({}), "NoSchedule", true),
-        (json!({}), "NoExecute", true),
-        (json!({}), "PreferNoSchedule", false),
-        (
-            json!({"tolerations": [{"operator": "Exists"}]}),
-            "NoSchedule",
-            false,
-        ),
+    for (pod, effect, ends) in [
+        (pod(), "NoSchedule", true),
+        (pod(), "NoExecute", true),
+        (pod(), "PreferNoSchedule", false),
+        (parsed(tolerating), "NoSchedule", false),
     ] {
         let mut nominations = Nominations::default();
-        let state = cluster(pod(spec.clone()), &registered, taint(effect));
-        nominations.nominate(&pod(spec), "n", at(0));
+        let mut state = cluster(pod.clone(), &registered);
+        let tainted = joined(&[labels::REGISTERED]).taint("example.com/t", "", effect);
+        state.apply_node(&tainted.build());
+        nominations.nominate(&pod, "n", at(0));
         assert!(!is_planned(&mut nominations, &state, 39));
         assert_eq!(is_planned(&mut nominations, &state, 40), ends, "{effect}");
     }
@@ -136,8 +123,8 @@ fn a_taint_of_a_registered_node_is_waited_for_ten_seconds() {
 #[test]
 fn a_pod_whose_node_is_deleted_waits_unless_the_node_never_joined() {
     let mut nominations = Nominations::default();
-    let mut state = cluster(pod(json!({})), &READY, json!([]));
-    nominations.nominate(&pod(json!({})), "n", at(0));
+    let mut state = cluster(pod(), &READY);
+    nominations.nominate(&pod(), "n", at(0));
     state.remove_node_claim("n");
     state.remove_node("node-of-n");
     assert!(!is_planned(&mut nominations, &state, 9));
@@ -151,21 +138,17 @@ fn a_pod_whose_node_is_deleted_waits_unless_the_node_never_joined() {
 #[test]
 fn a_pod_whose_resources_other_pods_use_is_planned_without_back_off() {
     let mut nominations = Nominations::default();
-    let mut state = cluster(pod(json!({})), &READY, json!([]));
+    let mut state = cluster(pod(), &READY);
     for _ in 0..3 {
-        nominations.nominate(&pod(json!({})), "n", at(0));
+        nominations.nominate(&pod(), "n", at(0));
     }
     assert!(!is_planned(&mut nominations, &state, 51));
     for index in 0..10 {
         let name = format!("other-{index}");
-        let other = json!({
-            "metadata": {"name": name, "namespace": "default", "uid": name},
-            "spec": {"nodeName": "node-of-n", "containers": []}, "status": {"phase": "Running"},
-        });
-        state.insert_pod(Pod::parse(&serde_json::from_value(other).unwrap()));
+        state.insert_pod(parsed(karpenter_fixtures::pod(&name).on("node-of-n")));
     }
     assert!(is_planned(&mut nominations, &state, 51));
-    nominations.nominate(&pod(json!({})), "deleted", at(51));
+    nominations.nominate(&pod(), "deleted", at(51));
     assert!(!is_planned(&mut nominations, &state, 60));
     assert!(
         is_planned(&mut nominations, &state, 61),
@@ -173,32 +156,33 @@ fn a_pod_whose_resources_other_pods_use_is_planned_without_back_off() {
     );
 }
 
-/// Returns a pending pod, or one that was bound to a node.
-fn sized(name: &str, cpu: &str, node: Option<&str>) -> Pod {
-    let pod = json!({
-        "metadata": {"name": name, "namespace": "default", "uid": name},
-        "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
-        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
-    });
-    Pod::parse(&serde_json::from_value(pod).unwrap())
+/// Returns a pending pod.
+fn sized(name: &str, cpu: &str) -> Pod {
+    parsed(karpenter_fixtures::pod(name).cpu(cpu))
+}
+
+/// Returns a pod that runs on the Node of `n`.
+fn other(cpu: &str) -> Pod {
+    parsed(karpenter_fixtures::pod("other").cpu(cpu).on("node-of-n"))
+}
+
+fn names(pods: &[Arc<Pod>]) -> Vec<&str> {
+    pods.iter().map(|pod| &*pod.key.name).collect()
 }
 
 #[test]
 fn of_pods_that_no_longer_fit_together_the_largest_keep_their_nominations() {
     let mut nominations = Nominations::default();
-    let mut state = cluster(sized("large", "2", None), &READY, json!([]));
-    nominations.nominate(&sized("large", "2", None), "n", at(0));
+    let mut state = cluster(sized("large", "2"), &READY);
+    nominations.nominate(&sized("large", "2"), "n", at(0));
     for name in ["b", "c", "d"] {
-        state.insert_pod(sized(name, "500m", None));
-        nominations.nominate(&sized(name, "500m", None), "n", at(0));
+        state.insert_pod(sized(name, "500m"));
+        nominations.nominate(&sized(name, "500m"), "n", at(0));
     }
-    let names = |pods: &[Arc<Pod>]| -> Vec<String> {
-        pods.iter().map(|pod| pod.key.name.clone()).collect()
-    };
     let standing = nominations.standing(&state.snapshot(), at(41));
     assert_eq!(names(&standing.unplaced), [""; 0], "3.5 of 4 cores");
     // kube-scheduler binds a pod here that was planned for another node.
-    state.insert_pod(sized("other", "1500m", Some("node-of-n")));
+    state.insert_pod(other("1500m"));
     let standing = nominations.standing(&state.snapshot(), at(41));
     assert_eq!(names(&standing.unplaced), ["c", "d"]);
     let kept = standing.nominated.iter();
@@ -209,7 +193,7 @@ fn of_pods_that_no_longer_fit_together_the_largest_keep_their_nominations() {
 #[test]
 fn pods_that_lost_their_places_are_planned_onto_as_few_nodes_as_possible() {
     let mut nominations = Nominations::default();
-    let mut state = cluster(sized("a", "2", None), &READY, json!([]));
+    let mut state = cluster(sized("a", "2"), &READY);
     let packing = |nominations: &mut Nominations, state: &Cluster| {
         let snapshot = state.snapshot();
         let standing = nominations.standing(&snapshot, at(41));
@@ -219,14 +203,14 @@ fn pods_that_lost_their_places_are_planned_onto_as_few_nodes_as_possible() {
         )
     };
     assert_eq!(packing(&mut nominations, &state), (1, None), "it is new");
-    nominations.nominate(&sized("a", "2", None), "n", at(0));
-    state.insert_pod(sized("other", "3", Some("node-of-n")));
+    nominations.nominate(&sized("a", "2"), "n", at(0));
+    state.insert_pod(other("3"));
     let fewest = Some(Packing::FewestNodes);
     assert_eq!(packing(&mut nominations, &state), (1, fewest));
-    state.insert_pod(sized("b", "2", None));
+    state.insert_pod(sized("b", "2"));
     assert_eq!(packing(&mut nominations, &state), (2, None), "half are new");
-    nominations.nominate(&sized("b", "2", None), "deleted", at(41));
-    nominations.nominate(&sized("a", "2", None), "deleted", at(41));
+    nominations.nominate(&sized("b", "2"), "deleted", at(41));
+    nominations.nominate(&sized("a", "2"), "deleted", at(41));
     nominations.release("deleted");
     assert_eq!(
         packing(&mut nominations, &state),
@@ -238,22 +222,14 @@ fn pods_that_lost_their_places_are_planned_onto_as_few_nodes_as_possible() {
 #[test]
 fn beyond_a_number_of_pods_passes_take_turns_from_the_oldest() {
     let aged = |name: &str, second: i64| {
-        let pod = json!({
-            "metadata": {"name": name, "namespace": "default", "uid": name, "creationTimestamp": at(second)},
-            "spec": {"containers": []},
-            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
-        });
-        Pod::parse(&serde_json::from_value(pod).unwrap())
+        parsed(karpenter_fixtures::pod(name).created(&at(second).to_string()))
     };
     let mut nominations = Nominations::default();
-    let mut state = cluster(aged("a", 3), &READY, json!([]));
+    let mut state = cluster(aged("a", 3), &READY);
     for (name, second) in [("b", 2), ("c", 1), ("d", 2), ("late", 9)] {
         state.insert_pod(aged(name, second));
     }
     nominations.nominate(&aged("late", 9), "n", at(0));
-    let names = |pods: &[Arc<Pod>]| -> Vec<String> {
-        pods.iter().map(|pod| pod.key.name.clone()).collect()
-    };
     let mut turn = None;
     for (planned, deferred, overdue, is_last) in [
         (vec!["c", "b", "d"], vec!["a", "late"], 0, false),
@@ -281,20 +257,17 @@ fn beyond_a_number_of_pods_passes_take_turns_from_the_oldest() {
 #[test]
 fn a_pod_with_changed_requirements_is_planned() {
     let mut nominations = Nominations::default();
-    nominations.nominate(&pod(json!({})), "n", at(0));
-    let other = pod(json!({"nodeSelector": {"disk": "fast"}}));
-    let state = cluster(other, &[], json!([]));
+    nominations.nominate(&pod(), "n", at(0));
+    let other = karpenter_fixtures::pod("a").select("disk", "fast");
+    let state = cluster(parsed(other), &[]);
     assert!(is_planned(&mut nominations, &state, 1));
 }
 
 #[test]
 fn pods_with_resource_claims_are_planned_every_time() {
     let mut nominations = Nominations::default();
-    let claims = json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]});
-    nominations.nominate(&pod(claims.clone()), "n", at(0));
-    assert!(is_planned(
-        &mut nominations,
-        &cluster(pod(claims), &[], json!([])),
-        1
-    ));
+    let claim = json!({"name": "gpu", "resourceClaimName": "gpu"});
+    let claiming = parsed(karpenter_fixtures::pod("a").push("/spec/resourceClaims", claim));
+    nominations.nominate(&claiming, "n", at(0));
+    assert!(is_planned(&mut nominations, &cluster(claiming, &[]), 1));
 }

@@ -220,6 +220,18 @@ pub struct Options {
 }
 
 impl Options {
+    /// Returns the options of Karpenter in a test: free ports, no explanations of decisions, no leader election.
+    #[must_use]
+    pub fn for_tests() -> Self {
+        Self {
+            metrics_port: 0,
+            health_probe_port: 0,
+            decisions_port: 0,
+            disable_leader_election: true,
+            ..Self::default()
+        }
+    }
+
     /// Parses flags and environment.
     ///
     /// # Errors

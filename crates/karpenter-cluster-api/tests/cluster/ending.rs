@@ -16,8 +16,7 @@ use crate::world::{World, deployment};
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_takes_an_hour_to_end_is_deleted_and_drained_once() {
     let world = World::start([deployment("small", 2, "a")]).await;
-    world.deploy(2).await;
-    world.until_running(2).await;
+    world.run_pods(2).await;
     world.capi.state.lock().holds_deletions = true;
     world.deploy(1).await;
     world.clock.sleep(Duration::from_secs(3600)).await;
@@ -57,8 +56,7 @@ async fn a_machine_that_takes_an_hour_to_end_is_deleted_and_drained_once() {
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_the_watch_does_not_have_is_deleted() {
     let world = World::start([deployment("small", 2, "a")]).await;
-    world.deploy(1).await;
-    world.until_running(1).await;
+    world.run_pods(1).await;
     world.capi.state.lock().holds_deletions = true;
     let claim = world.list::<NodeClaim>().await.remove(0);
     // It has no watch.
@@ -76,8 +74,7 @@ async fn a_machine_that_the_watch_does_not_have_is_deleted() {
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_its_health_check_wants_replaced_is_replaced() {
     let world = World::start([deployment("small", 2, "a")]).await;
-    world.deploy(2).await;
-    world.until_running(2).await;
+    world.run_pods(2).await;
     let machines = world.machines().await;
     for machine in &machines {
         let skipped = "cluster.x-k8s.io/skip-remediation";

@@ -40,8 +40,7 @@ fn from(machine: &kube::core::DynamicObject) -> String {
 #[tokio::test(start_paused = true)]
 async fn machines_are_launched_and_deleted_with_the_pods() {
     let world = World::start([deployment("small", 2, "a"), deployment("large", 8, "b")]).await;
-    world.deploy(8).await;
-    world.until_running(8).await;
+    world.run_pods(8).await;
     for node in world.list::<Node>().await {
         let claim = node.annotations()["cluster.x-k8s.io/machine"].clone();
         assert_eq!(
@@ -103,11 +102,7 @@ async fn lost_answers_and_kills_neither_lose_nor_double_a_machine() {
     world.boots_in(60);
     world.deploy(20).await;
     for kill_after in [5, 30, 20] {
-        world
-            .until("a Machine is there", async |w| {
-                !w.machines().await.is_empty()
-            })
-            .await;
+        world.until_machine().await;
         world.clock.sleep(Duration::from_secs(kill_after)).await;
         world.kill();
         world.run().await;
@@ -124,18 +119,10 @@ async fn a_node_claim_deleted_before_its_provider_id_deletes_its_machine() {
     let world = World::start([deployment("small", 2, "a")]).await;
     world.boots_in(1_000_000);
     world.deploy(1).await;
-    world
-        .until("the Machine is there", async |w| {
-            !w.machines().await.is_empty()
-        })
-        .await;
+    world.until_machine().await;
     world.deploy(0).await;
     let claim = world.list::<NodeClaim>().await.remove(0);
-    world
-        .api::<NodeClaim>()
-        .delete(&claim.name_any(), &DeleteParams::default())
-        .await
-        .unwrap();
+    world.delete_claim(&claim).await;
     world.clock.sleep(Duration::from_secs(60)).await;
     assert!(world.machines().await.is_empty());
     world.nothing_lost_or_doubled().await;
@@ -174,8 +161,7 @@ async fn the_pods_of_a_failed_machine_get_another_machine_deployment() {
         .lock()
         .failing
         .insert("2-cores".to_owned(), "no hosts left".to_owned());
-    world.deploy(1).await;
-    world.until_running(1).await;
+    world.run_pods(1).await;
     let machines = world.machines().await;
     assert_eq!(machines.iter().map(from).collect::<Vec<_>>(), ["large"]);
 }
@@ -315,8 +301,7 @@ async fn the_capacity_of_the_template_is_used_where_there_is_no_annotation() {
 #[tokio::test(start_paused = true)]
 async fn another_template_drifts_the_nodes_and_another_label_does_not() {
     let world = World::start([deployment("small", 2, "a")]).await;
-    world.deploy(3).await;
-    world.until_running(3).await;
+    world.run_pods(3).await;
     let names = async |w: &World| {
         w.machines()
             .await
@@ -354,8 +339,7 @@ async fn nodes_of_a_class_that_leaves_upgrades_to_cluster_api_never_drift() {
         .patch("default", &PatchParams::default(), &Patch::Merge(policy))
         .await
         .unwrap();
-    world.deploy(1).await;
-    world.until_running(1).await;
+    world.run_pods(1).await;
     let version = json!({ "spec": { "template": { "spec": { "version": "v1.37.0" } } } });
     world.change_deployment("small", version).await;
     world.clock.sleep(Duration::from_secs(1200)).await;
@@ -371,8 +355,7 @@ async fn nodes_of_a_class_that_leaves_upgrades_to_cluster_api_never_drift() {
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_a_user_deletes_is_replaced_at_once() {
     let world = World::start([deployment("small", 2, "a")]).await;
-    world.deploy(2).await;
-    world.until_running(2).await;
+    world.run_pods(2).await;
     let machine = world.machines().await.remove(0);
     world
         .capi
@@ -444,11 +427,7 @@ async fn a_machine_without_a_claim_is_deleted_even_before_its_provider_id() {
     let mut world = World::start([deployment("small", 2, "a")]).await;
     world.boots_in(1_000_000);
     world.deploy(1).await;
-    world
-        .until("the Machine is there", async |w| {
-            !w.machines().await.is_empty()
-        })
-        .await;
+    world.until_machine().await;
     world.kill();
     world.deploy(0).await;
     let claim = world.list::<NodeClaim>().await.remove(0);
@@ -462,11 +441,7 @@ async fn a_machine_without_a_claim_is_deleted_even_before_its_provider_id() {
         )
         .await
         .unwrap();
-    world
-        .api::<NodeClaim>()
-        .delete(&claim.name_any(), &DeleteParams::default())
-        .await
-        .unwrap();
+    world.delete_claim(&claim).await;
     world.run().await;
     world.nothing_lost_or_doubled().await;
 }
@@ -475,8 +450,7 @@ async fn a_machine_without_a_claim_is_deleted_even_before_its_provider_id() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_management_cluster_stops_collection_and_is_reported() {
     let world = World::start([deployment("small", 2, "a")]).await;
-    world.deploy(2).await;
-    world.until_running(2).await;
+    world.run_pods(2).await;
     world.hub.faults().add(Rule::new(Fault::Error(503)));
     world
         .until("the class is not ready", async |w| {
@@ -493,8 +467,7 @@ async fn a_silent_management_cluster_stops_collection_and_is_reported() {
         (2, 2)
     );
     world.hub.faults().clear();
-    world.deploy(4).await;
-    world.until_running(4).await;
+    world.run_pods(4).await;
 }
 
 /// Conformance: CAPI-26
@@ -504,8 +477,7 @@ async fn a_management_cluster_with_the_older_version_only_does_the_same() {
     older["spec"]["template"]["spec"]["infrastructureRef"] = json!({
         "apiVersion": format!("{INFRASTRUCTURE}/v1beta2"), "kind": "TestMachineTemplate", "name": "2-cores" });
     let world = World::start_on("v1beta1", [older]).await;
-    world.deploy(2).await;
-    world.until_running(2).await;
+    world.run_pods(2).await;
     world.deploy(0).await;
     world.nothing_lost_or_doubled().await;
 }
@@ -521,8 +493,7 @@ async fn kubelets_of_kubeadm_register_with_the_unregistered_taint() {
     world
         .add(bootstrap, "KubeadmConfigTemplate", template)
         .await;
-    world.deploy(1).await;
-    world.until_running(1).await;
+    world.run_pods(1).await;
     let (configs, machines) = (
         world.capi.all(bootstrap, "KubeadmConfig").await,
         world.machines().await,

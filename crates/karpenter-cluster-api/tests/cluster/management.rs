@@ -105,8 +105,7 @@ async fn machine_deployments_of_other_namespaces_are_not_offered() {
         &ApiResource::from_gvk(&kind),
     );
     others.create(&PostParams::default(), &twin).await.unwrap();
-    world.deploy(4).await;
-    world.until_running(4).await;
+    world.run_pods(4).await;
     let machines = world.machines().await;
     assert_eq!(machines.len(), 4, "on nodes of two cores");
     let rows = world.class().await.status.unwrap().machine_deployments;

@@ -16,7 +16,7 @@ use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
 use karpenter_testbed::loops::Loops;
 use karpenter_testbed::{Testbed, loops};
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
@@ -165,15 +165,8 @@ impl World {
     pub async fn run(&mut self) {
         let provider = self.provider().await;
         self.provider = Some(Arc::clone(&provider));
-        let options = Options {
-            metrics_port: 0,
-            decisions_port: 0,
-            health_probe_port: 0,
-            disable_leader_election: true,
-            ..Options::default()
-        };
         let (clients, own) = (Clients::from(self.client.clone()), Arc::clone(&provider));
-        let karpenter = Operator::builder(provider, clients, options)
+        let karpenter = Operator::builder(provider, clients, Options::for_tests())
             .clock(self.clock)
             .with(move |registry| controllers::add(registry, &own));
         let running = tokio::spawn(karpenter.run(CancellationToken::new()));
@@ -288,6 +281,26 @@ impl World {
     pub async fn until_running(&self, pods: usize) {
         self.until("the pods run", async |w| w.running().await == pods)
             .await;
+    }
+
+    /// Creates or scales the Deployment, and waits until its pods run.
+    pub async fn run_pods(&self, pods: usize) {
+        self.deploy(pods).await;
+        self.until_running(pods).await;
+    }
+
+    pub async fn until_machine(&self) {
+        self.until("a Machine is there", async |w| {
+            !w.machines().await.is_empty()
+        })
+        .await;
+    }
+
+    pub async fn delete_claim(&self, claim: &NodeClaim) {
+        let claims = self.api::<NodeClaim>();
+        let name = claim.metadata.name.as_deref().unwrap();
+        let now = DeleteParams::default();
+        claims.delete(name, &now).await.unwrap();
     }
 
     /// Advances time until `holds`, for an hour at most.

@@ -51,14 +51,13 @@ impl World {
             .unwrap();
         let loops = Loops::start(testbed.client(), testbed_clock, loops::Options::default());
         let (cloud, stop) = (Lagoon::default(), CancellationToken::new());
-        let options = Options {
-            metrics_port: 0,
-            decisions_port: 0,
-            health_probe_port: 0,
-            disable_leader_election: true,
-            ..Options::default()
-        };
-        let karpenter = operator(testbed.client(), cloud.clone(), "test", options).clock(clock);
+        let karpenter = operator(
+            testbed.client(),
+            cloud.clone(),
+            "test",
+            Options::for_tests(),
+        )
+        .clock(clock);
         tokio::spawn(karpenter.run(stop.clone()));
         let (client, name) = (testbed.client(), "test".to_owned());
         let instances = kubelets::join(client, cloud.clone(), name, clock, stop.clone());

@@ -75,55 +75,46 @@ pub fn aws_node_template() -> Value {
     .build::<AWSNodeTemplateSpec, AWSNodeTemplateStatus>()
 }
 
-/// The address of the conversion webhook for the API server.
+/// The service in the cluster by which the API server reaches the conversion webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// A service in the cluster.
-    Service {
-        namespace: String,
-        name: String,
-        port: u16,
-    },
-    /// A URL. `https` in a real cluster.
-    Url(String),
+pub struct Service {
+    pub namespace: String,
+    pub name: String,
+    pub port: u16,
 }
 
 /// Returns the NodePool definition with v1beta1. `provider` adds the label domains that a provider reserves.
 #[must_use]
-pub fn node_pool(provider: &[RestrictedDomain], reach: &Reach) -> Value {
-    beside(crd::node_pool(provider), v1beta1::node_pool, reach)
+pub fn node_pool(provider: &[RestrictedDomain], webhook: &Service) -> Value {
+    beside(crd::node_pool(provider), v1beta1::node_pool, webhook)
 }
 
 /// Returns the NodeClaim definition with v1beta1. `provider` adds the label domains that a provider reserves.
 #[must_use]
-pub fn node_claim(provider: &[RestrictedDomain], reach: &Reach) -> Value {
-    beside(crd::node_claim(provider), v1beta1::node_claim, reach)
+pub fn node_claim(provider: &[RestrictedDomain], webhook: &Service) -> Value {
+    beside(crd::node_claim(provider), v1beta1::node_claim, webhook)
 }
 
 /// Returns the EC2NodeClass definition with v1beta1.
 #[must_use]
-pub fn ec2_node_class(reach: &Reach) -> Value {
-    beside(karpenter_aws::api::crd(), v1beta1::ec2_node_class, reach)
+pub fn ec2_node_class(webhook: &Service) -> Value {
+    beside(karpenter_aws::api::crd(), v1beta1::ec2_node_class, webhook)
 }
 
 /// Adds the version that `older` makes of v1, which stays the stored one.
-fn beside(mut new: Value, older: fn(&Value) -> Value, reach: &Reach) -> Value {
+fn beside(mut new: Value, older: fn(&Value) -> Value, webhook: &Service) -> Value {
     if let Some(versions) = new["spec"]["versions"].as_array_mut() {
         versions.extend(versions.first().map(older));
     }
-    let client = match reach {
-        Reach::Service {
-            namespace,
-            name,
-            port,
-        } => {
-            json!({ "service": { "namespace": namespace, "name": name, "path": PATH, "port": port } })
-        }
-        Reach::Url(url) => json!({ "url": url }),
-    };
+    let Service {
+        namespace,
+        name,
+        port,
+    } = webhook;
+    let service = json!({ "namespace": namespace, "name": name, "path": PATH, "port": port });
     new["spec"]["conversion"] = json!({
         "strategy": "Webhook",
-        "webhook": { "conversionReviewVersions": ["v1"], "clientConfig": client },
+        "webhook": { "conversionReviewVersions": ["v1"], "clientConfig": { "service": service } },
     });
     new
 }
@@ -132,7 +123,7 @@ fn beside(mut new: Value, older: fn(&Value) -> Value, reach: &Reach) -> Value {
 /// the namespace `kube-system`, as the chart installs it.
 #[must_use]
 pub fn all(provider: &[RestrictedDomain]) -> Vec<(&'static str, Value)> {
-    let reach = Reach::Service {
+    let webhook = Service {
         namespace: "kube-system".to_owned(),
         name: "karpenter".to_owned(),
         port: 8443,
@@ -145,15 +136,15 @@ pub fn all(provider: &[RestrictedDomain]) -> Vec<(&'static str, Value)> {
         ),
         (
             "legacy/karpenter.sh_nodepools.yaml",
-            node_pool(provider, &reach),
+            node_pool(provider, &webhook),
         ),
         (
             "legacy/karpenter.sh_nodeclaims.yaml",
-            node_claim(provider, &reach),
+            node_claim(provider, &webhook),
         ),
         (
             "legacy/karpenter.k8s.aws_ec2nodeclasses.yaml",
-            ec2_node_class(&reach),
+            ec2_node_class(&webhook),
         ),
     ]
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
     /// A note; the object means the same as before.
@@ -26,9 +25,7 @@ impl fmt::Display for Severity {
 /// The object a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Subject {
-    /// The kind of the object.
     pub kind: String,
-    /// The name of the object.
     pub name: String,
 }
 

@@ -62,7 +62,6 @@ pub struct ProjectionSettings {
     pub provisioner_label: bool,
     /// The names of NodeClasses.
     pub class_names: ClassNames,
-    /// The handling of missing templates.
     pub missing_template: MissingTemplate,
 }
 
@@ -108,7 +107,6 @@ pub fn template(name: &str) -> Subject {
 /// The kubelet settings of an EC2NodeClass.
 type Kubelet = Option<Map<String, Value>>;
 
-/// A Provisioner during its conversion.
 struct ProvisionerConversion<'a> {
     object: &'a Provisioner,
     notes: Notebook,

@@ -71,14 +71,12 @@ impl Lookup for NoLookup {
 pub enum Kind {
     NodePool,
     NodeClaim,
-    /// EC2NodeClass.
     EC2NodeClass,
 }
 
 impl Kind {
     pub const ALL: [Self; 3] = [Self::NodePool, Self::NodeClaim, Self::EC2NodeClass];
 
-    /// Returns the name of the kind.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -114,7 +112,6 @@ impl Kind {
     }
 }
 
-/// The direction of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     /// v1beta1 to v1.

@@ -199,7 +199,6 @@ impl Keeper {
     }
 }
 
-/// Returns the name of a kind's definition.
 fn name(kind: Kind) -> String {
     let plural = match kind {
         Kind::NodePool => "nodepools",

@@ -143,7 +143,6 @@ impl Material {
         })
     }
 
-    /// Returns the data of the Secret.
     #[must_use]
     pub fn to_secret(&self) -> BTreeMap<String, ByteString> {
         [

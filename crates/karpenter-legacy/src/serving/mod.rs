@@ -58,7 +58,6 @@ impl Place {
         }
     }
 
-    /// Returns the name of the Secret with the certificate.
     #[must_use]
     pub fn secret(&self) -> String {
         format!("{}-cert", self.service)

@@ -11,7 +11,6 @@ const LENGTH: usize = 16 << 20;
 /// The memory of a conversion, besides the review and its response: the object that is being converted.
 const OBJECT: u64 = 48 << 20;
 
-/// A review of a text of objects.
 fn review(objects: &str) -> String {
     format!(
         r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview","request":{{"uid":"u","desiredAPIVersion":"karpenter.sh/v1","objects":[{objects}]}}}}"#
@@ -113,6 +112,13 @@ fn objects_are_converted_one_at_a_time() {
     let length = review.len() as u64;
     let (memory, answered) = post(review);
     assert_eq!(answered["result"]["status"], "Success");
+    let converted = answered["convertedObjects"].as_array().unwrap();
+    assert_eq!(converted.len(), (4 << 20) / (object.to_string().len() + 1));
+    assert!(
+        converted
+            .iter()
+            .all(|o| o["apiVersion"] == "karpenter.sh/v1")
+    );
     let response = answered["convertedObjects"].to_string().len() as u64;
     assert!(
         memory < length + response + (1 << 20),

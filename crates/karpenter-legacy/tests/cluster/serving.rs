@@ -14,7 +14,7 @@ use karpenter_kube::context::Context;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
 use karpenter_legacy::crd;
-use karpenter_legacy::crd::Reach;
+use karpenter_legacy::crd::Service;
 use karpenter_legacy::options::LegacyOptions;
 use karpenter_legacy::serving::Place;
 use karpenter_legacy::serving::material::Material;
@@ -81,20 +81,13 @@ impl Cluster {
             .await
             .unwrap();
 
-        let options = Options {
-            metrics_port: 0,
-            decisions_port: 0,
-            health_probe_port: 0,
-            disable_leader_election: true,
-            ..Options::default()
-        };
         let legacy = LegacyOptions {
             webhook_port: port,
             disable_legacy_resources: true,
             ..more
         };
         let provider = Arc::new(Cloud::new(testbed.client()));
-        let operator = Operator::builder(provider, testbed.client(), options)
+        let operator = Operator::builder(provider, testbed.client(), Options::for_tests())
             .with(move |controllers| legacy.add(controllers))
             .build();
         let cx = Arc::clone(operator.context());
@@ -177,16 +170,16 @@ impl Cluster {
 }
 
 fn asking() -> Vec<Value> {
-    let reach = Reach::Service {
+    let webhook = Service {
         namespace: "elsewhere".to_owned(),
         name: "other".to_owned(),
         port: 443,
     };
     let domains = [karpenter_aws::api::restricted_domain()];
     vec![
-        crd::node_pool(&domains, &reach),
-        crd::node_claim(&domains, &reach),
-        crd::ec2_node_class(&reach),
+        crd::node_pool(&domains, &webhook),
+        crd::node_claim(&domains, &webhook),
+        crd::ec2_node_class(&webhook),
     ]
 }
 

@@ -33,6 +33,11 @@ pub struct World {
     _stop: tokio_util::sync::DropGuard,
 }
 
+/// A kind of cluster-scoped objects.
+pub trait Kind: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug {}
+
+impl<K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug> Kind for K {}
+
 impl World {
     /// Creates a cluster with Karpenter and the definitions of all generations.
     pub async fn new() -> Self {
@@ -56,19 +61,12 @@ impl World {
         let all = own.chain([karpenter_aws::api::crd()]).chain(definitions);
         testbed.apply_crds(all).await.unwrap();
         let loops = Loops::start(testbed.client(), testbed_clock, loops::Options::default());
-        let options = Options {
-            metrics_port: 0,
-            decisions_port: 0,
-            health_probe_port: 0,
-            disable_leader_election: true,
-            ..Options::default()
-        };
         let settings = ProjectionSettings {
             default_instance_profile: Some("default-profile".to_owned()),
             ..ProjectionSettings::default()
         };
         let provider = Arc::new(Cloud::new(testbed.client()));
-        let operator = Operator::builder(provider, testbed.client(), options)
+        let operator = Operator::builder(provider, testbed.client(), Options::for_tests())
             .clock(clock)
             .with(move |controllers| controller::add(controllers, settings));
         let stop = CancellationToken::new();
@@ -116,10 +114,7 @@ impl World {
         api.create(&PostParams::default(), &object).await
     }
 
-    pub async fn edit<K>(&self, name: &str, spec: Value)
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
+    pub async fn edit<K: Kind>(&self, name: &str, spec: Value) {
         let patch = Patch::Merge(json!({ "spec": spec }));
         let api = self.api::<K>();
         api.patch(name, &PatchParams::default(), &patch)
@@ -127,25 +122,16 @@ impl World {
             .unwrap();
     }
 
-    pub async fn delete<K>(&self, name: &str)
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
+    pub async fn delete<K: Kind>(&self, name: &str) {
         let api = self.api::<K>();
         api.delete(name, &DeleteParams::default()).await.unwrap();
     }
 
-    pub async fn get<K>(&self, name: &str) -> Option<K>
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
+    pub async fn get<K: Kind>(&self, name: &str) -> Option<K> {
         self.api::<K>().get_opt(name).await.unwrap()
     }
 
-    pub async fn names<K>(&self) -> Vec<String>
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
+    pub async fn names<K: Kind>(&self) -> Vec<String> {
         let list = self.api::<K>().list(&ListParams::default()).await.unwrap();
         list.items
             .iter()
@@ -201,18 +187,17 @@ impl World {
     }
 
     /// Waits for a condition of an object to be true.
-    pub async fn is_true<K>(&self, name: &str, of: &str)
-    where
-        K: HasConditions<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
+    pub async fn is_true<K: Kind + HasConditions>(&self, name: &str, of: &str) {
         self.condition::<K>(name, of, "True").await;
     }
 
     /// Waits for a condition of an object to have this status, and returns it.
-    pub async fn condition<K>(&self, name: &str, of: &str, status: &str) -> Condition
-    where
-        K: HasConditions<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
+    pub async fn condition<K: Kind + HasConditions>(
+        &self,
+        name: &str,
+        of: &str,
+        status: &str,
+    ) -> Condition {
         let what = format!("{name} is {of}={status}");
         self.until(&what, async |world| {
             let object = world.get::<K>(name).await.unwrap();

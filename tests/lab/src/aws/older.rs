@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use anyhow::{Context, Result};
 use karpenter_kube::operator::own_namespace;
 use karpenter_legacy::crd;
-use karpenter_legacy::crd::Reach;
+use karpenter_legacy::crd::Service;
 use karpenter_legacy::options::LegacyOptions;
 use karpenter_testbed::Testbed;
 use serde_json::json;
@@ -46,7 +46,7 @@ pub(super) async fn install(testbed: &Testbed) -> Result<Generations> {
         .context("cannot find a free port for the webhook")?
         .port();
     let namespace = own_namespace();
-    let reach = Reach::Service {
+    let webhook = Service {
         namespace: namespace.clone(),
         name: SERVICE.to_owned(),
         port: webhook_port,
@@ -55,9 +55,9 @@ pub(super) async fn install(testbed: &Testbed) -> Result<Generations> {
     let definitions = [
         crd::provisioner(),
         crd::aws_node_template(),
-        crd::node_pool(&domains, &reach),
-        crd::node_claim(&domains, &reach),
-        crd::ec2_node_class(&reach),
+        crd::node_pool(&domains, &webhook),
+        crd::node_claim(&domains, &webhook),
+        crd::ec2_node_class(&webhook),
     ];
     testbed
         .apply_crds(definitions)

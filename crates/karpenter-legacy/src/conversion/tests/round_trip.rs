@@ -12,7 +12,6 @@ fn maybe(values: Vec<Value>) -> BoxedStrategy<Value> {
     proptest::sample::select(all).boxed()
 }
 
-/// Returns an object with some of the fields.
 fn object(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
     let (names, values): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
     values

@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 pub const INSTANCE_SIZE: &str = "karpenter.kwok.sh/instance-size";
 /// The family of an instance type: the part before the first dot or dash of its name, else its first character.
 pub const INSTANCE_FAMILY: &str = "karpenter.kwok.sh/instance-family";
-/// The CPUs of an instance type.
 pub const INSTANCE_CPU: &str = "karpenter.kwok.sh/instance-cpu";
 /// The memory of an instance type as a quantity.
 pub const INSTANCE_MEMORY: &str = "karpenter.kwok.sh/instance-memory";
@@ -42,7 +41,6 @@ pub struct InstanceTypeFile {
     pub offerings: Vec<OfferingFile>,
     /// `amd64` or `arm64`.
     pub architecture: String,
-    /// Operating systems of the type.
     pub operating_systems: Vec<String>,
     /// Capacity. Without `pods` the node can run 110 pods.
     pub resources: BTreeMap<String, K8sQuantity>,

@@ -38,11 +38,10 @@ use crate::node_class::{GROUP, KwokNodeClass};
 
 /// Prefix of the provider ids of simulated instances.
 pub const PROVIDER_PREFIX: &str = "kwok://";
-/// Prefix of the provider ids of simulated instances.
-pub const FAKE_NODE: &str = "kwok.x-k8s.io/node";
 /// Label and annotation of simulated nodes; the value is `fake`.
-const NODE_VIEWER_PRICE: &str = "eks-node-viewer/instance-price";
+pub const FAKE_NODE: &str = "kwok.x-k8s.io/node";
 /// Price label of eks-node-viewer.
+const NODE_VIEWER_PRICE: &str = "eks-node-viewer/instance-price";
 const PARTITION: &str = "kwok-partition";
 
 pub struct KwokProvider {

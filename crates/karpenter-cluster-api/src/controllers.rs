@@ -30,7 +30,6 @@ use crate::provider::{ClusterApiProvider, Offered, infrastructure};
 /// Interval between updates of the status of node classes.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Adds the controllers and watches of the provider.
 pub fn add(controllers: &mut ControllerRegistry, provider: &Arc<ClusterApiProvider>) {
     let cx = Arc::clone(controllers.context());
     if let Some(writer) = provider.class_writer() {

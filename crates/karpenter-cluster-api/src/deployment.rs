@@ -31,10 +31,8 @@ const NODE_DOMAINS: [&str; 3] = [
 ];
 const DEFAULT_PODS: i64 = 110;
 
-/// A reference to a template.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TemplateRef {
-    /// API group.
     pub group: String,
     /// Kind, such as `DevMachineTemplate`.
     pub kind: String,
@@ -60,19 +58,13 @@ impl TemplateRef {
 /// What is launched from a MachineDeployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// The name of the MachineDeployment.
     pub deployment: String,
-    /// The instance type.
     pub instance_type: String,
-    /// The zone.
     pub zone: String,
-    /// The capacity type.
     pub capacity_type: String,
     /// Labels of its Nodes, beside instance type, zone and capacity type: architecture and operating system among them.
     pub labels: BTreeMap<String, String>,
-    /// Taints of its Nodes.
     pub taints: Vec<Taint>,
-    /// The capacity.
     pub capacity: Resources,
     /// The price per hour, if it is known.
     pub price: Option<f64>,

@@ -25,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 use crate::deployment::TemplateRef;
 use crate::machine::{self, CLUSTER_LABEL, UID_LABEL, WITHOUT_DRAIN};
 
-/// The API group of Cluster API.
 const CLUSTER_API: &str = "cluster.x-k8s.io";
 /// How long a template is kept. Infrastructure providers refuse to change the spec of one.
 const TEMPLATE_KEPT: Duration = Duration::from_secs(30);
@@ -42,7 +41,6 @@ pub enum HubError {
     /// There is not exactly one Cluster.
     #[error("the management cluster has {0} Clusters: name this one in --cluster-api-cluster")]
     Clusters(usize),
-    /// The name is invalid.
     #[error("invalid Cluster `{0}`: it must be NAMESPACE/NAME")]
     InvalidCluster(String),
 }
@@ -280,7 +278,6 @@ impl Hub {
         all
     }
 
-    /// Returns a MachineDeployment.
     #[must_use]
     pub fn deployment(&self, name: &str) -> Option<Arc<DynamicObject>> {
         let found = self.0.found.get()?;

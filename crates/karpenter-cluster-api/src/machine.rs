@@ -38,17 +38,13 @@ pub const WITHOUT_DRAIN: [&str; 2] = [
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Launched {
-    /// The name of the NodeClaim.
     pub node_claim: String,
-    /// The name of the MachineDeployment.
     pub deployment: String,
     /// See [`fingerprint`].
     pub fingerprint: String,
     /// The infrastructure template.
     pub image_id: String,
-    /// Labels of the Node.
     pub labels: BTreeMap<String, String>,
-    /// Capacity.
     pub capacity: BTreeMap<String, Quantity>,
     /// Capacity available to pods.
     pub allocatable: BTreeMap<String, Quantity>,

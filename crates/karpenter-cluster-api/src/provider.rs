@@ -50,7 +50,6 @@ pub struct Offered {
     pub rejected: BTreeMap<String, String>,
 }
 
-/// The provider.
 pub struct ClusterApiProvider {
     hub: Hub,
     clock: Clock,
@@ -262,7 +261,6 @@ impl ClusterApiProvider {
         ))
     }
 
-    /// Creates the Machine of a NodeClaim.
     async fn launch(&self, claim: &NodeClaim) -> Result<DynamicObject, CloudProviderError> {
         let (shape, of) = self.choose(claim)?;
         let created = self.launch_from(claim, &shape, &of).await;
@@ -396,7 +394,6 @@ impl ClusterApiProvider {
     }
 }
 
-/// Returns the infrastructure template of a MachineDeployment.
 pub(crate) fn infrastructure(deployment: &DynamicObject) -> Option<TemplateRef> {
     TemplateRef::read(
         deployment

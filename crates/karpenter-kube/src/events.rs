@@ -370,97 +370,89 @@ fn event_name(object: &str, content: &str, now: Timestamp) -> String {
 mod tests {
     use super::*;
 
-    fn about(uid: &str) -> ObjectReference {
-        ObjectReference {
+    fn event(uid: &str, reason: &str, message: &str) -> Event {
+        let about = ObjectReference {
             kind: Some("Pod".into()),
             name: Some("p".into()),
             uid: Some(uid.into()),
             ..ObjectReference::default()
+        };
+        Event::normal(about, reason, message)
+    }
+
+    impl Gate {
+        fn takes(&mut self, event: &Event) -> bool {
+            self.admits(event, &Clock::new(Timestamp::UNIX_EPOCH, 1.0))
         }
+    }
+
+    async fn pass(seconds: u64) {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
     }
 
     /// Conformance: API-187
     #[tokio::test(start_paused = true)]
     async fn an_equal_event_is_dropped_within_its_window() {
-        let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
         let mut gate = Gate::default();
-        let event =
-            Event::warning(about("1"), "FailedScheduling", "no").every(Duration::from_secs(300));
-        assert!(gate.admits(&event, &clock));
-        assert!(!gate.admits(&event, &clock));
-        assert!(gate.admits(
-            &Event::warning(about("2"), "FailedScheduling", "no"),
-            &clock
-        ));
-        tokio::time::advance(Duration::from_secs(301)).await;
-        assert!(gate.admits(&event, &clock));
+        let failed = event("1", "FailedScheduling", "no").every(Duration::from_secs(300));
+        assert!(gate.takes(&failed) && !gate.takes(&failed));
+        assert!(gate.takes(&event("2", "FailedScheduling", "no")));
+        pass(301).await;
+        assert!(gate.takes(&failed));
     }
 
     /// Conformance: API-189
     #[tokio::test(start_paused = true)]
     async fn nominations_share_a_bucket_of_ten_and_five_per_second() {
-        let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
         let mut gate = Gate::default();
-        let admitted = |gate: &mut Gate, from: usize| {
-            (from..from + 100)
-                .filter(|i| {
-                    gate.admits(
-                        &Event::normal(about(&i.to_string()), "Nominated", "x").limited(),
-                        &clock,
-                    )
-                })
-                .count()
+        let mut admitted = |from: usize| {
+            let events = (from..from + 100).map(|i| event(&i.to_string(), "Nominated", "x"));
+            let events = events.map(Event::limited);
+            events.filter(|event| gate.takes(event)).count()
         };
-        assert_eq!(admitted(&mut gate, 0), 10);
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(admitted(&mut gate, 100), 5);
+        assert_eq!(admitted(0), 10);
+        pass(1).await;
+        assert_eq!(admitted(100), 5);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_object_has_25_events_at_once_and_then_one_every_five_minutes() {
-        let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
         let mut gate = Gate::default();
         let admitted = |gate: &mut Gate, object: &str| {
-            let events = (0..100).map(|i| Event::normal(about(object), "X", i.to_string()));
-            let events = events.map(Event::always);
-            events.filter(|event| gate.admits(event, &clock)).count()
+            let events = (0..100).map(|i| event(object, "X", &i.to_string()).always());
+            events.filter(|event| gate.takes(event)).count()
         };
         assert_eq!(admitted(&mut gate, "1"), 25);
         assert_eq!(admitted(&mut gate, "2"), 25);
-        tokio::time::advance(Duration::from_secs(299)).await;
+        pass(299).await;
         assert_eq!(admitted(&mut gate, "1"), 0);
-        tokio::time::advance(Duration::from_secs(302)).await;
+        pass(302).await;
         assert_eq!(admitted(&mut gate, "1"), 2);
-        tokio::time::advance(Duration::from_secs(25 * 300)).await;
+        pass(25 * 300).await;
         assert_eq!(admitted(&mut gate, "3"), 25);
         assert_eq!(gate.shares.len(), 1, "full buckets are removed");
     }
 
     #[tokio::test(start_paused = true)]
     async fn events_without_dedupe_values_always_pass() {
-        let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
         let mut gate = Gate::default();
-        let event = Event::normal(about("1"), "Finalized", "x").always();
-        assert!(gate.admits(&event, &clock) && gate.admits(&event, &clock));
-        let different = Event::normal(about("1"), "X", "a").dedupe_by_message();
-        assert!(gate.admits(&different, &clock));
-        assert!(gate.admits(
-            &Event::normal(about("1"), "X", "b").dedupe_by_message(),
-            &clock
-        ));
+        let finalized = event("1", "Finalized", "x").always();
+        assert!(gate.takes(&finalized) && gate.takes(&finalized));
+        for message in ["a", "b"] {
+            assert!(gate.takes(&event("1", "X", message).dedupe_by_message()));
+        }
     }
 
     /// Conformance: API-187
     #[tokio::test(start_paused = true)]
     async fn reasons_that_differ_in_case_alone_are_the_same() {
-        let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
         let mut gate = Gate::default();
-        assert!(gate.admits(&Event::normal(about("1"), "Evicted", "x"), &clock));
-        assert!(!gate.admits(&Event::normal(about("1"), "evicted", "y"), &clock));
-        assert!(gate.admits(&Event::normal(about("1"), "Disrupted", "x"), &clock));
-        tokio::time::advance(Duration::from_secs(119)).await;
-        assert!(!gate.admits(&Event::normal(about("1"), "Evicted", "x"), &clock));
-        tokio::time::advance(Duration::from_secs(2)).await;
-        assert!(gate.admits(&Event::normal(about("1"), "Evicted", "x"), &clock));
+        assert!(gate.takes(&event("1", "Evicted", "x")));
+        assert!(!gate.takes(&event("1", "evicted", "y")));
+        assert!(gate.takes(&event("1", "Disrupted", "x")));
+        pass(119).await;
+        assert!(!gate.takes(&event("1", "Evicted", "x")));
+        pass(2).await;
+        assert!(gate.takes(&event("1", "Evicted", "x")));
     }
 }

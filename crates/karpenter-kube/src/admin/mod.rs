@@ -197,8 +197,8 @@ mod tests {
 
     use super::*;
 
-    async fn get(site: &Server, uri: &'static str) -> (StatusCode, Bytes) {
-        let response = site.answer(&Method::GET, &Uri::from_static(uri)).await;
+    async fn get(site: &Server, uri: &str) -> (StatusCode, Bytes) {
+        let response = site.answer(&Method::GET, &uri.parse().unwrap()).await;
         let (parts, body) = response.into_parts();
         let body = http_body_util::BodyExt::collect(body).await.unwrap();
         (parts.status, body.to_bytes())
@@ -211,20 +211,21 @@ mod tests {
         }
     }
 
-    fn metrics(profiler: Option<Profiler>) -> Server {
-        server(Site::Metrics {
-            registry: Registry::new(),
-            profiler,
-        })
+    fn metrics(registry: Registry, profiler: Option<Profiler>) -> Site {
+        Site::Metrics { registry, profiler }
+    }
+
+    fn probes(ready: Result<(), &'static str>) -> Site {
+        Site::Probes {
+            live: Arc::new(|| Ok(())),
+            ready: Arc::new(move || ready.map_err(str::to_owned)),
+        }
     }
 
     /// Conformance: API-156
     #[tokio::test]
     async fn probes_return_the_reason_of_a_failure() {
-        let site = server(Site::Probes {
-            live: Arc::new(|| Ok(())),
-            ready: Arc::new(|| Err("not synced".into())),
-        });
+        let site = server(probes(Err("not synced")));
         assert_eq!(get(&site, "/healthz").await.0, StatusCode::OK);
         let (status, reason) = get(&site, "/readyz").await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -238,7 +239,7 @@ mod tests {
     /// Conformance: API-157
     #[tokio::test]
     async fn profiles_are_served_only_with_a_profiler() {
-        let site = metrics(None);
+        let site = server(metrics(Registry::new(), None));
         let asked = get(&site, "/debug/pprof/profile").await;
         assert_eq!(asked.0, StatusCode::NOT_FOUND);
     }
@@ -246,9 +247,10 @@ mod tests {
     /// Conformance: API-157
     #[tokio::test]
     async fn a_profile_takes_the_requested_seconds_and_five_minutes_at_most() {
-        let site = metrics(Some(Arc::new(|duration: Duration| {
+        let profiler: Profiler = Arc::new(|duration: Duration| {
             Box::pin(async move { Ok(duration.as_secs().to_string().into_bytes()) })
-        })));
+        });
+        let site = server(metrics(Registry::new(), Some(profiler)));
         for (uri, seconds) in [
             ("/debug/pprof/profile", "30"),
             ("/debug/pprof/profile?seconds=5", "5"),
@@ -257,20 +259,17 @@ mod tests {
             let (status, body) = get(&site, uri).await;
             assert_eq!((status, &*body), (StatusCode::OK, seconds.as_bytes()));
         }
-        for wrong in [
-            "/debug/pprof/profile?seconds=0",
-            "/debug/pprof/profile?seconds=-1",
-            "/debug/pprof/profile?seconds=x",
-        ] {
-            assert_eq!(get(&site, wrong).await.0, StatusCode::BAD_REQUEST);
+        for wrong in ["0", "-1", "x"] {
+            let uri = format!("/debug/pprof/profile?seconds={wrong}");
+            assert_eq!(get(&site, &uri).await.0, StatusCode::BAD_REQUEST);
         }
     }
 
     #[tokio::test]
     async fn a_failed_profile_returns_the_reason() {
-        let site = metrics(Some(Arc::new(|_| {
-            Box::pin(async { Err("another profile is being taken".to_owned()) })
-        })));
+        let profiler: Profiler =
+            Arc::new(|_| Box::pin(async { Err("another profile is being taken".to_owned()) }));
+        let site = server(metrics(Registry::new(), Some(profiler)));
         let (status, body) = get(&site, "/debug/pprof/profile").await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(body, "another profile is being taken\n");
@@ -297,16 +296,8 @@ mod tests {
     #[tokio::test]
     async fn requests_that_are_not_finished_keep_neither_scrapes_nor_probes_out() {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let site = Site::Metrics {
-            registry: Registry::new(),
-            profiler: None,
-        };
-        let metrics = listen(site, &tasks, &stop).await;
-        let site = Site::Probes {
-            live: Arc::new(|| Ok(())),
-            ready: Arc::new(|| Ok(())),
-        };
-        let probes = listen(site, &tasks, &stop).await;
+        let metrics = listen(metrics(Registry::new(), None), &tasks, &stop).await;
+        let probes = listen(probes(Ok(())), &tasks, &stop).await;
         let mut held = Vec::new();
         for _ in 0..3 * CONNECTIONS {
             let mut stream = TcpStream::connect(metrics).await.unwrap();
@@ -333,11 +324,7 @@ mod tests {
         let registry = Registry::new();
         registry.counter("karpenter_x_total", "X.", &[]).inc(&[]);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let site = Site::Metrics {
-            registry,
-            profiler: None,
-        };
-        let bound = listen(site, &tasks, &stop).await;
+        let bound = listen(metrics(registry, None), &tasks, &stop).await;
         let answer = ask(bound, "/metrics").await;
         assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("karpenter_x_total 1"));
         stop.cancel();

@@ -330,6 +330,10 @@ mod tests {
     use karpenter_core::lifecycle::backoff::Backoff;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const BACKOFF: Backoff = Backoff {
+        base: SECOND,
+        max: Duration::from_secs(60),
+    };
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_queued_once_and_never_handed_out_twice() {
@@ -355,12 +359,9 @@ mod tests {
             queue.done(key, None);
         }
         let state = queue.shared.state.lock();
-        assert!(
-            state.entries.capacity() < 300,
-            "{}",
-            state.entries.capacity()
-        );
-        assert!(state.ready.capacity() < 300, "{}", state.ready.capacity());
+        for capacity in [state.entries.capacity(), state.ready.capacity()] {
+            assert!(capacity < 300, "{capacity}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -382,15 +383,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failures_delay_exponentially_until_a_success() {
-        let backoff = Backoff {
-            base: SECOND,
-            max: 60 * SECOND,
-        };
         let queue = Queue::new();
         queue.add("a");
         for expected in [1, 2, 4, 8, 16, 32, 60, 60] {
             assert_eq!(queue.next(), Some("a"));
-            queue.failed("a", |n| backoff.after(n));
+            queue.failed("a", |n| BACKOFF.after(n));
             tokio::time::advance(expected * SECOND - Duration::from_millis(1)).await;
             assert_eq!(queue.next(), None, "{expected}");
             tokio::time::advance(Duration::from_millis(1)).await;
@@ -399,27 +396,20 @@ mod tests {
         queue.done("a", None);
         queue.add("a");
         assert_eq!(queue.next(), Some("a"));
-        assert_eq!(queue.failed("a", |n| backoff.after(n)), 1);
+        assert_eq!(queue.failed("a", |n| BACKOFF.after(n)), 1);
     }
 
     #[test]
     fn keys_that_failed_together_are_not_retried_together() {
-        let backoff = Backoff {
-            base: SECOND,
-            max: 60 * SECOND,
-        };
-        let mut waits: Vec<Duration> = (0..100).map(|key| backoff.of(&key, 4)).collect();
+        let mut waits: Vec<Duration> = (0..100).map(|key| BACKOFF.of(&key, 4)).collect();
         assert!(waits.iter().all(|w| (4 * SECOND..=8 * SECOND).contains(w)));
         waits.sort_unstable();
         let (first, last) = (waits[0], waits[99]);
         assert!(last - first > 3 * SECOND, "{first:?} to {last:?}");
         waits.dedup();
         assert!(waits.len() > 95, "{} different waits", waits.len());
-        assert_eq!(
-            backoff.of(&"a", 4),
-            backoff.of(&"a", 4),
-            "the jitter is deterministic"
-        );
+        let of = || BACKOFF.of(&"a", 4);
+        assert_eq!(of(), of(), "the jitter is deterministic");
     }
 
     #[tokio::test(start_paused = true)]

@@ -326,14 +326,9 @@ mod tests {
         assert!(!state.view().is_synced(), "nodeclaims are not listed");
         state.listed("NodeClaim");
         assert!(state.view().is_synced());
-        assert_eq!(
-            state
-                .changes
-                .iter()
-                .filter(|c| matches!(c, Change::Synced))
-                .count(),
-            1
-        );
+        let synced = state.changes.iter();
+        let synced = synced.filter(|c| matches!(c, Change::Synced));
+        assert_eq!(synced.count(), 1);
         state.apply_node(node("new"));
         assert!(state.view().is_synced());
         assert_eq!(state.view().nodes().count(), 2);

@@ -417,6 +417,32 @@ mod tests {
     use super::*;
     use crate::model::{Model, View};
 
+    /// A model of objects of one kind.
+    struct Running {
+        stop: CancellationToken,
+        task: tokio::task::JoinHandle<()>,
+    }
+
+    impl Running {
+        fn of(kind: ObjectKind) -> (Self, ModelHandle, Feeder) {
+            let (model, handle) = Model::new(ClusterConfig::default(), &[kind.as_str()]);
+            let stop = CancellationToken::new();
+            let task = tokio::spawn(model.run(stop.clone()));
+            let feeder = Feeder::new(kind, handle.clone());
+            (Self { stop, task }, handle, feeder)
+        }
+
+        async fn end(self) {
+            self.stop.cancel();
+            assert!(self.task.await.is_ok());
+        }
+    }
+
+    /// The model applies updates in order: after this one the view has all before it.
+    async fn catch_up(handle: &ModelHandle) {
+        assert!(handle.update(Update::Portion(Vec::new())).await.is_ok());
+    }
+
     fn namespace(name: &str) -> Object {
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(name.to_owned());
@@ -443,10 +469,7 @@ mod tests {
 
     #[tokio::test]
     async fn pods_that_a_later_list_lacks_are_removed_and_watched_ones_stay() {
-        let (model, handle) = Model::new(ClusterConfig::default(), &["Pod"]);
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(model.run(stop.clone()));
-        let mut feeder = Feeder::new(ObjectKind::Pod, handle.clone());
+        let (running, handle, mut feeder) = Running::of(ObjectKind::Pod);
         let list = async |feeder: &mut Feeder, names: &[&str]| {
             feeder.begin_list();
             for name in names {
@@ -454,8 +477,7 @@ mod tests {
                 assert!(feeder.listed(key, Some(pod(name))).await.is_ok());
             }
             assert!(feeder.end_list().await.is_ok());
-            // The model applies updates in order: after this one the view has the list.
-            assert!(handle.update(Update::Portion(Vec::new())).await.is_ok());
+            catch_up(&handle).await;
         };
         let names = || {
             let view = handle.view();
@@ -472,19 +494,15 @@ mod tests {
         assert_eq!(names(), ["c", "d"]);
         list(&mut feeder, &[]).await;
         assert_eq!(names(), [""; 0]);
-        stop.cancel();
-        assert!(task.await.is_ok());
+        running.end().await;
     }
 
     #[tokio::test]
     async fn a_nodeclaim_created_while_a_list_is_read_stays_in_the_model() {
-        let (model, handle) = Model::new(ClusterConfig::default(), &["NodeClaim"]);
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(model.run(stop.clone()));
-        let mut feeder = Feeder::new(ObjectKind::NodeClaim, handle.clone());
+        let (running, handle, mut feeder) = Running::of(ObjectKind::NodeClaim);
         let claim = karpenter_fixtures::node_claim("new").build();
         let is_known = async || {
-            assert!(handle.update(Update::Portion(Vec::new())).await.is_ok());
+            catch_up(&handle).await;
             handle.view().node_claim("new").is_some()
         };
         feeder.begin_list();
@@ -496,8 +514,7 @@ mod tests {
         feeder.begin_list();
         assert!(feeder.end_list().await.is_ok());
         assert!(!is_known().await, "the list is newer than what was watched");
-        stop.cancel();
-        assert!(task.await.is_ok());
+        running.end().await;
     }
 
     /// Lists more than a portion of objects of a kind, then breaks off and lists ten of them.
@@ -506,10 +523,7 @@ mod tests {
         object: impl Fn(&str) -> Object,
         number: impl Fn(&View) -> usize,
     ) {
-        let (model, handle) = Model::new(ClusterConfig::default(), &[kind.as_str()]);
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(model.run(stop.clone()));
-        let mut feeder = Feeder::new(kind, handle.clone());
+        let (running, handle, mut feeder) = Running::of(kind);
         let shows = async |feeder: &mut Feeder, count: usize| {
             feeder.begin_list();
             for n in 0..count {
@@ -521,14 +535,13 @@ mod tests {
         let count = || number(&handle.view());
         shows(&mut feeder, PORTION + 1).await;
         // Before the model is in sync, a view waits for this update, not for a portion.
-        assert!(handle.update(Update::Portion(Vec::new())).await.is_ok());
+        catch_up(&handle).await;
         assert_eq!(count(), PORTION, "the list has not ended");
         shows(&mut feeder, 10).await;
         assert!(feeder.end_list().await.is_ok());
         handle.synced().await;
         assert_eq!(count(), 10);
-        stop.cancel();
-        assert!(task.await.is_ok());
+        running.end().await;
         assert!(
             feeder.deleted("/1".into()).await.is_err(),
             "the model has stopped"

@@ -101,37 +101,27 @@ mod tests {
         let reason = |value, started| {
             protection_event(&pod(value, started), now).map(|e| (e.reason, e.message))
         };
-        let is = |event: Option<(String, String)>, reason: &str, part: &str| {
-            event.is_some_and(|(r, m)| r == reason && m.contains(part))
-        };
         assert_eq!(reason(None, started), None);
         assert_eq!(reason(Some("true"), started), None);
-        assert_eq!(
-            reason(Some("2h"), None),
-            None,
-            "protected at least until it has started"
-        );
-        assert!(is(
-            reason(Some("2h"), started),
-            "DoNotDisruptUntil",
-            "2026-01-01T02:00:00Z"
-        ));
-        assert!(is(
-            reason(Some("30m"), started),
+        let unstarted = reason(Some("2h"), None);
+        assert_eq!(unstarted, None, "protected at least until it has started");
+        let (elapsed, invalid) = (
             "DoNotDisruptGracePeriodElapsed",
-            "2026-01-01T00:30:00Z"
-        ));
-        let ends_now = reason(Some("1h"), started).unwrap();
-        assert_eq!(ends_now.0, "DoNotDisruptGracePeriodElapsed");
-        for bad in ["soon", "-1h", "0s", "False", ""] {
-            assert!(
-                is(
-                    reason(Some(bad), started),
-                    "InvalidDoNotDisruptAnnotation",
-                    bad
-                ),
-                "{bad}"
-            );
+            "InvalidDoNotDisruptAnnotation",
+        );
+        for (value, expected, part) in [
+            ("2h", "DoNotDisruptUntil", "2026-01-01T02:00:00Z"),
+            ("30m", elapsed, "2026-01-01T00:30:00Z"),
+            ("1h", elapsed, ""),
+            ("soon", invalid, "soon"),
+            ("-1h", invalid, "-1h"),
+            ("0s", invalid, "0s"),
+            ("False", invalid, "False"),
+            ("", invalid, ""),
+        ] {
+            let (reason, message) = reason(Some(value), started).unwrap();
+            assert_eq!(reason, expected, "{value}");
+            assert!(message.contains(part), "{message}");
         }
     }
 }

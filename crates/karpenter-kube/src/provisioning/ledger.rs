@@ -169,11 +169,15 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn pod(phase: &str, node: Option<&str>, conditions: serde_json::Value) -> Pod {
+    fn new() -> (PodLedger, Metrics) {
+        (PodLedger::default(), Metrics::new(&Registry::new()))
+    }
+
+    fn pod(phase: &str, node: Option<&str>, conditions: &[serde_json::Value]) -> Pod {
         let mut pod = karpenter_fixtures::pod("a")
             .created("1970-01-01T00:00:10Z")
             .set("/status/phase", phase)
-            .set("/status/conditions", conditions);
+            .set("/status/conditions", conditions.to_vec());
         if let Some(node) = node {
             pod = pod.set("/spec/nodeName", node);
         }
@@ -187,27 +191,21 @@ mod tests {
     /// Conformance: API-182
     #[test]
     fn a_pod_that_karpenter_did_not_place_is_tracked_until_it_is_ready() {
-        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
+        let (ledger, metrics) = new();
         let seen = |pod: &Pod, now| ledger.changed(pod, at(now), Some(&metrics));
         // kube-scheduler has bound it before the first plan.
-        seen(
-            &pod(
-                "Pending",
-                Some("n"),
-                vec![is_true("PodScheduled", 12)].into(),
-            ),
-            20,
-        );
+        let bound = is_true("PodScheduled", 12);
+        let bound = std::slice::from_ref(&bound);
+        seen(&pod("Pending", Some("n"), bound), 20);
         assert!(ledger.is_starting("a"));
         assert_eq!(metrics.pods_bound_duration_seconds.count(&[]), 0.0);
-        let running = vec![is_true("PodScheduled", 12)];
-        seen(&pod("Running", Some("n"), running.clone().into()), 30);
-        seen(&pod("Running", Some("n"), running.clone().into()), 31);
+        seen(&pod("Running", Some("n"), bound), 30);
+        seen(&pod("Running", Some("n"), bound), 31);
         assert!(ledger.is_starting("a"), "running and not ready");
-        let ready = [running, vec![is_true("Ready", 40)]].concat();
-        seen(&pod("Running", Some("n"), ready.clone().into()), 55);
+        let ready = [bound[0].clone(), is_true("Ready", 40)];
+        seen(&pod("Running", Some("n"), &ready), 55);
         assert!(!ledger.is_starting("a"));
-        seen(&pod("Running", Some("n"), ready.into()), 56);
+        seen(&pod("Running", Some("n"), &ready), 56);
         let text = metrics.registry.render();
         for line in [
             "karpenter_pods_bound_duration_seconds_sum 2",
@@ -217,38 +215,28 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
         }
-        assert!(
-            !text.contains("karpenter_pods_provisioning_bound"),
-            "{text}"
-        );
+        let planned = text.contains("karpenter_pods_provisioning_bound");
+        assert!(!planned, "{text}");
     }
 
     /// Conformance: API-182
     #[test]
     fn a_pod_that_ends_or_was_never_seen_pending_has_no_startup() {
-        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
-        let ready = || vec![is_true("Ready", 40)].into();
-        ledger.changed(&pod("Running", Some("n"), ready()), at(50), Some(&metrics));
-        ledger.changed(
-            &pod("Pending", None, serde_json::json!([])),
-            at(50),
-            Some(&metrics),
-        );
-        ledger.changed(
-            &pod("Failed", Some("n"), serde_json::json!([])),
-            at(60),
-            Some(&metrics),
-        );
+        let (ledger, metrics) = new();
+        let seen = |pod: Pod, now| ledger.changed(&pod, at(now), Some(&metrics));
+        seen(pod("Running", Some("n"), &[is_true("Ready", 40)]), 50);
+        seen(pod("Pending", None, &[]), 50);
+        seen(pod("Failed", Some("n"), &[]), 60);
         assert!(!ledger.is_starting("a"));
         assert_eq!(metrics.pods_startup_duration_seconds.count(&[]), 0.0);
     }
 
     #[test]
     fn a_standby_replica_tracks_pods_without_observing_them() {
-        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
-        let pending = pod("Pending", None, serde_json::json!([]));
-        let running = pod("Running", Some("n"), serde_json::json!([]));
-        let ready = pod("Running", Some("n"), vec![is_true("Ready", 40)].into());
+        let (ledger, metrics) = new();
+        let pending = pod("Pending", None, &[]);
+        let running = pod("Running", Some("n"), &[]);
+        let ready = pod("Running", Some("n"), &[is_true("Ready", 40)]);
         ledger.changed(&pending, at(20), None);
         ledger.changed(&running, at(30), None);
         // It becomes the leader.
@@ -259,12 +247,9 @@ mod tests {
 
     #[test]
     fn a_plan_for_a_bound_pod_is_not_recorded() {
-        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
-        ledger.changed(
-            &pod("Pending", Some("n"), serde_json::json!([])),
-            at(20),
-            Some(&metrics),
-        );
+        let (ledger, metrics) = new();
+        let bound = pod("Pending", Some("n"), &[]);
+        ledger.changed(&bound, at(20), Some(&metrics));
         // Its node is deleted, and the provisioner plans another place.
         ledger.decided("a", Decided::Placed { healthy: true }, at(30), &metrics);
         assert_eq!(ledger.schedulable_since("a"), None);
@@ -275,7 +260,7 @@ mod tests {
     /// Conformance: DIS-017
     #[test]
     fn the_first_schedulable_time_counts_and_a_failure_clears_it() {
-        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
+        let (ledger, metrics) = new();
         ledger.seen("a", at(1));
         let placed = Decided::Placed { healthy: false };
         ledger.decided("a", placed, at(2), &metrics);
@@ -283,36 +268,27 @@ mod tests {
         assert_eq!(ledger.schedulable_since("a"), Some(at(2)));
         ledger.decided("a", Decided::Unplaced, at(6), &metrics);
         assert_eq!(ledger.schedulable_since("a"), None);
-        ledger.decided("never seen, such as a bound pod", placed, at(6), &metrics);
-        assert_eq!(
-            ledger.schedulable_since("never seen, such as a bound pod"),
-            None
-        );
-        assert_eq!(
-            metrics.pods_scheduling_decision_duration_seconds.count(&[]),
-            1.0
-        );
+        // Never seen, such as a bound pod.
+        ledger.decided("b", placed, at(6), &metrics);
+        assert_eq!(ledger.schedulable_since("b"), None);
+        let decisions = &metrics.pods_scheduling_decision_duration_seconds;
+        assert_eq!(decisions.count(&[]), 1.0);
     }
 
     /// Conformance: DIS-018
     #[test]
     fn only_places_where_nodes_register_are_observed() {
-        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
+        let (ledger, metrics) = new();
         let healthy = |healthy| Decided::Placed { healthy };
+        let since = || (ledger.schedulable_since("a"), ledger.healthy_since("a"));
         ledger.seen("a", at(1));
         ledger.decided("a", healthy(false), at(2), &metrics);
-        assert_eq!(
-            (ledger.schedulable_since("a"), ledger.healthy_since("a")),
-            (Some(at(2)), None)
-        );
+        assert_eq!(since(), (Some(at(2)), None));
         ledger.decided("a", healthy(true), at(3), &metrics);
         ledger.decided("a", healthy(true), at(4), &metrics);
         assert_eq!(ledger.healthy_since("a"), Some(at(3)));
         ledger.decided("a", healthy(false), at(5), &metrics);
-        assert_eq!(
-            (ledger.schedulable_since("a"), ledger.healthy_since("a")),
-            (Some(at(2)), None)
-        );
+        assert_eq!(since(), (Some(at(2)), None));
         ledger.decided("a", healthy(true), at(6), &metrics);
         ledger.decided("a", Decided::Unplaced, at(7), &metrics);
         assert_eq!(ledger.healthy_since("a"), None);
@@ -320,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_pod_waits_for_its_first_plan_from_when_it_was_seen() {
-        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
+        let (ledger, metrics) = new();
         assert_eq!(ledger.undecided_since("a"), None);
         ledger.seen("a", at(1));
         ledger.seen("a", at(2));

@@ -48,12 +48,11 @@ impl Drop for SchedulingSeries {
 
 #[cfg(test)]
 mod tests {
-
     use jiff::Timestamp;
     use karpenter_core::cluster::{Cluster, ClusterConfig};
     use karpenter_core::schedule::{Plan, PodSet, Policy, Query, schedule};
+    use karpenter_fixtures::{EPOCH, bare_node, pod};
     use parking_lot::Mutex;
-    use serde_json::json;
 
     use super::*;
     use crate::metrics::Registry;
@@ -63,26 +62,12 @@ mod tests {
     /// Returns a cluster without NodePools, with 300 pending pods and one pod of a node that is being deleted.
     fn cluster() -> Cluster {
         let mut cluster = Cluster::new(ClusterConfig::default());
-        let leaving = json!({
-            "metadata": {"name": "old", "uid": "old", "deletionTimestamp": "2026-01-01T00:00:00Z", "labels": {"karpenter.sh/nodepool": "p"}},
-            "spec": {"providerID": "test://old"},
-        });
-        cluster.apply_node(&serde_json::from_value(leaving).unwrap());
+        let leaving = bare_node("old").pool("p").deleted(EPOCH);
+        cluster.apply_node(&leaving.build());
         for index in 0..300 {
-            let name = format!("pod-{index}");
-            let pod = json!({
-                "metadata": {"name": name, "namespace": "default", "uid": name},
-                "spec": {"containers": [{"name": "c"}]},
-                "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
-            });
-            cluster.apply_pod(&serde_json::from_value(pod).unwrap());
+            cluster.apply_pod(&pod(&format!("pod-{index}")).build());
         }
-        let bound = json!({
-            "metadata": {"name": "bound", "namespace": "default", "uid": "bound"},
-            "spec": {"nodeName": "old", "containers": [{"name": "c"}]},
-            "status": {"phase": "Running"},
-        });
-        cluster.apply_pod(&serde_json::from_value(bound).unwrap());
+        cluster.apply_pod(&pod("bound").on("old").build());
         cluster
     }
 

@@ -38,10 +38,6 @@ async fn cluster(
     (world, cloud)
 }
 
-async fn only_claim(world: &World) -> NodeClaim {
-    world.claim().await
-}
-
 fn context(world: &World) -> Arc<Context> {
     Arc::clone(world.cluster.context().unwrap())
 }

@@ -136,6 +136,33 @@ async fn is_answered(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> bool
         && line.starts_with(b"HTTP/1.1 200")
 }
 
+/// Asks for a path, whose answer takes so many seconds.
+async fn begin(stream: &mut DuplexStream, path: &str) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+}
+
+/// A connection of HTTP/2, which stays open while its sender exists.
+struct Http2 {
+    _sender: client::SendRequest<Full<Bytes>>,
+    ended: tokio::task::JoinHandle<hyper::Result<()>>,
+}
+
+/// Returns the code of the answer.
+async fn ask_http2<S>(stream: S, uri: &str) -> (u16, Http2)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = client::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.unwrap();
+    let ended = tokio::spawn(connection);
+    let request = Request::get(uri).body(Full::default()).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let code = response.status().as_u16();
+    let _sender = sender;
+    (code, Http2 { _sender, ended })
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_full_listener_closes_the_connection_that_is_idle_for_longest() {
     let world = World::new(3, |_| {});
@@ -144,9 +171,7 @@ async fn a_full_listener_closes_the_connection_that_is_idle_for_longest() {
     let mut second = world.connect().await;
     sleep(seconds(1)).await;
     let mut busy = world.connect().await;
-    busy.write_all(b"GET /30 HTTP/1.1\r\nHost: x\r\n\r\n")
-        .await
-        .unwrap();
+    begin(&mut busy, "/30").await;
     // It was idle for longer, but has asked since.
     assert!(is_answered(&mut first).await);
     let mut fourth = world.connect().await;
@@ -155,10 +180,8 @@ async fn a_full_listener_closes_the_connection_that_is_idle_for_longest() {
     assert_eq!(world.connections.count(), 3);
     let mut line = [0; 15];
     busy.read_exact(&mut line).await.unwrap();
-    assert!(
-        line.starts_with(b"HTTP/1.1 200"),
-        "a request in flight is not idle"
-    );
+    let is_answer = line.starts_with(b"HTTP/1.1 200");
+    assert!(is_answer, "a request in flight is not idle");
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,21 +190,15 @@ async fn requests_that_never_end_keep_no_other_one_out() {
     let mut stuck = Vec::new();
     for _ in 0..2 {
         let mut stream = world.connect().await;
-        stream
-            .write_all(b"GET /9999 HTTP/1.1\r\nHost: x\r\n\r\n")
-            .await
-            .unwrap();
+        begin(&mut stream, "/9999").await;
         settle().await;
         stuck.push(stream);
         sleep(seconds(1)).await;
     }
     let mut next = world.connect().await;
     assert!(is_answered(&mut next).await);
-    assert_eq!(
-        closed(&mut stuck[0]).await,
-        Duration::ZERO,
-        "the oldest one made room"
-    );
+    let took = closed(&mut stuck[0]).await;
+    assert_eq!(took, Duration::ZERO, "the oldest one made room");
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,15 +225,8 @@ async fn silent_tls_connections_keep_no_request_out() {
     }
     assert_eq!(world.connections.count(), 128);
     let stream = world.connect_tls().await;
-    let executor = TokioExecutor::new();
-    let (mut sender, connection) = client::handshake(executor, TokioIo::new(stream))
-        .await
-        .unwrap();
-    tokio::spawn(connection);
-    let request = Request::get("https://karpenter/")
-        .body(Full::<Bytes>::default())
-        .unwrap();
-    assert_eq!(sender.send_request(request).await.unwrap().status(), 200);
+    let (answer, _connection) = ask_http2(stream, "https://karpenter/").await;
+    assert_eq!(answer, 200);
     assert_eq!(world.connections.count(), 128);
 }
 
@@ -225,23 +235,10 @@ async fn silent_tls_connections_keep_no_request_out() {
 async fn a_connection_without_requests_is_closed_after_a_minute() {
     let world = World::with_tls(8, &["h2"]);
     let stream = world.connect_tls().await;
-    let executor = TokioExecutor::new();
-    let (mut sender, connection) = client::handshake(executor, TokioIo::new(stream))
-        .await
-        .unwrap();
-    let connection = tokio::spawn(connection);
-    let request = Request::get("https://karpenter/70")
-        .body(Full::<Bytes>::default())
-        .unwrap();
-    let response = sender.send_request(request).await.unwrap();
-    assert_eq!(
-        response.status(),
-        200,
-        "a request in flight may take longer"
-    );
-    drop(response);
+    let (answer, connection) = ask_http2(stream, "https://karpenter/70").await;
+    assert_eq!(answer, 200, "a request in flight may take longer");
     let began = Instant::now();
-    let _ = connection.await.unwrap();
+    let _ = connection.ended.await.unwrap();
     let idle = began.elapsed();
     assert!((seconds(60)..seconds(61)).contains(&idle), "{idle:?}");
 }
@@ -253,9 +250,7 @@ async fn a_request_has_its_time_and_so_has_a_connection() {
         listener.lifetime = seconds(300);
     });
     let mut slow = world.connect().await;
-    slow.write_all(b"GET /9999 HTTP/1.1\r\nHost: x\r\n\r\n")
-        .await
-        .unwrap();
+    begin(&mut slow, "/9999").await;
     assert_eq!(closed(&mut slow).await, seconds(30));
 
     let mut chatty = world.connect().await;
@@ -350,23 +345,16 @@ impl Body for Frames {
 #[tokio::test(start_paused = true)]
 async fn a_body_has_its_length_and_its_time() {
     let bodies = Bodies::new(100);
-    let (body, held) = bodies
-        .read(Frames::of(3, b"abc", true), 10, seconds(10))
-        .await
-        .unwrap();
+    let read = |frames, ends| bodies.read(Frames::of(frames, b"abc", ends), 10, seconds(10));
+    let (body, held) = read(3, true).await.unwrap();
     assert_eq!((body.as_slice(), bodies.bytes()), (&b"abcabcabc"[..], 9));
     drop(held);
-    let refused = bodies
-        .read(Frames::of(4, b"abc", true), 10, seconds(10))
-        .await;
+    let refused = read(4, true).await;
     assert!(matches!(refused, Err(Refused::TooLarge(10))), "{refused:?}");
     let began = Instant::now();
-    let reading = bodies.read(Frames::of(1, b"abc", false), 10, seconds(10));
-    let refused = tokio::time::timeout(seconds(3600), reading).await.unwrap();
-    assert_eq!(
-        refused.unwrap_err().to_string(),
-        "the body did not arrive within 10s"
-    );
+    let refused = tokio::time::timeout(seconds(3600), read(1, false)).await;
+    let refused = refused.unwrap().unwrap_err().to_string();
+    assert_eq!(refused, "the body did not arrive within 10s");
     assert_eq!((began.elapsed(), bodies.bytes()), (seconds(10), 0));
 }
 
@@ -421,10 +409,7 @@ fn a_body_takes_twice_its_length_while_it_is_read() {
             assert_eq!(runtime.block_on(reading).0.len(), LENGTH);
         });
         let most = 2 * LENGTH as u64 + (1 << 20);
-        assert!(
-            measured.bytes_max < most,
-            "{frames} frames: {}",
-            measured.bytes_max
-        );
+        let taken = measured.bytes_max;
+        assert!(taken < most, "{frames} frames: {taken}");
     }
 }

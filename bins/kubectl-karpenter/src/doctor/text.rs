@@ -97,14 +97,19 @@ pub(super) fn paragraphs(report: &Value) -> String {
     out
 }
 
-fn nodes(finding: &Value) -> String {
-    let count = finding["nodeCount"].as_u64().unwrap_or_default();
-    let named: Vec<Cow<'_, str>> = list(&finding["nodes"]).map(text).collect();
-    let more = count.saturating_sub(named.len() as u64);
-    match (count, more) {
-        (0, _) => String::new(),
-        (_, 0) => named.join(", "),
+/// Returns names, and how many more there are.
+fn listed(named: &[Cow<'_, str>], more: u64) -> String {
+    match more {
+        0 => named.join(", "),
         _ => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+fn nodes(finding: &Value) -> String {
+    let named: Vec<Cow<'_, str>> = list(&finding["nodes"]).map(text).collect();
+    match finding["nodeCount"].as_u64().unwrap_or_default() {
+        0 => String::new(),
+        count => listed(&named, count.saturating_sub(named.len() as u64)),
     }
 }
 
@@ -113,10 +118,9 @@ fn pods(finding: &Value) -> String {
     let pods = list(&finding["subjects"]).filter(|subject| subject["kind"] == "Pod");
     let named: Vec<Cow<'_, str>> = pods.map(|subject| text(&subject["name"])).collect();
     let more = finding["moreSubjects"].as_u64().unwrap_or_default();
-    match more {
-        _ if named.is_empty() => String::new(),
-        0 => named.join(", "),
-        _ => format!("{} and {more} more", named.join(", ")),
+    match named.is_empty() {
+        true => String::new(),
+        false => listed(&named, more),
     }
 }
 
@@ -214,22 +218,17 @@ WARNS   7 pods in namespace shop stuck terminating
 
     #[test]
     fn a_table_has_a_line_for_each_finding() {
-        let layout = Layout {
-            width: None,
-            headers: true,
-        };
-        let text = table(&report(), layout);
+        let text = table(&report(), Layout::PIPED);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(lines[0].starts_with("SEVERITY   CHECK"), "{text}");
-        assert!(
-            lines[1].contains("PdbImpossible") && lines[1].contains("18.43"),
-            "{text}"
-        );
-        assert!(
-            lines[2].contains("   -       -       -       namespace shop"),
-            "{text}"
-        );
+        for (line, part) in [
+            (1, "PdbImpossible"),
+            (1, "18.43"),
+            (2, "   -       -       -       namespace shop"),
+        ] {
+            assert!(lines[line].contains(part), "{text}");
+        }
     }
 
     #[test]
@@ -243,10 +242,6 @@ WARNS   7 pods in namespace shop stuck terminating
         let report = json!({ "observed": { "at": "2026-01-10T00:00:00Z" }, "ran": ["A", "B"], "costPerDay": 0.0, "checks": [] });
         let expected = "Nothing blocks nodes. 2 checks.\n";
         assert_eq!(paragraphs(&report), expected);
-        let layout = Layout {
-            width: None,
-            headers: true,
-        };
-        assert_eq!(table(&report, layout), expected);
+        assert_eq!(table(&report, Layout::PIPED), expected);
     }
 }

@@ -15,7 +15,7 @@ use karpenter_decisions::change::Change;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cluster::Access;
 use crate::flags::{Format, KubectlFlags};
@@ -146,48 +146,51 @@ impl Args {
 
 impl Subject {
     async fn ask(&self) -> anyhow::Result<(&Common, Value)> {
-        if let Some(bundle) = self.common().bundle.file() {
-            return Ok((self.common(), self.ask_bundle(bundle)?));
-        }
-        let (common, path) = match self {
+        let common = self.common();
+        let bundle = common.bundle.file();
+        let (subject, searched) = match self {
             Self::Pod(searched) => {
-                let named = &searched.named;
-                let namespace = named.common.namespace()?;
-                let pod = segment(&named.name)?;
-                let path = format!("/namespaces/{namespace}/pods/{pod}/explanation");
-                (&named.common, searched.path(&path)?)
+                let (namespace, name) = (common.namespace()?, searched.named.name.clone());
+                (answer::Subject::Pod { namespace, name }, Some(searched))
             }
             Self::Deploy(searched) => {
-                let (namespace, pod) = searched.named.pending_pod().await?;
-                let path = format!("/namespaces/{namespace}/pods/{pod}/explanation");
-                (&searched.named.common, searched.path(&path)?)
+                let (namespace, deployment) = (common.namespace()?, &searched.named.name);
+                let name = match bundle {
+                    Some(bundle) => offline::pod_of_deployment(bundle, &namespace, deployment)?,
+                    None => searched.named.pending_pod(&namespace).await?,
+                };
+                (answer::Subject::Pod { namespace, name }, Some(searched))
             }
             Self::Node(searched) => {
-                let named = &searched.named;
-                let path = format!("/nodes/{}/explanation", segment(&named.name)?);
-                (&named.common, searched.path(&path)?)
+                let name = searched.named.name.clone();
+                (answer::Subject::Node(name), Some(searched))
             }
-            Self::NodeClaim(named) => (
-                &named.common,
-                format!("/nodeclaims/{}/explanation", segment(&named.name)?),
-            ),
-            Self::NodePool(named) => (
-                &named.common,
-                format!("/nodepools/{}/explanation", segment(&named.name)?),
-            ),
-            Self::Pods(listed) => (&listed.common, "/explanations?of=pods&by=reason".to_owned()),
-            Self::Nodes(listed) => (
-                &listed.common,
-                "/explanations?of=nodes&by=reason".to_owned(),
-            ),
+            Self::NodeClaim(named) => (answer::Subject::NodeClaim(named.name.clone()), None),
+            Self::NodePool(named) => (answer::Subject::NodePool(named.name.clone()), None),
+            Self::Pods(_) => {
+                let answer = match bundle {
+                    Some(bundle) => offline::pods(bundle)?,
+                    None => common.get("/explanations?of=pods&by=reason").await?,
+                };
+                return Ok((common, answer));
+            }
+            Self::Nodes(_) => {
+                let answer = match bundle {
+                    Some(bundle) => offline::nodes(bundle)?,
+                    None => common.get("/explanations?of=nodes&by=reason").await?,
+                };
+                return Ok((common, answer));
+            }
         };
-        let mut server = Server::connect(&common.kubectl, &common.server).await?;
-        let answer: Value = server.get(&path).await?;
+        let answer = match (bundle, searched) {
+            (Some(bundle), Some(searched)) => searched.ask_bundle(bundle, &subject)?,
+            (Some(bundle), None) => offline::explain(bundle, &subject, &[], Duration::ZERO)?,
+            (None, Some(searched)) => common.get(&searched.path(&path(&subject)?)?).await?,
+            (None, None) => common.get(&path(&subject)?).await?,
+        };
         Ok((common, answer))
     }
-}
 
-impl Subject {
     fn common(&self) -> &Common {
         match self {
             Self::Pod(searched) | Self::Deploy(searched) | Self::Node(searched) => {
@@ -197,35 +200,27 @@ impl Subject {
             Self::Pods(listed) | Self::Nodes(listed) => &listed.common,
         }
     }
+}
 
-    /// Answers from a bundle.
-    fn ask_bundle(&self, bundle: BundleFile<'_>) -> anyhow::Result<Value> {
-        let pod = |searched: &Searched, name: String| -> anyhow::Result<Value> {
-            let namespace = searched.named.common.namespace()?;
-            searched.ask_bundle(bundle, &answer::Subject::Pod { namespace, name })
-        };
-        let alone = |subject| offline::explain(bundle, &subject, &[], Duration::ZERO);
-        match self {
-            Self::Pod(searched) => pod(searched, searched.named.name.clone()),
-            Self::Deploy(searched) => {
-                let namespace = searched.named.common.namespace()?;
-                let deployment = &searched.named.name;
-                let name = offline::pod_of_deployment(bundle, &namespace, deployment)?;
-                pod(searched, name)
-            }
-            Self::Node(searched) => {
-                let name = searched.named.name.clone();
-                searched.ask_bundle(bundle, &answer::Subject::Node(name))
-            }
-            Self::NodeClaim(named) => alone(answer::Subject::NodeClaim(named.name.clone())),
-            Self::NodePool(named) => alone(answer::Subject::NodePool(named.name.clone())),
-            Self::Pods(_) => offline::pods(bundle),
-            Self::Nodes(_) => offline::nodes(bundle),
+/// Returns the path of an explanation.
+fn path(subject: &answer::Subject) -> anyhow::Result<String> {
+    let object = match subject {
+        answer::Subject::Pod { namespace, name } => {
+            format!("namespaces/{namespace}/pods/{}", segment(name)?)
         }
-    }
+        answer::Subject::Node(name) => format!("nodes/{}", segment(name)?),
+        answer::Subject::NodeClaim(name) => format!("nodeclaims/{}", segment(name)?),
+        answer::Subject::NodePool(name) => format!("nodepools/{}", segment(name)?),
+    };
+    Ok(format!("/{object}/explanation"))
 }
 
 impl Common {
+    async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        let mut server = Server::connect(&self.kubectl, &self.server).await?;
+        server.get(path).await
+    }
+
     /// Returns the namespace of the options, else of the kubeconfig's context.
     fn namespace(&self) -> anyhow::Result<String> {
         if let Some(namespace) = &self.kubectl.namespace {
@@ -246,15 +241,14 @@ impl Common {
 }
 
 impl Named {
-    /// Returns namespace and name of a pending pod of the Deployment, or of any of its pods.
-    async fn pending_pod(&self) -> anyhow::Result<(String, String)> {
-        let namespace = self.common.namespace()?;
+    /// Returns the name of a pending pod of the Deployment, or of any of its pods.
+    async fn pending_pod(&self, namespace: &str) -> anyhow::Result<String> {
         let cluster = self.common.kubectl.connect().await?;
         let access = |verb, group, resource, name| Access {
             verb,
             group,
             resource,
-            namespace: Some(&namespace),
+            namespace: Some(namespace),
             name,
         };
         let kind = ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(
@@ -263,7 +257,7 @@ impl Named {
             "Deployment",
         ));
         let deployments: Api<DynamicObject> =
-            Api::namespaced_with(cluster.client.clone(), &namespace, &kind);
+            Api::namespaced_with(cluster.client.clone(), namespace, &kind);
         let deployment = deployments.get(&self.name).await;
         let deployment = deployment.map_err(|error| {
             access("get", "apps", "deployments", Some(self.name.as_str())).failed(&cluster, error)
@@ -279,26 +273,18 @@ impl Named {
             )?;
         let selector = kube::core::Selector::try_from(selector)
             .map_err(|error| anyhow!("invalid selector of Deployment {}: {error}", self.name))?;
-        let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &namespace);
-        let listed = pods
-            .list(&ListParams::default().labels_from(&selector))
-            .await;
+        let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+        let selected = ListParams::default().labels_from(&selector);
+        let listed = pods.list(&selected).await;
         let listed =
             listed.map_err(|error| access("list", "", "pods", None).failed(&cluster, error))?;
-        let is_pending = |pod: &&Pod| {
-            pod.spec
-                .as_ref()
-                .is_some_and(|spec| spec.node_name.is_none())
-        };
-        let pod = listed
-            .items
-            .iter()
-            .find(is_pending)
-            .or(listed.items.first());
+        let mut all = listed.items.iter();
+        let pending = all.find(|pod| (pod.spec.as_ref()).is_some_and(|it| it.node_name.is_none()));
+        let pod = pending.or(listed.items.first());
         let Some(name) = pod.and_then(|pod| pod.metadata.name.clone()) else {
             bail!("Deployment {namespace}/{} has no pods", self.name);
         };
-        Ok((namespace, name))
+        Ok(name)
     }
 }
 
@@ -378,19 +364,11 @@ pub(crate) fn explanation(answer: &Value, layout: Layout) -> String {
 
 /// Reports whether something blocks the pod or node of an answer.
 fn blocks(answer: &Value) -> bool {
+    let has = |list: &str| text::list(&answer[list]).next().is_some();
     match answer["kind"].as_str() {
-        Some("PodExplanation") => {
-            answer["state"] == "Pending"
-                && answer["pools"]
-                    .as_array()
-                    .is_some_and(|pools| !pools.is_empty())
-        }
-        Some("NodeExplanation" | "NodeClaimExplanation") => answer["blockers"]
-            .as_array()
-            .is_some_and(|all| !all.is_empty()),
-        Some("ReasonGroupList") => answer["items"]
-            .as_array()
-            .is_some_and(|all| !all.is_empty()),
+        Some("PodExplanation") => answer["state"] == "Pending" && has("pools"),
+        Some("NodeExplanation" | "NodeClaimExplanation") => has("blockers"),
+        Some("ReasonGroupList") => has("items"),
         _ => false,
     }
 }
@@ -404,37 +382,23 @@ fn names(answer: &Value) -> String {
         "NodePoolExplanation" => "nodepool.karpenter.sh",
         _ => "",
     };
-    let none = json!([]);
-    let samples = answer["items"]
-        .as_array()
-        .or(none.as_array())
-        .into_iter()
-        .flatten();
-    let of_groups = samples.flat_map(|group| group["samples"].as_array().into_iter().flatten());
-    let of = if answer["of"] == "pods" {
-        "pod"
-    } else {
-        "node"
+    let samples = text::list(&answer["items"]).flat_map(|group| text::list(&group["samples"]));
+    let of = match answer["of"] == "pods" {
+        true => "pod",
+        false => "node",
     };
-    let mut lines: Vec<String> = of_groups
-        .map(|sample| {
-            format!(
-                "{of}/{}",
-                output::escaped(sample["name"].as_str().unwrap_or_default())
-            )
-        })
-        .collect();
-    if !kind.is_empty() {
-        lines.push(format!(
-            "{kind}/{}",
-            output::escaped(answer["metadata"]["name"].as_str().unwrap_or_default())
-        ));
-    }
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    let named = samples.map(|sample| (of, &sample["name"]));
+    let own = (!kind.is_empty()).then_some((kind, &answer["metadata"]["name"]));
+    let lines = named.chain(own);
+    lines
+        .map(|(kind, name)| format!("{kind}/{}\n", text::text(name)))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

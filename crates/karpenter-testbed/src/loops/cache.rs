@@ -138,6 +138,13 @@ impl<K> Diff<K> {
     }
 }
 
+impl<K: Resource> Diff<K> {
+    pub(crate) fn key(&self) -> Key {
+        self.latest()
+            .map_or_else(|| Key::new("", ""), |object| Key::of(object.meta()))
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct PodTable {
     by_key: FxHashMap<Key, Arc<PodRecord>>,

@@ -19,6 +19,7 @@ mod reason;
 pub(crate) mod shape;
 pub(crate) mod volumes;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,6 @@ use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use rustc_hash::FxHashMap;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -59,7 +59,6 @@ struct Scheduler {
     context: Context,
     engine: Engine,
     recorder: Recorder,
-    pods: FxHashMap<Uid, Key>,
     /// Conditions to write without a decision.
     marks: Vec<BoxFuture<'static, Effect>>,
 }
@@ -81,32 +80,28 @@ pub(crate) async fn run(
         engine: Engine::default(),
         context,
         recorder,
-        pods: FxHashMap::default(),
         marks: Vec::new(),
     };
     let mut effects = FuturesUnordered::new();
+    let mut decisions = VecDeque::new();
     let mut batch = Vec::new();
     loop {
+        if decisions.is_empty() {
+            decisions.extend(scheduler.engine.pass(clock.now()));
+        }
         while effects.len() < IN_FLIGHT
-            && let Some(decision) = scheduler.engine.next(clock.now())
+            && let Some(decision) = decisions.pop_front()
         {
             match decision {
-                Decision::Bind { uid, node, claims } => {
-                    if let Some(key) = scheduler.pods.get(&uid) {
-                        let key = key.clone();
-                        effects.push(scheduler.bind(uid, key, node, claims).boxed());
-                    }
-                }
-                Decision::Refuse { uids, message } => {
-                    let keys: Vec<Key> = uids
-                        .iter()
-                        .filter_map(|uid| scheduler.pods.get(uid).cloned())
-                        .collect();
-                    for key in keys {
-                        scheduler.report_refusal(&key, &message);
-                        let effect = scheduler.mark(key, "Unschedulable", &message);
-                        effects.push(effect);
-                    }
+                Decision::Bind {
+                    uid,
+                    pod,
+                    node,
+                    claims,
+                } => effects.push(scheduler.bind(uid, pod, node, claims).boxed()),
+                Decision::Refuse { pod, message } => {
+                    scheduler.report_refusal(&pod, &message);
+                    effects.push(scheduler.mark(pod, "Unschedulable", &message));
                 }
             }
         }
@@ -142,43 +137,23 @@ impl Scheduler {
     fn take_in(&mut self, change: Change) {
         match change {
             Change::Pod(diff) => self.take_in_pod(diff),
-            Change::Node(diff) => match (&diff.new, &diff.old) {
-                (Some(node), _) => self.engine.apply_node(node),
-                (None, Some(old)) => {
-                    let name = old.metadata.name.as_deref().unwrap_or_default();
-                    self.engine.remove_node(name);
-                }
-                (None, None) => {}
-            },
-            Change::Namespace(diff) => {
-                if let Some(namespace) = &diff.new {
-                    self.engine.apply_namespace(namespace);
-                }
+            Change::Node(diff) => self.engine.set_node(&diff.key().name, diff.new.as_deref()),
+            Change::Namespace(Diff { new: Some(new), .. }) => self.engine.set_namespace(&new),
+            Change::CSINode(Diff { new: Some(new), .. }) => {
+                self.engine.volumes().set_csi_node(&new);
             }
-            Change::CSINode(Diff { new: Some(csi), .. }) => {
-                self.engine.volumes().apply_csi_node(&csi);
+            Change::PersistentVolumeClaim(diff) => {
+                let volumes = self.engine.volumes();
+                volumes.set_claim(&diff.key(), diff.new.as_deref());
             }
-            Change::PersistentVolumeClaim(diff) => match (&diff.new, &diff.old) {
-                (Some(claim), _) => self.engine.volumes().apply_claim(claim),
-                (None, Some(old)) => self.engine.volumes().remove_claim(old),
-                (None, None) => {}
-            },
-            Change::PersistentVolume(diff) => match (&diff.new, &diff.old) {
-                (Some(volume), _) => self.engine.volumes().apply_volume(volume),
-                (None, Some(old)) => {
-                    let name = old.metadata.name.as_deref().unwrap_or_default();
-                    self.engine.volumes().remove_volume(name);
-                }
-                (None, None) => {}
-            },
-            Change::StorageClass(diff) => match (&diff.new, &diff.old) {
-                (Some(class), _) => self.engine.volumes().apply_class(class),
-                (None, Some(old)) => {
-                    let name = old.metadata.name.as_deref().unwrap_or_default();
-                    self.engine.volumes().remove_class(name);
-                }
-                (None, None) => {}
-            },
+            Change::PersistentVolume(diff) => {
+                let volumes = self.engine.volumes();
+                volumes.set_volume(&diff.key().name, diff.new.as_deref());
+            }
+            Change::StorageClass(diff) => {
+                let volumes = self.engine.volumes();
+                volumes.set_class(&diff.key().name, diff.new.as_deref());
+            }
             _ => {}
         }
     }
@@ -188,35 +163,30 @@ impl Scheduler {
             && new.as_ref().is_none_or(|n| n.uid() != old.uid())
         {
             self.engine.remove_pod(old.uid());
-            self.pods.remove(old.uid());
         }
         let Some(pod) = diff.new else {
             return;
         };
         if pod.is_terminal() {
             self.engine.remove_pod(pod.uid());
-            self.pods.remove(pod.uid());
             return;
         }
-        let gated = pod
-            .spec
-            .scheduling_gates
-            .as_ref()
-            .is_some_and(|g| !g.is_empty());
-        let name = pod.spec.scheduler_name.as_deref().unwrap_or(NAME);
-        let ours = name == NAME;
-        let key = pod.key();
+        let mut gates = pod.spec.scheduling_gates.iter().flatten();
+        let gated = gates.next().is_some();
+        let ours = pod.spec.scheduler_name.as_deref().unwrap_or(NAME) == NAME;
         let condition = pod.condition("PodScheduled");
-        if ours && pod.node.is_none() && !pod.is_terminating() {
-            self.pods.insert(pod.uid().into(), key.clone());
-            if gated && condition.is_none_or(|c| c.reason.as_deref() != Some("SchedulingGated")) {
-                let message = "Scheduling is blocked due to non-empty scheduling gates";
-                let mark = self.mark(key.clone(), "SchedulingGated", message);
-                self.marks.push(mark);
-            }
+        if ours
+            && gated
+            && pod.node.is_none()
+            && !pod.is_terminating()
+            && condition.is_none_or(|c| c.reason.as_deref() != Some("SchedulingGated"))
+        {
+            let message = "Scheduling is blocked due to non-empty scheduling gates";
+            let mark = self.mark(pod.key(), "SchedulingGated", message);
+            self.marks.push(mark);
         }
         let labels = pod.meta.labels.clone().unwrap_or_default();
-        self.engine.apply_pod(&PodInput {
+        self.engine.set_pod(&PodInput {
             uid: pod.uid(),
             name: pod.name(),
             namespace: pod.namespace(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Taint};
-use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
 
 use super::reason::{Reason, insufficient};
 use super::shape::{Amounts, HostPort, Shape};
@@ -51,25 +51,25 @@ impl NodeFacts {
 #[derive(Debug)]
 pub(crate) struct NodeInfo {
     pub(crate) name: Arc<str>,
-    pub(crate) facts: NodeFacts,
+    pub(crate) facts: Arc<NodeFacts>,
     /// Larger for younger nodes.
     pub(crate) number: u64,
     requested: Amounts,
     ports: Vec<HostPort>,
-    /// Mounted volumes by (driver, volume), with the number of pods that mount them.
-    volumes: FxHashMap<(String, String), u32>,
+    /// Mounted volumes: (driver, volume).
+    volumes: FxHashSet<(String, String)>,
 }
 
 impl NodeInfo {
     /// Returns a node without pods.
-    pub(crate) fn new(name: Arc<str>, facts: NodeFacts, number: u64) -> Self {
+    pub(crate) fn new(name: Arc<str>, facts: Arc<NodeFacts>, number: u64) -> Self {
         Self {
             name,
             facts,
             number,
             requested: Amounts::new(),
             ports: Vec::new(),
-            volumes: FxHashMap::default(),
+            volumes: FxHashSet::default(),
         }
     }
 
@@ -80,31 +80,7 @@ impl NodeInfo {
             *requested = requested.saturating_add(*amount);
         }
         self.ports.extend(shape.ports.iter().cloned());
-        for volume in volumes {
-            *self.volumes.entry(volume.clone()).or_default() += 1;
-        }
-    }
-
-    /// Reverts [`NodeInfo::add`].
-    pub(crate) fn remove(&mut self, shape: &Shape, volumes: &[(String, String)]) {
-        for (name, amount) in &shape.requests {
-            if let Some(requested) = self.requested.get_mut(name) {
-                *requested = requested.saturating_sub(*amount);
-            }
-        }
-        for port in &shape.ports {
-            if let Some(at) = self.ports.iter().position(|p| p == port) {
-                self.ports.swap_remove(at);
-            }
-        }
-        for volume in volumes {
-            if let Some(count) = self.volumes.get_mut(volume) {
-                *count -= 1;
-                if *count == 0 {
-                    self.volumes.remove(volume);
-                }
-            }
-        }
+        self.volumes.extend(volumes.iter().cloned());
     }
 
     /// Returns the first reason that depends on the Node object alone.
@@ -155,12 +131,12 @@ impl NodeInfo {
 
     /// Whether a pod on the node mounts this volume.
     pub(crate) fn mounts(&self, volume: &(String, String)) -> bool {
-        self.volumes.contains_key(volume)
+        self.volumes.contains(volume)
     }
 
     /// Returns how many volumes of the driver are mounted.
     pub(crate) fn mounted(&self, driver: &str) -> usize {
-        self.volumes.keys().filter(|(d, _)| d == driver).count()
+        self.volumes.iter().filter(|(d, _)| d == driver).count()
     }
 
     /// Returns the score of the node for the pod; larger is better.

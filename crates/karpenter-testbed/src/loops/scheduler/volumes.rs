@@ -9,6 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::node::NodeInfo;
 use super::reason::Reason;
 use super::shape::Shape;
+use crate::loops::cache::Key;
 use crate::quantity;
 use crate::selector::{Labels, NodeTerm, Selector};
 
@@ -90,7 +91,12 @@ pub(crate) struct VolumeCatalog {
 }
 
 impl VolumeCatalog {
-    pub(crate) fn apply_claim(&mut self, claim: &PersistentVolumeClaim) {
+    pub(crate) fn set_claim(&mut self, key: &Key, claim: Option<&PersistentVolumeClaim>) {
+        let key = (key.namespace.to_string(), key.name.to_string());
+        let Some(claim) = claim else {
+            self.claims.remove(&key);
+            return;
+        };
         let spec = claim.spec.clone().unwrap_or_default();
         let request = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
         let read = Claim {
@@ -107,15 +113,12 @@ impl VolumeCatalog {
                 .map_or_else(Selector::default, |s| Selector::new(Some(s))),
             deleting: claim.metadata.deletion_timestamp.is_some(),
         };
-        self.claims.insert(key(claim), read);
+        self.claims.insert(key, read);
     }
 
-    pub(crate) fn remove_claim(&mut self, claim: &PersistentVolumeClaim) {
-        self.claims.remove(&key(claim));
-    }
-
-    pub(crate) fn apply_volume(&mut self, volume: &PersistentVolume) {
-        let Some(name) = volume.metadata.name.clone() else {
+    pub(crate) fn set_volume(&mut self, name: &str, volume: Option<&PersistentVolume>) {
+        let Some(volume) = volume else {
+            self.volumes.remove(name);
             return;
         };
         let spec = volume.spec.clone().unwrap_or_default();
@@ -138,15 +141,12 @@ impl VolumeCatalog {
             released: matches!(phase, Some("Released" | "Failed"))
                 || volume.metadata.deletion_timestamp.is_some(),
         };
-        self.volumes.insert(name, read);
+        self.volumes.insert(name.to_owned(), read);
     }
 
-    pub(crate) fn remove_volume(&mut self, name: &str) {
-        self.volumes.remove(name);
-    }
-
-    pub(crate) fn apply_class(&mut self, class: &StorageClass) {
-        let Some(name) = class.metadata.name.clone() else {
+    pub(crate) fn set_class(&mut self, name: &str, class: Option<&StorageClass>) {
+        let Some(class) = class else {
+            self.classes.remove(name);
             return;
         };
         let topologies = class
@@ -166,15 +166,11 @@ impl VolumeCatalog {
             waits: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
             topologies,
         };
-        self.classes.insert(name, read);
-    }
-
-    pub(crate) fn remove_class(&mut self, name: &str) {
-        self.classes.remove(name);
+        self.classes.insert(name.to_owned(), read);
     }
 
     /// Updates what the drivers report on a node.
-    pub(crate) fn apply_csi_node(&mut self, csi: &CSINode) {
+    pub(crate) fn set_csi_node(&mut self, csi: &CSINode) {
         let node = csi.metadata.name.clone().unwrap_or_default();
         for driver in &csi.spec.drivers {
             let limit = driver.allocatable.as_ref().and_then(|a| a.count);
@@ -412,14 +408,6 @@ impl VolumeCatalog {
             }
         }
     }
-}
-
-fn key(claim: &PersistentVolumeClaim) -> ClaimKey {
-    let meta = &claim.metadata;
-    (
-        meta.namespace.clone().unwrap_or_default(),
-        meta.name.clone().unwrap_or_default(),
-    )
 }
 
 fn topology_term(topology: &[(String, String)]) -> NodeTerm {

@@ -38,7 +38,7 @@ impl World {
         });
         merge(&mut node, &more);
         self.engine
-            .apply_node(&serde_json::from_value(node).unwrap());
+            .set_node(name, Some(&serde_json::from_value(node).unwrap()));
     }
 
     fn zone(&mut self, name: &str, zone: &str) {
@@ -51,7 +51,7 @@ impl World {
     fn pod_on(&mut self, name: &str, node: Option<&str>, labels: Value, spec: Value) {
         let mut full = json!({"containers": [{"name": "c"}]});
         merge(&mut full, &spec);
-        self.engine.apply_pod(&PodInput {
+        self.engine.set_pod(&PodInput {
             uid: name,
             name,
             namespace: "default",
@@ -79,17 +79,14 @@ impl World {
 
     /// Returns all decisions until none is left, one line each.
     fn run(&mut self) -> Vec<String> {
-        let mut lines = Vec::new();
-        while let Some(decision) = self.engine.next(self.now) {
-            match decision {
-                Decision::Bind { uid, node, .. } => lines.push(format!("{uid} -> {node}")),
-                Decision::Refuse { uids, message } => {
-                    let reason = message.split(" preemption:").next().unwrap_or_default();
-                    lines.extend(uids.iter().map(|uid| format!("{uid}: {reason}")));
-                }
+        let line = |decision| match decision {
+            Decision::Bind { pod, node, .. } => format!("{} -> {node}", pod.name),
+            Decision::Refuse { pod, message } => {
+                let reason = message.split(" preemption:").next().unwrap_or_default();
+                format!("{}: {reason}", pod.name)
             }
-        }
-        lines
+        };
+        self.engine.pass(self.now).into_iter().map(line).collect()
     }
 }
 
@@ -253,7 +250,7 @@ fn namespace_selectors_reach_other_namespaces() {
     let namespace = json!({"metadata": {"name": "default", "labels": {"team": "x"}}});
     world
         .engine
-        .apply_namespace(&serde_json::from_value(namespace).unwrap());
+        .set_namespace(&serde_json::from_value(namespace).unwrap());
     world.zone("a", "a");
     world.pod_on("there", Some("a"), json!({"app": "web"}), json!({}));
     world.pod_on("p", None, json!({"app": "p"}), json!({"affinity": {"podAntiAffinity": {

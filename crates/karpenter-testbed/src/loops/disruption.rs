@@ -95,7 +95,6 @@ fn condition(
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct Budgets {
     context: Context,
 }
@@ -103,6 +102,12 @@ pub(crate) struct Budgets {
 impl Budgets {
     pub(crate) fn new(context: Context) -> Self {
         Self { context }
+    }
+
+    /// Adds the budgets in a workload's namespace.
+    fn beside(&self, workload: &Key, keys: &mut Vec<Key>) {
+        let budgets = self.context.cache.budgets.in_namespace(&workload.namespace);
+        keys.extend(budgets.iter().map(|b| Key::of(&b.metadata)));
     }
 
     /// Returns the total number of replicas that the controllers of `pods` want.
@@ -120,26 +125,21 @@ impl Budgets {
                         .filter(|o| o.kind == "Deployment")
                         .and_then(|o| cache.deployments.get(&Key::new(pod.namespace(), &o.name)));
                     match deployment {
-                        Some(d) => (
-                            d.metadata.uid.clone(),
-                            d.spec.as_ref().and_then(|s| s.replicas),
-                        ),
+                        Some(d) => (d.metadata.uid.clone(), d.spec.as_ref().map(|s| s.replicas)),
                         None => (
                             set.metadata.uid.clone(),
-                            set.spec.as_ref().and_then(|s| s.replicas),
+                            set.spec.as_ref().map(|s| s.replicas),
                         ),
                     }
                 }),
-                "StatefulSet" => cache.stateful_sets.get(&key).map(|s| {
-                    (
-                        s.metadata.uid.clone(),
-                        s.spec.as_ref().and_then(|s| s.replicas),
-                    )
-                }),
+                "StatefulSet" => {
+                    let set = cache.stateful_sets.get(&key);
+                    set.map(|s| (s.metadata.uid.clone(), s.spec.as_ref().map(|s| s.replicas)))
+                }
                 kind => return Err(format!("{kind} does not implement the scale subresource")),
             };
             if let Some((uid, replicas)) = found {
-                by_controller.insert(uid.unwrap_or_default(), replicas.unwrap_or(1));
+                by_controller.insert(uid.unwrap_or_default(), replicas.flatten().unwrap_or(1));
             }
         }
         Ok(by_controller.into_values().sum())
@@ -206,9 +206,7 @@ impl Controller for Budgets {
 
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         match change {
-            Change::PodDisruptionBudget(diff) => {
-                keys.extend(diff.latest().map(|b| Key::of(&b.metadata)));
-            }
+            Change::PodDisruptionBudget(diff) => keys.push(diff.key()),
             Change::Pod(diff) => {
                 let Some(pod) = diff.latest() else {
                     return;
@@ -223,17 +221,9 @@ impl Controller for Budgets {
                     }
                 }
             }
-            Change::ReplicaSet(_) | Change::Deployment(_) | Change::StatefulSet(_) => {
-                let namespace = match change {
-                    Change::ReplicaSet(d) => d.latest().and_then(|o| o.metadata.namespace.clone()),
-                    Change::Deployment(d) => d.latest().and_then(|o| o.metadata.namespace.clone()),
-                    Change::StatefulSet(d) => d.latest().and_then(|o| o.metadata.namespace.clone()),
-                    _ => None,
-                };
-                let namespace = namespace.unwrap_or_default();
-                let budgets = self.context.cache.budgets.in_namespace(&namespace);
-                keys.extend(budgets.iter().map(|b| Key::of(&b.metadata)));
-            }
+            Change::ReplicaSet(diff) => self.beside(&diff.key(), keys),
+            Change::Deployment(diff) => self.beside(&diff.key(), keys),
+            Change::StatefulSet(diff) => self.beside(&diff.key(), keys),
             _ => {}
         }
     }

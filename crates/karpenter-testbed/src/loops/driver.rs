@@ -20,27 +20,17 @@ use super::cache::{Cache, Change, Key};
 use crate::clock::Clock;
 
 /// The context of every loop.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Context {
-    pub(crate) client: DebugClient,
+    pub(crate) client: Client,
     pub(crate) clock: Clock,
     pub(crate) cache: Arc<Cache>,
     pub(crate) names: Arc<Names>,
 }
 
-/// A client with a `Debug` implementation.
-#[derive(Clone)]
-pub(crate) struct DebugClient(pub(crate) Client);
-
-impl std::fmt::Debug for DebugClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
-    }
-}
-
 impl Context {
     pub(crate) fn client(&self) -> Client {
-        self.client.0.clone()
+        self.client.clone()
     }
 }
 

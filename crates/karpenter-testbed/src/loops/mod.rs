@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use cache::Cache;
-use driver::{Context, Controller, DebugClient, Names};
+use driver::{Context, Controller, Names};
 use events::Recorder;
 use node_agent::NodeAgentOptions;
 use node_lifecycle::NodeLifecycleOptions;
@@ -77,7 +77,7 @@ impl Loops {
         let token = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let context = Context {
-            client: DebugClient(client.clone()),
+            client: client.clone(),
             clock,
             cache: Arc::new(Cache::default()),
             names: Arc::new(Names::new(options.seed)),

@@ -181,7 +181,6 @@ fn leaves_at(pod: &PodRecord, taints: &[Taint], now: Timestamp) -> Option<Timest
 }
 
 /// The loop over nodes.
-#[derive(Debug)]
 pub(crate) struct NodeLifecycle {
     context: Context,
     options: NodeLifecycleOptions,
@@ -329,7 +328,6 @@ impl Controller for NodeLifecycle {
 }
 
 /// The loop over pods: taint-based eviction and pods of vanished nodes.
-#[derive(Debug)]
 pub(crate) struct PodEvictor {
     context: Context,
     options: NodeLifecycleOptions,

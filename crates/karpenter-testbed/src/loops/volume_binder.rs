@@ -128,7 +128,6 @@ async fn bind_to(context: &Context, claim_key: &ClaimKey, name: &str) -> Result<
     Ok(())
 }
 
-#[derive(Debug)]
 pub(crate) struct VolumeBinder {
     context: Context,
 }

@@ -82,7 +82,6 @@ pub(crate) fn address_of(name: &str) -> String {
 }
 
 /// The loop over simulated nodes.
-#[derive(Debug)]
 pub(crate) struct Kubelets {
     context: Context,
     options: NodeAgentOptions,

@@ -192,7 +192,6 @@ fn status_after(pod: &PodRecord, step: &Step, node: &str, now: Timestamp) -> Val
 }
 
 /// The loop over bound pods.
-#[derive(Debug)]
 pub(crate) struct PodLives {
     context: Context,
     options: NodeAgentOptions,

@@ -235,7 +235,6 @@ fn replace(
     out
 }
 
-#[derive(Debug)]
 pub(crate) struct DaemonSets {
     context: Context,
     control: PodControl,
@@ -272,9 +271,7 @@ impl Controller for DaemonSets {
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         match change {
             Change::Pod(diff) => keys.extend(self.control.observe(diff, "DaemonSet")),
-            Change::DaemonSet(diff) => {
-                keys.extend(diff.latest().map(|s| Key::of(&s.metadata)));
-            }
+            Change::DaemonSet(diff) => keys.push(diff.key()),
             Change::Node(diff) => {
                 let relevant = |n: &Arc<Node>| {
                     let taints = n.spec.as_ref().and_then(|s| s.taints.clone());

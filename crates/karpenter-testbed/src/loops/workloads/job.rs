@@ -43,7 +43,6 @@ fn is_finished(status: &JobStatus) -> bool {
     conditions.any(|c| c.type_ == "Complete" && c.status == "True")
 }
 
-#[derive(Debug)]
 pub(crate) struct Jobs {
     context: Context,
     control: PodControl,
@@ -80,7 +79,7 @@ impl Controller for Jobs {
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         match change {
             Change::Pod(diff) => keys.extend(self.control.observe(diff, "Job")),
-            Change::Job(diff) => keys.extend(diff.latest().map(|j| Key::of(&j.metadata))),
+            Change::Job(diff) => keys.push(diff.key()),
             _ => {}
         }
     }

@@ -179,86 +179,57 @@ pub(crate) fn tally<'a>(
     tally
 }
 
-/// Creations and deletions that are not in the cache yet, by owner UID.
-///
-/// A controller with a stale cache would repeat its actions; it waits until it observes its own writes.
-#[derive(Debug, Default)]
-pub(crate) struct Expectations {
-    waiting: Mutex<FxHashMap<String, (FxHashSet<String>, Timestamp)>>,
-}
-
+/// How long a controller waits until it observes its own writes.
 const EXPECT_FOR: Duration = Duration::from_secs(300);
-
-impl Expectations {
-    fn with<T>(
-        &self,
-        f: impl FnOnce(&mut FxHashMap<String, (FxHashSet<String>, Timestamp)>) -> T,
-    ) -> T {
-        f(&mut self.waiting.lock())
-    }
-
-    fn expect(&self, owner: &str, what: String, now: Timestamp) {
-        self.with(|w| {
-            let entry = w
-                .entry(owner.to_owned())
-                .or_insert_with(|| (FxHashSet::default(), now));
-            entry.0.insert(what);
-            entry.1 = after(now, EXPECT_FOR);
-        });
-    }
-
-    fn seen(&self, owner: &str, what: &str) {
-        self.with(|w| {
-            if let Some((set, _)) = w.get_mut(owner) {
-                set.remove(what);
-                if set.is_empty() {
-                    w.remove(owner);
-                }
-            }
-        });
-    }
-
-    /// Whether all writes for the owner were observed, or have timed out.
-    pub(crate) fn met(&self, owner: &str, now: Timestamp) -> bool {
-        self.with(|w| w.get(owner).is_none_or(|(_, until)| *until <= now))
-    }
-
-    pub(crate) fn observe(&self, diff: &Diff<PodRecord>) {
-        let Some(pod) = diff.latest() else {
-            return;
-        };
-        let Some(owner) = pod.controller() else {
-            return;
-        };
-        self.seen(&owner.uid, &format!("+{}", pod.name()));
-        if diff.new.is_none() || pod.is_terminating() {
-            self.seen(&owner.uid, &format!("-{}", pod.uid()));
-        }
-        if let (Some(old), Some(new)) = (&diff.old, &diff.new)
-            && old.uid() != new.uid()
-        {
-            self.seen(&owner.uid, &format!("-{}", old.uid()));
-        }
-    }
-}
 
 const AT_ONCE: usize = 32;
 
 /// Creates and deletes pods for owners.
+///
+/// A controller with a stale cache would repeat its actions; it waits until it observes its own writes.
 #[derive(Debug, Default)]
 pub(crate) struct PodControl {
-    expectations: Expectations,
+    /// Creations and deletions that are not in the cache yet and until when they are waited for, by owner UID.
+    waiting: Mutex<FxHashMap<String, (FxHashSet<String>, Timestamp)>>,
 }
 
 impl PodControl {
-    /// See [`Expectations::met`].
+    fn expect(&self, owner: &str, what: String, now: Timestamp) {
+        let mut waiting = self.waiting.lock();
+        let (writes, until) = waiting.entry(owner.to_owned()).or_default();
+        writes.insert(what);
+        *until = after(now, EXPECT_FOR);
+    }
+
+    fn seen(&self, owner: &str, what: &str) {
+        let mut waiting = self.waiting.lock();
+        if let Some((writes, _)) = waiting.get_mut(owner) {
+            writes.remove(what);
+            if writes.is_empty() {
+                waiting.remove(owner);
+            }
+        }
+    }
+
+    /// Whether all writes for the owner were observed, or have timed out.
     pub(crate) fn expectations_met(&self, owner: &str, now: Timestamp) -> bool {
-        self.expectations.met(owner, now)
+        let waiting = self.waiting.lock();
+        waiting.get(owner).is_none_or(|(_, until)| *until <= now)
     }
 
     /// Observes a change of a pod; returns the key of its controller, if that is of this kind.
     pub(crate) fn observe(&self, diff: &Diff<PodRecord>, kind: &str) -> Option<Key> {
-        self.expectations.observe(diff);
+        if let Some(pod) = diff.latest()
+            && let Some(owner) = pod.controller()
+        {
+            self.seen(&owner.uid, &format!("+{}", pod.name()));
+            if diff.new.is_none() || pod.is_terminating() {
+                self.seen(&owner.uid, &format!("-{}", pod.uid()));
+            }
+            if let Some(old) = diff.old.as_ref().filter(|old| old.uid() != pod.uid()) {
+                self.seen(&owner.uid, &format!("-{}", old.uid()));
+            }
+        }
         // A pod that is orphaned has lost its owner.
         let mut pods = [&diff.old, &diff.new].into_iter().flatten();
         pods.find_map(|pod| {
@@ -278,12 +249,12 @@ impl PodControl {
         let created = pods.into_iter().map(|pod| async move {
             let key = Key::of(&pod.metadata);
             let expected = format!("+{}", key.name);
-            self.expectations.expect(owner, expected.clone(), now);
+            self.expect(owner, expected.clone(), now);
             let result = api::<Pod>(&context.client(), &key)
                 .create(&PostParams::default(), &pod)
                 .await;
             if result.is_err() {
-                self.expectations.seen(owner, &expected);
+                self.seen(owner, &expected);
             }
             result.map(|_| ())
         });
@@ -300,10 +271,10 @@ impl PodControl {
         let now = context.clock.now();
         let deleted = pods.iter().map(|pod| async move {
             let expected = format!("-{}", pod.uid());
-            self.expectations.expect(owner, expected.clone(), now);
+            self.expect(owner, expected.clone(), now);
             let result = delete_pod(context, pod, None).await;
             if result.is_err() {
-                self.expectations.seen(owner, &expected);
+                self.seen(owner, &expected);
             }
             result
         });

@@ -48,7 +48,6 @@ fn status(set: &ReplicaSet, counted: Tally, fully_labeled: i32) -> ReplicaSetSta
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct ReplicaSets {
     context: Context,
     control: PodControl,
@@ -88,9 +87,7 @@ impl Controller for ReplicaSets {
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         match change {
             Change::Pod(diff) => keys.extend(self.control.observe(diff, "ReplicaSet")),
-            Change::ReplicaSet(diff) => {
-                keys.extend(diff.latest().map(|s| Key::of(&s.metadata)));
-            }
+            Change::ReplicaSet(diff) => keys.push(diff.key()),
             _ => {}
         }
     }

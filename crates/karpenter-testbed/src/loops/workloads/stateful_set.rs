@@ -125,7 +125,6 @@ fn pod(set: &StatefulSet, spec: &StatefulSetSpec, number: i32, revision: &str) -
     pod
 }
 
-#[derive(Debug)]
 pub(crate) struct StatefulSets {
     context: Context,
     control: PodControl,
@@ -207,9 +206,7 @@ impl Controller for StatefulSets {
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         match change {
             Change::Pod(diff) => keys.extend(self.control.observe(diff, "StatefulSet")),
-            Change::StatefulSet(diff) => {
-                keys.extend(diff.latest().map(|s| Key::of(&s.metadata)));
-            }
+            Change::StatefulSet(diff) => keys.push(diff.key()),
             _ => {}
         }
     }

@@ -24,7 +24,6 @@ use crate::loops::cache::{Change, Key, api, controller_of};
 use crate::loops::driver::{Context, Controller, Next};
 use crate::loops::outcome::{ignore_conflict_of_existence, ignore_not_found};
 
-#[derive(Debug)]
 pub(crate) struct Deployments {
     context: Context,
 }
@@ -142,9 +141,7 @@ impl Controller for Deployments {
 
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         match change {
-            Change::Deployment(diff) => {
-                keys.extend(diff.latest().map(|d| Key::of(&d.metadata)));
-            }
+            Change::Deployment(diff) => keys.push(diff.key()),
             Change::ReplicaSet(diff) => {
                 if let Some(set) = diff.latest()
                     && let Some(owner) = controller_of(&set.metadata)

@@ -49,28 +49,19 @@ pub(super) fn status(
         ..DeploymentStatus::default()
     };
     let enough = available >= wanted_now - max_unavailable;
-    let (state, reason, message) = if enough {
-        (
+    let (state, reason, message) = match enough {
+        true => (
             "True",
             "MinimumReplicasAvailable",
             "Deployment has minimum availability.",
-        )
-    } else {
-        (
+        ),
+        false => (
             "False",
             "MinimumReplicasUnavailable",
             "Deployment does not have minimum availability.",
-        )
+        ),
     };
-    set_condition(
-        &mut next,
-        "Available",
-        state,
-        reason,
-        message.to_owned(),
-        now,
-        false,
-    );
+    set_condition(&mut next, "Available", (state, reason, message), now, false);
     let Some(new) = new else {
         return next;
     };
@@ -81,41 +72,32 @@ pub(super) fn status(
             < old_status.replicas.unwrap_or(0) - old_status.updated_replicas.unwrap_or(0)
         || ready > old_status.ready_replicas.unwrap_or(0)
         || available > old_status.available_replicas.unwrap_or(0);
-    let known = progressing(&old_status);
-    if complete {
-        let message = format!("ReplicaSet \"{name}\" has successfully progressed.");
-        set_condition(
-            &mut next,
-            "Progressing",
+    let is_moving = !complete && (moved || progressing(&old_status).is_none());
+    let (state, reason, message) = if complete {
+        (
             "True",
             "NewReplicaSetAvailable",
-            message,
-            now,
-            false,
-        );
-    } else if moved || known.is_none() {
-        let message = format!("ReplicaSet \"{name}\" is progressing.");
-        set_condition(
-            &mut next,
-            "Progressing",
-            "True",
-            "ReplicaSetUpdated",
-            message,
-            now,
-            true,
-        );
+            "has successfully progressed",
+        )
+    } else if is_moving {
+        ("True", "ReplicaSetUpdated", "is progressing")
     } else if deadline(&spec, &old_status).is_some_and(|at| at <= now) {
-        let message = format!("ReplicaSet \"{name}\" has timed out progressing.");
-        set_condition(
-            &mut next,
-            "Progressing",
+        (
             "False",
             "ProgressDeadlineExceeded",
-            message,
-            now,
-            false,
-        );
-    }
+            "has timed out progressing",
+        )
+    } else {
+        return next;
+    };
+    let message = format!("ReplicaSet \"{name}\" {message}.");
+    set_condition(
+        &mut next,
+        "Progressing",
+        (state, reason, &message),
+        now,
+        is_moving,
+    );
     next
 }
 
@@ -138,40 +120,34 @@ pub(super) fn deadline(spec: &DeploymentSpec, status: &DeploymentStatus) -> Opti
     Some(after(since, Duration::from_secs(seconds)))
 }
 
+/// Sets a condition's status, reason and message; `touch`: it is updated even if it has them already.
 fn set_condition(
     status: &mut DeploymentStatus,
     type_: &str,
-    state: &str,
-    reason: &str,
-    message: String,
+    (state, reason, message): (&str, &str, &str),
     now: Timestamp,
     touch: bool,
 ) {
     let conditions = status.conditions.get_or_insert_with(Vec::new);
-    let known = conditions.iter_mut().find(|c| c.type_ == type_);
-    let same = |c: &DeploymentCondition| {
-        c.status == state
-            && c.reason.as_deref() == Some(reason)
-            && c.message.as_ref() == Some(&message)
+    let known = conditions.iter().position(|c| c.type_ == type_);
+    let old = known.map(|at| &conditions[at]);
+    let mut new = DeploymentCondition {
+        type_: type_.to_owned(),
+        status: state.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_transition_time: Some(Time(now)),
+        last_update_time: Some(Time(now)),
     };
-    match known {
-        Some(c) if same(c) && !touch => {}
-        Some(c) => {
-            if c.status != state {
-                c.last_transition_time = Some(Time(now));
-            }
-            state.clone_into(&mut c.status);
-            c.reason = Some(reason.to_owned());
-            c.message = Some(message);
-            c.last_update_time = Some(Time(now));
+    if let Some(old) = old.filter(|old| old.status == new.status) {
+        new.last_transition_time
+            .clone_from(&old.last_transition_time);
+        if !touch && (&old.reason, &old.message) == (&new.reason, &new.message) {
+            return;
         }
-        None => conditions.push(DeploymentCondition {
-            type_: type_.to_owned(),
-            status: state.to_owned(),
-            reason: Some(reason.to_owned()),
-            message: Some(message),
-            last_transition_time: Some(Time(now)),
-            last_update_time: Some(Time(now)),
-        }),
+    }
+    match known {
+        Some(at) => conditions[at] = new,
+        None => conditions.push(new),
     }
 }

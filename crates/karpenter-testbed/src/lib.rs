@@ -21,11 +21,11 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`registry`] | the kinds, their names and schemas |
-//! | [`fields`] | ownership of fields: managed fields and server-side apply |
-//! | [`patch`] | JSON, merge and strategic merge patches |
-//! | [`present`] | presentation of kinds: discovery, OpenAPI, Tables, protobuf request bodies |
-//! | [`store`] | storage of objects: revisions, optimistic concurrency, watch |
+//! | `registry` | the kinds, their names and schemas |
+//! | `fields` | ownership of fields: managed fields and server-side apply |
+//! | `patch` | JSON, merge and strategic merge patches |
+//! | `present` | presentation of kinds: discovery, OpenAPI, Tables, protobuf request bodies |
+//! | `store` | storage of objects: revisions, optimistic concurrency, watch |
 //! | [`server`] | handling of requests: verbs, admission, subresources, custom resources, HTTP |
 //! | [`loops`] | controllers: scheduler, workload controllers, node agents, garbage collection |
 //! | [`Testbed`] | starts all of it for a test or the playground |
@@ -33,15 +33,15 @@
 
 pub mod clock;
 pub mod faults;
-pub mod fields;
+mod fields;
 pub mod loops;
-pub mod patch;
-pub mod present;
+mod patch;
+mod present;
 mod quantity;
-pub mod registry;
+mod registry;
 mod selector;
 pub mod server;
-pub mod store;
+mod store;
 mod testbed;
 
 pub use clock::Clock;

@@ -100,15 +100,6 @@ impl FieldSet {
         !self.member && self.children.values().all(Self::is_empty)
     }
 
-    /// Whether the path is in the set.
-    pub fn has<I: AsRef<str>>(&self, path: impl IntoIterator<Item = I>) -> bool {
-        let mut at = Some(self);
-        for element in path {
-            at = at.and_then(|node| node.children.get(element.as_ref()));
-        }
-        at.is_some_and(|node| node.member)
-    }
-
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut out = self.clone();

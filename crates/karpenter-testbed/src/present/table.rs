@@ -3,12 +3,13 @@
 //! UPSTREAM: kubernetes pkg/printers/internalversion (built-in kinds), apiextensions-apiserver tableconvertor (custom ones).
 
 use jiff::Timestamp;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceColumnDefinition;
 use serde_json::{Map, Value, json};
 
 use super::age::age;
 use super::jsonpath::JsonPath;
 use super::rows;
-use crate::registry::{PrinterColumn, Resource};
+use crate::registry::Resource;
 
 /// The object in a Table row (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,7 +85,7 @@ pub fn partial_metadata_list<'a>(
 /// The columns and cells of one kind.
 enum Painter<'a> {
     Builtin(&'static [rows::Column]),
-    Custom(Vec<(&'a PrinterColumn, Option<JsonPath>)>),
+    Custom(Vec<(&'a CustomResourceColumnDefinition, Option<JsonPath>)>),
 }
 
 impl<'a> Painter<'a> {
@@ -116,7 +117,10 @@ impl<'a> Painter<'a> {
                 .collect(),
             Self::Custom(columns) => std::iter::once(definition("Name", "string", "name", name, 0))
                 .chain(columns.iter().map(|(c, _)| {
-                    definition(&c.name, &c.kind, &c.format, &c.description, c.priority)
+                    let format = c.format.as_deref().unwrap_or_default();
+                    let description = c.description.as_deref().unwrap_or_default();
+                    let priority = c.priority.unwrap_or(0).into();
+                    definition(&c.name, &c.type_, format, description, priority)
                 }))
                 .collect(),
         }
@@ -134,11 +138,12 @@ impl<'a> Painter<'a> {
                     .pointer("/metadata/name")
                     .cloned()
                     .unwrap_or_default();
-                let cell = |(column, path): &(&PrinterColumn, Option<JsonPath>)| {
-                    path.as_ref()
-                        .and_then(|path| path.first(object))
-                        .map_or(Value::Null, |value| custom_cell(&column.kind, value, now))
-                };
+                let cell =
+                    |(column, path): &(&CustomResourceColumnDefinition, Option<JsonPath>)| {
+                        path.as_ref()
+                            .and_then(|path| path.first(object))
+                            .map_or(Value::Null, |value| custom_cell(&column.type_, value, now))
+                    };
                 std::iter::once(name)
                     .chain(columns.iter().map(cell))
                     .collect()

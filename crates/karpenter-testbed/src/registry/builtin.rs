@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 
+use kube::core::GroupVersionKind;
+
 use super::schema::Schema;
 use super::{
-    ALL_VERBS, CREATE_VERB, FieldSelector, GroupVersionKind, Resource, STATUS_VERBS, StorageKey,
-    Subresource,
+    ALL_VERBS, CREATE_VERB, FieldSelector, Resource, STATUS_VERBS, StorageKey, Subresource,
 };
 
 /// A row of the table of built-in resources.
@@ -302,15 +303,15 @@ fn resource(row: &Row) -> Resource {
 }
 
 fn subresource(row: &Row, name: &str) -> Subresource {
-    let own = GroupVersionKind::new(row.group, row.version, row.kind);
+    let own = GroupVersionKind::gvk(row.group, row.version, row.kind);
     let (kind, verbs): (_, &'static [&'static str]) = match name {
-        "binding" => (GroupVersionKind::new("", "v1", "Binding"), CREATE_VERB),
+        "binding" => (GroupVersionKind::gvk("", "v1", "Binding"), CREATE_VERB),
         "eviction" => (
-            GroupVersionKind::new("policy", "v1", "Eviction"),
+            GroupVersionKind::gvk("policy", "v1", "Eviction"),
             CREATE_VERB,
         ),
         "scale" => (
-            GroupVersionKind::new("autoscaling", "v1", "Scale"),
+            GroupVersionKind::gvk("autoscaling", "v1", "Scale"),
             STATUS_VERBS,
         ),
         "finalize" => (own, &["update"]),

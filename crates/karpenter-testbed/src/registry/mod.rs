@@ -15,9 +15,14 @@ mod crd;
 pub mod decode;
 pub mod schema;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceColumnDefinition, CustomResourceSubresourceScale,
+};
+use kube::core::{GroupVersionKind, Version};
 use serde_json::Value;
 
 pub use crd::CrdError;
@@ -49,30 +54,6 @@ pub const CUSTOM_VERBS: &[&str] = &[
 pub const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 /// The verb of a subresource that only supports POST.
 pub const CREATE_VERB: &[&str] = &["create"];
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupVersionKind {
-    /// API group, empty for the core group.
-    pub group: String,
-    pub version: String,
-    pub kind: String,
-}
-
-impl GroupVersionKind {
-    /// Returns the kind from its parts.
-    pub fn new(group: &str, version: &str, kind: &str) -> Self {
-        Self {
-            group: group.into(),
-            version: version.into(),
-            kind: kind.into(),
-        }
-    }
-
-    /// Returns the `apiVersion` string: `v1` or `group/version`.
-    pub fn api_version(&self) -> String {
-        api_version(&self.group, &self.version)
-    }
-}
 
 /// Returns the `apiVersion` string of a group and version: `v1` or `group/version`.
 pub fn api_version(group: &str, version: &str) -> String {
@@ -107,33 +88,6 @@ pub struct StorageKey {
     pub plural: String,
 }
 
-/// A printer column of a custom resource.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PrinterColumn {
-    pub name: String,
-    /// `string`, `integer`, `number`, `boolean` or `date`.
-    pub kind: String,
-    /// OpenAPI format, may be empty.
-    pub format: String,
-    /// Description, for clients like `kubectl explain`.
-    pub description: String,
-    /// 0 = always shown, 1 = wide only.
-    pub priority: i64,
-    /// Path into the object, starting with a dot.
-    pub json_path: String,
-}
-
-/// The scale subresource of a custom resource.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScalePaths {
-    /// Path of the desired number of replicas, such as `.spec.replicas`.
-    pub spec_replicas: String,
-    /// Path of the current number of replicas.
-    pub status_replicas: String,
-    /// Path of the serialized label selector.
-    pub label_selector: Option<String>,
-}
-
 /// The part of a resource that only CustomResourceDefinitions have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CustomResource {
@@ -141,12 +95,12 @@ pub struct CustomResource {
     /// `openAPIV3Schema` of this version as written, for validation, defaulting and CEL.
     pub open_api_schema: Value,
     /// Additional printer columns; an Age column if the CRD has none.
-    pub columns: Vec<PrinterColumn>,
+    pub columns: Vec<CustomResourceColumnDefinition>,
     /// Scale subresource, when there is one.
-    pub scale: Option<ScalePaths>,
+    pub scale: Option<CustomResourceSubresourceScale>,
     /// Whether the status subresource is enabled.
     pub has_status: bool,
-    /// `spec.conversion` of the CRD (`{"strategy": "None"}` when absent).
+    /// `spec.conversion` of the CRD.
     pub conversion: Value,
     /// Every version of the CRD that can be stored or served.
     pub versions: Vec<String>,
@@ -195,10 +149,6 @@ impl Resource {
     /// Returns `v1` or `group/version`.
     pub fn api_version(&self) -> String {
         api_version(&self.group, &self.version)
-    }
-
-    pub fn gvk(&self) -> GroupVersionKind {
-        GroupVersionKind::new(&self.group, &self.version, &self.kind)
     }
 
     /// Returns `plural` or `plural.group`: the resource's name in messages and CRD names.
@@ -254,13 +204,15 @@ impl Registry {
         registry
     }
 
-    fn insert(&mut self, resource: Resource) {
+    fn insert(&mut self, resource: Resource) -> Arc<Resource> {
         let key = (
             resource.group.clone(),
             resource.version.clone(),
             resource.plural.clone(),
         );
-        self.resources.insert(key, Arc::new(resource));
+        let resource = Arc::new(resource);
+        self.resources.insert(key, Arc::clone(&resource));
+        resource
     }
 
     /// Returns the resource under `/apis/GROUP/VERSION/[namespaces/NS/]PLURAL` (`/api/VERSION/…` if the group is empty).
@@ -300,21 +252,10 @@ impl Registry {
 
     /// Returns the versions of a group, the preferred one first (`v2` before `v1` before `v1beta1` before `v1alpha1`).
     pub fn versions(&self, group: &str) -> Vec<&str> {
-        let mut versions: Vec<&str> = Vec::new();
-        for resource in self
-            .resources
-            .values()
-            .filter(|resource| resource.group == group)
-        {
-            if !versions.contains(&resource.version.as_str()) {
-                versions.push(&resource.version);
-            }
-        }
-        versions.sort_by(|a, b| {
-            version_priority(b)
-                .cmp(&version_priority(a))
-                .then_with(|| a.cmp(b))
-        });
+        let of_group = self.resources.values().filter(|r| r.group == group);
+        let mut versions: Vec<&str> = of_group.map(|r| r.version.as_str()).collect();
+        versions.dedup();
+        versions.sort_by_cached_key(|version| Reverse(Version::parse(version).priority()));
         versions
     }
 
@@ -328,53 +269,16 @@ impl Registry {
     pub fn register_crd(&mut self, definition: &Value) -> Result<Vec<Arc<Resource>>, CrdError> {
         let (name, resources) = crd::resources(definition)?;
         self.unregister_crd(&name);
-        let mut served = Vec::new();
-        for resource in resources {
-            let key = (
-                resource.group.clone(),
-                resource.version.clone(),
-                resource.plural.clone(),
-            );
-            let resource = Arc::new(resource);
-            served.push(Arc::clone(&resource));
-            self.resources.insert(key, resource);
-        }
-        Ok(served)
+        let served = resources.into_iter().map(|resource| self.insert(resource));
+        Ok(served.collect())
     }
 
-    /// Stops serving the resources of the CustomResourceDefinition `name`; returns whether any was served.
-    pub fn unregister_crd(&mut self, name: &str) -> bool {
-        let before = self.resources.len();
-        self.resources.retain(|_, resource| {
-            resource
-                .custom
-                .as_ref()
-                .is_none_or(|custom| custom.crd != name)
-        });
-        before != self.resources.len()
+    /// Stops serving the resources of the CustomResourceDefinition `name`.
+    pub fn unregister_crd(&mut self, name: &str) {
+        let is_other = |custom: &CustomResource| custom.crd != name;
+        self.resources
+            .retain(|_, resource| resource.custom.as_ref().is_none_or(is_other));
     }
-}
-
-/// Kubernetes' version order: GA before beta before alpha, then the higher number; other strings last.
-fn version_priority(version: &str) -> (u8, u32, u32) {
-    let parse = || {
-        let rest = version.strip_prefix('v')?;
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
-        let major: u32 = rest[..digits].parse().ok()?;
-        match &rest[digits..] {
-            "" => Some((3, major, 0)),
-            tail => {
-                if let Some(minor) = tail.strip_prefix("beta") {
-                    Some((2, major, minor.parse().ok()?))
-                } else {
-                    Some((1, major, tail.strip_prefix("alpha")?.parse().ok()?))
-                }
-            }
-        }
-    };
-    parse().unwrap_or((0, 0, 0))
 }
 
 #[cfg(test)]

@@ -17,9 +17,6 @@ use self::wire::{fields, utf8};
 use crate::registry::schema::Schema;
 use crate::registry::{Registry, split_api_version};
 
-/// Content type of protobuf bodies.
-pub const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
-
 /// The prefix of every body.
 const MAGIC: &[u8] = b"k8s\0";
 

@@ -211,21 +211,14 @@ pub fn complete(crd: &mut Value, now: &Value) {
             .entry("names")
             .or_insert_with(|| json!({})),
     );
-    if names
-        .get("singular")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .is_empty()
-    {
-        names.insert("singular".into(), kind.to_lowercase().into());
-    }
-    if names
-        .get("listKind")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .is_empty()
-    {
-        names.insert("listKind".into(), format!("{kind}List").into());
+    for (key, by_default) in [
+        ("singular", kind.to_lowercase()),
+        ("listKind", format!("{kind}List")),
+    ] {
+        let name = names.entry(key).or_insert_with(|| "".into());
+        if name == "" {
+            *name = by_default.into();
+        }
     }
     let accepted = Value::Object(names.clone());
     object_of(crd, "spec")

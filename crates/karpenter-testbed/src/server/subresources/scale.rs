@@ -38,10 +38,10 @@ fn paths(served: &Served) -> Option<Paths> {
     };
     let scale = custom.scale.as_ref()?;
     Some(Paths {
-        spec: segments(&scale.spec_replicas),
-        status: segments(&scale.status_replicas),
-        selector: scale.label_selector.as_deref().map(segments),
-        spec_text: scale.spec_replicas.clone(),
+        spec: segments(&scale.spec_replicas_path),
+        status: segments(&scale.status_replicas_path),
+        selector: scale.label_selector_path.as_deref().map(segments),
+        spec_text: scale.spec_replicas_path.clone(),
     })
 }
 
